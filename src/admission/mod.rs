@@ -1,0 +1,86 @@
+//! One admission request to one decision. Pure: the webhook and the CLI call the same two functions.
+
+use jiff::Timestamp;
+use json_patch::Patch;
+use serde_json::Value;
+
+use crate::registry::Registry;
+use crate::trust::{Finding, Severity, Verdict};
+
+/// What the API server asks about (`admission.k8s.io/v1` AdmissionRequest), as far as decisions need it.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// What is being done.
+    pub operation: Operation,
+    /// `request.kind`: the kind as sent to the webhook.
+    pub kind: Kind<'a>,
+    /// `request.subResource`; empty for the object itself.
+    pub sub_resource: &'a str,
+    /// Namespace of the request (an object in a CREATE may leave its own out).
+    pub namespace: &'a str,
+    /// Name; empty for `generateName`.
+    pub name: &'a str,
+    /// `userInfo.username`.
+    pub username: &'a str,
+    /// The object as it shall be; `None` for DELETE.
+    pub object: Option<&'a Value>,
+    /// The object as it is; `None` for CREATE.
+    pub old_object: Option<&'a Value>,
+}
+
+/// Group, version and kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind<'a> {
+    /// API group, empty for core.
+    pub group: &'a str,
+    /// Version.
+    pub version: &'a str,
+    /// Kind.
+    pub kind: &'a str,
+}
+
+/// The operation of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// A new object.
+    Create,
+    /// A change of an object.
+    Update,
+    /// The end of an object.
+    Delete,
+    /// A connection (`exec`, `proxy`): never judged.
+    Connect,
+}
+
+/// What to answer.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// Changes to owned fields; empty when nothing changes.
+    pub patch: Patch,
+    /// What rules found. A `deny` among them refuses the request; the others are warnings.
+    pub findings: Vec<Finding>,
+    /// Warnings that are not findings of a rule, e.g. why a rewrite was held back. One sentence each, at most 120 characters.
+    pub notes: Vec<String>,
+}
+
+impl Decision {
+    /// The verdict that the findings add up to.
+    pub fn verdict(&self) -> Verdict {
+        Verdict::of(&self.findings)
+    }
+
+    /// The findings that refuse the request.
+    pub fn denials(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|f| f.severity == Severity::Deny)
+    }
+}
+
+/// The mutating webhook's decision. Never denies; the same under dry-run.
+pub fn mutate(_request: &Request<'_>, _registry: &Registry) -> Decision {
+    Decision::default()
+}
+
+/// The validating webhook's decision. Never patches; the same under dry-run.
+pub fn validate(_request: &Request<'_>, _registry: &Registry, _now: Timestamp) -> Decision {
+    Decision::default()
+}

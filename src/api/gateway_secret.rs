@@ -1,0 +1,245 @@
+//! The `GatewaySecret` resource: the one place where users say what is managed.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A GatewaySecret puts a managed Secret between the root Secret that an issuer writes and the gateways that use it.
+///
+/// It stands in the namespace of the gateway workloads, where Istio looks Secrets up, beside both Secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(
+    feature = "edge",
+    derive(kube::CustomResource),
+    kube(
+        group = "trustspan.dev",
+        version = "v1alpha1",
+        kind = "GatewaySecret",
+        plural = "gatewaysecrets",
+        shortname = "gws",
+        category = "trustspan",
+        namespaced,
+        status = "GatewaySecretStatus",
+        doc = "GatewaySecret puts a managed Secret between the root Secret that an issuer writes and the gateways that use it.",
+        validation = kube::core::cel::Rule::new(
+            "self.spec.rootSecretName != (has(self.spec.secretName) ? self.spec.secretName : self.metadata.name)"
+        )
+        .message("the managed Secret needs a name of its own: spec.secretName (default: metadata.name) equals spec.rootSecretName"),
+        printcolumn(name = "Root", type_ = "string", json_path = ".spec.rootSecretName"),
+        printcolumn(name = "Managed", type_ = "string", json_path = ".status.secretName"),
+        printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
+        printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+        printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+        printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason", priority = 1),
+        printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    )
+)]
+pub struct GatewaySecretSpec {
+    /// Name of the Secret that the issuer (cert-manager, or a person) writes. It is read, never written.
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub root_secret_name: String,
+
+    /// Name of the managed Secret that gateways use. Default: the name of this GatewaySecret. The same in both modes,
+    /// so that a change of mode needs no change of a Gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub secret_name: Option<String>,
+
+    /// How the managed Secret follows the root: `Bundle` keeps trust in the old CA while it is needed,
+    /// `Copy` is a plain copy of the root.
+    #[serde(default)]
+    #[schemars(default)]
+    pub mode: Mode,
+
+    /// Labels of the gateway workloads (pods) that this Secret serves. An Istio Gateway is rewritten when its
+    /// `spec.selector` picks only workloads that carry these labels. Default: `istio: ingressgateway`.
+    #[serde(default = "default_workload_labels")]
+    #[schemars(default = "default_workload_labels", extend("minProperties" = 1))]
+    pub workload_labels: BTreeMap<String, String>,
+}
+
+const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
+
+fn default_workload_labels() -> BTreeMap<String, String> {
+    BTreeMap::from([("istio".to_owned(), "ingressgateway".to_owned())])
+}
+
+/// How the managed Secret follows the root Secret.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum Mode {
+    /// New CA and old CA overlap until nobody needs the old one.
+    #[default]
+    Bundle,
+    /// A plain copy of the root Secret.
+    Copy,
+}
+
+/// What is known of the managed Secret and of the cluster around it. The webhook decides from spec and status alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewaySecretStatus {
+    /// The `metadata.generation` that this status was computed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+
+    /// Where the rotation stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+
+    /// The managed Secret's name as it is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_name: Option<String>,
+
+    /// `Ready`: the managed Secret exists and is sound, and nobody older claims its name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+
+    /// The trust anchors in the managed Secret, in their order there: public certificates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bundle: Vec<TrustAnchor>,
+
+    /// A hash for each key of the managed Secret that holds certificates (`ca.crt`, `tls.crt`, …).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hashes: BTreeMap<String, KeyHash>,
+
+    /// Every namespace that holds a workload with `spec.workloadLabels`. Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_namespaces: Option<Vec<String>>,
+
+    /// The Gateways that use the root or the managed Secret. Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateways: Option<Vec<GatewayUse>>,
+
+    /// The `<root>-cacert` sibling, if there is one: Istio takes CAs from it first, and it stops applying after a rename.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cacert_sibling: Option<CacertSibling>,
+
+    /// Namespaces whose Gateways a ReferenceGrant lets name the root Secret, but not the managed one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ungranted_namespaces: Vec<String>,
+}
+
+/// Where a rotation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum Phase {
+    /// The managed Secret does not exist, or not in a sound state.
+    Pending,
+    /// One generation of trust: nothing to do.
+    Steady,
+    /// The bundle holds more CAs than the root.
+    TrustExpanded,
+}
+
+/// One trust anchor of the managed bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TrustAnchor {
+    /// Subject (RFC 4514).
+    pub subject: String,
+    /// SHA-256 over the certificate's DER, lower-case hex.
+    pub fingerprint: String,
+    /// Start of validity.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub not_before: Timestamp,
+    /// End of validity.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub not_after: Timestamp,
+    /// The certificate itself (PEM, public).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pem: Option<String>,
+}
+
+/// The content of one key of the managed Secret.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyHash {
+    /// SHA-256 over the public certificates under the key, lower-case hex; order, duplicates and PEM layout do not count.
+    pub sha256: String,
+    /// Grows with every change of `sha256`, and never shrinks: the greater of the former revision plus one and the
+    /// change's Unix time in seconds.
+    pub revision: u64,
+}
+
+/// A Gateway that uses the root or the managed Secret.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayUse {
+    /// API group of the Gateway: `networking.istio.io` or `gateway.networking.k8s.io`.
+    pub group: String,
+    /// Namespace of the Gateway object.
+    pub namespace: String,
+    /// Name of the Gateway object.
+    pub name: String,
+    /// Hosts that it serves with this Secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+}
+
+/// A `<root>-cacert` Secret beside the root.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CacertSibling {
+    /// Name of the sibling.
+    pub name: String,
+    /// SHA-256 fingerprints of its CAs that the managed Secret does not hold. While there is one, nothing is renamed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+}
+
+/// A condition, as in `metav1.Condition`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Type of the condition, in CamelCase.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: ConditionStatus,
+    /// Generation that the condition was computed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When the status last changed.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub last_transition_time: Timestamp,
+    /// One word in CamelCase.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// Status of a [`Condition`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum ConditionStatus {
+    /// It holds.
+    True,
+    /// It does not hold.
+    False,
+    /// Not known.
+    Unknown,
+}
+
+/// The condition that allows a rewrite.
+pub const READY: &str = "Ready";
+
+impl GatewaySecretSpec {
+    /// The managed Secret's name, for a GatewaySecret called `own_name`.
+    pub fn managed_name<'a>(&'a self, own_name: &'a str) -> &'a str {
+        self.secret_name.as_deref().unwrap_or(own_name)
+    }
+}
+
+impl GatewaySecretStatus {
+    /// The condition of a type.
+    pub fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|c| c.type_ == type_)
+    }
+
+    /// Whether the managed Secret exists and is sound.
+    pub fn is_ready(&self) -> bool {
+        self.condition(READY).is_some_and(|c| c.status == ConditionStatus::True)
+    }
+}

@@ -1,0 +1,20 @@
+//! Labels, annotations and Secret keys that trustspan reads or writes.
+
+/// Label that every managed Secret carries, with the value `"true"`. The webhook configuration selects on it
+/// (`objectSelector` is matched against `object` and `oldObject`), so taking it off is itself judged.
+pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
+
+/// Pod-template annotation `<revision>-<SHA-256, hex>` over the public certificates that the pod loads from managed Secrets.
+pub const ROTATION_HASH: &str = "trustspan.dev/rotation-hash";
+
+/// Annotation of a rewritten object: the JSON Patch (RFC 6902) that takes the rewrite back.
+pub const UNDO: &str = "trustspan.dev/undo";
+
+/// Annotation by which an object opts out of rewriting: `trustspan.dev/rewrite: disabled`.
+pub const REWRITE: &str = "trustspan.dev/rewrite";
+/// The value of [`REWRITE`] that opts out.
+pub const REWRITE_DISABLED: &str = "disabled";
+
+/// Suffix of the Secret that Istio prefers as CA source in mode `MUTUAL`
+/// (istiod `pilot/pkg/credentials/kube/secrets.go`, `GatewaySdsCaSuffix`).
+pub const CACERT_SUFFIX: &str = "-cacert";

@@ -1,0 +1,96 @@
+//! A Secret, decoded.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+/// A Secret's identity and bytes. Has no `Debug`, and wipes its bytes when dropped: it may hold private keys.
+#[derive(Clone)]
+pub struct Secret {
+    /// Namespace; empty when the manifest names none.
+    pub namespace: String,
+    /// Name; empty for `generateName`.
+    pub name: String,
+    /// `type`, empty when absent.
+    pub type_: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// `data`, decoded, with `stringData` laid over it as the API server does.
+    pub data: BTreeMap<String, Zeroizing<Vec<u8>>>,
+}
+
+/// Why an object is no readable Secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// A field has another JSON type than a Secret's.
+    #[error("{field}: not {expected}")]
+    Shape {
+        /// The field.
+        field: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// A value under `data` is not base64 (RFC 4648 §4).
+    #[error("data[{key}]: not base64; put plain text under stringData")]
+    Base64 {
+        /// The key under `data`.
+        key: String,
+    },
+}
+
+impl Secret {
+    /// Reads a `v1` Secret object.
+    ///
+    /// # Errors
+    /// When a field has a wrong type, or a value is not base64. The error names the field, never its content.
+    pub fn from_value(object: &Value) -> Result<Self, SecretError> {
+        let metadata = &object["metadata"];
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let mut data = BTreeMap::new();
+        for (key, value) in entries(object, "data")? {
+            let value = string(value, "data", key)?;
+            // Kubernetes' own decoder (Go encoding/base64) skips line ends.
+            let compact = Zeroizing::new(value.bytes().filter(|b| !matches!(b, b'\r' | b'\n')).collect::<Vec<_>>());
+            let bytes = STANDARD.decode(&*compact).map_err(|_| SecretError::Base64 { key: key.clone() })?;
+            data.insert(key.clone(), Zeroizing::new(bytes));
+        }
+        for (key, value) in entries(object, "stringData")? {
+            let value = string(value, "stringData", key)?;
+            data.insert(key.clone(), Zeroizing::new(value.as_bytes().to_vec()));
+        }
+        let labels = metadata["labels"]
+            .as_object()
+            .map(|map| map.iter().map(|(k, v)| (k.clone(), text(v))).collect())
+            .unwrap_or_default();
+        Ok(Self {
+            namespace: text(&metadata["namespace"]),
+            name: text(&metadata["name"]),
+            type_: text(&object["type"]),
+            labels,
+            data,
+        })
+    }
+}
+
+fn entries<'a>(
+    object: &'a Value,
+    field: &'static str,
+) -> Result<impl Iterator<Item = (&'a String, &'a Value)>, SecretError> {
+    match &object[field] {
+        Value::Null => Ok(None),
+        Value::Object(map) => Ok(Some(map)),
+        _ => Err(SecretError::Shape { field: field.to_owned(), expected: "a map" }),
+    }
+    .map(|map| map.into_iter().flatten())
+}
+
+fn string<'a>(value: &'a Value, field: &'static str, key: &str) -> Result<&'a str, SecretError> {
+    match value {
+        Value::Null => Ok(""),
+        Value::String(text) => Ok(text),
+        _ => Err(SecretError::Shape { field: format!("{field}[{key}]"), expected: "a string" }),
+    }
+}
