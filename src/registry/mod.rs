@@ -1,39 +1,201 @@
 //! What all GatewaySecrets together claim: which root is renamed to which managed Secret, and where that is allowed now.
+//!
+//! A rename needs proof: only this room makes a [`Rename`], and only for a GatewaySecret that is Ready, so a rewrite that
+//! has not passed a trust decision does not type-check.
 
-use crate::api::{GatewaySecretSpec, GatewaySecretStatus};
-use jiff::Timestamp;
+mod entry;
+mod hold;
 
-/// A GatewaySecret as the registry takes it: identity, spec and status, without the rest of the object.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// `metadata.creationTimestamp`: of two that claim the same name, the older wins. `None` (a manifest) counts as newest.
-    pub created: Option<Timestamp>,
-    /// `metadata.generation`.
-    pub generation: Option<i64>,
-    /// Spec.
-    pub spec: GatewaySecretSpec,
-    /// Status.
-    pub status: GatewaySecretStatus,
-}
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// A snapshot of all GatewaySecrets. Cheap to build and to read; memory grows with GatewaySecrets, never with Secrets.
+pub use entry::Entry;
+pub use hold::Hold;
+
+/// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     entries: Vec<Entry>,
+    /// Namespace and name of every root and managed Secret to the entry that claims it.
+    claims: HashMap<(String, String), (usize, Role)>,
+    /// A root's name to the winning entries, in any namespace.
+    roots: HashMap<String, Vec<usize>>,
+    /// A losing entry to the one that holds its name.
+    lost: BTreeMap<usize, usize>,
+}
+
+/// What a Secret is to a GatewaySecret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Written by the issuer.
+    Root,
+    /// Kept by trustspan, used by gateways.
+    Managed,
+    /// `<root>-cacert` or `<managed>-cacert`: Istio takes CAs from it first.
+    CacertSibling,
+}
+
+/// Where a reference to a Secret is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// In one namespace.
+    Namespace(&'a str),
+    /// In one namespace, from a Gateway in another, which a ReferenceGrant must allow.
+    Granted {
+        /// Namespace of the Secret.
+        namespace: &'a str,
+        /// Namespace of the Gateway.
+        from: &'a str,
+    },
+    /// In every namespace that holds a workload with these labels: an Istio Gateway's `spec.selector`.
+    Selected(&'a BTreeMap<String, String>),
+}
+
+/// Leave to name the managed Secret instead of the root. Only [`Registry::rename`] makes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rename<'a> {
+    managed: &'a str,
+}
+
+impl<'a> Rename<'a> {
+    /// The managed Secret's name.
+    pub fn managed_name(&self) -> &'a str {
+        self.managed
+    }
 }
 
 impl Registry {
-    /// Builds the snapshot.
+    /// Builds the snapshot. Of two GatewaySecrets that claim the same name in a namespace, as root or as managed Secret,
+    /// the older wins (`creationTimestamp`, then name), and the other has no effect.
     pub fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
-        Self { entries: entries.into_iter().collect() }
+        let mut entries: Vec<Entry> = entries.into_iter().collect();
+        entries.sort_by(|a, b| a.seniority().cmp(&b.seniority()));
+        let mut registry = Self::default();
+        for (index, entry) in entries.iter().enumerate() {
+            let names = [(entry.root_name(), Role::Root), (entry.managed_name(), Role::Managed)];
+            let key = |name: &str| (entry.namespace.clone(), name.to_owned());
+            if let Some((holder, _)) = names.iter().find_map(|(name, _)| registry.claims.get(&key(name))) {
+                registry.lost.insert(index, *holder);
+                continue;
+            }
+            if entry.root_name() == entry.managed_name() {
+                // The CRD refuses it; a manifest can still say it.
+                registry.lost.insert(index, index);
+                continue;
+            }
+            for (name, role) in names {
+                registry.claims.insert(key(name), (index, role));
+            }
+            registry.roots.entry(entry.root_name().to_owned()).or_default().push(index);
+        }
+        registry.entries = entries;
+        registry
     }
 
-    /// The GatewaySecrets.
+    /// All GatewaySecrets, oldest first.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
+
+    /// The older GatewaySecret that holds a name which `entry` claims too, or `entry` itself when its two names are one.
+    pub fn conflict(&self, entry: &Entry) -> Option<&Entry> {
+        let index = self.entries.iter().position(|e| e.namespace == entry.namespace && e.name == entry.name)?;
+        self.lost.get(&index).map(|holder| &self.entries[*holder])
+    }
+
+    /// What a Secret is to which GatewaySecret.
+    pub fn role(&self, namespace: &str, name: &str) -> Option<(&Entry, Role)> {
+        let claim = |name: &str| self.claims.get(&(namespace.to_owned(), name.to_owned()));
+        if let Some((index, role)) = claim(name) {
+            return Some((&self.entries[*index], *role));
+        }
+        let (index, _) = claim(name.strip_suffix(crate::api::names::CACERT_SUFFIX)?)?;
+        Some((&self.entries[*index], Role::CacertSibling))
+    }
+
+    /// The GatewaySecret whose managed Secret this is.
+    pub fn managed(&self, namespace: &str, name: &str) -> Option<&Entry> {
+        self.role(namespace, name).filter(|(_, role)| *role == Role::Managed).map(|(entry, _)| entry)
+    }
+
+    /// Whether a name, looked up at a place, is a managed root, and if so whether it may be renamed now.
+    pub fn rename(&self, place: Place<'_>, name: &str) -> Option<Result<Rename<'_>, Hold>> {
+        match place {
+            Place::Namespace(namespace) => self.root(namespace, name).map(ready),
+            Place::Granted { namespace, from } => self.root(namespace, name).map(|entry| {
+                if entry.status.ungranted_namespaces.iter().any(|ungranted| ungranted == from) {
+                    let managed = entry.managed_name().to_owned();
+                    return Err(Hold::Ungranted { from: from.to_owned(), namespace: namespace.to_owned(), managed });
+                }
+                ready(entry)
+            }),
+            Place::Selected(selector) => {
+                let candidates = self.candidates(selector, name);
+                (!candidates.is_empty()).then(|| everywhere(&candidates, name))
+            }
+        }
+    }
+
+    /// The managed names that a root stands for at a place, whether or not a rename is allowed now. An object that already
+    /// names one of them keeps it while the rename is held.
+    pub fn counterparts(&self, place: Place<'_>, name: &str) -> Vec<&str> {
+        match place {
+            Place::Namespace(namespace) | Place::Granted { namespace, .. } => {
+                self.root(namespace, name).map(Entry::managed_name).into_iter().collect()
+            }
+            Place::Selected(selector) => {
+                self.candidates(selector, name).into_iter().map(Entry::managed_name).collect()
+            }
+        }
+    }
+
+    fn root(&self, namespace: &str, name: &str) -> Option<&Entry> {
+        self.role(namespace, name).filter(|(_, role)| *role == Role::Root).map(|(entry, _)| entry)
+    }
+
+    /// The GatewaySecrets that a selector asks for: it names at least their workload labels. What they know of namespaces
+    /// then covers every workload that the selector picks.
+    fn candidates(&self, selector: &BTreeMap<String, String>, root: &str) -> Vec<&Entry> {
+        let asked = |entry: &&Entry| entry.spec.workload_labels.iter().all(|(k, v)| selector.get(k) == Some(v));
+        let with_root = self.roots.get(root).into_iter().flatten().map(|index| &self.entries[*index]);
+        with_root.filter(|entry| !entry.spec.workload_labels.is_empty()).filter(asked).collect()
+    }
 }
+
+/// A rename at one namespace: the GatewaySecret is Ready, and no `-cacert` sibling would be left behind.
+fn ready(entry: &Entry) -> Result<Rename<'_>, Hold> {
+    if !entry.status.is_ready() {
+        return Err(Hold::not_ready(entry));
+    }
+    if let Some(sibling) = entry.status.cacert_sibling.as_ref().filter(|sibling| !sibling.missing.is_empty()) {
+        let managed = entry.managed_name().to_owned();
+        return Err(Hold::Sibling { sibling: sibling.name.clone(), managed, missing: sibling.missing.len() });
+    }
+    Ok(Rename { managed: entry.managed_name() })
+}
+
+/// A rename in every namespace that holds a selected workload: each must map the root to the same Ready name.
+fn everywhere<'a>(candidates: &[&'a Entry], root: &str) -> Result<Rename<'a>, Hold> {
+    // Each observed list covers every selected workload, so their intersection does too; a GatewaySecret that declares
+    // broad labels cannot widen it.
+    let observed = candidates.iter().filter_map(|entry| entry.status.workload_namespaces.as_ref());
+    let namespaces = observed
+        .map(|list| list.iter().map(String::as_str).collect::<BTreeSet<_>>())
+        .reduce(|all, list| &all & &list)
+        .ok_or_else(|| Hold::Unobserved { root: root.to_owned() })?;
+    if namespaces.is_empty() {
+        return Err(Hold::NoWorkload { root: root.to_owned() });
+    }
+    let mut names = BTreeMap::new();
+    for namespace in namespaces {
+        let entry = candidates.iter().find(|entry| entry.namespace == namespace);
+        let rename = ready(entry.ok_or_else(|| Hold::Unmapped { root: root.to_owned() })?)?;
+        names.insert(rename.managed, rename);
+    }
+    match names.pop_first() {
+        Some((_, rename)) if names.is_empty() => Ok(rename),
+        _ => Err(Hold::Differs { root: root.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

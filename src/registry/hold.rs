@@ -1,0 +1,75 @@
+//! Why a rename is held back, as users read it.
+
+use super::Entry;
+use crate::api::READY;
+
+/// Why a reference to a managed root keeps its name for now. Its text is a warning: what was seen, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Hold {
+    /// The managed Secret does not exist, or is not sound: naming it would cut the gateway off.
+    #[error("GatewaySecret {name} is not Ready ({reason}): Secret {managed} cannot be named yet")]
+    NotReady {
+        /// The GatewaySecret.
+        name: String,
+        /// Reason of its Ready condition.
+        reason: String,
+        /// The managed Secret.
+        managed: String,
+    },
+    /// Istio takes CAs from `<root>-cacert` first; after a rename it would no longer apply.
+    #[error("Secret {sibling} holds {missing} CA(s) that Secret {managed} lacks: add them there first")]
+    Sibling {
+        /// The sibling.
+        sibling: String,
+        /// The managed Secret.
+        managed: String,
+        /// How many CAs are missing.
+        missing: usize,
+    },
+    /// A ReferenceGrant names the root only.
+    #[error("no ReferenceGrant in {namespace} lets namespace {from} use Secret {managed}: add it to the grant")]
+    Ungranted {
+        /// Namespace of the Gateway.
+        from: String,
+        /// Namespace of the Secret.
+        namespace: String,
+        /// The managed Secret.
+        managed: String,
+    },
+    /// No status says where the selected workloads run.
+    #[error("where the workloads of this Gateway run is not observed yet: Secret {root} keeps its name")]
+    Unobserved {
+        /// The root Secret.
+        root: String,
+    },
+    /// The selector picks no known workload.
+    #[error("no workload that this Gateway selects is known: Secret {root} keeps its name")]
+    NoWorkload {
+        /// The root Secret.
+        root: String,
+    },
+    /// A namespace with selected workloads has no GatewaySecret for this root.
+    #[error("a namespace whose workloads this Gateway selects has no GatewaySecret for Secret {root}")]
+    Unmapped {
+        /// The root Secret.
+        root: String,
+    },
+    /// The namespaces of the selected workloads map the root to different names.
+    #[error("the namespaces of the selected workloads rename Secret {root} differently: use one spec.secretName")]
+    Differs {
+        /// The root Secret.
+        root: String,
+    },
+}
+
+impl Hold {
+    pub(super) fn not_ready(entry: &Entry) -> Self {
+        let reason = entry.status.condition(READY).map_or("no status", |condition| &condition.reason);
+        Self::NotReady {
+            name: entry.name.clone(),
+            reason: reason.to_owned(),
+            managed: entry.managed_name().to_owned(),
+        }
+    }
+}

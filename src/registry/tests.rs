@@ -1,0 +1,168 @@
+#![allow(clippy::unwrap_used)]
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::api::{CacertSibling, Condition, ConditionStatus, GatewaySecretSpec, GatewaySecretStatus, Mode, READY};
+
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+/// A Ready GatewaySecret `namespace/managed` for root `root`, whose workloads run in its own namespace.
+pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
+    Entry {
+        namespace: namespace.to_owned(),
+        name: managed.to_owned(),
+        created: Some(Timestamp::UNIX_EPOCH),
+        generation: Some(1),
+        spec: GatewaySecretSpec {
+            root_secret_name: root.to_owned(),
+            secret_name: None,
+            mode: Mode::Bundle,
+            workload_labels: labels(&[("istio", "ingressgateway")]),
+        },
+        status: GatewaySecretStatus {
+            conditions: vec![Condition {
+                type_: READY.to_owned(),
+                status: ConditionStatus::True,
+                observed_generation: Some(1),
+                last_transition_time: Timestamp::UNIX_EPOCH,
+                reason: "Sound".to_owned(),
+                message: String::new(),
+            }],
+            workload_namespaces: Some(vec![namespace.to_owned()]),
+            ..GatewaySecretStatus::default()
+        },
+    }
+}
+
+fn with(mut entry: Entry, change: impl FnOnce(&mut Entry)) -> Entry {
+    change(&mut entry);
+    entry
+}
+
+fn selected(registry: &Registry, selector: &[(&str, &str)]) -> Option<Result<String, Hold>> {
+    let outcome = registry.rename(Place::Selected(&labels(selector)), "root");
+    outcome.map(|result| result.map(|rename| rename.managed_name().to_owned()))
+}
+
+const INGRESS: &[(&str, &str)] = &[("istio", "ingressgateway")];
+
+#[test]
+fn accepts_a_ready_root_in_its_namespace() {
+    let registry = Registry::new([entry("mesh", "root", "gw")]);
+    let rename = registry.rename(Place::Namespace("mesh"), "root").unwrap().unwrap();
+    assert_eq!(rename.managed_name(), "gw");
+    assert_eq!(registry.rename(Place::Namespace("other"), "root"), None);
+    assert_eq!(registry.rename(Place::Namespace("mesh"), "gw"), None, "the managed name is nobody's root");
+}
+
+#[test]
+fn rejects_a_root_whose_managed_secret_is_not_ready() {
+    let unready = with(entry("mesh", "root", "gw"), |e| e.status.conditions.clear());
+    let registry = Registry::new([unready]);
+    let hold = registry.rename(Place::Namespace("mesh"), "root").unwrap().unwrap_err();
+    assert!(matches!(hold, Hold::NotReady { .. }), "{hold}");
+    assert_eq!(registry.counterparts(Place::Namespace("mesh"), "root"), ["gw"]);
+}
+
+#[test]
+fn rejects_a_rename_that_leaves_a_cacert_sibling_behind() {
+    let sibling = CacertSibling { name: "root-cacert".to_owned(), missing: vec!["ab".to_owned()] };
+    let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.cacert_sibling = Some(sibling))]);
+    let hold = registry.rename(Place::Namespace("mesh"), "root").unwrap().unwrap_err();
+    assert!(matches!(hold, Hold::Sibling { missing: 1, .. }), "{hold}");
+}
+
+#[test]
+fn rejects_a_cross_namespace_rename_that_the_grant_does_not_cover() {
+    let registry =
+        Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.ungranted_namespaces = vec!["apps".to_owned()])]);
+    let at = |from| registry.rename(Place::Granted { namespace: "mesh", from }, "root").unwrap();
+    assert!(matches!(at("apps"), Err(Hold::Ungranted { .. })));
+    assert!(at("other").is_ok());
+}
+
+#[test]
+fn accepts_a_selector_that_asks_for_the_workload_labels() {
+    let registry = Registry::new([entry("mesh", "root", "gw")]);
+    assert_eq!(selected(&registry, INGRESS), Some(Ok("gw".to_owned())));
+    assert_eq!(selected(&registry, &[("istio", "ingressgateway"), ("team", "a")]), Some(Ok("gw".to_owned())));
+    assert_eq!(selected(&registry, &[("istio", "egressgateway")]), None);
+    assert_eq!(selected(&registry, &[]), None, "a Gateway without selector applies to every workload in the mesh");
+}
+
+#[test]
+fn rejects_a_selector_whose_workloads_are_not_observed() {
+    let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.workload_namespaces = None)]);
+    assert!(matches!(selected(&registry, INGRESS), Some(Err(Hold::Unobserved { .. }))));
+    let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.workload_namespaces = Some(vec![]))]);
+    assert!(matches!(selected(&registry, INGRESS), Some(Err(Hold::NoWorkload { .. }))));
+}
+
+#[test]
+fn rejects_a_selector_that_also_picks_workloads_of_an_unmapped_namespace() {
+    let both = || Some(vec!["mesh".to_owned(), "tenant".to_owned()]);
+    let mesh = with(entry("mesh", "root", "gw"), |e| e.status.workload_namespaces = both());
+    let registry = Registry::new([mesh.clone()]);
+    assert!(matches!(selected(&registry, INGRESS), Some(Err(Hold::Unmapped { .. }))));
+
+    let tenant = with(entry("tenant", "root", "gw"), |e| e.status.workload_namespaces = both());
+    assert_eq!(selected(&Registry::new([mesh.clone(), tenant.clone()]), INGRESS), Some(Ok("gw".to_owned())));
+
+    let renamed = with(tenant.clone(), |e| e.spec.secret_name = Some("other".to_owned()));
+    assert!(matches!(selected(&Registry::new([mesh.clone(), renamed]), INGRESS), Some(Err(Hold::Differs { .. }))));
+
+    let unready = with(tenant, |e| e.status.conditions.clear());
+    assert!(matches!(selected(&Registry::new([mesh, unready]), INGRESS), Some(Err(Hold::NotReady { .. }))));
+}
+
+#[test]
+fn a_tenant_cannot_move_a_gateway_of_another_team() {
+    // The tenant declares the platform's labels, but runs no such workload: what is observed says so.
+    let tenant = with(entry("tenant", "root", "evil"), |e| {
+        e.status.workload_namespaces = Some(vec!["mesh".to_owned()]);
+    });
+    assert!(matches!(selected(&Registry::new([tenant.clone()]), INGRESS), Some(Err(Hold::Unmapped { .. }))));
+    let registry = Registry::new([tenant, entry("mesh", "root", "gw")]);
+    assert_eq!(selected(&registry, INGRESS), Some(Ok("gw".to_owned())));
+}
+
+#[test]
+fn the_older_of_two_that_claim_a_name_wins() {
+    let older = entry("mesh", "root", "gw");
+    let later: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    for (root, managed) in [("root", "gw2"), ("root2", "gw"), ("gw", "gw3"), ("root3", "root")] {
+        let newer = with(entry("mesh", root, managed), |e| {
+            e.name = "newer".to_owned();
+            e.spec.secret_name = Some(managed.to_owned());
+            e.created = Some(later);
+        });
+        let registry = Registry::new([newer.clone(), older.clone()]);
+        assert_eq!(registry.conflict(&newer).map(|e| e.name.as_str()), Some("gw"), "{root} to {managed}");
+        assert!(registry.conflict(&older).is_none());
+        assert!(registry.rename(Place::Namespace("mesh"), "root").unwrap().is_ok());
+        let elsewhere = with(newer, |e| e.namespace = "other".to_owned());
+        assert!(Registry::new([elsewhere.clone(), older.clone()]).conflict(&elsewhere).is_none());
+    }
+}
+
+#[test]
+fn a_root_that_is_its_own_managed_secret_has_no_effect() {
+    let same = with(entry("mesh", "root", "root"), |_| {});
+    let registry = Registry::new([same.clone()]);
+    assert!(registry.conflict(&same).is_some());
+    assert_eq!(registry.rename(Place::Namespace("mesh"), "root"), None);
+}
+
+#[test]
+fn siblings_have_a_role() {
+    let registry = Registry::new([entry("mesh", "root", "gw")]);
+    let role = |name| registry.role("mesh", name).map(|(_, role)| role);
+    assert_eq!(role("root"), Some(Role::Root));
+    assert_eq!(role("gw"), Some(Role::Managed));
+    assert_eq!(role("root-cacert"), Some(Role::CacertSibling));
+    assert_eq!(role("gw-cacert"), Some(Role::CacertSibling));
+    assert_eq!(role("other"), None);
+}
