@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use json_patch::Patch;
 use serde_json::Value;
 
+pub use crate::api::Kind;
 use crate::registry::Registry;
 use crate::trust::{Finding, Severity, Verdict};
 
@@ -26,17 +27,6 @@ pub struct Request<'a> {
     pub object: Option<&'a Value>,
     /// The object as it is; `None` for CREATE.
     pub old_object: Option<&'a Value>,
-}
-
-/// Group, version and kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind<'a> {
-    /// API group, empty for core.
-    pub group: &'a str,
-    /// Version.
-    pub version: &'a str,
-    /// Kind.
-    pub kind: &'a str,
 }
 
 /// The operation of a request.

@@ -4,8 +4,29 @@ mod gateway_secret;
 pub mod names;
 
 pub use gateway_secret::*;
+use serde_json::Value;
 
 /// The API group of every trustspan resource.
 pub const GROUP: &str = "trustspan.dev";
 /// The served and stored version.
 pub const VERSION: &str = "v1alpha1";
+
+/// Group, version and kind of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind<'a> {
+    /// API group, empty for core.
+    pub group: &'a str,
+    /// Version.
+    pub version: &'a str,
+    /// Kind.
+    pub kind: &'a str,
+}
+
+impl<'a> Kind<'a> {
+    /// The kind that an object says it is.
+    pub fn of(object: &'a Value) -> Self {
+        let api_version = object["apiVersion"].as_str().unwrap_or_default();
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        Self { group, version, kind: object["kind"].as_str().unwrap_or_default() }
+    }
+}

@@ -66,10 +66,6 @@ pub enum Hold {
 impl Hold {
     pub(super) fn not_ready(entry: &Entry) -> Self {
         let reason = entry.status.condition(READY).map_or("no status", |condition| &condition.reason);
-        Self::NotReady {
-            name: entry.name.clone(),
-            reason: reason.to_owned(),
-            managed: entry.managed_name().to_owned(),
-        }
+        Self::NotReady { name: entry.name.clone(), reason: reason.to_owned(), managed: entry.managed_name().to_owned() }
     }
 }

@@ -35,7 +35,7 @@ pub enum Role {
 }
 
 /// Where a reference to a Secret is looked up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
     /// In one namespace.
     Namespace(&'a str),
@@ -47,7 +47,7 @@ pub enum Place<'a> {
         from: &'a str,
     },
     /// In every namespace that holds a workload with these labels: an Istio Gateway's `spec.selector`.
-    Selected(&'a BTreeMap<String, String>),
+    Selected(BTreeMap<&'a str, &'a str>),
 }
 
 /// Leave to name the managed Secret instead of the root. Only [`Registry::rename`] makes one.
@@ -118,13 +118,17 @@ impl Registry {
     }
 
     /// Whether a name, looked up at a place, is a managed root, and if so whether it may be renamed now.
-    pub fn rename(&self, place: Place<'_>, name: &str) -> Option<Result<Rename<'_>, Hold>> {
+    pub fn rename(&self, place: &Place<'_>, name: &str) -> Option<Result<Rename<'_>, Hold>> {
         match place {
             Place::Namespace(namespace) => self.root(namespace, name).map(ready),
             Place::Granted { namespace, from } => self.root(namespace, name).map(|entry| {
                 if entry.status.ungranted_namespaces.iter().any(|ungranted| ungranted == from) {
                     let managed = entry.managed_name().to_owned();
-                    return Err(Hold::Ungranted { from: from.to_owned(), namespace: namespace.to_owned(), managed });
+                    return Err(Hold::Ungranted {
+                        from: (*from).to_owned(),
+                        namespace: (*namespace).to_owned(),
+                        managed,
+                    });
                 }
                 ready(entry)
             }),
@@ -137,14 +141,12 @@ impl Registry {
 
     /// The managed names that a root stands for at a place, whether or not a rename is allowed now. An object that already
     /// names one of them keeps it while the rename is held.
-    pub fn counterparts(&self, place: Place<'_>, name: &str) -> Vec<&str> {
+    pub fn counterparts(&self, place: &Place<'_>, name: &str) -> Vec<&str> {
         match place {
             Place::Namespace(namespace) | Place::Granted { namespace, .. } => {
                 self.root(namespace, name).map(Entry::managed_name).into_iter().collect()
             }
-            Place::Selected(selector) => {
-                self.candidates(selector, name).into_iter().map(Entry::managed_name).collect()
-            }
+            Place::Selected(selector) => self.candidates(selector, name).into_iter().map(Entry::managed_name).collect(),
         }
     }
 
@@ -154,8 +156,10 @@ impl Registry {
 
     /// The GatewaySecrets that a selector asks for: it names at least their workload labels. What they know of namespaces
     /// then covers every workload that the selector picks.
-    fn candidates(&self, selector: &BTreeMap<String, String>, root: &str) -> Vec<&Entry> {
-        let asked = |entry: &&Entry| entry.spec.workload_labels.iter().all(|(k, v)| selector.get(k) == Some(v));
+    fn candidates(&self, selector: &BTreeMap<&str, &str>, root: &str) -> Vec<&Entry> {
+        let asked = |entry: &&Entry| {
+            entry.spec.workload_labels.iter().all(|(k, v)| selector.get(k.as_str()) == Some(&v.as_str()))
+        };
         let with_root = self.roots.get(root).into_iter().flatten().map(|index| &self.entries[*index]);
         with_root.filter(|entry| !entry.spec.workload_labels.is_empty()).filter(asked).collect()
     }
@@ -198,4 +202,4 @@ fn everywhere<'a>(candidates: &[&'a Entry], root: &str) -> Result<Rename<'a>, Ho
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

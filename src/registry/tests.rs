@@ -43,7 +43,7 @@ fn with(mut entry: Entry, change: impl FnOnce(&mut Entry)) -> Entry {
 }
 
 fn selected(registry: &Registry, selector: &[(&str, &str)]) -> Option<Result<String, Hold>> {
-    let outcome = registry.rename(Place::Selected(&labels(selector)), "root");
+    let outcome = registry.rename(&Place::Selected(selector.iter().copied().collect()), "root");
     outcome.map(|result| result.map(|rename| rename.managed_name().to_owned()))
 }
 
@@ -52,26 +52,26 @@ const INGRESS: &[(&str, &str)] = &[("istio", "ingressgateway")];
 #[test]
 fn accepts_a_ready_root_in_its_namespace() {
     let registry = Registry::new([entry("mesh", "root", "gw")]);
-    let rename = registry.rename(Place::Namespace("mesh"), "root").unwrap().unwrap();
+    let rename = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap();
     assert_eq!(rename.managed_name(), "gw");
-    assert_eq!(registry.rename(Place::Namespace("other"), "root"), None);
-    assert_eq!(registry.rename(Place::Namespace("mesh"), "gw"), None, "the managed name is nobody's root");
+    assert_eq!(registry.rename(&Place::Namespace("other"), "root"), None);
+    assert_eq!(registry.rename(&Place::Namespace("mesh"), "gw"), None, "the managed name is nobody's root");
 }
 
 #[test]
 fn rejects_a_root_whose_managed_secret_is_not_ready() {
     let unready = with(entry("mesh", "root", "gw"), |e| e.status.conditions.clear());
     let registry = Registry::new([unready]);
-    let hold = registry.rename(Place::Namespace("mesh"), "root").unwrap().unwrap_err();
+    let hold = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
     assert!(matches!(hold, Hold::NotReady { .. }), "{hold}");
-    assert_eq!(registry.counterparts(Place::Namespace("mesh"), "root"), ["gw"]);
+    assert_eq!(registry.counterparts(&Place::Namespace("mesh"), "root"), ["gw"]);
 }
 
 #[test]
 fn rejects_a_rename_that_leaves_a_cacert_sibling_behind() {
     let sibling = CacertSibling { name: "root-cacert".to_owned(), missing: vec!["ab".to_owned()] };
     let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.cacert_sibling = Some(sibling))]);
-    let hold = registry.rename(Place::Namespace("mesh"), "root").unwrap().unwrap_err();
+    let hold = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
     assert!(matches!(hold, Hold::Sibling { missing: 1, .. }), "{hold}");
 }
 
@@ -79,7 +79,7 @@ fn rejects_a_rename_that_leaves_a_cacert_sibling_behind() {
 fn rejects_a_cross_namespace_rename_that_the_grant_does_not_cover() {
     let registry =
         Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.ungranted_namespaces = vec!["apps".to_owned()])]);
-    let at = |from| registry.rename(Place::Granted { namespace: "mesh", from }, "root").unwrap();
+    let at = |from| registry.rename(&Place::Granted { namespace: "mesh", from }, "root").unwrap();
     assert!(matches!(at("apps"), Err(Hold::Ungranted { .. })));
     assert!(at("other").is_ok());
 }
@@ -142,7 +142,7 @@ fn the_older_of_two_that_claim_a_name_wins() {
         let registry = Registry::new([newer.clone(), older.clone()]);
         assert_eq!(registry.conflict(&newer).map(|e| e.name.as_str()), Some("gw"), "{root} to {managed}");
         assert!(registry.conflict(&older).is_none());
-        assert!(registry.rename(Place::Namespace("mesh"), "root").unwrap().is_ok());
+        assert!(registry.rename(&Place::Namespace("mesh"), "root").unwrap().is_ok());
         let elsewhere = with(newer, |e| e.namespace = "other".to_owned());
         assert!(Registry::new([elsewhere.clone(), older.clone()]).conflict(&elsewhere).is_none());
     }
@@ -153,7 +153,7 @@ fn a_root_that_is_its_own_managed_secret_has_no_effect() {
     let same = with(entry("mesh", "root", "root"), |_| {});
     let registry = Registry::new([same.clone()]);
     assert!(registry.conflict(&same).is_some());
-    assert_eq!(registry.rename(Place::Namespace("mesh"), "root"), None);
+    assert_eq!(registry.rename(&Place::Namespace("mesh"), "root"), None);
 }
 
 #[test]

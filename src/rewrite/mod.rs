@@ -1,1 +1,157 @@
-//! x
+//! Objects that name a root Secret, rewritten to name the managed one: object and registry in, JSON Patch out.
+//!
+//! Owned fields only: references to managed roots, the rotation hash in a pod template, and the record of the rewrite.
+
+mod annotation;
+mod draft;
+mod kinds;
+mod loads;
+mod node;
+mod rotation_hash;
+mod undo;
+
+use json_patch::Patch;
+use serde_json::Value;
+
+use crate::api::Kind;
+use crate::api::names::{REWRITE, REWRITE_DISABLED, ROTATION_HASH};
+use crate::registry::{Hold, Place, Registry};
+use annotation::HASH;
+use draft::Draft;
+use kinds::Reference;
+use rotation_hash::RotationHash;
+pub use undo::undo;
+
+/// What a rewrite comes to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// The changes; empty when the object stays as it is.
+    pub patch: Patch,
+    /// Fields that changed their Secret's name, as users write them.
+    pub renamed: Vec<String>,
+    /// Why a rename was held back, each reason once.
+    pub holds: Vec<Hold>,
+}
+
+/// A Secret that an object names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named<'a> {
+    /// The Secret's name.
+    pub name: &'a str,
+    /// Where it is looked up.
+    pub place: Place<'a>,
+}
+
+/// Every Secret that an object of a rewritten kind names.
+pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
+    let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();
+    references.into_iter().map(|reference| Named { name: reference.name, place: reference.place }).collect()
+}
+
+/// A write to the cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// The object's kind, as sent.
+    pub kind: Kind<'a>,
+    /// The object's namespace.
+    pub namespace: &'a str,
+    /// The object as it shall be.
+    pub object: &'a Value,
+    /// The stored object, for an UPDATE.
+    pub old: Option<&'a Value>,
+    /// Written by trustspan's own agent, which rolls a workload by a newer hash.
+    pub by_agent: bool,
+}
+
+/// Rewrites an object as it is written to the cluster.
+///
+/// An update that leaves the pod template as it was keeps the stored names and
+/// the stored hash, whatever the manifest says and whether or not the GatewaySecret is Ready: it never causes a rollout.
+/// Applying the patch and rewriting again gives an empty patch.
+pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
+    let Write { kind, namespace, object, old, by_agent } = *write;
+    let opted_out = object["metadata"]["annotations"][REWRITE] == REWRITE_DISABLED;
+    let being_deleted = object["metadata"]["deletionTimestamp"].is_string();
+    let Some(rule) = kinds::find(kind).filter(|_| !opted_out && !being_deleted) else { return Outcome::default() };
+
+    let references = (rule.references)(object, namespace);
+    let stored = |reference: &Reference<'_>| old.and_then(|old| old.pointer(&reference.pointer)?.as_str());
+    let kept = |reference: &Reference<'_>| -> Option<String> {
+        let counterparts = registry.counterparts(&reference.place, reference.name);
+        let stored = stored(reference)?;
+        counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
+    };
+
+    let mut draft = Draft::new(object);
+    if rule.has_template && old.is_some() {
+        draft.rename(&references, kept);
+    }
+    let unchanged = old.filter(|old| rule.has_template && same_template(&draft.after, old));
+    if let Some(old) = unchanged {
+        draft.annotate(stored_or_brought(object, old, by_agent));
+        return draft.finish(&references);
+    }
+
+    let mut holds: Vec<Hold> = Vec::new();
+    let mut draft = Draft::new(object);
+    draft.rename(&references, |reference| match registry.rename(&reference.place, reference.name)? {
+        Ok(rename) => Some(reference.renamed(rename.managed_name())),
+        Err(hold) => {
+            if !holds.contains(&hold) {
+                holds.push(hold);
+            }
+            // A stored object that names the managed Secret already keeps it: going back to the root would move trust.
+            kept(reference)
+        }
+    });
+    if rule.has_template {
+        let hash = current_or_newer(&draft.after, old, namespace, registry);
+        draft.annotate(hash);
+    }
+    Outcome { holds, ..draft.finish(&references) }
+}
+
+/// The hash for an update that leaves the template as it was: the stored one. Only the agent brings a newer one, to roll
+/// the workload; from anybody else it is an old manifest's.
+fn stored_or_brought(object: &Value, old: &Value, by_agent: bool) -> Option<String> {
+    let revision = |text: &str| RotationHash::parse(text).map(|hash| hash.revision);
+    let stored = HASH.read(old);
+    let brought = HASH.read(object).filter(|brought| by_agent && revision(brought) > stored.and_then(revision));
+    brought.or(stored).map(str::to_owned)
+}
+
+/// The hash for a new or changed template: the current one, unless the stored one is of a newer revision of the same
+/// keys. This replica is behind, then.
+fn current_or_newer(after: &Value, old: Option<&Value>, namespace: &str, registry: &Registry) -> Option<String> {
+    let stored = old.and_then(|old| HASH.read(old));
+    let Some(current) = RotationHash::of(&after["spec"]["template"], namespace, registry) else {
+        return stored.filter(|_| HASH.read(after).is_none()).map(str::to_owned);
+    };
+    let same_keys = old.is_some_and(|old| loads::of(pod(old)) == loads::of(pod(after)));
+    let newer = stored.and_then(RotationHash::parse).filter(|stored| same_keys && stored.revision > current.revision);
+    Some(newer.unwrap_or(current).to_string())
+}
+
+fn pod(object: &Value) -> &Value {
+    &object["spec"]["template"]["spec"]
+}
+
+/// Whether two objects have the same pod template, but for the rotation hash.
+fn same_template(a: &Value, b: &Value) -> bool {
+    template_without_hash(a) == template_without_hash(b)
+}
+
+fn template_without_hash(object: &Value) -> Value {
+    let mut template = object["spec"]["template"].clone();
+    for (parent, key) in [("/metadata/annotations", ROTATION_HASH), ("/metadata", "annotations"), ("", "metadata")] {
+        let Some(Value::Object(map)) = template.pointer_mut(parent) else { continue };
+        let spent = |value: &Value| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
+        if key == ROTATION_HASH || map.get(key).is_some_and(spent) {
+            map.remove(key);
+        }
+    }
+    template
+}
+
+#[cfg(test)]
+mod tests;

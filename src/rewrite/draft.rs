@@ -1,0 +1,88 @@
+//! An object being rewritten: the changes so far, what it looks like after them, and how to take them back.
+
+use std::collections::BTreeMap;
+
+use json_patch::{Patch, PatchOperation};
+use serde_json::{Value, json};
+
+use super::Outcome;
+use super::annotation::{HASH, RECORD, replace};
+use super::kinds::Reference;
+use super::node::field;
+use super::undo::recorded;
+
+pub(super) struct Draft<'a> {
+    before: &'a Value,
+    /// The object with the changes so far.
+    pub(super) after: Value,
+    patch: Vec<PatchOperation>,
+    /// Pointers of renamed references to the operation that takes the rename back.
+    renamed: BTreeMap<String, PatchOperation>,
+    /// Takes the hash back.
+    unhash: Option<PatchOperation>,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(before: &'a Value) -> Self {
+        Self { before, after: before.clone(), patch: Vec::new(), renamed: BTreeMap::new(), unhash: None }
+    }
+
+    /// Gives references the values that `choose` returns.
+    pub(super) fn rename(
+        &mut self,
+        references: &[Reference<'_>],
+        mut choose: impl FnMut(&Reference<'_>) -> Option<String>,
+    ) {
+        for reference in references {
+            let Some(value) = choose(reference) else { continue };
+            let Some(place) = self.after.pointer_mut(&reference.pointer) else { continue };
+            *place = json!(value);
+            self.patch.push(replace(&reference.pointer, json!(value)));
+            let inverse = replace(&reference.pointer, json!(reference.renamed(reference.name)));
+            self.renamed.insert(reference.pointer.clone(), inverse);
+        }
+    }
+
+    /// Sets the rotation hash.
+    pub(super) fn annotate(&mut self, hash: Option<String>) {
+        let Some((set, unset)) = hash.and_then(|hash| HASH.set(self.before, &hash)) else { return };
+        // The pointer was found or made by `set`, so applying it cannot fail.
+        if json_patch::patch(&mut self.after, std::slice::from_ref(&set)).is_ok() {
+            self.patch.push(set);
+            self.unhash = Some(unset);
+        }
+    }
+
+    /// Adds the record by which the whole is taken back.
+    pub(super) fn finish(mut self, references: &[Reference<'_>]) -> Outcome {
+        let known = recorded(self.before);
+        let known_at = |pointer: &str| known.iter().find(|entry| entry.path().as_str() == pointer).cloned();
+        let mut record: Vec<PatchOperation> = references
+            .iter()
+            .filter_map(|reference| {
+                let pointer = &reference.pointer;
+                let renamed_before = || known_at(pointer).filter(|entry| !restores(entry, &self.after, pointer));
+                self.renamed.get(pointer).cloned().or_else(renamed_before)
+            })
+            .collect();
+        if HASH.read(&self.after).is_some() {
+            // What stood there before the first rewrite counts, not what stood there before this one.
+            record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(self.unhash));
+        }
+        if !record.is_empty() {
+            let made_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
+            record.extend(known.iter().find(|entry| RECORD.owns(entry)).cloned().or(made_map));
+            let text = json!(Patch(record)).to_string();
+            self.patch.extend(RECORD.set(self.before, &text).map(|(set, _)| set));
+        } else if RECORD.read(self.before).is_some() {
+            self.patch.push(RECORD.unset());
+        }
+        let renamed = self.renamed.keys().map(|pointer| field(pointer)).collect();
+        Outcome { patch: Patch(self.patch), renamed, holds: Vec::new() }
+    }
+}
+
+/// Whether a recorded operation would leave the place as it is.
+fn restores(entry: &PatchOperation, object: &Value, pointer: &str) -> bool {
+    matches!(entry, PatchOperation::Replace(replace) if object.pointer(pointer) == Some(&replace.value))
+}

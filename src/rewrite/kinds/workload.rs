@@ -1,0 +1,33 @@
+//! `Deployment`, `StatefulSet`, `DaemonSet`: every reference to a Secret in the pod template, but not `imagePullSecrets`.
+//!
+//! Source: <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodSpec>.
+
+use serde_json::Value;
+
+use super::{Node, Reference, Rule};
+
+pub(super) const RULE: Rule = Rule {
+    group: "apps",
+    versions: &["v1"],
+    kinds: &["Deployment", "StatefulSet", "DaemonSet"],
+    references,
+    has_template: true,
+};
+
+fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
+    let pod = Node::root(object).path(&["spec", "template", "spec"]);
+    let volumes = pod.get("volumes").items().flat_map(|volume| {
+        let projected = volume.path(&["projected", "sources"]);
+        let sources = projected.items().map(|source| source.path(&["secret", "name"]));
+        std::iter::once(volume.path(&["secret", "secretName"])).chain(sources).collect::<Vec<_>>()
+    });
+    let containers = ["initContainers", "containers"].map(|list| pod.get(list));
+    let environment = containers.iter().flat_map(Node::items).flat_map(|container| {
+        let env = container.get("env");
+        let env = env.items().map(|variable| variable.path(&["valueFrom", "secretKeyRef", "name"]));
+        let from = container.get("envFrom");
+        let from = from.items().map(|source| source.path(&["secretRef", "name"]));
+        env.chain(from).collect::<Vec<_>>()
+    });
+    volumes.chain(environment).filter_map(|node| Reference::bare(&node, namespace)).collect()
+}

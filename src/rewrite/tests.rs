@@ -1,0 +1,61 @@
+#![allow(clippy::unwrap_used)]
+
+use serde_json::json;
+
+use super::*;
+use crate::api::KeyHash;
+use crate::api::names::UNDO;
+use crate::registry::Entry;
+use crate::registry::tests::entry;
+
+mod gateways;
+mod properties;
+mod workloads;
+
+/// Namespace `mesh`: `root` is managed as `gw`, with `ca.crt` at revision 3 and `tls.crt` at revision 5.
+fn gw() -> Entry {
+    let mut entry = entry("mesh", "root", "gw");
+    entry.status.hashes = [("ca.crt", 3), ("tls.crt", 5)].map(|(key, revision)| key_hash(key, revision)).into();
+    entry
+}
+
+fn key_hash(key: &str, revision: u64) -> (String, KeyHash) {
+    (key.to_owned(), KeyHash { sha256: format!("{key}@{revision}"), revision })
+}
+
+fn registry() -> Registry {
+    Registry::new([gw()])
+}
+
+fn unready() -> Registry {
+    let mut entry = gw();
+    entry.status.conditions.clear();
+    Registry::new([entry])
+}
+
+/// The registry after `ca.crt` has changed.
+fn rotated() -> Registry {
+    let mut entry = gw();
+    entry.status.hashes.extend([key_hash("ca.crt", 9)]);
+    Registry::new([entry])
+}
+
+/// Rewrites `object` in namespace `mesh` and applies the patch.
+fn after(object: &Value, old: Option<&Value>, registry: &Registry) -> Value {
+    patched(object, &outcome(object, old, registry).patch)
+}
+
+fn outcome(object: &Value, old: Option<&Value>, registry: &Registry) -> Outcome {
+    rewrite(&Write { kind: Kind::of(object), namespace: "mesh", object, old, by_agent: false }, registry)
+}
+
+fn after_agent(object: &Value, old: &Value, registry: &Registry) -> Value {
+    let write = Write { kind: Kind::of(object), namespace: "mesh", object, old: Some(old), by_agent: true };
+    patched(object, &rewrite(&write, registry).patch)
+}
+
+fn patched(object: &Value, patch: &Patch) -> Value {
+    let mut object = object.clone();
+    json_patch::patch(&mut object, patch).unwrap();
+    object
+}

@@ -1,0 +1,177 @@
+use super::*;
+
+fn istio(tls: Value) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "Gateway",
+        "metadata": {"name": "public", "namespace": "apps"},
+        "spec": {"selector": {"istio": "ingressgateway"}, "servers": [{"hosts": ["a.example"], "tls": tls}]},
+    })
+}
+
+fn gateway_api(spec: Value) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "metadata": {"name": "public", "namespace": "mesh"},
+        "spec": spec,
+    })
+}
+
+#[test]
+fn accepts_every_istio_field() {
+    let object =
+        istio(json!({"credentialName": "root", "credentialNames": ["other", "root"], "caCertCredentialName": "root"}));
+    let tls = &after(&object, None, &registry())["spec"]["servers"][0]["tls"];
+    let expected = json!({"credentialName": "gw", "credentialNames": ["other", "gw"], "caCertCredentialName": "gw"});
+    assert_eq!(*tls, expected);
+}
+
+#[test]
+fn accepts_every_istio_version_and_no_other() {
+    for (version, name) in [("v1", "gw"), ("v1beta1", "gw"), ("v1alpha3", "gw"), ("v2", "root")] {
+        let mut object = istio(json!({"credentialName": "root"}));
+        object["apiVersion"] = json!(format!("networking.istio.io/{version}"));
+        assert_eq!(after(&object, None, &registry())["spec"]["servers"][0]["tls"]["credentialName"], name, "{version}");
+    }
+}
+
+#[test]
+fn accepts_the_forms_of_a_credential_name_and_keeps_them() {
+    for (form, expected) in [
+        ("kubernetes://root", "kubernetes://gw"),
+        ("mesh/root", "mesh/gw"),
+        ("kubernetes://mesh/root", "kubernetes://mesh/gw"),
+        ("kubernetes-gateway://mesh/root", "kubernetes-gateway://mesh/gw"),
+        ("elsewhere/root", "elsewhere/root"),
+        ("configmap://root", "configmap://root"),
+        ("sds://root", "sds://root"),
+        ("builtin://", "builtin://"),
+        ("root-cacert", "root-cacert"),
+        ("a/b/root", "a/b/root"),
+        ("", ""),
+    ] {
+        let object = istio(json!({"credentialName": form}));
+        let tls = &after(&object, None, &registry())["spec"]["servers"][0]["tls"];
+        assert_eq!(tls["credentialName"], expected, "{form}");
+    }
+}
+
+#[test]
+fn accepts_every_gateway_api_field() {
+    let reference = |name| json!([{"kind": "Secret", "group": "", "name": name}]);
+    let validation = |name| json!({"validation": {"caCertificateRefs": reference(name)}});
+    let spec = |name| {
+        json!({
+            "listeners": [{"tls": {"certificateRefs": [{"name": name}]}}],
+            "tls": {
+                "frontend": {"default": validation(name), "perPort": [{"port": 443, "tls": validation(name)}]},
+                "backend": {"clientCertificateRef": {"name": name}},
+            },
+        })
+    };
+    assert_eq!(after(&gateway_api(spec("root")), None, &registry())["spec"], spec("gw"));
+}
+
+#[test]
+fn a_gateway_api_reference_to_something_else_stays() {
+    for reference in [
+        json!({"kind": "ConfigMap", "name": "root"}),
+        json!({"group": "example.dev", "name": "root"}),
+        json!({"namespace": "elsewhere", "name": "root"}),
+        json!({"name": 7}),
+    ] {
+        let object = gateway_api(json!({"listeners": [{"tls": {"certificateRefs": [reference]}}]}));
+        assert_eq!(after(&object, None, &registry()), object);
+    }
+}
+
+#[test]
+fn a_cross_namespace_reference_is_looked_up_where_it_points() {
+    let mut object =
+        gateway_api(json!({"listeners": [{"tls": {"certificateRefs": [{"namespace": "mesh", "name": "root"}]}}]}));
+    object["metadata"]["namespace"] = json!("apps");
+    let rewritten = |registry: &Registry| {
+        let write = Write { kind: Kind::of(&object), namespace: "apps", object: &object, old: None, by_agent: false };
+        let outcome = rewrite(&write, registry);
+        (outcome.renamed, outcome.holds.len())
+    };
+    assert_eq!(rewritten(&registry()), (vec!["spec.listeners[0].tls.certificateRefs[0].name".to_owned()], 0));
+    let mut ungranted = gw();
+    ungranted.status.ungranted_namespaces = vec!["apps".to_owned()];
+    assert_eq!(rewritten(&Registry::new([ungranted])), (vec![], 1));
+}
+
+#[test]
+fn holds_while_the_gateway_secret_is_not_ready_and_says_so_once() {
+    let object = istio(json!({"credentialName": "root", "caCertCredentialName": "root"}));
+    let outcome = outcome(&object, None, &unready());
+    assert!(outcome.patch.is_empty());
+    let texts: Vec<_> = outcome.holds.iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["GatewaySecret gw is not Ready (no status): Secret gw cannot be named yet"]);
+}
+
+#[test]
+fn a_stored_gateway_keeps_the_managed_name_while_a_rename_is_held() {
+    let object = istio(json!({"credentialName": "root"}));
+    let stored = after(&object, None, &registry());
+    assert_eq!(after(&object, Some(&stored), &unready()), stored);
+}
+
+#[test]
+fn an_object_that_opts_out_or_is_being_deleted_passes_untouched() {
+    let mut object = istio(json!({"credentialName": "root"}));
+    object["metadata"]["annotations"] = json!({REWRITE: REWRITE_DISABLED});
+    assert_eq!(after(&object, None, &registry()), object);
+    let mut object = istio(json!({"credentialName": "root"}));
+    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert_eq!(after(&object, None, &registry()), object);
+}
+
+#[test]
+fn the_record_takes_the_rewrite_back() {
+    let object = istio(json!({"credentialName": "kubernetes://root"}));
+    let rewritten = after(&object, None, &registry());
+    assert_eq!(
+        rewritten["metadata"]["annotations"][UNDO],
+        concat!(
+            r#"[{"op":"replace","path":"/spec/servers/0/tls/credentialName","value":"kubernetes://root"},"#,
+            r#"{"op":"remove","path":"/metadata/annotations"}]"#
+        )
+    );
+    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap()), object);
+}
+
+#[test]
+fn taking_back_keeps_annotations_that_came_later() {
+    let object = istio(json!({"credentialName": "root"}));
+    let mut rewritten = after(&object, None, &registry());
+    rewritten["metadata"]["annotations"]["team"] = json!("a");
+    let mut expected = object.clone();
+    expected["metadata"]["annotations"] = json!({"team": "a"});
+    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap()), expected);
+}
+
+#[test]
+fn a_record_goes_when_nothing_is_rewritten_any_more() {
+    let object = istio(json!({"credentialName": "root"}));
+    let mut stored = after(&object, None, &registry());
+    stored["spec"]["servers"][0]["tls"]["credentialName"] = json!("root");
+    stored["metadata"]["annotations"]["team"] = json!("a");
+    let restored = after(&stored, None, &unready());
+    assert_eq!(restored["metadata"]["annotations"], json!({"team": "a"}));
+    assert_eq!(undo(&restored), None);
+}
+
+#[test]
+fn malformed_objects_pass() {
+    for object in [
+        json!({"apiVersion": "networking.istio.io/v1", "kind": "Gateway"}),
+        json!({"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": [], "spec": {"servers": {"a": 1}}}),
+        json!({"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "spec": {"servers": [null, 3, {"tls": "x"}]}}),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": 4}}),
+        json!([]),
+    ] {
+        assert_eq!(after(&object, None, &registry()), object);
+    }
+}

@@ -1,0 +1,202 @@
+use super::*;
+
+/// A Deployment whose one container mounts a Secret volume.
+fn deployment(secret: &str, mount: Value) -> Value {
+    let mut mount = mount;
+    mount["name"] = json!("certs");
+    workload(json!({
+        "containers": [{"name": "app", "volumeMounts": [mount]}],
+        "volumes": [{"name": "certs", "secret": {"secretName": secret}}],
+    }))
+}
+
+fn workload(pod: Value) -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "app", "namespace": "mesh"},
+        "spec": {"replicas": 1, "template": {"metadata": {"labels": {"app": "app"}}, "spec": pod}},
+    })
+}
+
+fn hash(object: &Value) -> Option<&str> {
+    HASH.read(object)
+}
+
+fn revision(object: &Value) -> Option<u64> {
+    hash(object).map(|text| RotationHash::parse(text).unwrap().revision)
+}
+
+#[test]
+fn accepts_every_reference_but_pull_secrets() {
+    let pod = |name: &str| {
+        json!({
+            "imagePullSecrets": [{"name": "root"}],
+            "initContainers": [{"envFrom": [{"secretRef": {"name": name}}, {"configMapRef": {"name": "root"}}]}],
+            "containers": [{
+                "env": [
+                    {"name": "A", "valueFrom": {"secretKeyRef": {"name": name, "key": "ca.crt"}}},
+                    {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "root", "key": "ca.crt"}}},
+                ],
+            }],
+            "volumes": [
+                {"name": "v", "secret": {"secretName": name}},
+                {"name": "p", "projected": {"sources": [{"secret": {"name": name}}, {"configMap": {"name": "root"}}]}},
+            ],
+        })
+    };
+    for kind in ["Deployment", "StatefulSet", "DaemonSet"] {
+        let mut object = workload(pod("root"));
+        object["kind"] = json!(kind);
+        let rewritten = after(&object, None, &registry());
+        assert_eq!(rewritten["spec"]["template"]["spec"], pod("gw"), "{kind}");
+        assert_eq!(revision(&rewritten), Some(8));
+    }
+}
+
+#[test]
+fn the_hash_covers_what_the_pod_loads() {
+    let revision_of = |mount| revision(&after(&deployment("root", mount), None, &registry()));
+    assert_eq!(revision_of(json!({})), Some(8));
+    assert_eq!(revision_of(json!({"subPath": "ca.crt"})), Some(3));
+    assert_eq!(revision_of(json!({"subPath": "tls.crt"})), Some(5));
+    assert_eq!(revision_of(json!({"subPath": "tls.key"})), None, "no public certificate");
+
+    let mut items = deployment("root", json!({}));
+    items["spec"]["template"]["spec"]["volumes"][0]["secret"]["items"] =
+        json!([{"key": "ca.crt", "path": "pki/ca.pem"}]);
+    assert_eq!(revision(&after(&items, None, &registry())), Some(3));
+    items["spec"]["template"]["spec"]["containers"][0]["volumeMounts"][0]["subPath"] = json!("other");
+    assert_eq!(revision(&after(&items, None, &registry())), None);
+
+    let mut unmounted = deployment("root", json!({}));
+    unmounted["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] = json!([]);
+    assert_eq!(revision(&after(&unmounted, None, &registry())), None);
+}
+
+#[test]
+fn a_change_of_content_that_the_pod_does_not_load_changes_nothing() {
+    let object = deployment("root", json!({"subPath": "tls.crt"}));
+    assert_eq!(hash(&after(&object, None, &registry())), hash(&after(&object, None, &rotated())));
+    let object = deployment("root", json!({"subPath": "ca.crt"}));
+    assert_ne!(hash(&after(&object, None, &registry())), hash(&after(&object, None, &rotated())));
+}
+
+#[test]
+fn a_workload_that_names_the_managed_secret_itself_gets_the_hash() {
+    let object = deployment("gw", json!({}));
+    let rewritten = after(&object, None, &registry());
+    assert_eq!(revision(&rewritten), Some(8));
+    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap()), object);
+}
+
+#[test]
+fn gateway_proxies_get_no_hash() {
+    let mut object = deployment("root", json!({}));
+    object["spec"]["template"]["metadata"]["labels"] = json!({"istio": "ingressgateway", "app": "gateway"});
+    assert_eq!(hash(&after(&object, None, &registry())), None);
+}
+
+#[test]
+fn an_update_that_leaves_the_template_never_rolls() {
+    let manifest = deployment("root", json!({}));
+    let stored = after(&manifest, None, &registry());
+    for (what, registry) in
+        [("same", registry()), ("rotated", rotated()), ("unready", unready()), ("none", Registry::default())]
+    {
+        let mut scaled = stored.clone();
+        scaled["spec"]["replicas"] = json!(5);
+        let after_scale = after(&scaled, Some(&stored), &registry);
+        assert_eq!(after_scale["spec"]["template"], stored["spec"]["template"], "scale, {what}");
+        if what != "none" {
+            let after_replace = after(&manifest, Some(&stored), &registry);
+            assert_eq!(after_replace, stored, "replace without annotation, {what}");
+        }
+    }
+}
+
+#[test]
+fn installing_trustspan_never_rolls() {
+    for secret in ["root", "gw", "other"] {
+        let stored = deployment(secret, json!({}));
+        let mut labelled = stored.clone();
+        labelled["metadata"]["labels"] = json!({"team": "a"});
+        assert_eq!(after(&labelled, Some(&stored), &registry()), labelled, "{secret}");
+    }
+}
+
+#[test]
+fn a_workload_stored_before_a_second_secret_was_ready_never_rolls() {
+    let mut second = crate::registry::tests::entry("mesh", "root2", "gw2");
+    second.status.hashes = [key_hash("ca.crt", 1)].into();
+    let mut held = second.clone();
+    held.status.conditions.clear();
+    let manifest = workload(json!({
+        "containers": [{"envFrom": [{"secretRef": {"name": "root"}}, {"secretRef": {"name": "root2"}}]}],
+    }));
+    let stored = after(&manifest, None, &Registry::new([gw(), held]));
+    let both = Registry::new([gw(), second]);
+    assert_eq!(after(&manifest, Some(&stored), &both), stored);
+}
+
+#[test]
+fn a_changed_template_gets_the_current_hash() {
+    let stored = after(&deployment("root", json!({})), None, &registry());
+    let mut changed = deployment("root", json!({}));
+    changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("v2");
+    let rewritten = after(&changed, Some(&stored), &rotated());
+    assert_eq!(revision(&rewritten), Some(14));
+    // `kubectl rollout undo` brings back an older template, with its older hash.
+    let mut undone = stored.clone();
+    undone["spec"]["template"]["spec"]["containers"][0]["image"] = json!("v1");
+    assert_eq!(revision(&after(&undone, Some(&rewritten), &rotated())), Some(14));
+}
+
+#[test]
+fn a_replica_that_is_behind_keeps_the_newer_hash() {
+    let stored = after(&deployment("root", json!({})), None, &rotated());
+    let mut changed = stored.clone();
+    changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("v2");
+    assert_eq!(hash(&after(&changed, Some(&stored), &registry())), hash(&stored));
+    // Other keys: revisions do not compare, the current one counts.
+    let narrowed = deployment("root", json!({"subPath": "ca.crt"}));
+    assert_eq!(revision(&after(&narrowed, Some(&stored), &registry())), Some(3));
+}
+
+#[test]
+fn a_newer_hash_from_the_agent_goes_through_a_replica_that_is_behind() {
+    let stored = after(&deployment("root", json!({})), None, &registry());
+    let newer = after(&deployment("root", json!({})), None, &rotated());
+    let mut rolled = stored.clone();
+    rolled["spec"]["template"]["metadata"] = newer["spec"]["template"]["metadata"].clone();
+    assert_eq!(after_agent(&rolled, &stored, &registry())["spec"], newer["spec"]);
+    // From anybody else, or an older one, it does not.
+    assert_eq!(after(&rolled, Some(&stored), &registry())["spec"], stored["spec"]);
+    let mut back = newer.clone();
+    back["spec"]["template"]["metadata"] = stored["spec"]["template"]["metadata"].clone();
+    assert_eq!(after_agent(&back, &newer, &registry())["spec"], newer["spec"]);
+}
+
+#[test]
+fn naming_the_managed_secret_by_hand_is_a_change_of_the_template() {
+    let stored = deployment("root", json!({}));
+    let by_hand = deployment("gw", json!({}));
+    let rewritten = after(&by_hand, Some(&stored), &registry());
+    assert_eq!(rewritten["spec"]["template"]["spec"], by_hand["spec"]["template"]["spec"]);
+    assert_eq!(revision(&rewritten), Some(8));
+}
+
+#[test]
+fn a_template_without_metadata_gets_it_and_loses_it_again() {
+    for metadata in
+        [None, Some(Value::Null), Some(json!({})), Some(json!({"annotations": null})), Some(json!({"annotations": {}}))]
+    {
+        let mut object = deployment("root", json!({}));
+        let template = object["spec"]["template"].as_object_mut().unwrap();
+        template.remove("metadata");
+        template.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
+        let rewritten = after(&object, None, &registry());
+        assert_eq!(revision(&rewritten), Some(8), "{object}");
+        assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap()), object);
+    }
+}
