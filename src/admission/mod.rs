@@ -1,12 +1,17 @@
 //! One admission request to one decision. Pure: the webhook and the CLI call the same two functions.
 
-use jiff::Timestamp;
+mod check;
+mod mutate;
+mod validate;
+
 use json_patch::Patch;
 use serde_json::Value;
 
 pub use crate::api::Kind;
-use crate::registry::Registry;
 use crate::trust::{Finding, Severity, Verdict};
+pub use check::{Context, check};
+pub use mutate::mutate;
+pub use validate::validate;
 
 /// What the API server asks about (`admission.k8s.io/v1` AdmissionRequest), as far as decisions need it.
 #[derive(Clone, Debug)]
@@ -23,6 +28,8 @@ pub struct Request<'a> {
     pub name: &'a str,
     /// `userInfo.username`.
     pub username: &'a str,
+    /// The user is trustspan's own agent.
+    pub by_agent: bool,
     /// The object as it shall be; `None` for DELETE.
     pub object: Option<&'a Value>,
     /// The object as it is; `None` for CREATE.
@@ -65,12 +72,6 @@ impl Decision {
     }
 }
 
-/// The mutating webhook's decision. Never denies; the same under dry-run.
-pub fn mutate(_request: &Request<'_>, _registry: &Registry) -> Decision {
-    Decision::default()
-}
 
-/// The validating webhook's decision. Never patches; the same under dry-run.
-pub fn validate(_request: &Request<'_>, _registry: &Registry, _now: Timestamp) -> Decision {
-    Decision::default()
-}
+#[cfg(test)]
+mod tests;

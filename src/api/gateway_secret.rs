@@ -174,7 +174,7 @@ pub struct GatewayUse {
     pub namespace: String,
     /// Name of the Gateway object.
     pub name: String,
-    /// Hosts that it serves with this Secret.
+    /// Hosts that it serves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
 }

@@ -42,6 +42,11 @@ pub struct Named<'a> {
     pub place: Place<'a>,
 }
 
+/// Whether objects of a kind are rewritten.
+pub fn is_rewritten(kind: Kind<'_>) -> bool {
+    kinds::find(kind).is_some()
+}
+
 /// Every Secret that an object of a rewritten kind names.
 pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
     let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();

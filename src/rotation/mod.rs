@@ -1,1 +1,7 @@
-//! x
+//! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
+
+mod inventory;
+mod observe;
+
+pub use inventory::{Inventory, Uses};
+pub use observe::{Facts, Observation, observe};

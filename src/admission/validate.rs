@@ -1,0 +1,104 @@
+//! The validating webhook's decision: Secrets that a GatewaySecret names.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Decision, Kind, Operation, Request};
+use crate::api::names::MANAGED_LABEL;
+use crate::registry::{Entry, Registry, Role};
+use crate::trust::{self, Duty, Finding, Secret, SecretError, Severity};
+
+/// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
+/// With and without `--use-service-account-credentials` of kube-controller-manager.
+const CLEANERS: [&str; 3] = [
+    "system:serviceaccount:kube-system:namespace-controller",
+    "system:serviceaccount:kube-system:generic-garbage-collector",
+    "system:kube-controller-manager",
+];
+
+/// Judges a Secret. Never patches; the same under dry-run.
+pub fn validate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Decision {
+    let (Kind { group: "", version: "v1", kind: "Secret" }, "") = (request.kind, request.sub_resource) else {
+        return Decision::default();
+    };
+    let claim = registry.role(request.namespace, request.name);
+    let findings = match request.operation {
+        Operation::Delete => deletion(request, claim),
+        Operation::Create | Operation::Update => write(request, claim, now),
+        Operation::Connect => Vec::new(),
+    };
+    Decision { findings, ..Decision::default() }
+}
+
+/// A managed Secret that Gateways use is not deleted from under them.
+fn deletion(request: &Request<'_>, claim: Option<(&Entry, Role)>) -> Vec<Finding> {
+    let Some((entry, Role::Managed)) = claim else { return Vec::new() };
+    let users = match &entry.status.gateways {
+        Some(gateways) if gateways.is_empty() => return Vec::new(),
+        Some(gateways) => format!("{} Gateway(s)", gateways.len()),
+        None => "Gateways (which ones is not observed yet)".to_owned(),
+    };
+    if CLEANERS.contains(&request.username) {
+        return Vec::new();
+    }
+    vec![Finding {
+        rule: "managed-in-use",
+        severity: Severity::Deny,
+        field: "metadata.name".to_owned(),
+        message: format!(
+            "Secret {} is used by {users}; their next pod would start without it. Delete GatewaySecret {} first, or let \
+             the Gateways name another Secret",
+            request.name, entry.name
+        ),
+    }]
+}
+
+fn write(request: &Request<'_>, claim: Option<(&Entry, Role)>, now: Timestamp) -> Vec<Finding> {
+    let Some(object) = request.object else { return Vec::new() };
+    if object["metadata"]["deletionTimestamp"].is_string() {
+        return Vec::new();
+    }
+    let labelled = |object: &Value| object["metadata"]["labels"][MANAGED_LABEL] == "true";
+    // A labelled Secret is judged even when this replica has not heard of its GatewaySecret yet.
+    let Some(role) = claim.map(|(_, role)| role).or_else(|| labelled(object).then_some(Role::Managed)) else {
+        return Vec::new();
+    };
+    let old = request.old_object.filter(|_| request.operation == Operation::Update);
+    let mut findings = judged(object, old, duty(claim), now);
+    if role == Role::Managed && !labelled(object) {
+        findings.push(unlabelled(request.name));
+    }
+    findings
+}
+
+/// Gateways take trust anchors from a root and from a managed Secret, unless a `-cacert` sibling holds them.
+pub(super) fn duty(claim: Option<(&Entry, Role)>) -> Duty {
+    let required = claim.is_some_and(|(entry, _)| entry.status.cacert_sibling.is_none());
+    Duty { ca_required: required }
+}
+
+/// The findings on a Secret object, or on the change of one.
+pub(super) fn judged(object: &Value, old: Option<&Value>, duty: Duty, now: Timestamp) -> Vec<Finding> {
+    match (Secret::from_value(object), old.map(Secret::from_value)) {
+        (Ok(secret), Some(Ok(old))) => trust::judge_update(&old, &secret, duty, now),
+        (Ok(secret), _) => trust::judge(&secret, duty, now),
+        (Err(error), _) => vec![unreadable(&error)],
+    }
+}
+
+fn unreadable(error: &SecretError) -> Finding {
+    let field = match error {
+        SecretError::Base64 { key } => format!("data[{key}]"),
+        SecretError::Shape { field, .. } => field.clone(),
+    };
+    Finding { rule: "unreadable", severity: Severity::Deny, field, message: error.to_string() }
+}
+
+fn unlabelled(name: &str) -> Finding {
+    Finding {
+        rule: "managed-unlabelled",
+        severity: Severity::Warn,
+        field: "metadata.labels".to_owned(),
+        message: format!("managed Secret {name} lacks label {MANAGED_LABEL}=true: writes pass while the webhook is down"),
+    }
+}

@@ -1,0 +1,208 @@
+//! What a set of objects shows of GatewaySecrets: a fold over objects in any order, whose memory grows with GatewaySecrets
+//! and Gateways, not with the other objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Facts, Observation, observe};
+use crate::api::names::CACERT_SUFFIX;
+use crate::api::{GatewayUse, Kind};
+use crate::registry::{Entry, Place, Registry};
+use crate::rewrite::{self, Named};
+use crate::trust::Secret;
+
+/// The fold. GatewaySecrets come first, since they say which Secrets count.
+#[derive(Clone, Debug, Default)]
+pub struct Inventory {
+    claims: Registry,
+    secrets: BTreeMap<(String, String), Option<Facts>>,
+    workloads: BTreeMap<usize, BTreeSet<String>>,
+    gateways: BTreeMap<usize, BTreeSet<GatewayUse>>,
+    saw_gateway: bool,
+    grants: Vec<Grant>,
+    uses: Uses,
+}
+
+/// The Secrets that Gateways among the objects name.
+#[derive(Clone, Debug, Default)]
+pub struct Uses {
+    /// Names with their namespace; `None`: wherever the selected workloads run.
+    names: BTreeSet<(Option<String>, String)>,
+}
+
+impl Uses {
+    /// Whether a Gateway names this Secret, or takes CAs from it as a `-cacert` sibling.
+    pub fn contains(&self, namespace: &str, name: &str) -> bool {
+        let named = |name: &str| {
+            let name = || name.to_owned();
+            self.names.contains(&(None, name())) || self.names.contains(&(Some(namespace.to_owned()), name()))
+        };
+        named(name) || name.strip_suffix(CACERT_SUFFIX).is_some_and(named)
+    }
+
+    /// Whether no Gateway was seen.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+}
+
+/// A ReferenceGrant, as far as it lets Gateways name Secrets.
+#[derive(Clone, Debug)]
+struct Grant {
+    namespace: String,
+    from: Vec<String>,
+    /// Names it allows; `None`: all.
+    to: Vec<Option<String>>,
+}
+
+impl Inventory {
+    /// Starts from the GatewaySecrets.
+    pub fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
+        let claims = Registry::new(entries);
+        let names = |entry: &Entry| {
+            let pair = [entry.root_name().to_owned(), entry.managed_name().to_owned()];
+            let siblings = pair.clone().map(|name| format!("{name}{CACERT_SUFFIX}"));
+            pair.into_iter().chain(siblings).map(|name| (entry.namespace.clone(), name)).collect::<Vec<_>>()
+        };
+        let secrets = claims.entries().iter().flat_map(names).map(|key| (key, None)).collect();
+        Self { claims, secrets, ..Self::default() }
+    }
+
+    /// Takes one object. Kinds that tell nothing are passed over. `namespace` is where an object without one would go.
+    pub fn take(&mut self, object: &Value, namespace: &str, now: Timestamp) {
+        let own = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
+        match Kind::of(object) {
+            Kind { group: "", kind: "Secret", .. } => self.take_secret(object, own, now),
+            Kind { group: "" | "apps", kind: "Pod" | "Deployment" | "StatefulSet" | "DaemonSet", .. } => {
+                self.take_workload(object, own);
+            }
+            kind @ Kind { group: "networking.istio.io" | "gateway.networking.k8s.io", kind: "Gateway", .. } => {
+                self.take_gateway(kind, object, own);
+            }
+            Kind { group: "gateway.networking.k8s.io", kind: "ReferenceGrant", .. } => self.take_grant(object, own),
+            _ => {}
+        }
+    }
+
+    /// The Secrets that Gateways name.
+    pub fn uses(&self) -> &Uses {
+        &self.uses
+    }
+
+    /// The registry, each GatewaySecret with the status that the objects show. A GatewaySecret whose managed Secret is not
+    /// among them keeps the status it came with, if any. Where no workload was seen, its own namespace is taken for theirs.
+    pub fn into_registry(self, now: Timestamp) -> Registry {
+        let entries = self.claims.entries().iter().enumerate();
+        Registry::new(entries.map(|(index, entry)| Entry { status: self.status(index, entry, now), ..entry.clone() }))
+    }
+
+    fn status(&self, index: usize, entry: &Entry, now: Timestamp) -> crate::api::GatewaySecretStatus {
+        let secret = |name: &str| self.secrets.get(&(entry.namespace.clone(), name.to_owned()))?.as_ref();
+        let sibling = |name: &str| secret(&format!("{name}{CACERT_SUFFIX}"));
+        let holder = self.claims.conflict(entry);
+        let managed = secret(entry.managed_name());
+        if managed.is_none() && holder.is_none() && entry.status != Default::default() {
+            return entry.status.clone();
+        }
+        let mut namespaces = self.workloads.get(&index).cloned().unwrap_or_default();
+        namespaces.extend(entry.status.workload_namespaces.iter().flatten().cloned());
+        if namespaces.is_empty() {
+            namespaces.insert(entry.namespace.clone());
+        }
+        let seen = Observation {
+            entry,
+            holder,
+            root: secret(entry.root_name()),
+            managed,
+            root_sibling: sibling(entry.root_name()),
+            managed_sibling: sibling(entry.managed_name()),
+            workload_namespaces: Some(namespaces.into_iter().collect()),
+            gateways: self.saw_gateway.then(|| self.gateways.get(&index).into_iter().flatten().cloned().collect()),
+            ungranted_namespaces: self.ungranted(entry),
+        };
+        observe(&seen, now)
+    }
+
+    fn take_secret(&mut self, object: &Value, namespace: &str, now: Timestamp) {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let Some(place) = self.secrets.get_mut(&(namespace.to_owned(), name.to_owned())) else { return };
+        // An unreadable Secret counts as missing here; judging it says why.
+        *place = Secret::from_value(object).ok().map(|secret| Facts::of(&secret, now));
+    }
+
+    fn take_workload(&mut self, object: &Value, namespace: &str) {
+        let template = if object["kind"] == "Pod" { object } else { &object["spec"]["template"] };
+        let labels = &template["metadata"]["labels"];
+        for (index, entry) in self.claims.entries().iter().enumerate() {
+            if entry.spec.workload_labels.iter().all(|(key, value)| labels[key].as_str() == Some(value)) {
+                self.workloads.entry(index).or_default().insert(namespace.to_owned());
+            }
+        }
+    }
+
+    fn take_gateway(&mut self, kind: Kind<'_>, object: &Value, namespace: &str) {
+        self.saw_gateway = true;
+        let gateway = || GatewayUse {
+            group: kind.group.to_owned(),
+            namespace: namespace.to_owned(),
+            name: object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+            hosts: hosts(object),
+        };
+        for named in rewrite::names(kind, object, namespace) {
+            for (index, entry) in self.claims.entries().iter().enumerate() {
+                if points_at(&named, entry) {
+                    self.gateways.entry(index).or_default().insert(gateway());
+                }
+            }
+            let place = match named.place {
+                Place::Namespace(namespace) | Place::Granted { namespace, .. } => Some(namespace.to_owned()),
+                Place::Selected(_) => None,
+            };
+            self.uses.names.insert((place, named.name.to_owned()));
+        }
+    }
+
+    fn take_grant(&mut self, object: &Value, namespace: &str) {
+        let items = |list: &str| object["spec"][list].as_array().into_iter().flatten();
+        let is = |item: &Value, group: &str, kind: &str| item["group"] == group && item["kind"] == kind;
+        let from = items("from").filter(|item| is(item, "gateway.networking.k8s.io", "Gateway"));
+        let to = items("to").filter(|item| is(item, "", "Secret"));
+        self.grants.push(Grant {
+            namespace: namespace.to_owned(),
+            from: from.filter_map(|item| item["namespace"].as_str()).map(str::to_owned).collect(),
+            to: to.map(|item| item["name"].as_str().map(str::to_owned)).collect(),
+        });
+    }
+
+    /// Namespaces that may name the root, but not the managed Secret.
+    fn ungranted(&self, entry: &Entry) -> Vec<String> {
+        let granted = |name: &str| -> BTreeSet<&String> {
+            let covers = |to: &Option<String>| to.as_deref().is_none_or(|to| to == name);
+            let grants = self.grants.iter().filter(|grant| grant.namespace == entry.namespace);
+            grants.filter(|grant| grant.to.iter().any(covers)).flat_map(|grant| &grant.from).collect()
+        };
+        (&granted(entry.root_name()) - &granted(entry.managed_name())).into_iter().cloned().collect()
+    }
+}
+
+fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
+    let ours = named.name == entry.root_name() || named.name == entry.managed_name();
+    ours && match &named.place {
+        Place::Namespace(namespace) | Place::Granted { namespace, .. } => *namespace == entry.namespace,
+        Place::Selected(selector) => {
+            let labels = &entry.spec.workload_labels;
+            labels.iter().all(|(key, value)| selector.get(key.as_str()) == Some(&value.as_str()))
+        }
+    }
+}
+
+/// The hosts of an Istio or Gateway API Gateway.
+fn hosts(gateway: &Value) -> Vec<String> {
+    let items = |list: &str| gateway["spec"][list].as_array().into_iter().flatten();
+    let istio = items("servers").flat_map(|server| server["hosts"].as_array().into_iter().flatten());
+    let api = items("listeners").map(|listener| &listener["hostname"]);
+    let hosts: BTreeSet<_> = istio.chain(api).filter_map(Value::as_str).map(str::to_owned).collect();
+    hosts.into_iter().collect()
+}

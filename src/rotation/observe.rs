@@ -1,0 +1,162 @@
+//! The status of one GatewaySecret, computed anew from what is seen.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::api::{
+    CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, GatewayUse, KeyHash, Phase, READY, TrustAnchor,
+};
+use crate::registry::Entry;
+use crate::trust::{self, Certificate, Duty, Finding, Secret, Severity};
+
+/// The keys whose public certificates are hashed.
+const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
+
+/// What counts of a Secret: no key bytes, and small.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// What is wrong with it.
+    pub denials: Vec<Finding>,
+    /// The trust anchors that gateways take from it, in order.
+    pub anchors: Vec<Certificate>,
+    /// The content hash of every key with certificates.
+    pub hashes: BTreeMap<String, String>,
+}
+
+impl Facts {
+    /// Takes the facts of a Secret at an instant.
+    pub fn of(secret: &Secret, now: Timestamp) -> Self {
+        let hashed = HASHED_KEYS.iter().filter(|key| secret.data.contains_key(**key)).filter_map(|key| {
+            let certificates = trust::certificates_under(secret, key);
+            (!certificates.is_empty()).then(|| ((*key).to_owned(), trust::content_hash(&certificates)))
+        });
+        let findings = trust::judge(secret, Duty::default(), now);
+        Self {
+            denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),
+            anchors: trust::anchors(secret),
+            hashes: hashed.collect(),
+        }
+    }
+}
+
+/// What is seen of one GatewaySecret.
+#[derive(Clone, Debug)]
+pub struct Observation<'a> {
+    /// The GatewaySecret with its former status.
+    pub entry: &'a Entry,
+    /// The older GatewaySecret that holds one of its names.
+    pub holder: Option<&'a Entry>,
+    /// The root Secret.
+    pub root: Option<&'a Facts>,
+    /// The managed Secret.
+    pub managed: Option<&'a Facts>,
+    /// The `<root>-cacert` sibling.
+    pub root_sibling: Option<&'a Facts>,
+    /// The `<managed>-cacert` sibling.
+    pub managed_sibling: Option<&'a Facts>,
+    /// See [`GatewaySecretStatus::workload_namespaces`].
+    pub workload_namespaces: Option<Vec<String>>,
+    /// See [`GatewaySecretStatus::gateways`].
+    pub gateways: Option<Vec<GatewayUse>>,
+    /// See [`GatewaySecretStatus::ungranted_namespaces`].
+    pub ungranted_namespaces: Vec<String>,
+}
+
+/// Computes the status. Dates and revisions change only with what they date: observing the same twice gives the same.
+pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
+    let former = &seen.entry.status;
+    let (status, reason, message) = readiness(seen);
+    let unmoved = former.condition(READY).filter(|condition| condition.status == status);
+    let ready = Condition {
+        type_: READY.to_owned(),
+        status,
+        observed_generation: seen.entry.generation,
+        last_transition_time: unmoved.map_or(now, |condition| condition.last_transition_time),
+        reason: reason.to_owned(),
+        message,
+    };
+    let others = former.conditions.iter().filter(|condition| condition.type_ != READY).cloned();
+    GatewaySecretStatus {
+        observed_generation: seen.entry.generation,
+        phase: Some(phase(seen, status)),
+        secret_name: Some(seen.entry.managed_name().to_owned()),
+        conditions: std::iter::once(ready).chain(others).collect(),
+        bundle: seen.managed.map(|managed| managed.anchors.iter().map(anchor).collect()).unwrap_or_default(),
+        hashes: hashes(seen, now),
+        workload_namespaces: seen.workload_namespaces.clone(),
+        gateways: seen.gateways.clone(),
+        cacert_sibling: seen.root_sibling.map(|sibling| CacertSibling {
+            name: format!("{}{}", seen.entry.root_name(), crate::api::names::CACERT_SUFFIX),
+            missing: missing(&sibling.anchors, seen.managed),
+        }),
+        ungranted_namespaces: seen.ungranted_namespaces.clone(),
+    }
+}
+
+/// Ready: the managed Secret exists and is sound, nothing shadows it, and nobody older claims its name.
+fn readiness(seen: &Observation<'_>) -> (ConditionStatus, &'static str, String) {
+    let managed_name = seen.entry.managed_name();
+    let not = |reason, message| (ConditionStatus::False, reason, message);
+    if let Some(holder) = seen.holder {
+        return not("NameConflict", format!("GatewaySecret {} is older and claims the same Secret name", holder.name));
+    }
+    let Some(managed) = seen.managed else {
+        return not("SecretMissing", format!("Secret {managed_name} does not exist"));
+    };
+    if let Some(finding) = managed.denials.first() {
+        return not("Unsound", format!("Secret {managed_name}: {}: {}: {}", finding.rule, finding.field, finding.message));
+    }
+    if let Some(shadow) = seen.managed_sibling {
+        if !missing(&managed.anchors, Some(shadow)).is_empty() {
+            let suffix = crate::api::names::CACERT_SUFFIX;
+            return not("Shadowed", format!("Istio takes CAs from Secret {managed_name}{suffix}, which lacks some: delete it"));
+        }
+    } else if managed.anchors.is_empty() {
+        return not("NoTrustAnchor", format!("Secret {managed_name} holds no CA: add ca.crt"));
+    }
+    (ConditionStatus::True, "Sound", format!("Secret {managed_name} holds {} CA(s)", managed.anchors.len()))
+}
+
+fn phase(seen: &Observation<'_>, ready: ConditionStatus) -> Phase {
+    let extra = || seen.managed.is_some_and(|managed| !missing(&managed.anchors, seen.root).is_empty());
+    match ready {
+        ConditionStatus::True if seen.root.is_some() && extra() => Phase::TrustExpanded,
+        ConditionStatus::True => Phase::Steady,
+        _ => Phase::Pending,
+    }
+}
+
+/// Fingerprints of `anchors` that a Secret does not hold.
+fn missing(anchors: &[Certificate], held: Option<&Facts>) -> Vec<String> {
+    let holds = |anchor: &Certificate| {
+        held.is_some_and(|held| held.anchors.iter().any(|other| other.fingerprint == anchor.fingerprint))
+    };
+    anchors.iter().filter(|anchor| !holds(anchor)).map(|anchor| anchor.fingerprint.clone()).collect()
+}
+
+/// A Secret that is gone keeps its last hashes, so that revisions go on growing when it is back.
+fn hashes(seen: &Observation<'_>, now: Timestamp) -> BTreeMap<String, KeyHash> {
+    let former = &seen.entry.status.hashes;
+    let Some(managed) = seen.managed else { return former.clone() };
+    let now = u64::try_from(now.as_second()).unwrap_or_default();
+    let with_revision = |(key, sha256): (&String, &String)| {
+        let revision = match former.get(key) {
+            Some(same) if same.sha256 == *sha256 => same.revision,
+            Some(other) => now.max(other.revision + 1),
+            None => now,
+        };
+        (key.clone(), KeyHash { sha256: sha256.clone(), revision })
+    };
+    managed.hashes.iter().map(with_revision).collect()
+}
+
+fn anchor(certificate: &Certificate) -> TrustAnchor {
+    TrustAnchor {
+        subject: certificate.subject.clone(),
+        fingerprint: certificate.fingerprint.clone(),
+        not_before: certificate.not_before,
+        not_after: certificate.not_after,
+        pem: Some(certificate.pem()),
+    }
+}
