@@ -1,0 +1,142 @@
+//! The control plane as tests see it.
+
+use std::{
+    any::Any,
+    ffi::OsStr,
+    fs,
+    panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{
+    control_plane::{Assets, ControlPlane},
+    dump,
+    kubectl::Kubectl,
+    process::{Process, Scratch},
+    users::{self, User},
+};
+
+/// One running control plane with the CRDs of Istio's Gateway and of the Gateway API.
+pub(crate) struct Cluster {
+    control_plane: ControlPlane,
+    kubectl: PathBuf,
+    counter: AtomicU32,
+    // Last: it waits for the processes above before it removes their files.
+    scratch: Scratch,
+}
+
+impl Cluster {
+    /// Boots a control plane. It ends when this value is dropped, or when this process ends in whatever way.
+    pub(crate) fn boot() -> Result<Self> {
+        let assets = Assets::locate()?;
+        let started = Instant::now();
+        let scratch = Scratch::new()?;
+        let control_plane = ControlPlane::start(&assets, &scratch)?;
+        let ready = started.elapsed();
+        let cluster = Self { control_plane, kubectl: assets.binary("kubectl")?, counter: AtomicU32::new(0), scratch };
+        let mut crds = String::new();
+        for entry in fs::read_dir(&assets.crds).with_context(|| assets.crds.display().to_string())? {
+            crds += &format!("---\n{}\n", fs::read_to_string(entry?.path())?);
+        }
+        cluster.apply_crds(&crds)?;
+        cluster.kubectl(["apply", "-f", "-"]).stdin(users::RIGHTS).ok()?;
+        eprintln!("cluster: API server ready after {ready:.1?}, CRDs after {:.1?}", started.elapsed());
+        Ok(cluster)
+    }
+
+    /// kubectl against this cluster, as [`User::Admin`] unless told otherwise.
+    pub(crate) fn kubectl<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Kubectl {
+        Kubectl::new(&self.kubectl, self.scratch.path(), args)
+    }
+
+    /// The kubeconfig of a user.
+    pub(crate) fn kubeconfig(&self, user: User) -> PathBuf {
+        self.scratch.join(user.kubeconfig())
+    }
+
+    /// A folder of this run for a test's own files.
+    pub(crate) fn temp_dir(&self, hint: &str) -> Result<PathBuf> {
+        let dir = self.scratch.join(&format!("{hint}-{}", self.unique()));
+        fs::create_dir(&dir)?;
+        Ok(dir)
+    }
+
+    /// A number that this run has not used before.
+    pub(crate) fn unique(&self) -> u32 {
+        self.counter.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Applies CustomResourceDefinitions and waits until the API server serves them.
+    pub(crate) fn apply_crds(&self, yaml: &str) -> Result<()> {
+        // Server-side: client-side apply would copy the whole CRD into an annotation, beyond its size limit.
+        self.kubectl(["apply", "--server-side", "--force-conflicts", "-f", "-"]).stdin(yaml).ok()?;
+        let wait = ["wait", "--for=condition=Established", "--timeout=60s", "-f", "-"];
+        self.kubectl(wait).stdin(yaml).ok().map(drop)
+    }
+
+    /// `kubectl apply` into a namespace.
+    pub(crate) fn apply(&self, ns: &str, yaml: &str) -> Result<String> {
+        self.kubectl(["apply", "-f", "-"]).ns(ns).stdin(yaml).ok()
+    }
+
+    /// The stored object. `kind` may carry version and group: `gateways.v1beta1.networking.istio.io`.
+    pub(crate) fn get(&self, kind: &str, ns: &str, name: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&self.kubectl(["get", kind, name, "-o", "json"]).ns(ns).ok()?)?)
+    }
+
+    /// The stored objects of a kind in a namespace, those that `selector` picks (all when it is empty).
+    pub(crate) fn list(&self, kind: &str, ns: &str, selector: &str) -> Result<Vec<Value>> {
+        let text = self.kubectl(["get", kind, "-o", "json", "--selector", selector]).ns(ns).ok()?;
+        let mut list: Value = serde_json::from_str(&text)?;
+        Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+
+    /// Whether an object exists.
+    pub(crate) fn exists(&self, kind: &str, ns: &str, name: &str) -> Result<bool> {
+        Ok(!self.kubectl(["get", kind, name, "--ignore-not-found", "-o", "name"]).ns(ns).ok()?.is_empty())
+    }
+
+    /// Gives `test` a namespace of its own, and deletes it afterwards without waiting. When the test fails, what the
+    /// namespace holds and what the API server logged goes to standard error.
+    #[track_caller]
+    pub(crate) fn with_temp_ns<T>(&self, test: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+        // Named after the caller, for whoever reads a log.
+        let caller = Location::caller();
+        let file = Path::new(caller.file()).file_stem().and_then(OsStr::to_str).unwrap_or("test").replace('_', "-");
+        let ns = format!("{file}-{}-{}", caller.line(), self.unique());
+        self.kubectl(["create", "namespace", &ns]).ok()?;
+        // A failed assertion unwinds: it deserves the same report as an error.
+        let result = catch_unwind(AssertUnwindSafe(|| test(&ns)));
+        if !matches!(result, Ok(Ok(_))) {
+            eprint!("{}", dump::namespace(self, &ns));
+        }
+        let deleted = self.kubectl(["delete", "namespace", &ns, "--wait=false", "--ignore-not-found"]).run();
+        let value = result.unwrap_or_else(|panic: Box<dyn Any + Send>| resume_unwind(panic))?;
+        ensure!(deleted.as_ref().is_ok_and(|output| output.success()), "deleting namespace {ns}: {deleted:?}");
+        Ok(value)
+    }
+
+    /// What the API server logged of late.
+    pub(crate) fn api_server_log_tail(&self, lines: usize) -> String {
+        self.control_plane.api_server.log_tail(lines)
+    }
+
+    /// Starts a process that lives no longer than this run; its log is among the cluster's files.
+    pub(super) fn spawn<A: AsRef<OsStr>>(
+        &self,
+        name: &str,
+        program: &Path,
+        args: impl IntoIterator<Item = A>,
+        env: &[(&str, &str)],
+    ) -> Result<Process> {
+        self.scratch.spawn(name, program, args, env)
+    }
+}
+
+/// A limit for whatever controllers do: seconds on an idle machine, more on a shared one.
+pub(crate) const SOON: Duration = Duration::from_secs(60);

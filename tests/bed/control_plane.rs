@@ -1,0 +1,166 @@
+//! etcd, kube-apiserver and kube-controller-manager, as processes on loopback.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{
+    kubectl::Kubectl,
+    pki::{Authority, token_keys},
+    process::{Process, Scratch},
+    users::{self, User},
+    wait::{free_port, wait_for},
+};
+
+/// Longer than any machine needs: 3 s are usual, a loaded CI runner takes some more.
+const READY: Duration = Duration::from_secs(90);
+
+/// What `tests/bed/setup` put where.
+pub(super) struct Assets {
+    path: Vec<PathBuf>,
+    pub(super) crds: PathBuf,
+}
+
+impl Assets {
+    /// Runs `tests/bed/setup`, the one place that knows; it takes no time when all is in the cache.
+    pub(super) fn locate() -> Result<Self> {
+        let setup = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bed/setup");
+        let output = Command::new("bash")
+            .arg(&setup)
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .context("starting bash")?;
+        ensure!(output.status.success(), "tests/bed/setup: {}", output.status);
+        // bash itself takes its own quoting back.
+        let printed = String::from_utf8(output.stdout)?;
+        let values = Command::new("bash")
+            .args(["-c", r#"eval "$1"; printf '%s\n' "$TRUSTSPAN_BED_PATH" "$TRUSTSPAN_BED_CRDS""#, "bash", &printed])
+            .output()?;
+        let values = String::from_utf8(values.stdout)?;
+        let mut lines = values.lines().filter(|line| !line.is_empty());
+        let path = lines.next().context("no TRUSTSPAN_BED_PATH from tests/bed/setup")?;
+        let crds = lines.next().context("no TRUSTSPAN_BED_CRDS from tests/bed/setup")?;
+        Ok(Self { path: path.split(':').map(PathBuf::from).collect(), crds: PathBuf::from(crds) })
+    }
+
+    pub(super) fn binary(&self, name: &str) -> Result<PathBuf> {
+        let found = self.path.iter().map(|dir| dir.join(name)).find(|file| file.is_file());
+        found.with_context(|| format!("no {name} in {:?}", self.path))
+    }
+}
+
+/// The three processes, each with its log beside its data.
+pub(super) struct ControlPlane {
+    // Fields drop in this order: clients before the server that they would retry against.
+    _controller_manager: Process,
+    pub(super) api_server: Process,
+    _etcd: Process,
+}
+
+impl ControlPlane {
+    /// Starts all three and waits for the API server. Ports are picked first and bound later, so somebody else can be
+    /// faster: that alone is worth another try.
+    pub(super) fn start(assets: &Assets, scratch: &Scratch) -> Result<Self> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match Self::try_start(assets, scratch, tries) {
+                Err(error) if tries < 3 && format!("{error:#}").contains("address already in use") => {
+                    eprintln!("cluster: a port was taken meanwhile, trying again");
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn try_start(assets: &Assets, scratch: &Scratch, attempt: u32) -> Result<Self> {
+        let (etcd_port, port) = (free_port()?, free_port()?);
+        let (etcd_url, url) = (format!("http://127.0.0.1:{etcd_port}"), format!("https://127.0.0.1:{port}"));
+        let file = |name: &str| scratch.join(name).display().to_string();
+
+        let authority = Authority::new("trustspan test bed")?;
+        authority.issue_to(&scratch.join("apiserver"))?;
+        let (private, public) = token_keys()?;
+        fs::write(scratch.join("service-accounts.key"), private)?;
+        fs::write(scratch.join("service-accounts.pub"), public)?;
+        users::write_all(scratch.path(), &url, &authority.pem())?;
+
+        // Nobody wants this data back after a crash, so nothing waits for the disk.
+        let mut etcd = scratch.spawn(
+            "etcd",
+            &assets.binary("etcd")?,
+            [
+                "--unsafe-no-fsync".to_owned(),
+                format!("--data-dir={}", file(&format!("etcd-{attempt}"))),
+                format!("--listen-client-urls={etcd_url}"),
+                format!("--advertise-client-urls={etcd_url}"),
+                "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
+                "--log-level=warn".to_owned(),
+            ],
+            &[],
+        )?;
+        let mut api_server = scratch.spawn(
+            "kube-apiserver",
+            &assets.binary("kube-apiserver")?,
+            [
+                format!("--etcd-servers={etcd_url}"),
+                "--bind-address=127.0.0.1".to_owned(),
+                "--advertise-address=127.0.0.1".to_owned(),
+                // Loopback is no address for the Service `kubernetes`, and nobody here asks for it.
+                "--endpoint-reconciler-type=none".to_owned(),
+                format!("--secure-port={port}"),
+                format!("--tls-cert-file={}", file("apiserver/tls.crt")),
+                format!("--tls-private-key-file={}", file("apiserver/tls.key")),
+                format!("--token-auth-file={}", file("tokens.csv")),
+                "--authorization-mode=RBAC".to_owned(),
+                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+                format!("--service-account-key-file={}", file("service-accounts.pub")),
+                format!("--service-account-signing-key-file={}", file("service-accounts.key")),
+                "--profiling=false".to_owned(),
+            ],
+            &[],
+        )?;
+        let kubectl = assets.binary("kubectl")?;
+        let ready = wait_for("the API server to be ready", READY, || {
+            for process in [&mut etcd, &mut api_server] {
+                if let Some(status) = process.exited()? {
+                    // Told as success of the wait: it need not go on.
+                    eprintln!("cluster: exit status {status} while starting");
+                    return Ok(true);
+                }
+            }
+            Ok(Kubectl::new(&kubectl, scratch.path(), ["get", "--raw=/readyz"]).run()?.success())
+        });
+        let logs = || format!("{}{}", etcd.log_tail(15), api_server.log_tail(25));
+        ready.with_context(logs)?;
+        if etcd.exited()?.is_some() || api_server.exited()?.is_some() {
+            bail!("the control plane did not start\n{}{}", etcd.log_tail(15), api_server.log_tail(25));
+        }
+
+        let controller_manager = scratch.spawn(
+            "kube-controller-manager",
+            &assets.binary("kube-controller-manager")?,
+            [
+                format!("--kubeconfig={}", file(User::Admin.kubeconfig())),
+                // Namespace deletion and garbage collection come under names of their own, as in a real cluster.
+                "--use-service-account-credentials".to_owned(),
+                format!("--service-account-private-key-file={}", file("service-accounts.key")),
+                format!("--root-ca-file={}", file("apiserver/ca.crt")),
+                "--leader-elect=false".to_owned(),
+                "--secure-port=0".to_owned(),
+                // A run makes and deletes namespaces all the time; the default of 20 requests a second is for idle ones.
+                "--kube-api-qps=200".to_owned(),
+                "--kube-api-burst=400".to_owned(),
+            ],
+            &[],
+        )?;
+        Ok(Self { _controller_manager: controller_manager, api_server, _etcd: etcd })
+    }
+}

@@ -1,0 +1,31 @@
+//! The test bed: a real Kubernetes control plane for one test run, and the real `trustspan serve` beside it.
+//!
+//! [`Cluster::boot`] starts etcd, kube-apiserver and kube-controller-manager from the binaries that `tests/bed/setup`
+//! keeps in a cache. Each test works in a throw-away namespace ([`Cluster::with_temp_ns`]), through real kubectl
+//! ([`Cluster::kubectl`]). [`Server`] is the webhook under test; [`Registration`] makes the API server call it.
+//!
+//! Whatever way the run ends, SIGKILL included, nothing is left running: see [`process`].
+
+// A test binary that includes this module uses its own part of it.
+#![allow(dead_code, unused_imports)]
+
+mod cluster;
+mod control_plane;
+mod dump;
+mod kubectl;
+mod pki;
+mod process;
+mod seed;
+mod server;
+mod users;
+mod wait;
+mod webhooks;
+
+pub(crate) use cluster::{Cluster, SOON};
+pub(crate) use kubectl::{Kubectl, Output};
+pub(crate) use pki::Authority;
+pub(crate) use seed::Seed;
+pub(crate) use server::{Server, Source};
+pub(crate) use users::User;
+pub(crate) use wait::{wait_for, wait_for_value};
+pub(crate) use webhooks::{Registration, Scope};

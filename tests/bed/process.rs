@@ -1,0 +1,188 @@
+//! Child processes that cannot outlive the test run.
+//!
+//! Each child is started by a small `sh` whose standard input is a pipe from this process. The pipe is the lifeline:
+//! nothing is ever written to it, and when this process ends, in whatever way, the kernel closes it, `read` sees the
+//! end, and the child is killed. (`PR_SET_PDEATHSIG` would need unsafe code and is tied to a thread, not a process.)
+
+use std::{
+    ffi::OsStr,
+    fs::{File, OpenOptions},
+    io::{BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::wait::wait_for;
+
+/// `sh LOG PROGRAM ARGUMENTS…`: prints the program's process id, and exits as the program does.
+const KEEPER: &str = r#"
+log=$1; shift
+exec 3<&0
+"$@" </dev/null >>"$log" 2>&1 3<&- &
+child=$!
+{ while read -r _; do :; done; kill -KILL "$child"; } <&3 &
+watcher=$!
+exec 3<&-
+echo "$child"
+wait "$child"; status=$?
+kill -KILL "$watcher"
+exit "$status"
+"#;
+
+/// `sh FOLDER`: at the end of the lifeline, waits for the processes that have files in the folder and removes it.
+const JANITOR: &str = r#"
+while read -r _; do :; done
+for pid in $(cat "$1/pids"); do
+  tries=0
+  while kill -0 "$pid" && [ "$tries" -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+done
+rm -rf "$1"
+"#;
+
+/// A folder for the run's data and logs, gone when the run is. `TRUSTSPAN_BED_KEEP=1` keeps it.
+pub(super) struct Scratch {
+    path: PathBuf,
+    janitor: Option<Child>,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Result<Self> {
+        let path = tempfile::Builder::new().prefix("trustspan-bed-").tempdir()?.keep();
+        File::create(path.join("pids"))?;
+        let janitor = match std::env::var_os("TRUSTSPAN_BED_KEEP") {
+            Some(_) => None,
+            None => Some(
+                Command::new("sh")
+                    .args([OsStr::new("-c"), JANITOR.as_ref(), "sh".as_ref(), path.as_ref()])
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .process_group(0)
+                    .spawn()
+                    .context("starting sh")?,
+            ),
+        };
+        Ok(Self { path, janitor })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Starts `program`; its output goes to `<name>.log` in this folder. Only PATH and `env` reach it: a proxy or a
+    /// kubeconfig in the developer's environment must not change what a test sees.
+    pub(super) fn spawn<A: AsRef<OsStr>>(
+        &self,
+        name: &str,
+        program: &Path,
+        args: impl IntoIterator<Item = A>,
+        env: &[(&str, &str)],
+    ) -> Result<Process> {
+        let log = self.join(&format!("{name}.log"));
+        let mut keeper = Command::new("sh")
+            .args([OsStr::new("-c"), KEEPER.as_ref(), "sh".as_ref(), log.as_ref(), program.as_ref()])
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", &self.path)
+            .envs(env.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(OpenOptions::new().create(true).append(true).open(&log)?)
+            // Ctrl-C reaches this process alone; its end is what ends the others.
+            .process_group(0)
+            .spawn()
+            .context("starting sh")?;
+        let mut pid = String::new();
+        let stdout = keeper.stdout.take().context("sh without standard output")?;
+        BufReader::new(stdout).read_line(&mut pid)?;
+        let pid =
+            pid.trim().parse().with_context(|| format!("{name}: no process id from sh; see {}", log.display()))?;
+        OpenOptions::new().append(true).open(self.join("pids"))?.write_all(format!("{pid}\n").as_bytes())?;
+        let lifeline = keeper.stdin.take();
+        Ok(Process { name: name.to_owned(), log, pid, keeper, lifeline })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(mut janitor) = self.janitor.take() {
+            drop(janitor.stdin.take());
+            let _ = janitor.wait();
+        }
+    }
+}
+
+/// A running child. Dropping it kills it.
+pub(super) struct Process {
+    name: String,
+    log: PathBuf,
+    pid: u32,
+    keeper: Child,
+    lifeline: Option<ChildStdin>,
+}
+
+impl Process {
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The exit status (128 + signal number when a signal ended it), if it has ended.
+    pub(super) fn exited(&mut self) -> Result<Option<i32>> {
+        Ok(self.keeper.try_wait()?.map(|status| status.code().unwrap_or(-1)))
+    }
+
+    /// Sends a signal by name: TERM, STOP, CONT, KILL.
+    pub(super) fn signal(&mut self, signal: &str) -> Result<()> {
+        if let Some(status) = self.exited()? {
+            bail!("{} has exited with {status}; expected it to run\n{}", self.name, self.log_tail(20));
+        }
+        // The shell's own kill: a program of that name is not on every machine.
+        let sent =
+            Command::new("sh").args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal, &self.pid.to_string()]).status()?;
+        if !sent.success() {
+            bail!("kill -s {signal} {} ({}): {sent}", self.pid, self.name);
+        }
+        Ok(())
+    }
+
+    /// SIGTERM, then waits for the exit status.
+    pub(super) fn stop(&mut self, limit: Duration) -> Result<i32> {
+        self.signal("TERM")?;
+        self.wait(limit)
+    }
+
+    pub(super) fn wait(&mut self, limit: Duration) -> Result<i32> {
+        wait_for(&format!("{} to exit", self.name), limit, || Ok(self.exited()?.is_some()))?;
+        Ok(self.exited()?.unwrap_or(-1))
+    }
+
+    /// The last `lines` lines that it wrote.
+    pub(super) fn log_tail(&self, lines: usize) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let all: Vec<_> = text.lines().collect();
+        let tail = all[all.len().saturating_sub(lines)..].join("\n");
+        format!("--- last lines of {}\n{tail}\n", self.log.display())
+    }
+
+    /// Everything that it wrote.
+    pub(super) fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.lifeline.take());
+        let _ = self.keeper.wait();
+    }
+}

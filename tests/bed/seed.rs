@@ -1,0 +1,41 @@
+//! One number from which a test draws whatever it needs at random, printed so that a failure can be repeated.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::OnceLock,
+};
+
+/// A splitmix64 generator (Steele, Lea, Flood 2014).
+pub(crate) struct Seed(u64);
+
+impl Seed {
+    /// The run's seed, told apart by `purpose` so that tests do not depend on each other's draws.
+    /// `TRUSTSPAN_SEED` repeats a run.
+    pub(crate) fn of_run(purpose: &str) -> Self {
+        static SEED: OnceLock<u64> = OnceLock::new();
+        let seed = *SEED.get_or_init(|| {
+            let given = std::env::var("TRUSTSPAN_SEED").ok().and_then(|text| text.parse().ok());
+            let seed = given.unwrap_or_else(|| RandomState::new().hash_one("seed"));
+            eprintln!("TRUSTSPAN_SEED={seed}");
+            seed
+        });
+        // FNV-1a: stable between runs, which the standard hasher is not.
+        let salt = purpose
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        Self(seed ^ salt)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound` (which is not zero).
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

@@ -1,0 +1,182 @@
+//! The real `trustspan serve`, beside the cluster.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{
+    cluster::Cluster,
+    pki::Authority,
+    process::Process,
+    users::User,
+    wait::{free_port, wait_for},
+};
+
+/// Start-up includes the first list of every watch.
+const READY: Duration = Duration::from_secs(60);
+/// Longer than any drain period that trustspan has.
+const DRAINED: Duration = Duration::from_secs(60);
+
+/// Where the server's GatewaySecrets come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// The cluster, with this user's rights.
+    Cluster(User),
+    /// A folder of manifests.
+    Manifests(PathBuf),
+}
+
+/// A webhook server on loopback. Dropping it kills it.
+pub(crate) struct Server<'c> {
+    cluster: &'c Cluster,
+    source: Source,
+    authority: Authority,
+    name: String,
+    cert_dir: PathBuf,
+    port: u16,
+    metrics_port: u16,
+    process: Option<Process>,
+}
+
+impl<'c> Server<'c> {
+    /// Starts a server with a certificate of its own and waits until it is ready.
+    pub(crate) fn start(cluster: &'c Cluster, source: Source) -> Result<Self> {
+        let cert_dir = cluster.temp_dir("serving-cert")?;
+        let authority = Authority::new("trustspan webhook under test")?;
+        authority.issue_to(&cert_dir)?;
+        let name = format!("trustspan-{}", cluster.unique());
+        let (port, metrics_port) = (free_port()?, free_port()?);
+        let mut server = Self { cluster, source, authority, name, cert_dir, port, metrics_port, process: None };
+        server.start_again()?;
+        Ok(server)
+    }
+
+    /// Starts a stopped or killed server on the ports that it had, and waits until it is ready.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
+        ensure!(self.process.is_none(), "{} runs already", self.name);
+        let mut args: Vec<String> = ["serve", "--bind-address", "127.0.0.1"].map(str::to_owned).into();
+        let (flag, path) = match &self.source {
+            Source::Cluster(user) => ("--kubeconfig", self.cluster.kubeconfig(*user)),
+            Source::Manifests(dir) => ("--manifests", dir.clone()),
+        };
+        args.extend([flag.to_owned(), path.display().to_string()]);
+        args.extend(["--port".to_owned(), self.port.to_string()]);
+        args.extend(["--metrics-port".to_owned(), self.metrics_port.to_string()]);
+        args.extend(["--cert-dir".to_owned(), self.cert_dir.display().to_string()]);
+        let program = Path::new(env!("CARGO_BIN_EXE_trustspan"));
+        let env = [("RUST_LOG", "info"), ("RUST_BACKTRACE", "1")];
+        self.process = Some(self.cluster.spawn(&self.name, program, args, &env)?);
+        self.wait_ready()
+    }
+
+    /// Waits for `/readyz`.
+    pub(crate) fn wait_ready(&mut self) -> Result<()> {
+        let (what, metrics_port) = (format!("{} to be ready", self.name), self.metrics_port);
+        let process = self.process.as_mut().context("the server does not run")?;
+        let mut exited = None;
+        let ready = wait_for(&what, READY, || {
+            exited = process.exited()?;
+            Ok(exited.is_some() || http_get(metrics_port, "/readyz")?.0 == 200)
+        });
+        ready.with_context(|| process.log_tail(30))?;
+        ensure!(exited.is_none(), "{} exited with {exited:?} while starting\n{}", self.name, process.log_tail(30));
+        Ok(())
+    }
+
+    /// SIGTERM, as the kubelet sends it; returns the exit status once it has drained.
+    pub(crate) fn stop(&mut self) -> Result<i32> {
+        let mut process = self.process.take().context("the server does not run")?;
+        process.stop(DRAINED).with_context(|| process.log_tail(30))
+    }
+
+    /// SIGTERM without waiting, for what happens while it drains; [`wait_stopped`](Self::wait_stopped) follows.
+    pub(crate) fn begin_stop(&mut self) -> Result<()> {
+        self.process.as_mut().context("the server does not run")?.signal("TERM")
+    }
+
+    /// Waits for the exit status after [`begin_stop`](Self::begin_stop).
+    pub(crate) fn wait_stopped(&mut self) -> Result<i32> {
+        let mut process = self.process.take().context("the server does not run")?;
+        process.wait(DRAINED).with_context(|| process.log_tail(30))
+    }
+
+    /// SIGKILL: a crash.
+    pub(crate) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Stops and starts it.
+    pub(crate) fn restart(&mut self) -> Result<()> {
+        self.stop()?;
+        self.start_again()
+    }
+
+    /// SIGSTOP: connections are accepted by the kernel and never answered, watches stand still.
+    pub(crate) fn pause(&mut self) -> Result<()> {
+        self.process.as_mut().context("the server does not run")?.signal("STOP")
+    }
+
+    /// SIGCONT after [`pause`](Self::pause).
+    pub(crate) fn resume(&mut self) -> Result<()> {
+        self.process.as_mut().context("the server does not run")?.signal("CONT")
+    }
+
+    /// Where the API server or a test posts reviews.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("https://127.0.0.1:{}{path}", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The CA that verifies the server, in PEM.
+    pub(crate) fn ca_bundle(&self) -> String {
+        self.authority.pem()
+    }
+
+    /// The folder of `tls.crt` and `tls.key`.
+    pub(crate) fn cert_dir(&self) -> &Path {
+        &self.cert_dir
+    }
+
+    /// A new serving certificate by the same CA, for hot reload.
+    pub(crate) fn renew_certificate(&self) -> Result<()> {
+        self.authority.issue_to(&self.cert_dir)
+    }
+
+    /// `/metrics`.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        let (status, body) = http_get(self.metrics_port, "/metrics")?;
+        ensure!(status == 200, "/metrics: expected 200, saw {status}\n{body}");
+        Ok(body)
+    }
+
+    /// Status code of a path on the metrics port, such as `/livez`.
+    pub(crate) fn status_of(&self, path: &str) -> Result<u16> {
+        Ok(http_get(self.metrics_port, path)?.0)
+    }
+
+    /// Everything that it logged; empty when it does not run.
+    pub(crate) fn log(&self) -> String {
+        self.process.as_ref().map(Process::log).unwrap_or_default()
+    }
+}
+
+/// A plain GET; HTTP/1.0, so the server's closing ends the body.
+fn http_get(port: u16, path: &str) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (head, body) = text.split_once("\r\n\r\n").context("half an HTTP answer")?;
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).context("no HTTP status")?;
+    Ok((status, body.to_owned()))
+}

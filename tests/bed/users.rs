@@ -1,0 +1,101 @@
+//! Who talks to the API server: users with static tokens, one kubeconfig each.
+
+use std::{fs, io::Read, path::Path};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+/// A user that the API server knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    /// In `system:masters`: may do everything.
+    Admin,
+    /// A developer: the built-in ClusterRole `edit` in every namespace, and both kinds of Gateway.
+    Dev,
+    /// trustspan's agent, by its ServiceAccount's name.
+    Agent,
+    /// trustspan's webhook server, by its ServiceAccount's name.
+    Webhook,
+}
+
+impl User {
+    pub(super) const ALL: [User; 4] = [User::Admin, User::Dev, User::Agent, User::Webhook];
+
+    /// The name that RBAC, audit and matchConditions see.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            User::Admin => "admin",
+            User::Dev => "dev",
+            User::Agent => "system:serviceaccount:trustspan-system:trustspan-agent",
+            User::Webhook => "system:serviceaccount:trustspan-system:trustspan-webhook",
+        }
+    }
+
+    fn groups(self) -> &'static str {
+        match self {
+            User::Admin => "system:masters",
+            User::Dev => "developers",
+            User::Agent | User::Webhook => "system:serviceaccounts,system:serviceaccounts:trustspan-system",
+        }
+    }
+
+    pub(super) fn kubeconfig(self) -> &'static str {
+        match self {
+            User::Admin => "admin.kubeconfig",
+            User::Dev => "dev.kubeconfig",
+            User::Agent => "agent.kubeconfig",
+            User::Webhook => "webhook.kubeconfig",
+        }
+    }
+}
+
+/// Writes `tokens.csv` for the API server and a kubeconfig for every user.
+pub(super) fn write_all(dir: &Path, server: &str, ca: &str) -> Result<()> {
+    let mut tokens = String::new();
+    for user in User::ALL {
+        let token = random_token()?;
+        tokens += &format!("{token},{},{},\"{}\"\n", user.name(), user.name(), user.groups());
+        // JSON is YAML.
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "bed",
+            "clusters": [{ "name": "bed", "cluster": { "server": server, "certificate-authority-data": base64(ca) } }],
+            "users": [{ "name": user.name(), "user": { "token": token } }],
+            "contexts": [{ "name": "bed", "context": { "cluster": "bed", "user": user.name() } }],
+        });
+        fs::write(dir.join(user.kubeconfig()), serde_json::to_string_pretty(&kubeconfig)?)?;
+    }
+    fs::write(dir.join("tokens.csv"), tokens)?;
+    Ok(())
+}
+
+/// What [`User::Dev`] may do beyond `edit`'s built-in kinds; the label adds it to `edit` itself.
+pub(super) const RIGHTS: &str = r#"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: bed-gateways
+  labels: { rbac.authorization.k8s.io/aggregate-to-edit: "true" }
+rules:
+- apiGroups: [networking.istio.io, gateway.networking.k8s.io]
+  resources: ["*"]
+  verbs: [get, list, watch, create, update, patch, delete, deletecollection]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: { name: bed-developers }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit }
+subjects:
+- { apiGroup: rbac.authorization.k8s.io, kind: Group, name: developers }
+"#;
+
+pub(super) fn base64(text: &str) -> String {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    STANDARD.encode(text)
+}
+
+/// Other users of this machine reach loopback too: nobody may guess a token.
+fn random_token() -> Result<String> {
+    let mut bytes = [0; 16];
+    fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,146 @@
+//! The shipped webhook configurations, pointed at a [`Server`] on loopback.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{cluster::Cluster, server::Server, users::base64, wait::wait_for};
+
+/// Tells our probe's refusal from any other.
+const PROBE: &str = "bed-probe";
+
+/// Whose requests the API server sends.
+#[derive(Clone, Debug)]
+pub(crate) enum Scope {
+    /// Those in these namespaces: tests beside this one go on undisturbed.
+    Namespaces(Vec<String>),
+    /// Those that the shipped selectors pick. A test with it runs alone.
+    Everything,
+}
+
+/// Registered webhook configurations. Dropping it takes them out again.
+pub(crate) struct Registration<'c> {
+    cluster: &'c Cluster,
+    /// Resource and name.
+    configurations: Vec<(String, String)>,
+    /// Where the probe asks.
+    namespace: String,
+}
+
+impl<'c> Registration<'c> {
+    /// Registers `manifests/base/webhooks.yaml` and waits until the API server heeds it.
+    pub(crate) fn new(cluster: &'c Cluster, server: &Server<'_>, scope: &Scope) -> Result<Self> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base/webhooks.yaml");
+        let yaml = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&yaml)?;
+        let namespace = match scope {
+            Scope::Namespaces(names) => names.first().context("a scope of no namespace")?.clone(),
+            Scope::Everything => "default".to_owned(),
+        };
+        let mut registration = Self { cluster, configurations: Vec::new(), namespace };
+        let mut manifests = String::new();
+        for mut configuration in documents {
+            let kind = configuration["kind"].as_str().context("a document without kind")?;
+            let resource = match kind {
+                "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => kind.to_lowercase(),
+                _ => continue,
+            };
+            let name = format!("{}-{}", configuration["metadata"]["name"].as_str().unwrap_or(PROBE), cluster.unique());
+            configuration["metadata"]["name"] = name.as_str().into();
+            let webhooks = configuration["webhooks"].as_array_mut().context("a configuration without webhooks")?;
+            for webhook in webhooks.iter_mut() {
+                point(webhook, server, scope)?;
+            }
+            webhooks.push(probe(&name));
+            manifests += &format!("---\n{configuration}\n");
+            registration.configurations.push((resource, name));
+        }
+        ensure!(!registration.configurations.is_empty(), "{}: no webhook configuration", file.display());
+        cluster.kubectl(["create", "-f", "-"]).stdin(manifests).ok()?;
+        registration.wait_heeded(true)?;
+        Ok(registration)
+    }
+
+    /// Takes the configurations out and waits until the API server has forgotten them.
+    pub(crate) fn unregister(mut self) -> Result<()> {
+        self.delete()?;
+        self.wait_heeded(false)?;
+        self.configurations.clear();
+        Ok(())
+    }
+
+    /// Resource and name of each configuration, for a test that edits one.
+    pub(crate) fn configurations(&self) -> &[(String, String)] {
+        &self.configurations
+    }
+
+    fn delete(&self) -> Result<()> {
+        for (resource, name) in &self.configurations {
+            self.cluster.kubectl(["delete", resource, name, "--ignore-not-found"]).ok()?;
+        }
+        Ok(())
+    }
+
+    /// The API server learns of configurations by a watch of its own, later than whoever wrote them. Each configuration
+    /// therefore ends with a webhook that nobody serves and that fails: when it does, the others are in force too.
+    fn wait_heeded(&self, heeded: bool) -> Result<()> {
+        for (_, name) in &self.configurations {
+            let object = json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": { "name": PROBE, "labels": { PROBE: name } },
+            });
+            let what = format!("the API server to {} {name}", if heeded { "heed" } else { "forget" });
+            wait_for(&what, Duration::from_secs(30), || {
+                let create = self.cluster.kubectl(["create", "--dry-run=server", "-f", "-"]);
+                let output = create.ns(&self.namespace).stdin(object.to_string()).run()?;
+                let refused = !output.success() && output.stderr.contains(PROBE);
+                ensure!(refused || output.success(), "{}", output.stderr);
+                Ok(refused == heeded)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.delete() {
+            eprintln!("unregistering webhooks: {error:#}");
+        }
+    }
+}
+
+/// Replaces the Service by the server's URL, and narrows the namespaces.
+fn point(webhook: &mut Value, server: &Server<'_>, scope: &Scope) -> Result<()> {
+    let path = webhook["clientConfig"]["service"]["path"].as_str().context("a webhook without service.path")?;
+    webhook["clientConfig"] = json!({ "url": server.url(path), "caBundle": base64(&server.ca_bundle()) });
+    if let Scope::Namespaces(names) = scope {
+        // Expressions are joined by AND: what the shipped selector excludes stays excluded.
+        let selector = &mut webhook["namespaceSelector"];
+        if selector.is_null() {
+            *selector = json!({});
+        }
+        let only = json!({ "key": "kubernetes.io/metadata.name", "operator": "In", "values": names });
+        match selector["matchExpressions"].as_array_mut() {
+            Some(expressions) => expressions.push(only),
+            None => selector["matchExpressions"] = json!([only]),
+        }
+    }
+    Ok(())
+}
+
+/// A webhook that refuses ConfigMaps which ask for it, by its label, because nothing answers at its address.
+fn probe(configuration: &str) -> Value {
+    json!({
+        "name": format!("{PROBE}.trustspan.dev"),
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "timeoutSeconds": 1,
+        "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"] }],
+        "objectSelector": { "matchLabels": { PROBE: configuration } },
+        // Port 1 (tcpmux) is privileged and unused: the connection is refused at once.
+        "clientConfig": { "url": format!("https://127.0.0.1:1/{PROBE}") },
+    })
+}

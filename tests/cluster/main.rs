@@ -1,0 +1,81 @@
+//! Tests on a real control plane: one boots for the whole run, each test has a namespace of its own.
+//!
+//! A test is a function `fn(&Cluster) -> anyhow::Result<()>`, named in its module's `cases!`. One that changes what
+//! others see (an unscoped webhook registration, say) is listed as `alone name` and runs with no other beside it.
+
+#[path = "../bed/mod.rs"]
+mod testbed;
+
+/// `cases![first, second, alone third]` lists a module's tests.
+macro_rules! cases {
+    ($($($word:ident)+),* $(,)?) => {
+        pub(crate) const CASES: &[crate::Case] = &[$(cases!(@case $($word)+)),*];
+    };
+    (@case alone $test:ident) => {
+        crate::Case { name: concat!(module_path!(), "::", stringify!($test)), run: $test, alone: true }
+    };
+    (@case $test:ident) => {
+        crate::Case { name: concat!(module_path!(), "::", stringify!($test)), run: $test, alone: false }
+    };
+}
+
+mod bed;
+
+use std::{
+    process::ExitCode,
+    sync::{Arc, PoisonError, RwLock},
+    thread,
+};
+
+use libtest_mimic::{Arguments, Trial};
+use testbed::Cluster;
+
+/// Every module's tests.
+const MODULES: &[&[Case]] = &[bed::CASES];
+
+/// One test.
+pub(crate) struct Case {
+    name: &'static str,
+    run: fn(&Cluster) -> anyhow::Result<()>,
+    alone: bool,
+}
+
+fn main() -> ExitCode {
+    let mut args = Arguments::from_args();
+    // Tests mostly wait: for kubectl, for controllers.
+    args.test_threads = args.test_threads.or(Some(2 * thread::available_parallelism().map_or(2, usize::from)));
+    // Booting for nothing would make `cargo test some_unit_test` slow.
+    let wanted = trials(None).iter().any(|trial| !args.is_filtered_out(trial));
+    if args.list || !wanted {
+        return libtest_mimic::run(&args, trials(None)).exit_code();
+    }
+    // A cluster that does not boot is a failure. Skipping would look like success.
+    let cluster = match Cluster::boot() {
+        Ok(cluster) => Arc::new(cluster),
+        Err(error) => {
+            eprintln!("the control plane does not boot: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let conclusion = libtest_mimic::run(&args, trials(Some(&cluster)));
+    drop(cluster);
+    conclusion.exit_code()
+}
+
+fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
+    let turn = Arc::new(RwLock::new(()));
+    let trial = |case: &'static Case| {
+        let (cluster, turn) = (cluster.cloned(), Arc::clone(&turn));
+        let name = case.name.trim_start_matches("cluster::");
+        Trial::test(name, move || {
+            let cluster = cluster.ok_or("no control plane")?;
+            // A test that panics poisons the lock, and harms nobody else by that.
+            let (_shared, _alone) = match case.alone {
+                false => (Some(turn.read().unwrap_or_else(PoisonError::into_inner)), None),
+                true => (None, Some(turn.write().unwrap_or_else(PoisonError::into_inner))),
+            };
+            (case.run)(&cluster).map_err(|error| format!("{error:#}").into())
+        })
+    };
+    MODULES.iter().copied().flatten().map(trial).collect()
+}
