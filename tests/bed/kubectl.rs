@@ -63,7 +63,7 @@ impl Kubectl {
     }
 
     /// As somebody else than [`User::Admin`].
-    pub(crate) fn as_user(mut self, user: User) -> Self {
+    pub(crate) fn user(mut self, user: User) -> Self {
         self.user = user;
         self
     }

@@ -127,15 +127,15 @@ fn keeps_users_apart(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         for user in [User::Admin, User::Dev, User::Agent, User::Webhook] {
             let seen = cluster.kubectl(["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
-            let seen = seen.as_user(user).ok()?;
+            let seen = seen.user(user).ok()?;
             ensure!(seen == user.name(), "expected {}, saw {seen}", user.name());
         }
         // `edit` is put together by a controller after start.
         wait_for("dev's rights", SOON, || {
             let can = cluster.kubectl(["auth", "can-i", "patch", "gateways.networking.istio.io"]).ns(ns);
-            Ok(can.as_user(User::Dev).run()?.success())
+            Ok(can.user(User::Dev).run()?.success())
         })?;
-        let denied = cluster.kubectl(["delete", "namespace", ns]).as_user(User::Dev).fails()?;
+        let denied = cluster.kubectl(["delete", "namespace", ns]).user(User::Dev).fails()?;
         ensure!(denied.contains("Forbidden"), "saw {denied}");
         Ok(())
     })
