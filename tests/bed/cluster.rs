@@ -17,15 +17,20 @@ use super::{
     control_plane::{Assets, ControlPlane},
     dump,
     kubectl::Kubectl,
-    process::{Process, Scratch},
+    process::{Process, Scratch, forget_started},
     users::{self, User},
 };
+
+/// A limit for whatever controllers do: seconds on an idle machine, more on a shared one.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// One running control plane with the CRDs of Istio's Gateway and of the Gateway API.
 pub(crate) struct Cluster {
     control_plane: ControlPlane,
     kubectl: PathBuf,
     counter: AtomicU32,
+    /// How much the API server logged before the first test.
+    boot_lines: usize,
     // Last: it waits for the processes above before it removes their files.
     scratch: Scratch,
 }
@@ -38,7 +43,9 @@ impl Cluster {
         let scratch = Scratch::new()?;
         let control_plane = ControlPlane::start(&assets, &scratch)?;
         let ready = started.elapsed();
-        let cluster = Self { control_plane, kubectl: assets.binary("kubectl")?, counter: AtomicU32::new(0), scratch };
+        let boot_lines = control_plane.api_server.log().lines().count();
+        let (kubectl, counter) = (assets.binary("kubectl")?, AtomicU32::new(0));
+        let cluster = Self { control_plane, kubectl, counter, boot_lines, scratch };
         let mut crds = String::new();
         for entry in fs::read_dir(&assets.crds).with_context(|| assets.crds.display().to_string())? {
             crds += &format!("---\n{}\n", fs::read_to_string(entry?.path())?);
@@ -47,6 +54,12 @@ impl Cluster {
         cluster.kubectl(["apply", "-f", "-"]).stdin(users::RIGHTS).ok()?;
         eprintln!("cluster: API server ready after {ready:.1?}, CRDs after {:.1?}", started.elapsed());
         Ok(cluster)
+    }
+
+    /// Runs one test; it stays on the calling thread.
+    pub(crate) fn run(&self, test: fn(&Cluster) -> Result<()>) -> Result<()> {
+        forget_started();
+        test(self)
     }
 
     /// kubectl against this cluster, as [`User::Admin`] unless told otherwise.
@@ -121,9 +134,15 @@ impl Cluster {
         Ok(value)
     }
 
-    /// What the API server logged of late.
+    /// The last warnings and errors of the API server since boot, without those of its connections to etcd.
     pub(crate) fn api_server_log_tail(&self, lines: usize) -> String {
-        self.control_plane.api_server.log_tail(lines)
+        let log = self.control_plane.api_server.log();
+        let told: Vec<_> = log
+            .lines()
+            .skip(self.boot_lines)
+            .filter(|line| !line.starts_with('I') && !line.contains("] [core] "))
+            .collect();
+        format!("--- kube-apiserver\n{}\n", told[told.len().saturating_sub(lines)..].join("\n"))
     }
 
     /// Starts a process that lives no longer than this run; its log is among the cluster's files.
@@ -137,6 +156,3 @@ impl Cluster {
         self.scratch.spawn(name, program, args, env)
     }
 }
-
-/// A limit for whatever controllers do: seconds on an idle machine, more on a shared one.
-pub(crate) const SOON: Duration = Duration::from_secs(60);

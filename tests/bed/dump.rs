@@ -2,15 +2,16 @@
 
 use serde_json::Value;
 
-use super::cluster::Cluster;
+use super::{cluster::Cluster, process::started_log_tails};
 
 /// Kinds that fill pages and say little here.
 const NOISE: [&str; 3] = ["events.events.k8s.io", "controllerrevisions.apps", "leases.coordination.k8s.io"];
 
-/// A namespace's objects and the end of the API server's log, as one text.
+/// A namespace's objects and the end of each log that matters, as one text.
 pub(super) fn namespace(cluster: &Cluster, ns: &str) -> String {
     let objects = objects(cluster, ns).unwrap_or_else(|error| format!("cannot be listed: {error:#}\n"));
-    format!("=== namespace {ns}\n{objects}{}=== end of {ns}\n", cluster.api_server_log_tail(30))
+    let (api_server, started) = (cluster.api_server_log_tail(20), started_log_tails(40));
+    format!("=== namespace {ns}\n{objects}{api_server}{started}=== end of {ns}\n")
 }
 
 fn objects(cluster: &Cluster, ns: &str) -> anyhow::Result<String> {
@@ -19,8 +20,12 @@ fn objects(cluster: &Cluster, ns: &str) -> anyhow::Result<String> {
     let mut list: Value = serde_json::from_str(&cluster.kubectl(["get", &kinds.join(","), "-o", "json"]).ns(ns).ok()?)?;
     let mut text = String::new();
     for object in list["items"].as_array_mut().into_iter().flatten() {
+        // The namespace's own, made by controllers.
+        if matches!(object["metadata"]["name"].as_str(), Some("kube-root-ca.crt" | "default")) {
+            continue;
+        }
         withhold(object);
-        text += &format!("---\n{}\n", serde_saphyr::to_string(object)?);
+        text += &format!("---\n{}\n", serde_saphyr::to_string(object)?.trim_end());
     }
     Ok(text)
 }
@@ -28,18 +33,19 @@ fn objects(cluster: &Cluster, ns: &str) -> anyhow::Result<String> {
 /// Takes out what must not be printed (a Secret's values, also in the copy that `kubectl apply` keeps) or is not worth it.
 fn withhold(object: &mut Value) {
     if object["kind"] == "Secret" {
-        for field in ["data", "stringData"] {
-            for value in object[field].as_object_mut().into_iter().flat_map(|map| map.values_mut()) {
+        for field in ["/data", "/stringData"] {
+            let map = object.pointer_mut(field).and_then(Value::as_object_mut);
+            for value in map.into_iter().flat_map(|map| map.values_mut()) {
                 let length = value.as_str().map_or(0, str::len);
                 *value = format!("({length} characters withheld)").into();
             }
         }
     }
-    let metadata = &mut object["metadata"];
-    if let Some(map) = metadata.as_object_mut() {
-        map.remove("managedFields");
-    }
-    if let Some(map) = metadata["annotations"].as_object_mut() {
-        map.remove("kubectl.kubernetes.io/last-applied-configuration");
+    for (field, key) in
+        [("/metadata", "managedFields"), ("/metadata/annotations", "kubectl.kubernetes.io/last-applied-configuration")]
+    {
+        if let Some(map) = object.pointer_mut(field).and_then(Value::as_object_mut) {
+            map.remove(key);
+        }
     }
 }

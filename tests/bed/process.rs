@@ -5,6 +5,7 @@
 //! end, and the child is killed. (`PR_SET_PDEATHSIG` would need unsafe code and is tied to a thread, not a process.)
 
 use std::{
+    cell::RefCell,
     ffi::OsStr,
     fs::{File, OpenOptions},
     io::{BufRead, BufReader, Write},
@@ -18,18 +19,33 @@ use anyhow::{Context, Result, bail};
 
 use super::wait::wait_for;
 
+thread_local! {
+    /// Logs of what this thread started since its test began. A test runs on one thread.
+    static STARTED: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A new test begins on this thread.
+pub(super) fn forget_started() {
+    STARTED.with_borrow_mut(Vec::clear);
+}
+
+/// The end of each log that this thread's test has to show.
+pub(super) fn started_log_tails(lines: usize) -> String {
+    STARTED.with_borrow(|logs| logs.iter().map(|log| tail(log, lines)).collect())
+}
+
 /// `sh LOG PROGRAM ARGUMENTS…`: prints the program's process id, and exits as the program does.
 const KEEPER: &str = r#"
 log=$1; shift
 exec 3<&0
 "$@" </dev/null >>"$log" 2>&1 3<&- &
 child=$!
-{ while read -r _; do :; done; kill -KILL "$child"; } <&3 &
+{ while read -r _; do :; done; kill -KILL "$child" 2>/dev/null; } <&3 &
 watcher=$!
 exec 3<&-
 echo "$child"
 wait "$child"; status=$?
-kill -KILL "$watcher"
+kill -KILL "$watcher" 2>/dev/null
 exit "$status"
 "#;
 
@@ -108,6 +124,8 @@ impl Scratch {
             pid.trim().parse().with_context(|| format!("{name}: no process id from sh; see {}", log.display()))?;
         OpenOptions::new().append(true).open(self.join("pids"))?.write_all(format!("{pid}\n").as_bytes())?;
         let lifeline = keeper.stdin.take();
+        // Restarted under the same name, it goes on in the same file.
+        STARTED.with_borrow_mut(|logs| (!logs.contains(&log)).then(|| logs.push(log.clone())));
         Ok(Process { name: name.to_owned(), log, pid, keeper, lifeline })
     }
 }
@@ -167,11 +185,7 @@ impl Process {
 
     /// The last `lines` lines that it wrote.
     pub(super) fn log_tail(&self, lines: usize) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let all: Vec<_> = text.lines().collect();
-        let tail = all[all.len().saturating_sub(lines)..].join("\n");
-        format!("--- last lines of {}\n{tail}\n", self.log.display())
+        tail(&self.log, lines)
     }
 
     /// Everything that it wrote.
@@ -185,4 +199,12 @@ impl Drop for Process {
         drop(self.lifeline.take());
         let _ = self.keeper.wait();
     }
+}
+
+fn tail(log: &Path, lines: usize) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let all: Vec<_> = text.lines().collect();
+    let name = log.file_stem().unwrap_or_default().display();
+    format!("--- {name}\n{}\n", all[all.len().saturating_sub(lines)..].join("\n"))
 }

@@ -35,6 +35,7 @@ pub(crate) enum Source {
 pub(crate) struct Server<'c> {
     cluster: &'c Cluster,
     source: Source,
+    extra: Vec<String>,
     authority: Authority,
     name: String,
     cert_dir: PathBuf,
@@ -46,12 +47,18 @@ pub(crate) struct Server<'c> {
 impl<'c> Server<'c> {
     /// Starts a server with a certificate of its own and waits until it is ready.
     pub(crate) fn start(cluster: &'c Cluster, source: Source) -> Result<Self> {
+        Self::start_with(cluster, source, &[])
+    }
+
+    /// The same with more flags of `trustspan serve`, such as `--drain-delay=0s`.
+    pub(crate) fn start_with(cluster: &'c Cluster, source: Source, flags: &[&str]) -> Result<Self> {
         let cert_dir = cluster.temp_dir("serving-cert")?;
         let authority = Authority::new("trustspan webhook under test")?;
         authority.issue_to(&cert_dir)?;
         let name = format!("trustspan-{}", cluster.unique());
         let (port, metrics_port) = (free_port()?, free_port()?);
-        let mut server = Self { cluster, source, authority, name, cert_dir, port, metrics_port, process: None };
+        let extra = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let mut server = Self { cluster, source, extra, authority, name, cert_dir, port, metrics_port, process: None };
         server.start_again()?;
         Ok(server)
     }
@@ -68,6 +75,7 @@ impl<'c> Server<'c> {
         args.extend(["--port".to_owned(), self.port.to_string()]);
         args.extend(["--metrics-port".to_owned(), self.metrics_port.to_string()]);
         args.extend(["--cert-dir".to_owned(), self.cert_dir.display().to_string()]);
+        args.extend(self.extra.iter().cloned());
         let program = Path::new(env!("CARGO_BIN_EXE_trustspan"));
         let env = [("RUST_LOG", "info"), ("RUST_BACKTRACE", "1")];
         self.process = Some(self.cluster.spawn(&self.name, program, args, &env)?);

@@ -74,7 +74,7 @@ fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
                 false => (Some(turn.read().unwrap_or_else(PoisonError::into_inner)), None),
                 true => (None, Some(turn.write().unwrap_or_else(PoisonError::into_inner))),
             };
-            (case.run)(&cluster).map_err(|error| format!("{error:#}").into())
+            cluster.run(case.run).map_err(|error| format!("{error:#}").into())
         })
     };
     MODULES.iter().copied().flatten().map(trial).collect()
