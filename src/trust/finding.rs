@@ -37,6 +37,26 @@ pub struct Finding {
     pub message: String,
 }
 
+/// The API server shows warnings up to this many characters in good order.
+const WARNING_MAX: usize = 120;
+
+impl Finding {
+    /// The finding as an admission warning: rule id and message, cut between words to 120 characters.
+    pub fn warning(&self) -> String {
+        let text = format!("{}: {}", self.rule, self.message);
+        if text.chars().count() <= WARNING_MAX {
+            return text;
+        }
+        // One character less, for the ellipsis; a word that fills the line is cut in two.
+        let room = text.char_indices().nth(WARNING_MAX - 1).map_or(text.len(), |(at, _)| at);
+        let after_id = self.rule.len() + 1;
+        // A blank right behind the room ends a word that just fits.
+        let fits = if text[room..].starts_with(' ') { Some(room) } else { text[..room].rfind(' ') };
+        let cut = fits.filter(|at| *at > after_id).unwrap_or(room);
+        format!("{}…", text[..cut].trim_end_matches([' ', ',', ';', ':', '.']))
+    }
+}
+
 impl Verdict {
     /// The verdict that findings add up to.
     pub fn of<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Self {
@@ -44,5 +64,31 @@ impl Verdict {
             Severity::Warn => Self::Warn,
             Severity::Deny => Self::Deny,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warning(message: &str) -> String {
+        let (rule, severity, field) = ("empty", Severity::Warn, String::new());
+        Finding { rule, severity, field, message: message.to_owned() }.warning()
+    }
+
+    #[test]
+    fn accepts_short_messages_as_they_are() {
+        assert_eq!(warning("ca.crt: none"), "empty: ca.crt: none");
+        let full = "x".repeat(WARNING_MAX - "empty: ".len());
+        assert_eq!(warning(&full), format!("empty: {full}"));
+    }
+
+    #[test]
+    fn rejects_more_than_fits() {
+        for message in ["word ".repeat(40), "x".repeat(500), "ä".repeat(500), "äöü ".repeat(60), "x".repeat(114)] {
+            let warning = warning(&message);
+            assert!(warning.chars().count() <= WARNING_MAX && warning.ends_with('…'), "{warning}");
+        }
+        assert!(warning(&"word ".repeat(40)).ends_with(" word…"));
     }
 }

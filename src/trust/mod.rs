@@ -1,12 +1,38 @@
 //! What a Secret holds, as a proxy would load it, and whether that is sound. Pure: bytes and `now` in, findings out.
+//!
+//! ```text
+//!  Secret ─► credential (which keys are in force) ─► pem ─► bundle (certificates) ─► Subject ─► rules ─► findings
+//! ```
 
+pub mod bundle;
+pub mod certificate;
+pub mod credential;
+mod der;
 mod finding;
+mod fingerprint;
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub mod lookalike;
+mod name;
+pub mod pem;
+pub mod private_key;
+pub mod rules;
 mod secret;
+mod subject;
 
+pub use certificate::{AltName, Certificate, CertificateError};
 pub use finding::{Finding, Severity, Verdict};
+pub use fingerprint::{anchors, certificates_under, content_hash};
+pub use rules::{Observation, RULES, Rule};
 pub use secret::{Secret, SecretError};
+pub use subject::{Pair, Subject, Text};
 
 use jiff::Timestamp;
+
+use rules::Judged;
+
+/// Findings of one rule on one field that are told one by one; of the rest only the number is.
+const TOLD: usize = 5;
 
 /// What the Secret is relied on for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,11 +42,121 @@ pub struct Duty {
 }
 
 /// Judges a Secret at an instant.
-pub fn judge(_secret: &Secret, _duty: Duty, _now: Timestamp) -> Vec<Finding> {
-    Vec::new()
+pub fn judge(secret: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
+    tell(rules::run(&Subject::new(secret, duty, now)))
 }
 
 /// Judges the change of a Secret: a finding that `old` already had only warns, since refusing the write would not mend it.
-pub fn judge_update(_old: &Secret, new: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
-    judge(new, duty, now)
+///
+/// Both are judged at the same `now`: what time alone made bad does not block a write, nor does what stands on other
+/// lines than before. A finding that weighed less in `old` keeps its new weight.
+pub fn judge_update(old: &Secret, new: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
+    let mut judged = rules::run(&Subject::new(new, duty, now));
+    if old.data == new.data {
+        judged.iter_mut().for_each(|j| j.finding.severity = Severity::Warn);
+    } else if judged.iter().any(|j| j.finding.severity == Severity::Deny) {
+        let before = rules::run(&Subject::new(old, duty, now));
+        Judged::lower(&mut judged, &before);
+    }
+    tell(judged)
+}
+
+/// The findings to tell: the first few of each rule, field and severity, and how many more there are.
+fn tell(judged: Vec<Judged>) -> Vec<Finding> {
+    let mut told: Vec<(Finding, usize, usize)> = Vec::new();
+    for Judged { finding, .. } in judged {
+        let alike = |f: &Finding| f.rule == finding.rule && f.field == finding.field && f.severity == finding.severity;
+        // Findings of a rule come together, and at most a few per kind are kept: a short look back is enough.
+        match told.iter_mut().rev().find(|(f, ..)| alike(f)) {
+            Some((_, count, more)) if *count == TOLD => *more += 1,
+            Some((_, count, _)) => {
+                let count = *count + 1;
+                told.push((finding, count, 0));
+            }
+            None => told.push((finding, 1, 0)),
+        }
+    }
+    let more = |(mut finding, _, more): (Finding, usize, usize)| {
+        if more > 0 {
+            finding.message.push_str(&format!("; and {more} more like this"));
+        }
+        finding
+    };
+    told.into_iter().map(more).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::fixtures::{ca, ca_between, now, secret};
+    use super::*;
+
+    fn update(old: &str, new: &str) -> Verdict {
+        Verdict::of(&judge_update(&secret(&[("ca.crt", old)]), &secret(&[("ca.crt", new)]), Duty::default(), now()))
+    }
+
+    #[test]
+    fn accepts_an_update_that_changes_no_data() {
+        assert_eq!(update("broken", "broken"), Verdict::Warn);
+        let required = Duty { ca_required: true };
+        assert_eq!(Verdict::of(&judge_update(&secret(&[]), &secret(&[]), required, now())), Verdict::Warn);
+    }
+
+    #[test]
+    fn accepts_what_time_made_bad_and_what_gets_better() {
+        let (old, new) = (ca_between("old", 2020, 2025).pem(), ca("new").pem());
+        assert_eq!(update(&old, &format!("# a comment\n{old}")), Verdict::Warn);
+        assert_eq!(update(&old, &format!("{new}{old}")), Verdict::Warn);
+        assert_eq!(update("broken", &new), Verdict::Allow);
+    }
+
+    #[test]
+    fn rejects_what_gets_worse_or_bad_in_another_way() {
+        let (one, two) = (ca_between("one", 2020, 2025).pem(), ca_between("two", 2020, 2025).pem());
+        assert_eq!(update(&one, &format!("{one}{two}")), Verdict::Deny);
+        assert_eq!(update("broken", "broken otherwise"), Verdict::Deny);
+        assert_eq!(update(&one, ""), Verdict::Deny);
+    }
+
+    #[test]
+    fn accepts_many_findings_in_few_words() {
+        let text: String = (0..8).map(|n| ca_between(&format!("ca {n}"), 2020, 2025).pem()).collect();
+        let found = judge(&secret(&[("ca.crt", &text)]), Duty::default(), now());
+        assert_eq!(found.len(), TOLD);
+        assert!(found[TOLD - 1].message.ends_with("; and 3 more like this"), "{}", found[TOLD - 1].message);
+        assert!(!found[0].message.contains("more like this"));
+    }
+
+    /// A mebibyte of each: the largest Secret there is. The bound is generous for debug builds; release takes a tenth.
+    #[test]
+    fn accepts_hostile_bundles_within_time() {
+        let fill = |unit: &str| unit.repeat((1 << 20) / unit.len());
+        let authority = ca_between("one", 2020, 2025);
+        for (name, text) in [
+            ("BEGIN lines", fill("-----BEGIN CERTIFICATE-----\n")),
+            ("indented BEGIN lines", fill(" -----BEGIN CERTIFICATE-----\n")),
+            ("glued BEGIN", fill("-----BEGIN CERTIFICATE-----")),
+            ("tiny blocks", fill("-----BEGIN A-----\nAAAA\n-----END A-----\n")),
+            ("key blocks", fill("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")),
+            ("certificates", fill(&authority.pem())),
+            ("certificates with the wrong label", fill(&authority.pem().replace("CERTIFICATE", "CERT"))),
+            ("one line", fill("A")),
+            ("empty lines", fill("\n")),
+            ("dashes", fill("-END -BEGIN ")),
+            ("no ASCII", fill("–BEGIN\u{a0}\n")),
+            ("base64", fill(&format!("MII{}\n", "A".repeat(61)))),
+        ] {
+            for key in ["ca.crt", "tls.crt"] {
+                let secret = secret(&[(key, text.as_str()), ("tls.key", text.as_str())]);
+                let start = Instant::now();
+                let found = judge_update(&fixtures::secret(&[]), &secret, Duty::default(), now());
+                let took = start.elapsed();
+                println!("{name} under {key}: {took:?}, {} findings", found.len());
+                let most = if cfg!(debug_assertions) { 5_000 } else { 100 };
+                assert!(took < Duration::from_millis(most), "{name}: {took:?}");
+                assert_eq!(Verdict::of(&found), Verdict::Deny, "{name}");
+            }
+        }
+    }
 }

@@ -1,0 +1,132 @@
+//! The certificates of a PEM text, as Envoy loads them: a CA bundle, or a serving chain.
+
+use super::certificate::{Certificate, CertificateError};
+use super::lookalike::Lookalike;
+use super::pem::{self, Block, Fault, Rejection};
+use super::{der, private_key};
+
+/// Reading stops here. A trust store of the web's public CAs has about 150, and Envoy fails every handshake from about
+/// 2,000 CAs on (64 KiB of subjects, measured).
+pub const MAX_CERTIFICATES: usize = 5_000;
+
+/// What a PEM text holds.
+#[derive(Clone, Debug, Default)]
+pub struct Bundle {
+    /// The certificates, in their order.
+    pub entries: Vec<Entry>,
+    /// Why the proxy takes nothing from the text. `entries` then stops before the fault.
+    pub rejected: Option<Rejection>,
+    /// Text that looks like a block and is skipped.
+    pub lookalikes: Vec<Lookalike>,
+    /// Blocks that are skipped for their label.
+    pub skipped: Vec<SkippedBlock>,
+    /// Whether there are more than [`MAX_CERTIFICATES`].
+    pub is_too_long: bool,
+}
+
+/// A certificate and its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The line of its BEGIN, counted from 1.
+    pub line: usize,
+    /// The certificate.
+    pub certificate: Certificate,
+}
+
+/// A block that the proxy skips.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkippedBlock {
+    /// The line of its BEGIN.
+    pub line: usize,
+    /// Its label, fit to print.
+    pub label: String,
+    /// Whether it holds a certificate after all, or claims so.
+    pub is_certificate: bool,
+}
+
+/// Reads a CA bundle (Envoy: `PEM_X509_INFO_read_bio` over the whole text).
+pub fn read(pem: &[u8]) -> Bundle {
+    read_with(pem, |_, label| match label {
+        "CERTIFICATE" | "X509 CERTIFICATE" => Role::Certificate { aux: false },
+        "TRUSTED CERTIFICATE" => Role::Certificate { aux: true },
+        "X509 CRL" => Role::Crl,
+        _ => Role::Other,
+    })
+}
+
+/// Reads a serving chain (Envoy: `PEM_read_bio_X509_AUX` for the leaf, `PEM_read_bio_X509` for the rest).
+pub fn read_chain(pem: &[u8]) -> Bundle {
+    read_with(pem, |count, label| match label {
+        // OpenSSL's trust settings may follow the leaf, whatever its label.
+        "CERTIFICATE" | "X509 CERTIFICATE" => Role::Certificate { aux: count == 0 },
+        "TRUSTED CERTIFICATE" if count == 0 => Role::Certificate { aux: true },
+        _ => Role::Other,
+    })
+}
+
+/// What a block is to its reader.
+enum Role {
+    Certificate { aux: bool },
+    Crl,
+    Other,
+}
+
+fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
+    let reading = pem::read(pem);
+    let mut bundle = Bundle { rejected: reading.rejected, lookalikes: reading.skipped, ..Bundle::default() };
+    for block in &reading.blocks {
+        let fault = match role(bundle.entries.len(), &block.label) {
+            Role::Certificate { .. } if bundle.entries.len() == MAX_CERTIFICATES => {
+                bundle.is_too_long = true;
+                break;
+            }
+            Role::Certificate { aux } => certificate(block, aux).map(|certificate| {
+                bundle.entries.push(Entry { line: block.line, certificate });
+            }),
+            Role::Crl => crl(block),
+            Role::Other => {
+                bundle.skipped.extend(skipped(block));
+                Ok(())
+            }
+        };
+        if let Err(what) = fault {
+            // It stands before the fault in the PEM text that ended the reading, if any.
+            let label = pem::printable_label(&block.label);
+            let fault = Fault::Content(what);
+            bundle.rejected = Some(Rejection { begin: block.line, line: block.line, label, fault });
+            break;
+        }
+    }
+    bundle
+}
+
+fn certificate(block: &Block, aux: bool) -> Result<Certificate, String> {
+    if block.has_headers {
+        // `PEM_get_EVP_CIPHER_INFO` takes them for encryption, and there is no password.
+        return Err("text stands between BEGIN and a blank line; remove both".to_owned());
+    }
+    let certificate = Certificate::parse(&block.content).map_err(|error| error.to_string())?;
+    let trailing = &block.content[certificate.der.len()..];
+    if aux && !trailing.is_empty() && !der::is_aux(trailing) {
+        return Err("bytes follow the certificate in its block".to_owned());
+    }
+    Ok(certificate)
+}
+
+fn crl(block: &Block) -> Result<(), String> {
+    if block.has_headers {
+        return Err("text stands between BEGIN and a blank line; remove both".to_owned());
+    }
+    x509_parser::parse_x509_crl(&block.content).map(|_| ()).map_err(|_| "not a revocation list".to_owned())
+}
+
+fn skipped(block: &Block) -> Option<SkippedBlock> {
+    if private_key::is_label(&block.label) {
+        return None;
+    }
+    let claims = block.label.to_ascii_uppercase();
+    let claims = claims.contains("CERTIFICATE") && !claims.contains("REQUEST") || claims.contains("PKCS7");
+    // Only a short look at the rest: what parses as a certificate was meant as one.
+    let is_certificate = claims || !matches!(Certificate::parse(&block.content), Err(CertificateError::Shape(_)));
+    Some(SkippedBlock { line: block.line, label: pem::printable_label(&block.label), is_certificate })
+}

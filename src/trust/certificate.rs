@@ -1,0 +1,229 @@
+//! What a certificate says, read once.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::{FromDer, X509Version};
+
+use super::der;
+use super::name;
+
+/// The facts of a certificate that verdicts are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Certificate {
+    /// The certificate, without anything that followed it.
+    pub der: Vec<u8>,
+    /// SHA-256 over `der`, lower-case hex.
+    pub fingerprint: String,
+    /// Subject (RFC 4514).
+    pub subject: String,
+    /// Issuer (RFC 4514).
+    pub issuer: String,
+    /// Subject, DER.
+    pub subject_der: Vec<u8>,
+    /// Issuer, DER.
+    pub issuer_der: Vec<u8>,
+    /// Start of validity.
+    pub not_before: Timestamp,
+    /// End of validity, itself included.
+    pub not_after: Timestamp,
+    /// basicConstraints say so; or a self-issued certificate of version 1, which has no extensions.
+    pub is_ca: bool,
+    /// Key usage allows to sign certificates, or does not limit.
+    pub may_sign: bool,
+    /// SubjectPublicKeyInfo, DER.
+    pub public_key: Vec<u8>,
+    /// Subject key identifier.
+    pub subject_key_id: Option<Vec<u8>>,
+    /// Key identifier of the authority key identifier.
+    pub authority_key_id: Option<Vec<u8>>,
+    /// Subject alternative names that hosts are checked against.
+    pub names: Vec<AltName>,
+}
+
+/// A subject alternative name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AltName {
+    /// A host name, wildcards as written.
+    Dns(String),
+    /// A URI, such as a SPIFFE id.
+    Uri(String),
+    /// An address.
+    Ip(IpAddr),
+    /// A mail address.
+    Email(String),
+}
+
+/// Why bytes are no certificate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// Not DER, or not a certificate's DER, to BoringSSL.
+    #[error("not a certificate: {0}")]
+    Shape(&'static str),
+    /// A field is outside what the parser can read, such as a date that is none.
+    #[error("not a certificate: a date or another field cannot be read")]
+    Field,
+}
+
+impl Certificate {
+    /// Reads a certificate as `d2i_X509` does: what follows it is ignored.
+    ///
+    /// # Errors
+    /// When BoringSSL would refuse it, or a field cannot be read.
+    pub fn parse(der: &[u8]) -> Result<Self, CertificateError> {
+        let der = der::certificate(der).map_err(CertificateError::Shape)?;
+        let (_, x509) = X509Certificate::from_der(der).map_err(|_| CertificateError::Field)?;
+        let self_issued = x509.subject().as_raw() == x509.issuer().as_raw();
+        let mut certificate = Self {
+            der: der.to_vec(),
+            fingerprint: hex(&Sha256::digest(der)),
+            subject: name::rfc4514(x509.subject()),
+            issuer: name::rfc4514(x509.issuer()),
+            subject_der: x509.subject().as_raw().to_vec(),
+            issuer_der: x509.issuer().as_raw().to_vec(),
+            not_before: timestamp(x509.validity().not_before.timestamp()),
+            not_after: timestamp(x509.validity().not_after.timestamp()),
+            is_ca: x509.version() == X509Version::V1 && self_issued,
+            may_sign: true,
+            public_key: x509.public_key().raw.to_vec(),
+            subject_key_id: None,
+            authority_key_id: None,
+            names: Vec::new(),
+        };
+        for extension in x509.extensions() {
+            certificate.take(extension.parsed_extension());
+        }
+        Ok(certificate)
+    }
+
+    /// Whether its validity is over. The last second still counts (RFC 5280 section 4.1.2.5).
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        now.as_second() > self.not_after.as_second()
+    }
+
+    /// Whether its validity has yet to begin.
+    pub fn is_not_yet_valid(&self, now: Timestamp) -> bool {
+        now.as_second() < self.not_before.as_second()
+    }
+
+    /// Whether `now` is in its validity.
+    pub fn is_valid_at(&self, now: Timestamp) -> bool {
+        !self.is_expired(now) && !self.is_not_yet_valid(now)
+    }
+
+    fn take(&mut self, extension: &ParsedExtension<'_>) {
+        match extension {
+            ParsedExtension::BasicConstraints(constraints) => self.is_ca = constraints.ca,
+            ParsedExtension::KeyUsage(usage) => self.may_sign = usage.key_cert_sign(),
+            ParsedExtension::SubjectKeyIdentifier(id) => self.subject_key_id = Some(id.0.to_vec()),
+            ParsedExtension::AuthorityKeyIdentifier(id) => {
+                self.authority_key_id = id.key_identifier.as_ref().map(|id| id.0.to_vec());
+            }
+            ParsedExtension::SubjectAlternativeName(names) => {
+                self.names = names.general_names.iter().filter_map(alt_name).collect();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn alt_name(name: &GeneralName<'_>) -> Option<AltName> {
+    match name {
+        GeneralName::DNSName(name) => Some(AltName::Dns((*name).to_owned())),
+        GeneralName::URI(uri) => Some(AltName::Uri((*uri).to_owned())),
+        GeneralName::RFC822Name(address) => Some(AltName::Email((*address).to_owned())),
+        GeneralName::IPAddress(bytes) => <[u8; 4]>::try_from(*bytes)
+            .map(|b| IpAddr::V4(Ipv4Addr::from(b)))
+            .or_else(|_| <[u8; 16]>::try_from(*bytes).map(|b| IpAddr::V6(Ipv6Addr::from(b))))
+            .ok()
+            .map(AltName::Ip),
+        _ => None,
+    }
+}
+
+/// RFC 5280 section 4.1.2.5 says "99991231235959Z" for "never"; jiff's last instant is a day earlier.
+fn timestamp(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap_or(if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX })
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::trust::fixtures::{ca, ca_with};
+
+    fn parse(pem: &str) -> Certificate {
+        Certificate::parse(&crate::trust::pem::read(pem.as_bytes()).blocks[0].content).expect("a certificate")
+    }
+
+    #[test]
+    fn accepts_a_ca_and_its_leaf() {
+        let authority = ca("one");
+        let root = parse(&authority.pem());
+        assert_eq!((root.subject.as_str(), root.issuer.as_str()), ("CN=one", "CN=one"));
+        assert!(root.is_ca && root.may_sign);
+        assert_eq!(root.fingerprint, hex(&Sha256::digest(authority.der())));
+        assert_eq!(
+            (root.not_before.to_string().as_str(), root.not_after.to_string().as_str()),
+            ("2026-01-01T00:00:00Z", "2040-01-01T00:00:00Z")
+        );
+
+        let leaf = parse(&authority.leaf("a.example").pem());
+        assert!(!leaf.is_ca);
+        assert_eq!(leaf.issuer_der, root.subject_der);
+        assert_eq!(leaf.names, [AltName::Dns("a.example".to_owned())]);
+        assert_eq!(leaf.authority_key_id, leaf.authority_key_id.as_ref().and(root.subject_key_id));
+    }
+
+    #[test]
+    fn accepts_what_follows_and_forgets_it() {
+        let one = ca("one");
+        let mut der = one.der().to_vec();
+        der.extend_from_slice(b"more");
+        assert_eq!(Certificate::parse(&der).expect("a certificate").der, one.der());
+    }
+
+    #[test]
+    fn accepts_the_end_of_time() {
+        let never = ca_with("one", |params| params.not_after = rcgen::date_time_ymd(9999, 12, 31));
+        assert_eq!(parse(&never.pem()).not_after, Timestamp::MAX);
+    }
+
+    #[test]
+    fn rejects_cut_and_changed_bytes_without_panic() {
+        let der = ca("one").der().to_vec();
+        for end in 0..der.len() {
+            assert!(Certificate::parse(&der[..end]).is_err(), "cut at {end}");
+        }
+        for at in 0..der.len() {
+            for value in [0, 0x7f, 0x80, 0xff, der[at] ^ 1, der[at] ^ 0x20] {
+                let mut changed = der.clone();
+                changed[at] = value;
+                let _ = Certificate::parse(&changed);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn accepts_arbitrary_bytes_without_panic(der in proptest::collection::vec(any::<u8>(), 0..500)) {
+            let _ = Certificate::parse(&der);
+        }
+    }
+}

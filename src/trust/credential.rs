@@ -1,0 +1,110 @@
+//! Which keys of a Secret are in force.
+//!
+//! istiod (`pilot/pkg/credentials/kube/secrets.go`): a `cert` and `key` that are both non-empty win over `tls.crt` and
+//! `tls.key`; a non-empty `cacert` wins over `ca.crt`. A rotation that changes only the losing key does nothing.
+
+use super::Secret;
+
+/// CA keys, the winning one first.
+pub const CA_KEYS: [&str; 2] = ["cacert", "ca.crt"];
+/// Certificate and private key of serving pairs, the winning pair first.
+pub const PAIR_KEYS: [(&str, &str); 2] = [("cert", "key"), ("tls.crt", "tls.key")];
+
+/// The CA bundle in force.
+#[derive(Clone, Copy)]
+pub struct CaBundle<'a> {
+    /// The key under `data`.
+    pub key: &'static str,
+    /// PEM text. Empty when every CA key is.
+    pub pem: &'a [u8],
+}
+
+/// The serving pair in force. Has no `Debug`: it holds the private key.
+#[derive(Clone, Copy)]
+pub struct ServingPair<'a> {
+    /// The key under `data` of the certificate chain.
+    pub chain_key: &'static str,
+    /// PEM text of the chain, leaf first.
+    pub chain: &'a [u8],
+    /// The key under `data` of the private key.
+    pub private_key_key: &'static str,
+    /// PEM text of the private key.
+    pub private_key: &'a [u8],
+}
+
+/// Half a serving pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalfPair {
+    /// The key that has content.
+    pub present: &'static str,
+    /// The key that has none.
+    pub missing: &'static str,
+}
+
+/// The CA bundle that istiod takes; `None` when there is no CA key at all.
+pub fn ca_bundle(secret: &Secret) -> Option<CaBundle<'_>> {
+    let bundles = || CA_KEYS.into_iter().filter_map(|key| Some(CaBundle { key, pem: secret.data.get(key)? }));
+    bundles().find(|bundle| !bundle.pem.is_empty()).or_else(|| bundles().next())
+}
+
+/// The serving pair that istiod takes; `None` when no pair is complete.
+pub fn serving_pair(secret: &Secret) -> Option<ServingPair<'_>> {
+    PAIR_KEYS.into_iter().find_map(|(chain_key, private_key_key)| {
+        let chain = content(secret, chain_key)?;
+        let private_key = content(secret, private_key_key)?;
+        Some(ServingPair { chain_key, chain, private_key_key, private_key })
+    })
+}
+
+/// Pairs of which one half has no content.
+pub fn half_pairs(secret: &Secret) -> impl Iterator<Item = HalfPair> {
+    PAIR_KEYS.into_iter().filter_map(|(chain, key)| match (content(secret, chain), content(secret, key)) {
+        (Some(_), None) => Some(HalfPair { present: chain, missing: key }),
+        (None, Some(_)) => Some(HalfPair { present: key, missing: chain }),
+        _ => None,
+    })
+}
+
+fn content<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
+    secret.data.get(key).map(|bytes| bytes.as_slice()).filter(|bytes| !bytes.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trust::fixtures::secret;
+
+    #[test]
+    fn accepts_the_generic_keys_before_the_tls_keys() {
+        let secret = secret(&[
+            ("cert", "a"),
+            ("key", "b"),
+            ("tls.crt", "c"),
+            ("tls.key", "d"),
+            ("cacert", "e"),
+            ("ca.crt", "f"),
+        ]);
+        let pair = serving_pair(&secret).expect("a pair");
+        assert_eq!(
+            (pair.chain_key, pair.chain, pair.private_key_key, pair.private_key),
+            ("cert", &b"a"[..], "key", &b"b"[..])
+        );
+        assert_eq!(ca_bundle(&secret).map(|b| (b.key, b.pem)), Some(("cacert", &b"e"[..])));
+    }
+
+    #[test]
+    fn accepts_the_next_keys_when_the_first_are_empty() {
+        let secret =
+            secret(&[("cert", "a"), ("key", ""), ("tls.crt", "c"), ("tls.key", "d"), ("cacert", ""), ("ca.crt", "f")]);
+        assert_eq!(serving_pair(&secret).map(|p| p.chain_key), Some("tls.crt"));
+        assert_eq!(ca_bundle(&secret).map(|b| b.key), Some("ca.crt"));
+        assert_eq!(half_pairs(&secret).collect::<Vec<_>>(), [HalfPair { present: "cert", missing: "key" }]);
+    }
+
+    #[test]
+    fn rejects_what_is_not_there() {
+        assert!(ca_bundle(&secret(&[("root.pem", "x")])).is_none());
+        assert!(serving_pair(&secret(&[("tls.crt", "x")])).is_none());
+        assert_eq!(ca_bundle(&secret(&[("cacert", ""), ("ca.crt", "")])).map(|b| b.key), Some("cacert"));
+    }
+}

@@ -1,0 +1,88 @@
+//! What identifies trust content: certificates, however they are written down.
+
+use std::collections::BTreeSet;
+
+use sha2::{Digest, Sha256};
+
+use super::bundle::{self, Bundle};
+use super::certificate::hex;
+use super::{Certificate, Secret, credential};
+
+/// SHA-256 over the sorted, distinct fingerprints of certificates, lower-case hex.
+///
+/// Independent of order, duplicates and PEM layout: what a pod loads does not change with them.
+pub fn content_hash<'a>(certificates: impl IntoIterator<Item = &'a Certificate>) -> String {
+    let distinct: BTreeSet<&str> = certificates.into_iter().map(|c| c.fingerprint.as_str()).collect();
+    let mut hash = Sha256::new();
+    for fingerprint in distinct {
+        // Fingerprints all have one length, so that no separator is needed.
+        hash.update(fingerprint.as_bytes());
+    }
+    hex(&hash.finalize())
+}
+
+/// The certificates under a key of a Secret, in their order; up to the first fault when there is one.
+pub fn certificates_under(secret: &Secret, key: &str) -> Vec<Certificate> {
+    secret.data.get(key).map(|pem| certificates(bundle::read(pem))).unwrap_or_default()
+}
+
+/// The trust anchors that gateways take from a Secret.
+pub fn anchors(secret: &Secret) -> Vec<Certificate> {
+    credential::ca_bundle(secret).map(|ca| certificates(bundle::read(ca.pem))).unwrap_or_default()
+}
+
+fn certificates(bundle: Bundle) -> Vec<Certificate> {
+    bundle.entries.into_iter().map(|entry| entry.certificate).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::trust::fixtures::{ca, secret};
+
+    static PEMS: LazyLock<Vec<String>> = LazyLock::new(|| (0..4).map(|n| ca(&format!("ca {n}")).pem()).collect());
+
+    fn hash(text: &str) -> String {
+        content_hash(&certificates_under(&secret(&[("ca.crt", text)]), "ca.crt"))
+    }
+
+    #[test]
+    fn accepts_no_certificates() {
+        assert_eq!(hash(""), content_hash([]));
+        assert_eq!(hash("").len(), 64);
+        assert!(certificates_under(&secret(&[]), "ca.crt").is_empty());
+    }
+
+    #[test]
+    fn rejects_other_content() {
+        assert_ne!(hash(&PEMS[0]), hash(&PEMS[1]));
+        assert_ne!(hash(&PEMS[0]), hash(&PEMS.concat()));
+    }
+
+    #[test]
+    fn accepts_the_anchors_in_force() {
+        let secret = secret(&[("cacert", PEMS[0].as_str()), ("ca.crt", PEMS[1].as_str())]);
+        assert_eq!(anchors(&secret).iter().map(|c| c.subject.as_str()).collect::<Vec<_>>(), ["CN=ca 0"]);
+    }
+
+    proptest! {
+        #[test]
+        fn accepts_any_layout_of_the_same_certificates(
+            order in Just(vec![0, 1, 2, 3]).prop_shuffle(),
+            twice in proptest::collection::vec(0..4_usize, 0..3),
+            comments in proptest::collection::vec("[a-zäöü #:=-]{0,20}", 7),
+            crlf: bool,
+        ) {
+            let mut text = String::new();
+            for (n, at) in order.into_iter().chain(twice).enumerate() {
+                text.push_str(&format!("# {}\n{}", comments[n], PEMS[at]));
+            }
+            let text = if crlf { text.replace('\n', "\r\n") } else { text };
+            prop_assert_eq!(hash(&text), hash(&PEMS.concat()));
+        }
+    }
+}

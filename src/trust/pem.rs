@@ -1,0 +1,441 @@
+//! PEM as the proxy's TLS library reads it.
+//!
+//! Follows BoringSSL's `PEM_read_bio` (crypto/pem/pem_lib.cc) line for line, since other readers accept inputs that it
+//! drops or rejects, and the other way round. It reads "lines" of at most 253 bytes (`BIO_gets` into 254), trims what
+//! is `<= ' '` at their end, skips everything up to a line that begins with `-----BEGIN ` and ends with `-----`, and
+//! from there on forgives nothing: the block must be closed by its own END line, and be base64, and not be empty.
+//!
+//! One platform difference is real: the trimming compares `char`, which is signed on x86-64 and unsigned on arm64. A
+//! byte from 0x80 up (the second half of a no-break space) at a line's end is thus trimmed by the one and seen by the
+//! other. [`read`] reads as both, and returns the worse of the two.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+use super::lookalike::{self, Lookalike};
+
+/// `BIO_gets` with a buffer of 254 bytes returns at most this many.
+const LINE_MAX: usize = 253;
+
+/// A PEM block. Has no derived `Debug`, and wipes its content when dropped: it may be a private key.
+#[derive(Clone)]
+pub struct Block {
+    /// The label: `CERTIFICATE`.
+    pub label: String,
+    /// Whether text stands between BEGIN and a blank line (RFC 1421 headers).
+    pub has_headers: bool,
+    /// Whether these headers declare the content as encrypted.
+    pub is_encrypted: bool,
+    /// The decoded content.
+    pub content: Zeroizing<Vec<u8>>,
+    /// The line of its BEGIN, counted from 1.
+    pub line: usize,
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({:?}, line {}, {} bytes)", self.label, self.line, self.content.len())
+    }
+}
+
+/// All that a text holds.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The blocks, up to a rejected one.
+    pub blocks: Vec<Block>,
+    /// Why the reader gave up. A proxy then takes nothing from the whole text.
+    pub rejected: Option<Rejection>,
+    /// Text that people would take for a block, and that is skipped.
+    pub skipped: Vec<Lookalike>,
+}
+
+/// Where and why a reader gives up. Holds none of the text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{label} begun on line {begin}: {fault}")]
+pub struct Rejection {
+    /// The line of the block's BEGIN.
+    pub begin: usize,
+    /// The line of the fault.
+    pub line: usize,
+    /// The block's label, as far as it is fit to print.
+    pub label: String,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+/// What is wrong with a block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The text is over before the block is.
+    #[error("no END line follows")]
+    Unclosed,
+    /// The next block begins on the END line.
+    #[error("on line {line} the next BEGIN is glued to END; put a line break between them")]
+    Glued {
+        /// The END line.
+        line: usize,
+    },
+    /// The END line carries another label, or more than a label.
+    #[error("line {line} is not its END line; repeat the BEGIN label, and put nothing else on that line")]
+    OtherEnd {
+        /// The END line.
+        line: usize,
+    },
+    /// The content is not base64.
+    #[error("line {line} is not base64")]
+    Base64 {
+        /// The line with the first wrong character.
+        line: usize,
+    },
+    /// The content stops in the middle of a group of four characters.
+    #[error("its base64 is cut short")]
+    Base64Length,
+    /// There is no content.
+    #[error("it is empty")]
+    NoData,
+    /// The content is no DER of what the label says.
+    #[error("{0}")]
+    Content(String),
+}
+
+/// How the end of a line is trimmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Char {
+    /// x86-64: bytes from 0x80 up are negative, and trimmed.
+    Signed,
+    /// arm64.
+    Unsigned,
+}
+
+/// Reads a text to its end, or to the first fault.
+pub fn read(text: &[u8]) -> Reading {
+    let signed = read_as(text, Char::Signed);
+    if signed.rejected.is_some() || text.is_ascii() {
+        return signed;
+    }
+    // Never more than the signed reading: a line that only the latter takes for a BEGIN costs the unsigned one a block.
+    read_as(text, Char::Unsigned)
+}
+
+fn read_as(text: &[u8], char: Char) -> Reading {
+    let mut blocks = Blocks::new(text, char);
+    let mut reading = Reading::default();
+    for block in blocks.by_ref() {
+        match block {
+            Ok(block) => reading.blocks.push(block),
+            Err(rejection) => reading.rejected = Some(rejection),
+        }
+    }
+    reading.skipped = blocks.skipped;
+    reading
+}
+
+/// An iterator over blocks; it ends after the first rejection.
+pub(crate) struct Blocks<'a> {
+    lines: Lines<'a>,
+    /// What was skipped so far.
+    pub(crate) skipped: Vec<Lookalike>,
+    ended: bool,
+}
+
+impl<'a> Blocks<'a> {
+    pub(crate) fn new(text: &'a [u8], char: Char) -> Self {
+        Self { lines: Lines { text, at: 0, number: 1, char }, skipped: Vec::new(), ended: false }
+    }
+
+    /// Skips to the next BEGIN line and returns its label and line.
+    fn begin(&mut self) -> Option<(&'a [u8], usize)> {
+        let (from, first_line) = (self.lines.at, self.lines.number);
+        let found = loop {
+            let start = self.lines.at;
+            let Some(line) = self.lines.next() else { break None };
+            if let Some(label) = begin_label(line.text) {
+                break Some((label, line.number, start));
+            }
+        };
+        let end = found.map_or(self.lines.text.len(), |(_, _, start)| start);
+        lookalike::find(&self.lines.text[from..end], first_line, &mut self.skipped);
+        found.map(|(label, number, _)| (label, number))
+    }
+
+    fn block(&mut self, label: &[u8], begin: usize) -> Result<Block, Rejection> {
+        let name = String::from_utf8_lossy(label);
+        let reject = |line, fault| Rejection { begin, line, label: printable_label(&name), fault };
+        let first = self.lines.clone();
+        let mut end = self.until_end(true);
+        let (headers, body) = match end {
+            End::Blank => {
+                let body = self.lines.clone();
+                end = self.until_end(false);
+                (Some(first), body)
+            }
+            _ => (None, first),
+        };
+        let (end_text, end_line) = match end {
+            End::Line(text, number) => (text, number),
+            End::Blank | End::Eof => return Err(reject(begin, Fault::Unclosed)),
+        };
+        let closing = end_text.strip_prefix(b"-----END ".as_slice()).and_then(|t| t.strip_prefix(label));
+        if closing != Some(b"-----".as_slice()) {
+            let glued = end_text.windows(11).any(|w| w == b"-----BEGIN ");
+            let line = end_line;
+            return Err(reject(line, if glued { Fault::Glued { line } } else { Fault::OtherEnd { line } }));
+        }
+        let content = decode(body).map_err(|fault| match fault {
+            Fault::Base64 { line } => reject(line, fault),
+            _ => reject(end_line, fault),
+        })?;
+        // A header is a C string there: one that begins with NUL is none.
+        let header = headers.map(|mut lines| lines.next().map_or(&b""[..], |line| line.text)).unwrap_or_default();
+        Ok(Block {
+            label: name.into_owned(),
+            has_headers: !matches!(header.first(), None | Some(0)),
+            is_encrypted: header.starts_with(b"Proc-Type: 4,ENCRYPTED"),
+            content,
+            line: begin,
+        })
+    }
+
+    fn until_end(&mut self, stop_at_blank: bool) -> End<'a> {
+        loop {
+            match self.lines.next() {
+                None => return End::Eof,
+                Some(line) if stop_at_blank && line.text.is_empty() => return End::Blank,
+                Some(line) if line.text.starts_with(b"-----END ") => return End::Line(line.text, line.number),
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+impl Iterator for Blocks<'_> {
+    type Item = Result<Block, Rejection>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let Some((label, begin)) = self.begin() else {
+            self.ended = true;
+            return None;
+        };
+        let block = self.block(label, begin);
+        self.ended = block.is_err();
+        Some(block)
+    }
+}
+
+/// How a run of lines inside a block ends.
+enum End<'a> {
+    Blank,
+    Line(&'a [u8], usize),
+    Eof,
+}
+
+#[derive(Clone)]
+struct Lines<'a> {
+    text: &'a [u8],
+    at: usize,
+    number: usize,
+    char: Char,
+}
+
+struct Line<'a> {
+    /// Without what is trimmed.
+    text: &'a [u8],
+    number: usize,
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = Line<'a>;
+
+    fn next(&mut self) -> Option<Line<'a>> {
+        let rest = &self.text[self.at..];
+        let window = &rest[..rest.len().min(LINE_MAX)];
+        if window.is_empty() {
+            return None;
+        }
+        let newline = window.iter().position(|b| *b == b'\n');
+        let line = &window[..newline.map_or(window.len(), |n| n + 1)];
+        let number = self.number;
+        self.at += line.len();
+        self.number += usize::from(newline.is_some());
+        let blank = |b: &u8| *b <= b' ' || (self.char == Char::Signed && *b >= 0x80);
+        let end = line.iter().rposition(|b| !blank(b)).map_or(0, |last| last + 1);
+        Some(Line { text: &line[..end], number })
+    }
+}
+
+/// The label of a BEGIN line. One with NUL is none: C strings end there, before the closing dashes.
+fn begin_label(line: &[u8]) -> Option<&[u8]> {
+    let label = line.strip_prefix(b"-----BEGIN ")?.strip_suffix(b"-----")?;
+    (!label.contains(&0)).then_some(label)
+}
+
+/// Decodes up to the END line. Allocates once, so that no copy of a key stays behind in a reallocated buffer.
+fn decode(lines: Lines<'_>) -> Result<Zeroizing<Vec<u8>>, Fault> {
+    let body = || lines.clone().take_while(|line| !line.text.starts_with(b"-----END "));
+    let mut out = Zeroizing::new(Vec::with_capacity(body().map(|line| line.text.len()).sum::<usize>() / 4 * 3 + 3));
+    let (mut group, mut used, mut padding) = (0_u32, 0, 0);
+    for line in body() {
+        for byte in line.text {
+            let bits = match byte {
+                b' ' | b'\t' | b'\r' | b'\n' => continue,
+                _ if padding > 0 && used == 0 => return Err(Fault::Base64 { line: line.number }),
+                b'A'..=b'Z' => byte - b'A',
+                b'a'..=b'z' => byte - b'a' + 26,
+                b'0'..=b'9' => byte - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                b'=' if used >= 2 => 0,
+                _ => return Err(Fault::Base64 { line: line.number }),
+            };
+            if *byte == b'=' {
+                padding += 1;
+            } else if padding > 0 {
+                return Err(Fault::Base64 { line: line.number });
+            }
+            group = group << 6 | u32::from(bits);
+            used += 1;
+            if used == 4 {
+                // Unused low bits of the last group may be set: BoringSSL does not look at them.
+                out.extend_from_slice(&group.to_be_bytes()[1..4 - padding]);
+                (group, used) = (0, 0);
+            }
+        }
+    }
+    match (used, out.is_empty()) {
+        (0, false) => Ok(out),
+        (0, true) => Err(Fault::NoData),
+        _ => Err(Fault::Base64Length),
+    }
+}
+
+/// A label as messages show it: hostile ones could carry control characters, or key bytes.
+pub(crate) fn printable_label(label: &str) -> String {
+    let plain = label.len() <= 40 && label.bytes().all(|b| b.is_ascii_uppercase() || matches!(b, b' ' | b'0'..=b'9'));
+    if plain && !label.is_empty() { label.to_owned() } else { "a block with an unusual label".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::trust::fixtures::block;
+
+    fn labels(text: &str) -> Vec<(String, usize)> {
+        let reading = read(text.as_bytes());
+        assert_eq!(reading.rejected, None, "{text}");
+        reading.blocks.into_iter().map(|b| (b.label, b.line)).collect()
+    }
+
+    fn fault(text: &str) -> Fault {
+        read(text.as_bytes()).rejected.unwrap_or_else(|| panic!("not rejected: {text}")).fault
+    }
+
+    #[test]
+    fn accepts_blocks_wherever_lines_begin() {
+        let text = format!("prose\n{}\n\r\n{}", block("A", b"one"), block("B", b"two").replace('\n', " \t\r\n"));
+        assert_eq!(labels(&text), [("A".to_owned(), 2), ("B".to_owned(), 7)]);
+        let contents: Vec<_> = read(text.as_bytes()).blocks.iter().map(|b| b.content.to_vec()).collect();
+        assert_eq!(contents, [b"one", b"two"]);
+    }
+
+    #[test]
+    fn accepts_base64_however_it_is_broken_into_lines() {
+        let der: Vec<u8> = (0..=255).cycle().take(2_000).collect();
+        let body: String = block("A", &der).lines().filter(|line| !line.starts_with('-')).collect();
+        for width in [1, 3, 63, 65, 76, 252, 254, 5_000] {
+            let lines: Vec<&str> =
+                body.as_bytes().chunks(width).map(|line| std::str::from_utf8(line).expect("base64")).collect();
+            let text = format!("-----BEGIN A-----\n{}\n-----END A-----", lines.join("\n"));
+            assert_eq!(read(text.as_bytes()).blocks[0].content.as_slice(), der, "width {width}");
+        }
+    }
+
+    #[test]
+    fn accepts_a_blank_line_after_begin_and_headers() {
+        let text = block("A", b"one").replace("A-----\nb", "A-----\n\nb");
+        assert!(!read(text.as_bytes()).blocks[0].has_headers);
+        let text = block("A", b"one").replace("A-----\nb", "A-----\nProc-Type: 4,ENCRYPTED\n\nb");
+        let headed = &read(text.as_bytes()).blocks[0];
+        assert!(headed.has_headers && headed.is_encrypted);
+        assert_eq!(headed.content.as_slice(), b"one");
+    }
+
+    /// `BIO_gets` ends a line after 253 bytes: what follows stands at the start of a line.
+    #[test]
+    fn accepts_a_begin_at_byte_254_of_a_line() {
+        assert_eq!(labels(&format!("{}{}", "x".repeat(253), block("A", b"one"))), [("A".to_owned(), 1)]);
+        assert_eq!(labels(&format!("{}{}", "x".repeat(252), block("A", b"one"))), []);
+    }
+
+    /// The line feed then is a "line" of its own: a blank one, which makes headers of what stands before it.
+    #[test]
+    fn rejects_base64_in_lines_of_253_bytes() {
+        let body = "A".repeat(253 * 4);
+        let lines: String = (0..4).map(|n| body[n * 253..][..253].to_owned() + "\n").collect();
+        let block = &read(format!("-----BEGIN A-----\n{lines}-----END A-----\n").as_bytes()).blocks;
+        assert!(block.is_empty() || block[0].has_headers);
+    }
+
+    #[test]
+    fn rejects_broken_blocks_with_their_line() {
+        let one = block("A", b"one");
+        assert_eq!(fault("-----BEGIN A-----\nAAAA\n"), Fault::Unclosed);
+        assert_eq!(fault("-----BEGIN A-----"), Fault::Unclosed);
+        assert_eq!(fault(&one.replace("END A-----\n", "END A----------BEGIN A-----\n")), Fault::Glued { line: 3 });
+        assert_eq!(fault(&one.replace("END A", "END B")), Fault::OtherEnd { line: 3 });
+        assert_eq!(fault(&one.replace("END A-----", "END A----- x")), Fault::OtherEnd { line: 3 });
+        assert_eq!(fault(&one.replace("END A-----", "END A-----\u{a0}")), Fault::OtherEnd { line: 3 });
+        assert_eq!(fault(&one.replace("b25l", "b2-l")), Fault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b25l\0b25l")), Fault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b2==b25l")), Fault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b2=l")), Fault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b===")), Fault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b25")), Fault::Base64Length);
+        assert_eq!(fault(&one.replace("b25l\n", "")), Fault::NoData);
+        assert_eq!(fault(&one.replace("b25l", "-----BEGIN A-----\nb25l")), Fault::Base64 { line: 2 });
+    }
+
+    #[test]
+    fn rejects_to_tell_of_the_text() {
+        let text = "-----BEGIN MIIEsecret-----\nsecret\n-----END secret-----\n";
+        let told =
+            format!("{:?}", read(text.as_bytes())) + &read(text.as_bytes()).rejected.expect("rejected").to_string();
+        assert!(!told.contains("secret"), "{told}");
+        assert!(!format!("{:?}", read(block("PRIVATE KEY", b"secret").as_bytes())).contains("115"));
+    }
+
+    proptest! {
+        #[test]
+        fn accepts_arbitrary_bytes_without_panic(text in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+            read(&text);
+        }
+
+        #[test]
+        fn accepts_arbitrary_pieces_without_panic(pieces in proptest::collection::vec(prop_oneof![
+            Just("-----BEGIN CERTIFICATE-----".to_owned()), Just("-----END CERTIFICATE-----".to_owned()),
+            Just("\n".to_owned()), Just("\r\n".to_owned()), Just("\0".to_owned()), Just("\u{feff}".to_owned()),
+            Just("-".to_owned()), Just("BEGIN ".to_owned()), Just("=".to_owned()), "[A-Za-z0-9+/=]{0,300}", ".{0,8}",
+        ], 0..40)) {
+            let text = pieces.concat();
+            let lines = text.split('\n').count();
+            let reading = read(text.as_bytes());
+            prop_assert!(reading.blocks.iter().all(|b| b.line <= lines && !b.content.is_empty()));
+            prop_assert!(reading.skipped.iter().all(|s| s.line <= lines));
+            prop_assert!(reading.rejected.iter().all(|r| r.line <= lines));
+        }
+
+        #[test]
+        fn accepts_what_it_wrote(der in proptest::collection::vec(any::<u8>(), 1..500), crlf: bool) {
+            let text = block("CERTIFICATE", &der);
+            let text = if crlf { text.replace('\n', "\r\n") } else { text };
+            let reading = read(text.as_bytes());
+            prop_assert_eq!(reading.blocks[0].content.as_slice(), der);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `dropped-by-proxy`: a certificate that the proxy skips without a word.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::certificate::hex;
+use crate::trust::subject::{Subject, Text};
+
+/// BoringSSL's PEM reader skips whatever is not at the start of a line, and labels that it does not know. Measured: with
+/// a byte order mark before the first block Envoy accepts the update, and refuses the clients of that CA.
+pub(super) const RULE: Rule = Rule {
+    id: "dropped-by-proxy",
+    severity: Severity::Deny,
+    summary: "a certificate that the proxy skips silently",
+    mend: "start each block at the beginning of a line with -----BEGIN CERTIFICATE-----, and nothing else on that line",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    subject.texts().filter(|text| text.is_loaded()).flat_map(observe).collect()
+}
+
+fn observe(text: &Text) -> Vec<Observation> {
+    let key = text.key;
+    let lookalikes = text.bundle.lookalikes.iter().map(|seen| {
+        let message = format!(
+            "{key} line {}: {}. the proxy skips this block silently, and then does not have its certificate",
+            seen.line, seen.cause
+        );
+        Observation::new(text.field(), hex(&seen.digest), message)
+    });
+    let blocks = text.bundle.skipped.iter().map(|block| {
+        let what = if block.is_certificate {
+            "the proxy does not take its certificate; expected the label CERTIFICATE"
+        } else {
+            "it holds no certificate; expected certificates only, remove it"
+        };
+        let message = format!("{key} line {}: the proxy skips {}. {what}", block.line, block.label);
+        Observation::new(text.field(), block.label.as_str(), message).only_warns(!block.is_certificate)
+    });
+    lookalikes.chain(blocks).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{NOTHING, ca, findings, secret, verdicts};
+    use crate::trust::{Duty, Severity, judge_update};
+
+    #[test]
+    fn accepts_comments_and_blocks_that_are_commented_out() {
+        let (one, two) = (ca("one").pem(), ca("two").pem());
+        let out: String = two.lines().map(|line| format!("# {line}\n")).collect();
+        assert_eq!(verdicts(&secret(&[("ca.crt", &format!("# the certificate of team A\n{one}{out}"))])), NOTHING);
+    }
+
+    #[test]
+    fn rejects_a_byte_order_mark() {
+        let text = format!("\u{feff}{}{}", ca("two").pem(), ca("one").pem());
+        let found = findings(&secret(&[("ca.crt", &text)]));
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].rule, found[0].severity), ("dropped-by-proxy", Severity::Deny));
+        assert!(found[0].message.starts_with("ca.crt line 1: a byte order mark"), "{}", found[0].message);
+    }
+
+    #[test]
+    fn rejects_everything_that_hides_a_block() {
+        let (one, two) = (ca("one").pem(), ca("two").pem());
+        let indented: String = two.lines().map(|line| format!("  {line}\n")).collect();
+        for hidden in [
+            indented,
+            format!("# the new one: {two}"),
+            format!("\"{two}\""),
+            two.replace("BEGIN CERTIFICATE-----\n", "BEGIN CERTIFICATE----- # new\n"),
+            two.replace("BEGIN CERTIFICATE-----\n", "BEGIN CERTIFICATE-----\u{a0}\n"),
+            two.replace("-----BEGIN", "----BEGIN"),
+            two.replace("-----BEGIN", "—BEGIN"),
+            two.replace("BEGIN CERTIFICATE", "begin certificate"),
+            two.replace('\n', "\r"),
+            two.replace("-----BEGIN CERTIFICATE-----\n", ""),
+            two.replace("-----BEGIN CERTIFICATE-----\n", "").replace("-----END CERTIFICATE-----\n", ""),
+            two.replace("CERTIFICATE", "PKCS7"),
+            two.replace("CERTIFICATE", "CERTIFICATE "),
+            two.replace("CERTIFICATE", "PUBLIC KEY"),
+        ] {
+            let found = verdicts(&secret(&[("ca.crt", &format!("{one}{hidden}"))]));
+            assert_eq!(found, ["dropped-by-proxy"], "{hidden}");
+        }
+    }
+
+    #[test]
+    fn rejects_an_intermediate_with_the_label_of_a_leaf() {
+        let authority = ca("one");
+        let leaf = authority.leaf("a");
+        let chain = format!("{}{}", leaf.pem(), authority.pem().replace("CERTIFICATE", "TRUSTED CERTIFICATE"));
+        assert_eq!(verdicts(&secret(&[("tls.crt", &chain), ("tls.key", &leaf.key_pem())])), ["dropped-by-proxy"]);
+    }
+
+    #[test]
+    fn accepts_an_old_finding_on_another_line() {
+        let (one, two) = (ca("one").pem(), ca("two").pem());
+        let old = secret(&[("ca.crt", &format!("{one} {two}"))]);
+        let new = secret(&[("ca.crt", &format!("# a comment\n{one} {two}"))]);
+        let found = judge_update(&old, &new, Duty::default(), crate::trust::fixtures::now());
+        assert_eq!(found.iter().map(|f| f.severity).collect::<Vec<_>>(), [Severity::Warn]);
+    }
+}

@@ -1,0 +1,63 @@
+//! `empty`: no trust anchor at all.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::subject::Subject;
+
+/// istiod finds no CA and Envoy rejects a text without certificates (measured): running gateways go on, and after their
+/// next start every connection fails.
+pub(super) const RULE: Rule = Rule {
+    id: "empty",
+    severity: Severity::Deny,
+    summary: "a CA key without any certificate, or no CA key where gateways need one",
+    mend: "put the CA certificates under ca.crt as PEM, or leave the key out if nobody verifies clients with it",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let seen = match &subject.ca {
+        Some(ca) if ca.is_loaded() && ca.bundle.entries.is_empty() => {
+            let message = format!(
+                "{}: no certificate was found. expected at least one CA as a PEM block; a gateway that starts with this \
+                 refuses every client",
+                ca.key
+            );
+            Some(Observation::new(ca.field(), ca.digest.as_str(), message))
+        }
+        None if subject.duty.ca_required => {
+            let message =
+                "data: neither ca.crt nor cacert is there. gateways take their trust anchors from this Secret, \
+                           and refuse every client after their next start; add the CA bundle"
+                    .to_owned();
+            Some(Observation::new("data".to_owned(), "missing", message))
+        }
+        _ => None,
+    };
+    seen.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{NOTHING, ca, now, secret, verdicts};
+    use crate::trust::{Duty, judge};
+
+    #[test]
+    fn accepts_a_secret_without_ca_when_nobody_needs_one() {
+        let leaf = ca("one").leaf("a");
+        assert_eq!(verdicts(&secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])), NOTHING);
+    }
+
+    #[test]
+    fn rejects_a_key_without_certificate() {
+        for text in
+            ["", " \n", "the CA comes later", "-----BEGIN DH PARAMETERS-----\nAAAA\n-----END DH PARAMETERS-----\n"]
+        {
+            assert!(verdicts(&secret(&[("ca.crt", text)])).contains(&"empty"), "{text}");
+        }
+    }
+
+    #[test]
+    fn rejects_a_missing_key_where_gateways_need_it() {
+        let found = judge(&secret(&[]), Duty { ca_required: true }, now());
+        assert_eq!(found.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(), [("empty", "data")]);
+    }
+}

@@ -1,0 +1,89 @@
+//! `expired`: a leaf or CA whose validity is over.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::name::brief;
+use crate::trust::subject::Subject;
+
+/// RFC 5280 section 4.1.2.5. Envoy serves an expired leaf, and its clients refuse it; it refuses the clients of an expired
+/// CA, the other CAs of the bundle go on working (measured).
+pub(super) const RULE: Rule = Rule {
+    id: "expired",
+    severity: Severity::Deny,
+    summary: "a leaf that has expired, or a bundle without a CA that is valid now; an expired CA beside others warns",
+    mend: "renew the leaf; remove an expired CA from the bundle, after its successor is in it",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let mut seen = Vec::new();
+    if let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) {
+        let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(subject.now));
+        for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_expired(subject.now)) {
+            let (subject, end) = (brief(&entry.certificate.subject), entry.certificate.not_after);
+            let effect = if any_valid {
+                "its clients are refused; remove it"
+            } else {
+                "no CA of the bundle is valid now, every client is refused; add the renewed CA"
+            };
+            let message = format!("{} line {}: {subject} expired at {end}. {effect}", ca.key, entry.line);
+            let identity = entry.certificate.fingerprint.as_str();
+            seen.push(Observation::new(ca.field(), identity, message).only_warns(any_valid));
+        }
+    }
+    if let Some(chain) = subject.pair.as_ref().map(|pair| &pair.chain).filter(|chain| chain.is_loaded())
+        && let Some(leaf) = chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_expired(subject.now))
+    {
+        let message = format!(
+            "{}: the leaf {} expired at {}. expected one that is valid now; every client refuses this, renew it",
+            chain.key,
+            brief(&leaf.subject),
+            leaf.not_after,
+        );
+        seen.push(Observation::new(chain.field(), leaf.fingerprint.as_str(), message));
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{ca, ca_between, findings, now, secret, verdicts};
+    use crate::trust::{Duty, Severity, Verdict, judge, judge_update};
+
+    #[test]
+    fn accepts_the_last_second() {
+        let text = ca("one").pem();
+        let end = crate::trust::certificates_under(&secret(&[("ca.crt", &text)]), "ca.crt")[0].not_after;
+        let judged = |at| judge(&secret(&[("ca.crt", &text)]), Duty::default(), at);
+        assert_eq!(judged(end), []);
+        assert_eq!(Verdict::of(&judged(end + jiff::SignedDuration::from_secs(1))), Verdict::Deny);
+    }
+
+    #[test]
+    fn accepts_an_expired_ca_beside_a_sound_one_with_a_warning() {
+        let text = format!("{}{}", ca("new").pem(), ca_between("old", 2020, 2025).pem());
+        let found = findings(&secret(&[("ca.crt", &text)]));
+        assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("expired", Severity::Warn)]);
+        assert!(found[0].message.contains("CN=old expired at 2025-01-01T00:00:00Z"), "{}", found[0].message);
+    }
+
+    #[test]
+    fn rejects_a_bundle_of_expired_cas() {
+        let text = format!("{}{}", ca_between("a", 2020, 2025).pem(), ca_between("b", 2020, 2026).pem());
+        let found = findings(&secret(&[("ca.crt", &text)]));
+        assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("expired", Severity::Deny); 2]);
+    }
+
+    #[test]
+    fn rejects_an_expired_leaf() {
+        let leaf = ca("one").leaf_between("a", 2020, 2025);
+        assert_eq!(verdicts(&secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])), ["expired"]);
+    }
+
+    #[test]
+    fn rejects_the_removal_of_the_only_sound_ca() {
+        let (old, new) = (ca_between("old", 2020, 2025).pem(), ca("new").pem());
+        let both = secret(&[("ca.crt", &format!("{new}{old}"))]);
+        let found = judge_update(&both, &secret(&[("ca.crt", &old)]), Duty::default(), now());
+        assert_eq!(Verdict::of(&found), Verdict::Deny, "the old object only warned");
+    }
+}

@@ -1,0 +1,98 @@
+//! `key-mismatch`: a private key that is not the leaf's.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::name::brief;
+use crate::trust::subject::{Subject, field};
+
+/// Envoy rejects the pair and goes on with its old one; after its next start every connection fails (measured).
+pub(super) const RULE: Rule = Rule {
+    id: "key-mismatch",
+    severity: Severity::Deny,
+    summary: "a private key that cannot be read, or does not belong to the leaf certificate",
+    mend: "write the chain and its own private key in one update; the key in PEM without a password",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let Some(pair) = &subject.pair else { return Vec::new() };
+    let key = pair.private_key_key;
+    let leaf = pair.chain.bundle.entries.first().filter(|_| pair.chain.is_loaded());
+    let message = match (&pair.public_key, leaf) {
+        (Err(error), _) => format!(
+            "{key}: {error}. expected a PEM private key that proxies can serve with; gateways keep the old pair, and serve \
+             nothing after their next start"
+        ),
+        (Ok(public), Some(leaf)) if *public != leaf.certificate.public_key => format!(
+            "{key}: it is not the key of {} in {}. expected the leaf's own key; write both in one update, the leaf first in \
+             its chain",
+            brief(&leaf.certificate.subject),
+            pair.chain.key,
+        ),
+        _ => return Vec::new(),
+    };
+    let leaf = leaf.map_or("", |leaf| leaf.certificate.fingerprint.as_str());
+    vec![Observation::new(field(key), format!("{leaf} {}", pair.private_key_digest), message)]
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{Leaf, NOTHING, ca, findings, secret, verdicts};
+
+    fn pair(leaf: &Leaf, key: &str) -> crate::trust::Secret {
+        secret(&[("tls.crt", &leaf.pem()), ("tls.key", key)])
+    }
+
+    #[test]
+    fn accepts_the_leafs_key_in_every_format() {
+        for leaf in
+            [ca("one").leaf("a"), ca("one").leaf_of("a", &rcgen::PKCS_ECDSA_P384_SHA384), ca("one").rsa_leaf("a")]
+        {
+            assert_eq!(verdicts(&pair(&leaf, &leaf.key_pem())), NOTHING);
+            assert_eq!(verdicts(&pair(&leaf, &leaf.traditional_key_pem())), NOTHING);
+            let parameters = "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n";
+            assert_eq!(verdicts(&pair(&leaf, &format!("{parameters}{}trailing", leaf.key_pem()))), NOTHING);
+        }
+    }
+
+    #[test]
+    fn rejects_another_key() {
+        let leaf = ca("one").leaf("a");
+        let found = findings(&pair(&leaf, &ca("one").leaf("b").key_pem()));
+        assert_eq!(
+            found.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(),
+            [("key-mismatch", "data[tls.key]")]
+        );
+        assert!(found[0].message.contains("CN=a in tls.crt"), "{}", found[0].message);
+    }
+
+    #[test]
+    fn rejects_a_chain_in_the_wrong_order() {
+        let authority = ca("one");
+        let leaf = authority.leaf("a");
+        let chain = format!("{}{}", authority.pem(), leaf.pem());
+        assert_eq!(verdicts(&secret(&[("tls.crt", &chain), ("tls.key", &leaf.key_pem())])), ["key-mismatch"]);
+    }
+
+    #[test]
+    fn rejects_keys_that_cannot_be_read() {
+        let leaf = ca("one").leaf("a");
+        let key = leaf.key_pem();
+        for (text, said) in [
+            (key.replace("PRIVATE", "ENCRYPTED PRIVATE"), "is encrypted"),
+            (
+                key.replace("-----BEGIN PRIVATE KEY-----\n", "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF\n\n")
+                    .replace("END PRIVATE", "END RSA PRIVATE"),
+                "is encrypted",
+            ),
+            ("prose".to_owned(), "no PRIVATE KEY block"),
+            (leaf.pem(), "no PRIVATE KEY block"),
+            (key.replace("-----END PRIVATE KEY-----", ""), "no END line"),
+            ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n".to_owned(), "not a sound RSA"),
+        ] {
+            let found = findings(&pair(&leaf, &text));
+            assert_eq!(found.iter().map(|f| f.rule).collect::<Vec<_>>(), ["key-mismatch"], "{said}");
+            assert!(found[0].message.contains(said), "{}", found[0].message);
+            assert!(!found[0].message.contains(key.lines().nth(1).expect("a line of base64")));
+        }
+    }
+}

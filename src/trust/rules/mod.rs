@@ -1,0 +1,124 @@
+//! The table of rules. A rule is a file here and a line in [`RULES`].
+
+mod dropped_by_proxy;
+mod empty;
+mod expired;
+mod key_mismatch;
+mod not_a_ca;
+mod not_yet_valid;
+mod pair_incomplete;
+mod private_key_in_bundle;
+mod unparsable;
+
+use std::collections::HashSet;
+
+use super::{Finding, Severity, Subject};
+
+/// All rules, in the order in which findings are told.
+pub const RULES: &[Rule] = &[
+    unparsable::RULE,
+    dropped_by_proxy::RULE,
+    empty::RULE,
+    private_key_in_bundle::RULE,
+    not_a_ca::RULE,
+    pair_incomplete::RULE,
+    key_mismatch::RULE,
+    expired::RULE,
+    not_yet_valid::RULE,
+];
+
+/// A rule.
+pub struct Rule {
+    /// Stable id, in kebab case.
+    pub id: &'static str,
+    /// The weight of its findings, unless they say that they weigh less.
+    pub severity: Severity,
+    /// What it finds, in a line.
+    pub summary: &'static str,
+    /// What to do about it, in a line.
+    pub mend: &'static str,
+    /// Looks at a Secret.
+    pub check: fn(&Subject<'_>) -> Vec<Observation>,
+}
+
+/// What a rule saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// Whether it warns, though the rule denies.
+    pub only_warns: bool,
+    /// The field, as users write it.
+    pub field: String,
+    /// What was seen, what was expected, what to do.
+    pub message: String,
+    /// What makes it the same observation in a later version of the object: lines may have moved, and the message with
+    /// them. Never shown.
+    pub identity: String,
+}
+
+impl Observation {
+    fn new(field: String, identity: impl Into<String>, message: String) -> Self {
+        Self { only_warns: false, field, message, identity: identity.into() }
+    }
+
+    fn only_warns(self, only_warns: bool) -> Self {
+        Self { only_warns, ..self }
+    }
+}
+
+/// A finding with its identity.
+pub(crate) struct Judged {
+    pub(crate) finding: Finding,
+    identity: String,
+}
+
+impl Judged {
+    /// Lowers the findings that `before` already had, no less severely. A set, since hostile bundles have thousands.
+    pub(crate) fn lower(judged: &mut [Self], before: &[Self]) {
+        let denied = |j: &&Self| j.finding.severity == Severity::Deny;
+        let before: HashSet<_> = before.iter().filter(denied).map(Self::same).collect();
+        for j in judged {
+            if before.contains(&j.same()) {
+                j.finding.severity = Severity::Warn;
+            }
+        }
+    }
+
+    fn same(&self) -> (&str, &str, &str) {
+        (self.finding.rule, &self.finding.field, &self.identity)
+    }
+}
+
+/// Runs the table.
+pub(crate) fn run(subject: &Subject<'_>) -> Vec<Judged> {
+    let judged = |rule: &Rule, seen: Observation| Judged {
+        finding: Finding {
+            rule: rule.id,
+            severity: if seen.only_warns { Severity::Warn } else { rule.severity },
+            field: seen.field,
+            message: seen.message,
+        },
+        identity: seen.identity,
+    };
+    RULES.iter().flat_map(|rule| (rule.check)(subject).into_iter().map(move |seen| judged(rule, seen))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn accepts_the_table() {
+        let ids: BTreeSet<_> = RULES.iter().map(|rule| rule.id).collect();
+        assert_eq!(ids.len(), RULES.len(), "an id stands twice");
+        for rule in RULES {
+            let kebab = |id: &str| id.split('-').all(|w| !w.is_empty() && w.bytes().all(|b| b.is_ascii_lowercase()));
+            assert!(kebab(rule.id), "{}", rule.id);
+            for text in [rule.summary, rule.mend] {
+                assert!(!text.is_empty() && text.len() <= 120 && !text.contains('\n'), "{}: {text}", rule.id);
+                assert!(text.starts_with(|c: char| c.is_ascii_lowercase()), "{}: {text}", rule.id);
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `not-a-ca`: a trust anchor that may not sign.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::content_hash;
+use crate::trust::name::brief;
+use crate::trust::subject::Subject;
+
+/// RFC 5280 sections 4.2.1.9 (basicConstraints) and 4.2.1.3 (keyCertSign). Envoy trusts an anchor that is no CA, since it
+/// allows partial chains (measured), but refuses what was signed by one whose key usage lacks certSign. A bundle without
+/// any CA is nearly always a leaf in the wrong place.
+pub(super) const RULE: Rule = Rule {
+    id: "not-a-ca",
+    severity: Severity::Deny,
+    summary: "a CA bundle without a CA, or a certificate in it that is none",
+    mend: "put the issuing CA's certificate into the bundle, not the leaf's",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
+    let entries = &ca.bundle.entries;
+    let why = |is_ca: bool| {
+        if is_ca { "its key usage does not allow to sign certificates" } else { "basicConstraints do not say CA:TRUE" }
+    };
+    let odd = || entries.iter().filter(|e| !e.certificate.is_ca || !e.certificate.may_sign);
+    if let Some(first) = odd().next()
+        && odd().count() == entries.len()
+    {
+        let message = format!(
+            "{} line {}: {} is no CA, nor is any other certificate there. {}; expected the CA that signed the clients' \
+             certificates",
+            ca.key,
+            first.line,
+            brief(&first.certificate.subject),
+            why(first.certificate.is_ca),
+        );
+        let identity = content_hash(entries.iter().map(|e| &e.certificate));
+        return vec![Observation::new(ca.field(), identity, message)];
+    }
+    odd()
+        .map(|entry| {
+            let message = format!(
+                "{} line {}: {} is no CA. {}; expected CAs only, remove it unless it is pinned on purpose",
+                ca.key,
+                entry.line,
+                brief(&entry.certificate.subject),
+                why(entry.certificate.is_ca),
+            );
+            Observation::new(ca.field(), entry.certificate.fingerprint.as_str(), message).only_warns(true)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{NOTHING, ca, ca_with, findings, secret, verdicts};
+    use crate::trust::{Severity, Verdict};
+
+    #[test]
+    fn accepts_cas() {
+        assert_eq!(verdicts(&secret(&[("ca.crt", &format!("{}{}", ca("one").pem(), ca("two").pem()))])), NOTHING);
+    }
+
+    #[test]
+    fn accepts_a_leaf_among_cas_with_a_warning() {
+        let text = format!("{}{}", ca("two").leaf("a").pem(), ca("one").pem());
+        let found = findings(&secret(&[("ca.crt", &text)]));
+        assert_eq!(found.iter().map(|f| f.rule).collect::<Vec<_>>(), ["not-a-ca"]);
+        assert_eq!(Verdict::of(&found), Verdict::Warn);
+        assert!(found[0].message.contains("CN=a is no CA"), "{}", found[0].message);
+    }
+
+    #[test]
+    fn rejects_a_bundle_without_a_ca() {
+        let leaf = ca("one").leaf("a");
+        let found = findings(&secret(&[("ca.crt", &format!("{}{}", leaf.pem(), leaf.pem()))]));
+        assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("not-a-ca", Severity::Deny)]);
+    }
+
+    #[test]
+    fn rejects_a_ca_whose_key_usage_lacks_cert_sign() {
+        let authority = ca_with("one", |params| params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature]);
+        let found = findings(&secret(&[("ca.crt", &authority.pem())]));
+        assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("not-a-ca", Severity::Deny)]);
+        assert!(found[0].message.contains("key usage"), "{}", found[0].message);
+    }
+}

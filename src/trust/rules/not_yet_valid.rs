@@ -1,0 +1,74 @@
+//! `not-yet-valid`: a leaf or CA whose validity lies ahead.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::name::brief;
+use crate::trust::subject::Subject;
+
+/// RFC 5280 section 4.1.2.5. Envoy refuses the clients of a CA with a future notBefore (measured). A CA that is handed out
+/// ahead of its time, beside one that is valid, is good practice: it only warns.
+pub(super) const RULE: Rule = Rule {
+    id: "not-yet-valid",
+    severity: Severity::Deny,
+    summary: "a leaf that is not valid yet, or a bundle without a CA that is valid now; one beside others warns",
+    mend: "wait for its start, or issue it anew; look at the issuing machine's clock",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let mut seen = Vec::new();
+    if let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) {
+        let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(subject.now));
+        for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(subject.now)) {
+            let (subject, start) = (brief(&entry.certificate.subject), entry.certificate.not_before);
+            let effect = if any_valid {
+                "its clients are refused until then; do not issue leaves from it before"
+            } else {
+                "no CA of the bundle is valid now, every client is refused; keep the CA that is valid beside it"
+            };
+            let message = format!("{} line {}: {subject} is not valid before {start}. {effect}", ca.key, entry.line);
+            let identity = entry.certificate.fingerprint.as_str();
+            seen.push(Observation::new(ca.field(), identity, message).only_warns(any_valid));
+        }
+    }
+    if let Some(chain) = subject.pair.as_ref().map(|pair| &pair.chain).filter(|chain| chain.is_loaded())
+        && let Some(leaf) =
+            chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_not_yet_valid(subject.now))
+    {
+        let message = format!(
+            "{}: the leaf {} is not valid before {}. expected one that is valid now; every client refuses this until then",
+            chain.key,
+            brief(&leaf.subject),
+            leaf.not_before,
+        );
+        seen.push(Observation::new(chain.field(), leaf.fingerprint.as_str(), message));
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::Severity;
+    use crate::trust::fixtures::{ca, ca_between, findings, secret, verdicts};
+
+    #[test]
+    fn accepts_a_ca_ahead_of_its_time_beside_a_sound_one_with_a_warning() {
+        let text = format!("{}{}", ca("now").pem(), ca_between("next", 2031, 2040).pem());
+        let found = findings(&secret(&[("ca.crt", &text)]));
+        assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("not-yet-valid", Severity::Warn)]);
+        assert!(found[0].message.contains("CN=next is not valid before 2031-01-01T00:00:00Z"), "{}", found[0].message);
+    }
+
+    #[test]
+    fn rejects_a_bundle_without_a_ca_that_is_valid_now() {
+        let text = format!("{}{}", ca_between("old", 2020, 2025).pem(), ca_between("next", 2031, 2040).pem());
+        let found = findings(&secret(&[("ca.crt", &text)]));
+        let denied = [("expired", Severity::Deny), ("not-yet-valid", Severity::Deny)];
+        assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), denied);
+    }
+
+    #[test]
+    fn rejects_a_leaf_ahead_of_its_time() {
+        let leaf = ca("one").leaf_between("a", 2031, 2032);
+        assert_eq!(verdicts(&secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])), ["not-yet-valid"]);
+    }
+}

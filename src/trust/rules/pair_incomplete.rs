@@ -1,0 +1,76 @@
+//! `pair-incomplete`: half a serving pair.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::credential;
+use crate::trust::subject::{Subject, field};
+
+/// cert-manager keeps the key of a running issuance in a Secret of its own, which no gateway uses.
+const NEXT_PRIVATE_KEY: &str = "cert-manager.io/next-private-key";
+
+/// istiod takes a pair only when both halves have content (`pilot/pkg/credentials/kube/secrets.go`); a gateway that starts
+/// with half of one serves nothing.
+pub(super) const RULE: Rule = Rule {
+    id: "pair-incomplete",
+    severity: Severity::Deny,
+    summary: "a certificate chain without its private key, or the other way round",
+    mend: "write both keys of the pair in one update, or neither",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    if subject.secret.labels.get(NEXT_PRIVATE_KEY).is_some_and(|value| value == "true") {
+        return Vec::new();
+    }
+    let other = subject.pair.as_ref().map(|pair| pair.chain.key);
+    credential::half_pairs(subject.secret)
+        .map(|half| {
+            let (present, missing) = (half.present, half.missing);
+            let effect = match other {
+                Some(chain) => format!("gateways ignore it and serve {chain}; remove {present}, or add {missing}"),
+                None => format!("gateways cannot serve with this; add {missing}, in the same update"),
+            };
+            let message = format!("{present}: there is no {missing} beside it. expected both or none; {effect}");
+            Observation::new(field(present), missing, message).only_warns(other.is_some())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{NOTHING, ca, findings, secret, verdicts};
+    use crate::trust::{Severity, Verdict};
+
+    #[test]
+    fn accepts_a_pair_and_none() {
+        let leaf = ca("one").leaf("a");
+        assert_eq!(verdicts(&secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])), NOTHING);
+        assert_eq!(verdicts(&secret(&[("ca.crt", &ca("one").pem())])), NOTHING);
+    }
+
+    #[test]
+    fn accepts_the_key_of_a_running_issuance() {
+        let mut secret = secret(&[("tls.key", &ca("one").leaf("a").key_pem())]);
+        secret.labels.insert("cert-manager.io/next-private-key".to_owned(), "true".to_owned());
+        assert_eq!(verdicts(&secret), NOTHING);
+    }
+
+    #[test]
+    fn accepts_a_half_that_is_not_in_force_with_a_warning() {
+        let leaf = ca("one").leaf("a");
+        let found = findings(&secret(&[("cert", "x"), ("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]));
+        assert_eq!(Verdict::of(&found), Verdict::Warn);
+        assert_eq!(found[0].rule, "pair-incomplete");
+    }
+
+    #[test]
+    fn rejects_either_half() {
+        let leaf = ca("one").leaf("a");
+        for data in [[("tls.crt", leaf.pem())], [("tls.key", leaf.key_pem())], [("cert", leaf.pem())]] {
+            let found = findings(&secret(&data.each_ref().map(|(k, v)| (*k, v.as_str()))));
+            assert_eq!(
+                found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(),
+                [("pair-incomplete", Severity::Deny)]
+            );
+        }
+    }
+}

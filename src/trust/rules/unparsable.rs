@@ -1,0 +1,104 @@
+//! `unparsable`: a text that the proxy rejects whole.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::bundle::MAX_CERTIFICATES;
+use crate::trust::subject::{Subject, Text};
+
+/// Envoy rejects the whole SDS update when one block cannot be read (measured), and goes on with its old copy until it
+/// starts anew; then it has none.
+pub(super) const RULE: Rule = Rule {
+    id: "unparsable",
+    severity: Severity::Deny,
+    summary: "a CA bundle or chain that the proxy rejects as a whole",
+    mend: "write each certificate as a PEM block of its own, and nothing broken beside them",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    subject.texts().filter_map(observe).chain(chain_without_certificate(subject)).collect()
+}
+
+fn observe(text: &Text) -> Option<Observation> {
+    let key = text.key;
+    let message = match &text.bundle.rejected {
+        Some(rejection) => format!(
+            "{key}: {rejection}. the proxy rejects the whole text: it goes on with what it has, and starts with nothing; \
+             expected sound PEM blocks only"
+        ),
+        None if text.bundle.is_too_long => format!(
+            "{key}: more than {MAX_CERTIFICATES} certificates. expected fewer than 1,000: proxies fail every handshake \
+             when the subjects of all CAs exceed 64 KiB; remove what nobody needs"
+        ),
+        None => return None,
+    };
+    Some(Observation::new(text.field(), text.digest.as_str(), message))
+}
+
+fn chain_without_certificate(subject: &Subject<'_>) -> Option<Observation> {
+    let chain = &subject.pair.as_ref()?.chain;
+    let nothing = chain.is_loaded() && chain.bundle.entries.is_empty();
+    nothing.then(|| {
+        let message =
+            format!("{}: no certificate was found. expected PEM blocks, the leaf first, then intermediates", chain.key);
+        Observation::new(chain.field(), chain.digest.as_str(), message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{NOTHING, ca, denials, secret, verdicts};
+
+    #[test]
+    fn accepts_bundles_that_envoy_loads() {
+        let (one, two) = (ca("one").pem(), ca("two").pem());
+        for text in [
+            format!("{two}{one}"),
+            format!("{one}{one}{two}"),
+            format!("{one}{two}").replace('\n', "\r\n"),
+            format!("# the old one\n{one}# and the new one\n\n{two}"),
+            one.replace("CERTIFICATE", "X509 CERTIFICATE"),
+            one.replace("CERTIFICATE", "TRUSTED CERTIFICATE"),
+            one.trim_end().to_owned(),
+        ] {
+            assert_eq!(verdicts(&secret(&[("ca.crt", &text)])), NOTHING, "{text}");
+        }
+    }
+
+    #[test]
+    fn rejects_blocks_without_a_line_break_between() {
+        let text = format!("{}{}", ca("one").pem().trim_end(), ca("two").pem());
+        let denied = denials(&secret(&[("ca.crt", &text)]));
+        assert_eq!(denied.len(), 1);
+        assert_eq!((denied[0].rule, denied[0].field.as_str()), ("unparsable", "data[ca.crt]"));
+        assert!(denied[0].message.contains("glued to END"), "{}", denied[0].message);
+    }
+
+    #[test]
+    fn rejects_a_garbage_block_beside_a_sound_one() {
+        let garbage = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END CERTIFICATE-----\n";
+        let denied = denials(&secret(&[("cacert", &format!("{}{garbage}", ca("one").pem()))]));
+        assert_eq!(denied.iter().map(|f| f.rule).collect::<Vec<_>>(), ["unparsable"]);
+        assert!(denied[0].message.starts_with("cacert: CERTIFICATE begun on line "), "{}", denied[0].message);
+    }
+
+    #[test]
+    fn rejects_headers_truncation_and_other_labels() {
+        let one = ca("one").pem();
+        for text in [
+            one.replace("BEGIN CERTIFICATE-----\n", "BEGIN CERTIFICATE-----\nComment: x\n\n"),
+            one.replace("-----END CERTIFICATE-----\n", ""),
+            one.replace("END CERTIFICATE", "END X509 CERTIFICATE"),
+            one.replace("-----END CERTIFICATE-----", "-----END CERTIFICATE----"),
+            one.replace("-----END CERTIFICATE-----", " -----END CERTIFICATE-----"),
+            one.replace("BEGIN CERTIFICATE", "BEGIN X509 CRL").replace("END CERTIFICATE", "END X509 CRL"),
+        ] {
+            assert_eq!(verdicts(&secret(&[("ca.crt", &text)])), ["unparsable"], "{text}");
+        }
+    }
+
+    #[test]
+    fn rejects_a_chain_without_certificate() {
+        let leaf = ca("one").leaf("a");
+        assert_eq!(verdicts(&secret(&[("tls.crt", "prose"), ("tls.key", &leaf.key_pem())])), ["unparsable"]);
+    }
+}

@@ -1,0 +1,86 @@
+//! What rules look at: a Secret, parsed once.
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::bundle::{self, Bundle};
+use super::certificate::hex;
+use super::private_key::{self, KeyError};
+use super::{Duty, Secret, credential};
+
+/// A Secret as rules see it. Has no `Debug`: it holds the Secret.
+pub struct Subject<'a> {
+    /// The Secret itself.
+    pub secret: &'a Secret,
+    /// What it is relied on for.
+    pub duty: Duty,
+    /// The instant of the verdict.
+    pub now: Timestamp,
+    /// The CA bundle in force; `None` without a CA key.
+    pub ca: Option<Text>,
+    /// The serving pair in force; `None` without a complete one.
+    pub pair: Option<Pair>,
+}
+
+/// A parsed PEM text.
+pub struct Text {
+    /// The key under `data`.
+    pub key: &'static str,
+    /// What it holds.
+    pub bundle: Bundle,
+    /// SHA-256 over the bytes, to know a broken text again.
+    pub digest: String,
+}
+
+/// A parsed serving pair.
+pub struct Pair {
+    /// The chain, leaf first.
+    pub chain: Text,
+    /// The key under `data` of the private key.
+    pub private_key_key: &'static str,
+    /// The private key's SubjectPublicKeyInfo.
+    pub public_key: Result<Vec<u8>, KeyError>,
+    /// SHA-256 over the bytes of the private key, to know a broken one again. Never shown.
+    pub(crate) private_key_digest: String,
+}
+
+impl<'a> Subject<'a> {
+    /// Parses a Secret.
+    pub fn new(secret: &'a Secret, duty: Duty, now: Timestamp) -> Self {
+        let text = |key, pem: &[u8], bundle| Text { key, bundle, digest: hex(&Sha256::digest(pem)) };
+        Self {
+            secret,
+            duty,
+            now,
+            ca: credential::ca_bundle(secret).map(|ca| text(ca.key, ca.pem, bundle::read(ca.pem))),
+            pair: credential::serving_pair(secret).map(|pair| Pair {
+                chain: text(pair.chain_key, pair.chain, bundle::read_chain(pair.chain)),
+                private_key_key: pair.private_key_key,
+                public_key: private_key::public_key(pair.private_key),
+                private_key_digest: hex(&Sha256::digest(pair.private_key)),
+            }),
+        }
+    }
+
+    /// The texts of which the proxy loads certificates.
+    pub fn texts(&self) -> impl Iterator<Item = &Text> {
+        self.ca.iter().chain(self.pair.iter().map(|pair| &pair.chain))
+    }
+}
+
+impl Text {
+    /// Whether the proxy takes it at all. The other rules have nothing to say of a text that it rejects.
+    pub fn is_loaded(&self) -> bool {
+        self.bundle.rejected.is_none()
+    }
+
+    /// The field, as users write it.
+    pub fn field(&self) -> String {
+        field(self.key)
+    }
+}
+
+/// A key under `data`, as users write it.
+pub(crate) fn field(key: &str) -> String {
+    format!("data[{key}]")
+}
