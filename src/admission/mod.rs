@@ -72,6 +72,5 @@ impl Decision {
     }
 }
 
-
 #[cfg(test)]
 mod tests;

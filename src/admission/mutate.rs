@@ -11,8 +11,7 @@ pub fn mutate(request: &Request<'_>, registry: &Registry) -> Decision {
     };
     let Some(object) = request.object else { return Decision::default() };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
-    let write =
-        Write { kind: request.kind, namespace: request.namespace, object, old, by_agent: request.by_agent };
+    let write = Write { kind: request.kind, namespace: request.namespace, object, old, by_agent: request.by_agent };
     let outcome = rewrite(&write, registry);
     let notes = outcome.holds.iter().map(|hold| format!("not rewritten: {hold}")).collect();
     Decision { patch: outcome.patch, findings: Vec::new(), notes }

@@ -1,1 +1,251 @@
+#![allow(clippy::unwrap_used)]
 
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::GatewayUse;
+use crate::api::names::MANAGED_LABEL;
+use crate::registry::tests::entry;
+use crate::registry::{Entry, Registry};
+use crate::rotation::Inventory;
+use crate::trust::fixtures::{Authority, Leaf, ca, now};
+
+const SECRET: Kind<'static> = Kind { group: "", version: "v1", kind: "Secret" };
+
+/// A sound managed Secret `mesh/gw`.
+fn secret(ca: &Authority, leaf: &Leaf) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"namespace": "mesh", "name": "gw", "labels": {MANAGED_LABEL: "true"}},
+        "stringData": {"ca.crt": ca.pem(), "tls.crt": leaf.pem(), "tls.key": leaf.key_pem()},
+    })
+}
+
+fn sound() -> Value {
+    let ca = ca("root");
+    secret(&ca, &ca.leaf("shop.example.com"))
+}
+
+fn with(mut object: Value, pointer: &str, value: Value) -> Value {
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    object.pointer_mut(parent).unwrap()[key.replace("~1", "/")] = value;
+    object
+}
+
+fn used() -> Entry {
+    let gateway = GatewayUse { group: String::new(), namespace: "apps".into(), name: "public".into(), hosts: vec![] };
+    let mut entry = entry("mesh", "root", "gw");
+    entry.status.gateways = Some(vec![gateway]);
+    entry
+}
+
+fn request<'a>(operation: Operation, object: Option<&'a Value>, old_object: Option<&'a Value>) -> Request<'a> {
+    let name = object.or(old_object).and_then(|object| object["metadata"]["name"].as_str()).unwrap_or_default();
+    Request {
+        operation,
+        kind: SECRET,
+        sub_resource: "",
+        namespace: "mesh",
+        name,
+        username: "jane",
+        by_agent: false,
+        object,
+        old_object,
+    }
+}
+
+/// Rule ids that deny, then rule ids that warn.
+fn verdict(request: &Request<'_>, entry: Entry) -> (Vec<&'static str>, Vec<&'static str>) {
+    let decision = validate(request, &Registry::new([entry]), now());
+    assert!(decision.patch.is_empty());
+    let (deny, warn): (Vec<_>, Vec<_>) = decision.findings.iter().partition(|f| f.severity == Severity::Deny);
+    (deny.iter().map(|f| f.rule).collect(), warn.iter().map(|f| f.rule).collect())
+}
+
+fn create(object: &Value) -> (Vec<&'static str>, Vec<&'static str>) {
+    verdict(&request(Operation::Create, Some(object), None), used())
+}
+
+#[test]
+fn accepts_a_sound_managed_secret() {
+    assert_eq!(create(&sound()), (vec![], vec![]));
+}
+
+#[test]
+fn rejects_a_managed_secret_that_breaks_trust() {
+    let garbage = format!("{}-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n", ca("root").pem());
+    for (key, value, rule) in [
+        ("ca.crt", json!(garbage), "unparsable"),
+        ("ca.crt", json!(""), "empty"),
+        ("ca.crt", json!(ca("a").leaf("b").pem()), "not-a-ca"),
+        ("tls.key", json!(ca("a").leaf("b").key_pem()), "key-mismatch"),
+    ] {
+        let object = with(sound(), &format!("/stringData/{key}"), value);
+        assert_eq!(create(&object).0, [rule], "{key}");
+    }
+    let bad_base64 = with(sound(), "/data", json!({"ca.crt": "%%%"}));
+    assert_eq!(create(&bad_base64).0, ["unreadable"]);
+}
+
+#[test]
+fn rejects_taking_the_ca_out() {
+    let old = sound();
+    let mut new = old.clone();
+    new["stringData"].as_object_mut().unwrap().remove("ca.crt");
+    assert_eq!(verdict(&request(Operation::Update, Some(&new), Some(&old)), used()).0, ["empty"]);
+}
+
+#[test]
+fn accepts_a_missing_ca_where_a_sibling_holds_it() {
+    let mut object = sound();
+    object["stringData"].as_object_mut().unwrap().remove("ca.crt");
+    let mut entry = used();
+    entry.status.cacert_sibling = Some(crate::api::CacertSibling { name: "root-cacert".into(), missing: vec![] });
+    assert_eq!(verdict(&request(Operation::Create, Some(&object), None), entry).0, [""; 0]);
+}
+
+#[test]
+fn a_finding_that_was_there_before_only_warns() {
+    let old = with(sound(), "/stringData/ca.crt", json!("prose"));
+    let relabelled = with(old.clone(), "/metadata/annotations", json!({"note": "x"}));
+    let (deny, warn) = verdict(&request(Operation::Update, Some(&relabelled), Some(&old)), used());
+    assert_eq!((deny.len(), warn.is_empty()), (0, false));
+}
+
+#[test]
+fn accepts_whatever_nobody_claims() {
+    let mut object = with(sound(), "/stringData/ca.crt", json!("prose"));
+    object["metadata"] = json!({"namespace": "mesh", "name": "stranger"});
+    assert_eq!(create(&object), (vec![], vec![]));
+    // The label alone is a claim: this replica may not have heard of the GatewaySecret yet.
+    object["metadata"]["labels"] = json!({MANAGED_LABEL: "true"});
+    assert!(!create(&object).0.is_empty());
+}
+
+#[test]
+fn warns_of_a_managed_secret_without_its_label() {
+    let object = with(sound(), "/metadata/labels", json!({}));
+    assert_eq!(create(&object), (vec![], vec!["managed-unlabelled"]));
+}
+
+#[test]
+fn accepts_an_object_that_is_being_deleted() {
+    let object = with(sound(), "/stringData/ca.crt", json!("prose"));
+    let object = with(object, "/metadata/deletionTimestamp", json!("2030-01-01T00:00:00Z"));
+    assert_eq!(verdict(&request(Operation::Update, Some(&object), Some(&sound())), used()), (vec![], vec![]));
+}
+
+#[test]
+fn rejects_the_deletion_of_a_managed_secret_in_use() {
+    let old = sound();
+    let delete = request(Operation::Delete, None, Some(&old));
+    assert_eq!(verdict(&delete, used()).0, ["managed-in-use"]);
+    let mut unobserved = used();
+    unobserved.status.gateways = None;
+    assert_eq!(verdict(&delete, unobserved).0, ["managed-in-use"]);
+    let mut unused = used();
+    unused.status.gateways = Some(vec![]);
+    assert_eq!(verdict(&delete, unused).0, [""; 0]);
+    for username in ["namespace-controller", "generic-garbage-collector"] {
+        let username = format!("system:serviceaccount:kube-system:{username}");
+        assert_eq!(verdict(&Request { username: &username, ..delete.clone() }, used()).0, [""; 0], "{username}");
+    }
+}
+
+#[test]
+fn only_secrets_are_judged_and_only_gateways_and_workloads_rewritten() {
+    let object = with(sound(), "/stringData/ca.crt", json!("prose"));
+    let registry = Registry::new([used()]);
+    for kind in [Kind { version: "v2", ..SECRET }, Kind { group: "x", ..SECRET }, Kind { kind: "ConfigMap", ..SECRET }]
+    {
+        let request = Request { kind, ..request(Operation::Create, Some(&object), None) };
+        assert!(validate(&request, &registry, now()).findings.is_empty());
+        assert!(mutate(&request, &registry).patch.is_empty());
+    }
+}
+
+fn gateway(secret: &str) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "Gateway",
+        "metadata": {"namespace": "apps", "name": "public"},
+        "spec": {"selector": {"istio": "ingressgateway"}, "servers": [{"tls": {"credentialName": secret}}]},
+    })
+}
+
+fn context(objects: &[Value]) -> Context {
+    let mut bare = entry("mesh", "root", "gw");
+    bare.status = Default::default();
+    let mut inventory = Inventory::new([bare]);
+    objects.iter().for_each(|object| inventory.take(object, "default", now()));
+    Context::new(inventory, now())
+}
+
+fn checked(object: &Value, context: &Context) -> Option<Vec<(&'static str, Severity)>> {
+    let findings = check(object, "default", context, now())?;
+    Some(findings.iter().map(|finding| (finding.rule, finding.severity)).collect())
+}
+
+#[test]
+fn an_inventory_makes_a_gateway_secret_ready() {
+    let context = context(&[sound(), gateway("root")]);
+    let entry = &context.registry.entries()[0];
+    assert!(entry.status.is_ready(), "{:?}", entry.status.conditions);
+    assert_eq!(entry.status.bundle.len(), 1);
+    assert_eq!(entry.status.hashes.keys().collect::<Vec<_>>(), ["ca.crt", "tls.crt"]);
+    assert_eq!(entry.status.gateways.as_ref().unwrap()[0].name, "public");
+    assert_eq!(entry.status.workload_namespaces.as_deref(), Some(&["mesh".to_owned()][..]));
+}
+
+#[test]
+fn what_slipped_by_is_found_where_it_is_stored() {
+    let context = context(&[sound()]);
+    assert_eq!(checked(&gateway("root"), &context), Some(vec![]), "a manifest will be rewritten when it is applied");
+    let stored = with(gateway("root"), "/metadata/uid", json!("6e7d"));
+    assert_eq!(checked(&stored, &context), Some(vec![("not-rewritten", Severity::Warn)]));
+    let stored = with(gateway("gw"), "/metadata/uid", json!("6e7d"));
+    assert_eq!(checked(&stored, &context), Some(vec![]));
+}
+
+#[test]
+fn a_held_rename_is_told() {
+    assert_eq!(checked(&gateway("root"), &context(&[])), Some(vec![("rewrite-held", Severity::Warn)]));
+}
+
+#[test]
+fn a_secret_that_nothing_here_names_only_warns() {
+    let mut object = with(sound(), "/stringData/ca.crt", json!("prose"));
+    object["metadata"] = json!({"namespace": "mesh", "name": "stranger"});
+    let severities = |context: &Context| checked(&object, context).unwrap().into_iter().map(|(_, s)| s).max();
+    assert_eq!(severities(&Context::default()), Some(Severity::Deny), "alone, it is what the user asks about");
+    assert_eq!(severities(&context(&[])), Some(Severity::Warn));
+    assert_eq!(severities(&context(&[gateway("stranger")])), Some(Severity::Deny));
+}
+
+#[test]
+fn a_secret_without_gateway_keys_is_not_judged() {
+    let object = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "password"}, "stringData": {"password": "x"},
+    });
+    assert_eq!(checked(&object, &Context::default()), None);
+    assert_eq!(checked(&json!({"apiVersion": "v1", "kind": "ConfigMap"}), &Context::default()), None);
+}
+
+#[test]
+fn gateway_secrets_are_checked_against_each_other() {
+    let object = |name: &str, root: &str| {
+        json!({
+            "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret",
+            "metadata": {"namespace": "mesh", "name": name}, "spec": {"rootSecretName": root},
+        })
+    };
+    let mut newer = entry("mesh", "root", "newer");
+    newer.created = Some(Timestamp::MAX);
+    let registry = Registry::new([entry("mesh", "root", "gw"), newer, entry("mesh", "same", "same")]);
+    let context = Context { registry, ..Context::default() };
+    assert_eq!(checked(&object("gw", "root"), &context), Some(vec![]));
+    assert_eq!(checked(&object("newer", "root"), &context), Some(vec![("name-conflict", Severity::Warn)]));
+    assert_eq!(checked(&object("same", "same"), &context), Some(vec![("invalid-gatewaysecret", Severity::Deny)]));
+    let no_spec = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret"});
+    assert_eq!(checked(&no_spec, &context), Some(vec![("invalid-gatewaysecret", Severity::Deny)]));
+}

@@ -99,6 +99,8 @@ fn unlabelled(name: &str) -> Finding {
         rule: "managed-unlabelled",
         severity: Severity::Warn,
         field: "metadata.labels".to_owned(),
-        message: format!("managed Secret {name} lacks label {MANAGED_LABEL}=true: writes pass while the webhook is down"),
+        message: format!(
+            "managed Secret {name} lacks label {MANAGED_LABEL}=true: writes pass while the webhook is down"
+        ),
     }
 }

@@ -5,3 +5,6 @@ mod observe;
 
 pub use inventory::{Inventory, Uses};
 pub use observe::{Facts, Observation, observe};
+
+#[cfg(test)]
+mod tests;

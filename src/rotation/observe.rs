@@ -105,12 +105,18 @@ fn readiness(seen: &Observation<'_>) -> (ConditionStatus, &'static str, String) 
         return not("SecretMissing", format!("Secret {managed_name} does not exist"));
     };
     if let Some(finding) = managed.denials.first() {
-        return not("Unsound", format!("Secret {managed_name}: {}: {}: {}", finding.rule, finding.field, finding.message));
+        return not(
+            "Unsound",
+            format!("Secret {managed_name}: {}: {}: {}", finding.rule, finding.field, finding.message),
+        );
     }
     if let Some(shadow) = seen.managed_sibling {
         if !missing(&managed.anchors, Some(shadow)).is_empty() {
             let suffix = crate::api::names::CACERT_SUFFIX;
-            return not("Shadowed", format!("Istio takes CAs from Secret {managed_name}{suffix}, which lacks some: delete it"));
+            return not(
+                "Shadowed",
+                format!("Istio takes CAs from Secret {managed_name}{suffix}, which lacks some: delete it"),
+            );
         }
     } else if managed.anchors.is_empty() {
         return not("NoTrustAnchor", format!("Secret {managed_name} holds no CA: add ca.crt"));

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use x509_parser::certificate::X509Certificate;
@@ -116,6 +117,17 @@ impl Certificate {
     /// Whether `now` is in its validity.
     pub fn is_valid_at(&self, now: Timestamp) -> bool {
         !self.is_expired(now) && !self.is_not_yet_valid(now)
+    }
+
+    /// The certificate in PEM (RFC 7468).
+    pub fn pem(&self) -> String {
+        let text = STANDARD.encode(&self.der);
+        let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
+        for line in text.as_bytes().chunks(64) {
+            pem.push_str(&String::from_utf8_lossy(line));
+            pem.push('\n');
+        }
+        pem + "-----END CERTIFICATE-----\n"
     }
 
     fn take(&mut self, extension: &ParsedExtension<'_>) {

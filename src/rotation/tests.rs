@@ -1,0 +1,144 @@
+#![allow(clippy::unwrap_used)]
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::{ConditionStatus, GatewaySecretStatus, Phase, READY};
+use crate::registry::tests::entry;
+use crate::registry::{Entry, Registry};
+use crate::trust::fixtures::{Authority, ca, now};
+
+fn secret(name: &str, data: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "mesh", "name": name}, "stringData": data})
+}
+
+fn managed(cas: &[&Authority]) -> Value {
+    let leaf = cas[0].leaf("shop.example.com");
+    let bundle: String = cas.iter().map(|ca| ca.pem()).collect();
+    secret("gw", json!({"ca.crt": bundle, "tls.crt": leaf.pem(), "tls.key": leaf.key_pem()}))
+}
+
+fn bare() -> Entry {
+    Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") }
+}
+
+/// The registry after `entries` were observed among `objects`.
+fn observed_at(entries: Vec<Entry>, objects: &[Value], now: Timestamp) -> Registry {
+    let mut inventory = Inventory::new(entries);
+    objects.iter().for_each(|object| inventory.take(object, "default", now));
+    inventory.into_registry(now)
+}
+
+fn status(objects: &[Value]) -> GatewaySecretStatus {
+    observed_at(vec![bare()], objects, now()).entries()[0].status.clone()
+}
+
+fn ready(status: &GatewaySecretStatus) -> (ConditionStatus, &str) {
+    let condition = status.condition(READY).unwrap();
+    (condition.status, &condition.reason)
+}
+
+#[test]
+fn ready_says_what_is_missing() {
+    assert_eq!(ready(&status(&[])), (ConditionStatus::False, "SecretMissing"));
+    let authority = ca("root");
+    assert_eq!(ready(&status(&[managed(&[&authority])])), (ConditionStatus::True, "Sound"));
+    let unsound = secret("gw", json!({"ca.crt": "prose"}));
+    assert_eq!(ready(&status(&[unsound])), (ConditionStatus::False, "Unsound"));
+    let leaf = authority.leaf("shop.example.com");
+    let no_ca = secret("gw", json!({"tls.crt": leaf.pem(), "tls.key": leaf.key_pem()}));
+    assert_eq!(ready(&status(&[no_ca])), (ConditionStatus::False, "NoTrustAnchor"));
+    let shadow = secret("gw-cacert", json!({"cacert": ca("other").pem()}));
+    assert_eq!(ready(&status(&[managed(&[&authority]), shadow])), (ConditionStatus::False, "Shadowed"));
+}
+
+#[test]
+fn the_phase_compares_the_bundle_with_the_root() {
+    let (old, new) = (ca("old"), ca("new"));
+    let root = secret("root", json!({"ca.crt": new.pem()}));
+    assert_eq!(status(&[]).phase, Some(Phase::Pending));
+    assert_eq!(status(&[root.clone(), managed(&[&new])]).phase, Some(Phase::Steady));
+    assert_eq!(status(&[root, managed(&[&new, &old])]).phase, Some(Phase::TrustExpanded));
+}
+
+#[test]
+fn a_sibling_that_the_managed_secret_covers_is_no_obstacle() {
+    let (one, two) = (ca("one"), ca("two"));
+    let sibling = secret("root-cacert", json!({"cacert": two.pem()}));
+    let seen = status(&[managed(&[&one]), sibling.clone()]).cacert_sibling.unwrap();
+    assert_eq!((seen.name.as_str(), seen.missing.len()), ("root-cacert", 1));
+    assert_eq!(status(&[managed(&[&one, &two]), sibling]).cacert_sibling.unwrap().missing.len(), 0);
+}
+
+#[test]
+fn revisions_grow_with_content_only() {
+    let (one, two) = (ca("one"), ca("two"));
+    let later = now() + jiff::SignedDuration::from_hours(1);
+    let first = observed_at(vec![bare()], &[managed(&[&one, &two])], now());
+    let again = |registry: &Registry, objects: &[Value], at| observed_at(registry.entries().to_vec(), objects, at);
+    let revision = |registry: &Registry| registry.entries()[0].status.hashes["ca.crt"].revision;
+
+    // The same CAs in another order.
+    let reordered = again(&first, &[managed(&[&two, &one])], later);
+    assert_eq!(revision(&reordered), revision(&first));
+    let changed = again(&first, &[managed(&[&two])], later);
+    assert!(revision(&changed) > revision(&first));
+    // A clock that has jumped back does not make a revision smaller.
+    let back = again(&changed, &[managed(&[&one])], now() - jiff::SignedDuration::from_hours(9));
+    assert_eq!(revision(&back), revision(&changed) + 1);
+    // A Secret that was gone for a while does not start anew.
+    let lost = again(&changed, &[], later);
+    assert_eq!(revision(&lost), revision(&changed));
+}
+
+#[test]
+fn observing_twice_changes_nothing() {
+    let objects = [managed(&[&ca("root")])];
+    let once = observed_at(vec![bare()], &objects, now());
+    let later = now() + jiff::SignedDuration::from_hours(1);
+    let twice = observed_at(once.entries().to_vec(), &objects, later);
+    assert_eq!(once.entries()[0].status, twice.entries()[0].status);
+}
+
+#[test]
+fn a_status_by_hand_stands_while_the_secret_is_not_among_the_objects() {
+    let by_hand = entry("mesh", "root", "gw");
+    let registry = observed_at(vec![by_hand.clone()], &[], now());
+    assert_eq!(registry.entries()[0].status, by_hand.status);
+}
+
+#[test]
+fn workloads_and_grants_are_observed() {
+    let pod = |namespace: &str, label: &str| {
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": namespace, "name": "x"},
+            "spec": {"template": {"metadata": {"labels": {"istio": label}}}},
+        })
+    };
+    let grant = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant", "metadata": {"namespace": "mesh"},
+        "spec": {
+            "from": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "apps"}],
+            "to": [{"group": "", "kind": "Secret", "name": "root"}],
+        },
+    });
+    let objects = [pod("a", "ingressgateway"), pod("b", "ingressgateway"), pod("c", "egressgateway"), grant.clone()];
+    let seen = status(&objects);
+    assert_eq!(seen.workload_namespaces, Some(vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(seen.ungranted_namespaces, ["apps"]);
+    let mut open = grant.clone();
+    open["spec"]["to"] = json!([{"group": "", "kind": "Secret"}]);
+    assert_eq!(status(&[grant, open]).ungranted_namespaces, [""; 0]);
+}
+
+#[test]
+fn the_younger_claimant_says_so() {
+    let mut younger = bare();
+    younger.name = "other".to_owned();
+    younger.created = Some(now());
+    younger.spec.secret_name = Some("gw".to_owned());
+    let registry = observed_at(vec![younger, bare()], &[managed(&[&ca("root")])], now());
+    let loser = registry.entries().iter().find(|entry| entry.name == "other").unwrap();
+    assert_eq!(ready(&loser.status), (ConditionStatus::False, "NameConflict"));
+}
