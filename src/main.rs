@@ -1,1 +1,5 @@
-fn main() {}
+//! The `trustspan` binary: everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    trustspan::cli::main()
+}

@@ -1,1 +1,7 @@
-//! x
+//! Where GatewaySecrets live: a cluster, or a directory of manifests. Both feed the same [`Live`] registry.
+
+pub mod cluster;
+mod live;
+pub mod poll;
+
+pub use live::Live;

@@ -1,0 +1,192 @@
+//! `trustspan serve`: the admission webhooks.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use jiff::{SignedDuration, Timestamp};
+use tracing_subscriber::EnvFilter;
+
+use crate::store::{Live, cluster, poll};
+use crate::webhook::metrics::Metrics;
+use crate::webhook::server::{self, Drain, End, Signals};
+use crate::webhook::tls::{CERTIFICATE, CertificateError, KEY, ServingCertificate};
+use crate::webhook::{Decide, Webhook, ephemeral};
+
+/// Answers admission requests over HTTPS, from the GatewaySecrets of a cluster or of a directory.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Kubeconfig of the cluster. Default: the cluster that this process is a pod of.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Take GatewaySecrets from the manifests in this directory instead of a cluster; changes are followed.
+    #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
+    manifests: Option<PathBuf>,
+
+    /// Address of both ports. Default: 127.0.0.1 with --manifests, else 0.0.0.0.
+    #[arg(long, value_name = "ADDRESS")]
+    bind_address: Option<IpAddr>,
+
+    /// HTTPS port: /mutate, /validate, /livez, /readyz.
+    #[arg(long, value_name = "PORT", default_value_t = 8443)]
+    port: u16,
+
+    /// Plain HTTP port: /metrics, /livez, /readyz.
+    #[arg(long, value_name = "PORT", default_value_t = 9402)]
+    metrics_port: u16,
+
+    /// Directory of the serving certificate, tls.crt and tls.key; a changed pair is taken while serving. With
+    /// --manifests and neither file there, a certificate is made at start and that of its CA written here as ca.crt.
+    #[arg(long, value_name = "DIR", default_value = "certs")]
+    cert_dir: PathBuf,
+
+    /// Format of the log, on stderr.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+
+    /// error, warn, info, debug or trace; or a tracing filter such as "info,trustspan=debug".
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = filter)]
+    log_level: String,
+
+    /// How long to go on serving after SIGTERM, not ready any more, until endpoints forget this pod.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    drain_delay: Duration,
+
+    /// How long requests in flight may take after that.
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
+    drain_timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Why the server does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// A port cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose another with {flag} or --bind-address")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// The flag that sets the port.
+        flag: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The manifests cannot be read.
+    #[error("--manifests {}: {reason}", dir.display())]
+    Manifests {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// There is no serving certificate.
+    #[error("no serving certificate: {0}")]
+    Certificate(#[from] CertificateError),
+    /// The certificate cannot be served.
+    #[error("cannot serve TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// There is no client for the cluster.
+    #[error(transparent)]
+    Cluster(#[from] cluster::ConnectError),
+    /// The operating system refuses threads, signals or a listener.
+    #[error("cannot serve: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When it cannot start, or a listener fails.
+pub fn run(args: Args) -> Result<ExitCode, ServeError> {
+    log(args.log_format, &args.log_level);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let end = runtime.block_on(serve(args));
+    // Not waiting for threads that still judge: their callers are gone.
+    runtime.shutdown_background();
+    Ok(match end? {
+        End::Drained => ExitCode::SUCCESS,
+        End::Cut => ExitCode::FAILURE,
+    })
+}
+
+async fn serve(args: Args) -> Result<End, ServeError> {
+    // First, so that a signal during the start is not lost.
+    let signals = Signals::new()?;
+    let default = if args.manifests.is_some() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+    let address = args.bind_address.unwrap_or(default.into());
+    let https = listen(address, args.port, "--port")?;
+    let metrics = listen(address, args.metrics_port, "--metrics-port")?;
+
+    let live = Arc::new(Live::default());
+    let certificate = certificate(&args, address)?;
+    match &args.manifests {
+        Some(dir) => {
+            let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
+            live.publish(poll::load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
+            tokio::spawn(poll::follow(dir.clone(), live.clone(), poll::load));
+        }
+        None => {
+            let client = cluster::connect(args.kubeconfig.as_deref()).await?;
+            tokio::spawn(cluster::follow(client, live.clone()));
+        }
+    }
+
+    tracing::info!("listening on https://{}: /mutate, /validate, /livez, /readyz", https.local_addr()?);
+    tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);
+    let config = certificate.server_config()?;
+    let webhook = Webhook::new(live.clone(), Metrics::new(live, Some(certificate)), Decide::default());
+    let drain = Drain { delay: args.drain_delay, timeout: args.drain_timeout };
+    Ok(server::run(&webhook, (https, config), metrics, drain, signals).await?)
+}
+
+/// A pair that is there is followed; one that was made here lives as long as the process.
+fn certificate(args: &Args, address: IpAddr) -> Result<Arc<ServingCertificate>, CertificateError> {
+    let dir = &args.cert_dir;
+    if args.manifests.is_some() && !dir.join(CERTIFICATE).exists() && !dir.join(KEY).exists() {
+        let (certificate, ca) = ephemeral::make(dir, address, Timestamp::now())?;
+        tracing::info!("serving certificate made for this run; its CA is in {}", ca.display());
+        return Ok(Arc::new(certificate));
+    }
+    let certificate = Arc::new(ServingCertificate::read(dir)?);
+    tokio::spawn(certificate.clone().follow(dir.clone()));
+    Ok(certificate)
+}
+
+fn listen(address: IpAddr, port: u16, flag: &'static str) -> Result<TcpListener, ServeError> {
+    let address = SocketAddr::new(address, port);
+    TcpListener::bind(address).map_err(|source| ServeError::Listen { address, flag, source })
+}
+
+fn log(format: LogFormat, level: &str) {
+    let logger = tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(EnvFilter::new(level));
+    // Fails only when there is a logger already.
+    let _ = match format {
+        LogFormat::Text => logger.with_target(false).try_init(),
+        LogFormat::Json => logger.json().flatten_event(true).try_init(),
+    };
+    // The default hook prints the panic's message, which may quote an object.
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!("fault in trustspan at {place}: please report it");
+    }));
+}
+
+fn filter(text: &str) -> Result<String, String> {
+    EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed: SignedDuration = text.parse().map_err(|_| "expected a duration such as 5s or 1m30s".to_owned())?;
+    parsed.try_into().map_err(|_| "expected a duration of zero or more".to_owned())
+}

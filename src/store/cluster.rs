@@ -1,0 +1,201 @@
+//! GatewaySecrets of a cluster, watched. Nothing else is listed or watched: no right to read a Secret is needed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::DeserializeGuard;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, Config, ResourceExt};
+
+use super::Live;
+use crate::api::GatewaySecret;
+use crate::registry::{Entry, Registry};
+
+/// Why there is no client for a cluster.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The kubeconfig cannot be used.
+    #[error("{}: not a kubeconfig that can be used: {source}", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: kube::config::KubeconfigError,
+    },
+    /// No kubeconfig was given, and this is no pod.
+    #[error("not in a cluster ({0}): name one with --kubeconfig, or a directory with --manifests")]
+    InCluster(#[from] kube::config::InClusterError),
+    /// The client cannot be built.
+    #[error("cannot build a client for the cluster: {0}")]
+    Client(#[from] kube::Error),
+}
+
+/// A client for the cluster of a kubeconfig, or else for the one that this process is a pod of. Does not connect yet.
+///
+/// # Errors
+/// When the kubeconfig cannot be used, or none is given outside a cluster.
+pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
+    let config = match kubeconfig {
+        None => Config::incluster()?,
+        Some(path) => {
+            let wrap = |source| ConnectError::Kubeconfig { path: path.to_owned(), source };
+            let read = Kubeconfig::read_from(path).map_err(wrap)?;
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(wrap)?
+        }
+    };
+    Ok(Client::try_from(config)?)
+}
+
+/// One GatewaySecret of a watch; an object that does not fit the type spoils itself only, not the list.
+pub type Guarded = DeserializeGuard<GatewaySecret>;
+
+/// Keeps `live` up to date with the cluster. Lost connections, an API server that is down and a CRD that is not
+/// installed are logged and tried again, at growing intervals; the last registry stays meanwhile.
+pub async fn follow(client: Client, live: Arc<Live>) {
+    let events = watcher::watcher(Api::<Guarded>::all(client), watcher::Config::default()).default_backoff();
+    feed(events, &live).await;
+}
+
+/// Feeds the events of a watch into `live`.
+async fn feed(events: impl Stream<Item = watcher::Result<Event<Guarded>>>, live: &Live) {
+    let mut events = std::pin::pin!(events);
+    let mut known = BTreeMap::new();
+    let mut listed = BTreeMap::new();
+    while let Some(event) = events.next().await {
+        match event {
+            // managedFields and the rest of the object end here: an entry is identity, spec and status.
+            Ok(Event::Init) => listed = BTreeMap::new(),
+            Ok(Event::InitApply(object)) => {
+                let key = key(&object);
+                if let Some(entry) = read(object, live).or_else(|| known.get(&key).cloned()) {
+                    listed.insert(key, entry);
+                }
+            }
+            Ok(Event::InitDone) => {
+                known = std::mem::take(&mut listed);
+                tracing::info!(gatewaysecrets = known.len(), "GatewaySecrets listed");
+                publish(&known, live);
+            }
+            Ok(Event::Apply(object)) => {
+                if let Some(entry) = read(object, live) {
+                    known.insert((entry.namespace.clone(), entry.name.clone()), entry);
+                    publish(&known, live);
+                }
+            }
+            Ok(Event::Delete(object)) => {
+                known.remove(&key(&object));
+                publish(&known, live);
+            }
+            Err(error) => {
+                live.failed();
+                tracing::warn!("{}", sentence(&error));
+            }
+        }
+    }
+}
+
+type Key = (String, String);
+
+fn key(object: &Guarded) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// `None` for an object that does not fit the type. Its former state stays in place then: to forget it would leave its
+/// Secret unguarded.
+fn read(object: Guarded, live: &Live) -> Option<Entry> {
+    let (namespace, name) = key(&object);
+    match object.0 {
+        Ok(object) => Some(Entry {
+            namespace,
+            name,
+            created: object.metadata.creation_timestamp.map(|t| t.0),
+            generation: object.metadata.generation,
+            spec: object.spec,
+            status: object.status.unwrap_or_default(),
+        }),
+        Err(error) => {
+            live.failed();
+            tracing::error!(namespace, name, "GatewaySecret not read, its last good state stays: {error}");
+            None
+        }
+    }
+}
+
+fn publish(known: &BTreeMap<Key, Entry>, live: &Live) {
+    live.publish(Registry::new(known.values().cloned()));
+}
+
+fn sentence(error: &watcher::Error) -> String {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status))
+            if status.code == 404 =>
+        {
+            "the cluster knows no GatewaySecret: install the CRD (`trustspan crd | kubectl apply -f -`); trying again"
+                .to_owned()
+        }
+        InitialListFailed(e) => format!("cannot list GatewaySecrets, trying again: {e}"),
+        WatchStartFailed(e) | WatchFailed(e) => format!("cannot watch GatewaySecrets, trying again: {e}"),
+        WatchError(status) => format!("the watch on GatewaySecrets ended, trying again: {}", status.message),
+        other => format!("cannot follow GatewaySecrets, trying again: {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str, spec: serde_json::Value) -> Guarded {
+        let object = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "spec": spec,
+            "metadata": {"namespace": "istio-ingress", "name": name, "generation": 1}});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn good(name: &str) -> Guarded {
+        object(name, json!({"rootSecretName": "root"}))
+    }
+
+    fn lost() -> watcher::Error {
+        watcher::Error::NoResourceVersion
+    }
+
+    async fn names_after(events: Vec<watcher::Result<Event<Guarded>>>) -> (Option<Vec<String>>, u64) {
+        let live = Live::default();
+        feed(stream::iter(events), &live).await;
+        let names = live.registry().map(|r| r.entries().iter().map(|e| e.name.clone()).collect());
+        (names, live.failures())
+    }
+
+    #[tokio::test]
+    async fn is_not_synced_before_the_list_is_complete() {
+        assert_eq!(names_after(vec![Err(lost()), Ok(Event::Init), Ok(Event::InitApply(good("a")))]).await, (None, 1));
+    }
+
+    #[tokio::test]
+    async fn keeps_what_it_knew_while_listing_again() {
+        let mut events = vec![Ok(Event::Init), Ok(Event::InitApply(good("a"))), Ok(Event::InitApply(good("b")))];
+        events.extend([Ok(Event::InitDone), Ok(Event::Apply(good("c"))), Ok(Event::Delete(good("b")))]);
+        events.extend([Err(lost()), Ok(Event::Init), Ok(Event::InitApply(good("d")))]);
+        assert_eq!(names_after(events).await, (Some(vec!["a".to_owned(), "c".to_owned()]), 1));
+    }
+
+    #[tokio::test]
+    async fn a_malformed_object_spoils_only_itself() {
+        let events = vec![
+            Ok(Event::Init),
+            Ok(Event::InitApply(good("a"))),
+            Ok(Event::InitApply(object("b", json!({"rootSecretName": 7})))),
+            Ok(Event::InitDone),
+            Ok(Event::Apply(object("a", json!({"mode": "Other"})))),
+        ];
+        assert_eq!(names_after(events).await, (Some(vec!["a".to_owned()]), 2));
+    }
+}

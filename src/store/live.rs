@@ -1,0 +1,37 @@
+//! The latest registry, shared between the store that feeds it and the webhook that reads it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+
+use crate::registry::Registry;
+
+/// The latest registry; reading it never waits. What was good stays until something better comes.
+#[derive(Debug, Default)]
+pub struct Live {
+    registry: ArcSwapOption<Registry>,
+    failures: AtomicU64,
+}
+
+impl Live {
+    /// The latest registry; `None` until all GatewaySecrets were read for the first time.
+    pub fn registry(&self) -> Option<Arc<Registry>> {
+        self.registry.load_full()
+    }
+
+    /// Replaces the registry.
+    pub fn publish(&self, registry: Registry) {
+        self.registry.store(Some(Arc::new(registry)));
+    }
+
+    /// Counts a read that failed.
+    pub fn failed(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many reads failed.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}

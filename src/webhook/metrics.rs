@@ -1,0 +1,211 @@
+//! What Prometheus reads. Every label has a bounded set of values, whatever a review says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use super::tls::ServingCertificate;
+use crate::admission::{Decision, Kind, Operation};
+use crate::store::Live;
+use crate::trust::{Severity, Verdict};
+
+/// Content type of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+const OTHER: &str = "other";
+
+/// The kinds that are told apart; all others count as `other`.
+const KINDS: [(&str, &str); 7] = [
+    ("", "Secret"),
+    ("apps", "DaemonSet"),
+    ("apps", "Deployment"),
+    ("apps", "StatefulSet"),
+    ("gateway.networking.k8s.io", "Gateway"),
+    ("networking.istio.io", "Gateway"),
+    ("trustspan.dev", "GatewaySecret"),
+];
+
+/// Counters of the webhook, and the state of what it serves from.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    findings: Family<FindingLabels, Counter>,
+    duration: Family<WebhookLabel, Histogram, fn() -> Histogram>,
+}
+
+/// What a request was about, as far as labels tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subject {
+    group: &'static str,
+    kind: &'static str,
+    operation: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    webhook: &'static str,
+    group: &'static str,
+    kind: &'static str,
+    operation: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct FindingLabels {
+    rule: &'static str,
+    severity: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct WebhookLabel {
+    webhook: &'static str,
+}
+
+impl Subject {
+    /// A request that could not be read.
+    pub const UNREAD: Self = Self { group: OTHER, kind: OTHER, operation: OTHER };
+
+    /// The labels of a request.
+    pub fn of(kind: Kind<'_>, operation: Operation) -> Self {
+        let (group, kind) = KINDS.into_iter().find(|known| *known == (kind.group, kind.kind)).unwrap_or((OTHER, OTHER));
+        let operation = match operation {
+            Operation::Create => "create",
+            Operation::Update => "update",
+            Operation::Delete => "delete",
+            Operation::Connect => "connect",
+        };
+        Self { group, kind, operation }
+    }
+}
+
+impl Metrics {
+    /// Counters at zero; the state of `live` and `certificate` is read at each scrape.
+    pub fn new(live: Arc<Live>, certificate: Option<Arc<ServingCertificate>>) -> Self {
+        let mut registry = Registry::with_prefix("trustspan");
+        let (requests, findings) = (Family::default(), Family::default());
+        // 0.25 ms to 4 s: the webhook time-outs are at most 5 s.
+        let duration: Family<_, _, fn() -> _> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_25, 2.0, 15)));
+        registry.register("admission_requests", "Admission requests answered", Family::clone(&requests));
+        registry.register("admission_findings", "Findings of rules in admission requests", Family::clone(&findings));
+        registry.register(
+            "admission_duration_seconds",
+            "Time from the head of a request to its answer",
+            duration.clone(),
+        );
+        registry.register_collector(Box::new(State { live, certificate }));
+        Self { registry, requests, findings, duration }
+    }
+
+    /// Counts a decision.
+    pub fn decided(&self, webhook: &'static str, subject: Subject, decision: &Decision) {
+        let result = match decision.verdict() {
+            Verdict::Deny => "denied",
+            _ if !decision.patch.0.is_empty() => "patched",
+            Verdict::Warn => "warned",
+            Verdict::Allow if !decision.notes.is_empty() => "warned",
+            Verdict::Allow => "allowed",
+        };
+        self.count(webhook, subject, result);
+        for finding in &decision.findings {
+            let severity = match finding.severity {
+                Severity::Warn => "warn",
+                Severity::Deny => "deny",
+            };
+            self.findings.get_or_create(&FindingLabels { rule: finding.rule, severity }).inc();
+        }
+    }
+
+    /// Counts a request that got no decision.
+    pub fn failed(&self, webhook: &'static str, subject: Subject) {
+        self.count(webhook, subject, "error");
+    }
+
+    /// Notes how long an answer took.
+    pub fn took(&self, webhook: &'static str, time: Duration) {
+        self.duration.get_or_create(&WebhookLabel { webhook }).observe(time.as_secs_f64());
+    }
+
+    /// The text that Prometheus scrapes.
+    ///
+    /// # Errors
+    /// When a metric cannot be written as text.
+    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        let mut out = String::new();
+        text::encode(&mut out, &self.registry)?;
+        Ok(out)
+    }
+
+    fn count(&self, webhook: &'static str, Subject { group, kind, operation }: Subject, result: &'static str) {
+        self.requests.get_or_create(&RequestLabels { webhook, group, kind, operation, result }).inc();
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    live: Arc<Live>,
+    certificate: Option<Arc<ServingCertificate>>,
+}
+
+impl Collector for State {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let registry = self.live.registry();
+        let mut gauge = |name, help, value: i64| {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        };
+        gauge("store_synced", "1 once all GatewaySecrets were read", i64::from(registry.is_some()))?;
+        let known = registry.map_or(0, |r| r.entries().len());
+        gauge("gatewaysecrets", "GatewaySecrets known", i64::try_from(known).unwrap_or(i64::MAX))?;
+        if let Some(certificate) = &self.certificate {
+            let name = "serving_certificate_not_after_timestamp_seconds";
+            gauge(name, "End of validity of the serving certificate", certificate.not_after().as_second())?;
+        }
+        let mut counter = |name, help, value: u64| {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+        };
+        counter("store_failures", "Failed reads of GatewaySecrets; the last good ones stay", self.live.failures())?;
+        if let Some(certificate) = &self.certificate {
+            let name = "serving_certificate_reload_failures";
+            counter(name, "Serving certificates not taken; the last good one stays", certificate.failures())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_bounded() {
+        let metrics = Metrics::new(Arc::default(), None);
+        for n in 0..100 {
+            let kind = format!("Kind{n}");
+            let subject = Subject::of(Kind { group: "apps", version: "v1", kind: &kind }, Operation::Create);
+            metrics.decided("mutate", subject, &Decision::default());
+        }
+        let secret = Subject::of(Kind { group: "", version: "v1", kind: "Secret" }, Operation::Update);
+        metrics.failed("validate", secret);
+        let text = metrics.encode().unwrap();
+        assert_eq!(text.matches("trustspan_admission_requests_total{").count(), 2, "{text}");
+        for line in [
+            r#"trustspan_admission_requests_total{webhook="mutate",group="other",kind="other",operation="create",result="allowed"} 100"#,
+            r#"trustspan_admission_requests_total{webhook="validate",group="",kind="Secret",operation="update",result="error"} 1"#,
+            "trustspan_store_synced 0",
+            "trustspan_gatewaysecrets 0",
+            "trustspan_store_failures_total 0",
+        ] {
+            assert!(text.contains(line), "{line} not in:\n{text}");
+        }
+    }
+}

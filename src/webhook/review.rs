@@ -1,0 +1,225 @@
+//! `admission.k8s.io/v1` AdmissionReview, as it comes in.
+//!
+//! A review is hostile until proven otherwise: whoever reaches the port may post one. Only the fields that decisions
+//! need are read; `object` and `oldObject` stay untyped, so that unknown fields and number formats survive.
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::error::Category;
+
+use crate::admission::{Kind, Operation, Request};
+
+/// The `apiVersion` that is spoken, and the only one.
+pub const API_VERSION: &str = "admission.k8s.io/v1";
+/// The `kind` of a review.
+pub const KIND: &str = "AdmissionReview";
+
+/// A review with everything in it that an answer needs. Has no `Debug`: the objects may hold private keys.
+pub struct Review {
+    /// `request.uid`; the answer carries it.
+    pub uid: String,
+    operation: Operation,
+    request: Question,
+}
+
+/// Why a body is no review. Names what was wrong, never what the objects hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReviewError {
+    /// No JSON, or JSON that is cut short or nested too deep.
+    #[error("the body is not JSON that can be read: {what} at line {line}, column {column}")]
+    Json {
+        /// What the parser stumbled over.
+        what: &'static str,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+    },
+    /// `apiVersion` and `kind` are not those of a review.
+    #[error("the body is {seen}, expected {API_VERSION} {KIND}")]
+    NotAReview {
+        /// What it says it is.
+        seen: String,
+    },
+    /// A field that every review has is missing or empty.
+    #[error("the AdmissionReview has no {0}")]
+    Missing(&'static str),
+    /// `request.operation` is none of the four.
+    #[error("request.operation is not CREATE, UPDATE, DELETE or CONNECT")]
+    Operation,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope {
+    api_version: Option<String>,
+    kind: Option<String>,
+    request: Option<Question>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Question {
+    uid: Option<String>,
+    kind: Option<GroupVersionKind>,
+    operation: Option<String>,
+    sub_resource: Option<String>,
+    namespace: Option<String>,
+    name: Option<String>,
+    user_info: Option<UserInfo>,
+    object: Option<Value>,
+    old_object: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct GroupVersionKind {
+    group: String,
+    version: String,
+    kind: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct UserInfo {
+    username: Option<String>,
+}
+
+impl Review {
+    /// Reads the body of a request.
+    ///
+    /// # Errors
+    /// When the body is not JSON, not a review of the spoken version, or has no request, uid, kind or operation.
+    pub fn parse(body: &[u8]) -> Result<Self, ReviewError> {
+        // serde_json refuses more than 128 levels, so neither reading nor dropping a value can exhaust the stack.
+        let envelope: Envelope = serde_json::from_slice(body).map_err(|e| ReviewError::json(&e))?;
+        let (version, kind) = (envelope.api_version.unwrap_or_default(), envelope.kind.unwrap_or_default());
+        if version != API_VERSION || kind != KIND {
+            return Err(ReviewError::NotAReview { seen: seen(&version, &kind) });
+        }
+        let request = envelope.request.ok_or(ReviewError::Missing("request"))?;
+        let uid = request.uid.clone().filter(|uid| !uid.is_empty()).ok_or(ReviewError::Missing("request.uid"))?;
+        if request.kind.is_none() {
+            return Err(ReviewError::Missing("request.kind"));
+        }
+        let operation = match request.operation.as_deref() {
+            Some("CREATE") => Operation::Create,
+            Some("UPDATE") => Operation::Update,
+            Some("DELETE") => Operation::Delete,
+            Some("CONNECT") => Operation::Connect,
+            Some(_) => return Err(ReviewError::Operation),
+            None => return Err(ReviewError::Missing("request.operation")),
+        };
+        Ok(Self { uid, operation, request })
+    }
+
+    /// What decisions are made on.
+    pub fn request(&self) -> Request<'_> {
+        fn text(field: &Option<String>) -> &str {
+            field.as_deref().unwrap_or_default()
+        }
+        let r = &self.request;
+        Request {
+            operation: self.operation,
+            kind: r.kind.as_ref().map_or(Kind { group: "", version: "", kind: "" }, |k| Kind {
+                group: &k.group,
+                version: &k.version,
+                kind: &k.kind,
+            }),
+            sub_resource: text(&r.sub_resource),
+            namespace: text(&r.namespace),
+            name: text(&r.name),
+            username: r.user_info.as_ref().map_or("", |u| text(&u.username)),
+            object: r.object.as_ref(),
+            old_object: r.old_object.as_ref(),
+        }
+    }
+}
+
+impl ReviewError {
+    fn json(error: &serde_json::Error) -> Self {
+        let what = match error.classify() {
+            // serde_json's own text may quote a value of the object; these do not.
+            Category::Data => "a field of another type than an AdmissionReview's",
+            Category::Eof => "an early end",
+            Category::Syntax if error.to_string().starts_with("recursion limit exceeded") => "more than 128 levels",
+            Category::Syntax | Category::Io => "a syntax error",
+        };
+        Self::Json { what, line: error.line(), column: error.column() }
+    }
+}
+
+fn seen(version: &str, kind: &str) -> String {
+    if version.is_empty() && kind.is_empty() {
+        return "without apiVersion and kind".to_owned();
+    }
+    format!("{version} {kind}").trim().chars().filter(|c| !c.is_control()).take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(body: &str) -> String {
+        Review::parse(body.as_bytes()).err().map(|e| e.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn reads_a_review() {
+        let body = br#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","extra":[1],
+            "kind":{"group":"apps","version":"v1","kind":"Deployment"},"operation":"UPDATE","subResource":"scale",
+            "namespace":"ns","name":"n","userInfo":{"username":"me","groups":["a"]},"object":{"x":1.0},"oldObject":null}}"#;
+        let review = Review::parse(body).ok().unwrap();
+        let request = review.request();
+        assert_eq!(review.uid, "u");
+        assert_eq!(request.operation, Operation::Update);
+        assert_eq!(request.kind, Kind { group: "apps", version: "v1", kind: "Deployment" });
+        assert_eq!(
+            (request.sub_resource, request.namespace, request.name, request.username),
+            ("scale", "ns", "n", "me")
+        );
+        assert!(request.object.is_some() && request.old_object.is_none());
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let review = |rest: &str| format!(r#"{{"apiVersion":"{API_VERSION}","kind":"{KIND}"{rest}}}"#);
+        let kind = r#""kind":{"kind":"Secret","version":"v1"}"#;
+        for (body, expected) in [
+            (String::new(), "not JSON that can be read: an early end at line 1, column 0"),
+            ("[]".to_owned(), "a field of another type"),
+            ("{}".to_owned(), "the body is without apiVersion and kind, expected admission.k8s.io/v1 AdmissionReview"),
+            (
+                review("").replace("/v1", "/v1beta1"),
+                "the body is admission.k8s.io/v1beta1 AdmissionReview, expected admission.k8s.io/v1 AdmissionReview",
+            ),
+            (review(""), "has no request"),
+            (review(r#","request":{}"#), "has no request.uid"),
+            (review(r#","request":{"uid":""}"#), "has no request.uid"),
+            (review(r#","request":{"uid":"u"}"#), "has no request.kind"),
+            (review(&format!(r#","request":{{"uid":"u",{kind}}}"#)), "has no request.operation"),
+            (review(&format!(r#","request":{{"uid":"u",{kind},"operation":"PATCH"}}"#)), "request.operation is not"),
+        ] {
+            let said = error(&body);
+            assert!(said.contains(expected), "{body}: {said}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
+            let deep = format!("{}1{}", open.repeat(10_000), close.repeat(10_000));
+            let body = format!(r#"{{"apiVersion":"{API_VERSION}","kind":"{KIND}","request":{{"object":{deep}}}}}"#);
+            assert!(error(&body).contains("more than 128 levels"));
+            assert!(error(&deep).contains("not JSON that can be read") || error(&deep).contains("without apiVersion"));
+        }
+    }
+
+    #[test]
+    fn errors_do_not_quote_objects() {
+        let said = error(r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":"hunter2"}"#);
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}

@@ -1,0 +1,254 @@
+//! Paths, and how a request becomes an answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request as HttpRequest, State};
+use axum::http::StatusCode;
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use futures::StreamExt;
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::answer::answer;
+use super::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, Subject};
+use super::review::Review;
+use crate::admission::{self, Decision, Request};
+use crate::registry::Registry;
+use crate::store::Live;
+
+/// Bytes of a review: an UPDATE carries two Secrets of up to 1 MiB each, base64, and managed fields.
+pub const BODY_LIMIT: usize = 7 * 1024 * 1024;
+
+/// Time for a whole body. The webhook configurations give up after 5 s or less.
+const BODY_TIME: Duration = Duration::from_secs(10);
+/// Requests in flight; more are refused.
+const IN_FLIGHT: usize = 128;
+/// Reviews parsed and judged at a time: a hostile 7 MiB of JSON takes 100 MiB and more once parsed.
+const JUDGED: usize = 4;
+
+/// The decisions that are asked for; [`Default`] is [`admission`]'s.
+#[derive(Clone, Copy, Debug)]
+pub struct Decide {
+    /// The mutating webhook's.
+    pub mutate: fn(&Request<'_>, &Registry) -> Decision,
+    /// The validating webhook's.
+    pub validate: fn(&Request<'_>, &Registry, Timestamp) -> Decision,
+}
+
+impl Default for Decide {
+    fn default() -> Self {
+        Self { mutate: admission::mutate, validate: admission::validate }
+    }
+}
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct Webhook {
+    live: Arc<Live>,
+    metrics: Metrics,
+    decide: Decide,
+    draining: AtomicBool,
+    in_flight: Semaphore,
+    judged: Semaphore,
+}
+
+#[derive(Clone, Copy)]
+enum Path {
+    Mutate,
+    Validate,
+}
+
+/// A status and a sentence.
+struct Refusal(StatusCode, String);
+
+impl Webhook {
+    /// A webhook that decides from `live`.
+    pub fn new(live: Arc<Live>, metrics: Metrics, decide: Decide) -> Arc<Self> {
+        let (in_flight, judged) = (Semaphore::new(IN_FLIGHT), Semaphore::new(JUDGED));
+        Arc::new(Self { live, metrics, decide, draining: AtomicBool::new(false), in_flight, judged })
+    }
+
+    /// What the HTTPS port serves.
+    pub fn router(self: &Arc<Self>) -> Router {
+        self.finish(
+            Router::new()
+                .route("/mutate", post(|State(w): State<Arc<Self>>, request| w.admit(Path::Mutate, request)))
+                .route("/validate", post(|State(w): State<Arc<Self>>, request| w.admit(Path::Validate, request))),
+        )
+    }
+
+    /// What the metrics port serves.
+    pub fn metrics_router(self: &Arc<Self>) -> Router {
+        self.finish(Router::new().route("/metrics", get(scrape)))
+    }
+
+    /// From now on not ready, and every answer closes its connection, so that the caller opens its next one elsewhere.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    fn finish(self: &Arc<Self>, router: Router<Arc<Self>>) -> Router {
+        router
+            .route("/livez", get(async || "ok\n"))
+            .route("/readyz", get(ready))
+            .layer(from_fn_with_state(self.clone(), close_while_draining))
+            .with_state(self.clone())
+    }
+
+    async fn admit(self: Arc<Self>, path: Path, request: HttpRequest) -> Response {
+        let start = Instant::now();
+        let name = path.name();
+        let mut subject = Subject::UNREAD;
+        let response = match self.clone().judge(path, request, &mut subject).await {
+            Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
+            Err(Refusal(status, sentence)) => {
+                // Sentences quote no object, so this is safe to log.
+                tracing::warn!(webhook = name, status = status.as_u16(), "{sentence}");
+                self.metrics.failed(name, subject);
+                (status, sentence + "\n").into_response()
+            }
+        };
+        self.metrics.took(name, start.elapsed());
+        response
+    }
+
+    async fn judge(
+        self: Arc<Self>,
+        path: Path,
+        request: HttpRequest,
+        subject: &mut Subject,
+    ) -> Result<Vec<u8>, Refusal> {
+        if !is_json(request.headers()) {
+            return Err(Refusal(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the Content-Type is not application/json".to_owned(),
+            ));
+        }
+        let Ok(_place) = self.in_flight.try_acquire() else {
+            return Err(unavailable("too many requests in flight"));
+        };
+        let body = match timeout(BODY_TIME, read(request)).await {
+            Ok(body) => body?,
+            Err(_) => {
+                let sentence = format!("the body was not complete after {} s", BODY_TIME.as_secs());
+                return Err(Refusal(StatusCode::REQUEST_TIMEOUT, sentence));
+            }
+        };
+        // Better no answer than one from an empty registry: it would let everything pass.
+        let registry = self.live.registry().ok_or_else(|| unavailable("the GatewaySecrets are not read yet"))?;
+        let Ok(_turn) = self.judged.acquire().await else { return Err(unavailable("shutting down")) };
+
+        // Off the I/O threads: parsing, judging and dropping 7 MiB takes a while. A panic ends there as well.
+        let decide = self.decide;
+        let judged = spawn_blocking(move || {
+            let review = Review::parse(&body).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))?;
+            drop(body);
+            let request = review.request();
+            let subject = Subject::of(request.kind, request.operation);
+            let decision = match path {
+                Path::Mutate => (decide.mutate)(&request, &registry),
+                Path::Validate => (decide.validate)(&request, &registry, Timestamp::now()),
+            };
+            let body = answer(&review.uid, &decision).map_err(|_| internal())?;
+            Ok((subject, decision, body))
+        });
+        let (about, decision, body) = judged.await.unwrap_or_else(|_| Err(internal()))?;
+        *subject = about;
+        self.metrics.decided(path.name(), about, &decision);
+        Ok(body)
+    }
+}
+
+impl Path {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mutate => "mutate",
+            Self::Validate => "validate",
+        }
+    }
+}
+
+async fn ready(State(webhook): State<Arc<Webhook>>) -> (StatusCode, &'static str) {
+    if webhook.draining.load(Ordering::Acquire) {
+        (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
+    } else if webhook.live.registry().is_none() {
+        (StatusCode::SERVICE_UNAVAILABLE, "the GatewaySecrets are not read yet\n")
+    } else {
+        (StatusCode::OK, "ok\n")
+    }
+}
+
+async fn scrape(State(webhook): State<Arc<Webhook>>) -> Response {
+    match webhook.metrics.encode() {
+        Ok(text) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn close_while_draining(State(webhook): State<Arc<Webhook>>, request: HttpRequest, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if webhook.draining.load(Ordering::Acquire) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+fn unavailable(why: &str) -> Refusal {
+    Refusal(StatusCode::SERVICE_UNAVAILABLE, format!("{why}; try again"))
+}
+
+fn internal() -> Refusal {
+    Refusal(StatusCode::INTERNAL_SERVER_ERROR, "the request met a fault in trustspan; its log says where".to_owned())
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()) else { return false };
+    let essence = value.split_once(';').map_or(value, |(essence, _)| essence);
+    essence.trim().eq_ignore_ascii_case("application/json")
+}
+
+async fn read(request: HttpRequest) -> Result<Vec<u8>, Refusal> {
+    let too_large = || Refusal(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes"));
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+    // A client that waits for `100 Continue` sends nothing before its body is asked for.
+    let waits = request.headers().contains_key(EXPECT);
+    if announced.is_some_and(|length| length > BODY_LIMIT) {
+        if !waits {
+            skip(request.into_body(), 0).await;
+        }
+        return Err(too_large());
+    }
+    // Not by the announced length: the memory comes with the bytes.
+    let mut body = Vec::new();
+    let mut chunks = request.into_body().into_data_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|_| Refusal(StatusCode::BAD_REQUEST, "the body ended early".to_owned()))?;
+        if body.len() + chunk.len() > BODY_LIMIT {
+            skip(Body::from_stream(chunks), body.len()).await;
+            return Err(too_large());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// Reads on for as much as a legal body, and forgets it: a connection closed on unread bytes is reset, and the client
+/// would not see the answer.
+async fn skip(body: Body, mut seen: usize) {
+    let mut chunks = body.into_data_stream();
+    while let Some(Ok(chunk)) = chunks.next().await {
+        seen += chunk.len();
+        if seen > 2 * BODY_LIMIT {
+            return;
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Both ports, from the first connection to the last answer.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum_server::Handle;
+use axum_server::accept::{Accept, DefaultAcceptor};
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use hyper_util::rt::TokioTimer;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+
+use super::Webhook;
+use super::listener::{Gate, HANDSHAKE, IDLE};
+
+/// How to stop.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    /// How long to go on as before, except for readiness: the Service's endpoints need a moment to forget this pod.
+    pub delay: Duration,
+    /// How long requests in flight may take after that.
+    pub timeout: Duration,
+}
+
+/// How the server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All requests were answered, or the drain time was over.
+    Drained,
+    /// A second signal came.
+    Cut,
+}
+
+/// SIGTERM and SIGINT.
+#[derive(Debug)]
+pub struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    /// Takes the signals over from the default, which is to die.
+    ///
+    /// # Errors
+    /// When the operating system refuses.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+/// Serves until a signal comes, then drains.
+///
+/// # Errors
+/// When a listener fails for good.
+pub async fn run(
+    webhook: &Arc<Webhook>,
+    https: (TcpListener, ServerConfig),
+    metrics: TcpListener,
+    drain: Drain,
+    mut signals: Signals,
+) -> io::Result<End> {
+    let (listener, config) = https;
+    let tls = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config))).handshake_timeout(HANDSHAKE);
+    let mut https = Port::open(listener, tls, webhook.router())?;
+    let mut metrics = Port::open(metrics, DefaultAcceptor, webhook.metrics_router())?;
+
+    tokio::select! {
+        () = signals.next() => {}
+        end = &mut https.task => return Err(ended(end)),
+        end = &mut metrics.task => return Err(ended(end)),
+    }
+    tracing::info!("shutting down: not ready, still serving for {:?}", drain.delay);
+    webhook.drain();
+    let rest = async {
+        tokio::time::sleep(drain.delay).await;
+        tracing::info!("no new connections; up to {:?} for requests in flight", drain.timeout);
+        https.handle.graceful_shutdown(Some(drain.timeout));
+        let _ = (&mut https.task).await;
+        // Last, so that probes and a last scrape see the whole drain.
+        metrics.handle.shutdown();
+        let _ = (&mut metrics.task).await;
+    };
+    tokio::select! {
+        () = rest => Ok(End::Drained),
+        () = signals.next() => Ok(End::Cut),
+    }
+}
+
+struct Port {
+    handle: Handle<SocketAddr>,
+    task: JoinHandle<io::Result<()>>,
+}
+
+impl Port {
+    fn open<A>(listener: TcpListener, acceptor: A, router: Router) -> io::Result<Self>
+    where
+        A: Accept<TcpStream, Router, Service = Router> + Clone + Send + Sync + 'static,
+        A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
+        A::Future: Send + 'static,
+    {
+        listener.set_nonblocking(true)?;
+        let handle = Handle::new();
+        let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).http1_only();
+        // hyper's time for a head begins with the end of the former answer, so it is also the time to be idle.
+        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+        let task = tokio::spawn(server.acceptor(Gate::new(acceptor)).serve(router.into_make_service()));
+        Ok(Self { handle, task })
+    }
+}
+
+fn ended(end: Result<io::Result<()>, tokio::task::JoinError>) -> io::Error {
+    match end {
+        Ok(Err(error)) => error,
+        Err(error) => io::Error::other(error),
+        Ok(Ok(())) => io::Error::other("a listener ended"),
+    }
+}

@@ -1,0 +1,227 @@
+//! The serving certificate: read as one pair, replaced while serving.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ServerConfig, version};
+use sha2::{Digest, Sha256};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+use zeroize::Zeroizing;
+
+/// File name of the certificate chain in `--cert-dir`, leaf first.
+pub const CERTIFICATE: &str = "tls.crt";
+/// File name of the private key in `--cert-dir`.
+pub const KEY: &str = "tls.key";
+
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Why a certificate cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// A file cannot be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The chain holds no certificate, or one that does not parse.
+    #[error("{}: not a certificate chain in PEM", path.display())]
+    Chain {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key file holds no private key.
+    #[error("{}: not a private key in PEM", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Both parse, but do not belong together, or are of a kind that rustls cannot serve.
+    #[error("{CERTIFICATE} and {KEY} in {}: {source}; expected the key of the first certificate", dir.display())]
+    Pair {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// The certificate for the embedded default cannot be made.
+    #[error("cannot make a serving certificate: {0}")]
+    Make(String),
+}
+
+/// The certificate that new connections get.
+#[derive(Debug)]
+pub struct ServingCertificate {
+    current: ArcSwap<Pair>,
+    failures: AtomicU64,
+}
+
+/// A chain with its key, and what tells two apart.
+#[derive(Debug)]
+pub(super) struct Pair {
+    certified: Arc<CertifiedKey>,
+    not_after: Timestamp,
+    digest: [u8; 32],
+}
+
+impl ServingCertificate {
+    pub(super) fn new(pair: Pair) -> Self {
+        Self { current: ArcSwap::from_pointee(pair), failures: AtomicU64::new(0) }
+    }
+
+    /// Reads `tls.crt` and `tls.key`.
+    ///
+    /// # Errors
+    /// When one is missing or does not parse, or the key is not that of the certificate.
+    pub fn read(dir: &Path) -> Result<Self, CertificateError> {
+        Ok(Self::new(Pair::read(dir)?))
+    }
+
+    /// End of validity of the leaf.
+    pub fn not_after(&self) -> Timestamp {
+        self.current.load().not_after
+    }
+
+    /// How often a changed pair was not taken.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// TLS 1.2 and 1.3 with this certificate, for HTTP/1.1 only: the API server keeps connections and never multiplexes.
+    ///
+    /// # Errors
+    /// When the crypto provider lacks one of the versions.
+    pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, rustls::Error> {
+        let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
+            .with_no_client_auth()
+            .with_cert_resolver(self.clone());
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    /// Reads the pair again every few seconds, and serves it once it is sound. By content, not by file events: a
+    /// mounted Secret changes by a symbolic link (`..data`), which writes to no watched file. Returns never.
+    pub async fn follow(self: Arc<Self>, dir: PathBuf) {
+        let mut refused: Option<String> = None;
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let place = dir.clone();
+            let Ok(read) = spawn_blocking(move || Pair::read(&place)).await else { continue };
+            match read {
+                Ok(pair) => {
+                    refused = None;
+                    if pair.digest != self.current.load().digest {
+                        tracing::info!(not_after = %pair.not_after, "new serving certificate");
+                        self.current.store(Arc::new(pair));
+                    }
+                }
+                // Said and counted once for each cause, not every two seconds.
+                Err(error) => {
+                    let said = error.to_string();
+                    if refused.as_ref() != Some(&said) {
+                        self.failures.fetch_add(1, Ordering::Relaxed);
+                        tracing::error!("serving certificate not taken, the last good one stays: {said}");
+                        refused = Some(said);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl ResolvesServerCert for ServingCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.load().certified.clone())
+    }
+}
+
+impl Pair {
+    fn read(dir: &Path) -> Result<Self, CertificateError> {
+        // Both files through one generation of the mount: the link may move between two reads.
+        let from = dir.join("..data").canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let from = if from.join(CERTIFICATE).exists() { from } else { dir.to_owned() };
+        let file = |name| {
+            let path = dir.join(name);
+            match fs::read(from.join(name)) {
+                Ok(bytes) => Ok((path, Zeroizing::new(bytes))),
+                Err(source) => Err(CertificateError::File { path, source }),
+            }
+        };
+        let (chain_path, chain_pem) = file(CERTIFICATE)?;
+        let (key_path, key_pem) = file(KEY)?;
+        let chain = CertificateDer::pem_slice_iter(&chain_pem).collect::<Result<Vec<_>, _>>().unwrap_or_default();
+        let Some(not_after) = chain.first().and_then(not_after) else {
+            return Err(CertificateError::Chain { path: chain_path });
+        };
+        let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|_| CertificateError::Key { path: key_path })?;
+        let digest =
+            Sha256::new().chain_update(&*chain_pem).chain_update([0]).chain_update(&*key_pem).finalize().into();
+        Self::new(chain, key, not_after, digest)
+            .map_err(|source| CertificateError::Pair { dir: dir.to_owned(), source })
+    }
+
+    pub(super) fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        not_after: Timestamp,
+        digest: [u8; 32],
+    ) -> Result<Self, rustls::Error> {
+        // Compares the key with the leaf.
+        let certified = Arc::new(CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())?);
+        Ok(Self { certified, not_after, digest })
+    }
+}
+
+pub(super) fn not_after(leaf: &CertificateDer<'_>) -> Option<Timestamp> {
+    let (_, leaf) = x509_parser::parse_x509_certificate(leaf).ok()?;
+    Timestamp::from_second(leaf.validity().not_after.timestamp()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, name: &str) -> (String, String) {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let (crt, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        fs::write(dir.join(CERTIFICATE), &crt).unwrap();
+        fs::write(dir.join(KEY), &key).unwrap();
+        (crt, key)
+    }
+
+    #[test]
+    fn a_pair_is_taken_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = || Pair::read(dir.path()).map(|p| p.digest).map_err(|e| e.to_string());
+        assert!(read().unwrap_err().contains("tls.crt: No such file"));
+        let (_, key) = write(dir.path(), "one");
+        let one = read().unwrap();
+        assert_eq!(read().unwrap(), one);
+        write(dir.path(), "two");
+        assert_ne!(read().unwrap(), one);
+        fs::write(dir.path().join(KEY), key).unwrap();
+        assert!(read().unwrap_err().contains("expected the key of the first certificate"));
+        fs::write(dir.path().join(KEY), "").unwrap();
+        assert!(read().unwrap_err().ends_with("tls.key: not a private key in PEM"));
+        fs::write(dir.path().join(CERTIFICATE), "x").unwrap();
+        assert!(read().unwrap_err().ends_with("tls.crt: not a certificate chain in PEM"));
+    }
+}
