@@ -2,6 +2,7 @@
 
 pub mod cluster;
 mod live;
+pub mod manifest;
 pub mod poll;
 
 pub use live::Live;

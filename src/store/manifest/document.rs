@@ -1,0 +1,164 @@
+//! A document that was read, and the objects in it.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::tree::{Node, Shape, compose};
+use super::{Chunk, ManifestError};
+
+/// A document: its text, its value, and where each node of the value stands in the text.
+#[derive(Debug)]
+pub struct Document {
+    pub(super) chunk: Chunk,
+    pub(super) value: Value,
+    pub(super) root: Node,
+}
+
+/// A Kubernetes object: a document, or an item of a List.
+#[derive(Debug)]
+pub struct Object<'d> {
+    /// JSON pointer from the document's value to the object: empty, or `/items/N`.
+    pub pointer: String,
+    /// Line of the source on which it begins.
+    pub line: usize,
+    /// `file:line`.
+    pub source: String,
+    /// The object. An item of a typed list (`SecretList`) gets the kind that the list implies.
+    pub value: Cow<'d, Value>,
+}
+
+impl Chunk {
+    /// Reads the text; `None` for a document that holds nothing but comments.
+    ///
+    /// # Errors
+    /// When the text is not YAML (of which JSON is a part), or not a map.
+    pub fn parse(self) -> Result<Option<Document>, ManifestError> {
+        let Chunk { line, .. } = self;
+        let fail = |at: usize, seen| ManifestError::Syntax {
+            source_name: self.source_name.to_string(),
+            line: line + at.max(1) - 1,
+            seen,
+        };
+        match compose(&self.text) {
+            Ok(Some((value @ (Value::Object(_) | Value::Null), root))) => {
+                Ok(Some(Document { chunk: self, value, root }))
+            }
+            Ok(Some((value, root))) => {
+                let seen = match value {
+                    Value::Array(_) => "a sequence",
+                    Value::String(_) => "a string",
+                    _ => "a single value",
+                };
+                Err(fail(root.line, format!("{seen}; expected a Kubernetes object, with apiVersion and kind")))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(fail(error.line, error.seen)),
+        }
+    }
+}
+
+impl Document {
+    /// The text that was read.
+    pub fn chunk(&self) -> &Chunk {
+        &self.chunk
+    }
+
+    /// The whole document.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// Its objects: a List's items, or the document itself. None when it has no `kind`.
+    pub fn objects(&self) -> impl Iterator<Item = Object<'_>> {
+        let (kind, api_version) = (text(&self.value["kind"]), text(&self.value["apiVersion"]));
+        let items = self.value["items"].as_array().filter(|_| kind.ends_with("List"));
+        let nodes = match &self.root.shape {
+            Shape::Mapping { entries, .. } => {
+                entries.iter().find(|e| e.key.as_deref() == Some("items")).map(|e| &e.node.shape)
+            }
+            _ => None,
+        };
+        let line_of = move |index: usize| match nodes {
+            Some(Shape::Sequence { items }) => items.get(index).map_or(self.root.line, |node| node.line),
+            _ => self.root.line,
+        };
+        let whole = (items.is_none() && !kind.is_empty())
+            .then(|| self.object(String::new(), self.root.line, Cow::Borrowed(&self.value)));
+        let item_kind = kind.strip_suffix("List").unwrap_or_default();
+        let items = items.into_iter().flatten().enumerate().filter_map(move |(index, item)| {
+            let mut item = Cow::Borrowed(item);
+            if item.is_object() && item.get("kind").is_none() && !item_kind.is_empty() {
+                item.to_mut()["kind"] = item_kind.into();
+                item.to_mut()["apiVersion"] = api_version.into();
+            }
+            (!text(&item["kind"]).is_empty()).then(|| self.object(format!("/items/{index}"), line_of(index), item))
+        });
+        whole.into_iter().chain(items)
+    }
+
+    fn object<'d>(&'d self, pointer: String, line: usize, value: Cow<'d, Value>) -> Object<'d> {
+        let line = self.chunk.line + line - 1;
+        Object { pointer, line, source: format!("{}:{line}", self.chunk.source_name), value }
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Chunks;
+
+    fn objects(text: &str) -> Vec<(String, String, String)> {
+        let mut all = Vec::new();
+        for chunk in Chunks::new("f".into(), text.as_bytes()) {
+            if let Some(document) = chunk.and_then(super::Chunk::parse).expect("a document") {
+                all.extend(document.objects().map(|o| {
+                    (o.source, o.pointer, format!("{} {}", super::text(&o.value["kind"]), o.value["metadata"]["name"]))
+                }));
+            }
+        }
+        all
+    }
+
+    fn at(source: &str, pointer: &str, kind: &str) -> (String, String, String) {
+        (source.to_owned(), pointer.to_owned(), kind.to_owned())
+    }
+
+    #[test]
+    fn objects_know_their_lines() {
+        assert_eq!(
+            objects("# c\n\nkind: A\nmetadata: {name: a}\n---\n---\n# c\nkind: B\n--- {kind: C}\n--- ~\n---\nx: 1\n"),
+            [at("f:3", "", "A \"a\""), at("f:8", "", "B null"), at("f:9", "", "C null")]
+        );
+    }
+
+    #[test]
+    fn lists_are_opened() {
+        assert_eq!(
+            objects("apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: A\n-\n  kind: B\nkind: List\n"),
+            [at("f:3", "/items/0", "A null"), at("f:6", "/items/1", "B null")]
+        );
+        assert_eq!(
+            objects("{\"kind\":\"SecretList\",\"apiVersion\":\"v1\",\"items\":[\n{\"metadata\":{\"name\":\"s\"}}]}\n"),
+            [at("f:2", "/items/0", "Secret \"s\"")]
+        );
+        assert_eq!(objects("kind: List\nitems: []\n"), []);
+    }
+
+    #[test]
+    fn errors_name_file_and_line() {
+        for (text, message) in [
+            ("a: 1\n---\nb: [\n", "f:"),
+            ("\n- a\n", "f:2: a sequence; expected a Kubernetes object, with apiVersion and kind"),
+            ("a: 1\n---\na: 1\na: 2\n", "f:4: the key \"a\" a second time in one map"),
+        ] {
+            let error = Chunks::new("f".into(), text.as_bytes())
+                .find_map(|chunk| chunk.and_then(super::Chunk::parse).err())
+                .expect("an error");
+            assert!(error.to_string().starts_with(message), "{error}");
+        }
+    }
+}

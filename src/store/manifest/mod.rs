@@ -1,0 +1,62 @@
+//! Manifests as people keep them: files, directories and streams of YAML and JSON documents.
+//!
+//! ```text
+//!  paths ──► Source ──► Chunk (one document's text) ──► Document (value + where each node stands) ──► Object
+//!                                                          │
+//!                                                          └─ edit(patches) ──► the same text, changed in place
+//! ```
+//!
+//! One document is in memory at a time. A stream is cut at lines that begin with `---` or `...` before anything is
+//! parsed: YAML 1.2.2 §9.1.4 forbids such a line inside a document, so the cut is exact.
+
+mod chunk;
+
+mod document;
+mod edit;
+
+mod scalar;
+mod source;
+mod tree;
+
+pub use chunk::{Chunk, Chunks};
+
+pub use document::{Document, Object};
+pub use edit::Edited;
+
+pub use source::{Source, open};
+
+/// Why a manifest cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestError {
+    /// The operating system refuses.
+    #[error("{source_name}: cannot be read: {cause}")]
+    Read {
+        /// Path as given, or `stdin`.
+        source_name: String,
+        /// What the system says.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// Neither YAML nor JSON.
+    #[error("{source_name}:{line}: {seen}")]
+    Syntax {
+        /// Path as given, or `stdin`.
+        source_name: String,
+        /// Line in the source, from 1.
+        line: usize,
+        /// What was seen and what was expected.
+        seen: String,
+    },
+    /// A patch names a field that the document does not have.
+    #[error("{source_name}:{line}: patch does not apply: {cause}")]
+    Patch {
+        /// Path as given, or `stdin`.
+        source_name: String,
+        /// Line of the object.
+        line: usize,
+        /// Which operation.
+        #[source]
+        cause: json_patch::PatchError,
+    },
+}

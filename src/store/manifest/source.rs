@@ -1,0 +1,144 @@
+//! Paths to sources: a directory becomes its manifests, a pipe becomes a file that can be read twice.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Seek};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Chunks, ManifestError};
+
+/// A file, or a spooled pipe. It can be read any number of times, one reader at a time.
+#[derive(Debug)]
+pub struct Source {
+    name: Arc<str>,
+    origin: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
+    File(PathBuf),
+    /// An unlinked temporary file: it ends with the process, and nobody else can open it. A pipe may carry private keys.
+    Spool(File),
+}
+
+/// Resolves paths: `-` is stdin; a directory stands for every `*.yaml`, `*.yml` and `*.json` below it, in the order of
+/// their names. Hidden entries are passed over (a mounted ConfigMap holds each file a second time below `..data`).
+///
+/// # Errors
+/// When a path does not exist or cannot be read.
+pub fn open(paths: &[PathBuf]) -> Result<Vec<Source>, ManifestError> {
+    let mut sources = Vec::new();
+    for path in paths {
+        if path.as_os_str() == "-" {
+            sources.push(spool("stdin", io::stdin().lock())?);
+            continue;
+        }
+        let failed = |cause| ManifestError::Read { source_name: path.display().to_string(), cause };
+        let metadata = fs::metadata(path).map_err(failed)?;
+        if metadata.is_dir() {
+            walk(path, &mut sources)?;
+        } else if metadata.is_file() {
+            File::open(path).map_err(failed)?;
+            sources.push(Source::file(path.clone()));
+        } else {
+            sources.push(spool(&path.display().to_string(), File::open(path).map_err(failed)?)?);
+        }
+    }
+    Ok(sources)
+}
+
+fn spool(name: &str, mut pipe: impl io::Read) -> Result<Source, ManifestError> {
+    let copy = || {
+        let mut file = tempfile::tempfile()?;
+        io::copy(&mut pipe, &mut file)?;
+        Ok(file)
+    };
+    match { copy }() {
+        Ok(file) => Ok(Source { name: name.into(), origin: Origin::Spool(file) }),
+        Err(cause) => Err(ManifestError::Read { source_name: name.to_owned(), cause }),
+    }
+}
+
+fn walk(directory: &Path, sources: &mut Vec<Source>) -> Result<(), ManifestError> {
+    let failed = |cause| ManifestError::Read { source_name: directory.display().to_string(), cause };
+    let mut entries = fs::read_dir(directory).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        // A linked file is read, a linked directory is not entered: links may form a ring.
+        if entry.file_type().map_err(failed)?.is_dir() {
+            walk(&entry.path(), sources)?;
+        } else if is_manifest(&entry.path()) && entry.path().is_file() {
+            sources.push(Source::file(entry.path()));
+        }
+    }
+    Ok(())
+}
+
+fn is_manifest(path: &Path) -> bool {
+    path.extension().and_then(OsStr::to_str).is_some_and(|e| matches!(e, "yaml" | "yml" | "json"))
+}
+
+impl Source {
+    fn file(path: PathBuf) -> Self {
+        Self { name: path.display().to_string().into(), origin: Origin::File(path) }
+    }
+
+    /// The path as given, or `stdin`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Reads from the start. A second reader of a spooled pipe moves the first one's position: use one at a time.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn chunks(&self) -> Result<Chunks<BufReader<File>>, ManifestError> {
+        let opened = match &self.origin {
+            Origin::File(path) => File::open(path),
+            Origin::Spool(file) => file.try_clone().and_then(|mut file| file.rewind().map(|()| file)),
+        };
+        match opened {
+            Ok(file) => Ok(Chunks::new(self.name.clone(), BufReader::new(file))),
+            Err(cause) => Err(ManifestError::Read { source_name: self.name.to_string(), cause }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_its_manifests_in_order() -> io::Result<()> {
+        let root = tempfile::tempdir()?;
+        fs::create_dir_all(root.path().join("b/..data"))?;
+        for name in ["b/z.yml", "b/..data/z.yml", "c.json", "a.yaml", "README.md", ".hidden.yaml"] {
+            fs::write(root.path().join(name), "a: 1\n")?;
+        }
+        let names: Vec<_> = open(&[root.path().to_owned()])
+            .expect("a readable directory")
+            .iter()
+            .map(|s| s.name().rsplit('/').next().map(str::to_owned))
+            .collect();
+        assert_eq!(names, [Some("a.yaml".to_owned()), Some("z.yml".to_owned()), Some("c.json".to_owned())]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_spool_is_read_twice() {
+        let source = spool("stdin", &b"a: 1\n---\nb: 2\n"[..]).expect("a spool");
+        for _ in 0..2 {
+            assert_eq!(source.chunks().expect("a reader").count(), 2);
+        }
+    }
+
+    #[test]
+    fn a_missing_path_is_named() {
+        let error = open(&[PathBuf::from("no/such.yaml")]).expect_err("no such file");
+        assert!(error.to_string().starts_with("no/such.yaml: cannot be read: "), "{error}");
+    }
+}

@@ -1,0 +1,332 @@
+//! One walk over a document's YAML events: its value, and where each node stands in the text.
+//!
+//! JSON is read by the same walk: it is YAML in flow style, escapes of surrogate pairs included (granit-parser joins them).
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag};
+use serde_json::{Map, Value};
+
+use super::scalar::resolve;
+
+/// Deepest nesting. Kubernetes objects stay below 30.
+const MAX_DEPTH: usize = 128;
+
+/// What aliases may add to a document, in bytes (roughly): ten lines of them can stand for gigabytes.
+const MAX_ALIASED: usize = 64 << 20;
+
+/// Where a node stands.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Bytes of the node in the chunk, without its tag and anchor. A block collection ends where its last entry ends.
+    pub(super) span: Range<usize>,
+    /// Line in the chunk, from 1.
+    pub(super) line: usize,
+    pub(super) shape: Shape,
+}
+
+#[derive(Debug)]
+pub(super) enum Shape {
+    Scalar(ScalarStyle),
+    Mapping { flow: bool, entries: Vec<Entry> },
+    Sequence { items: Vec<Node> },
+    Alias,
+}
+
+/// A key and its value.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// `None` for the merge key `<<`.
+    pub(super) key: Option<String>,
+    pub(super) key_span: Range<usize>,
+    pub(super) key_style: ScalarStyle,
+    pub(super) node: Node,
+}
+
+/// What was seen where, when a text is no document.
+#[derive(Debug)]
+pub(super) struct TreeError {
+    /// Line in the chunk, from 1.
+    pub(super) line: usize,
+    pub(super) seen: String,
+}
+
+/// Reads one document; `None` when there is nothing in it.
+pub(super) fn compose(text: &str) -> Result<Option<(Value, Node)>, TreeError> {
+    let mut options = granit_parser::options! {
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+    };
+    options.set_emit_comments(false);
+    let parser = Parser::new_from_str_with_options(text, options);
+    let mut composer = Composer { parser, anchors: HashMap::new(), aliased: 0 };
+    let mut document = None;
+    loop {
+        let (event, span) = composer.next()?;
+        match event {
+            Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
+            Event::StreamEnd => return Ok(document),
+            event if document.is_none() => {
+                let made = composer.node(event, span, 0)?;
+                // A document of markers and comments only has one null, written with no character.
+                if made.value != Value::Null || !made.node.span.is_empty() {
+                    document = Some((made.value, made.node));
+                }
+            }
+            _ => return Err(fail(span, "a second document without a line --- before it")),
+        }
+    }
+}
+
+struct Made {
+    value: Value,
+    node: Node,
+    /// Nesting below, and size in bytes (roughly), both with aliases followed.
+    depth: usize,
+    size: usize,
+}
+
+struct Composer<'t> {
+    parser: Parser<'t, StrInput<'t>>,
+    anchors: HashMap<usize, (Value, usize, usize)>,
+    aliased: usize,
+}
+
+impl<'t> Composer<'t> {
+    fn next(&mut self) -> Result<(Event<'t>, Span), TreeError> {
+        match self.parser.next_event() {
+            Some(Ok(next)) => Ok(next),
+            Some(Err(error)) => Err(TreeError { line: error.marker().line(), seen: error.info() }),
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Made, TreeError> {
+        if depth > MAX_DEPTH {
+            return Err(fail(span, format!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        let anchor = event.anchor_id();
+        let made = match event {
+            Event::Scalar(text, style, _, tag) => {
+                let value = scalar(&text, style, tag.as_deref()).map_err(|seen| fail(span, seen))?;
+                Made { value, node: node(span, Shape::Scalar(style)), depth: 0, size: 64 + text.len() }
+            }
+            Event::SequenceStart(style, ..) => self.sequence(span, style, depth)?,
+            Event::MappingStart(style, ..) => self.mapping(span, style, depth)?,
+            Event::Alias(id) => self.alias(span, id, depth)?,
+            _ => return Err(fail(span, "something that is no node")),
+        };
+        if let Some(id) = anchor {
+            self.anchors.insert(id, (made.value.clone(), made.depth, made.size));
+            self.spend(span, made.size)?;
+        }
+        Ok(made)
+    }
+
+    fn alias(&mut self, span: Span, id: usize, depth: usize) -> Result<Made, TreeError> {
+        let Some(&(ref value, below, size)) = self.anchors.get(&id) else {
+            return Err(fail(span, "an alias inside the node that it stands for"));
+        };
+        if depth + below > MAX_DEPTH {
+            return Err(fail(span, format!("aliases nested deeper than {MAX_DEPTH} levels")));
+        }
+        let (value, _) = (value.clone(), self.spend(span, size)?);
+        Ok(Made { value, node: node(span, Shape::Alias), depth: below, size })
+    }
+
+    fn spend(&mut self, span: Span, size: usize) -> Result<(), TreeError> {
+        self.aliased += size;
+        if self.aliased > MAX_ALIASED {
+            return Err(fail(span, format!("aliases that stand for more than {} MiB", MAX_ALIASED >> 20)));
+        }
+        Ok(())
+    }
+
+    fn sequence(&mut self, span: Span, style: StructureStyle, depth: usize) -> Result<Made, TreeError> {
+        let (mut values, mut items, mut below, mut size) = (Vec::new(), Vec::new(), 0, 64);
+        loop {
+            let (event, at) = self.next()?;
+            if matches!(event, Event::SequenceEnd) {
+                let mut node = node(span, Shape::Sequence { items });
+                if let Shape::Sequence { items } = &node.shape {
+                    node.span.end = end(style, at, items.last());
+                }
+                return Ok(Made { value: Value::Array(values), node, depth: below, size });
+            }
+            let made = self.node(event, at, depth + 1)?;
+            below = below.max(made.depth + 1);
+            size += made.size;
+            values.push(made.value);
+            items.push(made.node);
+        }
+    }
+
+    fn mapping(&mut self, span: Span, style: StructureStyle, depth: usize) -> Result<Made, TreeError> {
+        let (mut map, mut entries, mut below, mut size) = (Map::new(), Vec::<Entry>::new(), 0, 64);
+        let mut merges = Vec::new();
+        loop {
+            let (event, at) = self.next()?;
+            if matches!(event, Event::MappingEnd) {
+                break entries_node(span, style, at, entries, map, merges, below, size);
+            }
+            let Event::Scalar(text, key_style, _, tag) = event else {
+                return Err(fail(at, "a key that is no scalar; expected a name"));
+            };
+            let key = match scalar(&text, key_style, tag.as_deref()).map_err(|seen| fail(at, seen))? {
+                Value::String(key) if key == "<<" && key_style == ScalarStyle::Plain && tag.is_none() => None,
+                Value::String(key) => Some(key),
+                Value::Bool(key) => Some(key.to_string()),
+                Value::Number(key) if !key.is_f64() => Some(key.to_string()),
+                _ => return Err(fail(at, format!("the key {text:?}; expected a string (put it in quotes)"))),
+            };
+            let (event, value_at) = self.next()?;
+            let made = self.node(event, value_at, depth + 1)?;
+            below = below.max(made.depth + 1);
+            size += made.size + text.len();
+            match &key {
+                Some(key) => {
+                    if map.insert(key.clone(), made.value).is_some() {
+                        return Err(fail(at, format!("the key {key:?} a second time in one map")));
+                    }
+                }
+                None => merges.push((value_at, made.value)),
+            }
+            entries.push(Entry { key, key_span: range(at), key_style, node: made.node });
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments)] // The end of Composer::mapping, set apart for its length.
+fn entries_node(
+    span: Span,
+    style: StructureStyle,
+    at: Span,
+    entries: Vec<Entry>,
+    mut map: Map<String, Value>,
+    merges: Vec<(Span, Value)>,
+    depth: usize,
+    size: usize,
+) -> Result<Made, TreeError> {
+    for (at, merge) in merges {
+        let maps = match merge {
+            Value::Array(maps) => maps,
+            map => vec![map],
+        };
+        for merged in maps {
+            let Value::Object(merged) = merged else {
+                return Err(fail(at, "a merge key << with something that is no map"));
+            };
+            for (key, value) in merged {
+                map.entry(key).or_insert(value);
+            }
+        }
+    }
+    let mut node = node(span, Shape::Scalar(ScalarStyle::Plain));
+    let last = entries.last().map(|entry| &entry.node);
+    // A value of no character stands at its key's end, before the colon.
+    node.span.end = end(style, at, last).max(node.span.start);
+    node.shape = Shape::Mapping { flow: style == StructureStyle::Flow, entries };
+    Ok(Made { value: Value::Object(map), node, depth, size })
+}
+
+fn node(span: Span, shape: Shape) -> Node {
+    Node { span: range(span), line: span.start.line(), shape }
+}
+
+fn end(style: StructureStyle, end: Span, last: Option<&Node>) -> usize {
+    match (style, last) {
+        (StructureStyle::Block, Some(last)) => last.span.end,
+        _ => range(end).end,
+    }
+}
+
+fn range(span: Span) -> Range<usize> {
+    span.byte_range().unwrap_or_default()
+}
+
+fn fail(span: Span, seen: impl Into<String>) -> TreeError {
+    TreeError { line: span.start.line(), seen: seen.into() }
+}
+
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
+    let resolved = || resolve(text).map_err(|why| format!("{text}: {why}"));
+    let Some(tag) = tag else {
+        return if style == ScalarStyle::Plain { resolved() } else { Ok(Value::String(text.to_owned())) };
+    };
+    let value = match tag.core_suffix() {
+        Some("null") => resolved().map(|v| (v.is_null(), v)),
+        Some("bool") => resolved().map(|v| (v.is_boolean(), v)),
+        Some("int") => resolved().map(|v| (v.is_i64() || v.is_u64(), v)),
+        Some("float") => resolved().map(|v| (v.is_number(), v)),
+        _ if tag.suffix_in_namespace("tag:yaml.org,2002:").as_deref() == Some("binary") => {
+            return Err("the tag !!binary; put base64 text in quotes".to_owned());
+        }
+        _ => Ok((true, Value::String(text.to_owned()))),
+    }?;
+    if value.0 { Ok(value.1) } else { Err(format!("{text:?} under the tag {}", tag.original())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn value(text: &str) -> Value {
+        compose(text).unwrap_or_else(|e| panic!("{text:?}: {}: {}", e.line, e.seen)).map_or(Value::Null, |d| d.0)
+    }
+
+    fn error(text: &str) -> (usize, String) {
+        compose(text).map(|d| d.map(|d| d.0)).map_err(|e| (e.line, e.seen)).expect_err("an error")
+    }
+
+    #[test]
+    fn values() {
+        assert_eq!(
+            value("a: &x {k: [1, yes, ~]}\nb: *x\n'c': \"\\u00e9\"\nd: |\n  l\n1: !!str 2\n"),
+            json!({
+                "a": {"k": [1, true, null]}, "b": {"k": [1, true, null]}, "c": "é", "d": "l\n", "1": "2",
+            })
+        );
+        assert_eq!(value("{\"s\": \"\\ud83d\\ude00\\/\",\t\"n\": -1.5E3}"), json!({"s": "😀/", "n": -1500.0}));
+        assert_eq!(value("a: &x {k: 1, l: 2}\nb:\n  <<: *x\n  l: 3\n")["b"], json!({"k": 1, "l": 3}));
+        assert_eq!(value("b:\n  <<: [{k: 1}, {k: 2, m: 3}]\n")["b"], json!({"k": 1, "m": 3}));
+    }
+
+    #[test]
+    fn nothing_there() {
+        for text in ["", "\n", "# c\n", "---\n", "--- # c\n...\n", "%YAML 1.2\n---\n"] {
+            assert!(compose(text).unwrap_or_else(|e| panic!("{text:?}: {}", e.seen)).is_none(), "{text:?}");
+        }
+        assert_eq!(value("--- ~\n"), Value::Null);
+    }
+
+    #[test]
+    fn errors_name_line_and_cause() {
+        assert_eq!(error("a: 1\nb: 2\na: 3\n"), (3, "the key \"a\" a second time in one map".to_owned()));
+        assert_eq!(error("a:\n- {b: .inf}\n").0, 2);
+        assert_eq!(error("a: &x [*x]\n"), (1, "an alias inside the node that it stands for".to_owned()));
+        assert_eq!(error("{\"a\": 1} {\"b\": 2}").0, 1);
+        assert_eq!(error("? [a]\n: b\n").1, "a key that is no scalar; expected a name");
+        assert!(!error("a: [1\nb: 2").1.is_empty());
+    }
+
+    #[test]
+    fn depth_and_aliases_are_bounded() {
+        assert!(compose(&format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH))).is_ok());
+        assert_eq!(error(&"[".repeat(10_000)).0, 1);
+        assert_eq!(error(&"{\"a\":".repeat(10_000)).0, 1);
+        assert_eq!(error(&"- ".repeat(10_000)).0, 1);
+        let mut bomb = "a0: &a0 [x]\n".to_owned();
+        for i in 1..20 {
+            let alias = format!("*a{},", i - 1).repeat(10);
+            bomb.push_str(&format!("a{i}: &a{i} [{alias}]\n"));
+        }
+        assert!(error(&bomb).1.contains("aliases"), "{:?}", error(&bomb));
+        let mut deep = "a0: &a0 [x]\n".to_owned();
+        for i in 1..200 {
+            deep.push_str(&format!("a{i}: &a{i} [*a{}]\n", i - 1));
+        }
+        assert!(error(&deep).1.contains("nested deeper"), "{:?}", error(&deep));
+    }
+}
