@@ -45,7 +45,8 @@ pub struct GatewaySecretSpec {
     /// Name of the managed Secret that gateways use. Default: the name of this GatewaySecret. The same in both modes,
     /// so that a change of mode needs no change of a Gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    // Not nullable: the CEL rule asks `has()`, which a null passes.
+    #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub secret_name: Option<String>,
 
     /// How the managed Secret follows the root: `Bundle` keeps trust in the old CA while it is needed,
@@ -57,7 +58,7 @@ pub struct GatewaySecretSpec {
     /// Labels of the gateway workloads (pods) that this Secret serves. An Istio Gateway is rewritten when its
     /// `spec.selector` picks only workloads that carry these labels. Default: `istio: ingressgateway`.
     #[serde(default = "default_workload_labels")]
-    #[schemars(default = "default_workload_labels", extend("minProperties" = 1))]
+    #[schemars(default = "default_workload_labels", extend("minProperties" = 1, "x-kubernetes-map-type" = "atomic"))]
     pub workload_labels: BTreeMap<String, String>,
 }
 
@@ -161,6 +162,8 @@ pub struct KeyHash {
     pub sha256: String,
     /// Grows with every change of `sha256`, and never shrinks: the greater of the former revision plus one and the
     /// change's Unix time in seconds.
+    // The API server warns of formats that it does not know (uint64).
+    #[schemars(with = "i64", range(min = 0))]
     pub revision: u64,
 }
 

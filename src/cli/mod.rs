@@ -4,7 +4,16 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod check;
+pub mod completions;
+pub mod crd;
+mod diff;
+mod inputs;
+pub mod observe;
+pub mod rewrite;
 pub mod serve;
+
+pub use inputs::{Failure, Inputs};
 
 /// Rotates the CA behind Istio gateways without one failed handshake.
 #[derive(Debug, Parser)]
@@ -18,12 +27,27 @@ pub struct Cli {
 enum Command {
     /// Answers admission requests.
     Serve(serve::Args),
+    /// Judges manifests as the validating webhook would.
+    Check(check::Args),
+    /// Prints manifests as the mutating webhook would leave them.
+    Rewrite(rewrite::Args),
+    /// Prints GatewaySecrets with the status that the manifests show.
+    Observe(observe::Args),
+    /// Prints the GatewaySecret CustomResourceDefinition.
+    Crd(crd::Args),
+    /// Prints a shell's completion script.
+    Completions(completions::Args),
 }
 
 /// Runs the command that the process was started with. Usage errors end it with code 2.
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => end(serve::run(args), 1),
+        Command::Check(args) => end(check::run(args), 2),
+        Command::Rewrite(args) => end(rewrite::run(args), 2),
+        Command::Observe(args) => end(observe::run(args), 2),
+        Command::Crd(args) => end(crd::run(args), 2),
+        Command::Completions(args) => end(completions::run(args), 2),
     }
 }
 

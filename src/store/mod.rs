@@ -1,6 +1,7 @@
-//! Where GatewaySecrets live: a cluster, or a directory of manifests. Both feed the same [`Live`] registry.
+//! Where objects live: a cluster, or a directory of manifests. Both feed the same [`Live`] registry.
 
 pub mod cluster;
+pub mod directory;
 mod live;
 pub mod manifest;
 pub mod poll;

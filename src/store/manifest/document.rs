@@ -9,8 +9,8 @@ use super::{Chunk, ManifestError};
 
 /// A document: its text, its value, and where each node of the value stands in the text.
 #[derive(Debug)]
-pub struct Document {
-    pub(super) chunk: Chunk,
+pub struct Document<'c> {
+    pub(super) chunk: &'c Chunk,
     pub(super) value: Value,
     pub(super) root: Node,
 }
@@ -33,11 +33,10 @@ impl Chunk {
     ///
     /// # Errors
     /// When the text is not YAML (of which JSON is a part), or not a map.
-    pub fn parse(self) -> Result<Option<Document>, ManifestError> {
-        let Chunk { line, .. } = self;
+    pub fn parse(&self) -> Result<Option<Document<'_>>, ManifestError> {
         let fail = |at: usize, seen| ManifestError::Syntax {
             source_name: self.source_name.to_string(),
-            line: line + at.max(1) - 1,
+            line: self.line + at.max(1) - 1,
             seen,
         };
         match compose(&self.text) {
@@ -58,10 +57,10 @@ impl Chunk {
     }
 }
 
-impl Document {
-    /// The text that was read.
-    pub fn chunk(&self) -> &Chunk {
-        &self.chunk
+impl Document<'_> {
+    /// Line of the source on which its content begins.
+    pub fn line(&self) -> usize {
+        self.chunk.line + self.root.line - 1
     }
 
     /// The whole document.
@@ -114,7 +113,7 @@ mod tests {
     fn objects(text: &str) -> Vec<(String, String, String)> {
         let mut all = Vec::new();
         for chunk in Chunks::new("f".into(), text.as_bytes()) {
-            if let Some(document) = chunk.and_then(super::Chunk::parse).expect("a document") {
+            if let Some(document) = chunk.expect("a chunk").parse().expect("a document") {
                 all.extend(document.objects().map(|o| {
                     (o.source, o.pointer, format!("{} {}", super::text(&o.value["kind"]), o.value["metadata"]["name"]))
                 }));
@@ -156,7 +155,7 @@ mod tests {
             ("a: 1\n---\na: 1\na: 2\n", "f:4: the key \"a\" a second time in one map"),
         ] {
             let error = Chunks::new("f".into(), text.as_bytes())
-                .find_map(|chunk| chunk.and_then(super::Chunk::parse).err())
+                .find_map(|chunk| chunk.and_then(|c| c.parse().map(drop)).err())
                 .expect("an error");
             assert!(error.to_string().starts_with(message), "{error}");
         }

@@ -33,7 +33,7 @@ impl Edited {
     }
 }
 
-impl Document {
+impl Document<'_> {
     /// Applies patches, each to the object at a JSON pointer (see [`super::Object::pointer`]).
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Document {
             if let Some(object) = target.pointer_mut(pointer) {
                 json_patch::patch(object, patch).map_err(|cause| ManifestError::Patch {
                     source_name: self.chunk.source_name.to_string(),
-                    line: self.chunk.line + self.root.line - 1,
+                    line: self.line(),
                     cause,
                 })?;
             }
@@ -85,19 +85,23 @@ fn reads_as(text: &str, target: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Chunks;
+    use super::super::{Chunk, Chunks};
     use super::*;
     use serde_json::json;
 
-    fn document(text: &str) -> Document {
-        let mut chunks = Chunks::new("f".into(), text.as_bytes());
-        let document = chunks.next().expect("a chunk").and_then(super::super::Chunk::parse).expect("a document");
-        document.expect("content")
+    fn chunk(text: &str) -> Chunk {
+        Chunks::new("f".into(), text.as_bytes()).next().expect("a chunk").expect("UTF-8")
+    }
+
+    fn edit_all(text: &str, patches: &[(&str, &Patch)]) -> Edited {
+        let chunk = chunk(text);
+        let document = chunk.parse().expect("a document").expect("content");
+        document.edit(patches.iter().copied()).expect("patches that apply")
     }
 
     fn edit(text: &str, patch: Value) -> Edited {
         let patch: Patch = serde_json::from_value(patch).expect("a patch");
-        document(text).edit([("", &patch)]).expect("a patch that applies")
+        edit_all(text, &[("", &patch)])
     }
 
     /// `patch` turns `before` into `after` in place, and `inverse` turns it back.
@@ -235,9 +239,10 @@ mod tests {
         let remove: Patch =
             serde_json::from_value(json!([{"op": "remove", "path": "/metadata/annotations"}])).expect("a patch");
         let pointers: Vec<_> = (0..items).map(|i| format!("/items/{i}")).collect();
-        let edited = document(&text).edit(pointers.iter().map(|p| (p.as_str(), &add))).expect("applies");
+        let with = |patch| pointers.iter().map(|p| (p.as_str(), patch)).collect::<Vec<_>>();
+        let edited = edit_all(&text, &with(&add));
         assert_eq!(edited.text().matches("      k: v\n    name: ").count(), items);
-        let back = document(edited.text()).edit(pointers.iter().map(|p| (p.as_str(), &remove))).expect("applies");
+        let back = edit_all(edited.text(), &with(&remove));
         assert_eq!(back, Edited::InPlace(text));
     }
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
 
-use super::super::{Chunks, Document};
+use super::super::{Chunk, Chunks, Document};
 use super::Edited;
 
 #[derive(Clone, Debug)]
@@ -211,11 +211,24 @@ fn collect(value: &Value, path: &mut String, places: &mut Vec<(String, Value)>) 
     }
 }
 
-fn read(text: &str) -> Document {
+fn cut(text: &str) -> Chunk {
     let mut chunks = Chunks::new("f".into(), text.as_bytes());
-    let document = chunks.next().expect("a chunk").and_then(super::super::Chunk::parse);
+    let chunk = chunks.next().expect("a chunk").expect("UTF-8");
     assert!(chunks.next().is_none(), "one document: {text}");
-    document.unwrap_or_else(|e| panic!("{e}\n{text}")).expect("content")
+    chunk
+}
+
+fn read(chunk: &Chunk) -> Document<'_> {
+    chunk
+        .parse()
+        .unwrap_or_else(|e| {
+            panic!(
+                "{e}
+{}",
+                chunk.text
+            )
+        })
+        .expect("content")
 }
 
 proptest! {
@@ -228,14 +241,16 @@ proptest! {
         picks in prop::collection::vec((any::<Index>(), any::<u8>()), 1..6),
     ) {
         let text = tree.text(style);
-        let document = read(&text);
+        let chunk = cut(&text);
+        let document = read(&chunk);
         prop_assert_eq!(document.value(), &tree.value(), "{}", text);
         let (forth, back) = patches(document.value(), &picks);
         let mut expected = tree.value();
         json_patch::patch(&mut expected, &forth).expect("applies");
         let edited = document.edit([("", &forth)]).expect("applies");
         prop_assert!(matches!(edited, Edited::InPlace(_)), "written anew:\n{}\n{}", text, edited.text());
-        let edited = read(edited.text());
+        let chunk = cut(edited.text());
+        let edited = read(&chunk);
         prop_assert_eq!(edited.value(), &expected);
         let restored = edited.edit([("", &back)]).expect("applies");
         prop_assert_eq!(restored, Edited::InPlace(text));
@@ -244,10 +259,12 @@ proptest! {
     /// Any change whatever reads as what it should, in place or anew.
     #[test]
     fn never_wrong(tree in tree(), other in tree(), style in style()) {
-        let document = read(&tree.text(style));
+        let chunk = cut(&tree.text(style));
+        let document = read(&chunk);
         let patch = json_patch::diff(&tree.value(), &other.value());
         let edited = document.edit([("", &patch)]).expect("applies");
-        let read = read(edited.text());
+        let chunk = cut(edited.text());
+        let read = read(&chunk);
         prop_assert_eq!(read.value(), &other.value());
     }
 }

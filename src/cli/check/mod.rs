@@ -1,0 +1,106 @@
+//! `trustspan check`.
+
+mod judge;
+mod report;
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+
+use super::inputs::unless_closed;
+use super::{Failure, Inputs};
+use crate::store::directory;
+use crate::store::manifest::{Chunk, ManifestError, Source};
+use crate::trust::Verdict;
+use judge::Context;
+use report::{Judged, Reporter};
+
+/// Judges manifests as the validating webhook would: Secrets, and what Gateways and GatewaySecrets among them name.
+///
+/// Exit code: 0 when nothing is denied, 1 when something is, 2 when an input cannot be read.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    inputs: Inputs,
+
+    /// What to print: text for people, or a JSON array with an element for each object judged.
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+
+    /// The instant to judge at (RFC 3339). Default: now.
+    #[arg(long, value_name = "RFC3339")]
+    now: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum Format {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When an input cannot be opened, or stdout cannot be written. A document that cannot be read is told on stderr, and
+/// the others are judged.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let now = args.now.unwrap_or_else(Timestamp::now);
+    let namespace = args.inputs.namespace.as_str();
+    let sources = args.inputs.open()?;
+    // What cannot be read is told when its turn comes.
+    let registry = directory::collect(&sources, namespace, now).registry;
+    let context = Context { registry, namespace };
+    let stdout = anstream::AutoStream::auto(io::stdout().lock());
+    let reporter = match args.output {
+        Format::Text => Reporter::text(BufWriter::new(stdout)),
+        Format::Json => Reporter::json(BufWriter::new(stdout)),
+    };
+    unless_closed(judge_all(&sources, &context, now, reporter))
+}
+
+fn judge_all<W: Write>(
+    sources: &[Source],
+    context: &Context<'_>,
+    now: Timestamp,
+    mut reporter: Reporter<W>,
+) -> Result<ExitCode, Failure> {
+    let mut unreadable = false;
+    for source in sources {
+        for chunk in source.chunks()? {
+            match chunk {
+                Ok(chunk) => unreadable |= judge_chunk(&chunk, context, now, &mut reporter)?,
+                Err(error) => unreadable = tell(&error),
+            }
+        }
+    }
+    let denied = reporter.finish()?;
+    Ok(ExitCode::from(if unreadable { 2 } else { u8::from(denied) }))
+}
+
+/// Returns whether the chunk is unreadable.
+fn judge_chunk<W: Write>(
+    chunk: &Chunk,
+    context: &Context<'_>,
+    now: Timestamp,
+    reporter: &mut Reporter<W>,
+) -> Result<bool, Failure> {
+    let document = match chunk.parse() {
+        Ok(Some(document)) => document,
+        Ok(None) => return Ok(false),
+        Err(error) => return Ok(tell(&error)),
+    };
+    for object in document.objects() {
+        if let Some(findings) = judge::judge(&object.value, context, now) {
+            let verdict = Verdict::of(&findings);
+            reporter.judged(&Judged::new(&object.value, context.namespace, object.source, verdict, findings))?;
+        }
+    }
+    Ok(false)
+}
+
+fn tell(error: &ManifestError) -> bool {
+    anstream::eprintln!("error: {error}");
+    true
+}

@@ -1,0 +1,46 @@
+//! `trustspan crd`.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use kube::CustomResourceExt;
+
+use super::Failure;
+use super::inputs::unless_closed;
+use crate::api::GatewaySecret;
+
+/// Prints the GatewaySecret CustomResourceDefinition as YAML, for `kubectl apply -f -`.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Runs it.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn run(_args: Args) -> Result<ExitCode, Failure> {
+    unless_closed(yaml().and_then(|yaml| {
+        io::stdout().lock().write_all(yaml.as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    }))
+}
+
+/// The CustomResourceDefinition. Its maps are sorted: equal types give equal text.
+///
+/// # Errors
+/// When it cannot be written as YAML.
+pub fn yaml() -> Result<String, Failure> {
+    Ok(serde_saphyr::to_string(&GatewaySecret::crd())?)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_committed_definition_is_current() {
+        let committed = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/base/crd.yaml"));
+        assert_eq!(
+            committed,
+            super::yaml().expect("a definition"),
+            "manifests/base/crd.yaml is stale: cargo run -- crd > manifests/base/crd.yaml"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! Unified diffs of streams: a document at a time, numbered as in the whole file.
+
+use std::io::{self, Write};
+
+use similar::{ChangeTag, DiffOp, TextDiff};
+
+/// Lines around a change.
+const CONTEXT: usize = 3;
+
+/// The diff of one file. Texts are handed over piece by piece; what was printed is forgotten.
+pub(super) struct FileDiff<'n> {
+    name: &'n str,
+    headed: bool,
+    old: String,
+    new: String,
+    old_lines: usize,
+    new_lines: usize,
+}
+
+impl<'n> FileDiff<'n> {
+    pub(super) fn new(name: &'n str) -> Self {
+        Self { name, headed: false, old: String::new(), new: String::new(), old_lines: 0, new_lines: 0 }
+    }
+
+    /// Takes the next piece of the file, before and after.
+    pub(super) fn push(&mut self, old: &str, new: &str, out: &mut impl Write) -> io::Result<()> {
+        self.old.push_str(old);
+        self.new.push_str(new);
+        // JSON documents may follow each other on one line.
+        if old.ends_with('\n') { self.flush(out) } else { Ok(()) }
+    }
+
+    /// Prints what is left.
+    pub(super) fn finish(mut self, out: &mut impl Write) -> io::Result<()> {
+        self.flush(out)
+    }
+
+    fn flush(&mut self, out: &mut impl Write) -> io::Result<()> {
+        let (old, new) = (std::mem::take(&mut self.old), std::mem::take(&mut self.new));
+        if old != new {
+            if !self.headed {
+                self.headed = true;
+                write!(out, "--- {0}\n+++ {0}\n", self.name)?;
+            }
+            let diff = TextDiff::from_lines(old.as_str(), new.as_str());
+            for group in diff.grouped_ops(CONTEXT) {
+                self.hunk(&diff, &group, out)?;
+            }
+        }
+        self.old_lines += lines(&old);
+        self.new_lines += lines(&new);
+        Ok(())
+    }
+
+    fn hunk(&self, diff: &TextDiff<'_, '_, str>, group: &[DiffOp], out: &mut impl Write) -> io::Result<()> {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
+        let range = |start: usize, end: usize, before: usize| match end - start {
+            // An empty range names the line before it.
+            0 => format!("{},0", before + start),
+            1 => format!("{}", before + start + 1),
+            length => format!("{},{length}", before + start + 1),
+        };
+        let old = range(first.old_range().start, last.old_range().end, self.old_lines);
+        let new = range(first.new_range().start, last.new_range().end, self.new_lines);
+        writeln!(out, "@@ -{old} +{new} @@")?;
+        for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
+            let sign = match change.tag() {
+                ChangeTag::Equal => ' ',
+                ChangeTag::Delete => '-',
+                ChangeTag::Insert => '+',
+            };
+            write!(out, "{sign}{}", change.value())?;
+            if change.missing_newline() {
+                write!(out, "\n\\ No newline at end of file\n")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lines(text: &str) -> usize {
+    text.bytes().filter(|&b| b == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hunks_are_numbered_as_in_the_file() {
+        let mut out = Vec::new();
+        let mut diff = FileDiff::new("f.yaml");
+        for (old, new) in [
+            ("a: 1\n", "a: 1\n"),
+            ("---\nb: 1\n", "---\nb: 1\n"),
+            ("---\nc: 1\n", "---\nnew: 1\nc: 1\n"),
+            ("---\nd: 1", "---\nd: 2"),
+        ] {
+            diff.push(old, new, &mut out).expect("memory");
+        }
+        diff.finish(&mut out).expect("memory");
+        insta::assert_snapshot!(String::from_utf8_lossy(&out), @r"
+        --- f.yaml
+        +++ f.yaml
+        @@ -4,2 +4,3 @@
+         ---
+        +new: 1
+         c: 1
+        @@ -6,2 +7,2 @@
+         ---
+        -d: 1
+        \ No newline at end of file
+        +d: 2
+        \ No newline at end of file
+        ");
+    }
+}

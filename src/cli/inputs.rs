@@ -1,0 +1,102 @@
+//! What the offline subcommands share: paths, the request that an object stands for, and how they end.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use crate::admission::{Kind, Operation, Request};
+use crate::store::directory::StoreError;
+use crate::store::manifest::{self, ManifestError, Source};
+
+/// The manifests to read.
+#[derive(Debug, clap::Args)]
+pub struct Inputs {
+    /// Files, directories (every *.yaml, *.yml, *.json below), or - for stdin.
+    #[arg(value_name = "PATH", default_value = "-")]
+    pub paths: Vec<PathBuf>,
+
+    /// Namespace of objects that name none.
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
+    pub namespace: String,
+}
+
+impl Inputs {
+    /// Opens them; a pipe is spooled, so that it can be read twice.
+    ///
+    /// # Errors
+    /// When a path cannot be read.
+    pub fn open(&self) -> Result<Vec<Source>, ManifestError> {
+        manifest::open(&self.paths)
+    }
+}
+
+/// Why an offline subcommand stops.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// An input cannot be read.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// An input is no state to decide from.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Stdout cannot be written.
+    #[error("stdout: {0}")]
+    Output(#[from] io::Error),
+    /// An object cannot be written as YAML.
+    #[error("cannot be written as YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser_error::Error),
+}
+
+/// A reader that has seen enough (`| head`) is no failure of ours: we end as the signal SIGPIPE ends other programs,
+/// without a word, and with the code that shells give them.
+pub(super) fn unless_closed(result: Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
+    match result {
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::from(128 + 13)),
+        result => result,
+    }
+}
+
+/// The CREATE that would bring an object into the cluster.
+pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
+    let api_version = object["apiVersion"].as_str().unwrap_or_default();
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let metadata = &object["metadata"];
+    Request {
+        operation: Operation::Create,
+        kind: Kind { group, version, kind: object["kind"].as_str().unwrap_or_default() },
+        sub_resource: "",
+        namespace: metadata["namespace"].as_str().unwrap_or(namespace),
+        name: metadata["name"].as_str().unwrap_or_default(),
+        username: "",
+        object: Some(object),
+        old_object: None,
+    }
+}
+
+/// `Kind namespace/name`, as people say it.
+pub(super) fn title(request: &Request<'_>) -> String {
+    let generated = || request.object.and_then(|o| o["metadata"]["generateName"].as_str()).unwrap_or("?");
+    let name = if request.name.is_empty() { generated() } else { request.name };
+    format!("{} {}/{name}", request.kind.kind, request.namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn requests_of_objects() {
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}});
+        let request = create(&object, "team");
+        assert_eq!(request.kind, Kind { group: "apps", version: "v1", kind: "Deployment" });
+        assert_eq!(title(&request), "Deployment team/d");
+        let object =
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"generateName": "s-", "namespace": "n"}});
+        assert_eq!(title(&create(&object, "team")), "Secret n/s-");
+    }
+}

@@ -1,0 +1,49 @@
+//! `trustspan observe`.
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+
+use super::inputs::unless_closed;
+use super::{Failure, Inputs};
+use crate::api::GatewaySecret;
+use crate::registry::Entry;
+use crate::store::directory;
+
+/// Prints the GatewaySecrets of the manifests, with the status that the manifests show.
+///
+/// kubectl get gatewaysecrets,secrets,gateways -A -o yaml | trustspan observe - | kubectl apply --server-side --subresource=status -f -
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    inputs: Inputs,
+
+    /// The instant to observe at (RFC 3339). Default: now.
+    #[arg(long, value_name = "RFC3339")]
+    now: Option<Timestamp>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When an input cannot be read, or stdout cannot be written.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let now = args.now.unwrap_or_else(Timestamp::now);
+    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, now);
+    if let Some(error) = collected.errors.into_iter().next() {
+        return Err(error.into());
+    }
+    unless_closed(print(collected.registry.entries()).map(|()| ExitCode::SUCCESS))
+}
+
+fn print(entries: &[Entry]) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    for entry in entries {
+        let mut object = GatewaySecret::new(&entry.name, entry.spec.clone());
+        object.metadata.namespace = Some(entry.namespace.clone());
+        object.status = Some(entry.status.clone());
+        write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,192 @@
+//! `trustspan rewrite`.
+
+use std::borrow::Cow;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use json_patch::Patch;
+use serde_json::Value;
+
+use super::diff::FileDiff;
+use super::inputs::{create, title, unless_closed};
+use super::{Failure, Inputs};
+use crate::admission;
+use crate::api::names::UNDO;
+use crate::registry::Registry;
+use crate::store::directory;
+use crate::store::manifest::{self, Chunk, Edited, Source};
+
+/// Prints manifests as the mutating webhook would leave them: comments, order and layout are kept.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    inputs: Inputs,
+
+    /// Print a unified diff instead.
+    #[arg(long)]
+    diff: bool,
+
+    /// Take rewrites back, as written down in the annotation trustspan.dev/undo.
+    #[arg(long)]
+    undo: bool,
+
+    /// More manifests whose GatewaySecrets count; they are not printed.
+    #[arg(long, value_name = "PATH")]
+    context: Vec<PathBuf>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When an input cannot be read, or stdout cannot be written. What precedes the unreadable document is printed.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let sources = args.inputs.open()?;
+    let mut rewriter = Rewriter { registry: Registry::default(), namespace: &args.inputs.namespace, undo: args.undo };
+    if !args.undo {
+        let context = manifest::open(&args.context)?;
+        let collected = directory::collect(context.iter().chain(&sources), rewriter.namespace, Timestamp::now());
+        if let Some(error) = collected.errors.into_iter().next() {
+            return Err(error.into());
+        }
+        rewriter.registry = collected.registry;
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    let done = match args.diff {
+        true => rewriter.diff(&sources, &mut out),
+        false => rewriter.print(&sources, &mut out),
+    };
+    // What was judged before an unreadable document is printed; a reader that left is met here at the latest.
+    let flushed = out.flush().map_err(Failure::from);
+    unless_closed(done.and(flushed).map(|()| ExitCode::SUCCESS))
+}
+
+struct Rewriter<'a> {
+    registry: Registry,
+    namespace: &'a str,
+    undo: bool,
+}
+
+impl Rewriter<'_> {
+    fn print(&self, sources: &[Source], out: &mut impl Write) -> Result<(), Failure> {
+        let mut joint = Joint::default();
+        for source in sources {
+            for (index, chunk) in source.chunks()?.enumerate() {
+                let chunk = chunk?;
+                let text = self.rewrite(&chunk)?;
+                let bom = if chunk.bom { "\u{feff}" } else { "" };
+                let before = if index == 0 { joint.between(&text) } else { "" };
+                write!(out, "{before}{bom}{text}")?;
+                joint.printed(&text);
+            }
+        }
+        Ok(())
+    }
+
+    fn diff(&self, sources: &[Source], out: &mut impl Write) -> Result<(), Failure> {
+        for source in sources {
+            let mut diff = FileDiff::new(source.name());
+            for chunk in source.chunks()? {
+                let chunk = chunk?;
+                diff.push(&chunk.text, &self.rewrite(&chunk)?, out)?;
+            }
+            diff.finish(out)?;
+        }
+        Ok(())
+    }
+
+    /// The chunk's text, rewritten; what cannot be done is told on stderr.
+    fn rewrite<'c>(&self, chunk: &'c Chunk) -> Result<Cow<'c, str>, Failure> {
+        let Some(document) = chunk.parse()? else { return Ok(Cow::Borrowed(&chunk.text)) };
+        let mut patches = Vec::new();
+        for object in document.objects() {
+            let (patch, notes) = self.decide(&object.value);
+            let title = title(&create(&object.value, self.namespace));
+            for note in notes {
+                anstream::eprintln!("{}: {title}: {note}", object.source);
+            }
+            if let Some(patch) = patch.filter(|patch| !patch.0.is_empty()) {
+                patches.push((object.pointer, patch));
+            }
+        }
+        if patches.is_empty() {
+            return Ok(Cow::Borrowed(&chunk.text));
+        }
+        Ok(Cow::Owned(match document.edit(patches.iter().map(|(pointer, patch)| (pointer.as_str(), patch)))? {
+            Edited::InPlace(text) => text,
+            Edited::Anew(text) => {
+                let place = format!("{}:{}", chunk.source_name, document.line());
+                anstream::eprintln!("{place}: written anew, comments are lost: its text cannot be changed in place");
+                text
+            }
+        }))
+    }
+
+    fn decide(&self, object: &Value) -> (Option<Patch>, Vec<String>) {
+        if self.undo {
+            return (undo(object), Vec::new());
+        }
+        let decision = admission::mutate(&create(object, self.namespace), &self.registry);
+        let findings = decision.findings.into_iter().map(|f| format!("{}: {}", f.field, f.message));
+        (Some(decision.patch), findings.chain(decision.notes).collect())
+    }
+}
+
+fn undo(object: &Value) -> Option<Patch> {
+    let text = object["metadata"]["annotations"][UNDO].as_str()?;
+    serde_json::from_str(text).ok()
+}
+
+/// Keeps documents of different files apart.
+#[derive(Default)]
+struct Joint {
+    /// How the text before ends.
+    before: Option<Before>,
+}
+
+#[derive(Clone, Copy)]
+struct Before {
+    json: bool,
+    ended_line: bool,
+}
+
+impl Joint {
+    fn printed(&mut self, text: &str) {
+        let json = text.trim_start().starts_with('{');
+        self.before = Some(Before { json, ended_line: text.ends_with('\n') });
+    }
+
+    /// What must stand before the first text of another file.
+    fn between(&self, text: &str) -> &'static str {
+        let Some(before) = self.before else { return "" };
+        let apart = text.starts_with("---") || (before.json && text.trim_start().starts_with('{'));
+        match (apart, before.ended_line) {
+            (true, true) => "",
+            (true, false) => "\n",
+            (false, true) => "---\n",
+            (false, false) => "\n---\n",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(texts: &[&str]) -> String {
+        let (mut joint, mut out) = (Joint::default(), String::new());
+        for text in texts {
+            out.push_str(joint.between(text));
+            out.push_str(text);
+            joint.printed(text);
+        }
+        out
+    }
+
+    #[test]
+    fn files_are_kept_apart() {
+        assert_eq!(joined(&["a: 1\n", "b: 1", "---\nc: 1\n"]), "a: 1\n---\nb: 1\n---\nc: 1\n");
+        assert_eq!(joined(&["{\"a\":1}", "{\"b\":1}\n", "c: 1\n"]), "{\"a\":1}\n{\"b\":1}\n---\nc: 1\n");
+    }
+}

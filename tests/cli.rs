@@ -1,0 +1,275 @@
+//! The offline subcommands, run as users run them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+const GATEWAY_SECRET: &str = "\
+apiVersion: trustspan.dev/v1alpha1
+kind: GatewaySecret
+metadata: {name: gw, namespace: istio-system}
+spec: {rootSecretName: gw-root}
+";
+
+const BAD_SECRET: &str = "\
+# a comment
+apiVersion: v1
+kind: Secret
+metadata:
+  name: gw
+data:
+  ca.crt: '!'
+";
+
+fn trustspan(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trustspan"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).env_remove("CLICOLOR_FORCE");
+    command
+}
+
+/// Feeds stdin from a thread: the child may answer before it has read all.
+fn feed(child: &mut Child, input: String) -> std::thread::JoinHandle<()> {
+    let mut stdin = child.stdin.take().expect("piped");
+    std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())))
+}
+
+fn run(args: &[&str], input: &str) -> Output {
+    let mut child = trustspan(args).spawn().expect("the binary");
+    let feeder = feed(&mut child, input.to_owned());
+    let output = child.wait_with_output().expect("an end");
+    feeder.join().expect("fed");
+    output
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    fs::write(&path, text).expect("a file");
+    path.display().to_string()
+}
+
+#[test]
+fn check_exit_codes() {
+    for (input, expected) in [
+        ("", 0),
+        ("kind: ConfigMap\napiVersion: v1\n", 0),
+        (GATEWAY_SECRET, 0),
+        (BAD_SECRET, 1),
+        ("a: [\n", 2),
+        ("- a\n", 2),
+    ] {
+        let output = run(&["check", "-"], input);
+        assert_eq!(code(&output), expected, "{input:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(code(&run(&["check", "no/such/path"], "")), 2);
+    assert_eq!(code(&run(&["check", "--now", "yesterday"], "")), 2);
+    assert_eq!(code(&run(&["check", "--now", "2026-01-01T00:00:00Z"], "")), 0);
+}
+
+#[test]
+fn check_goes_on_after_an_unreadable_document() {
+    let output = run(&["check", "--output", "json"], &format!("a: [\n---\n{BAD_SECRET}"));
+    assert_eq!(code(&output), 2);
+    let array: Value = serde_json::from_slice(&output.stdout).expect("an array");
+    assert_eq!(array.as_array().map(Vec::len), Some(1));
+    assert!(text(&output.stderr).starts_with("error: stdin:"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn check_json_contract() {
+    let output = run(&["check", "--output", "json"], &format!("{GATEWAY_SECRET}---\n{BAD_SECRET}"));
+    assert_eq!(code(&output), 1);
+    let array: Value = serde_json::from_slice(&output.stdout).expect("an array");
+    assert_eq!(
+        array,
+        serde_json::json!([
+            {
+                "object": {"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "namespace": "istio-system", "name": "gw"},
+                "source": "stdin:1", "verdict": "allow", "findings": []
+            },
+            {
+                "object": {"apiVersion": "v1", "kind": "Secret", "namespace": "default", "name": "gw"},
+                "source": "stdin:7", "verdict": "deny", "findings": [{
+                    "rule": "unreadable", "severity": "deny", "field": "data[ca.crt]",
+                    "message": "not base64; put plain text under stringData"
+                }]
+            }
+        ])
+    );
+    assert_eq!(text(&run(&["check", "-o", "json"], "").stdout), "[]\n");
+}
+
+#[test]
+fn check_text_names_places() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = write(directory.path(), "secret.yaml", BAD_SECRET);
+    let output = run(&["check", &path], "");
+    let expected = format!(
+        "{path}:2  deny  Secret default/gw\n  unreadable  data[ca.crt]  not base64; put plain text under stringData\n\n1 object judged: 1 denied, 0 warned\n"
+    );
+    assert_eq!(text(&output.stdout), expected);
+}
+
+#[test]
+fn rewrite_leaves_what_it_does_not_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let yaml = "\u{feff}# lead\r\na: 1 # c\r\n--- # two\r\n\r\nkind: List\r\nitems: []\r\n...\r\n";
+    let json = "{\"kind\":\"A\"}{\"kind\":\"B\"}\n";
+    let (a, b) = (write(directory.path(), "a.yaml", yaml), write(directory.path(), "b.json", json));
+    for args in [["rewrite", &a], ["rewrite", "--undo"]] {
+        let output = run(&args, yaml);
+        assert_eq!((code(&output), text(&output.stdout)), (0, yaml.to_owned()));
+    }
+    assert_eq!(text(&run(&["rewrite", &a, &b], "").stdout), format!("{yaml}---\n{json}"));
+    assert_eq!(text(&run(&["rewrite", "--diff", &a, &b], "").stdout), "");
+}
+
+#[test]
+fn rewrite_undo_takes_back() {
+    let rewritten = "\
+kind: Gateway # mine
+metadata:
+  annotations:
+    trustspan.dev/undo: '[{\"op\":\"replace\",\"path\":\"/spec/ref\",\"value\":\"root\"},{\"op\":\"remove\",\"path\":\"/metadata/annotations\"}]'
+  name: g
+spec:
+  ref: \"managed\" # kept
+";
+    let original = "kind: Gateway # mine\nmetadata:\n  name: g\nspec:\n  ref: \"root\" # kept\n";
+    let output = run(&["rewrite", "--undo"], &format!("a: 1\n---\n{rewritten}"));
+    assert_eq!((code(&output), text(&output.stdout)), (0, format!("a: 1\n---\n{original}")));
+    let diff = run(&["rewrite", "--undo", "--diff"], &format!("a: 1\n---\n{rewritten}"));
+    insta::assert_snapshot!(text(&diff.stdout), @r#"
+    --- stdin
+    +++ stdin
+    @@ -2,8 +2,6 @@
+     ---
+     kind: Gateway # mine
+     metadata:
+    -  annotations:
+    -    trustspan.dev/undo: '[{"op":"replace","path":"/spec/ref","value":"root"},{"op":"remove","path":"/metadata/annotations"}]'
+       name: g
+     spec:
+    -  ref: "managed" # kept
+    +  ref: "root" # kept
+    "#);
+}
+
+#[test]
+fn rewrite_stops_at_unreadable_input() {
+    let output = run(&["rewrite"], "a: 1\n---\nb: [\n");
+    assert_eq!((code(&output), text(&output.stdout)), (2, "a: 1\n".to_owned()));
+    let output = run(&["rewrite"], "kind: A\n---\n# trustspan.dev\nb: [\n");
+    assert_eq!((code(&output), text(&output.stdout)), (2, String::new()));
+}
+
+#[test]
+fn observe_prints_gateway_secrets_that_read_the_same() {
+    let once = run(&["observe"], &format!("kind: A\n---\n{GATEWAY_SECRET}"));
+    assert_eq!(code(&once), 0, "{}", text(&once.stderr));
+    let again = run(&["observe"], &text(&once.stdout));
+    assert!(text(&once.stdout).contains("rootSecretName: gw-root"));
+    assert_eq!(text(&once.stdout), text(&again.stdout));
+}
+
+#[test]
+fn crd_and_completions() {
+    assert!(
+        text(&run(&["crd"], "").stdout)
+            .starts_with("apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n")
+    );
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&["completions", shell], "");
+        assert!(code(&output) == 0 && text(&output.stdout).contains("trustspan"), "{shell}");
+    }
+    assert_eq!(code(&run(&["completions", "no-shell"], "")), 2);
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_panic() {
+    for args in [["check", "--output=json"], ["rewrite", "-"], ["observe", "-"], ["crd", ""], ["completions", "bash"]] {
+        let args: Vec<_> = args.into_iter().filter(|a| !a.is_empty()).collect();
+        let mut child = trustspan(&args).spawn().expect("the binary");
+        drop(child.stdout.take());
+        let feeder = feed(&mut child, stream(500, 1));
+        let output = child.wait_with_output().expect("an end");
+        feeder.join().expect("fed");
+        assert_eq!((code(&output), text(&output.stderr)), (141, String::new()), "{args:?}");
+    }
+}
+
+/// A stream of GatewaySecrets' worth of other documents, each with what `check` judges.
+fn stream(documents: usize, kib: usize) -> String {
+    let mut text = String::new();
+    for i in 0..documents {
+        let filler = "QUJD".repeat(kib * 256);
+        let _ = write!(
+            text,
+            "---\n# number {i}\napiVersion: v1\nkind: Secret\nmetadata:\n  name: s{i}\ndata:\n  cert: {filler}\n"
+        );
+        if i % 100 == 0 {
+            let _ = write!(text, "---\n{}", GATEWAY_SECRET.replace("name: gw", &format!("name: gw{i}")));
+        }
+    }
+    text
+}
+
+/// The output, and the greatest memory that the process was seen with, in KiB. It is sampled while the process waits for
+/// us to read on: the last samples are taken with at most a pipe's worth of output left.
+#[cfg(target_os = "linux")]
+fn peak(args: &[&str], input: String) -> (String, u64) {
+    let mut child = trustspan(args).spawn().expect("the binary");
+    let feeder = feed(&mut child, input);
+    let mut stdout = child.stdout.take().expect("piped");
+    let (mut out, mut peak, mut buffer) = (Vec::new(), 0, vec![0; 16 * 1024]);
+    loop {
+        let read = match stdout.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => panic!("{error}"),
+        };
+        out.extend_from_slice(&buffer[..read]);
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let high =
+            status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+        peak = peak.max(high.unwrap_or(0));
+    }
+    feeder.join().expect("fed");
+    assert!(child.wait().expect("an end").success());
+    (text(&out), peak)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ten_thousand_documents_need_the_memory_of_one_thousand() {
+    for args in [["check", "--output=json"], ["rewrite", "-"]] {
+        let (_, small) = peak(&args, stream(1_000, 1));
+        let input = stream(10_000, 1);
+        let size = input.len() as u64 / 1024;
+        let (output, large) = peak(&args, input.clone());
+        assert!(
+            small > 0 && large < small + 3 * 1024,
+            "{args:?}: {small} KiB for 1,000 documents, {large} KiB for 10,000"
+        );
+        assert!(large < size * 2, "{args:?}: {large} KiB for a stream of {size} KiB: the test shows nothing");
+        match args[0] {
+            "rewrite" => assert!(output == input, "nothing was to be rewritten"),
+            _ => {
+                let array: Value = serde_json::from_str(&output).expect("an array");
+                assert_eq!(array.as_array().map(Vec::len), Some(10_100));
+            }
+        }
+    }
+}
