@@ -15,6 +15,9 @@ pub const REWRITE: &str = "trustspan.dev/rewrite";
 /// The value of [`REWRITE`] that opts out.
 pub const REWRITE_DISABLED: &str = "disabled";
 
+/// Username of the agent that the shipped manifests install.
+pub const AGENT_USERNAME: &str = "system:serviceaccount:trustspan-system:trustspan-agent";
+
 /// Suffix of the Secret that Istio prefers as CA source in mode `MUTUAL`
 /// (istiod `pilot/pkg/credentials/kube/secrets.go`, `GatewaySdsCaSuffix`).
 pub const CACERT_SUFFIX: &str = "-cacert";

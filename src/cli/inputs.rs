@@ -61,16 +61,15 @@ pub(super) fn unless_closed(result: Result<ExitCode, Failure>) -> Result<ExitCod
 
 /// The CREATE that would bring an object into the cluster.
 pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
-    let api_version = object["apiVersion"].as_str().unwrap_or_default();
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let metadata = &object["metadata"];
     Request {
         operation: Operation::Create,
-        kind: Kind { group, version, kind: object["kind"].as_str().unwrap_or_default() },
+        kind: Kind::of(object),
         sub_resource: "",
         namespace: metadata["namespace"].as_str().unwrap_or(namespace),
         name: metadata["name"].as_str().unwrap_or_default(),
         username: "",
+        by_agent: false,
         object: Some(object),
         old_object: None,
     }

@@ -34,7 +34,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if let Some(error) = collected.errors.into_iter().next() {
         return Err(error.into());
     }
-    unless_closed(print(collected.registry.entries()).map(|()| ExitCode::SUCCESS))
+    unless_closed(print(collected.context.registry.entries()).map(|()| ExitCode::SUCCESS))
 }
 
 fn print(entries: &[Entry]) -> Result<(), Failure> {

@@ -13,7 +13,6 @@ use super::diff::FileDiff;
 use super::inputs::{create, title, unless_closed};
 use super::{Failure, Inputs};
 use crate::admission;
-use crate::api::names::UNDO;
 use crate::registry::Registry;
 use crate::store::directory;
 use crate::store::manifest::{self, Chunk, Edited, Source};
@@ -50,7 +49,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         if let Some(error) = collected.errors.into_iter().next() {
             return Err(error.into());
         }
-        rewriter.registry = collected.registry;
+        rewriter.registry = collected.context.registry;
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let done = match args.diff {
@@ -125,17 +124,12 @@ impl Rewriter<'_> {
 
     fn decide(&self, object: &Value) -> (Option<Patch>, Vec<String>) {
         if self.undo {
-            return (undo(object), Vec::new());
+            return (crate::rewrite::undo(object), Vec::new());
         }
         let decision = admission::mutate(&create(object, self.namespace), &self.registry);
         let findings = decision.findings.into_iter().map(|f| format!("{}: {}", f.field, f.message));
         (Some(decision.patch), findings.chain(decision.notes).collect())
     }
-}
-
-fn undo(object: &Value) -> Option<Patch> {
-    let text = object["metadata"]["annotations"][UNDO].as_str()?;
-    serde_json::from_str(text).ok()
 }
 
 /// Keeps documents of different files apart.

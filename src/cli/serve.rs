@@ -11,7 +11,8 @@ use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
 use tracing_subscriber::EnvFilter;
 
-use crate::store::{Live, cluster, poll};
+use crate::api::names::AGENT_USERNAME;
+use crate::store::{Live, cluster, directory, poll};
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::{self, Drain, End, Signals};
 use crate::webhook::tls::{CERTIFICATE, CertificateError, KEY, ServingCertificate};
@@ -44,6 +45,10 @@ pub struct Args {
     /// --manifests and neither file there, a certificate is made at start and that of its CA written here as ca.crt.
     #[arg(long, value_name = "DIR", default_value = "certs")]
     cert_dir: PathBuf,
+
+    /// Username of trustspan's own agent, which rolls workloads by a newer hash.
+    #[arg(long, value_name = "NAME", default_value = AGENT_USERNAME)]
+    agent_username: String,
 
     /// Format of the log, on stderr.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -133,8 +138,8 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     match &args.manifests {
         Some(dir) => {
             let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
-            live.publish(poll::load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
-            tokio::spawn(poll::follow(dir.clone(), live.clone(), poll::load));
+            live.publish(directory::load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
+            tokio::spawn(poll::follow(dir.clone(), live.clone(), directory::load));
         }
         None => {
             let client = cluster::connect(args.kubeconfig.as_deref()).await?;
@@ -145,7 +150,8 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     tracing::info!("listening on https://{}: /mutate, /validate, /livez, /readyz", https.local_addr()?);
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);
     let config = certificate.server_config()?;
-    let webhook = Webhook::new(live.clone(), Metrics::new(live, Some(certificate)), Decide::default());
+    let webhook =
+        Webhook::new(live.clone(), Metrics::new(live, Some(certificate)), Decide::default(), args.agent_username);
     let drain = Drain { delay: args.drain_delay, timeout: args.drain_timeout };
     Ok(server::run(&webhook, (https, config), metrics, drain, signals).await?)
 }

@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::manifest::{self, Chunk, ManifestError, Source};
+use super::manifest::{self, Document, ManifestError, Source};
+use crate::admission::Context;
 use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus};
 use crate::registry::{Entry, Registry};
+use crate::rotation::Inventory;
 
 /// Why a directory of manifests is no state to decide from.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +42,9 @@ pub struct GatewaySecretError {
 /// What a set of manifests says, and what of it could not be read.
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// The GatewaySecrets.
-    pub registry: Registry,
-    /// Documents that were passed over.
+    /// The GatewaySecrets with the status that the manifests show, and the Secrets that Gateways name.
+    pub context: Context,
+    /// GatewaySecrets that were passed over.
     pub errors: Vec<StoreError>,
 }
 
@@ -54,60 +56,76 @@ pub fn load(directory: &Path, now: Timestamp) -> Result<Registry, StoreError> {
     let collected = collect(&manifest::open(&[directory.to_owned()])?, "default", now);
     match collected.errors.into_iter().next() {
         Some(error) => Err(error),
-        None => Ok(collected.registry),
+        None => Ok(collected.context.registry),
     }
 }
 
-/// Reads what decisions need to know from sources: GatewaySecrets, and nothing else is kept. An object without a
-/// namespace is taken to be in `namespace`.
-pub fn collect<'s>(sources: impl IntoIterator<Item = &'s Source>, namespace: &str, now: Timestamp) -> Collected {
-    let mut collected = Collected::default();
-    let mut objects = Vec::new();
+/// Reads what decisions need to know from sources, twice: GatewaySecrets first, since they say what else counts. Memory
+/// grows with GatewaySecrets and Gateways, not with the sources. An object without a namespace is taken to be in
+/// `namespace`.
+pub fn collect<'s>(
+    sources: impl IntoIterator<Item = &'s Source, IntoIter: Clone>,
+    namespace: &str,
+    now: Timestamp,
+) -> Collected {
+    let sources = sources.into_iter();
+    let mut errors = Vec::new();
+    let mut entries = Vec::new();
+    let read = each(sources.clone(), &[GROUP], |place, object| {
+        if is_gateway_secret(object) {
+            match entry(object, namespace) {
+                Ok(entry) => entries.push(entry),
+                Err(cause) => errors.push(StoreError::GatewaySecret { place: place.to_owned(), cause }),
+            }
+        }
+    });
+    errors.extend(read.into_iter().map(StoreError::from));
+    let mut inventory = Inventory::new(entries);
+    // What cannot be read here holds no GatewaySecret; whoever judges or rewrites it says so.
+    each(sources, &OBSERVED, |_, object| inventory.take(object, namespace, now));
+    Collected { context: Context::new(inventory, now), errors }
+}
+
+/// Words without which a document holds nothing that an [`Inventory`] takes.
+const OBSERVED: [&str; 6] = ["Secret", "Gateway", "Deployment", "StatefulSet", "DaemonSet", "Pod"];
+
+/// Visits the objects of all documents that contain one of the words; most documents of a large stream are not even
+/// parsed. Returns what could not be read.
+fn each<'s>(
+    sources: impl Iterator<Item = &'s Source>,
+    words: &[&str],
+    mut visit: impl FnMut(&str, &Value),
+) -> Vec<ManifestError> {
+    let mut errors = Vec::new();
     for source in sources {
-        match source.chunks() {
-            Ok(chunks) => {
-                for chunk in chunks {
-                    if let Err(error) = chunk.and_then(|chunk| relevant(&chunk, &mut objects)) {
-                        collected.errors.push(error.into());
+        let mut read = || -> Result<(), ManifestError> {
+            for chunk in source.chunks()? {
+                let chunk = chunk?;
+                if !words.iter().any(|word| chunk.text.contains(word)) {
+                    continue;
+                }
+                match chunk.parse() {
+                    Ok(document) => {
+                        let objects = document.iter().flat_map(Document::objects);
+                        objects.for_each(|object| visit(&object.source, &object.value));
                     }
+                    // The next document may be sound.
+                    Err(error) => errors.push(error),
                 }
             }
-            Err(error) => collected.errors.push(error.into()),
+            Ok(())
+        };
+        if let Err(error) = read() {
+            errors.push(error);
         }
     }
-    let entries = entries_from(objects, namespace, now);
-    collected.errors.extend(entries.1);
-    collected.registry = Registry::new(entries.0);
-    collected
-}
-
-/// Most documents of a large stream are not even parsed here.
-fn relevant(chunk: &Chunk, objects: &mut Vec<(String, Value)>) -> Result<(), ManifestError> {
-    if !chunk.text.contains(GROUP) {
-        return Ok(());
-    }
-    let Some(document) = chunk.parse()? else { return Ok(()) };
-    for object in document.objects().filter(|object| is_gateway_secret(&object.value)) {
-        objects.push((object.source, object.value.into_owned()));
-    }
-    Ok(())
+    errors
 }
 
 /// Whether an object is a GatewaySecret of any version.
 pub fn is_gateway_secret(object: &Value) -> bool {
     let group = object["apiVersion"].as_str().and_then(|v| v.split_once('/')).map(|(group, _)| group);
     group == Some(GROUP) && object["kind"] == "GatewaySecret"
-}
-
-fn entries_from(objects: Vec<(String, Value)>, namespace: &str, _now: Timestamp) -> (Vec<Entry>, Vec<StoreError>) {
-    let (mut entries, mut errors) = (Vec::new(), Vec::new());
-    for (place, object) in objects {
-        match entry(&object, namespace) {
-            Ok(entry) => entries.push(entry),
-            Err(cause) => errors.push(StoreError::GatewaySecret { place, cause }),
-        }
-    }
-    (entries, errors)
 }
 
 /// Reads a GatewaySecret object, with the status that is written in it.

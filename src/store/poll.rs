@@ -19,15 +19,6 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 /// Directories below the first; ends a loop of symbolic links.
 const DEPTH: usize = 8;
 
-/// Reads the directory once.
-///
-/// # Errors
-/// When the directory or a manifest in it cannot be read.
-pub fn load(dir: &Path, _now: Timestamp) -> Result<Registry, io::Error> {
-    fs::read_dir(dir)?;
-    Ok(Registry::default())
-}
-
 /// Keeps `live` up to date with the directory. A directory that cannot be read leaves the last good registry in place.
 pub async fn follow<E: Display + Send + 'static>(
     dir: PathBuf,

@@ -115,12 +115,13 @@ impl Review {
         Ok(Self { uid, operation, request })
     }
 
-    /// What decisions are made on.
-    pub fn request(&self) -> Request<'_> {
+    /// What decisions are made on. `agent` is the username of trustspan's own agent.
+    pub fn request(&self, agent: &str) -> Request<'_> {
         fn text(field: &Option<String>) -> &str {
             field.as_deref().unwrap_or_default()
         }
         let r = &self.request;
+        let username = r.user_info.as_ref().map_or("", |u| text(&u.username));
         Request {
             operation: self.operation,
             kind: r.kind.as_ref().map_or(Kind { group: "", version: "", kind: "" }, |k| Kind {
@@ -131,7 +132,8 @@ impl Review {
             sub_resource: text(&r.sub_resource),
             namespace: text(&r.namespace),
             name: text(&r.name),
-            username: r.user_info.as_ref().map_or("", |u| text(&u.username)),
+            username,
+            by_agent: username == agent,
             object: r.object.as_ref(),
             old_object: r.old_object.as_ref(),
         }
@@ -172,7 +174,7 @@ mod tests {
             "kind":{"group":"apps","version":"v1","kind":"Deployment"},"operation":"UPDATE","subResource":"scale",
             "namespace":"ns","name":"n","userInfo":{"username":"me","groups":["a"]},"object":{"x":1.0},"oldObject":null}}"#;
         let review = Review::parse(body).ok().unwrap();
-        let request = review.request();
+        let request = review.request("agent");
         assert_eq!(review.uid, "u");
         assert_eq!(request.operation, Operation::Update);
         assert_eq!(request.kind, Kind { group: "apps", version: "v1", kind: "Deployment" });

@@ -56,6 +56,7 @@ pub struct Webhook {
     live: Arc<Live>,
     metrics: Metrics,
     decide: Decide,
+    agent: String,
     draining: AtomicBool,
     in_flight: Semaphore,
     judged: Semaphore,
@@ -71,10 +72,10 @@ enum Path {
 struct Refusal(StatusCode, String);
 
 impl Webhook {
-    /// A webhook that decides from `live`.
-    pub fn new(live: Arc<Live>, metrics: Metrics, decide: Decide) -> Arc<Self> {
+    /// A webhook that decides from `live`. `agent` is the username of trustspan's own agent.
+    pub fn new(live: Arc<Live>, metrics: Metrics, decide: Decide, agent: String) -> Arc<Self> {
         let (in_flight, judged) = (Semaphore::new(IN_FLIGHT), Semaphore::new(JUDGED));
-        Arc::new(Self { live, metrics, decide, draining: AtomicBool::new(false), in_flight, judged })
+        Arc::new(Self { live, metrics, decide, agent, draining: AtomicBool::new(false), in_flight, judged })
     }
 
     /// What the HTTPS port serves.
@@ -148,11 +149,11 @@ impl Webhook {
         let Ok(_turn) = self.judged.acquire().await else { return Err(unavailable("shutting down")) };
 
         // Off the I/O threads: parsing, judging and dropping 7 MiB takes a while. A panic ends there as well.
-        let decide = self.decide;
+        let (webhook, decide) = (self.clone(), self.decide);
         let judged = spawn_blocking(move || {
             let review = Review::parse(&body).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))?;
             drop(body);
-            let request = review.request();
+            let request = review.request(&webhook.agent);
             let subject = Subject::of(request.kind, request.operation);
             let decision = match path {
                 Path::Mutate => (decide.mutate)(&request, &registry),

@@ -1,6 +1,5 @@
 //! `trustspan check`.
 
-mod judge;
 mod report;
 
 use std::io::{self, BufWriter, Write};
@@ -10,10 +9,10 @@ use jiff::Timestamp;
 
 use super::inputs::unless_closed;
 use super::{Failure, Inputs};
+use crate::admission::{self, Context};
 use crate::store::directory;
 use crate::store::manifest::{Chunk, ManifestError, Source};
 use crate::trust::Verdict;
-use judge::Context;
 use report::{Judged, Reporter};
 
 /// Judges manifests as the validating webhook would: Secrets, and what Gateways and GatewaySecrets among them name.
@@ -50,54 +49,52 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let namespace = args.inputs.namespace.as_str();
     let sources = args.inputs.open()?;
     // What cannot be read is told when its turn comes.
-    let registry = directory::collect(&sources, namespace, now).registry;
-    let context = Context { registry, namespace };
+    let context = directory::collect(&sources, namespace, now).context;
     let stdout = anstream::AutoStream::auto(io::stdout().lock());
     let reporter = match args.output {
         Format::Text => Reporter::text(BufWriter::new(stdout)),
         Format::Json => Reporter::json(BufWriter::new(stdout)),
     };
-    unless_closed(judge_all(&sources, &context, now, reporter))
+    let checker = Checker { context, namespace, now };
+    unless_closed(checker.judge_all(&sources, reporter))
 }
 
-fn judge_all<W: Write>(
-    sources: &[Source],
-    context: &Context<'_>,
+struct Checker<'a> {
+    context: Context,
+    namespace: &'a str,
     now: Timestamp,
-    mut reporter: Reporter<W>,
-) -> Result<ExitCode, Failure> {
-    let mut unreadable = false;
-    for source in sources {
-        for chunk in source.chunks()? {
-            match chunk {
-                Ok(chunk) => unreadable |= judge_chunk(&chunk, context, now, &mut reporter)?,
-                Err(error) => unreadable = tell(&error),
+}
+
+impl Checker<'_> {
+    fn judge_all<W: Write>(&self, sources: &[Source], mut reporter: Reporter<W>) -> Result<ExitCode, Failure> {
+        let mut unreadable = false;
+        for source in sources {
+            for chunk in source.chunks()? {
+                match chunk {
+                    Ok(chunk) => unreadable |= self.judge_chunk(&chunk, &mut reporter)?,
+                    Err(error) => unreadable = tell(&error),
+                }
             }
         }
+        let denied = reporter.finish()?;
+        Ok(ExitCode::from(if unreadable { 2 } else { u8::from(denied) }))
     }
-    let denied = reporter.finish()?;
-    Ok(ExitCode::from(if unreadable { 2 } else { u8::from(denied) }))
-}
 
-/// Returns whether the chunk is unreadable.
-fn judge_chunk<W: Write>(
-    chunk: &Chunk,
-    context: &Context<'_>,
-    now: Timestamp,
-    reporter: &mut Reporter<W>,
-) -> Result<bool, Failure> {
-    let document = match chunk.parse() {
-        Ok(Some(document)) => document,
-        Ok(None) => return Ok(false),
-        Err(error) => return Ok(tell(&error)),
-    };
-    for object in document.objects() {
-        if let Some(findings) = judge::judge(&object.value, context, now) {
-            let verdict = Verdict::of(&findings);
-            reporter.judged(&Judged::new(&object.value, context.namespace, object.source, verdict, findings))?;
+    /// Returns whether the chunk is unreadable.
+    fn judge_chunk<W: Write>(&self, chunk: &Chunk, reporter: &mut Reporter<W>) -> Result<bool, Failure> {
+        let document = match chunk.parse() {
+            Ok(Some(document)) => document,
+            Ok(None) => return Ok(false),
+            Err(error) => return Ok(tell(&error)),
+        };
+        for object in document.objects() {
+            if let Some(findings) = admission::check(&object.value, self.namespace, &self.context, self.now) {
+                let verdict = Verdict::of(&findings);
+                reporter.judged(&Judged::new(&object.value, self.namespace, object.source, verdict, findings))?;
+            }
         }
+        Ok(false)
     }
-    Ok(false)
 }
 
 fn tell(error: &ManifestError) -> bool {
