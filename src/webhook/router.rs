@@ -253,3 +253,6 @@ async fn skip(body: Body, mut seen: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

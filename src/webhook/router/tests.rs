@@ -1,0 +1,205 @@
+//! The whole router, without a socket.
+
+use axum::body::to_bytes;
+use axum::http::Method;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use super::*;
+use crate::trust::{Finding, Severity};
+
+const JSON: &str = "application/json";
+
+fn allow(_: &Request<'_>, _: &Registry) -> Decision {
+    Decision::default()
+}
+
+fn deny(request: &Request<'_>, _: &Registry, _: Timestamp) -> Decision {
+    let field = format!("{}/{}", request.namespace, request.name);
+    let finding = Finding { rule: "no", severity: Severity::Deny, field, message: "not today".to_owned() };
+    Decision { findings: vec![finding], ..Decision::default() }
+}
+
+fn fall(_: &Request<'_>, _: &Registry, _: Timestamp) -> Decision {
+    panic!("as the test wants it")
+}
+
+fn webhook(decide: Decide) -> Arc<Webhook> {
+    let live = Arc::new(Live::default());
+    live.publish(Registry::default());
+    Webhook::new(live.clone(), Metrics::new(live, None), decide)
+}
+
+fn denying() -> Arc<Webhook> {
+    webhook(Decide { mutate: allow, validate: deny })
+}
+
+fn review() -> Value {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "u-1", "operation": "CREATE", "namespace": "ns", "name": "n",
+        "kind": {"group": "", "version": "v1", "kind": "Secret"}, "object": {"kind": "Secret"}}})
+}
+
+async fn send(router: Router, request: axum::http::request::Builder, body: impl Into<Body>) -> (StatusCode, String) {
+    let response = router.oneshot(request.body(body.into()).unwrap()).await.unwrap();
+    let status = response.status();
+    let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+async fn post(webhook: &Arc<Webhook>, path: &str, body: impl Into<Body>) -> (StatusCode, String) {
+    send(webhook.router(), HttpRequest::post(path).header(CONTENT_TYPE, JSON), body).await
+}
+
+async fn get(router: Router, path: &str) -> (StatusCode, String) {
+    send(router, HttpRequest::get(path), "").await
+}
+
+#[tokio::test]
+async fn each_path_asks_its_own_decision() {
+    let webhook = denying();
+    let (status, body) = post(&webhook, "/mutate", review().to_string()).await;
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(answer["response"], json!({"uid": "u-1", "allowed": true}));
+
+    let (status, body) = post(&webhook, "/validate", review().to_string()).await;
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(answer["response"]["status"]["message"], "no: ns/n: not today");
+
+    let (_, metrics) = get(webhook.metrics_router(), "/metrics").await;
+    for line in [
+        r#"trustspan_admission_findings_total{rule="no",severity="deny"} 1"#,
+        r#"{webhook="validate",group="",kind="Secret",operation="create",result="denied"} 1"#,
+        r#"trustspan_admission_duration_seconds_count{webhook="mutate"} 1"#,
+        "trustspan_store_synced 1",
+    ] {
+        assert!(metrics.contains(line), "{line} not in:\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn unknown_kinds_pass_with_their_uid() {
+    let mut review = review();
+    review["request"]["kind"] = json!({"group": "example.com", "version": "v9", "kind": "Thing"});
+    for path in ["/mutate", "/validate"] {
+        let (status, body) = post(&webhook(Decide::default()), path, review.to_string()).await;
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((status, &answer["response"]), (StatusCode::OK, &json!({"uid": "u-1", "allowed": true})));
+    }
+}
+
+#[tokio::test]
+async fn refuses_what_is_no_review() {
+    let webhook = denying();
+    for (body, expected) in [
+        (String::new(), "not JSON"),
+        ("{\"apiVersion\": \"admis".to_owned(), "an early end"),
+        (review().to_string().replace("k8s.io/v1", "k8s.io/v1beta1"), "expected admission.k8s.io/v1 AdmissionReview"),
+        (review().to_string().replace("u-1", ""), "has no request.uid"),
+        (review().to_string().replace(r#"{"kind":"Secret"}"#, &"[".repeat(10_000)), "more than 128 levels"),
+    ] {
+        let (status, said) = post(&webhook, "/validate", body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+    let (_, metrics) = get(webhook.metrics_router(), "/metrics").await;
+    assert!(metrics.contains(r#"kind="other",operation="other",result="error"} 5"#), "{metrics}");
+}
+
+#[tokio::test]
+async fn only_posts_of_json() {
+    let webhook = denying();
+    for (given, expected) in [
+        ("application/json", StatusCode::OK),
+        ("Application/JSON; charset=utf-8", StatusCode::OK),
+        ("text/plain", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        ("application/json-patch+json", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        ("", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+    ] {
+        let request = HttpRequest::post("/mutate").header(CONTENT_TYPE, given);
+        assert_eq!(send(webhook.router(), request, review().to_string()).await.0, expected, "{given}");
+    }
+    let (status, _) = send(webhook.router(), HttpRequest::post("/mutate"), review().to_string()).await;
+    assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    for method in [Method::GET, Method::PUT, Method::DELETE] {
+        let request = HttpRequest::builder().method(method).uri("/validate").header(CONTENT_TYPE, JSON);
+        assert_eq!(send(webhook.router(), request, "").await.0, StatusCode::METHOD_NOT_ALLOWED);
+    }
+    assert_eq!(get(webhook.router(), "/metrics").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn the_body_limit_is_exact() {
+    let webhook = denying();
+    let mut body = review().to_string().into_bytes();
+    body.resize(BODY_LIMIT, b' ');
+    assert_eq!(post(&webhook, "/mutate", body.clone()).await.0, StatusCode::OK);
+    body.push(b' ');
+    assert_eq!(post(&webhook, "/mutate", body.clone()).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    // Without Content-Length.
+    let chunks = body.chunks(64 * 1024).map(|c| Ok::<_, std::io::Error>(c.to_vec())).collect::<Vec<_>>();
+    let chunked = Body::from_stream(futures::stream::iter(chunks));
+    assert_eq!(post(&webhook, "/mutate", chunked).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    // Announced only: refused before a byte of it is read.
+    let request = HttpRequest::post("/mutate")
+        .header(CONTENT_TYPE, JSON)
+        .header(CONTENT_LENGTH, BODY_LIMIT + 1)
+        .header(EXPECT, "100-continue");
+    let endless = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+    assert_eq!(send(webhook.router(), request, endless).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let endless = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+    assert_eq!(post(&denying(), "/mutate", endless).await.0, StatusCode::REQUEST_TIMEOUT);
+}
+
+#[tokio::test]
+async fn a_panic_is_a_500_and_the_next_request_is_answered() {
+    let webhook = webhook(Decide { mutate: allow, validate: fall });
+    let (status, said) = post(&webhook, "/validate", review().to_string()).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(!said.contains("as the test wants it"), "{said}");
+    assert_eq!(post(&webhook, "/mutate", review().to_string()).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_full_house_refuses() {
+    let webhook = denying();
+    let all = webhook.in_flight.try_acquire_many(u32::try_from(IN_FLIGHT).unwrap()).unwrap();
+    let (status, said) = post(&webhook, "/mutate", review().to_string()).await;
+    assert_eq!((status, said.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "too many requests in flight; try again\n"));
+    assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
+    drop(all);
+    assert_eq!(post(&webhook, "/mutate", review().to_string()).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn decides_nothing_before_the_store_is_read() {
+    let live = Arc::new(Live::default());
+    let webhook = Webhook::new(live.clone(), Metrics::new(live.clone(), None), Decide::default());
+    assert_eq!(get(webhook.router(), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
+    assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    live.publish(Registry::default());
+    assert_eq!(get(webhook.metrics_router(), "/readyz").await.0, StatusCode::OK);
+    assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn draining_goes_on_serving_and_closes_connections() {
+    let webhook = denying();
+    webhook.drain();
+    for router in [webhook.router(), webhook.metrics_router()] {
+        assert_eq!(get(router.clone(), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(get(router, "/livez").await.0, StatusCode::OK);
+    }
+    let request =
+        HttpRequest::post("/mutate").header(CONTENT_TYPE, JSON).body(Body::from(review().to_string())).unwrap();
+    let response = webhook.router().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()[CONNECTION], "close");
+}

@@ -1,0 +1,298 @@
+//! The binary over real sockets: what hostile and unlucky clients get, and how it starts, renews and stops.
+#![allow(clippy::unwrap_used)] // a test may fail
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use support::{Client, Server, until};
+
+const LIMIT: usize = 7 * 1024 * 1024;
+
+fn review(uid: &str) -> Value {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": uid, "operation": "UPDATE", "namespace": "ns", "name": "n", "userInfo": {"username": "tester"},
+        "kind": {"group": "", "version": "v1", "kind": "ConfigMap"}, "object": {"kind": "ConfigMap"}}})
+}
+
+/// Asserts that the server answers a sound review, on a connection of its own.
+fn assert_serves(server: &Server) {
+    let answer = server.client().post("/mutate", "application/json", review("still-there").to_string().as_bytes());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(body["response"]["uid"], "still-there");
+    assert_eq!(body["response"]["allowed"], true);
+}
+
+#[test]
+fn bodies_up_to_seven_mebibytes_are_answered() {
+    let server = Server::start(&[]);
+    // As an UPDATE of a large Secret looks: most of the bytes within the objects.
+    let mut review = review("large");
+    let bare = review.to_string().len();
+    review["request"]["object"]["pad"] = json!("x".repeat(LIMIT - bare - r#","pad":"""#.len()));
+    let body = review.to_string();
+    assert_eq!(body.len(), LIMIT);
+    for path in ["/mutate", "/validate"] {
+        let answer = server.client().post(path, "application/json", body.as_bytes());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert!(answer.body.contains(r#""uid":"large""#));
+    }
+    let answer = server.client().post("/validate", "application/json", format!("{body} ").as_bytes());
+    assert_eq!((answer.status, answer.body.as_str()), (413, "the body is larger than 7340032 bytes\n"));
+    assert_serves(&server);
+}
+
+#[test]
+fn refuses_what_is_no_review_and_goes_on() {
+    let server = Server::start(&[]);
+    let good = review("u").to_string();
+    let deep = |open: &str, close: &str| {
+        let nested = format!("{}1{}", open.repeat(10_000), close.repeat(10_000));
+        good.replace(r#"{"kind":"ConfigMap"}}}"#, &format!("{nested}}}}}"))
+    };
+    for (kind, body, status) in [
+        ("application/json", String::new(), 400),
+        ("application/json", "\u{0}".repeat(100), 400),
+        ("application/json", good[..good.len() / 2].to_owned(), 400),
+        ("application/json", good.replace("k8s.io/v1", "k8s.io/v1beta1"), 400),
+        ("application/json", good.replace("AdmissionReview", "Secret"), 400),
+        ("application/json", good.replace(r#""uid":"u","#, ""), 400),
+        ("application/json", good.replace(r#""uid":"u""#, r#""uid":7"#), 400),
+        ("application/json", deep("[", "]"), 400),
+        ("application/json", deep(r#"{"a":"#, "}"), 400),
+        ("application/json", "[".repeat(1_000_000), 400),
+        ("application/yaml", good.clone(), 415),
+        ("", good.clone(), 415),
+    ] {
+        for path in ["/mutate", "/validate"] {
+            let answer = server.client().post(path, kind, body.as_bytes());
+            assert_eq!(answer.status, status, "{kind} {:.80}: {}", body, answer.body);
+            assert!(answer.body.ends_with('\n') && answer.body.len() > 10, "no sentence: {:?}", answer.body);
+        }
+        assert_serves(&server);
+    }
+    assert_eq!(server.client().get("/mutate").status, 405);
+    assert_eq!(server.client().get("/other").status, 404);
+    assert_serves(&server);
+}
+
+#[test]
+fn broken_connections_do_no_harm() {
+    let server = Server::start(&[]);
+    let body = review("u").to_string();
+
+    // Half a head, half a body, then gone.
+    server.client().send(b"POST /mutate HTTP/1.1\r\nHost: localh");
+    assert_serves(&server);
+    let head = format!(
+        "POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut half = server.client();
+    half.send(head.as_bytes());
+    half.send(&body.as_bytes()[..body.len() / 2]);
+    drop(half);
+    assert_serves(&server);
+
+    // Gone without reading the answer.
+    let mut deaf = server.client();
+    deaf.send(head.as_bytes());
+    deaf.send(body.as_bytes());
+    drop(deaf);
+    assert_serves(&server);
+
+    // No TLS; a TLS record that is none; a connection that says nothing while others are served.
+    let silent = server.connect();
+    for bytes in [&b"GET /livez HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff, 1, 2, 3], &[0; 1000]] {
+        server.connect().write_all(bytes).unwrap();
+        assert_serves(&server);
+    }
+    drop(silent);
+
+    // No HTTP within TLS; HTTP/2 without negotiation; a head that is too long.
+    let long = format!("GET /livez HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(600_000));
+    for bytes in [&b"\x00\x01\x02\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", long.as_bytes()] {
+        let mut client = server.client();
+        client.send(bytes);
+        let status = client.answer().map_or(400, |a| a.status);
+        assert!((400..500).contains(&status), "{status}");
+        assert_serves(&server);
+    }
+}
+
+#[test]
+fn a_slow_head_is_cut_off_and_an_idle_connection_is_not() {
+    let server = Server::start(&[]);
+    let mut idle = server.client();
+    assert_eq!(idle.get("/livez").status, 200);
+    // Twenty of them hold nothing up.
+    let mut slow: Vec<Client> = (0..20).map(|_| server.client()).collect();
+    for client in &mut slow {
+        client.send(b"POST /validate HTTP/1.1\r\nHost: loc");
+    }
+    assert_serves(&server);
+    for mut client in slow {
+        // Waits for the end that the server makes.
+        assert!(client.answer().is_none_or(|a| a.status == 408));
+    }
+    // Idle for as long as they were slow, and still good.
+    assert_eq!(idle.get("/livez").status, 200);
+    assert_serves(&server);
+}
+
+#[test]
+fn a_connection_is_used_again() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    for n in 0..50 {
+        let answer = client.post("/mutate", "application/json", review(&format!("u-{n}")).to_string().as_bytes());
+        assert_eq!(answer.status, 200);
+        assert!(answer.body.contains(&format!(r#""uid":"u-{n}""#)));
+        // An error of the review is none of the connection.
+        assert_eq!(client.post("/mutate", "application/json", b"{}").status, 400);
+    }
+    assert_eq!(client.alpn(), Some(b"http/1.1".to_vec()));
+}
+
+#[test]
+fn the_metrics_port_is_plain() {
+    let server = Server::start(&[]);
+    assert_serves(&server);
+    assert_eq!(server.plain("/readyz").status, 200);
+    assert_eq!(server.plain("/livez").status, 200);
+    let text = server.plain("/metrics").body;
+    for name in [
+        r#"trustspan_admission_requests_total{webhook="mutate",group="other",kind="other",operation="update",result="allowed"} 1"#,
+        "trustspan_serving_certificate_not_after_timestamp_seconds ",
+        "trustspan_serving_certificate_reload_failures_total 0",
+        "trustspan_store_synced 1",
+    ] {
+        assert!(text.contains(name), "{name} not in:\n{text}");
+    }
+    assert_eq!(server.plain("/mutate").status, 404);
+}
+
+/// Lays a pair down as a mounted Secret: `..data` is a symbolic link to a directory of the generation.
+fn mount(dir: &Path, generation: &str) -> String {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    mount_files(dir, generation, &made.cert.pem(), &made.signing_key.serialize_pem());
+    made.cert.pem()
+}
+
+fn mount_files(dir: &Path, generation: &str, crt: &str, key: &str) {
+    fs::create_dir(dir.join(generation)).unwrap();
+    fs::write(dir.join(generation).join("tls.crt"), crt).unwrap();
+    fs::write(dir.join(generation).join("tls.key"), key).unwrap();
+    symlink(generation, dir.join("..data_tmp")).unwrap();
+    fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
+    for name in ["tls.crt", "tls.key"] {
+        if !dir.join(name).exists() {
+            symlink(format!("..data/{name}"), dir.join(name)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_renewed_certificate_is_served_without_a_restart() {
+    let certs = tempfile::tempdir().unwrap();
+    let one = mount(certs.path(), "..one");
+    let server = Server::start(&["--cert-dir", certs.path().to_str().unwrap()]);
+    server.trust(&one);
+    let mut open = server.client();
+    assert_eq!(open.get("/livez").status, 200);
+
+    // Half a renewal: the key of another certificate. The old pair stays, and the metric tells.
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    mount_files(certs.path(), "..two", &one, &other.signing_key.serialize_pem());
+    until("the mismatch is counted", || {
+        server.plain("/metrics").body.contains("trustspan_serving_certificate_reload_failures_total 1")
+    });
+    assert_serves(&server);
+
+    let three = mount(certs.path(), "..three");
+    server.trust(&three);
+    until("the new certificate is served", || server.try_client().is_ok());
+    assert_serves(&server);
+    assert_eq!(open.get("/livez").status, 200, "a connection made under the old certificate goes on");
+}
+
+#[test]
+fn drains_on_sigterm() {
+    let mut server = Server::start(&["--drain-delay", "5s"]);
+    let body = review("in-flight").to_string();
+    let mut pooled = server.client();
+    assert_eq!(pooled.get("/readyz").status, 200);
+    let mut busy = server.client();
+    let head = format!(
+        "POST /validate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    busy.send(head.as_bytes());
+    busy.send(&body.as_bytes()[..20]);
+
+    server.signal("TERM");
+    until("it is not ready", || server.plain("/readyz").status == 503);
+    assert_eq!(server.plain("/livez").status, 200);
+    // Endpoints still name this pod: new and pooled connections are served, and told to go elsewhere afterwards.
+    assert_serves(&server);
+    let answer = pooled.post("/mutate", "application/json", body.as_bytes());
+    assert_eq!((answer.status, answer.closes), (200, true));
+
+    until("no new connections are taken", || server.try_connect().is_err());
+    busy.send(&body.as_bytes()[20..]);
+    let answer = busy.answer().unwrap();
+    assert_eq!((answer.status, answer.closes), (200, true));
+    assert!(answer.body.contains(r#""uid":"in-flight""#));
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut server = Server::start(&["--drain-delay", "1h"]);
+    server.signal("INT");
+    until("it is not ready", || server.plain("/readyz").status == 503);
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(1));
+}
+
+#[test]
+fn a_request_that_never_ends_does_not_hold_the_drain_up() {
+    let mut server = Server::start(&["--drain-delay", "0s", "--drain-timeout", "1s"]);
+    let mut stuck = server.client();
+    stuck.send(b"POST /mutate HTTP/1.1\r\nHost: l\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n");
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn says_in_one_sentence_why_it_does_not_start() {
+    let server = Server::start(&[]);
+    let taken = server.port().to_string();
+    let none = tempfile::tempdir().unwrap();
+    let none = none.path().to_str().unwrap();
+    for (args, expected) in [
+        (vec!["--manifests", none, "--cert-dir", none, "--port", &taken], "cannot listen on 127.0.0.1:"),
+        (
+            vec!["--manifests", "/nowhere", "--cert-dir", none, "--port", "0", "--metrics-port", "0"],
+            "--manifests /nowhere: ",
+        ),
+        (
+            vec!["--kubeconfig", "/nowhere", "--cert-dir", none, "--port", "0", "--metrics-port", "0"],
+            "no serving certificate: ",
+        ),
+        (vec!["--cert-dir", "/nowhere", "--port", "0", "--metrics-port", "0"], "/nowhere/tls.crt: No such file"),
+    ] {
+        let (code, said) = support::refused(&args);
+        assert_eq!(code, Some(1), "{said}");
+        let last = said.lines().last().unwrap_or_default();
+        assert!(last.starts_with("error: ") && last.contains(expected), "{said}");
+    }
+    for args in [vec!["--port", "x"], vec!["--manifests", "a", "--kubeconfig", "b"], vec!["--drain-delay", "-1s"]] {
+        assert_eq!(support::refused(&args).0, Some(2));
+    }
+}

@@ -1,0 +1,234 @@
+//! A running `trustspan serve`, and a small HTTP/1.1 client that can also misbehave.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longer than anything here takes on a loaded machine; a hang ends the test, not the test run.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A `trustspan serve --manifests` on free ports. Killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    https: SocketAddr,
+    metrics: SocketAddr,
+    roots: RefCell<RootCertStore>,
+    _dir: TempDir,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) closes: bool,
+    pub(crate) body: String,
+}
+
+/// A connection; verifies the server's certificate for `localhost`.
+pub(crate) struct Client(StreamOwned<ClientConnection, TcpStream>);
+
+fn serve() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trustspan"));
+    command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // Not in a cluster, whoever runs the tests.
+    command.env_remove("KUBERNETES_SERVICE_HOST");
+    command
+}
+
+/// Runs `trustspan serve` to its end: exit code and stderr.
+pub(crate) fn refused(args: &[&str]) -> (Option<i32>, String) {
+    let output = serve().args(args).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Waits for a condition.
+pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Server {
+    /// Starts with further flags, and waits until it listens. Without `--cert-dir` among them, trusts the CA that is made.
+    pub(crate) fn start(args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (manifests, certs) = (dir.path().join("manifests"), dir.path().join("certs"));
+        fs::create_dir(&manifests).unwrap();
+        let mut command = serve();
+        command.args(["--port", "0", "--metrics-port", "0", "--log-format", "json", "--manifests"]).arg(&manifests);
+        if !args.contains(&"--cert-dir") {
+            command.arg("--cert-dir").arg(&certs);
+        }
+        let mut child = command.args(args).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut address = |scheme: &str| -> SocketAddr {
+            let begin = format!("listening on {scheme}://");
+            loop {
+                let line = log.next().expect("the server ended before it listened").unwrap();
+                let line: Value = serde_json::from_str(&line).unwrap();
+                let message = line["message"].as_str().unwrap_or_default();
+                if let Some((address, _)) = message.strip_prefix(&begin).and_then(|rest| rest.split_once(": ")) {
+                    return address.parse().unwrap();
+                }
+            }
+        };
+        let (https, metrics) = (address("https"), address("http"));
+        // Read on, or the pipe fills up.
+        std::thread::spawn(move || log.for_each(drop));
+        let server = Self { child, https, metrics, roots: RefCell::new(RootCertStore::empty()), _dir: dir };
+        if let Ok(ca) = fs::read_to_string(certs.join("ca.crt")) {
+            server.trust(&ca);
+        }
+        server
+    }
+
+    /// From now on clients trust this certificate only.
+    pub(crate) fn trust(&self, pem: &str) {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+        *self.roots.borrow_mut() = roots;
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.https.port()
+    }
+
+    /// A bare connection to the HTTPS port.
+    pub(crate) fn connect(&self) -> TcpStream {
+        self.try_connect().unwrap()
+    }
+
+    pub(crate) fn try_connect(&self) -> io::Result<TcpStream> {
+        connect(self.https)
+    }
+
+    /// A connection after the TLS handshake.
+    pub(crate) fn client(&self) -> Client {
+        self.try_client().unwrap()
+    }
+
+    pub(crate) fn try_client(&self) -> io::Result<Client> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(self.roots.borrow().clone())
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = self.try_connect()?;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut stream)?;
+        }
+        Ok(Client(StreamOwned::new(tls, stream)))
+    }
+
+    /// GET on the metrics port.
+    pub(crate) fn plain(&self, path: &str) -> Answer {
+        let mut stream = connect(self.metrics).unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
+        read(&mut stream).unwrap()
+    }
+
+    /// Sends a signal, by name.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(start.elapsed() < PATIENCE, "the server did not end within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Client {
+    /// Sends bytes as they are.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+        self.0.flush().unwrap();
+    }
+
+    /// The next answer; `None` when the server closes the connection instead.
+    pub(crate) fn answer(&mut self) -> Option<Answer> {
+        read(&mut self.0)
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
+        self.answer().expect("the connection was closed without an answer")
+    }
+
+    pub(crate) fn post(&mut self, path: &str, content_type: &str, body: &[u8]) -> Answer {
+        let mut head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", body.len());
+        if !content_type.is_empty() {
+            head += &format!("Content-Type: {content_type}\r\n");
+        }
+        self.send((head + "\r\n").as_bytes());
+        // Refused before all of it is read: the answer counts.
+        let _ = self.0.write_all(body).and_then(|()| self.0.flush());
+        self.answer().expect("the connection was closed without an answer")
+    }
+
+    pub(crate) fn alpn(&self) -> Option<Vec<u8>> {
+        self.0.conn.alpn_protocol().map(<[u8]>::to_vec)
+    }
+}
+
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// One answer with a Content-Length. `None` at the end of the stream; a time-out is a failure.
+fn read(stream: &mut impl Read) -> Option<Answer> {
+    let mut byte = || -> Option<u8> {
+        let mut one = [0];
+        match stream.read(&mut one) {
+            Ok(1) => Some(one[0]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => panic!("no answer within {PATIENCE:?}"),
+            _ => None,
+        }
+    };
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(byte()?);
+    }
+    let head = String::from_utf8(head).unwrap().to_lowercase();
+    let field = |name: &str| head.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": ").map(str::to_owned));
+    let length: usize = field("content-length").map_or(0, |n| n.parse().unwrap());
+    let body = (0..length).map(|_| byte()).collect::<Option<Vec<u8>>>()?;
+    Some(Answer {
+        status: head.split(' ').nth(1)?.parse().unwrap(),
+        closes: field("connection").is_some_and(|v| v == "close"),
+        body: String::from_utf8(body).unwrap(),
+    })
+}
