@@ -1,4 +1,5 @@
 //! A running `trustspan serve`, and a small HTTP/1.1 client that can also misbehave.
+#![allow(dead_code)] // each test binary uses its part
 
 use std::cell::RefCell;
 use std::fs;
@@ -22,7 +23,7 @@ pub(crate) struct Server {
     https: SocketAddr,
     metrics: SocketAddr,
     roots: RefCell<RootCertStore>,
-    _dir: TempDir,
+    _dir: Option<TempDir>,
 }
 
 /// What came back.
@@ -60,17 +61,30 @@ pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 impl Server {
-    /// Starts with further flags, and waits until it listens. Without `--cert-dir` among them, trusts the CA that is made.
+    /// Starts on an empty directory of manifests, with further flags. Without `--cert-dir` among them, trusts the CA
+    /// that is made.
     pub(crate) fn start(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (manifests, certs) = (dir.path().join("manifests"), dir.path().join("certs"));
         fs::create_dir(&manifests).unwrap();
-        let mut command = serve();
-        command.args(["--port", "0", "--metrics-port", "0", "--log-format", "json", "--manifests"]).arg(&manifests);
+        let mut all = vec!["--manifests", manifests.to_str().unwrap()];
         if !args.contains(&"--cert-dir") {
-            command.arg("--cert-dir").arg(&certs);
+            all.extend(["--cert-dir", certs.to_str().unwrap()]);
         }
-        let mut child = command.args(args).spawn().unwrap();
+        all.extend(args);
+        let mut server = Self::spawn(&all);
+        if let Ok(ca) = fs::read_to_string(certs.join("ca.crt")) {
+            server.trust(&ca);
+        }
+        server._dir = Some(dir);
+        server
+    }
+
+    /// Starts with these flags on free ports, and waits until it listens.
+    pub(crate) fn spawn(args: &[&str]) -> Self {
+        let mut command = serve();
+        command.args(["--port", "0", "--metrics-port", "0", "--log-format", "json"]).args(args);
+        let mut child = command.spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut address = |scheme: &str| -> SocketAddr {
             let begin = format!("listening on {scheme}://");
@@ -86,11 +100,7 @@ impl Server {
         let (https, metrics) = (address("https"), address("http"));
         // Read on, or the pipe fills up.
         std::thread::spawn(move || log.for_each(drop));
-        let server = Self { child, https, metrics, roots: RefCell::new(RootCertStore::empty()), _dir: dir };
-        if let Ok(ca) = fs::read_to_string(certs.join("ca.crt")) {
-            server.trust(&ca);
-        }
-        server
+        Self { child, https, metrics, roots: RefCell::new(RootCertStore::empty()), _dir: None }
     }
 
     /// From now on clients trust this certificate only.
