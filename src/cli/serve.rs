@@ -1,6 +1,6 @@
 //! `trustspan serve`: the admission webhooks.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,7 +51,7 @@ pub struct Args {
     agent_username: String,
 
     /// Format of the log, on stderr.
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 
     /// error, warn, info, debug or trace; or a tracing filter such as "info,trustspan=debug".
@@ -175,7 +175,10 @@ fn listen(address: IpAddr, port: u16, flag: &'static str) -> Result<TcpListener,
 }
 
 fn log(format: LogFormat, level: &str) {
-    let logger = tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(EnvFilter::new(level));
+    let logger = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_env_filter(EnvFilter::new(level));
     // Fails only when there is a logger already.
     let _ = match format {
         LogFormat::Text => logger.with_target(false).try_init(),

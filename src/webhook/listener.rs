@@ -2,7 +2,7 @@
 //!
 //! The API server keeps idle connections for 90 s (Go's `IdleConnTimeout`) and does not send a POST again that failed
 //! on one that we closed. So an idle connection is kept for longer than that, by hyper's header time-out, which runs
-//! from the end of the former answer. That alone would give a slow client as long for its head; [`Paced`] therefore
+//! from the end of the former answer. That alone would give a slow client as long for its head; `Paced` therefore
 //! gives a head [`HEAD`] from its first byte on.
 
 use std::io;

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::StreamExt;
 use jiff::Timestamp;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -32,8 +32,12 @@ pub const BODY_LIMIT: usize = 7 * 1024 * 1024;
 const BODY_TIME: Duration = Duration::from_secs(10);
 /// Requests in flight; more are refused.
 const IN_FLIGHT: usize = 128;
+/// Memory of the bodies in flight, in pieces of [`PIECE`]: 64 MiB. More are refused; the memory comes with the bytes, so
+/// that announcing a body takes nothing from others.
+const PIECES: usize = 1024;
+const PIECE: usize = 64 * 1024;
 /// Reviews parsed and judged at a time: a hostile 7 MiB of JSON takes 100 MiB and more once parsed.
-const JUDGED: usize = 4;
+const JUDGED: usize = 2;
 
 /// The decisions that are asked for; [`Default`] is [`admission`]'s.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +63,7 @@ pub struct Webhook {
     agent: String,
     draining: AtomicBool,
     in_flight: Semaphore,
+    pieces: Semaphore,
     judged: Semaphore,
 }
 
@@ -74,8 +79,16 @@ struct Refusal(StatusCode, String);
 impl Webhook {
     /// A webhook that decides from `live`. `agent` is the username of trustspan's own agent.
     pub fn new(live: Arc<Live>, metrics: Metrics, decide: Decide, agent: String) -> Arc<Self> {
-        let (in_flight, judged) = (Semaphore::new(IN_FLIGHT), Semaphore::new(JUDGED));
-        Arc::new(Self { live, metrics, decide, agent, draining: AtomicBool::new(false), in_flight, judged })
+        Arc::new(Self {
+            live,
+            metrics,
+            decide,
+            agent,
+            draining: AtomicBool::new(false),
+            in_flight: Semaphore::new(IN_FLIGHT),
+            pieces: Semaphore::new(PIECES),
+            judged: Semaphore::new(JUDGED),
+        })
     }
 
     /// What the HTTPS port serves.
@@ -137,7 +150,7 @@ impl Webhook {
         let Ok(_place) = self.in_flight.try_acquire() else {
             return Err(unavailable("too many requests in flight"));
         };
-        let body = match timeout(BODY_TIME, read(request)).await {
+        let (body, _memory) = match timeout(BODY_TIME, read(request, &self.pieces)).await {
             Ok(body) => body?,
             Err(_) => {
                 let sentence = format!("the body was not complete after {} s", BODY_TIME.as_secs());
@@ -217,7 +230,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.trim().eq_ignore_ascii_case("application/json")
 }
 
-async fn read(request: HttpRequest) -> Result<Vec<u8>, Refusal> {
+async fn read(request: HttpRequest, pieces: &Semaphore) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refusal> {
     let too_large = || Refusal(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes"));
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
     // A client that waits for `100 Continue` sends nothing before its body is asked for.
@@ -228,8 +241,8 @@ async fn read(request: HttpRequest) -> Result<Vec<u8>, Refusal> {
         }
         return Err(too_large());
     }
-    // Not by the announced length: the memory comes with the bytes.
     let mut body = Vec::new();
+    let mut memory = Vec::new();
     let mut chunks = request.into_body().into_data_stream();
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|_| Refusal(StatusCode::BAD_REQUEST, "the body ended early".to_owned()))?;
@@ -237,9 +250,12 @@ async fn read(request: HttpRequest) -> Result<Vec<u8>, Refusal> {
             skip(Body::from_stream(chunks), body.len()).await;
             return Err(too_large());
         }
+        while (body.len() + chunk.len()).div_ceil(PIECE) > memory.len() {
+            memory.push(pieces.try_acquire().map_err(|_| unavailable("too many large requests in flight"))?);
+        }
         body.extend_from_slice(&chunk);
     }
-    Ok(body)
+    Ok((body, memory))
 }
 
 /// Reads on for as much as a legal body, and forgets it: a connection closed on unread bytes is reset, and the client

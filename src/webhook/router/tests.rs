@@ -175,6 +175,15 @@ async fn a_full_house_refuses() {
     assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
     drop(all);
     assert_eq!(post(&webhook, "/mutate", review().to_string()).await.0, StatusCode::OK);
+
+    let all_but_one = webhook.pieces.try_acquire_many(u32::try_from(PIECES - 1).unwrap()).unwrap();
+    let mut large = review().to_string().into_bytes();
+    assert_eq!(post(&webhook, "/mutate", large.clone()).await.0, StatusCode::OK);
+    large.resize(PIECE + 1, b' ');
+    assert_eq!(post(&webhook, "/mutate", large.clone()).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    drop(all_but_one);
+    assert_eq!(post(&webhook, "/mutate", large).await.0, StatusCode::OK);
+    assert_eq!(webhook.pieces.available_permits(), PIECES);
 }
 
 #[tokio::test]
