@@ -130,3 +130,53 @@ fn skipped(block: &Block) -> Option<SkippedBlock> {
     let is_certificate = claims || !matches!(Certificate::parse(&block.content), Err(CertificateError::Shape(_)));
     Some(SkippedBlock { line: block.line, label: pem::printable_label(&block.label), is_certificate })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::trust::fixtures::{block, ca};
+
+    #[test]
+    fn accepts_trust_settings_after_a_trusted_certificate() {
+        let one = ca("one");
+        let settings = |bytes: &[u8]| [one.der(), bytes].concat();
+        // SEQUENCE { UTF8String "a" }
+        let sound = settings(&[0x30, 3, 12, 1, b'a']);
+        let broken = settings(&[0x30, 3, 1, 1, 0xff]);
+        assert_eq!(read(block("TRUSTED CERTIFICATE", &sound).as_bytes()).entries[0].certificate.der, one.der());
+        assert!(read(block("TRUSTED CERTIFICATE", &broken).as_bytes()).rejected.is_some());
+        // Without that label what follows is not looked at, save after a chain's leaf.
+        assert_eq!(read(block("CERTIFICATE", &broken).as_bytes()).entries.len(), 1);
+        assert!(read_chain(block("CERTIFICATE", &broken).as_bytes()).rejected.is_some());
+        assert_eq!(read_chain((one.pem() + &block("CERTIFICATE", &broken)).as_bytes()).entries.len(), 2);
+    }
+
+    #[test]
+    fn accepts_what_stands_before_the_fault() {
+        let text = format!("{}{}{}", ca("one").pem(), block("CERTIFICATE", b"garbage"), ca("two").pem());
+        let bundle = read(text.as_bytes());
+        assert_eq!(bundle.entries.iter().map(|e| e.certificate.subject.as_str()).collect::<Vec<_>>(), ["CN=one"]);
+        assert_eq!(bundle.rejected.map(|r| r.label), Some("CERTIFICATE".to_owned()));
+    }
+
+    #[test]
+    fn rejects_more_than_the_limit() {
+        // Too many for a Secret; the limit holds for any caller.
+        let bundle = read(ca("one").pem().repeat(MAX_CERTIFICATES + 1).as_bytes());
+        assert_eq!((bundle.entries.len(), bundle.is_too_long), (MAX_CERTIFICATES, true));
+    }
+
+    proptest! {
+        #[test]
+        fn accepts_arbitrary_blocks_without_panic(
+            der in proptest::collection::vec(any::<u8>(), 0..200),
+            label in prop_oneof![Just("CERTIFICATE"), Just("X509 CRL"), Just("TRUSTED CERTIFICATE"), Just("PKCS7")],
+        ) {
+            let text = block(label, &der);
+            read(text.as_bytes());
+            read_chain(text.as_bytes());
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The shape of a certificate's DER, as strict as BoringSSL's `X509_parse` and no stricter on purpose.
 //!
 //! x509-parser reads the fields, but lets trailing elements, lengths and versions pass that BoringSSL refuses; one such
-//! certificate makes a proxy reject the whole bundle. Times are left to x509-parser.
+//! certificate makes a proxy reject the whole bundle.
 
 const SEQUENCE: u32 = 0x2000_0010;
 const SET: u32 = 0x2000_0011;
@@ -10,6 +10,7 @@ const BIT_STRING: u32 = 3;
 const OCTET_STRING: u32 = 4;
 const OBJECT: u32 = 6;
 const BOOLEAN: u32 = 1;
+const UTF8_STRING: u32 = 12;
 const CONTEXT: u32 = 0x8000_0000;
 const CONSTRUCTED: u32 = 0x2000_0000;
 
@@ -39,7 +40,11 @@ pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
     integer(&mut tbs, "its serial number is malformed")?;
     algorithm(&mut tbs)?;
     name(&mut tbs)?;
-    tbs.take(SEQUENCE, "its validity is malformed")?;
+    let mut validity = tbs.take(SEQUENCE, "its validity is malformed")?;
+    for _ in 0..2 {
+        validity.any().filter(|(tag, value)| valid_time(*tag, value)).ok_or("a date of its validity is malformed")?;
+    }
+    validity.end("its validity is malformed")?;
     name(&mut tbs)?;
     let mut key = tbs.take(SEQUENCE, "its public key is malformed")?;
     algorithm(&mut key)?;
@@ -73,7 +78,14 @@ const EXTENSIONS: &str = "its extensions are malformed";
 
 /// Whether the bytes that follow a certificate could be OpenSSL's trust settings (`X509_CERT_AUX`).
 pub(crate) fn is_aux(trailing: &[u8]) -> bool {
-    Cbs(trailing).take(SEQUENCE, "").is_ok()
+    let Ok(mut aux) = Cbs(trailing).take(SEQUENCE, "") else { return false };
+    // Trusted purposes, rejected purposes, alias, key id, other; all optional.
+    for tag in [SEQUENCE, CONTEXT | CONSTRUCTED, UTF8_STRING, OCTET_STRING, CONTEXT | CONSTRUCTED | 1] {
+        if aux.peek(tag) && aux.any().is_none() {
+            return false;
+        }
+    }
+    aux.0.is_empty()
 }
 
 fn algorithm(input: &mut Cbs<'_>) -> Result<()> {
@@ -81,7 +93,10 @@ fn algorithm(input: &mut Cbs<'_>) -> Result<()> {
     let mut inner = input.take(SEQUENCE, WHAT)?;
     object(inner.take(OBJECT, WHAT)?.0)?;
     if !inner.0.is_empty() {
-        inner.any().ok_or(WHAT)?;
+        let (tag, value) = inner.any().ok_or(WHAT)?;
+        if !valid_value(tag, value) {
+            return Err(WHAT);
+        }
     }
     inner.end(WHAT)
 }
@@ -98,7 +113,7 @@ fn name(input: &mut Cbs<'_>) -> Result<()> {
             let mut entry = rdn.take(SEQUENCE, WHAT)?;
             object(entry.take(OBJECT, WHAT)?.0)?;
             let (tag, value) = entry.any().ok_or(WHAT)?;
-            if !name_value(tag, value) {
+            if !valid_value(tag, value) {
                 return Err("a name holds a malformed string");
             }
             entry.end(WHAT)?;
@@ -107,10 +122,11 @@ fn name(input: &mut Cbs<'_>) -> Result<()> {
     Ok(())
 }
 
-/// BoringSSL decodes names when it loads a certificate, to compare them in a canonical form.
-fn name_value(tag: u32, value: &[u8]) -> bool {
+/// A value of any type, in a name or an algorithm's parameters (BoringSSL: `asn1_parse_any`). It decodes names when it
+/// loads a certificate, to compare them in a canonical form.
+fn valid_value(tag: u32, value: &[u8]) -> bool {
     match tag {
-        12 => std::str::from_utf8(value).is_ok(),
+        UTF8_STRING => std::str::from_utf8(value).is_ok(),
         28 => {
             let (chunks, rest) = value.as_chunks::<4>();
             rest.is_empty() && chunks.iter().all(|c| char::from_u32(u32::from_be_bytes(*c)).is_some())
@@ -125,11 +141,32 @@ fn name_value(tag: u32, value: &[u8]) -> bool {
         3 => valid_bits(value),
         5 => value.is_empty(),
         6 => object(value).is_ok(),
+        23 | 24 => valid_time(tag, value),
         0x2000_0008 | 0x2000_000B | SEQUENCE | SET | 0x2000_001D => true,
         8 | 11 | 16 | 17 | 29 => false,
         t if t & 0xC000_0000 == 0 && t & CONSTRUCTED != 0 => false,
         t => t & 0xC000_0000 != 0 || t <= 255,
     }
+}
+
+/// `YYMMDDHHMMSSZ` as UTCTime, `YYYYMMDDHHMMSSZ` as GeneralizedTime (RFC 5280 section 4.1.2.5). BoringSSL reads UTCTime
+/// with an offset, too; x509-parser does not.
+fn valid_time(tag: u32, value: &[u8]) -> bool {
+    let Some(digits) = value.strip_suffix(b"Z").filter(|d| d.iter().all(u8::is_ascii_digit)) else { return false };
+    let (century, rest) = match (tag, digits.len()) {
+        // The century does not matter but for leap days: 2000, which UTCTime's 00 stands for, had one.
+        (23, 12) => (20, digits),
+        (24, 14) => (two(digits, 0), &digits[2..]),
+        _ => return false,
+    };
+    let date = jiff::civil::Date::new(i16::from(century) * 100 + i16::from(two(rest, 0)), two(rest, 2), two(rest, 4));
+    date.is_ok() && jiff::civil::Time::new(two(rest, 6), two(rest, 8), two(rest, 10), 0).is_ok()
+}
+
+/// Two digits as a number; the caller has seen that they are digits.
+fn two(digits: &[u8], at: usize) -> i8 {
+    let digit = |at| digits.get(at).map_or(0, |d: &u8| (d.wrapping_sub(b'0') % 10) as i8);
+    digit(at) * 10 + digit(at + 1)
 }
 
 fn integer<'a>(input: &mut Cbs<'a>, what: &'static str) -> Result<&'a [u8]> {
@@ -250,5 +287,91 @@ impl<'a> Cbs<'a> {
         let (body, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some((tag, body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trust::fixtures::ca;
+
+    fn replaced(from: &[u8], to: &[u8]) -> Result<()> {
+        let mut der = ca("Q").der().to_vec();
+        let at = der.windows(from.len()).position(|w| w == from).expect("the bytes are there");
+        der[at..at + to.len()].copy_from_slice(to);
+        certificate(&der).map(|_| ())
+    }
+
+    const COMMON_NAME: &[u8] = &[0x55, 4, 3, 12, 1, b'Q'];
+    const VERSION: &[u8] = &[0xa0, 3, 2, 1, 2];
+
+    #[test]
+    fn accepts_certificates_of_other_strings() {
+        assert_eq!(replaced(COMMON_NAME, COMMON_NAME), Ok(()));
+        for tag in [18, 19, 20, 22, 26] {
+            assert_eq!(replaced(COMMON_NAME, &[0x55, 4, 3, tag, 1, b'Q']), Ok(()), "{tag}");
+        }
+    }
+
+    #[test]
+    fn rejects_what_boringssl_does_not_read() {
+        for value in [[12, 1, 0xff], [30, 1, b'Q'], [28, 1, b'Q'], [48 - 32, 1, b'Q'], [5, 1, b'Q'], [1, 1, b'Q']] {
+            assert!(replaced(COMMON_NAME, &[&COMMON_NAME[..3], &value[..]].concat()).is_err(), "{value:?}");
+        }
+        // RFC 5280 section 4.1.2.9: version 1 has no extensions; there is no version 4.
+        assert_eq!(replaced(VERSION, &[0xa0, 3, 2, 1, 0]), Err("fields follow that its version does not have"));
+        assert_eq!(replaced(VERSION, &[0xa0, 3, 2, 1, 3]), Err("its version is none of 1, 2 and 3"));
+    }
+
+    #[test]
+    fn rejects_lengths_that_are_not_minimal() {
+        for (der, value) in [
+            (&[4, 1, 7][..], Some((4, &[7][..]))),
+            (&[4, 0x81, 1, 7], None),
+            (&[4, 0x80, 7, 0, 0], None),
+            (&[4, 0x85, 0, 0, 0, 0, 1, 7], None),
+            (&[4, 2, 7], None),
+            (&[0, 0], None),
+            (&[0x1f, 0x1e, 0], None),
+            (&[0x1f, 0x80, 0x1f, 0], None),
+            (&[0x5f, 0x1f, 0], Some((0x4000_001f, &[]))),
+            (&[], None),
+        ] {
+            assert_eq!(Cbs(der).any(), value, "{der:?}");
+        }
+    }
+
+    #[test]
+    fn accepts_only_dates_that_exist() {
+        assert!(
+            valid_time(23, b"240229235959Z")
+                && valid_time(24, b"20500101000000Z")
+                && valid_time(24, b"99991231235959Z")
+        );
+        for (tag, value) in [
+            (23, "230229000000Z"),
+            (23, "2301010000Z"),
+            (23, "230101000000+0100"),
+            (23, "230101240000Z"),
+            (23, "230101000060Z"),
+            (23, "20230101000000Z"),
+            (24, "230101000000Z"),
+            (24, "20231301000000Z"),
+            (24, "20230101000000.5Z"),
+            (0x8000_0017, "230101000000Z"),
+        ] {
+            assert!(!valid_time(tag, value.as_bytes()), "{value}");
+        }
+    }
+
+    #[test]
+    fn accepts_only_canonical_integers_bits_and_objects() {
+        assert!(valid_integer(&[0]) && valid_integer(&[0, 0x80]) && valid_integer(&[0xff]));
+        assert!(!valid_integer(&[]) && !valid_integer(&[0, 1]) && !valid_integer(&[0xff, 0x80]));
+        assert!(valid_bits(&[0]) && valid_bits(&[7, 0x80]) && valid_bits(&[0, 1]));
+        assert!(!valid_bits(&[]) && !valid_bits(&[1]) && !valid_bits(&[8, 0]) && !valid_bits(&[1, 1]));
+        assert!(object(&[0x55, 4, 3]).is_ok() && object(&[0x88, 0x37]).is_ok());
+        assert!(object(&[]).is_err() && object(&[0x80, 1]).is_err() && object(&[0x55, 0x84]).is_err());
+        assert!(object(&[0xff; 12]).is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! A private key, for the one question whether it belongs to a certificate.
 
+use rustls::SignatureAlgorithm;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 
@@ -69,8 +70,69 @@ fn derive(block: &Block) -> Option<Vec<u8>> {
         "EC PRIVATE KEY" => Some(PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(der))),
         _ => None,
     };
-    // `d2i_PrivateKey` goes by the content when the label misleads.
-    let plain = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der));
-    let key = labelled.and_then(|key| any_supported_type(&key).ok()).or_else(|| any_supported_type(&plain).ok())?;
+    // `d2i_PrivateKey`: PKCS#8 under a traditional label will do when it is a key of that kind.
+    let plain = || any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))).ok();
+    let key = labelled.and_then(|key| any_supported_type(&key).ok()).or_else(plain)?;
+    let fits = match (block.label.as_str(), key.algorithm()) {
+        ("PRIVATE KEY", _) => true,
+        ("RSA PRIVATE KEY", kind) => kind == SignatureAlgorithm::RSA,
+        ("EC PRIVATE KEY", kind) => kind == SignatureAlgorithm::ECDSA,
+        _ => false,
+    };
+    if !fits {
+        return None;
+    }
     Some(key.public_key()?.as_ref().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::trust::fixtures::{block, ca};
+
+    #[test]
+    fn accepts_pkcs8_under_the_label_of_its_kind() {
+        let leaf = ca("one").leaf("a");
+        let expected = public_key(leaf.key_pem().as_bytes());
+        assert!(expected.is_ok());
+        assert_eq!(public_key(leaf.key_pem().replace("PRIVATE", "EC PRIVATE").as_bytes()), expected);
+        assert_eq!(public_key(leaf.traditional_key_pem().as_bytes()), expected);
+    }
+
+    #[test]
+    fn accepts_what_stands_around_the_key() {
+        let key = ca("one").leaf("a").key_pem();
+        let text = format!("prose\n{}{key}-----BEGIN X-----\n", ca("two").pem());
+        assert_eq!(public_key(text.as_bytes()), public_key(key.as_bytes()));
+    }
+
+    #[test]
+    fn rejects_the_label_of_another_kind() {
+        let key = ca("one").leaf("a").key_pem();
+        for kind in ["RSA PRIVATE", "DSA PRIVATE"] {
+            let error = public_key(key.replace("PRIVATE", kind).as_bytes());
+            assert!(matches!(error, Err(KeyError::Unsupported { line: 1, .. })), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn rejects_garbage_and_headers() {
+        let key = ca("one").leaf("a").key_pem();
+        for text in [block("PRIVATE KEY", b"key"), key.replace("KEY-----\nM", "KEY-----\nComment: x\n\nM")] {
+            assert!(matches!(public_key(text.as_bytes()), Err(KeyError::Unsupported { line: 1, .. })), "{text}");
+        }
+        assert_eq!(public_key(b""), Err(KeyError::Missing));
+        assert_eq!(public_key(block("OPENSSH PRIVATE KEY", b"key").as_bytes()), Err(KeyError::Missing));
+    }
+
+    proptest! {
+        #[test]
+        fn accepts_arbitrary_content_without_panic(der in proptest::collection::vec(any::<u8>(), 1..200)) {
+            for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"] {
+                prop_assert!(public_key(block(label, &der).as_bytes()).is_err());
+            }
+        }
+    }
 }
