@@ -166,6 +166,38 @@ spec:
     "#);
 }
 
+/// Quadratic work would show: every item is edited, and there is but one line.
+#[test]
+fn rewrite_of_a_long_list() {
+    let item = |ref_: &str, annotations: &str| {
+        format!("{{\"kind\":\"Gateway\",\"metadata\":{{{annotations}\"name\":\"g\"}},\"spec\":{{\"ref\":\"{ref_}\"}}}}")
+    };
+    let undo = r#"[{\"op\":\"replace\",\"path\":\"/spec/ref\",\"value\":\"root\"},{\"op\":\"remove\",\"path\":\"/metadata/annotations\"}]"#;
+    let annotations = format!("\"annotations\":{{\"trustspan.dev/undo\":\"{undo}\"}},");
+    let list = |item: String| format!("{{\"kind\":\"List\",\"items\":[{}]}}", vec![item; 20_000].join(","));
+    let output = run(&["rewrite", "--undo"], &list(item("managed", &annotations)));
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    assert!(text(&output.stdout) == list(item("root", "")));
+}
+
+#[test]
+fn directories_and_context() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::create_dir(directory.path().join("sub")).expect("a directory");
+    write(directory.path(), "README.md", "a: [");
+    write(&directory.path().join("sub"), "secret.yml", BAD_SECRET);
+    let gws = write(directory.path(), "gws.yaml", GATEWAY_SECRET);
+    let path = directory.path().display().to_string();
+    let output = run(&["check", "-o", "json", &path], "");
+    let array: Value = serde_json::from_slice(&output.stdout).expect("an array");
+    let sources: Vec<_> = array.as_array().into_iter().flatten().map(|o| o["source"].clone()).collect();
+    assert_eq!(sources, [format!("{path}/gws.yaml:1"), format!("{path}/sub/secret.yml:2")]);
+    // Context is read, not printed.
+    let output = run(&["rewrite", "-", "--context", &gws], "kind: A\n");
+    assert_eq!((code(&output), text(&output.stdout)), (0, "kind: A\n".to_owned()));
+    assert_eq!(code(&run(&["rewrite", "-", "--context", "no/such"], "kind: A\n")), 2);
+}
+
 #[test]
 fn rewrite_stops_at_unreadable_input() {
     let output = run(&["rewrite"], "a: 1\n---\nb: [\n");

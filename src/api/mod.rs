@@ -1,4 +1,4 @@
-//! The vocabulary that users meet: the [`GatewaySecret`](gateway_secret) resource, labels and annotations.
+//! The vocabulary that users meet: the [`GatewaySecret`] resource, labels and annotations.
 
 mod gateway_secret;
 pub mod names;

@@ -168,7 +168,12 @@ impl<'t> Composer<'t> {
         loop {
             let (event, at) = self.next()?;
             if matches!(event, Event::MappingEnd) {
-                break entries_node(span, style, at, entries, map, merges, below, size);
+                merge(&mut map, merges)?;
+                let mut node = node(span, Shape::Scalar(ScalarStyle::Plain));
+                // A last value of no character stands at its key's end, before the colon.
+                node.span.end = end(style, at, entries.last().map(|entry| &entry.node)).max(node.span.start);
+                node.shape = Shape::Mapping { flow: style == StructureStyle::Flow, entries };
+                return Ok(Made { value: Value::Object(map), node, depth: below, size });
             }
             let Event::Scalar(text, key_style, _, tag) = event else {
                 return Err(fail(at, "a key that is no scalar; expected a name"));
@@ -197,17 +202,8 @@ impl<'t> Composer<'t> {
     }
 }
 
-#[allow(clippy::too_many_arguments)] // The end of Composer::mapping, set apart for its length.
-fn entries_node(
-    span: Span,
-    style: StructureStyle,
-    at: Span,
-    entries: Vec<Entry>,
-    mut map: Map<String, Value>,
-    merges: Vec<(Span, Value)>,
-    depth: usize,
-    size: usize,
-) -> Result<Made, TreeError> {
+/// Merge keys give way to the map's own, and an earlier one wins over a later.
+fn merge(map: &mut Map<String, Value>, merges: Vec<(Span, Value)>) -> Result<(), TreeError> {
     for (at, merge) in merges {
         let maps = match merge {
             Value::Array(maps) => maps,
@@ -222,12 +218,7 @@ fn entries_node(
             }
         }
     }
-    let mut node = node(span, Shape::Scalar(ScalarStyle::Plain));
-    let last = entries.last().map(|entry| &entry.node);
-    // A value of no character stands at its key's end, before the colon.
-    node.span.end = end(style, at, last).max(node.span.start);
-    node.shape = Shape::Mapping { flow: style == StructureStyle::Flow, entries };
-    Ok(Made { value: Value::Object(map), node, depth, size })
+    Ok(())
 }
 
 fn node(span: Span, shape: Shape) -> Node {

@@ -78,7 +78,9 @@ impl<'t> Layout<'t> {
                         false => self.block_entries(entries, &kept, &added, slot)?,
                     }
                 }
-                let column = entries.first().map_or(0, |e| e.key_span.start - self.line_start(e.key_span.start));
+                // Not in flow style: all of a JSON document may stand on one line.
+                let first = entries.first().filter(|_| !flow).map(|e| e.key_span.start);
+                let column = first.map_or(0, |start| start - self.line_start(start));
                 entries.iter().try_for_each(|entry| {
                     let (Some(old), Some(new)) =
                         (entry.key.as_ref().and_then(|k| old.get(k)), entry.key.as_ref().and_then(|k| new.get(k)))
