@@ -58,8 +58,13 @@ pub struct GatewaySecretSpec {
     /// Labels of the gateway workloads (pods) that this Secret serves. An Istio Gateway is rewritten when its
     /// `spec.selector` picks only workloads that carry these labels. Default: `istio: ingressgateway`.
     #[serde(default = "default_workload_labels")]
-    #[schemars(default = "default_workload_labels", extend("minProperties" = 1, "x-kubernetes-map-type" = "atomic"))]
+    #[schemars(extend("minProperties" = 1, "x-kubernetes-map-type" = "atomic"), transform = without_default)]
     pub workload_labels: BTreeMap<String, String>,
+}
+
+/// A default that the API server stored would stay in the map when a client-side apply sets other labels later.
+fn without_default(schema: &mut schemars::Schema) {
+    schema.remove("default");
 }
 
 const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";

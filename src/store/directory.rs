@@ -46,6 +46,8 @@ pub struct Collected {
     pub context: Context,
     /// GatewaySecrets that were passed over.
     pub errors: Vec<StoreError>,
+    /// Other documents that could not be read. Whoever reads the sources again meets them there.
+    pub unreadable: Vec<ManifestError>,
 }
 
 /// Reads all manifests of a directory.
@@ -54,7 +56,7 @@ pub struct Collected {
 /// When one cannot be read.
 pub fn load(directory: &Path, now: Timestamp) -> Result<Registry, StoreError> {
     let collected = collect(&manifest::open(&[directory.to_owned()])?, "default", now);
-    match collected.errors.into_iter().next() {
+    match collected.errors.into_iter().chain(collected.unreadable.into_iter().map(StoreError::from)).next() {
         Some(error) => Err(error),
         None => Ok(collected.context.registry),
     }
@@ -81,9 +83,8 @@ pub fn collect<'s>(
     });
     errors.extend(read.into_iter().map(StoreError::from));
     let mut inventory = Inventory::new(entries);
-    // What cannot be read here holds no GatewaySecret; whoever judges or rewrites it says so.
-    each(sources, &OBSERVED, |_, object| inventory.take(object, namespace, now));
-    Collected { context: Context::new(inventory, now), errors }
+    let unreadable = each(sources, &OBSERVED, |_, object| inventory.take(object, namespace, now));
+    Collected { context: Context::new(inventory, now), errors, unreadable }
 }
 
 /// Words without which a document holds nothing that an [`Inventory`] takes.
@@ -163,7 +164,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         fs::create_dir(directory.path().join("a")).expect("a directory");
         fs::write(directory.path().join("a/gws.yaml"), format!("kind: Other\n---\n{GOOD}")).expect("a file");
-        fs::write(directory.path().join("other.yaml"), "a: [unfinished\n").expect("a file");
+        fs::write(directory.path().join("other.yaml"), "kind: Secret\na: [unfinished\n").expect("a file");
+        let error = load(directory.path(), Timestamp::UNIX_EPOCH).expect_err("unfinished").to_string();
+        assert!(error.contains("other.yaml:"), "{error}");
+        fs::remove_file(directory.path().join("other.yaml")).expect("a file");
         let registry = load(directory.path(), Timestamp::UNIX_EPOCH).expect("a registry");
         let [entry] = registry.entries() else { panic!("one entry") };
         assert_eq!((entry.namespace.as_str(), entry.name.as_str()), ("istio-system", "gw"));

@@ -21,6 +21,12 @@ use super::{
     users::{self, User},
 };
 
+/// A file of the base that users install.
+pub(crate) fn shipped(name: &str) -> Result<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base").join(name);
+    fs::read_to_string(&file).with_context(|| file.display().to_string())
+}
+
 /// A limit for whatever controllers do: seconds on an idle machine, more on a shared one.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
@@ -50,7 +56,11 @@ impl Cluster {
         for entry in fs::read_dir(&assets.crds).with_context(|| assets.crds.display().to_string())? {
             crds += &format!("---\n{}\n", fs::read_to_string(entry?.path())?);
         }
+        crds += &format!("---\n{}\n", shipped("crd.yaml")?);
         cluster.apply_crds(&crds)?;
+        for manifest in ["namespace.yaml", "rbac.yaml"] {
+            cluster.kubectl(["apply", "-f", "-"]).stdin(shipped(manifest)?).ok()?;
+        }
         cluster.kubectl(["apply", "-f", "-"]).stdin(users::RIGHTS).ok()?;
         eprintln!("cluster: API server ready after {ready:.1?}, CRDs after {:.1?}", started.elapsed());
         Ok(cluster)

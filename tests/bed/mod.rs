@@ -21,7 +21,7 @@ mod users;
 mod wait;
 mod webhooks;
 
-pub(crate) use cluster::{Cluster, SOON};
+pub(crate) use cluster::{Cluster, SOON, shipped};
 pub(crate) use kubectl::{Kubectl, Output};
 pub(crate) use pki::Authority;
 pub(crate) use seed::Seed;

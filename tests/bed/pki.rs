@@ -25,18 +25,21 @@ impl Authority {
         self.0.pem()
     }
 
+    /// A server certificate for these hosts and its key, in PEM.
+    pub(crate) fn issue(&self, hosts: &[&str]) -> Result<(String, String)> {
+        let mut params = CertificateParams::new(hosts.iter().map(|&host| host.to_owned()).collect::<Vec<_>>())?;
+        params.distinguished_name.push(DnType::CommonName, hosts.first().copied().unwrap_or_default());
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate()?;
+        Ok((params.signed_by(&key, &self.0)?.pem(), key.serialize_pem()))
+    }
+
     /// Writes `tls.crt`, `tls.key` and `ca.crt` of a server on 127.0.0.1. Each by rename: a server that reloads them
     /// never reads half a file.
     pub(crate) fn issue_to(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir)?;
-        let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
-        params.distinguished_name.push(DnType::CommonName, "localhost");
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.0)?;
-        for (name, content) in
-            [("tls.key", key.serialize_pem()), ("tls.crt", certificate.pem()), ("ca.crt", self.pem())]
-        {
+        let (certificate, key) = self.issue(&["localhost", "127.0.0.1"])?;
+        for (name, content) in [("tls.key", key), ("tls.crt", certificate), ("ca.crt", self.pem())] {
             let unnamed = dir.join(format!(".{name}.new"));
             fs::write(&unnamed, content)?;
             fs::rename(&unnamed, dir.join(name))?;

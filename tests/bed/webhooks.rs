@@ -1,11 +1,16 @@
 //! The shipped webhook configurations, pointed at a [`Server`] on loopback.
 
-use std::{fs, path::Path, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{cluster::Cluster, server::Server, users::base64, wait::wait_for};
+use super::{
+    cluster::{Cluster, shipped},
+    server::Server,
+    users::base64,
+    wait::wait_for,
+};
 
 /// Tells our probe's refusal from any other.
 const PROBE: &str = "bed-probe";
@@ -31,8 +36,7 @@ pub(crate) struct Registration<'c> {
 impl<'c> Registration<'c> {
     /// Registers `manifests/base/webhooks.yaml` and waits until the API server heeds it.
     pub(crate) fn new(cluster: &'c Cluster, server: &Server<'_>, scope: &Scope) -> Result<Self> {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base/webhooks.yaml");
-        let yaml = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let yaml = shipped("webhooks.yaml")?;
         let documents: Vec<Value> = serde_saphyr::from_multiple(&yaml)?;
         let namespace = match scope {
             Scope::Namespaces(names) => names.first().context("a scope of no namespace")?.clone(),
@@ -56,7 +60,7 @@ impl<'c> Registration<'c> {
             manifests += &format!("---\n{configuration}\n");
             registration.configurations.push((resource, name));
         }
-        ensure!(!registration.configurations.is_empty(), "{}: no webhook configuration", file.display());
+        ensure!(!registration.configurations.is_empty(), "webhooks.yaml: no webhook configuration");
         cluster.kubectl(["create", "-f", "-"]).stdin(manifests).ok()?;
         registration.wait_heeded(true)?;
         Ok(registration)

@@ -20,6 +20,12 @@ macro_rules! cases {
 }
 
 mod bed;
+mod gateways;
+mod install;
+mod outage;
+mod secrets;
+mod stage;
+mod workloads;
 
 use std::{
     process::ExitCode,
@@ -31,7 +37,8 @@ use libtest_mimic::{Arguments, Trial};
 use testbed::Cluster;
 
 /// Every module's tests.
-const MODULES: &[&[Case]] = &[bed::CASES];
+const MODULES: &[&[Case]] =
+    &[bed::CASES, gateways::CASES, install::CASES, outage::CASES, secrets::CASES, workloads::CASES];
 
 /// One test.
 pub(crate) struct Case {

@@ -21,7 +21,8 @@ pub(crate) struct Stage<'c> {
     pub(crate) cluster: &'c Cluster,
     pub(crate) ns: String,
     pub(crate) server: Server<'c>,
-    pub(crate) registration: Registration<'c>,
+    // Ends with the stage.
+    _registration: Registration<'c>,
 }
 
 /// Gives `test` a stage of its own.
@@ -31,7 +32,7 @@ pub(crate) fn on_stage(cluster: &Cluster, test: impl FnOnce(&mut Stage<'_>) -> R
         declare(cluster, ns)?;
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
         let registration = Registration::new(cluster, &server, &Scope::Namespaces(vec![ns.to_owned()]))?;
-        test(&mut Stage { cluster, ns: ns.to_owned(), server, registration })
+        test(&mut Stage { cluster, ns: ns.to_owned(), server, _registration: registration })
     })
 }
 
@@ -52,7 +53,9 @@ pub(crate) fn gateway_secret(ns: &str) -> Value {
 pub(crate) fn status(ns: &str, hashes: &[(&str, u64)]) -> Value {
     let hashes: serde_json::Map<_, _> = hashes
         .iter()
-        .map(|(key, revision)| ((*key).to_owned(), json!({ "sha256": format!("{revision:064x}"), "revision": revision })))
+        .map(|(key, revision)| {
+            ((*key).to_owned(), json!({ "sha256": format!("{revision:064x}"), "revision": revision }))
+        })
         .collect();
     json!({
         "phase": "Steady",

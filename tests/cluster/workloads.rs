@@ -83,7 +83,8 @@ fn a_dry_run_shows_the_rewrite_and_stores_nothing(cluster: &Cluster) -> Result<(
 fn what_leaves_the_template_never_rolls(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         stage.apply(&deployment("app", ROOT, &[]))?;
-        let (template, sets) = (stage.get("deployment", "app")?["spec"]["template"].clone(), stage.replica_sets("app")?);
+        let (template, sets) =
+            (stage.get("deployment", "app")?["spec"]["template"].clone(), stage.replica_sets("app")?);
         // The content that the pod loads has changed since: none of these is the moment to roll.
         stage.set_hashes(&[("ca.crt", 7), ("tls.crt", 9)])?;
         stage.kubectl(["scale", "deployment", "app", "--replicas=3"]).ok()?;
@@ -104,7 +105,8 @@ fn replace_without_the_annotation_never_rolls(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         let app = deployment("app", ROOT, &[]);
         stage.apply(&app)?;
-        let (template, sets) = (stage.get("deployment", "app")?["spec"]["template"].clone(), stage.replica_sets("app")?);
+        let (template, sets) =
+            (stage.get("deployment", "app")?["spec"]["template"].clone(), stage.replica_sets("app")?);
         stage.set_hashes(&[("ca.crt", 7), ("tls.crt", 9)])?;
         stage.kubectl(["replace", "-f", "-"]).stdin(app.to_string()).ok()?;
         ensure!(stage.get("deployment", "app")?["spec"]["template"] == template, "the template has changed");
@@ -198,9 +200,11 @@ fn a_changed_hash_rolls_exactly_once(cluster: &Cluster) -> Result<()> {
         // What the hash is now, by the webhook's own word; the agent writes it.
         let create = stage.kubectl(["create", "--dry-run=server", "-o", "json", "-f", "-"]);
         let probe: Value = serde_json::from_str(&create.stdin(deployment("probe", ROOT, &[]).to_string()).ok()?)?;
-        let roll = json!({ "spec": { "template": { "metadata": { "annotations": { HASH: hash(&probe) } } } } }).to_string();
+        let roll =
+            json!({ "spec": { "template": { "metadata": { "annotations": { HASH: hash(&probe) } } } } }).to_string();
         // As the agent's username; what the agent may do is not at stake here.
-        let by_agent = ["patch", "deployment", "app", "--patch", &roll, "--as", User::Agent.name(), "--as-group=system:masters"];
+        let by_agent =
+            ["patch", "deployment", "app", "--patch", &roll, "--as", User::Agent.name(), "--as-group=system:masters"];
         for _ in 0..2 {
             cluster.kubectl(by_agent).ns(&stage.ns).ok()?;
             expect("hash", &json!(hash(&stage.get("deployment", "app")?)), json!(hash(&probe)))?;

@@ -27,7 +27,7 @@ fn fall(_: &Request<'_>, _: &Registry, _: Timestamp) -> Decision {
 fn webhook(decide: Decide) -> Arc<Webhook> {
     let live = Arc::new(Live::default());
     live.publish(Registry::default());
-    Webhook::new(live.clone(), Metrics::new(live, None), decide)
+    Webhook::new(live.clone(), Metrics::new(live, None), decide, "agent".to_owned())
 }
 
 fn denying() -> Arc<Webhook> {
@@ -189,7 +189,7 @@ async fn a_full_house_refuses() {
 #[tokio::test]
 async fn decides_nothing_before_the_store_is_read() {
     let live = Arc::new(Live::default());
-    let webhook = Webhook::new(live.clone(), Metrics::new(live.clone(), None), Decide::default());
+    let webhook = Webhook::new(live.clone(), Metrics::new(live.clone(), None), Decide::default(), "agent".to_owned());
     assert_eq!(get(webhook.router(), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
     assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::SERVICE_UNAVAILABLE);

@@ -1,0 +1,114 @@
+//! What users install: the kustomize base, and the definition of GatewaySecret.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use crate::stage::{MANAGED, ROOT, declare, expect};
+use crate::testbed::{Cluster, User};
+
+cases![
+    explains_its_fields,
+    refuses_a_managed_secret_without_a_name_of_its_own,
+    fills_in_defaults,
+    says_the_essential_in_one_line,
+    keeps_status_from_editors,
+    the_webhook_may_read_no_secret,
+    alone the_base_applies_and_goes_again,
+];
+
+fn explains_its_fields(cluster: &Cluster) -> Result<()> {
+    for (field, text) in [
+        ("spec.rootSecretName", "Name of the Secret that the issuer"),
+        ("spec.mode", "Bundle"),
+        ("spec.workloadLabels", "istio: ingressgateway"),
+        ("status.hashes", "A hash for each key"),
+    ] {
+        let explained = cluster.kubectl(["explain", &format!("gatewaysecrets.{field}")]).ok()?;
+        let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+        ensure!(words.contains(text), "{field}: saw {explained}");
+    }
+    Ok(())
+}
+
+fn gateway_secret(name: &str, spec: &Value) -> String {
+    json!({ "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": name }, "spec": spec })
+        .to_string()
+}
+
+fn refuses_a_managed_secret_without_a_name_of_its_own(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        for (spec, text) in [
+            (json!({ "rootSecretName": "gw" }), "needs a name of its own"),
+            (json!({ "rootSecretName": "root", "secretName": "root" }), "needs a name of its own"),
+            (json!({ "rootSecretName": "No Name" }), "spec.rootSecretName"),
+            (json!({ "rootSecretName": "root", "mode": "Both" }), "Bundle"),
+            (json!({ "rootSecretName": "root", "workloadLabels": {} }), "workloadLabels"),
+            (json!({ "secretName": "gw2" }), "rootSecretName"),
+        ] {
+            let apply = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(gateway_secret("gw", &spec));
+            let refused = apply.fails()?;
+            ensure!(refused.contains(text), "{spec}: expected {text}, saw {refused}");
+        }
+        Ok(())
+    })
+}
+
+fn fills_in_defaults(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        cluster.apply(ns, &gateway_secret("gw", &json!({ "rootSecretName": "root" })))?;
+        expect("spec.mode", &cluster.get("gws", ns, "gw")?["spec"]["mode"], "Bundle")
+    })
+}
+
+fn says_the_essential_in_one_line(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        declare(cluster, ns)?;
+        let line = cluster.kubectl(["get", "gatewaysecrets", "--no-headers"]).ns(ns).ok()?;
+        for word in [MANAGED, ROOT, "Bundle", "Steady", "True"] {
+            ensure!(line.split_whitespace().any(|seen| seen == word), "expected {word}, saw {line}");
+        }
+        Ok(())
+    })
+}
+
+fn keeps_status_from_editors(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        let apply = cluster.kubectl(["apply", "-f", "-"]).ns(ns).user(User::Dev);
+        apply.stdin(gateway_secret("gw", &json!({ "rootSecretName": "root" }))).ok()?;
+        let status = r#"{"status":{"phase":"Steady"}}"#;
+        let patch = cluster.kubectl(["patch", "gws", "gw", "--subresource=status", "--type=merge", "--patch", status]);
+        let refused = patch.ns(ns).user(User::Dev).fails()?;
+        ensure!(refused.contains("forbidden") || refused.contains("Forbidden"), "saw {refused}");
+        Ok(())
+    })
+}
+
+fn the_webhook_may_read_no_secret(cluster: &Cluster) -> Result<()> {
+    for (verb, resource, may) in [
+        ("list", "gatewaysecrets.trustspan.dev", true),
+        ("get", "secrets", false),
+        ("list", "secrets", false),
+        ("watch", "configmaps", false),
+        ("patch", "gatewaysecrets.trustspan.dev", false),
+    ] {
+        let output = cluster.kubectl(["auth", "can-i", verb, resource, "-A"]).user(User::Webhook).run()?;
+        ensure!(output.stdout.trim() == if may { "yes" } else { "no" }, "{verb} {resource}: saw {output:?}");
+    }
+    Ok(())
+}
+
+fn the_base_applies_and_goes_again(cluster: &Cluster) -> Result<()> {
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base").display().to_string();
+    // Twice: an upgrade is an apply on top.
+    for _ in 0..2 {
+        cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-k", &base]).ok()?;
+    }
+    for webhooks in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+        ensure!(cluster.exists(webhooks, "", "trustspan")?, "no {webhooks}");
+        // Everything else of the base is what the other tests stand on.
+        cluster.kubectl(["delete", webhooks, "trustspan"]).ok()?;
+    }
+    cluster.kubectl(["delete", "deployment", "trustspan-webhook"]).ns("trustspan-system").ok().map(drop)
+}

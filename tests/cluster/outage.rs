@@ -1,0 +1,139 @@
+//! The webhook is down: what must go on goes on, what must not is refused, and what slipped by is found.
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::stage::{MANAGED, ROOT, credential, declare, deployment, expect, istio, on_stage};
+use crate::testbed::{Authority, Cluster, Registration, Scope, Server, Source, User};
+
+cases![
+    gateways_and_workloads_go_on,
+    managed_secrets_are_refused_and_all_others_pass,
+    a_hung_webhook_is_no_worse_than_a_dead_one,
+    check_finds_what_slipped_by,
+    alone the_system_is_never_blocked,
+];
+
+const ISTIO: &str = "gateways.v1.networking.istio.io";
+
+fn managed() -> Result<Value> {
+    let authority = Authority::new("root of the test")?;
+    let (certificate, key) = authority.issue(&["shop.example.com"])?;
+    Ok(json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": MANAGED, "labels": { "trustspan.dev/managed": "true" } },
+        "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
+    }))
+}
+
+fn gateways_and_workloads_go_on(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        stage.server.kill();
+        stage.apply(&stage.istio("shop", ROOT))?;
+        expect("unchanged", credential(&stage.get(ISTIO, "shop")?), ROOT)?;
+        stage.apply(&deployment("app", ROOT, &[]))?;
+        stage.kubectl(["scale", "deployment", "app", "--replicas=2"]).ok()?;
+        // Back again, the next write is rewritten.
+        stage.server.start_again()?;
+        stage.apply(&stage.istio("shop", ROOT))?;
+        expect("rewritten", credential(&stage.get(ISTIO, "shop")?), MANAGED)
+    })
+}
+
+fn managed_secrets_are_refused_and_all_others_pass(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        stage.apply(&managed()?)?;
+        let stored = stage.get("secret", MANAGED)?["data"].clone();
+        stage.server.kill();
+        let refused = stage.kubectl(["apply", "-f", "-"]).stdin(managed()?.to_string()).fails()?;
+        ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");
+        ensure!(refused.contains("failed calling webhook"), "saw {refused}");
+        ensure!(stage.kubectl(["delete", "secret", MANAGED]).fails()?.contains("managed.validate.trustspan.dev"));
+        ensure!(stage.get("secret", MANAGED)?["data"] == stored, "the stored content has changed");
+
+        stage.kubectl(["create", "secret", "generic", "password", "--from-literal=password=x"]).ok()?;
+        stage.kubectl(["create", "secret", "generic", "ca", "--from-literal=ca.crt=x"]).ok()?;
+        stage.kubectl(["create", "secret", "generic", ROOT, "--from-literal=ca.crt=x"]).ok()?;
+        stage.kubectl(["delete", "secret", ROOT]).ok()?;
+        // The agent runs the same verdicts itself: a rotation goes on.
+        let note = json!({ "metadata": { "annotations": { "note": "x" } } }).to_string();
+        let by_agent =
+            ["patch", "secret", MANAGED, "--patch", &note, "--as", User::Agent.name(), "--as-group=system:masters"];
+        cluster.kubectl(by_agent).ns(&stage.ns).ok()?;
+        // And a namespace still drains.
+        cluster.kubectl(["delete", "namespace", &stage.ns, "--wait=false"]).ok()?;
+        crate::testbed::wait_for("the namespace to be gone", crate::testbed::SOON, || {
+            Ok(!cluster.exists("namespace", "", &stage.ns)?)
+        })
+    })
+}
+
+fn a_hung_webhook_is_no_worse_than_a_dead_one(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        stage.server.pause()?;
+        stage.apply(&stage.istio("shop", ROOT))?;
+        expect("unchanged", credential(&stage.get(ISTIO, "shop")?), ROOT)?;
+        let refused = stage.kubectl(["apply", "-f", "-"]).stdin(managed()?.to_string()).fails()?;
+        ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");
+        stage.server.resume()
+    })
+}
+
+fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        stage.server.kill();
+        stage.apply(&stage.istio("slipped", ROOT))?;
+        stage.apply(&stage.istio("stranger", "other"))?;
+        stage.kubectl(["create", "secret", "generic", ROOT, "--from-literal=ca.crt=no PEM at all"]).ok()?;
+        let kinds = format!("gatewaysecrets,{ISTIO},secrets");
+        let stored = cluster.kubectl(["get", &kinds, "-o", "yaml"]).ns(&stage.ns).ok()?;
+        let (code, judged) = check(&stored)?;
+        let found = |name: &str| -> Vec<&str> {
+            let object = judged.iter().find(|judged| judged["object"]["name"] == name);
+            let findings = object.and_then(|object| object["findings"].as_array()).into_iter().flatten();
+            findings.filter_map(|finding| finding["rule"].as_str()).collect()
+        };
+        ensure!(found("slipped") == ["not-rewritten"], "saw {judged:?}");
+        ensure!(found("stranger").is_empty(), "saw {judged:?}");
+        ensure!(found(ROOT) == ["empty"], "saw {judged:?}");
+        ensure!(code == Some(1), "expected exit code 1, saw {code:?}");
+        Ok(())
+    })
+}
+
+/// `trustspan check -o json -` on a text.
+fn check(manifests: &str) -> Result<(Option<i32>, Vec<Value>)> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trustspan"))
+        .args(["check", "--output", "json", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    child.stdin.take().context("stdin")?.write_all(manifests.as_bytes())?;
+    let output = child.wait_with_output()?;
+    Ok((output.status.code(), serde_json::from_slice(&output.stdout)?))
+}
+
+/// Both webhooks registered for everything, and nobody answers.
+fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        declare(cluster, ns)?;
+        let mut server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
+        let _registration = Registration::new(cluster, &server, &Scope::Everything)?;
+        server.kill();
+        for excluded in ["kube-system", "trustspan-system"] {
+            let secret = managed()?.to_string();
+            cluster.kubectl(["apply", "-f", "-"]).ns(excluded).stdin(secret).ok()?;
+            cluster.kubectl(["delete", "secret", MANAGED]).ns(excluded).ok()?;
+        }
+        cluster.apply(ns, &istio("shop", ROOT, ns).to_string())?;
+        cluster.kubectl(["create", "secret", "generic", "ca", "--from-literal=ca.crt=x"]).ns(ns).ok()?;
+        let refused = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(managed()?.to_string()).fails()?;
+        ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");
+        Ok(())
+    })
+}

@@ -1,0 +1,213 @@
+//! Secrets through real kubectl: what would break trust is refused with its reason, and what is stored stays.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::stage::{MANAGED, ROOT, Stage, expect, on_stage, set_status, status};
+use crate::testbed::{Authority, Cluster, SOON, User, wait_for};
+
+cases![
+    refuses_what_would_break_trust,
+    refuses_to_take_the_ca_out,
+    a_dry_run_gives_the_same_verdict,
+    sound_neighbours_pass,
+    refuses_to_delete_a_managed_secret_in_use,
+    a_terminating_namespace_drains,
+    a_finalizer_can_be_taken_off_an_unsound_secret,
+    secrets_without_a_ca_or_tls_key_are_never_sent,
+    taking_the_label_off_is_judged,
+    the_agent_is_not_asked,
+];
+
+/// The managed Secret as a sound one, with its CA.
+fn sound(name: &str, labelled: bool) -> Result<(Authority, Value)> {
+    let authority = Authority::new("root of the test")?;
+    let (certificate, key) = authority.issue(&["shop.example.com"])?;
+    let labels = if labelled { json!({ "trustspan.dev/managed": "true" }) } else { json!({}) };
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": { "name": name, "labels": labels },
+        "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
+    });
+    Ok((authority, secret))
+}
+
+fn with(secret: &Value, key: &str, content: &str) -> Value {
+    let mut secret = secret.clone();
+    secret["stringData"][key] = json!(content);
+    secret
+}
+
+fn put(stage: &Stage<'_>, secret: &Value) -> crate::testbed::Kubectl {
+    stage.kubectl(["apply", "--server-side", "--force-conflicts", "-f", "-"]).stdin(secret.to_string())
+}
+
+fn refuses_what_would_break_trust(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let garbage = "-----BEGIN CERTIFICATE-----\nbm90IGEgY2VydGlmaWNhdGU=\n-----END CERTIFICATE-----\n";
+        for (name, labelled) in [(MANAGED, true), (ROOT, false)] {
+            let (authority, secret) = sound(name, labelled)?;
+            put(stage, &secret).ok()?;
+            let stored = stage.get("secret", name)?["data"].clone();
+            let (leaf, key) = Authority::new("other")?.issue(&["other.example.com"])?;
+            let good = authority.pem();
+            for (field, content, rule) in [
+                ("ca.crt", format!("{good}{garbage}"), "unparsable"),
+                ("ca.crt", good.trim_end().repeat(2), "unparsable"),
+                ("ca.crt", "no PEM at all".to_owned(), "empty"),
+                ("ca.crt", String::new(), "empty"),
+                ("ca.crt", format!("{good}{key}"), "private-key-in-bundle"),
+                ("ca.crt", format!("\u{feff}{good}"), "dropped-by-proxy"),
+                ("ca.crt", leaf.clone(), "not-a-ca"),
+                ("tls.key", key.clone(), "key-mismatch"),
+                ("tls.key", String::new(), "pair-incomplete"),
+            ] {
+                let refused = put(stage, &with(&secret, field, &content)).fails()?;
+                ensure!(refused.contains("validate.trustspan.dev"), "{name}, {rule}: saw {refused}");
+                ensure!(refused.contains(rule) && refused.contains(field), "{name}, {rule} on {field}: saw {refused}");
+                ensure!(!refused.contains("PRIVATE KEY-----"), "{rule} shows a key");
+                ensure!(stage.get("secret", name)?["data"] == stored, "{name}, {rule}: the stored content has changed");
+            }
+        }
+        Ok(())
+    })
+}
+
+fn refuses_to_take_the_ca_out(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        for (name, labelled) in [(MANAGED, true), (ROOT, false)] {
+            put(stage, &sound(name, labelled)?.1).ok()?;
+            let out = json!([{ "op": "remove", "path": "/data/ca.crt" }]).to_string();
+            let refused = stage.kubectl(["patch", "secret", name, "--type=json", "--patch", &out]).fails()?;
+            ensure!(refused.contains("empty"), "{name}: saw {refused}");
+            ensure!(stage.get("secret", name)?["data"]["ca.crt"].is_string(), "{name}: ca.crt is gone");
+        }
+        Ok(())
+    })
+}
+
+fn a_dry_run_gives_the_same_verdict(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let (_, secret) = sound(MANAGED, true)?;
+        let dry_run = |secret: &Value| {
+            stage.kubectl(["apply", "--server-side", "--dry-run=server", "-f", "-"]).stdin(secret.to_string())
+        };
+        let bad = with(&secret, "ca.crt", "no PEM at all");
+        let (asked, applied) = (dry_run(&bad).fails()?, put(stage, &bad).fails()?);
+        ensure!(asked == applied, "dry run: {asked}\napply: {applied}");
+        dry_run(&secret).ok()?;
+        ensure!(!cluster.exists("secret", &stage.ns, MANAGED)?, "a dry run stored the Secret");
+        Ok(())
+    })
+}
+
+fn sound_neighbours_pass(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let (authority, secret) = sound(MANAGED, true)?;
+        let (old, good) = (Authority::new("old root")?.pem(), authority.pem());
+        for bundle in [
+            format!("{good}{old}"),
+            format!("{good}{good}"),
+            good.replace('\n', "\r\n"),
+            format!("# our root\n{good}# the old one\n{old}"),
+        ] {
+            put(stage, &with(&secret, "ca.crt", &bundle)).ok()?;
+        }
+        // What nobody names is nobody's business: an unsound one passes.
+        put(stage, &with(&sound("stranger", false)?.1, "ca.crt", "no PEM at all")).ok().map(drop)
+    })
+}
+
+fn refuses_to_delete_a_managed_secret_in_use(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        put(stage, &sound(MANAGED, true)?.1).ok()?;
+        let refused = stage.kubectl(["delete", "secret", MANAGED]).fails()?;
+        ensure!(refused.contains("managed-in-use") && refused.contains("1 Gateway"), "saw {refused}");
+        let refused = stage.kubectl(["delete", "secrets", "--all"]).fails()?;
+        ensure!(refused.contains("managed-in-use"), "saw {refused}");
+        ensure!(cluster.exists("secret", &stage.ns, MANAGED)?, "it is gone");
+        let mut unused = status(&stage.ns, &[]);
+        unused["gateways"] = json!([]);
+        set_status(cluster, &stage.ns, &unused)?;
+        wait_for("the webhook to let it go", SOON, || {
+            Ok(stage.kubectl(["delete", "secret", MANAGED, "--ignore-not-found"]).run()?.success())
+        })
+    })
+}
+
+fn a_terminating_namespace_drains(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        put(stage, &sound(MANAGED, true)?.1).ok()?;
+        stage.apply(&stage.istio("shop", ROOT))?;
+        cluster.kubectl(["delete", "namespace", &stage.ns, "--wait=false"]).ok()?;
+        wait_for("the namespace to be gone", SOON, || Ok(!cluster.exists("namespace", "", &stage.ns)?))
+    })
+}
+
+fn a_finalizer_can_be_taken_off_an_unsound_secret(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let mut unused = status(&stage.ns, &[]);
+        unused["gateways"] = json!([]);
+        // Written before anybody judged, as a Secret that expires is.
+        let (_, mut secret) = sound("later", true)?;
+        secret["metadata"]["finalizers"] = json!(["example.com/hold"]);
+        secret["metadata"]["labels"] = json!({});
+        put(stage, &with(&secret, "ca.crt", "no PEM at all")).ok()?;
+        stage.kubectl(["delete", "secret", "later", "--wait=false"]).ok()?;
+        let label = json!({ "metadata": { "labels": { "trustspan.dev/managed": "true" } } }).to_string();
+        stage.kubectl(["patch", "secret", "later", "--patch", &label]).ok()?;
+        let free = json!({ "metadata": { "finalizers": null } }).to_string();
+        stage.kubectl(["patch", "secret", "later", "--patch", &free]).ok()?;
+        wait_for("the Secret to be gone", SOON, || Ok(!cluster.exists("secret", &stage.ns, "later")?))
+    })
+}
+
+/// How many reviews of Secrets the server has answered.
+fn reviews(stage: &Stage<'_>) -> Result<u64> {
+    let metrics = stage.server.metrics()?;
+    let counters = metrics.lines().filter(|line| line.starts_with("trustspan_admission_requests_total{"));
+    let secrets = counters.filter(|line| line.contains(r#"kind="Secret""#));
+    secrets.map(|line| line.rsplit(' ').next().context("a value")?.parse::<u64>().context("a count")).sum()
+}
+
+fn secrets_without_a_ca_or_tls_key_are_never_sent(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let before = reviews(stage)?;
+        stage.kubectl(["create", "secret", "generic", "password", "--from-literal=password=x"]).ok()?;
+        stage.kubectl(["label", "secret", "password", "team=checkout"]).ok()?;
+        stage.kubectl(["delete", "secret", "password"]).ok()?;
+        // A ServiceAccount's token carries the cluster's CA under ca.crt, and is nobody's gateway credential.
+        let token = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+            "metadata": { "name": "token", "annotations": { "kubernetes.io/service-account.name": "default" } },
+            "stringData": { "ca.crt": "x", "token": "x" },
+        });
+        wait_for("the ServiceAccount", SOON, || cluster.exists("serviceaccount", &stage.ns, "default"))?;
+        stage.apply(&token)?;
+        expect("reviews of Secrets", &json!(reviews(stage)?), before)?;
+        // The counter does count.
+        put(stage, &sound("stranger", false)?.1).ok()?;
+        expect("reviews of Secrets", &json!(reviews(stage)?), before + 1)
+    })
+}
+
+fn taking_the_label_off_is_judged(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        put(stage, &sound(MANAGED, true)?.1).ok()?;
+        let before = reviews(stage)?;
+        let output = stage.kubectl(["label", "secret", MANAGED, "trustspan.dev/managed-"]).run()?;
+        ensure!(output.success() && output.stderr.contains("managed-unlabelled"), "saw {output:?}");
+        ensure!(reviews(stage)? > before, "the change of the label was not sent");
+        Ok(())
+    })
+}
+
+fn the_agent_is_not_asked(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let secret = with(&sound(MANAGED, true)?.1, "ca.crt", "no PEM at all");
+        let before = reviews(stage)?;
+        let by_agent = ["create", "-f", "-", "--as", User::Agent.name(), "--as-group=system:masters"];
+        cluster.kubectl(by_agent).ns(&stage.ns).stdin(secret.to_string()).ok()?;
+        expect("reviews of Secrets", &json!(reviews(stage)?), before)
+    })
+}
