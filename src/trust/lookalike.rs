@@ -57,39 +57,61 @@ impl fmt::Display for Cause {
     }
 }
 
+/// Lookalikes that are told apart; all that follows them in a text counts as part of the last.
+const MAX_LOOKALIKES: usize = 1_000;
+
+/// A lookalike whose end has not been seen.
+struct Open {
+    line: usize,
+    cause: Cause,
+    hash: Sha256,
+}
+
+impl Open {
+    fn close(self) -> Lookalike {
+        Lookalike { line: self.line, cause: self.cause, digest: self.hash.finalize().into() }
+    }
+}
+
 /// Finds the lookalikes in a text between two blocks.
 pub(crate) fn find(text: &[u8], first_line: usize, found: &mut Vec<Lookalike>) {
-    let mut open: Option<(usize, Cause, Sha256)> = None;
-    let mut close = |open: &mut Option<(usize, Cause, Sha256)>| {
-        if let Some((line, cause, hash)) = open.take() {
-            found.push(Lookalike { line, cause, digest: hash.finalize().into() });
-        }
-    };
+    let mut open: Option<Open> = None;
+    let mut at = 0;
     let mut lines = text.split_inclusive(|b| *b == b'\n').zip(first_line..).peekable();
     while let Some((line, number)) = lines.next() {
+        if found.len() >= MAX_LOOKALIKES
+            && let Some(last) = found.last_mut()
+        {
+            // Hostile: bounded in number, but still a change when any of it changes.
+            last.digest = Sha256::new().chain_update(last.digest).chain_update(&text[at..]).finalize().into();
+            return;
+        }
         let next = lines.peek().map_or(&b""[..], |(next, _)| next);
-        let begin = begin_cause(line, next);
-        if let Some(cause) = begin {
-            close(&mut open);
-            open = Some((number, cause, Sha256::new()));
-        }
         let ends = has_marker(line, b"END");
-        if open.is_none() && ends && !is_comment(line) {
-            open = Some((number, Cause::NoBegin, Sha256::new()));
-        } else if open.is_none() && is_unmarked(line) {
-            open = Some((number, Cause::Unmarked, Sha256::new()));
+        let starts = match begin_cause(line, next) {
+            None if open.is_some() => None,
+            None if ends && !is_comment(line) => Some(Cause::NoBegin),
+            None if is_unmarked(line) => Some(Cause::Unmarked),
+            begin => begin,
+        };
+        if let Some(cause) = starts
+            && let Some(before) = open.replace(Open { line: number, cause, hash: Sha256::new() })
+        {
+            found.push(before.close());
         }
-        if let Some((_, cause, hash)) = &mut open {
-            hash.update(line);
+        at += line.len();
+        if let Some(mut seen) = open.take() {
+            seen.hash.update(line);
             // Bare base64 goes on as long as its lines do, and may have kept its END line.
             let goes_on = next.first().is_some_and(u8::is_ascii_alphanumeric) || has_marker(next, b"END");
-            let over = *cause == Cause::Unmarked && !goes_on;
-            if ends || over {
-                close(&mut open);
+            if ends || (seen.cause == Cause::Unmarked && !goes_on) {
+                found.push(seen.close());
+            } else {
+                open = Some(seen);
             }
         }
     }
-    close(&mut open);
+    found.extend(open.map(Open::close));
 }
 
 fn begin_cause(line: &[u8], next: &[u8]) -> Option<Cause> {

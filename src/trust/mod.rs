@@ -128,7 +128,7 @@ mod tests {
         assert!(!found[0].message.contains("more like this"));
     }
 
-    /// A mebibyte of each: the largest Secret there is. The bound is generous for debug builds; release takes a tenth.
+    /// A mebibyte of each: the largest Secret there is. Measured 10 to 70 ms in release; the bounds leave room for busy machines.
     #[test]
     fn accepts_hostile_bundles_within_time() {
         let fill = |unit: &str| unit.repeat((1 << 20) / unit.len());
@@ -153,7 +153,7 @@ mod tests {
                 let found = judge_update(&fixtures::secret(&[]), &secret, Duty::default(), now());
                 let took = start.elapsed();
                 println!("{name} under {key}: {took:?}, {} findings", found.len());
-                let most = if cfg!(debug_assertions) { 5_000 } else { 100 };
+                let most = if cfg!(debug_assertions) { 5_000 } else { 250 };
                 assert!(took < Duration::from_millis(most), "{name}: {took:?}");
                 assert_eq!(Verdict::of(&found), Verdict::Deny, "{name}");
             }
