@@ -98,11 +98,16 @@ fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Regis
         message: hold.to_string(),
     });
     let stored = !object["metadata"]["uid"].is_null();
+    // An apply of the same manifest sends nothing, so it mends nothing.
+    let mend = match object["spec"]["template"].is_object() {
+        true => "Any change of its pod template has it rewritten, such as kubectl rollout restart",
+        false => "Any write has it rewritten, such as kubectl annotate",
+    };
     let slipped = outcome.renamed.iter().filter(|_| stored).map(|field| Finding {
         rule: "not-rewritten",
         severity: Severity::Warn,
         field: field.clone(),
-        message: "names a root Secret; the webhook did not see this write. Apply the object again".to_owned(),
+        message: format!("names a root Secret: the webhook did not see this write. {mend}"),
     });
     Some(held.chain(slipped).collect())
 }

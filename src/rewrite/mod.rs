@@ -110,7 +110,7 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
         }
     });
     if rule.has_template {
-        let hash = current_or_newer(&draft.after, old, namespace, registry);
+        let hash = newest(&draft.after, old, namespace, registry);
         draft.annotate(hash);
     }
     Outcome { holds, ..draft.finish(&references) }
@@ -125,15 +125,17 @@ fn stored_or_brought(object: &Value, old: &Value, by_agent: bool) -> Option<Stri
     brought.or(stored).map(str::to_owned)
 }
 
-/// The hash for a new or changed template: the current one, unless the stored one is of a newer revision of the same
-/// keys. This replica is behind, then.
-fn current_or_newer(after: &Value, old: Option<&Value>, namespace: &str, registry: &Registry) -> Option<String> {
+/// The hash for a new or changed template: the newest of the current one, the stored one (of the same keys) and the one
+/// that the request carries. Where one of the others is newer, this replica is behind; the request carries one when the
+/// API server invokes the webhook again, and asks another replica.
+fn newest(after: &Value, old: Option<&Value>, namespace: &str, registry: &Registry) -> Option<String> {
     let stored = old.and_then(|old| HASH.read(old));
     let Some(current) = RotationHash::of(&after["spec"]["template"], namespace, registry) else {
         return stored.filter(|_| HASH.read(after).is_none()).map(str::to_owned);
     };
     let same_keys = old.is_some_and(|old| loads::of(pod(old)) == loads::of(pod(after)));
-    let newer = stored.and_then(RotationHash::parse).filter(|stored| same_keys && stored.revision > current.revision);
+    let others = [stored.filter(|_| same_keys), HASH.read(after)].into_iter().flatten().filter_map(RotationHash::parse);
+    let newer = others.filter(|other| other.revision > current.revision).max_by_key(|other| other.revision);
     Some(newer.unwrap_or(current).to_string())
 }
 
