@@ -1,0 +1,89 @@
+//! The README's commands do what it says.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+/// The `sh` blocks of the README, in order.
+fn blocks() -> Vec<String> {
+    let readme = include_str!("../README.md");
+    let blocks = readme.split("```sh\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Ends the server with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sh(script: &str) -> String {
+    let script = script.replace("cargo run -q --", env!("CARGO_BIN_EXE_trustspan"));
+    let output = Command::new("sh").args(["-ec", &script]).env("no_proxy", "*").output().unwrap();
+    assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_first_command_serves_and_curl_gets_the_patch_and_the_denial() {
+    let blocks = blocks();
+    let args = blocks[0].trim().strip_prefix("cargo run -- ").expect("the first command is cargo run");
+    assert_eq!(blocks[1].trim(), "./test");
+
+    // As written, but for ports and a folder of its own: other tests run beside this one.
+    let certs = tempfile::tempdir().unwrap();
+    let (port, metrics) = (free_port().to_string(), free_port().to_string());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trustspan"))
+        .args(args.split_whitespace())
+        .args(["--port", &port, "--metrics-port", &metrics, "--cert-dir"])
+        .arg(certs.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = BufReader::new(child.stderr.take().unwrap());
+    let _server = Server(child);
+    let mut lines = log.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("listening on http:")), "the server ended before it listened");
+
+    let curl = |block: &str| {
+        assert!(block.starts_with("curl "), "{block}");
+        let block = block.replace(":8443", &format!(":{port}"));
+        let answer = sh(&block.replace("certs/ca.crt", &certs.path().join("ca.crt").display().to_string()));
+        serde_json::from_str::<Value>(&answer).unwrap()["response"].clone()
+    };
+    let allowed = curl(&blocks[2]);
+    assert_eq!(allowed["allowed"], true);
+    let patch = STANDARD.decode(allowed["patch"].as_str().unwrap()).unwrap();
+    let patch: Value = serde_json::from_slice(&patch).unwrap();
+    assert_eq!(patch[0]["value"], "public-gateway");
+
+    let denied = curl(&blocks[3]);
+    assert_eq!(denied["allowed"], false);
+    assert!(denied["status"]["message"].as_str().unwrap().contains("unparsable"), "{denied}");
+}
+
+#[test]
+fn the_offline_commands_run_as_written() {
+    let block = &blocks()[4];
+    let printed = sh(block);
+    assert!(printed.contains("0 denied, 0 warned"), "{printed}");
+    assert!(printed.contains("+        credentialName: public-gateway"), "{printed}");
+    // The last line rewrites and takes it back: what the files say, all in one stream.
+    let files = ["gateway.yaml", "gatewaysecret.yaml", "workload.yaml"];
+    for file in files {
+        let text = std::fs::read_to_string(format!("manifests/example/{file}")).unwrap();
+        assert!(printed.contains(&text), "{file} did not come back as it was:\n{printed}");
+    }
+}
