@@ -16,6 +16,9 @@ const CLEANERS: [&str; 3] = [
     "system:kube-controller-manager",
 ];
 
+/// The rule for an object that is no Secret of the Kubernetes API.
+pub(super) const UNREADABLE: &str = "unreadable";
+
 /// Judges a Secret. Never patches; the same under dry-run.
 pub fn validate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Decision {
     let (Kind { group: "", version: "v1", kind: "Secret" }, "") = (request.kind, request.sub_resource) else {
@@ -87,11 +90,10 @@ pub(super) fn judged(object: &Value, old: Option<&Value>, duty: Duty, now: Times
 }
 
 fn unreadable(error: &SecretError) -> Finding {
-    let field = match error {
-        SecretError::Base64 { key } => format!("data[{key}]"),
-        SecretError::Shape { field, .. } => field.clone(),
-    };
-    Finding { rule: "unreadable", severity: Severity::Deny, field, message: error.to_string() }
+    // The error's text begins with the field.
+    let text = error.to_string();
+    let (field, message) = text.split_once(": ").unwrap_or(("data", &text));
+    Finding { rule: UNREADABLE, severity: Severity::Deny, field: field.to_owned(), message: message.to_owned() }
 }
 
 fn unlabelled(name: &str) -> Finding {
