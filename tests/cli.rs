@@ -305,3 +305,21 @@ fn ten_thousand_documents_need_the_memory_of_one_thousand() {
         }
     }
 }
+
+#[test]
+fn ten_thousand_gateways_are_rewritten_by_what_comes_last_and_taken_back() {
+    let gateway = include_str!("../manifests/example/gateway.yaml");
+    let mut input = String::new();
+    for i in 0..10_000 {
+        let _ = write!(input, "---\n{}", gateway.replace("name: public\n", &format!("name: public-{i}\n")));
+    }
+    // Which Secret is managed is said at the very end of the stream.
+    let _ = write!(input, "---\n{}", include_str!("../manifests/example/gatewaysecret.yaml"));
+    let rewritten = text(&run(&["rewrite", "-"], &input).stdout);
+    assert_eq!(rewritten.matches("credentialName: public-gateway\n").count(), 10_000);
+    assert_eq!(rewritten.matches("credentialName: gateway-root\n").count(), 0);
+    assert_eq!(text(&run(&["rewrite", "--diff", "-"], &rewritten).stdout), "", "a second rewrite finds nothing to do");
+    assert!(text(&run(&["rewrite", "--undo", "-"], &rewritten).stdout) == input, "the undo is not the identity");
+    let checked = run(&["check", "-"], &rewritten);
+    assert_eq!((code(&checked), text(&checked.stdout).as_str()), (0, "10001 objects judged: 0 denied, 0 warned\n"));
+}

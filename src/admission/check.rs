@@ -57,7 +57,7 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
     if claim.is_none() && !["data", "stringData"].iter().any(|field| has(field) || odd(field)) {
         return None;
     }
-    let mut findings = judged(object, None, duty(claim), now);
+    let mut findings = judged(object, None, duty(claim, None), now);
     if !context.counts(namespace, name) {
         // The cluster lets it pass, since nothing here uses it, but for what the API server itself refuses.
         for finding in findings.iter_mut().filter(|finding| finding.rule != UNREADABLE) {

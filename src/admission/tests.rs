@@ -97,6 +97,16 @@ fn rejects_taking_the_ca_out() {
 }
 
 #[test]
+fn accepts_a_root_of_an_issuer_without_a_ca() {
+    let mut object = with(sound(), "/metadata/name", json!("root"));
+    let old = with(object.clone(), "/data", json!({"ca.crt": "eA=="}));
+    object["stringData"].as_object_mut().unwrap().remove("ca.crt");
+    assert_eq!(create(&object), (vec![], vec![]));
+    assert_eq!(verdict(&request(Operation::Update, Some(&object), Some(&object)), used()).0, [""; 0]);
+    assert_eq!(verdict(&request(Operation::Update, Some(&object), Some(&old)), used()).0, ["empty"]);
+}
+
+#[test]
 fn accepts_a_missing_ca_where_a_sibling_holds_it() {
     let mut object = sound();
     object["stringData"].as_object_mut().unwrap().remove("ca.crt");

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{Decision, Kind, Operation, Request};
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
+use crate::trust::credential::CA_KEYS;
 use crate::trust::{self, Duty, Finding, Secret, SecretError, Severity};
 
 /// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
@@ -67,16 +68,21 @@ fn write(request: &Request<'_>, claim: Option<(&Entry, Role)>, now: Timestamp) -
         return Vec::new();
     };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
-    let mut findings = judged(object, old, duty(claim), now);
+    let mut findings = judged(object, old, duty(claim, old), now);
     if role == Role::Managed && !labelled(object) {
         findings.push(unlabelled(request.name));
     }
     findings
 }
 
-/// Gateways take trust anchors from a root and from a managed Secret, unless a `-cacert` sibling holds them.
-pub(super) fn duty(claim: Option<(&Entry, Role)>) -> Duty {
-    let required = claim.is_some_and(|(entry, _)| entry.status.cacert_sibling.is_none());
+/// Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them. A root of a public issuer has
+/// no CA and never had one; a root that had one must not lose it.
+pub(super) fn duty(claim: Option<(&Entry, Role)>, old: Option<&Value>) -> Duty {
+    let had_one = || old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][key].is_string()));
+    let required = claim.is_some_and(|(entry, role)| {
+        let elsewhere = role != Role::CacertSibling && entry.status.cacert_sibling.is_some();
+        !elsewhere && (role != Role::Root || had_one())
+    });
     Duty { ca_required: required }
 }
 
