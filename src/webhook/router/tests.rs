@@ -212,3 +212,20 @@ async fn draining_goes_on_serving_and_closes_connections() {
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()[CONNECTION], "close");
 }
+
+#[tokio::test]
+async fn a_dry_run_gets_the_same_answer() {
+    let live = Arc::new(Live::default());
+    live.publish(Registry::new([crate::registry::tests::entry("mesh", "root", "gw")]));
+    let webhook = Webhook::new(live.clone(), Metrics::new(live, None), Decide::default(), "agent".to_owned());
+    let mut review: Value =
+        serde_json::from_str(include_str!("../../../manifests/example/reviews/gateway.json")).unwrap();
+    review["request"]["object"]["spec"]["servers"][0]["tls"]["credentialName"] = json!("root");
+    let mut answers = Vec::new();
+    for dry_run in [json!(false), json!(true), Value::Null] {
+        review["request"]["dryRun"] = dry_run;
+        answers.push(post(&webhook, "/mutate", review.to_string()).await);
+    }
+    assert!(answers[0].1.contains("JSONPatch"), "{}", answers[0].1);
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+}
