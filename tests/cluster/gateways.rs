@@ -129,9 +129,10 @@ fn replace_patch_and_edit_end_up_rewritten(cluster: &Cluster) -> Result<()> {
         stage.kubectl(["patch", ISTIO, "shop", "--type=json", "--patch", &back.to_string()]).ok()?;
         stored("patch")?;
 
-        let edit = stage.kubectl(["edit", ISTIO, "shop"]);
-        let editor = format!("sed -i s/credentialName:.{MANAGED}/credentialName:.{ROOT}/");
-        edit.env("KUBE_EDITOR", editor.replace("credentialName:.", "credentialName:\\ ")).run()?;
+        // The host tells that the edit was stored.
+        let editor = format!("sed -i -e 's/{MANAGED}$/{ROOT}/' -e 's/shop.example.com/edited.example.com/'");
+        stage.kubectl(["edit", ISTIO, "shop"]).env("KUBE_EDITOR", editor).ok()?;
+        expect("host", &stage.get(ISTIO, "shop")?["spec"]["servers"][0]["hosts"], json!(["edited.example.com"]))?;
         stored("edit")
     })
 }
