@@ -8,7 +8,7 @@ use super::validate::{UNREADABLE, duty, judged};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
-use crate::rotation::{Inventory, Uses};
+use crate::rotation::{Inventory, Outlook, Uses};
 use crate::trust::{Finding, Severity};
 
 /// What surrounds the objects that are checked.
@@ -22,9 +22,9 @@ pub struct Context {
 
 impl Context {
     /// The context that an inventory shows.
-    pub fn new(inventory: Inventory, now: Timestamp) -> Self {
+    pub fn new(inventory: Inventory, outlook: Outlook, now: Timestamp) -> Self {
         let uses = inventory.uses().clone();
-        Self { registry: inventory.into_registry(now), uses }
+        Self { registry: inventory.into_registry(outlook, now), uses }
     }
 
     /// Whether a Secret is judged in full: something names it, or there is nothing that could.

@@ -13,6 +13,9 @@ pub fn mutate(request: &Request<'_>, registry: &Registry) -> Decision {
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
     let write = Write { kind: request.kind, namespace: request.namespace, object, old, by_agent: request.by_agent };
     let outcome = rewrite(&write, registry);
-    let notes = outcome.holds.iter().map(|hold| format!("not rewritten: {hold}")).collect();
+    let held = outcome.holds.iter().map(|hold| format!("not rewritten: {hold}"));
+    let unrecorded =
+        outcome.unrecorded.then(|| "annotations are full: trustspan rewrite --undo will not restore this object");
+    let notes = held.chain(unrecorded.map(str::to_owned)).collect();
     Decision { patch: outcome.patch, findings: Vec::new(), notes }
 }

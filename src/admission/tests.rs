@@ -8,7 +8,7 @@ use crate::api::GatewayUse;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::tests::entry;
 use crate::registry::{Entry, Registry};
-use crate::rotation::Inventory;
+use crate::rotation::{Inventory, Outlook};
 use crate::trust::fixtures::{Authority, Leaf, ca, now};
 
 const SECRET: Kind<'static> = Kind { group: "", version: "v1", kind: "Secret" };
@@ -188,7 +188,7 @@ fn context(objects: &[Value]) -> Context {
     bare.status = Default::default();
     let mut inventory = Inventory::new([bare]);
     objects.iter().for_each(|object| inventory.take(object, "default", now()));
-    Context::new(inventory, now())
+    Context::new(inventory, Outlook::Whole, now())
 }
 
 fn checked(object: &Value, context: &Context) -> Option<Vec<(&'static str, Severity)>> {

@@ -124,9 +124,10 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cacert_sibling: Option<CacertSibling>,
 
-    /// Namespaces whose Gateways a ReferenceGrant lets name the root Secret, but not the managed one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ungranted_namespaces: Vec<String>,
+    /// Namespaces whose Gateways a ReferenceGrant lets name the root Secret, but not the managed one. Absent: not observed,
+    /// and no reference from another namespace is renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ungranted_namespaces: Option<Vec<String>>,
 }
 
 /// Where a rotation stands.

@@ -4,7 +4,7 @@
 /// (`objectSelector` is matched against `object` and `oldObject`), so taking it off is itself judged.
 pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
 
-/// Pod-template annotation `<revision>-<SHA-256, hex>` over the public certificates that the pod loads from managed Secrets.
+/// Pod-template annotation `<revision>-<scope>-<SHA-256>` over the public certificates that the pod loads from managed Secrets.
 pub const ROTATION_HASH: &str = "trustspan.dev/rotation-hash";
 
 /// Annotation of a rewritten object: the JSON Patch (RFC 6902) that takes the rewrite back.

@@ -9,6 +9,7 @@ use super::inputs::unless_closed;
 use super::{Failure, Inputs};
 use crate::api::GatewaySecret;
 use crate::registry::Entry;
+use crate::rotation::Outlook;
 use crate::store::directory;
 
 /// Prints the GatewaySecrets of the manifests, with the status that the manifests show.
@@ -30,7 +31,7 @@ pub struct Args {
 /// When an input cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = args.now.unwrap_or_else(Timestamp::now);
-    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, now);
+    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, Outlook::Part, now);
     if let Some(error) = collected.errors.into_iter().next() {
         return Err(error.into());
     }

@@ -13,7 +13,9 @@ use super::diff::FileDiff;
 use super::inputs::{create, title, unless_closed};
 use super::{Failure, Inputs};
 use crate::admission;
+use crate::api::names::UNDO;
 use crate::registry::Registry;
+use crate::rotation::Outlook;
 use crate::store::directory;
 use crate::store::manifest::{self, Chunk, Edited, Source};
 
@@ -45,7 +47,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut rewriter = Rewriter { registry: Registry::default(), namespace: &args.inputs.namespace, undo: args.undo };
     if !args.undo {
         let context = manifest::open(&args.context)?;
-        let collected = directory::collect(context.iter().chain(&sources), rewriter.namespace, Timestamp::now());
+        let collected =
+            directory::collect(context.iter().chain(&sources), rewriter.namespace, Outlook::Whole, Timestamp::now());
         if let Some(error) = collected.errors.into_iter().next() {
             return Err(error.into());
         }
@@ -124,7 +127,12 @@ impl Rewriter<'_> {
 
     fn decide(&self, object: &Value) -> (Option<Patch>, Vec<String>) {
         if self.undo {
-            return (crate::rewrite::undo(object), Vec::new());
+            let undo = crate::rewrite::undo(object);
+            let passed_over = undo.as_ref().map_or(0, |undo| undo.passed_over);
+            let note =
+                format!("{UNDO}: {passed_over} recorded change(s) do not fit the object any more; left as it is");
+            let notes = (passed_over > 0).then_some(note).into_iter().collect();
+            return (undo.map(|undo| undo.patch), notes);
         }
         let decision = admission::mutate(&create(object, self.namespace), &self.registry);
         let findings = decision.findings.into_iter().map(|f| format!("{}: {}", f.field, f.message));

@@ -58,9 +58,10 @@ pub struct Args {
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = filter)]
     log_level: String,
 
-    /// How long to go on serving after SIGTERM, not ready any more, until endpoints forget this pod.
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
-    drain_delay: Duration,
+    /// How long to go on serving after SIGTERM, not ready any more, until endpoints forget this pod. Default: 5s, and none
+    /// with --manifests.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    drain_delay: Option<Duration>,
 
     /// How long requests in flight may take after that.
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
@@ -152,7 +153,8 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     let config = certificate.server_config()?;
     let webhook =
         Webhook::new(live.clone(), Metrics::new(live, Some(certificate)), Decide::default(), args.agent_username);
-    let drain = Drain { delay: args.drain_delay, timeout: args.drain_timeout };
+    let endpoints = if args.manifests.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
+    let drain = Drain { delay: args.drain_delay.unwrap_or(endpoints), timeout: args.drain_timeout };
     Ok(server::run(&webhook, (https, config), metrics, drain, signals).await?)
 }
 
@@ -192,6 +194,11 @@ fn log(format: LogFormat, level: &str) {
 }
 
 fn filter(text: &str) -> Result<String, String> {
+    // A lone word that is no level would be taken for a target, and silence everything else.
+    let level = text.parse::<tracing::level_filters::LevelFilter>();
+    if level.is_err() && !text.contains(['=', ',']) {
+        return Err("not error, warn, info, debug, trace or off, nor a filter such as trustspan=debug".to_owned());
+    }
     EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 

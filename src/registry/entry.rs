@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::api::{GatewaySecretSpec, GatewaySecretStatus};
+use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY};
 
 /// Identity, spec and status of a GatewaySecret, without the rest of the object.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct Entry {
     pub created: Option<Timestamp>,
     /// `metadata.generation`.
     pub generation: Option<i64>,
+    /// It has a `metadata.deletionTimestamp`.
+    pub being_deleted: bool,
     /// Spec.
     pub spec: GatewaySecretSpec,
     /// Status.
@@ -30,6 +32,26 @@ impl Entry {
     /// The managed Secret's name.
     pub fn managed_name(&self) -> &str {
         self.spec.managed_name(&self.name)
+    }
+
+    /// Whether the managed Secret, as the spec names it now, was seen and found sound. A status of another generation, or
+    /// for another name, says nothing of it.
+    pub fn is_ready(&self) -> bool {
+        self.unready().is_none()
+    }
+
+    /// Why the managed Secret cannot be relied on: a word for people.
+    pub(super) fn unready(&self) -> Option<&str> {
+        let status = &self.status;
+        let observed_before = status.observed_generation.zip(self.generation).is_some_and(|(seen, now)| seen < now);
+        let other_name = status.secret_name.as_deref().is_some_and(|name| name != self.managed_name());
+        match status.condition(READY) {
+            _ if self.being_deleted => Some("BeingDeleted"),
+            None => Some("no status"),
+            Some(_) if observed_before || other_name => Some("status of an earlier spec"),
+            Some(ready) if !status.is_ready() => Some(&ready.reason),
+            Some(_) => None,
+        }
     }
 
     /// Sorts the oldest first; name and namespace decide between equals, so that every replica comes to the same order.

@@ -1,7 +1,6 @@
 //! Why a rename is held back, as users read it.
 
 use super::Entry;
-use crate::api::READY;
 
 /// Why a reference to a managed root keeps its name for now. Its text is a warning: what was seen, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +27,7 @@ pub enum Hold {
         missing: usize,
     },
     /// A ReferenceGrant names the root only.
-    #[error("no ReferenceGrant in {namespace} lets namespace {from} use Secret {managed}: add it to the grant")]
+    #[error("no known ReferenceGrant in {namespace} lets namespace {from} use Secret {managed}: add it to the grant")]
     Ungranted {
         /// Namespace of the Gateway.
         from: String,
@@ -64,8 +63,7 @@ pub enum Hold {
 }
 
 impl Hold {
-    pub(super) fn not_ready(entry: &Entry) -> Self {
-        let reason = entry.status.condition(READY).map_or("no status", |condition| &condition.reason);
+    pub(super) fn not_ready(entry: &Entry, reason: &str) -> Self {
         Self::NotReady { name: entry.name.clone(), reason: reason.to_owned(), managed: entry.managed_name().to_owned() }
     }
 }

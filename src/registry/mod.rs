@@ -122,7 +122,11 @@ impl Registry {
         match place {
             Place::Namespace(namespace) => self.root(namespace, name).map(ready),
             Place::Granted { namespace, from } => self.root(namespace, name).map(|entry| {
-                if entry.status.ungranted_namespaces.iter().any(|ungranted| ungranted == from) {
+                let granted = match &entry.status.ungranted_namespaces {
+                    Some(ungranted) => !ungranted.iter().any(|ungranted| ungranted == from),
+                    None => false,
+                };
+                if !granted {
                     let managed = entry.managed_name().to_owned();
                     return Err(Hold::Ungranted {
                         from: (*from).to_owned(),
@@ -167,8 +171,8 @@ impl Registry {
 
 /// A rename at one namespace: the GatewaySecret is Ready, and no `-cacert` sibling would be left behind.
 fn ready(entry: &Entry) -> Result<Rename<'_>, Hold> {
-    if !entry.status.is_ready() {
-        return Err(Hold::not_ready(entry));
+    if let Some(reason) = entry.unready() {
+        return Err(Hold::not_ready(entry, reason));
     }
     if let Some(sibling) = entry.status.cacert_sibling.as_ref().filter(|sibling| !sibling.missing.is_empty()) {
         let managed = entry.managed_name().to_owned();

@@ -16,6 +16,7 @@ pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
         name: managed.to_owned(),
         created: Some(Timestamp::UNIX_EPOCH),
         generation: Some(1),
+        being_deleted: false,
         spec: GatewaySecretSpec {
             root_secret_name: root.to_owned(),
             secret_name: None,
@@ -32,6 +33,7 @@ pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
                 message: String::new(),
             }],
             workload_namespaces: Some(vec![namespace.to_owned()]),
+            ungranted_namespaces: Some(vec![]),
             ..GatewaySecretStatus::default()
         },
     }
@@ -77,11 +79,29 @@ fn rejects_a_rename_that_leaves_a_cacert_sibling_behind() {
 
 #[test]
 fn rejects_a_cross_namespace_rename_that_the_grant_does_not_cover() {
-    let registry =
-        Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.ungranted_namespaces = vec!["apps".to_owned()])]);
+    let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| {
+        e.status.ungranted_namespaces = Some(vec!["apps".to_owned()])
+    })]);
     let at = |from| registry.rename(&Place::Granted { namespace: "mesh", from }, "root").unwrap();
     assert!(matches!(at("apps"), Err(Hold::Ungranted { .. })));
     assert!(at("other").is_ok());
+    let unobserved = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.ungranted_namespaces = None)]);
+    let at = |from| unobserved.rename(&Place::Granted { namespace: "mesh", from }, "root").unwrap();
+    assert!(matches!(at("other"), Err(Hold::Ungranted { .. })), "nothing is known of grants");
+}
+
+#[test]
+fn rejects_a_status_that_does_not_speak_of_this_spec() {
+    let changes: [fn(&mut Entry); 3] = [
+        |e| e.status.secret_name = Some("former".to_owned()),
+        |e| (e.generation, e.status.observed_generation) = (Some(2), Some(1)),
+        |e| e.being_deleted = true,
+    ];
+    for change in changes {
+        let registry = Registry::new([with(entry("mesh", "root", "gw"), change)]);
+        let hold = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
+        assert!(matches!(hold, Hold::NotReady { .. }), "{hold}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The two annotations that a rewrite sets, as JSON Patch operations and their inverses.
 
 use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, PatchOperation, RemoveOperation, ReplaceOperation};
+use json_patch::{AddOperation, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation};
 use serde_json::{Value, json};
 
 use super::node::escape;
@@ -47,6 +47,14 @@ impl Slot {
         }
     }
 
+    /// The size of all annotations beside this one, once it has this value.
+    pub(super) fn size_with(&self, object: &Value, value: &str) -> usize {
+        let others = object.pointer(&self.annotations()).and_then(Value::as_object).into_iter().flatten();
+        let others = others.filter(|(key, _)| *key != self.key);
+        let sizes = others.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len));
+        self.key.len() + value.len() + sizes.sum::<usize>()
+    }
+
     /// The operation that removes the annotation.
     pub(super) fn unset(&self) -> PatchOperation {
         remove(&self.pointer())
@@ -66,10 +74,17 @@ impl Slot {
         }
     }
 
-    /// Whether a recorded operation is about this annotation or the maps made for it.
+    /// Whether a recorded operation takes this annotation back: by restoring its own text, or the emptiness of a map that
+    /// was made for it. Whoever edits an object can write a record, so nothing else counts.
     pub(super) fn owns(&self, operation: &PatchOperation) -> bool {
         let path = operation.path().as_str();
-        self.is_at(operation) || path == self.annotations() || path == self.metadata
+        let ours = self.is_at(operation) || path == self.annotations() || path == self.metadata;
+        ours && match operation {
+            PatchOperation::Remove(_) => true,
+            PatchOperation::Replace(ReplaceOperation { value: Value::String(_), .. }) => self.is_at(operation),
+            PatchOperation::Replace(ReplaceOperation { value: Value::Null, .. }) => !self.is_at(operation),
+            _ => false,
+        }
     }
 
     /// Whether an operation is on the annotation itself, not on a map around it.
@@ -89,6 +104,11 @@ impl Slot {
 /// `replace`, for a pointer that is well formed because a walk or [`escape`] made it.
 pub(super) fn replace(pointer: &str, value: Value) -> PatchOperation {
     PatchOperation::Replace(ReplaceOperation { path: path(pointer), value })
+}
+
+/// `test`: the patch applies only while the place holds this value.
+pub(super) fn test(pointer: &str, value: Value) -> PatchOperation {
+    PatchOperation::Test(TestOperation { path: path(pointer), value })
 }
 
 fn add(pointer: &str, value: Value) -> PatchOperation {

@@ -6,10 +6,10 @@ use json_patch::{Patch, PatchOperation};
 use serde_json::{Value, json};
 
 use super::Outcome;
-use super::annotation::{HASH, RECORD, replace};
+use super::annotation::{HASH, RECORD, replace, test};
 use super::kinds::Reference;
 use super::node::field;
-use super::undo::recorded;
+use super::undo::{names, recorded};
 
 pub(super) struct Draft<'a> {
     before: &'a Value,
@@ -56,33 +56,34 @@ impl<'a> Draft<'a> {
     /// Adds the record by which the whole is taken back.
     pub(super) fn finish(mut self, references: &[Reference<'_>]) -> Outcome {
         let known = recorded(self.before);
-        let known_at = |pointer: &str| known.iter().find(|entry| entry.path().as_str() == pointer).cloned();
-        let mut record: Vec<PatchOperation> = references
-            .iter()
-            .filter_map(|reference| {
-                let pointer = &reference.pointer;
-                let renamed_before = || known_at(pointer).filter(|entry| !restores(entry, &self.after, pointer));
-                self.renamed.get(pointer).cloned().or_else(renamed_before)
-            })
-            .collect();
+        let mut record = Vec::new();
+        for Reference { pointer, .. } in references {
+            let Some(written) = self.after.pointer(pointer) else { continue };
+            // A rename of an earlier write counts while its result stands.
+            let earlier = || names(&known).find(|name| name.pointer == pointer && name.written == written);
+            let restore = self.renamed.get(pointer).cloned().or_else(|| earlier().map(|name| name.restore.clone()));
+            record.extend(restore.into_iter().flat_map(|restore| [test(pointer, written.clone()), restore]));
+        }
         if HASH.read(&self.after).is_some() {
             // What stood there before the first rewrite counts, not what stood there before this one.
             record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(self.unhash));
         }
+        let mut unrecorded = false;
         if !record.is_empty() {
             let made_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
             record.extend(known.iter().find(|entry| RECORD.owns(entry)).cloned().or(made_map));
             let text = json!(Patch(record)).to_string();
-            self.patch.extend(RECORD.set(self.before, &text).map(|(set, _)| set));
+            unrecorded = RECORD.size_with(self.before, &text) > ANNOTATIONS;
+            if !unrecorded {
+                self.patch.extend(RECORD.set(self.before, &text).map(|(set, _)| set));
+            }
         } else if RECORD.read(self.before).is_some() {
             self.patch.push(RECORD.unset());
         }
         let renamed = self.renamed.keys().map(|pointer| field(pointer)).collect();
-        Outcome { patch: Patch(self.patch), renamed, holds: Vec::new() }
+        Outcome { patch: Patch(self.patch), renamed, holds: Vec::new(), unrecorded }
     }
 }
 
-/// Whether a recorded operation would leave the place as it is.
-fn restores(entry: &PatchOperation, object: &Value, pointer: &str) -> bool {
-    matches!(entry, PatchOperation::Replace(replace) if object.pointer(pointer) == Some(&replace.value))
-}
+/// Bytes that all annotations of an object may have together (`TotalAnnotationSizeLimitB` of apimachinery's validation).
+const ANNOTATIONS: usize = 256 * 1024;

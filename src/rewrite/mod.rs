@@ -20,7 +20,7 @@ use annotation::HASH;
 use draft::Draft;
 use kinds::Reference;
 use rotation_hash::RotationHash;
-pub use undo::undo;
+pub use undo::{Undo, undo};
 
 /// What a rewrite comes to.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +31,8 @@ pub struct Outcome {
     pub renamed: Vec<String>,
     /// Why a rename was held back, each reason once.
     pub holds: Vec<Hold>,
+    /// The record that takes the rewrite back did not fit into the object's annotations.
+    pub unrecorded: bool,
 }
 
 /// A Secret that an object names.
@@ -116,31 +118,28 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
     Outcome { holds, ..draft.finish(&references) }
 }
 
-/// The hash for an update that leaves the template as it was: the stored one. Only the agent brings a newer one, to roll
-/// the workload; from anybody else it is an old manifest's.
+/// The hash for an update that leaves the template as it was: the stored one. Only the agent brings another, to roll the
+/// workload; from anybody else it is an old manifest's.
 fn stored_or_brought(object: &Value, old: &Value, by_agent: bool) -> Option<String> {
-    let revision = |text: &str| RotationHash::parse(text).map(|hash| hash.revision);
     let stored = HASH.read(old);
-    let brought = HASH.read(object).filter(|brought| by_agent && revision(brought) > stored.and_then(revision));
+    let brought = HASH.read(object).filter(|brought| {
+        let (brought, stored) = (RotationHash::parse(brought), stored.and_then(RotationHash::parse));
+        by_agent && brought.is_some_and(|brought| stored.is_none_or(|stored| !stored.is_newer_than(&brought)))
+    });
     brought.or(stored).map(str::to_owned)
 }
 
-/// The hash for a new or changed template: the newest of the current one, the stored one (of the same keys) and the one
-/// that the request carries. Where one of the others is newer, this replica is behind; the request carries one when the
-/// API server invokes the webhook again, and asks another replica.
+/// The hash for a new or changed template: the newest of the current one, the stored one and the one that the request
+/// carries. Where one of the others is newer, this replica is behind; the request carries one when the API server
+/// invokes the webhook again, and asks another replica.
 fn newest(after: &Value, old: Option<&Value>, namespace: &str, registry: &Registry) -> Option<String> {
     let stored = old.and_then(|old| HASH.read(old));
     let Some(current) = RotationHash::of(&after["spec"]["template"], namespace, registry) else {
         return stored.filter(|_| HASH.read(after).is_none()).map(str::to_owned);
     };
-    let same_keys = old.is_some_and(|old| loads::of(pod(old)) == loads::of(pod(after)));
-    let others = [stored.filter(|_| same_keys), HASH.read(after)].into_iter().flatten().filter_map(RotationHash::parse);
-    let newer = others.filter(|other| other.revision > current.revision).max_by_key(|other| other.revision);
+    let others = [stored, HASH.read(after)].into_iter().flatten().filter_map(RotationHash::parse);
+    let newer = others.filter(|other| other.is_newer_than(&current)).max_by_key(|other| other.revision);
     Some(newer.unwrap_or(current).to_string())
-}
-
-fn pod(object: &Value) -> &Value {
-    &object["spec"]["template"]["spec"]
 }
 
 /// Whether two objects have the same pod template, but for the rotation hash.

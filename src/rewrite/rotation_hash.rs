@@ -8,49 +8,68 @@ use sha2::{Digest, Sha256};
 use super::loads;
 use crate::registry::{Entry, Registry};
 
-/// The annotation's value: `<revision>-<SHA-256, hex>`.
+/// The annotation's value: `<revision>-<scope>-<SHA-256>`, the last two in hex.
 ///
-/// The revision is the sum of the revisions of the keys that the pod loads. For a pod that loads the same keys it only
-/// grows, so a webhook replica that is behind can tell that the stored value is newer than its own.
+/// The revision is the sum of the revisions of the keys that the pod loads, and the scope stands for which keys those are.
+/// In one scope the revision only grows, so a webhook replica that is behind can tell that another value is newer than
+/// its own. Between scopes revisions do not compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RotationHash {
     pub(super) revision: u64,
+    scope: String,
     sha256: String,
 }
+
+/// How far another value may be ahead: revisions are Unix times in seconds, and nobody is behind by a year.
+/// What is farther ahead was not written by us, and would stop every restart to come.
+const FARTHEST: u64 = 366 * 24 * 60 * 60;
 
 impl RotationHash {
     /// Reads an annotation; `None` when it is none of ours.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let (revision, sha256) = text.split_once('-')?;
-        let hex = sha256.len() == 64 && sha256.bytes().all(|b| b.is_ascii_hexdigit());
-        hex.then_some(())?;
-        Some(Self { revision: revision.parse().ok()?, sha256: sha256.to_owned() })
+        let mut parts = text.split('-');
+        let (revision, scope, sha256) = (parts.next()?, parts.next()?, parts.next()?);
+        let hex = |text: &str, length| text.len() == length && text.bytes().all(|b| b.is_ascii_hexdigit());
+        (parts.next().is_none() && hex(scope, 8) && hex(sha256, 64)).then_some(())?;
+        Some(Self { revision: revision.parse().ok()?, scope: scope.to_owned(), sha256: sha256.to_owned() })
+    }
+
+    /// Whether this one is of the same keys as `other`, and of a later and credible state of them.
+    pub(super) fn is_newer_than(&self, other: &Self) -> bool {
+        let ahead = self.revision.saturating_sub(other.revision);
+        self.scope == other.scope && ahead > 0 && ahead <= FARTHEST
     }
 
     /// The hash of what a pod template loads from Ready managed Secrets; `None` when it loads no certificate from them.
     ///
     /// Gateway proxies take their credentials over SDS, live: for the GatewaySecret that serves them they get no hash.
     pub(super) fn of(template: &Value, namespace: &str, registry: &Registry) -> Option<Self> {
-        let (mut revision, mut digest, mut any) = (0_u64, Sha256::new(), false);
+        let (mut revision, mut scope, mut content) = (0_u64, Sha256::new(), Sha256::new());
+        let mut any = false;
         for (name, keys) in loads::of(&template["spec"]) {
             let Some(entry) = registry.managed(namespace, name) else { continue };
-            if !entry.status.is_ready() || is_gateway_proxy(template, entry) {
+            if !entry.is_ready() || is_gateway_proxy(template, entry) {
                 continue;
             }
             for (key, hash) in entry.status.hashes.iter().filter(|(key, _)| keys.contains(key)) {
                 any = true;
                 revision = revision.saturating_add(hash.revision);
-                digest.update(format!("{name}\0{key}\0{}\n", hash.sha256));
+                scope.update(format!("{name}\0{key}\n"));
+                content.update(format!("{name}\0{key}\0{}\n", hash.sha256));
             }
         }
-        any.then(|| Self { revision, sha256: digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect() })
+        any.then(|| Self { revision, scope: hex(&scope.finalize()[..4]), sha256: hex(&content.finalize()) })
     }
 }
 
 impl fmt::Display for RotationHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.revision, self.sha256)
+        write!(f, "{}-{}-{}", self.revision, self.scope, self.sha256)
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn is_gateway_proxy(template: &Value, entry: &Entry) -> bool {

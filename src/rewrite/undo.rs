@@ -1,16 +1,35 @@
 //! The record of a rewrite: a JSON Patch in an annotation, by which `rewrite --undo` restores what the user wrote,
 //! without a cluster and without the GatewaySecret.
+//!
+//! Each name is a pair of operations: `test` what the rewrite wrote, `replace` it by what stood there. Whoever edits an
+//! object can write a record, and an administrator undoes it, so a record is not trusted: it may touch references to
+//! Secrets and trustspan's own annotations, in this object, and nothing else.
 
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
 use super::annotation::{HASH, RECORD};
+use super::kinds;
+use crate::api::Kind;
+
+/// How a rewrite is taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undo {
+    /// The patch that restores the object.
+    pub patch: Patch,
+    /// Recorded names that are not restored: the field has changed since, or is none that a rewrite touches.
+    pub passed_over: usize,
+}
 
 /// The patch that takes the rewrite of an object back; `None` when the object carries no record of one.
-pub fn undo(object: &Value) -> Option<Patch> {
-    RECORD.read(object)?;
+pub fn undo(object: &Value) -> Option<Undo> {
+    let text = RECORD.read(object)?;
     let record = recorded(object);
-    let mut patch: Vec<_> = record.iter().filter(|entry| restores_name(entry, object)).cloned().collect();
+    let references = kinds::find(Kind::of(object)).map(|rule| (rule.references)(object, "")).unwrap_or_default();
+    let is_reference = |pointer: &str| references.iter().any(|reference| reference.pointer == pointer);
+    let (fit, unfit): (Vec<_>, Vec<_>) = names(&record)
+        .partition(|name| is_reference(name.pointer) && object.pointer(name.pointer) == Some(name.written));
+    let mut patch: Vec<_> = fit.iter().map(|name| name.restore.clone()).collect();
     if let Some(inverse) = record.iter().find(|entry| HASH.owns(entry))
         && HASH.read(object).is_some()
     {
@@ -18,7 +37,8 @@ pub fn undo(object: &Value) -> Option<Patch> {
     }
     let inverse = record.iter().find(|entry| RECORD.owns(entry)).cloned().unwrap_or_else(|| RECORD.unset());
     patch.push(RECORD.restore(object, &inverse));
-    Some(Patch(patch))
+    let unreadable = usize::from(record.is_empty() && text.trim() != "[]");
+    Some(Undo { patch: Patch(patch), passed_over: unfit.len() + unreadable })
 }
 
 /// The record that an object carries; empty when there is none that can be read.
@@ -26,8 +46,23 @@ pub(super) fn recorded(object: &Value) -> Vec<PatchOperation> {
     RECORD.read(object).and_then(|text| serde_json::from_str::<Patch>(text).ok()).unwrap_or_default().0
 }
 
-fn restores_name(entry: &PatchOperation, object: &Value) -> bool {
-    let PatchOperation::Replace(replace) = entry else { return false };
-    let about_maps = HASH.owns(entry) || RECORD.owns(entry);
-    !about_maps && replace.value.is_string() && object.pointer(replace.path.as_str()).is_some_and(Value::is_string)
+/// A recorded rename.
+pub(super) struct Name<'a> {
+    pub(super) pointer: &'a str,
+    /// What the rewrite wrote.
+    pub(super) written: &'a Value,
+    /// Puts back what stood there.
+    pub(super) restore: &'a PatchOperation,
+}
+
+/// The renames of a record: a `test` and a `replace` of a string, at the same place.
+pub(super) fn names(record: &[PatchOperation]) -> impl Iterator<Item = Name<'_>> {
+    record.windows(2).filter_map(|pair| match pair {
+        [PatchOperation::Test(test), restore @ PatchOperation::Replace(replace)]
+            if test.path == replace.path && test.value.is_string() && replace.value.is_string() =>
+        {
+            Some(Name { pointer: test.path.as_str(), written: &test.value, restore })
+        }
+        _ => None,
+    })
 }

@@ -8,10 +8,21 @@ use serde_json::Value;
 
 use super::{Facts, Observation, observe};
 use crate::api::names::CACERT_SUFFIX;
-use crate::api::{GatewayUse, Kind};
+use crate::api::{GatewaySecretStatus, GatewayUse, Kind};
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
 use crate::trust::Secret;
+
+/// What the objects of an [`Inventory`] are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outlook {
+    /// All there is: manifests in the place of a cluster. What they do not show does not exist; where they show no
+    /// workload, a GatewaySecret's own namespace is taken for theirs.
+    #[default]
+    Whole,
+    /// A part of a cluster: what they do not show is not observed.
+    Part,
+}
 
 /// The fold. GatewaySecrets come first, since they say which Secrets count.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +31,6 @@ pub struct Inventory {
     secrets: BTreeMap<(String, String), Option<Facts>>,
     workloads: BTreeMap<usize, BTreeSet<String>>,
     gateways: BTreeMap<usize, BTreeSet<GatewayUse>>,
-    saw_gateway: bool,
     grants: Vec<Grant>,
     uses: Uses,
 }
@@ -92,13 +102,14 @@ impl Inventory {
     }
 
     /// The registry, each GatewaySecret with the status that the objects show. A GatewaySecret whose managed Secret is not
-    /// among them keeps the status it came with, if any. Where no workload was seen, its own namespace is taken for theirs.
-    pub fn into_registry(self, now: Timestamp) -> Registry {
+    /// among them keeps the status it came with, if any.
+    pub fn into_registry(self, outlook: Outlook, now: Timestamp) -> Registry {
+        let status = |index, entry| self.status(index, entry, outlook, now);
         let entries = self.claims.entries().iter().enumerate();
-        Registry::new(entries.map(|(index, entry)| Entry { status: self.status(index, entry, now), ..entry.clone() }))
+        Registry::new(entries.map(|(index, entry)| Entry { status: status(index, entry), ..entry.clone() }))
     }
 
-    fn status(&self, index: usize, entry: &Entry, now: Timestamp) -> crate::api::GatewaySecretStatus {
+    fn status(&self, index: usize, entry: &Entry, outlook: Outlook, now: Timestamp) -> GatewaySecretStatus {
         let secret = |name: &str| self.secrets.get(&(entry.namespace.clone(), name.to_owned()))?.as_ref();
         let sibling = |name: &str| secret(&format!("{name}{CACERT_SUFFIX}"));
         let holder = self.claims.conflict(entry);
@@ -108,9 +119,11 @@ impl Inventory {
         }
         let mut namespaces = self.workloads.get(&index).cloned().unwrap_or_default();
         namespaces.extend(entry.status.workload_namespaces.iter().flatten().cloned());
-        if namespaces.is_empty() {
+        if namespaces.is_empty() && outlook == Outlook::Whole {
             namespaces.insert(entry.namespace.clone());
         }
+        let gateways = self.gateways.get(&index).map(|gateways| gateways.iter().cloned().collect());
+        let whole = |list: Vec<String>| (outlook == Outlook::Whole || !self.grants.is_empty()).then_some(list);
         let seen = Observation {
             entry,
             holder,
@@ -118,9 +131,10 @@ impl Inventory {
             managed,
             root_sibling: sibling(entry.root_name()),
             managed_sibling: sibling(entry.managed_name()),
-            workload_namespaces: Some(namespaces.into_iter().collect()),
-            gateways: self.saw_gateway.then(|| self.gateways.get(&index).into_iter().flatten().cloned().collect()),
-            ungranted_namespaces: self.ungranted(entry),
+            workload_namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
+            // None that uses it is never concluded from a list: one kind of Gateway may not be in it.
+            gateways: gateways.or_else(|| entry.status.gateways.clone()),
+            ungranted_namespaces: whole(self.ungranted(entry)).or_else(|| entry.status.ungranted_namespaces.clone()),
         };
         observe(&seen, now)
     }
@@ -143,7 +157,6 @@ impl Inventory {
     }
 
     fn take_gateway(&mut self, kind: Kind<'_>, object: &Value, namespace: &str) {
-        self.saw_gateway = true;
         let gateway = || GatewayUse {
             group: kind.group.to_owned(),
             namespace: namespace.to_owned(),

@@ -3,7 +3,7 @@
 mod inventory;
 mod observe;
 
-pub use inventory::{Inventory, Uses};
+pub use inventory::{Inventory, Outlook, Uses};
 pub use observe::{Facts, Observation, observe};
 
 #[cfg(test)]

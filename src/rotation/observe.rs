@@ -60,7 +60,7 @@ pub struct Observation<'a> {
     /// See [`GatewaySecretStatus::gateways`].
     pub gateways: Option<Vec<GatewayUse>>,
     /// See [`GatewaySecretStatus::ungranted_namespaces`].
-    pub ungranted_namespaces: Vec<String>,
+    pub ungranted_namespaces: Option<Vec<String>>,
 }
 
 /// Computes the status. Dates and revisions change only with what they date: observing the same twice gives the same.

@@ -27,7 +27,7 @@ fn bare() -> Entry {
 fn observed_at(entries: Vec<Entry>, objects: &[Value], now: Timestamp) -> Registry {
     let mut inventory = Inventory::new(entries);
     objects.iter().for_each(|object| inventory.take(object, "default", now));
-    inventory.into_registry(now)
+    inventory.into_registry(Outlook::Whole, now)
 }
 
 fn status(objects: &[Value]) -> GatewaySecretStatus {
@@ -126,10 +126,20 @@ fn workloads_and_grants_are_observed() {
     let objects = [pod("a", "ingressgateway"), pod("b", "ingressgateway"), pod("c", "egressgateway"), grant.clone()];
     let seen = status(&objects);
     assert_eq!(seen.workload_namespaces, Some(vec!["a".to_owned(), "b".to_owned()]));
-    assert_eq!(seen.ungranted_namespaces, ["apps"]);
+    assert_eq!(seen.ungranted_namespaces, Some(vec!["apps".to_owned()]));
     let mut open = grant.clone();
     open["spec"]["to"] = json!([{"group": "", "kind": "Secret"}]);
-    assert_eq!(status(&[grant, open]).ungranted_namespaces, [""; 0]);
+    assert_eq!(status(&[grant, open]).ungranted_namespaces, Some(vec![]));
+}
+
+#[test]
+fn a_part_of_a_cluster_shows_no_absence() {
+    let mut inventory = Inventory::new([bare()]);
+    inventory.take(&managed(&[&ca("root")]), "default", now());
+    let registry = inventory.into_registry(Outlook::Part, now());
+    let seen = &registry.entries()[0].status;
+    assert_eq!(ready(seen), (ConditionStatus::True, "Sound"));
+    assert_eq!((&seen.workload_namespaces, &seen.gateways, &seen.ungranted_namespaces), (&None, &None, &None));
 }
 
 #[test]

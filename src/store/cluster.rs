@@ -115,6 +115,7 @@ fn read(object: Guarded, live: &Live) -> Option<Entry> {
             name,
             created: object.metadata.creation_timestamp.map(|t| t.0),
             generation: object.metadata.generation,
+            being_deleted: object.metadata.deletion_timestamp.is_some(),
             spec: object.spec,
             status: object.status.unwrap_or_default(),
         }),

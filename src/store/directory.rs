@@ -10,7 +10,7 @@ use super::manifest::{self, Document, ManifestError, Source};
 use crate::admission::Context;
 use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus};
 use crate::registry::{Entry, Registry};
-use crate::rotation::Inventory;
+use crate::rotation::{Inventory, Outlook};
 
 /// Why a directory of manifests is no state to decide from.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ pub struct Collected {
 /// # Errors
 /// When one cannot be read.
 pub fn load(directory: &Path, now: Timestamp) -> Result<Registry, StoreError> {
-    let collected = collect(&manifest::open(&[directory.to_owned()])?, "default", now);
+    let collected = collect(&manifest::open(&[directory.to_owned()])?, "default", Outlook::Whole, now);
     match collected.errors.into_iter().chain(collected.unreadable.into_iter().map(StoreError::from)).next() {
         Some(error) => Err(error),
         None => Ok(collected.context.registry),
@@ -68,6 +68,7 @@ pub fn load(directory: &Path, now: Timestamp) -> Result<Registry, StoreError> {
 pub fn collect<'s>(
     sources: impl IntoIterator<Item = &'s Source, IntoIter: Clone>,
     namespace: &str,
+    outlook: Outlook,
     now: Timestamp,
 ) -> Collected {
     let sources = sources.into_iter();
@@ -84,7 +85,7 @@ pub fn collect<'s>(
     errors.extend(read.into_iter().map(StoreError::from));
     let mut inventory = Inventory::new(entries);
     let unreadable = each(sources, &OBSERVED, |_, object| inventory.take(object, namespace, now));
-    Collected { context: Context::new(inventory, now), errors, unreadable }
+    Collected { context: Context::new(inventory, outlook, now), errors, unreadable }
 }
 
 /// Words without which a document holds nothing that an [`Inventory`] takes.
@@ -145,6 +146,7 @@ pub fn entry(object: &Value, namespace: &str) -> Result<Entry, GatewaySecretErro
         namespace: metadata["namespace"].as_str().unwrap_or(namespace).to_owned(),
         created: metadata["creationTimestamp"].as_str().and_then(|time| time.parse().ok()),
         generation: metadata["generation"].as_i64(),
+        being_deleted: metadata["deletionTimestamp"].is_string(),
         spec: GatewaySecretSpec::deserialize(&object["spec"]).map_err(failed("spec"))?,
         status: status.map(GatewaySecretStatus::deserialize).transpose().map_err(failed("status"))?.unwrap_or_default(),
         name,

@@ -92,6 +92,7 @@ mod tests {
                 name: path.display().to_string(),
                 created: None,
                 generation: None,
+                being_deleted: false,
                 spec,
                 status: crate::api::GatewaySecretStatus::default(),
             });

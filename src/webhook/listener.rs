@@ -3,7 +3,7 @@
 //! The API server keeps idle connections for 90 s (Go's `IdleConnTimeout`) and does not send a POST again that failed
 //! on one that we closed. So an idle connection is kept for longer than that, by hyper's header time-out, which runs
 //! from the end of the former answer. That alone would give a slow client as long for its head; `Paced` therefore
-//! gives a head [`HEAD`] from its first byte on.
+//! gives a head [`HEAD`] from its first byte on, and the first one from the handshake on.
 
 use std::io;
 use std::pin::Pin;
@@ -86,7 +86,9 @@ pub(super) struct Paced<IO> {
 
 impl<IO> Paced<IO> {
     fn new(io: IO, turn: Arc<AtomicUsize>, place: OwnedSemaphorePermit) -> Self {
-        Self { io, turn, head: None, write: None, _place: place }
+        // A connection that never asks anything holds its place no longer than a slow one.
+        let head = Some((0, Box::pin(sleep(HEAD))));
+        Self { io, turn, head, write: None, _place: place }
     }
 
     /// Bounds how long a write may be pending.
@@ -211,7 +213,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_idle_connection_waits_and_a_head_does_not() {
-        let (mut io, mut far, _) = paced();
+        let (mut io, mut far, turn) = paced();
+        // The first request, and its answer.
+        turn.fetch_add(2, Ordering::Release);
         assert!(is_quiet(&mut io, HEAD * 20).await);
         far.write_all(b"a").await.unwrap();
         assert_eq!(io.read_u8().await.unwrap(), b'a');
@@ -220,6 +224,13 @@ mod tests {
         far.write_all(b"b").await.unwrap();
         assert_eq!(io.read_u8().await.unwrap(), b'b');
         let error = timeout(HEAD, io.read_u8()).await.expect("ends within the time for a head").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_never_asks_is_left() {
+        let (mut io, _far, _) = paced();
+        let error = timeout(HEAD * 2, io.read_u8()).await.expect("ends").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 

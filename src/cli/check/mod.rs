@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use super::inputs::unless_closed;
 use super::{Failure, Inputs};
 use crate::admission::{self, Context};
+use crate::rotation::Outlook;
 use crate::store::directory;
 use crate::store::manifest::{Chunk, ManifestError, Source};
 use crate::trust::Verdict;
@@ -49,7 +50,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let namespace = args.inputs.namespace.as_str();
     let sources = args.inputs.open()?;
     // What cannot be read is told when its turn comes.
-    let context = directory::collect(&sources, namespace, now).context;
+    let context = directory::collect(&sources, namespace, Outlook::Whole, now).context;
     let stdout = anstream::AutoStream::auto(io::stdout().lock());
     let reporter = match args.output {
         Format::Text => Reporter::text(BufWriter::new(stdout)),

@@ -80,7 +80,7 @@ impl<W: Write> Reporter<W> {
             Verdict::Warn => (WARN, "warn"),
             Verdict::Deny => (DENY, "deny"),
         };
-        writeln!(self.out, "{}  {style}{verdict}{style:#}  {}", judged.source, printable(&judged.title))?;
+        writeln!(self.out, "{}  {style}{verdict}{style:#}  {}", printable(&judged.source), printable(&judged.title))?;
         for finding in &judged.findings {
             let field = if finding.field.is_empty() { "-" } else { &finding.field };
             let (rule, message) = (finding.rule, printable(&finding.message));

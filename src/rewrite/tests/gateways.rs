@@ -98,7 +98,7 @@ fn a_cross_namespace_reference_is_looked_up_where_it_points() {
     };
     assert_eq!(rewritten(&registry()), (vec!["spec.listeners[0].tls.certificateRefs[0].name".to_owned()], 0));
     let mut ungranted = gw();
-    ungranted.status.ungranted_namespaces = vec!["apps".to_owned()];
+    ungranted.status.ungranted_namespaces = Some(vec!["apps".to_owned()]);
     assert_eq!(rewritten(&Registry::new([ungranted])), (vec![], 1));
 }
 
@@ -135,11 +135,12 @@ fn the_record_takes_the_rewrite_back() {
     assert_eq!(
         rewritten["metadata"]["annotations"][UNDO],
         concat!(
-            r#"[{"op":"replace","path":"/spec/servers/0/tls/credentialName","value":"kubernetes://root"},"#,
+            r#"[{"op":"test","path":"/spec/servers/0/tls/credentialName","value":"kubernetes://gw"},"#,
+            r#"{"op":"replace","path":"/spec/servers/0/tls/credentialName","value":"kubernetes://root"},"#,
             r#"{"op":"remove","path":"/metadata/annotations"}]"#
         )
     );
-    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap()), object);
+    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap().patch), object);
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn taking_back_keeps_annotations_that_came_later() {
     rewritten["metadata"]["annotations"]["team"] = json!("a");
     let mut expected = object.clone();
     expected["metadata"]["annotations"] = json!({"team": "a"});
-    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap()), expected);
+    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap().patch), expected);
 }
 
 #[test]
@@ -174,4 +175,53 @@ fn malformed_objects_pass() {
     ] {
         assert_eq!(after(&object, None, &registry()), object);
     }
+}
+
+#[test]
+fn a_forged_record_touches_nothing_that_a_rewrite_does_not() {
+    let mut object = istio(json!({"credentialName": "gw"}));
+    let forged = |path: &str, from: Value, to: Value| json!([{"op": "test", "path": path, "value": from}, {"op": "replace", "path": path, "value": to}]);
+    for (path, from, to) in [
+        ("/metadata/namespace", json!("apps"), json!("istio-system")),
+        ("/kind", json!("Gateway"), json!("Secret")),
+        ("/spec/selector/istio", json!("ingressgateway"), json!("evil")),
+        ("/spec/servers/0/hosts/0", json!("a.example"), json!("evil.example")),
+        ("/spec/servers/0/tls/credentialName", json!("other"), json!("evil")),
+        ("/spec/servers/0/tls/credentialName", json!("gw"), json!({"evil": true})),
+        ("/metadata", json!({}), json!({})),
+    ] {
+        object["metadata"]["annotations"] = json!({"team": "a", UNDO: forged(path, from, to).to_string()});
+        let mut expected = object.clone();
+        expected["metadata"]["annotations"] = json!({"team": "a"});
+        assert_eq!(patched(&object, &undo(&object).unwrap().patch), expected, "{path}");
+    }
+    for text in
+        ["no JSON", r#"[{"op":"remove","path":"/spec"}]"#, r#"[{"op":"replace","path":"/metadata","value":{}}]"#]
+    {
+        object["metadata"]["annotations"] = json!({"team": "a", UNDO: text});
+        let mut expected = object.clone();
+        expected["metadata"]["annotations"] = json!({"team": "a"});
+        assert_eq!(patched(&object, &undo(&object).unwrap().patch), expected, "{text}");
+    }
+}
+
+#[test]
+fn taking_back_leaves_what_was_changed_since() {
+    let object = istio(json!({"credentialName": "root"}));
+    let mut rewritten = after(&object, None, &registry());
+    rewritten["spec"]["servers"][0]["tls"]["credentialName"] = json!("my-own");
+    let undone = undo(&rewritten).unwrap();
+    assert_eq!(undone.passed_over, 1);
+    assert_eq!(patched(&rewritten, &undone.patch)["spec"], rewritten["spec"]);
+}
+
+#[test]
+fn a_record_that_does_not_fit_is_left_out_and_told() {
+    let mut object = istio(json!({"credentialName": "root"}));
+    object["metadata"]["annotations"] = json!({"big": "x".repeat(256 * 1024 - 20)});
+    let outcome = outcome(&object, None, &registry());
+    assert!(outcome.unrecorded);
+    let rewritten = patched(&object, &outcome.patch);
+    assert_eq!(rewritten["spec"]["servers"][0]["tls"]["credentialName"], "gw");
+    assert_eq!(rewritten["metadata"], object["metadata"]);
 }

@@ -87,7 +87,7 @@ fn a_workload_that_names_the_managed_secret_itself_gets_the_hash() {
     let object = deployment("gw", json!({}));
     let rewritten = after(&object, None, &registry());
     assert_eq!(revision(&rewritten), Some(8));
-    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap()), object);
+    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap().patch), object);
 }
 
 #[test]
@@ -161,7 +161,10 @@ fn a_replica_that_is_behind_keeps_the_newer_hash() {
     // So it does when it is invoked again, on what a replica that is not behind has written.
     let fresh = after(&deployment("root", json!({})), None, &rotated());
     assert_eq!(after(&fresh, None, &registry()), fresh);
-    // Other keys: revisions do not compare, the current one counts.
+    // Other keys: revisions do not compare, the current one counts, whether or not the old value is carried along.
+    let mut carried = deployment("root", json!({"subPath": "ca.crt"}));
+    carried["spec"]["template"]["metadata"] = stored["spec"]["template"]["metadata"].clone();
+    assert_eq!(revision(&after(&carried, Some(&stored), &registry())), Some(3));
     let narrowed = deployment("root", json!({"subPath": "ca.crt"}));
     assert_eq!(revision(&after(&narrowed, Some(&stored), &registry())), Some(3));
 }
@@ -200,6 +203,14 @@ fn a_template_without_metadata_gets_it_and_loses_it_again() {
         template.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
         let rewritten = after(&object, None, &registry());
         assert_eq!(revision(&rewritten), Some(8), "{object}");
-        assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap()), object);
+        assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap().patch), object);
     }
+}
+
+#[test]
+fn a_revision_that_nobody_can_have_is_not_believed() {
+    let mut forged = after(&deployment("root", json!({})), None, &registry());
+    let text = hash(&forged).unwrap().replacen("8-", "18446744073709551615-", 1);
+    forged["spec"]["template"]["metadata"]["annotations"][ROTATION_HASH] = json!(text);
+    assert_eq!(revision(&after(&forged, None, &registry())), Some(8));
 }

@@ -68,32 +68,44 @@ impl Document<'_> {
         &self.value
     }
 
-    /// Its objects: a List's items, or the document itself. None when it has no `kind`.
+    /// Its objects: a List's items, those of Lists among them too, or the document itself. None when it has no `kind`.
     pub fn objects(&self) -> impl Iterator<Item = Object<'_>> {
-        let (kind, api_version) = (text(&self.value["kind"]), text(&self.value["apiVersion"]));
-        let items = self.value["items"].as_array().filter(|_| kind.ends_with("List"));
-        let nodes = match &self.root.shape {
-            Shape::Mapping { entries, .. } => {
-                entries.iter().find(|e| e.key.as_deref() == Some("items")).map(|e| &e.node.shape)
-            }
+        let mut found = Vec::new();
+        self.collect(String::new(), Cow::Borrowed(&self.value), &self.root, &mut found);
+        found.into_iter()
+    }
+
+    /// Recursion is bounded by the depth that a document may have.
+    fn collect<'d>(&'d self, pointer: String, value: Cow<'d, Value>, node: &'d Node, found: &mut Vec<Object<'d>>) {
+        let kind = text(&value["kind"]);
+        if kind.is_empty() {
+            return;
+        }
+        let Some(item_kind) = kind.strip_suffix("List").filter(|_| value["items"].is_array()) else {
+            return found.push(self.object(pointer, node.line, value));
+        };
+        let nodes = match &node.shape {
+            Shape::Mapping { entries, .. } => entries.iter().find(|entry| entry.key.as_deref() == Some("items")),
             _ => None,
         };
-        let line_of = move |index: usize| match nodes {
-            Some(Shape::Sequence { items }) => items.get(index).map_or(self.root.line, |node| node.line),
-            _ => self.root.line,
+        let node_of = |index: usize| match nodes.map(|entry| &entry.node.shape) {
+            Some(Shape::Sequence { items }) => items.get(index).unwrap_or(node),
+            _ => node,
         };
-        let whole = (items.is_none() && !kind.is_empty())
-            .then(|| self.object(String::new(), self.root.line, Cow::Borrowed(&self.value)));
-        let item_kind = kind.strip_suffix("List").unwrap_or_default();
-        let items = items.into_iter().flatten().enumerate().filter_map(move |(index, item)| {
-            let mut item = Cow::Borrowed(item);
+        let implied = |item: &mut Cow<'d, Value>| {
             if item.is_object() && item.get("kind").is_none() && !item_kind.is_empty() {
                 item.to_mut()["kind"] = item_kind.into();
-                item.to_mut()["apiVersion"] = api_version.into();
+                item.to_mut()["apiVersion"] = value["apiVersion"].clone();
             }
-            (!text(&item["kind"]).is_empty()).then(|| self.object(format!("/items/{index}"), line_of(index), item))
-        });
-        whole.into_iter().chain(items)
+        };
+        let items: Vec<Cow<'d, Value>> = match &value {
+            Cow::Borrowed(list) => list["items"].as_array().into_iter().flatten().map(Cow::Borrowed).collect(),
+            Cow::Owned(list) => list["items"].as_array().into_iter().flatten().cloned().map(Cow::Owned).collect(),
+        };
+        for (index, mut item) in items.into_iter().enumerate() {
+            implied(&mut item);
+            self.collect(format!("{pointer}/items/{index}"), item, node_of(index), found);
+        }
     }
 
     fn object<'d>(&'d self, pointer: String, line: usize, value: Cow<'d, Value>) -> Object<'d> {
@@ -145,6 +157,14 @@ mod tests {
             [at("f:2", "/items/0", "Secret \"s\"")]
         );
         assert_eq!(objects("kind: List\nitems: []\n"), []);
+        assert_eq!(
+            objects("kind: List\nitems:\n- kind: List\n  items:\n  - kind: A\n  - kind: B\n- kind: C\n"),
+            [
+                at("f:5", "/items/0/items/0", "A null"),
+                at("f:6", "/items/0/items/1", "B null"),
+                at("f:7", "/items/1", "C null"),
+            ]
+        );
     }
 
     #[test]

@@ -218,8 +218,7 @@ async fn a_dry_run_gets_the_same_answer() {
     let live = Arc::new(Live::default());
     live.publish(Registry::new([crate::registry::tests::entry("mesh", "root", "gw")]));
     let webhook = Webhook::new(live.clone(), Metrics::new(live, None), Decide::default(), "agent".to_owned());
-    let mut review: Value =
-        serde_json::from_str(include_str!("../../../manifests/example/reviews/gateway.json")).unwrap();
+    let mut review: Value = serde_json::from_str(include_str!("../../../manifests/reviews/gateway.json")).unwrap();
     review["request"]["object"]["spec"]["servers"][0]["tls"]["credentialName"] = json!("root");
     let mut answers = Vec::new();
     for dry_run in [json!(false), json!(true), Value::Null] {
