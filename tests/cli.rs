@@ -138,41 +138,51 @@ fn rewrite_leaves_what_it_does_not_own() {
 #[test]
 fn rewrite_undo_takes_back() {
     let rewritten = "\
+apiVersion: networking.istio.io/v1
 kind: Gateway # mine
 metadata:
   annotations:
-    trustspan.dev/undo: '[{\"op\":\"replace\",\"path\":\"/spec/ref\",\"value\":\"root\"},{\"op\":\"remove\",\"path\":\"/metadata/annotations\"}]'
+    trustspan.dev/undo: '[{\"op\":\"test\",\"path\":\"/spec/servers/0/tls/credentialName\",\"value\":\"managed\"},{\"op\":\"replace\",\"path\":\"/spec/servers/0/tls/credentialName\",\"value\":\"root\"},{\"op\":\"remove\",\"path\":\"/metadata/annotations\"}]'
   name: g
 spec:
-  ref: \"managed\" # kept
+  servers:
+  - tls: {credentialName: \"managed\"} # kept
 ";
-    let original = "kind: Gateway # mine\nmetadata:\n  name: g\nspec:\n  ref: \"root\" # kept\n";
+    let original = "apiVersion: networking.istio.io/v1\nkind: Gateway # mine\nmetadata:\n  name: g\nspec:\n  servers:\n  - tls: {credentialName: \"root\"} # kept\n";
     let output = run(&["rewrite", "--undo"], &format!("a: 1\n---\n{rewritten}"));
     assert_eq!((code(&output), text(&output.stdout)), (0, format!("a: 1\n---\n{original}")));
     let diff = run(&["rewrite", "--undo", "--diff"], &format!("a: 1\n---\n{rewritten}"));
     insta::assert_snapshot!(text(&diff.stdout), @r#"
     --- stdin
     +++ stdin
-    @@ -2,8 +2,6 @@
-     ---
+    @@ -3,9 +3,7 @@
+     apiVersion: networking.istio.io/v1
      kind: Gateway # mine
      metadata:
     -  annotations:
-    -    trustspan.dev/undo: '[{"op":"replace","path":"/spec/ref","value":"root"},{"op":"remove","path":"/metadata/annotations"}]'
+    -    trustspan.dev/undo: '[{"op":"test","path":"/spec/servers/0/tls/credentialName","value":"managed"},{"op":"replace","path":"/spec/servers/0/tls/credentialName","value":"root"},{"op":"remove","path":"/metadata/annotations"}]'
        name: g
      spec:
-    -  ref: "managed" # kept
-    +  ref: "root" # kept
+       servers:
+    -  - tls: {credentialName: "managed"} # kept
+    +  - tls: {credentialName: "root"} # kept
     "#);
 }
 
 /// Quadratic work would show: every item is edited, and there is but one line.
 #[test]
 fn rewrite_of_a_long_list() {
-    let item = |ref_: &str, annotations: &str| {
-        format!("{{\"kind\":\"Gateway\",\"metadata\":{{{annotations}\"name\":\"g\"}},\"spec\":{{\"ref\":\"{ref_}\"}}}}")
+    let item = |name: &str, annotations: &str| {
+        let spec = format!("{{\"servers\":[{{\"tls\":{{\"credentialName\":\"{name}\"}}}}]}}");
+        let metadata = format!("{{{annotations}\"name\":\"g\"}}");
+        format!(
+            "{{\"apiVersion\":\"networking.istio.io/v1\",\"kind\":\"Gateway\",\"metadata\":{metadata},\"spec\":{spec}}}"
+        )
     };
-    let undo = r#"[{\"op\":\"replace\",\"path\":\"/spec/ref\",\"value\":\"root\"},{\"op\":\"remove\",\"path\":\"/metadata/annotations\"}]"#;
+    let path = r#"\"path\":\"/spec/servers/0/tls/credentialName\""#;
+    let undo = format!(
+        r#"[{{\"op\":\"test\",{path},\"value\":\"managed\"}},{{\"op\":\"replace\",{path},\"value\":\"root\"}},{{\"op\":\"remove\",\"path\":\"/metadata/annotations\"}}]"#
+    );
     let annotations = format!("\"annotations\":{{\"trustspan.dev/undo\":\"{undo}\"}},");
     let list = |item: String| format!("{{\"kind\":\"List\",\"items\":[{}]}}", vec![item; 20_000].join(","));
     let output = run(&["rewrite", "--undo"], &list(item("managed", &annotations)));
