@@ -42,6 +42,9 @@ pub enum Failure {
     /// An input is no state to decide from.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A file cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
     /// Stdout cannot be written.
     #[error("stdout: {0}")]
     Output(#[from] io::Error),

@@ -12,6 +12,7 @@ mod inputs;
 pub mod observe;
 pub mod rewrite;
 pub mod serve;
+pub mod verify;
 
 pub use inputs::{Failure, Inputs};
 
@@ -33,6 +34,8 @@ enum Command {
     Rewrite(rewrite::Args),
     /// Prints GatewaySecrets with the status that the manifests show.
     Observe(observe::Args),
+    /// Tells whether a gateway or a client would accept a certificate chain.
+    Verify(verify::Args),
     /// Prints the GatewaySecret CustomResourceDefinition.
     Crd(crd::Args),
     /// Prints a shell's completion script.
@@ -46,6 +49,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => end(check::run(args), 2),
         Command::Rewrite(args) => end(rewrite::run(args), 2),
         Command::Observe(args) => end(observe::run(args), 2),
+        Command::Verify(args) => end(verify::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),
         Command::Completions(args) => end(completions::run(args), 2),
     }

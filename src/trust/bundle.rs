@@ -1,6 +1,7 @@
 //! The certificates of a PEM text, as Envoy loads them: a CA bundle, or a serving chain.
 
 use super::certificate::{Certificate, CertificateError};
+use super::chain::Crl;
 use super::lookalike::Lookalike;
 use super::pem::{self, Block, Fault, Rejection};
 use super::{der, private_key};
@@ -14,6 +15,8 @@ pub const MAX_CERTIFICATES: usize = 5_000;
 pub struct Bundle {
     /// The certificates, in their order.
     pub entries: Vec<Entry>,
+    /// The revocation lists, in their order.
+    pub crls: Vec<Crl>,
     /// Why the proxy takes nothing from the text. `entries` then stops before the fault.
     pub rejected: Option<Rejection>,
     /// Text that looks like a block and is skipped.
@@ -64,6 +67,13 @@ pub fn read_chain(pem: &[u8]) -> Bundle {
     })
 }
 
+impl Bundle {
+    /// The certificates, without their places.
+    pub fn into_certificates(self) -> Vec<Certificate> {
+        self.entries.into_iter().map(|entry| entry.certificate).collect()
+    }
+}
+
 /// What a block is to its reader.
 enum Role {
     Certificate { aux: bool },
@@ -83,7 +93,7 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
             Role::Certificate { aux } => certificate(block, aux).map(|certificate| {
                 bundle.entries.push(Entry { line: block.line, certificate });
             }),
-            Role::Crl => crl(block),
+            Role::Crl => crl(block).map(|crl| bundle.crls.push(crl)),
             Role::Other => {
                 bundle.skipped.extend(skipped(block));
                 Ok(())
@@ -113,11 +123,11 @@ fn certificate(block: &Block, aux: bool) -> Result<Certificate, String> {
     Ok(certificate)
 }
 
-fn crl(block: &Block) -> Result<(), String> {
+fn crl(block: &Block) -> Result<Crl, String> {
     if block.has_headers {
         return Err("text stands between BEGIN and a blank line; remove both".to_owned());
     }
-    x509_parser::parse_x509_crl(&block.content).map(|_| ()).map_err(|_| "not a revocation list".to_owned())
+    Crl::parse(&block.content).ok_or_else(|| "not a revocation list".to_owned())
 }
 
 fn skipped(block: &Block) -> Option<SkippedBlock> {

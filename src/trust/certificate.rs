@@ -161,7 +161,7 @@ fn alt_name(name: &GeneralName<'_>) -> Option<AltName> {
 }
 
 /// RFC 5280 section 4.1.2.5 says "99991231235959Z" for "never"; jiff's last instant is a day earlier.
-fn timestamp(seconds: i64) -> Timestamp {
+pub(super) fn timestamp(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap_or(if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }
 

@@ -3,18 +3,18 @@
 //! x509-parser reads the fields, but lets trailing elements, lengths and versions pass that BoringSSL refuses; one such
 //! certificate makes a proxy reject the whole bundle.
 
-const SEQUENCE: u32 = 0x2000_0010;
-const SET: u32 = 0x2000_0011;
-const INTEGER: u32 = 2;
-const BIT_STRING: u32 = 3;
-const OCTET_STRING: u32 = 4;
-const OBJECT: u32 = 6;
-const BOOLEAN: u32 = 1;
+pub(super) const SEQUENCE: u32 = 0x2000_0010;
+pub(super) const SET: u32 = 0x2000_0011;
+pub(super) const INTEGER: u32 = 2;
+pub(super) const BIT_STRING: u32 = 3;
+pub(super) const OCTET_STRING: u32 = 4;
+pub(super) const OBJECT: u32 = 6;
+pub(super) const BOOLEAN: u32 = 1;
 const UTF8_STRING: u32 = 12;
-const CONTEXT: u32 = 0x8000_0000;
-const CONSTRUCTED: u32 = 0x2000_0000;
+pub(super) const CONTEXT: u32 = 0x8000_0000;
+pub(super) const CONSTRUCTED: u32 = 0x2000_0000;
 
-type Result<T> = std::result::Result<T, &'static str>;
+pub(super) type Result<T> = std::result::Result<T, &'static str>;
 
 /// Checks the first element of `der` as a certificate, and returns the bytes that it spans.
 pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
@@ -169,12 +169,12 @@ fn two(digits: &[u8], at: usize) -> i8 {
     digit(at) * 10 + digit(at + 1)
 }
 
-fn integer<'a>(input: &mut Cbs<'a>, what: &'static str) -> Result<&'a [u8]> {
+pub(super) fn integer<'a>(input: &mut Cbs<'a>, what: &'static str) -> Result<&'a [u8]> {
     let value = input.take(INTEGER, what)?.0;
     if valid_integer(value) { Ok(value) } else { Err(what) }
 }
 
-fn valid_integer(value: &[u8]) -> bool {
+pub(super) fn valid_integer(value: &[u8]) -> bool {
     match value {
         [] => false,
         [0, next, ..] if *next < 0x80 => false,
@@ -188,7 +188,7 @@ fn bit_string(input: &mut Cbs<'_>, tag: u32) -> Result<()> {
     if valid_bits(input.take(tag, WHAT)?.0) { Ok(()) } else { Err(WHAT) }
 }
 
-fn valid_bits(value: &[u8]) -> bool {
+pub(super) fn valid_bits(value: &[u8]) -> bool {
     match value {
         [0] => true,
         [unused @ 0..=7, .., last] => *last & ((1 << *unused) - 1) as u8 == 0,
@@ -214,21 +214,21 @@ fn object(value: &[u8]) -> Result<()> {
 }
 
 /// What BoringSSL calls a CBS: a byte string that elements are taken from.
-struct Cbs<'a>(&'a [u8]);
+pub(super) struct Cbs<'a>(pub(super) &'a [u8]);
 
 impl<'a> Cbs<'a> {
-    fn take(&mut self, tag: u32, what: &'static str) -> Result<Cbs<'a>> {
+    pub(super) fn take(&mut self, tag: u32, what: &'static str) -> Result<Cbs<'a>> {
         match self.any() {
             Some((found, body)) if found == tag => Ok(Cbs(body)),
             _ => Err(what),
         }
     }
 
-    fn peek(&self, tag: u32) -> bool {
+    pub(super) fn peek(&self, tag: u32) -> bool {
         Cbs(self.0).tag().is_some_and(|found| found == tag)
     }
 
-    fn end(&self, what: &'static str) -> Result<()> {
+    pub(super) fn end(&self, what: &'static str) -> Result<()> {
         if self.0.is_empty() { Ok(()) } else { Err(what) }
     }
 
@@ -265,7 +265,7 @@ impl<'a> Cbs<'a> {
     }
 
     /// The next element: definite and minimal length only.
-    fn any(&mut self) -> Option<(u32, &'a [u8])> {
+    pub(super) fn any(&mut self) -> Option<(u32, &'a [u8])> {
         let tag = self.tag()?;
         let first = usize::from(self.byte()?);
         let length = if first < 0x80 {

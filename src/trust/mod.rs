@@ -6,6 +6,7 @@
 
 pub mod bundle;
 pub mod certificate;
+pub mod chain;
 pub mod credential;
 mod der;
 mod finding;

@@ -1,0 +1,154 @@
+//! What BoringSSL looks at once the path stands.
+
+use jiff::Timestamp;
+
+use super::facts::{DIGITAL_SIGNATURE, Facts};
+use super::path::{Path, issued};
+use super::signature::{self, Fault, Key};
+use super::{Accepted, Purpose, Refused, Store, constraints, crl, hosts};
+use crate::trust::Certificate;
+
+/// What all paths of one verdict may cost together.
+pub(super) struct Budget {
+    /// Signatures.
+    signatures: usize,
+    /// Names times constraints; BoringSSL allows 2^20 for each pair of certificates.
+    names: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { signatures: 256, names: 1 << 17 }
+    }
+}
+
+/// Checks a path in BoringSSL's order.
+pub(super) fn path(
+    store: &Store<'_>,
+    path: &Path<'_>,
+    purpose: Purpose<'_>,
+    now: Timestamp,
+    budget: &mut Budget,
+) -> Result<Accepted, Refused> {
+    extensions(path, purpose)?;
+    if store.checks_crls {
+        (0..path.links.len()).try_for_each(|at| crl::check(&store.crls, &path.links, at, now))?;
+    }
+    signatures_and_dates(path, now, budget)?;
+    name_constraints(path, budget)?;
+    let anchor = path.untrusted.min(path.links.len() - 1);
+    let policies = path.links[..path.links.len() - 1].iter().find(|facts| facts.has_policy_constraints);
+    if let Some(facts) = policies {
+        return Err(Refused::Policy { subject: facts.certificate.subject.clone() });
+    }
+    Ok(Accepted {
+        path: path.links.iter().map(|facts| facts.certificate.subject.clone()).collect(),
+        anchor: path.links[anchor].certificate.fingerprint.clone(),
+        until: path.links.iter().map(|facts| facts.certificate.not_after).min().unwrap_or(Timestamp::MIN),
+    })
+}
+
+/// What TLS, not path validation, asks of a leaf; and its names.
+pub(super) fn leaf(leaf: &Certificate, facts: Option<&Facts<'_>>, purpose: Purpose<'_>) -> Result<(), Refused> {
+    let subject = || leaf.subject.clone();
+    if !matches!(signature::key(&leaf.public_key).0, Key::P256 | Key::P384 | Key::Rsa { bits: 1024.. }) {
+        return Err(Refused::LeafKey { subject: subject() });
+    }
+    if facts.is_some_and(|facts| !facts.may(DIGITAL_SIGNATURE)) {
+        return Err(Refused::LeafKeyUsage { subject: subject() });
+    }
+    if let Purpose::Server { hosts: wanted } = purpose
+        && let Some(host) = wanted.iter().find(|host| !hosts::covers(leaf, host))
+    {
+        return Err(Refused::Host { subject: subject(), host: host.clone() });
+    }
+    Ok(())
+}
+
+/// `check_chain_extensions`: only of what is not from the bundle.
+fn extensions(path: &Path<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
+    let mut length = 0;
+    for (at, facts) in path.links[..path.untrusted].iter().enumerate() {
+        let subject = || facts.certificate.subject.clone();
+        if facts.has_unknown_critical {
+            return Err(Refused::UnknownCriticalExtension { subject: subject() });
+        }
+        if at > 0 && !facts.is_ca() {
+            return Err(Refused::NotACa { subject: subject() });
+        }
+        let (allowed, expected) = match (purpose, facts.extended_usage) {
+            (_, None) => (true, ""),
+            (Purpose::Client, Some(usage)) => (usage.client, "clientAuth"),
+            (Purpose::Server { .. }, Some(usage)) => (usage.server, "serverAuth"),
+        };
+        if !allowed {
+            return Err(Refused::Purpose { subject: subject(), expected });
+        }
+        if at > 1 && facts.path_length.is_some_and(|most| length > most.saturating_add(1)) {
+            return Err(Refused::PathLength { subject: subject() });
+        }
+        if at == 0 || !facts.is_self_issued() {
+            length += 1;
+        }
+    }
+    Ok(())
+}
+
+/// `internal_verify`, from the top down.
+fn signatures_and_dates(path: &Path<'_>, now: Timestamp, budget: &mut Budget) -> Result<(), Refused> {
+    let mut above: Option<&Facts<'_>> = None;
+    for facts in path.links.iter().rev() {
+        if let Some(issuer) = above {
+            budget.signatures = budget.signatures.checked_sub(1).ok_or(Refused::Budget)?;
+            signed(facts, issuer)?;
+        }
+        let (certificate, subject) = (facts.certificate, || facts.certificate.subject.clone());
+        if certificate.is_not_yet_valid(now) {
+            return Err(Refused::NotYetValid { subject: subject(), at: certificate.not_before });
+        }
+        if now >= certificate.not_after {
+            return Err(Refused::Expired { subject: subject(), at: certificate.not_after });
+        }
+        above = Some(facts);
+    }
+    Ok(())
+}
+
+fn signed(facts: &Facts<'_>, issuer: &Facts<'_>) -> Result<(), Refused> {
+    let subject = facts.certificate.subject.clone();
+    match signature::verify(&facts.signed, &issuer.certificate.public_key) {
+        Ok(()) => Ok(()),
+        Err(Fault::Unsupported) => Err(Refused::SignatureAlgorithm { subject }),
+        Err(Fault::Wrong) => {
+            debug_assert!(issued(issuer, facts) || facts.is_self_signed(), "a path is built by names");
+            Err(Refused::Signature { subject, issuer: issuer.certificate.subject.clone() })
+        }
+    }
+}
+
+/// `check_name_constraints`: an anchor's count, too; self-issued intermediates need not obey.
+fn name_constraints(path: &Path<'_>, budget: &mut Budget) -> Result<(), Refused> {
+    for (at, facts) in path.links.iter().enumerate().rev() {
+        if at > 0 && facts.is_self_issued() {
+            continue;
+        }
+        for above in path.links[at + 1..].iter().rev() {
+            let Some(constraints) = &above.constraints else { continue };
+            let (subject, issuer) = (facts.certificate.subject.clone(), above.certificate.subject.clone());
+            constraints::check(facts, constraints, &mut budget.names).map_err(|fault| match fault {
+                constraints::Fault::Violation => Refused::NameConstraints { subject, issuer },
+                constraints::Fault::Unsupported => Refused::UnsupportedConstraint { subject, issuer },
+                constraints::Fault::Budget => Refused::Budget,
+            })?;
+        }
+    }
+    let leaf = path.links[0];
+    let constraining = path.links[1..].iter().find(|facts| facts.constraints.is_some());
+    match constraining {
+        Some(ca) if leaf.alt_names.is_none() && constraints::has_host_like_common_name(leaf) => {
+            let (subject, issuer) = (leaf.certificate.subject.clone(), ca.certificate.subject.clone());
+            Err(Refused::NameConstraints { subject, issuer })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,51 @@
+//! A verdict holds for a time: when does it change?
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Crl, Purpose, Refused, Store};
+use crate::trust::Certificate;
+
+/// Dates that are looked at; a bundle has two for each certificate.
+const MAX_DATES: usize = 64;
+
+/// A chain that is accepted now and will not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Break {
+    /// From when on.
+    pub at: Timestamp,
+    /// Why.
+    pub refused: Refused,
+}
+
+/// The dates after `now` at which a verdict on these certificates and lists can change, earliest first.
+pub(super) fn dates<'c>(
+    certificates: impl IntoIterator<Item = &'c Certificate>,
+    crls: &[Crl],
+    now: Timestamp,
+) -> BTreeSet<Timestamp> {
+    // A certificate is refused in its last second; whoever reads RFC 5280 to the letter refuses it a second later.
+    let ends = |c: &Certificate| c.not_after.checked_add(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX);
+    let certificates = certificates.into_iter().flat_map(|c| [c.not_before, c.not_after, ends(c)]);
+    certificates.chain(crls.iter().flat_map(Crl::dates)).filter(|at| *at > now).collect()
+}
+
+/// When a chain that is accepted now is refused first, before its leaf's own end: time alone breaks it.
+///
+/// `None` when it is refused already, or holds until its leaf ends. Only the 64 earliest dates are looked at.
+pub fn horizon(
+    bundle: &[Certificate],
+    crls: Option<&[Crl]>,
+    chain: &[Certificate],
+    purpose: Purpose<'_>,
+    now: Timestamp,
+) -> Option<Break> {
+    let store = Store::new(bundle, crls);
+    let end = chain.first()?.not_after;
+    store.verify(chain, purpose, now).ok()?;
+    let dates = dates(bundle.iter().chain(chain), crls.unwrap_or_default(), now);
+    let mut ahead = dates.into_iter().take_while(|at| *at < end).take(MAX_DATES);
+    ahead.find_map(|at| Some(Break { at, refused: store.verify(chain, purpose, at).err()? }))
+}

@@ -1,0 +1,134 @@
+//! Names as BoringSSL compares them.
+
+use crate::trust::der::{self, Cbs};
+
+/// A name in the form that `X509_NAME_cmp` compares (crypto/x509/x_name.cc): strings become UTF-8 in ASCII lower case, blanks
+/// are trimmed and collapsed. Without the outer sequence, so that a name constraint is a prefix of what it permits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Name(pub(super) Vec<u8>);
+
+impl Name {
+    /// Reads a DER name; `None` when it is none.
+    pub(super) fn read(der: &[u8]) -> Option<Self> {
+        let mut canonical = Vec::with_capacity(der.len());
+        for rdn in sets(der)? {
+            let mut entries = Vec::new();
+            for (oid, tag, value) in rdn? {
+                let mut entry = Vec::with_capacity(value.len() + 16);
+                push(&mut entry, 6, oid);
+                match decoded(tag, value)? {
+                    Some(text) => push(&mut entry, 12, &collapsed(&text)),
+                    None => push(&mut entry, tag, value),
+                }
+                entries.push(entry);
+            }
+            // DER orders the elements of a SET OF by their bytes.
+            entries.sort();
+            push(&mut canonical, der::SET, &entries.concat());
+        }
+        Some(Self(canonical))
+    }
+}
+
+/// The values of one attribute type in a DER name, with their tags.
+pub(super) fn values<'a>(der: &'a [u8], wanted: &[u8]) -> Vec<(u32, &'a [u8])> {
+    let entries = sets(der).into_iter().flatten().flatten().flatten();
+    entries.filter(|(oid, ..)| *oid == wanted).map(|(_, tag, value)| (tag, value)).collect()
+}
+
+/// How many attributes a DER name has.
+pub(super) fn count(der: &[u8]) -> usize {
+    sets(der).into_iter().flatten().flatten().map(|rdn| rdn.len()).sum()
+}
+
+/// The text of a string of any type that BoringSSL converts.
+pub(super) fn text(tag: u32, value: &[u8]) -> Option<String> {
+    decoded(tag, value).flatten()
+}
+
+type Attribute<'a> = (&'a [u8], u32, &'a [u8]);
+
+fn sets(der: &[u8]) -> Option<Vec<Option<Vec<Attribute<'_>>>>> {
+    let mut names = Cbs(der).take(der::SEQUENCE, "").ok()?;
+    let mut sets = Vec::new();
+    while !names.0.is_empty() {
+        sets.push(attributes(names.take(der::SET, "").ok()?));
+    }
+    Some(sets)
+}
+
+fn attributes(mut rdn: Cbs<'_>) -> Option<Vec<Attribute<'_>>> {
+    let mut attributes = Vec::new();
+    while !rdn.0.is_empty() {
+        let mut entry = rdn.take(der::SEQUENCE, "").ok()?;
+        let oid = entry.take(der::OBJECT, "").ok()?.0;
+        let (tag, value) = entry.any()?;
+        attributes.push((oid, tag, value));
+    }
+    Some(attributes)
+}
+
+/// Tag, length and value. The length has a fixed width: only equality and prefixes matter.
+fn push(out: &mut Vec<u8>, tag: u32, value: &[u8]) {
+    out.extend(tag.to_be_bytes());
+    out.extend((value.len() as u64).to_be_bytes());
+    out.extend(value);
+}
+
+/// `None` for a malformed string, `Some(None)` for a type that is compared byte for byte.
+#[allow(clippy::option_option)]
+fn decoded(tag: u32, value: &[u8]) -> Option<Option<String>> {
+    match tag {
+        12 => Some(Some(std::str::from_utf8(value).ok()?.to_owned())),
+        // PrintableString, TeletexString, IA5String and VisibleString are all Latin-1 here.
+        19 | 20 | 22 | 26 => Some(Some(value.iter().map(|b| char::from(*b)).collect())),
+        28 => wide(value.as_chunks::<4>(), |c| u32::from_be_bytes(*c)),
+        30 => wide(value.as_chunks::<2>(), |c| u32::from(u16::from_be_bytes(*c))),
+        _ => Some(None),
+    }
+}
+
+#[allow(clippy::option_option)]
+fn wide<const N: usize>(
+    (chunks, rest): (&[[u8; N]], &[u8]),
+    code: impl Fn(&[u8; N]) -> u32,
+) -> Option<Option<String>> {
+    if !rest.is_empty() {
+        return None;
+    }
+    chunks.iter().map(|c| char::from_u32(code(c))).collect::<Option<String>>().map(Some)
+}
+
+fn collapsed(text: &str) -> Vec<u8> {
+    let words = text.split(['\t', '\n', '\u{b}', '\u{c}', '\r', ' ']).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join(" ").to_ascii_lowercase().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common_name(tag: u8, value: &[u8]) -> Option<Name> {
+        let text = [&[tag, value.len() as u8], value].concat();
+        let entry = [&[6, 3, 0x55, 4, 3], &text[..]].concat();
+        let wrap = |tag: u8, inner: &[u8]| [&[tag, inner.len() as u8], inner].concat();
+        Name::read(&wrap(0x30, &wrap(0x31, &wrap(0x30, &entry))))
+    }
+
+    #[test]
+    fn accepts_names_that_differ_in_case_blanks_and_string_type() {
+        let one = common_name(12, b"Root  CA");
+        assert!(one.is_some());
+        for (tag, value) in [(19, &b" root ca"[..]), (22, b"ROOT CA\t"), (30, b"\0r\0o\0o\0t\0 \0c\0a")] {
+            assert_eq!(common_name(tag, value), one, "{tag}");
+        }
+    }
+
+    #[test]
+    fn rejects_other_names() {
+        assert_ne!(common_name(12, b"rootca"), common_name(12, b"root ca"));
+        assert_ne!(common_name(18, b"1"), common_name(12, b"1"));
+        assert_eq!(common_name(12, &[0xff]), None);
+        assert_eq!(Name::read(b""), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! The path that BoringSSL builds (`X509_verify_cert`, crypto/x509/x509_vfy.cc).
+
+use super::facts::{Facts, KEY_CERT_SIGN};
+use super::name::Name;
+use super::{Anchor, Refused, Store};
+
+/// `X509_VERIFY_PARAM`'s default depth of 100 counts neither the leaf nor the anchor.
+const MAX_PATH: usize = 102;
+
+/// A path from the leaf up.
+pub(super) struct Path<'p> {
+    pub(super) links: Vec<&'p Facts<'p>>,
+    /// How many of them, from the leaf on, are not from the bundle.
+    pub(super) untrusted: usize,
+}
+
+/// Which of several CAs is taken at each step where more than one fits.
+pub(super) struct Choices {
+    /// Otherwise the first is always taken.
+    explores: bool,
+    /// What is taken, of how many, at the place in the bundle.
+    script: Vec<(usize, usize, usize)>,
+    at: usize,
+}
+
+impl Choices {
+    pub(super) fn new(explores: bool) -> Self {
+        Self { explores, script: Vec::new(), at: 0 }
+    }
+
+    /// Goes on to the next combination; `false` when there is none.
+    pub(super) fn next(&mut self) -> bool {
+        self.at = 0;
+        while let Some((taken, count, _)) = self.script.last_mut() {
+            *taken += 1;
+            if taken < count {
+                return true;
+            }
+            self.script.pop();
+        }
+        false
+    }
+
+    /// The first choice that was not the first CA: its subject, and how many fit.
+    pub(super) fn taken(&self, store: &Store<'_>) -> Option<(String, usize)> {
+        let (_, count, anchor) = self.script.iter().find(|(taken, ..)| *taken > 0)?;
+        Some((store.anchors[*anchor].certificate.subject.clone(), *count))
+    }
+
+    fn choose(&mut self, mut fitting: impl Iterator<Item = usize>) -> Option<usize> {
+        if !self.explores {
+            return fitting.next();
+        }
+        let fitting: Vec<_> = fitting.take(super::MAX_PATHS + 1).collect();
+        if fitting.len() < 2 {
+            return fitting.first().copied();
+        }
+        if self.at == self.script.len() {
+            self.script.push((0, fitting.len(), fitting[0]));
+        }
+        let step = self.script.get_mut(self.at)?;
+        self.at += 1;
+        step.2 = *fitting.get(step.0)?;
+        Some(step.2)
+    }
+}
+
+impl<'a> Anchor<'a> {
+    fn facts(&self) -> Option<&Facts<'a>> {
+        self.facts.get_or_init(|| Facts::read(self.certificate)).as_ref()
+    }
+}
+
+/// `X509_check_issued`: by name, authority key identifier and key usage; no date, no signature, no CA bit.
+pub(super) fn issued(issuer: &Facts<'_>, subject: &Facts<'_>) -> bool {
+    issuer.subject == subject.issuer
+        && subject.authority.as_ref().is_none_or(|id| id.fits(issuer))
+        && issuer.may(KEY_CERT_SIGN)
+}
+
+impl<'a> Store<'a> {
+    pub(super) fn path<'p>(
+        &'p self,
+        chain: &'p [Option<Facts<'p>>],
+        choices: &mut Choices,
+    ) -> Result<Path<'p>, Refused> {
+        let leaf = chain.first().and_then(Option::as_ref);
+        let leaf = leaf.ok_or_else(|| Refused::InvalidExtension { subject: "the leaf".to_owned() })?;
+        // Malformed intermediates are nobody's issuer. The leaf stands among them, too.
+        let mut rest: Vec<&Facts<'_>> = chain.iter().flatten().collect();
+        let mut links = vec![leaf];
+        let mut x = leaf;
+        while links.len() < MAX_PATH && !x.is_self_signed() && self.issuer(x).next().is_none() {
+            let Some(at) = rest.iter().position(|issuer| issued(issuer, x)) else { break };
+            x = rest.remove(at);
+            links.push(x);
+        }
+        let mut untrusted = links.len();
+        if x.is_self_signed() {
+            if links.len() == 1 {
+                // It must be in the bundle itself; its namesake would be an impersonation.
+                let found = choices.choose(self.issuer(x)).and_then(|at| self.anchors[at].facts());
+                match found.filter(|found| found.certificate.der == x.certificate.der) {
+                    Some(_) => untrusted = 0,
+                    None => return Err(Refused::SelfSigned { subject: x.certificate.subject.clone() }),
+                }
+            } else {
+                links.pop();
+                untrusted -= 1;
+                x = links[links.len() - 1];
+            }
+        }
+        while links.len() < MAX_PATH && !x.is_self_signed() {
+            let Some(next) = choices.choose(self.issuer(x)).and_then(|at| self.anchors[at].facts()) else { break };
+            x = next;
+            links.push(x);
+        }
+        if untrusted == links.len() {
+            if !self.holds(leaf) {
+                return Err(self.no_issuer(x));
+            }
+            untrusted = 0;
+        }
+        Ok(Path { links, untrusted })
+    }
+
+    /// The bundle's certificates that fit as an issuer, in their order.
+    fn issuer(&self, subject: &Facts<'_>) -> impl Iterator<Item = usize> {
+        let same = self.same(&subject.issuer);
+        same.filter(|at| self.anchors[*at].facts().is_some_and(|issuer| issued(issuer, subject)))
+    }
+
+    fn same(&self, subject: &Name) -> impl Iterator<Item = usize> {
+        self.by_subject.get(subject).into_iter().flatten().copied()
+    }
+
+    fn holds(&self, leaf: &Facts<'_>) -> bool {
+        self.same(&leaf.subject).any(|at| self.anchors[at].certificate.der == leaf.certificate.der)
+    }
+
+    fn no_issuer(&self, end: &Facts<'_>) -> Refused {
+        let (subject, issuer) = (end.certificate.subject.clone(), end.certificate.issuer.clone());
+        let mut same = self.same(&end.issuer).filter_map(|at| self.anchors[at].facts()).peekable();
+        if same.peek().is_none() {
+            Refused::UnknownIssuer { subject, issuer }
+        } else if same.any(|issuer| !issuer.may(KEY_CERT_SIGN)) {
+            Refused::IssuerMayNotSign { subject, issuer }
+        } else {
+            Refused::IssuerKeyId { subject, issuer }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Signatures that BoringSSL verifies, verified by its sibling AWS-LC.
+
+use aws_lc_rs::signature::{self as sig, UnparsedPublicKey, VerificationAlgorithm};
+
+use super::facts::Signed;
+use crate::trust::der::{self, Cbs, SEQUENCE};
+
+/// Why a signature does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Neither verified nor refuted: nobody should rely on it.
+    Unsupported,
+    /// Another key signed, or the content changed.
+    Wrong,
+}
+
+/// The kind of a public key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Rsa { bits: usize },
+    P256,
+    P384,
+    P521,
+    Ed25519,
+    Other,
+}
+
+/// rsaEncryption and its signatures: 1.2.840.113549.1.1.
+const RSA: [u8; 8] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1];
+/// 1.2.840.10045.
+const ECDSA: [u8; 5] = [0x2a, 0x86, 0x48, 0xce, 0x3d];
+
+/// The kind of a SubjectPublicKeyInfo, and its key bits.
+pub(crate) fn key(info: &[u8]) -> (Key, &[u8]) {
+    read_key(info).unwrap_or((Key::Other, &[]))
+}
+
+fn read_key(info: &[u8]) -> Option<(Key, &[u8])> {
+    let mut info = Cbs(info).take(SEQUENCE, "").ok()?;
+    let mut algorithm = info.take(SEQUENCE, "").ok()?;
+    let bits = info.take(der::BIT_STRING, "").ok()?.0.strip_prefix(&[0])?;
+    let oid = algorithm.take(der::OBJECT, "").ok()?.0;
+    let kind = match oid {
+        [prefix @ .., 1] if prefix == RSA => Key::Rsa { bits: modulus_bits(bits)? },
+        [prefix @ .., 2, 1] if prefix == ECDSA => match algorithm.take(der::OBJECT, "").ok()?.0 {
+            [prefix @ .., 3, 1, 7] if prefix == ECDSA => Key::P256,
+            [0x2b, 0x81, 4, 0, 34] => Key::P384,
+            [0x2b, 0x81, 4, 0, 35] => Key::P521,
+            _ => Key::Other,
+        },
+        [0x2b, 0x65, 0x70] => Key::Ed25519,
+        _ => Key::Other,
+    };
+    Some((kind, bits))
+}
+
+fn modulus_bits(key: &[u8]) -> Option<usize> {
+    let mut numbers = Cbs(key).take(SEQUENCE, "").ok()?;
+    let modulus = der::integer(&mut numbers, "").ok()?;
+    let modulus = modulus.strip_prefix(&[0]).unwrap_or(modulus);
+    Some((modulus.len() * 8).saturating_sub(modulus.first()?.leading_zeros() as usize))
+}
+
+/// A short name of the hash in a signature algorithm, when it is broken (RFC 9155: MD5, SHA-1).
+pub(crate) fn broken_hash(algorithm: &[u8]) -> Option<&'static str> {
+    let oid = Cbs(algorithm).take(der::OBJECT, "").ok()?.0;
+    match oid {
+        [prefix @ .., 2 | 3 | 4] if prefix == RSA => Some("MD5 or older"),
+        [prefix @ .., 5] if prefix == RSA => Some("SHA-1"),
+        [prefix @ .., 4, 1] if prefix == ECDSA => Some("SHA-1"),
+        _ => None,
+    }
+}
+
+/// Verifies (`X509_verify`). Measured: SHA-1 and RSA of 1024 bits pass, MD5 does not.
+pub(super) fn verify(signed: &Signed<'_>, issuer_key: &[u8]) -> Result<(), Fault> {
+    if !signed.is_consistent {
+        return Err(Fault::Wrong);
+    }
+    let (key, bits) = key(issuer_key);
+    let algorithm = algorithm(signed.algorithm, key).ok_or(Fault::Unsupported)?;
+    UnparsedPublicKey::new(algorithm, bits).verify(signed.body, signed.signature).map_err(|_| Fault::Wrong)
+}
+
+fn algorithm(identifier: &[u8], key: Key) -> Option<&'static dyn VerificationAlgorithm> {
+    let mut identifier = Cbs(identifier);
+    let oid = identifier.take(der::OBJECT, "").ok()?.0;
+    let parameters = identifier.0;
+    let plain = parameters.is_empty() || parameters == [5, 0];
+    match (oid, key) {
+        ([prefix @ .., 10], Key::Rsa { bits: 2048.. }) if prefix == RSA => pss(parameters),
+        ([prefix @ .., last], Key::Rsa { bits }) if prefix == RSA && plain => pkcs1(*last, bits),
+        ([prefix @ .., 4, hash], _) if prefix == ECDSA && plain && *hash == 1 => ecdsa(1, key),
+        ([prefix @ .., 4, 3, hash], _) if prefix == ECDSA && plain => ecdsa(*hash, key),
+        ([0x2b, 0x65, 0x70], Key::Ed25519) if parameters.is_empty() => Some(&sig::ED25519),
+        _ => None,
+    }
+}
+
+fn pkcs1(hash: u8, bits: usize) -> Option<&'static dyn VerificationAlgorithm> {
+    Some(match (hash, bits) {
+        (5, 1024..) => &sig::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY,
+        (11, 1024..) => &sig::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
+        (12, 2048..) => &sig::RSA_PKCS1_2048_8192_SHA384,
+        (13, 1024..) => &sig::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
+        _ => return None,
+    })
+}
+
+fn ecdsa(hash: u8, key: Key) -> Option<&'static dyn VerificationAlgorithm> {
+    // 1.2.840.10045.4.1 is SHA-1; below 4.3 stand 2: SHA-256, 3: SHA-384, 4: SHA-512.
+    Some(match (key, hash) {
+        (Key::P256, 1) => &sig::ECDSA_P256_SHA1_ASN1,
+        (Key::P256, 2) => &sig::ECDSA_P256_SHA256_ASN1,
+        (Key::P256, 3) => &sig::ECDSA_P256_SHA384_ASN1,
+        (Key::P256, 4) => &sig::ECDSA_P256_SHA512_ASN1,
+        (Key::P384, 2) => &sig::ECDSA_P384_SHA256_ASN1,
+        (Key::P384, 3) => &sig::ECDSA_P384_SHA384_ASN1,
+        (Key::P384, 4) => &sig::ECDSA_P384_SHA512_ASN1,
+        (Key::P521, 1) => &sig::ECDSA_P521_SHA1_ASN1,
+        (Key::P521, 2) => &sig::ECDSA_P521_SHA256_ASN1,
+        (Key::P521, 3) => &sig::ECDSA_P521_SHA384_ASN1,
+        (Key::P521, 4) => &sig::ECDSA_P521_SHA512_ASN1,
+        _ => return None,
+    })
+}
+
+/// RSASSA-PSS with the hash, the same hash in MGF1 and a salt of its length (crypto/x509/rsa_pss.cc takes no other).
+fn pss(parameters: &[u8]) -> Option<&'static dyn VerificationAlgorithm> {
+    // SEQUENCE { [0] hash, [1] MGF1 with hash, [2] salt length }, RFC 8017 appendix A.2.3.
+    let expected = |hash: u8, salt: u8| {
+        let digest = [&[0x30, 13, 6, 9, 0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, hash][..], &[5, 0]].concat();
+        let mgf = [&[0x30, 26, 6, 9][..], &RSA, &[8], &digest].concat();
+        [&[0x30, 52, 0xa0, 15][..], &digest, &[0xa1, 28], &mgf, &[0xa2, 3, 2, 1, salt]].concat()
+    };
+    if parameters == expected(1, 32) {
+        Some(&sig::RSA_PSS_2048_8192_SHA256)
+    } else if parameters == expected(2, 48) {
+        Some(&sig::RSA_PSS_2048_8192_SHA384)
+    } else if parameters == expected(3, 64) {
+        Some(&sig::RSA_PSS_2048_8192_SHA512)
+    } else {
+        None
+    }
+}
