@@ -134,7 +134,8 @@ fn questions(args: &Args) -> Result<Vec<Placed>, Failure> {
 
 fn question(line: &str, args: &Args) -> Result<Question, String> {
     // With a tab in it, paths may hold blanks.
-    let words: Vec<_> = if line.contains('\t') { line.split('\t').collect() } else { line.split_whitespace().collect() };
+    let words: Vec<_> =
+        if line.contains('\t') { line.split('\t').collect() } else { line.split_whitespace().collect() };
     let [bundle, chain, rest @ ..] = words.as_slice() else {
         return Err("expected BUNDLE CHAIN [client|server] [HOST]".to_owned());
     };
@@ -163,7 +164,8 @@ fn answer(question: &Question, crl: Option<&Path>, now: Timestamp) -> Answer {
     let checks = lists.is_some() || !bundle.crls.is_empty();
     let mut crls = std::mem::take(&mut bundle.crls);
     crls.extend(lists.into_iter().flat_map(|lists| lists.crls));
-    let (crls, bundle, chain) = (checks.then_some(crls.as_slice()), bundle.into_certificates(), chain.into_certificates());
+    let (crls, bundle, chain) =
+        (checks.then_some(crls.as_slice()), bundle.into_certificates(), chain.into_certificates());
     let purpose = match question.role {
         Role::Client => Purpose::Client,
         Role::Server => Purpose::Server { hosts: &question.hosts },

@@ -5,16 +5,21 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
-    PKCS_RSA_SHA256, SignatureAlgorithm, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CustomExtension, DnType, IsCa, Issuer,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RevokedCertParams, SerialNumber,
+    SignatureAlgorithm, date_time_ymd,
 };
 use zeroize::Zeroizing;
 
-use super::{Duty, Finding, Secret, Severity, judge};
+use super::chain::Crl;
+use super::{Certificate, Duty, Finding, Secret, Severity, judge};
 
 /// A CA.
 pub(crate) struct Authority {
     certificate: rcgen::Certificate,
+    params: CertificateParams,
+    /// PEM.
+    key: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -45,15 +50,82 @@ pub(crate) fn ca_between(common_name: &str, from: i32, to: i32) -> Authority {
     })
 }
 
+/// A CA without subject key identifier.
+pub(crate) fn ca_without_key_id(common_name: &str) -> Authority {
+    ca_with(common_name, |params| {
+        // rcgen writes the identifier into every CA; to it this is none.
+        params.is_ca = IsCa::NoCa;
+        let constraints = vec![0x30, 3, 1, 1, 0xff];
+        params.custom_extensions.push(CustomExtension::from_oid_content(&[2, 5, 29, 19], constraints));
+    })
+}
+
+/// A CA with an RSA key of so many bits, which is no sound key: PEM.
+pub(crate) fn ca_with_rsa_bits(bits: usize) -> String {
+    let modulus = [&[0][..], &vec![0xff; bits / 8]].concat();
+    let key = element(0x30, &[element(2, &modulus), vec![2, 3, 1, 0, 1]].concat());
+    let algorithm = element(0x30, &[&[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1][..], &[5, 0]].concat());
+    let info = element(0x30, &[algorithm, element(3, &[&[0][..], &key].concat())].concat());
+    let sound = ca("rsa");
+    let old = parsed(sound.der()).public_key;
+    rebuilt(sound.der(), |tbs| replaced(tbs, &old, &info))
+}
+
+/// A certificate with another signature algorithm inside and outside: PEM. Its signature is then wrong.
+pub(crate) fn signed_with(der: &[u8], oid: &[u8]) -> String {
+    let old = [0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
+    let new = [&[0x30, oid.len() as u8 + 2, 6, oid.len() as u8][..], oid].concat();
+    rebuilt(der, |part| replaced(part, &old, &new))
+}
+
+/// Changes the content of the signed body and of the outer sequence, and mends the lengths.
+fn rebuilt(der: &[u8], change: impl Fn(&[u8]) -> Vec<u8>) -> String {
+    use x509_parser::asn1_rs::{Any, FromDer};
+    let (_, outer) = Any::from_der(der).unwrap();
+    let (rest, tbs) = Any::from_der(outer.data).unwrap();
+    block("CERTIFICATE", &element(0x30, &[element(0x30, &change(tbs.data)), change(rest)].concat()))
+}
+
+/// A DER element.
+fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+    let length = content.len().to_be_bytes();
+    let header = match content.len() {
+        ..128 => vec![tag, length[7]],
+        128..256 => vec![tag, 0x81, length[7]],
+        _ => vec![tag, 0x82, length[6], length[7]],
+    };
+    [header.as_slice(), content].concat()
+}
+
+fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
+    match bytes.windows(old.len()).position(|window| window == old) {
+        Some(at) => [&bytes[..at], new, &bytes[at + old.len()..]].concat(),
+        None => bytes.to_vec(),
+    }
+}
+
+/// The certificate in DER.
+pub(crate) fn parsed(der: &[u8]) -> Certificate {
+    Certificate::parse(der).unwrap()
+}
+
+/// The certificates in PEM.
+pub(crate) fn certificates(text: &str) -> Vec<Certificate> {
+    super::bundle::read(text.as_bytes()).into_certificates()
+}
+
 /// A CA with something special.
 pub(crate) fn ca_with(common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Authority {
+    let mut params = ca_params(common_name);
+    change(&mut params);
+    Authority::new(params, KeyPair::generate().unwrap())
+}
+
+fn ca_params(common_name: &str) -> CertificateParams {
     let mut params = params(common_name, 2026, 2040);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    change(&mut params);
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.self_signed(&key).unwrap();
-    Authority { certificate, issuer: Issuer::new(params, key) }
+    params
 }
 
 fn params(common_name: &str, from: i32, to: i32) -> CertificateParams {
@@ -72,6 +144,66 @@ impl Authority {
 
     pub(crate) fn der(&self) -> &[u8] {
         self.certificate.der()
+    }
+
+    /// The same CA, name and key, with other dates: from and to the first second of a year.
+    pub(crate) fn renewed(&self, from: i32, to: i32) -> Self {
+        self.changed(|params| {
+            params.not_before = date_time_ymd(from, 1, 1);
+            params.not_after = date_time_ymd(to, 1, 1);
+        })
+    }
+
+    /// The same CA, name and key, with something else.
+    pub(crate) fn changed(&self, change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let mut params = self.params.clone();
+        change(&mut params);
+        let key = KeyPair::from_pem(&self.key).unwrap();
+        Self::new(params, key)
+    }
+
+    fn new(params: CertificateParams, key: KeyPair) -> Self {
+        let certificate = params.self_signed(&key).unwrap();
+        Self { certificate, params: params.clone(), key: key.serialize_pem(), issuer: Issuer::new(params, key) }
+    }
+
+    /// A CA below this one.
+    pub(crate) fn intermediate(&self, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let mut params = ca_params(common_name);
+        params.use_authority_key_identifier_extension = true;
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        Self { certificate, params: params.clone(), key: key.serialize_pem(), issuer: Issuer::new(params, key) }
+    }
+
+    /// A leaf with something special. It has no authority key identifier unless that is asked for.
+    pub(crate) fn leaf_with(&self, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
+        let mut params = params(common_name, 2029, 2031);
+        change(&mut params);
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        Leaf { certificate: params.signed_by(&key, &self.issuer).unwrap(), key }
+    }
+
+    /// A revocation list from and to the first second of a year.
+    pub(crate) fn crl(&self, from: i32, to: i32, revoked: &[&Leaf]) -> Crl {
+        let revoked = revoked.iter().map(|leaf| RevokedCertParams {
+            serial_number: SerialNumber::from_slice(
+                x509_parser::parse_x509_certificate(leaf.der()).unwrap().1.raw_serial(),
+            ),
+            revocation_time: date_time_ymd(from, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(from, 1, 1),
+            next_update: date_time_ymd(to, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        Crl::parse(params.signed_by(&self.issuer).unwrap().der()).unwrap()
     }
 
     /// A leaf that is valid now, from 2029 to 2031, for the host of its common name.
@@ -100,6 +232,10 @@ impl Authority {
 }
 
 impl Leaf {
+    pub(crate) fn der(&self) -> &[u8] {
+        self.certificate.der()
+    }
+
     pub(crate) fn pem(&self) -> String {
         lines(&self.certificate.pem())
     }

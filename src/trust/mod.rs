@@ -15,6 +15,7 @@ mod fingerprint;
 pub(crate) mod fixtures;
 pub mod lookalike;
 mod name;
+mod namesakes;
 pub mod pem;
 pub mod private_key;
 pub mod rules;

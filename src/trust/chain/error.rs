@@ -27,7 +27,9 @@ pub enum Refused {
     #[error("the bundle holds no certificate; expected at least one CA")]
     NoAnchors,
     /// Measured: the request for a client certificate names all CAs, in a vector of 64 KiB (RFC 8446 section 4.2.4).
-    #[error("the subjects of all CAs take {bytes} bytes, and TLS has room for {max}: every handshake fails; remove CAs")]
+    #[error(
+        "the subjects of all CAs take {bytes} bytes, and TLS has room for {max}: every handshake fails; remove CAs"
+    )]
     SubjectsTooLong {
         /// Their length on the wire.
         bytes: usize,
@@ -41,7 +43,9 @@ pub enum Refused {
         bytes: usize,
     },
     /// `kVerifySignatureAlgorithms` (ssl/extensions.cc), measured: P-521 and Ed25519 leaves are refused, RSA of 1024 bits is not.
-    #[error("{subject} has a key that the proxy does not take in a handshake; expected RSA, P-256 or P-384, issue it anew")]
+    #[error(
+        "{subject} has a key that the proxy does not take in a handshake; expected RSA, P-256 or P-384, issue it anew"
+    )]
     LeafKey {
         /// The leaf.
         subject: String,
@@ -59,7 +63,9 @@ pub enum Refused {
         subject: String,
     },
     /// `X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY`.
-    #[error("no CA of the bundle is the issuer of {subject}: nothing has the subject {issuer}; add it to the bundle, or the missing intermediate to the chain")]
+    #[error(
+        "no CA of the bundle is the issuer of {subject}: nothing has the subject {issuer}; add it to the bundle, or the missing intermediate to the chain"
+    )]
     UnknownIssuer {
         /// The end of the path.
         subject: String,
@@ -73,7 +79,9 @@ pub enum Refused {
         subject: String,
     },
     /// `X509_V_ERR_AKID_SKID_MISMATCH` and `X509_V_ERR_AKID_ISSUER_SERIAL_MISMATCH` (RFC 5280 section 4.2.1.1).
-    #[error("{issuer} is in the bundle, but with another key or serial than the authority key identifier of {subject} says; add the CA that signed it")]
+    #[error(
+        "{issuer} is in the bundle, but with another key or serial than the authority key identifier of {subject} says; add the CA that signed it"
+    )]
     IssuerKeyId {
         /// The end of the path.
         subject: String,
@@ -81,7 +89,9 @@ pub enum Refused {
         issuer: String,
     },
     /// `X509_V_ERR_KEYUSAGE_NO_CERTSIGN` (RFC 5280 section 4.2.1.3); measured for anchors, too.
-    #[error("the key usage of {issuer} does not allow to sign certificates, such as {subject}; issue the CA anew with keyCertSign")]
+    #[error(
+        "the key usage of {issuer} does not allow to sign certificates, such as {subject}; issue the CA anew with keyCertSign"
+    )]
     IssuerMayNotSign {
         /// The end of the path.
         subject: String,
@@ -131,7 +141,9 @@ pub enum Refused {
         at: Timestamp,
     },
     /// `X509_V_ERR_CERT_SIGNATURE_FAILURE`.
-    #[error("{subject} was not signed by the key of {issuer} that the bundle or chain holds; add the CA that signed it")]
+    #[error(
+        "{subject} was not signed by the key of {issuer} that the bundle or chain holds; add the CA that signed it"
+    )]
     Signature {
         /// The certificate.
         subject: String,
@@ -153,7 +165,9 @@ pub enum Refused {
         issuer: String,
     },
     /// `X509_V_ERR_UNSUPPORTED_CONSTRAINT_TYPE`. Measured: constraints on addresses refuse every leaf with an address.
-    #[error("{issuer} constrains names of a kind that the proxy cannot compare, and {subject} has one; issue it without")]
+    #[error(
+        "{issuer} constrains names of a kind that the proxy cannot compare, and {subject} has one; issue it without"
+    )]
     UnsupportedConstraint {
         /// The certificate.
         subject: String,
@@ -201,7 +215,9 @@ pub enum Refused {
         host: String,
     },
     /// Measured: BoringSSL takes the first CA whose name and key id fit, and never looks at the next.
-    #[error("{because}. {issuer} stands in the bundle {count} times, and only the first that fits is tried: another would do, put it first")]
+    #[error(
+        "{because}. {issuer} stands in the bundle {count} times, and only the first that fits is tried: another would do, put it first"
+    )]
     Shadowed {
         /// The subject that stands more than once.
         issuer: String,
@@ -211,7 +227,9 @@ pub enum Refused {
         because: Box<Refused>,
     },
     /// Measured: from 24 entries on BoringSSL's store sorts (`std::sort`), and same-subject CAs change places.
-    #[error("{because}. with 24 or more CAs and lists the proxy picks any of the CAs with one subject: keep one for each subject")]
+    #[error(
+        "{because}. with 24 or more CAs and lists the proxy picks any of the CAs with one subject: keep one for each subject"
+    )]
     OrderUndetermined {
         /// What one of the orders meets.
         because: Box<Refused>,

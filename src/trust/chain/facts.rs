@@ -2,7 +2,7 @@
 
 use super::name::Name;
 use crate::trust::Certificate;
-use crate::trust::der::{self, Cbs, CONSTRUCTED, CONTEXT, SEQUENCE};
+use crate::trust::der::{self, CONSTRUCTED, CONTEXT, Cbs, SEQUENCE};
 
 /// A certificate's facts for path building.
 pub(super) struct Facts<'a> {
@@ -194,12 +194,13 @@ impl<'a> Facts<'a> {
     }
 
     fn basic_constraints(&mut self, mut input: Cbs<'a>) -> Option<()> {
-        let ca = input.peek(der::BOOLEAN) && match input.any()?.1 {
-            [0xff] => true,
-            // DER leaves a default out, but BoringSSL lets it pass.
-            [0] => false,
-            _ => return None,
-        };
+        let ca = input.peek(der::BOOLEAN)
+            && match input.any()?.1 {
+                [0xff] => true,
+                // DER leaves a default out, but BoringSSL lets it pass.
+                [0] => false,
+                _ => return None,
+            };
         if input.peek(der::INTEGER) {
             let length = der::integer(&mut input, "").ok()?;
             if !ca || length.first().is_some_and(|b| *b >= 0x80) {
@@ -294,13 +295,14 @@ fn general_name<'a>(input: &mut Cbs<'a>) -> Option<GeneralName<'a>> {
     let (tag, content) = input.any()?;
     let kind = tag & 0x1fff_ffff;
     let constructed = tag & CONSTRUCTED != 0;
-    let sound = tag & CONTEXT != 0 && match kind {
-        0 | 3 | 5 => constructed,
-        EMAIL | DNS | URI | IP | 8 => !constructed,
-        // Explicitly tagged, since a Name is a CHOICE.
-        DIRECTORY => constructed && Name::read(content).is_some(),
-        _ => false,
-    };
+    let sound = tag & CONTEXT != 0
+        && match kind {
+            0 | 3 | 5 => constructed,
+            EMAIL | DNS | URI | IP | 8 => !constructed,
+            // Explicitly tagged, since a Name is a CHOICE.
+            DIRECTORY => constructed && Name::read(content).is_some(),
+            _ => false,
+        };
     sound.then_some(GeneralName { kind, content })
 }
 

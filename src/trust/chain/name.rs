@@ -89,10 +89,7 @@ fn decoded(tag: u32, value: &[u8]) -> Option<Option<String>> {
 }
 
 #[allow(clippy::option_option)]
-fn wide<const N: usize>(
-    (chunks, rest): (&[[u8; N]], &[u8]),
-    code: impl Fn(&[u8; N]) -> u32,
-) -> Option<Option<String>> {
+fn wide<const N: usize>((chunks, rest): (&[[u8; N]], &[u8]), code: impl Fn(&[u8; N]) -> u32) -> Option<Option<String>> {
     if !rest.is_empty() {
         return None;
     }

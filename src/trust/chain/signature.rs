@@ -2,7 +2,8 @@
 
 use aws_lc_rs::signature::{self as sig, UnparsedPublicKey, VerificationAlgorithm};
 
-use super::facts::Signed;
+use super::facts::{self, Signed};
+use crate::trust::Certificate;
 use crate::trust::der::{self, Cbs, SEQUENCE};
 
 /// Why a signature does not hold.
@@ -61,11 +62,11 @@ fn modulus_bits(key: &[u8]) -> Option<usize> {
     Some((modulus.len() * 8).saturating_sub(modulus.first()?.leading_zeros() as usize))
 }
 
-/// A short name of the hash in a signature algorithm, when it is broken (RFC 9155: MD5, SHA-1).
-pub(crate) fn broken_hash(algorithm: &[u8]) -> Option<&'static str> {
-    let oid = Cbs(algorithm).take(der::OBJECT, "").ok()?.0;
-    match oid {
-        [prefix @ .., 2 | 3 | 4] if prefix == RSA => Some("MD5 or older"),
+/// A short name of the hash that a certificate was signed with, when it is broken (RFC 6151: MD5, RFC 9155: SHA-1).
+pub(crate) fn broken_hash(certificate: &Certificate) -> Option<&'static str> {
+    let (signed, _) = facts::signed(&certificate.der)?;
+    match Cbs(signed.algorithm).take(der::OBJECT, "").ok()?.0 {
+        [prefix @ .., 2..=4] if prefix == RSA => Some("MD5"),
         [prefix @ .., 5] if prefix == RSA => Some("SHA-1"),
         [prefix @ .., 4, 1] if prefix == ECDSA => Some("SHA-1"),
         _ => None,

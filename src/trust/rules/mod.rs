@@ -1,14 +1,22 @@
 //! The table of rules. A rule is a file here and a line in [`RULES`].
 
 mod dropped_by_proxy;
+mod duplicate;
 mod empty;
 mod expired;
+mod expired_beside_renewed;
+mod expiring;
 mod key_mismatch;
 mod not_a_ca;
 mod not_yet_valid;
 mod pair_incomplete;
 mod private_key_in_bundle;
+mod same_subject_ambiguity;
+mod superseded;
+mod too_large;
 mod unparsable;
+mod weak_key;
+mod weak_signature;
 
 use std::collections::HashSet;
 
@@ -25,6 +33,14 @@ pub const RULES: &[Rule] = &[
     key_mismatch::RULE,
     expired::RULE,
     not_yet_valid::RULE,
+    expired_beside_renewed::RULE,
+    same_subject_ambiguity::RULE,
+    superseded::RULE,
+    expiring::RULE,
+    duplicate::RULE,
+    weak_key::RULE,
+    weak_signature::RULE,
+    too_large::RULE,
 ];
 
 /// A rule.

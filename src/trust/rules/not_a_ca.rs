@@ -72,8 +72,9 @@ mod tests {
 
     #[test]
     fn rejects_a_bundle_without_a_ca() {
-        let leaf = ca("one").leaf("a");
-        let found = findings(&secret(&[("ca.crt", &format!("{}{}", leaf.pem(), leaf.pem()))]));
+        let authority = ca("one");
+        let text = format!("{}{}", authority.leaf("a").pem(), authority.leaf("b").pem());
+        let found = findings(&secret(&[("ca.crt", &text)]));
         assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("not-a-ca", Severity::Deny)]);
     }
 

@@ -1,0 +1,119 @@
+//! `expired-beside-renewed`: a CA that is not valid stands before one with its name that is.
+
+use jiff::Timestamp;
+
+use super::{Observation, Rule, Severity};
+use crate::trust::name::brief;
+use crate::trust::namesakes::{Namesakes, pairs};
+use crate::trust::subject::{Subject, Text};
+
+/// Measured: BoringSSL takes the first CA that fits by name and key identifier, and looks at its dates only then; with the
+/// expired CA first, every client of its renewal is refused. The other way round they pass.
+pub(super) const RULE: Rule = Rule {
+    id: "expired-beside-renewed",
+    severity: Severity::Deny,
+    summary: "a CA that is not valid, now or soon, before the CA of the same name that is; in future it warns",
+    mend: "put the renewed CA first, and remove the old one; hand out a CA that is not valid yet behind the current one",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
+    let pairs = pairs(ca).into_iter().filter(|pair| pair.has_one_key() || !pair.are_told_apart());
+    pairs.filter_map(|pair| observe(ca, &pair, subject.now)).collect()
+}
+
+fn observe(ca: &Text, pair: &Namesakes<'_>, now: Timestamp) -> Option<Observation> {
+    let (first, second) = (&pair.first.certificate, &pair.second.certificate);
+    // RFC 5280 counts the last second in, BoringSSL does not.
+    let is_over = now >= first.not_after;
+    let state = if is_over {
+        format!("expired at {}", first.not_after)
+    } else if first.is_not_yet_valid(now) {
+        format!("is not valid before {}", first.not_before)
+    } else if first.not_after < second.not_after && first.not_after >= second.not_before && !second.is_expired(now) {
+        format!("expires at {}", first.not_after)
+    } else {
+        return None;
+    };
+    let is_now = is_over || first.is_not_yet_valid(now);
+    if is_now && !second.is_valid_at(now) {
+        return None;
+    }
+    let order = if pair.any_order {
+        "the proxy may find it first, since it does not keep the order of 24 entries or more"
+    } else {
+        "it stands first"
+    };
+    let (line, other) = (pair.first.line, pair.second.line);
+    let when = if is_now {
+        "every client of the latter is refused".to_owned()
+    } else {
+        format!("from {} on every client of the latter is refused", first.not_after)
+    };
+    let mend = if pair.any_order || is_over {
+        format!("remove line {line}")
+    } else {
+        format!("move line {other} before line {line}")
+    };
+    let message = format!(
+        "{} line {line}: {} {state}, and line {other} has the same subject. {order}: {when}; {mend}",
+        ca.key,
+        brief(&first.subject),
+    );
+    Some(Observation::new(ca.field(), pair.identity(), message).only_warns(!is_now))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::Severity;
+    use crate::trust::fixtures::{ca, ca_between, findings, secret};
+
+    fn found(text: &str) -> Vec<(Severity, String)> {
+        let found = findings(&secret(&[("ca.crt", text)])).into_iter().filter(|f| f.rule == super::RULE.id);
+        found.map(|f| (f.severity, f.message)).collect()
+    }
+
+    #[test]
+    fn accepts_the_renewal_first() {
+        let old = ca_between("root", 2020, 2025);
+        assert_eq!(found(&format!("{}{}", old.renewed(2024, 2040).pem(), old.pem())), []);
+    }
+
+    #[test]
+    fn accepts_an_expired_ca_of_another_name() {
+        assert_eq!(found(&format!("{}{}", ca_between("old", 2020, 2025).pem(), ca("new").pem())), []);
+    }
+
+    #[test]
+    fn rejects_the_expired_ca_first() {
+        let old = ca_between("root", 2020, 2025);
+        let found = found(&format!("{}{}", old.pem(), old.renewed(2024, 2040).pem()));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].0, Severity::Deny);
+        assert!(found[0].1.contains("CN=root expired at 2025-01-01T00:00:00Z"), "{}", found[0].1);
+    }
+
+    #[test]
+    fn rejects_a_renewal_ahead_of_its_time_first() {
+        let old = ca("root");
+        let found = found(&format!("{}{}", old.renewed(2031, 2050).pem(), old.pem()));
+        assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Severity::Deny]);
+    }
+
+    #[test]
+    fn rejects_with_a_warning_what_will_break() {
+        let old = ca_between("root", 2026, 2031);
+        let found = found(&format!("{}{}", old.pem(), old.renewed(2029, 2040).pem()));
+        assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Severity::Warn]);
+        assert!(found[0].1.contains("from 2031-01-01T00:00:00Z on"), "{}", found[0].1);
+    }
+
+    #[test]
+    fn rejects_either_order_in_a_long_bundle() {
+        let old = ca_between("root", 2020, 2025);
+        let others: String = (0..22).map(|n| ca(&format!("ca {n}")).pem()).collect();
+        let found = found(&format!("{}{}{others}", old.renewed(2024, 2040).pem(), old.pem()));
+        assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Severity::Deny]);
+    }
+}

@@ -1,0 +1,78 @@
+//! `expiring`: a CA or leaf that ends before a rotation can finish.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Observation, Rule, Severity};
+use crate::trust::Certificate;
+use crate::trust::name::brief;
+use crate::trust::subject::Subject;
+
+/// What is left at least: 30 days, or a quarter of a shorter life. cert-manager renews with a third left, so that this
+/// says that a renewal is overdue.
+const LEFT: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+pub(super) const RULE: Rule = Rule {
+    id: "expiring",
+    severity: Severity::Warn,
+    summary: "a CA or leaf with less than 30 days left, or a quarter of its life if that is shorter",
+    mend: "renew it now: add the new CA first, renew the leaves, then remove the old CA",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let mut seen = Vec::new();
+    let cas = subject.ca.iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
+    let leaf = subject.pair.iter().flat_map(|pair| pair.chain.bundle.entries.first().map(|entry| (&pair.chain, entry)));
+    for (text, entry) in cas.chain(leaf).filter(|(text, _)| text.is_loaded()) {
+        let certificate = &entry.certificate;
+        if ends_soon(certificate, subject.now) {
+            let message = format!(
+                "{} line {}: {} expires at {}. expected 30 days, or a quarter of its life; renew it before it is too late",
+                text.key,
+                entry.line,
+                brief(&certificate.subject),
+                certificate.not_after,
+            );
+            seen.push(Observation::new(text.field(), certificate.fingerprint.as_str(), message));
+        }
+    }
+    seen
+}
+
+fn ends_soon(certificate: &Certificate, now: Timestamp) -> bool {
+    let life = certificate.not_after.duration_since(certificate.not_before);
+    certificate.is_valid_at(now) && certificate.not_after.duration_since(now) < LEFT.min(life / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{ca, certificates, now, secret};
+    use crate::trust::{Duty, judge};
+    use jiff::SignedDuration;
+
+    fn found(text: &str, days_before_the_end: i64) -> Vec<&'static str> {
+        let end = certificates(text)[0].not_after;
+        let at = end - SignedDuration::from_hours(24 * days_before_the_end);
+        judge(&secret(&[("ca.crt", text)]), Duty::default(), at).iter().map(|f| f.rule).collect()
+    }
+
+    #[test]
+    fn accepts_what_lasts() {
+        assert_eq!(found(&ca("one").pem(), 31), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn rejects_what_ends_soon_with_a_warning() {
+        assert_eq!(found(&ca("one").pem(), 29), ["expiring"]);
+    }
+
+    #[test]
+    fn accepts_a_short_life() {
+        let leaf = ca("one").leaf("a");
+        let mut certificate = certificates(&leaf.pem()).remove(0);
+        certificate.not_before = now();
+        certificate.not_after = now() + SignedDuration::from_hours(24);
+        assert!(!super::ends_soon(&certificate, now() + SignedDuration::from_hours(17)));
+        assert!(super::ends_soon(&certificate, now() + SignedDuration::from_hours(19)));
+    }
+}

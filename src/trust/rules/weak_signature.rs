@@ -1,0 +1,66 @@
+//! `weak-signature`: signed with a hash that is broken.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::chain::signature::broken_hash;
+use crate::trust::name::brief;
+use crate::trust::subject::Subject;
+
+/// RFC 6151 (MD5), RFC 9155 (SHA-1). Browsers, Go and rustls refuse such a server; Envoy refuses MD5 and takes SHA-1
+/// (measured). An anchor's own signature is not looked at by anyone, so in a bundle it only warns; a root's not even that.
+pub(super) const RULE: Rule = Rule {
+    id: "weak-signature",
+    severity: Severity::Deny,
+    summary: "a serving chain signed with MD5 or SHA-1; an intermediate CA in a bundle warns",
+    mend: "have it issued anew with SHA-256",
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let cas = subject.ca.iter().map(|ca| (ca, true));
+    let chain = subject.pair.iter().map(|pair| (&pair.chain, false));
+    let texts = cas.chain(chain).filter(|(text, _)| text.is_loaded());
+    let entries = texts.flat_map(|(text, is_bundle)| text.bundle.entries.iter().map(move |e| (text, is_bundle, e)));
+    let observe = |(text, is_bundle, entry): (&crate::trust::Text, bool, &crate::trust::bundle::Entry)| {
+        let certificate = &entry.certificate;
+        if certificate.subject_der == certificate.issuer_der {
+            return None;
+        }
+        let message = format!(
+            "{} line {}: {} is signed with {}. expected SHA-256 or better, clients refuse this; have it issued anew",
+            text.key,
+            entry.line,
+            brief(&certificate.subject),
+            broken_hash(certificate)?,
+        );
+        Some(Observation::new(text.field(), certificate.fingerprint.as_str(), message).only_warns(is_bundle))
+    };
+    entries.filter_map(observe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::Severity;
+    use crate::trust::fixtures::{NOTHING, ca, findings, secret, signed_with, verdicts};
+
+    #[test]
+    fn accepts_sha_256() {
+        assert_eq!(verdicts(&secret(&[("ca.crt", &ca("one").pem())])), NOTHING);
+    }
+
+    #[test]
+    fn rejects_sha_1_and_md5() {
+        // ecdsa-with-SHA1; the signature itself is not looked at here.
+        let leaf = ca("one").leaf("a");
+        let chain = signed_with(leaf.der(), &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 1]);
+        let found = findings(&secret(&[("tls.crt", &chain), ("tls.key", &leaf.key_pem())]));
+        assert_eq!(
+            found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(),
+            [("weak-signature", Severity::Deny)]
+        );
+        assert!(found[0].message.contains("CN=a is signed with SHA-1"), "{}", found[0].message);
+
+        let md5 = signed_with(leaf.der(), &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 4]);
+        let found = findings(&secret(&[("ca.crt", &format!("{}{md5}", ca("one").pem()))]));
+        assert!(found.iter().any(|f| f.rule == "weak-signature" && f.severity == Severity::Warn), "{found:?}");
+    }
+}
