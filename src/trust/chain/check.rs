@@ -32,7 +32,7 @@ pub(super) fn path(
 ) -> Result<Accepted, Refused> {
     extensions(path, purpose)?;
     if store.checks_crls {
-        (0..path.links.len()).try_for_each(|at| crl::check(&store.crls, &path.links, at, now))?;
+        (0..path.links.len()).try_for_each(|at| crl::check(&store.crls, store.is_ordered(), &path.links, at, now))?;
     }
     signatures_and_dates(path, now, budget)?;
     name_constraints(path, budget)?;

@@ -112,28 +112,42 @@ impl Crl {
     }
 }
 
-/// Checks the certificate at `at` of a path.
-pub(super) fn check(crls: &[&Crl], path: &[&Facts<'_>], at: usize, now: Timestamp) -> Result<(), Refused> {
+/// Checks the certificate at `at` of a path. Of lists that are equally good and equally new the first counts, or each of
+/// them where the store's order is not known.
+pub(super) fn check(
+    crls: &[&Crl],
+    is_ordered: bool,
+    path: &[&Facts<'_>],
+    at: usize,
+    now: Timestamp,
+) -> Result<(), Refused> {
     let facts = path[at];
-    let issuer = facts.certificate.issuer.clone();
     let candidates = crls.iter().filter(|crl| crl.issuer == facts.issuer && crl.scope != Scope::Never);
     let scored = candidates.filter_map(|crl| {
         let (signer, is_direct) = signer(crl, path, at)?;
-        let score = (!crl.has_critical, crl.covers(facts), crl.is_current(now), is_direct);
-        Some((score, crl.this_update, *crl, signer))
+        // The weights of BoringSSL's score, then the newer one.
+        let score = (!crl.has_critical, crl.covers(facts), crl.is_current(now), is_direct, crl.this_update);
+        Some((score, *crl, signer))
     });
-    // As BoringSSL's score: bits in this order of weight, then the newer one.
-    let Some((score, _, crl, signer)) = scored.max_by_key(|(score, this_update, ..)| (*score, *this_update)) else {
-        return Err(Refused::CrlMissing { issuer });
+    let scored: Vec<_> = scored.collect();
+    let Some(best) = scored.iter().map(|(score, ..)| *score).max() else {
+        return Err(Refused::CrlMissing { issuer: facts.certificate.issuer.clone() });
     };
+    let equals = scored.iter().filter(|(score, ..)| *score == best);
+    equals.take(if is_ordered { 1 } else { usize::MAX }).try_for_each(|(_, crl, signer)| apply(crl, signer, facts, now))
+}
+
+/// `check_crl` and `cert_crl`.
+fn apply(crl: &Crl, signer: &Facts<'_>, facts: &Facts<'_>, now: Timestamp) -> Result<(), Refused> {
+    let issuer = facts.certificate.issuer.clone();
     let unusable = |cause| Err(Refused::CrlUnusable { issuer: issuer.clone(), cause });
     if !signer.may(CRL_SIGN) {
         return unusable("the CA's key usage lacks cRLSign; issue the CA anew");
     }
-    if !score.1 {
+    if !crl.covers(facts) {
         return unusable("it covers only a part of the certificates; publish a full one");
     }
-    if !score.2 {
+    if !crl.is_current(now) {
         return Err(Refused::CrlOutdated { issuer });
     }
     let Some((signed, _)) = facts::signed(&crl.der) else { return unusable("it is malformed") };

@@ -190,6 +190,17 @@ fn rejects_a_list_of_a_namesake() {
     assert_eq!(judged(&[&one], Some(&[other.crl(2029, 2031, &[])]), &[plain(&one).der()], now()), "crl-missing");
 }
 
+/// Found by comparing with Envoy: of two lists with one issuer and one date the first counts, though another CA signed it.
+#[test]
+fn rejects_a_list_of_a_namesake_before_the_right_one() {
+    let (one, other) = (ca_without_key_id("one"), ca_without_key_id("one"));
+    let leaf = plain(&one);
+    let judge = |lists: [Crl; 2]| judged(&[&one], Some(&lists), &[leaf.der()], now());
+    let lists = || (one.crl(2029, 2031, &[]), other.crl(2029, 2031, &[]));
+    let (right, wrong) = lists();
+    assert_ne!(judge([wrong, right]), "accepted");
+}
+
 #[test]
 fn rejects_subjects_beyond_64_kib() {
     let root = ca("root");
