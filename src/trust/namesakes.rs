@@ -44,12 +44,12 @@ pub(super) fn pairs(text: &Text) -> Vec<Namesakes<'_>> {
     let mut pairs = Vec::new();
     for group in same_subject(entries.iter().map(|entry| &entry.certificate)) {
         let group: Vec<_> = group.into_iter().filter_map(place).collect();
+        let few = group.len() <= 32;
         for (at, second) in group.iter().enumerate() {
-            let few = group.len() <= 32;
-            for (before, first) in
-                group[..at].iter().enumerate().filter(|(before, _)| few || *before == 0 || before + 1 == at)
-            {
-                let _ = before;
+            for (before, first) in group[..at].iter().enumerate() {
+                if !few && before > 0 && before + 1 < at {
+                    continue;
+                }
                 let mut pair = |first, second| pairs.push(Namesakes { first, second, any_order });
                 if first.certificate.may_sign {
                     pair(first, second);

@@ -47,7 +47,8 @@ pub use horizon::{Break, horizon};
 pub enum Purpose<'a> {
     /// A client to a gateway that requires a certificate.
     Client,
-    /// A server to clients that call it by these names; all of them must be covered.
+    /// A server to clients that call it by these names; all of them must be covered. Paths are built as for clients, with
+    /// partial chains, as Envoy's, Go's and rustls' clients do; SHA-1 is refused, since the latter two do.
     Server {
         /// Host names or addresses.
         hosts: &'a [String],
