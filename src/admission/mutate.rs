@@ -15,7 +15,7 @@ pub fn mutate(request: &Request<'_>, registry: &Registry) -> Decision {
     let outcome = rewrite(&write, registry);
     let held = outcome.holds.iter().map(|hold| format!("not rewritten: {hold}"));
     let unrecorded =
-        outcome.unrecorded.then(|| "annotations are full: trustspan rewrite --undo will not restore this object");
+        outcome.unrecorded.then_some("annotations are full: trustspan rewrite --undo will not restore this object");
     let notes = held.chain(unrecorded.map(str::to_owned)).collect();
     Decision { patch: outcome.patch, findings: Vec::new(), notes }
 }
