@@ -2,7 +2,7 @@
 //!
 //! # For callers
 //! [`verify`] answers for one chain; a [`Store`] for many. These, [`Purpose`], [`Crl`], [`Accepted`], [`Refused`] (with its
-//! `id` and `rank`) and [`horizon`] are the stable interface; a bundle is `bundle::read(..)`'s certificates in their order.
+//! `id` and `rank`) and [`horizon()`] are the stable interface; a bundle is `bundle::read(..)`'s certificates in their order.
 //!
 //! # The model
 //! Envoy verifies with BoringSSL's `X509_verify_cert` and partial chains (source/common/tls/cert_validator/
