@@ -25,12 +25,12 @@ thread_local! {
 }
 
 /// A new test begins on this thread.
-pub(super) fn forget_started() {
+pub(crate) fn forget_started() {
     STARTED.with_borrow_mut(Vec::clear);
 }
 
 /// The end of each log that this thread's test has to show.
-pub(super) fn started_log_tails(lines: usize) -> String {
+pub(crate) fn started_log_tails(lines: usize) -> String {
     STARTED.with_borrow(|logs| logs.iter().map(|log| tail(log, lines)).collect())
 }
 
@@ -60,13 +60,13 @@ rm -rf "$1"
 "#;
 
 /// A folder for the run's data and logs, gone when the run is. `TRUSTSPAN_BED_KEEP=1` keeps it.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     path: PathBuf,
     janitor: Option<Child>,
 }
 
 impl Scratch {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let path = tempfile::Builder::new().prefix("trustspan-bed-").tempdir()?.keep();
         File::create(path.join("pids"))?;
         let janitor = match std::env::var_os("TRUSTSPAN_BED_KEEP") {
@@ -85,17 +85,17 @@ impl Scratch {
         Ok(Self { path, janitor })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn join(&self, name: &str) -> PathBuf {
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// Starts `program`; its output goes to `<name>.log` in this folder. Only PATH and `env` reach it: a proxy or a
     /// kubeconfig in the developer's environment must not change what a test sees.
-    pub(super) fn spawn<A: AsRef<OsStr>>(
+    pub(crate) fn spawn<A: AsRef<OsStr>>(
         &self,
         name: &str,
         program: &Path,
@@ -140,7 +140,7 @@ impl Drop for Scratch {
 }
 
 /// A running child. Dropping it kills it.
-pub(super) struct Process {
+pub(crate) struct Process {
     name: String,
     log: PathBuf,
     pid: u32,
@@ -149,17 +149,17 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
     /// The exit status (128 + signal number when a signal ended it), if it has ended.
-    pub(super) fn exited(&mut self) -> Result<Option<i32>> {
+    pub(crate) fn exited(&mut self) -> Result<Option<i32>> {
         Ok(self.keeper.try_wait()?.map(|status| status.code().unwrap_or(-1)))
     }
 
     /// Sends a signal by name: TERM, STOP, CONT, KILL.
-    pub(super) fn signal(&mut self, signal: &str) -> Result<()> {
+    pub(crate) fn signal(&mut self, signal: &str) -> Result<()> {
         if let Some(status) = self.exited()? {
             bail!("{} has exited with {status}; expected it to run\n{}", self.name, self.log_tail(20));
         }
@@ -173,23 +173,23 @@ impl Process {
     }
 
     /// SIGTERM, then waits for the exit status.
-    pub(super) fn stop(&mut self, limit: Duration) -> Result<i32> {
+    pub(crate) fn stop(&mut self, limit: Duration) -> Result<i32> {
         self.signal("TERM")?;
         self.wait(limit)
     }
 
-    pub(super) fn wait(&mut self, limit: Duration) -> Result<i32> {
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<i32> {
         wait_for(&format!("{} to exit", self.name), limit, || Ok(self.exited()?.is_some()))?;
         Ok(self.exited()?.unwrap_or(-1))
     }
 
     /// The last `lines` lines that it wrote.
-    pub(super) fn log_tail(&self, lines: usize) -> String {
+    pub(crate) fn log_tail(&self, lines: usize) -> String {
         tail(&self.log, lines)
     }
 
     /// Everything that it wrote.
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn wait_for_value<T>(
 }
 
 /// A TCP port on loopback that was free a moment ago and that this process has not handed out before.
-pub(super) fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     static HANDED_OUT: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let port = TcpListener::bind("127.0.0.1:0").context("binding a port on loopback")?.local_addr()?.port();
