@@ -1,0 +1,225 @@
+//! A case, what Envoy made of it, what trustspan said, and whether the two agree.
+
+use std::{fmt, sync::Arc};
+
+use jiff::Timestamp;
+use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
+use trustspan::trust::{Duty, Secret, Severity, Verdict, bundle, judge};
+use zeroize::Zeroizing;
+
+use crate::{
+    client::Outcome,
+    expect,
+    proxy::{Content, Update},
+};
+
+/// A secret to try.
+pub(crate) struct Case {
+    /// Names it for a replay.
+    pub(crate) name: String,
+    /// How it was made, for people.
+    pub(crate) story: String,
+    pub(crate) content: Content,
+    /// The clients to try trust anchors with.
+    pub(crate) probes: Vec<Probe>,
+    /// The certificates that a pair's chain was made of.
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+}
+
+/// A client to try it with.
+pub(crate) struct Probe {
+    pub(crate) label: String,
+    pub(crate) identity: Arc<CertifiedKey>,
+    /// The certificate of the CA whose presence it shows: sound and valid, and so is the client.
+    pub(crate) shows: Option<CertificateDer<'static>>,
+    /// Whether its issuer and itself are of the plainest sort.
+    pub(crate) plain: bool,
+}
+
+/// What Envoy made of a case.
+pub(crate) struct Seen {
+    pub(crate) update: Update,
+    /// One per probe; empty when the update was rejected. A pair has one, of a client without certificate.
+    pub(crate) outcomes: Vec<Outcome>,
+}
+
+/// Envoy's side of the confusion table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Effect {
+    /// Everything that the text holds works.
+    Works,
+    /// A CA that the text visibly holds, or a certificate of a chain, is missing.
+    Drops,
+    /// No client passes, and none could: all CAs are unsound.
+    ServesNobody,
+    /// The update is rejected.
+    Rejects,
+}
+
+/// The rules that may deny what Envoy runs with; `docs/envoy-differences.md` tells why.
+const POLICIES: &[&str] =
+    &["private-key-in-bundle", "not-a-ca", "dropped-by-proxy", "expired", "not-yet-valid", "pair-incomplete"];
+
+/// One case's line in the tables.
+pub(crate) struct Result {
+    pub(crate) verdict: Verdict,
+    pub(crate) effect: Effect,
+    /// Per probe with a prediction: ours, Envoy's.
+    pub(crate) clients: Vec<(bool, bool)>,
+    /// Clients that we say nothing of.
+    pub(crate) unpredicted: usize,
+    /// The denying rules.
+    pub(crate) rules: Vec<&'static str>,
+    pub(crate) disagreements: Vec<String>,
+}
+
+impl Case {
+    pub(crate) fn secret(&self) -> Secret {
+        let data: Vec<(&str, &[u8])> = match &self.content {
+            Content::Trust { ca, crl } => {
+                let crl = crl.as_deref().map(|crl| ("ca.crl", crl));
+                [("ca.crt", ca.as_slice())].into_iter().chain(crl).collect()
+            }
+            Content::Pair { chain, key } => vec![("tls.crt", chain), ("tls.key", key)],
+        };
+        Secret {
+            namespace: "istio-system".to_owned(),
+            name: "gateway".to_owned(),
+            type_: "Opaque".to_owned(),
+            labels: Default::default(),
+            data: data.into_iter().map(|(key, bytes)| (key.to_owned(), Zeroizing::new(bytes.to_vec()))).collect(),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.content {
+            Content::Trust { ca, .. } => ca,
+            Content::Pair { chain, .. } => chain,
+        }
+    }
+
+    /// Compares.
+    pub(crate) fn compare(&self, seen: &Seen, now: Timestamp) -> Result {
+        let duty = Duty { ca_required: matches!(self.content, Content::Trust { .. }) };
+        let findings = judge(&self.secret(), duty, now);
+        let verdict = Verdict::of(&findings);
+        let mut rules: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Deny).map(|f| f.rule).collect();
+        rules.sort_unstable();
+        rules.dedup();
+        let mut result = match &self.content {
+            Content::Trust { ca, crl } => self.trust(seen, &bundle::read(ca), crl.as_deref(), now),
+            Content::Pair { chain, .. } => self.pair(seen, &bundle::read_chain(chain)),
+        };
+        let mut disagree = |what: String| result.disagreements.push(what);
+        match (verdict, result.effect) {
+            (Verdict::Deny, Effect::Works) if !self.is_policy(&rules) => {
+                disagree(format!("denied by {rules:?}, none of them a policy, and it works"));
+            }
+            (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
+            (Verdict::Allow | Verdict::Warn, Effect::Drops) => {
+                disagree("allowed, and Envoy drops a certificate that the text holds".to_owned());
+            }
+            _ => {}
+        }
+        Result { verdict, rules, ..result }
+    }
+
+    /// Bytes that are no ASCII: trustspan says what the worse of x86-64 and arm64 does, Envoy here is only one of them.
+    fn is_platform_dependent(&self) -> bool {
+        match &self.content {
+            Content::Trust { ca, .. } => !ca.is_ascii(),
+            Content::Pair { chain, key } => !chain.is_ascii() || !key.is_ascii(),
+        }
+    }
+
+    fn is_policy(&self, rules: &[&str]) -> bool {
+        self.is_platform_dependent() || rules.iter().any(|rule| POLICIES.contains(rule))
+    }
+
+    fn trust(&self, seen: &Seen, bundle: &bundle::Bundle, crl: Option<&[u8]>, now: Timestamp) -> Result {
+        let mut result = Result::new(Effect::Rejects);
+        if seen.update == Update::Rejected {
+            return result;
+        }
+        let bytes = visible(self.bytes());
+        let (mut dropped, mut passed) = (false, false);
+        for (probe, outcome) in self.probes.iter().zip(&seen.outcomes) {
+            passed |= outcome.passed();
+            dropped |= !outcome.passed() && probe.shows.as_ref().is_some_and(|ca| holds(&bytes, ca));
+            let predicted =
+                expect::passes(bundle, crl, probe, now).filter(|passes| *passes || !self.is_platform_dependent());
+            let Some(predicted) = predicted else {
+                result.unpredicted += 1;
+                continue;
+            };
+            result.clients.push((predicted, outcome.passed()));
+            if predicted != outcome.passed() {
+                let said = if predicted { "passes" } else { "is refused" };
+                result.disagreements.push(format!("client {}: we say it {said}, Envoy: {outcome:?}", probe.label));
+            }
+        }
+        result.effect = match (dropped, passed) {
+            (true, _) => Effect::Drops,
+            (false, true) => Effect::Works,
+            (false, false) => Effect::ServesNobody,
+        };
+        result
+    }
+
+    fn pair(&self, seen: &Seen, bundle: &bundle::Bundle) -> Result {
+        let mut result = Result::new(Effect::Rejects);
+        let [Outcome::Passed(shown)] = seen.outcomes.as_slice() else {
+            if seen.update == Update::Accepted {
+                result.effect = Effect::ServesNobody;
+            }
+            return result;
+        };
+        let read: Vec<_> = bundle.entries.iter().map(|entry| entry.certificate.der.as_slice()).collect();
+        let bytes = visible(self.bytes());
+        let dropped = self.chain.iter().any(|certificate| holds(&bytes, certificate) && !shown.contains(certificate));
+        result.effect = if dropped { Effect::Drops } else { Effect::Works };
+        if bundle.rejected.is_none()
+            && !self.is_platform_dependent()
+            && read != shown.iter().map(|c| c.as_ref()).collect::<Vec<_>>()
+        {
+            result.disagreements.push(format!(
+                "we read {} certificates, Envoy shows {}, or others",
+                read.len(),
+                shown.len()
+            ));
+        }
+        result
+    }
+}
+
+impl Result {
+    fn new(effect: Effect) -> Self {
+        let (clients, rules, disagreements) = (Vec::new(), Vec::new(), Vec::new());
+        Self { verdict: Verdict::Allow, effect, clients, unpredicted: 0, rules, disagreements }
+    }
+}
+
+/// A text without what base64 readers and people overlook: line breaks, indentation, quotes.
+fn visible(text: &[u8]) -> Vec<u8> {
+    let lines = text.split(|b| *b == b'\n').filter(|line| !line.trim_ascii_start().starts_with(b"#"));
+    let base64 = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
+    lines.flatten().copied().filter(base64).collect()
+}
+
+/// Whether a text still holds a certificate, for who looks closely.
+fn holds(visible: &[u8], certificate: &[u8]) -> bool {
+    use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
+    let text = STANDARD_NO_PAD.encode(certificate);
+    visible.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Works => "works",
+            Self::Drops => "drops",
+            Self::ServesNobody => "serves nobody",
+            Self::Rejects => "rejects",
+        })
+    }
+}

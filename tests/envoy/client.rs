@@ -1,0 +1,135 @@
+//! A TLS 1.3 client that shows a certificate and believes any server.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+    client::{
+        ResolvesClientCert,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, aws_lc_rs},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+    sign::CertifiedKey,
+};
+
+/// Longer than any handshake on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
+
+/// How the gateway took a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It answered; this is the chain that it showed.
+    Passed(Vec<CertificateDer<'static>>),
+    /// It ended the connection.
+    Refused(String),
+}
+
+impl Outcome {
+    pub(crate) fn passed(&self) -> bool {
+        matches!(self, Self::Passed(_))
+    }
+}
+
+/// A handshake with the gateway of `host`, and one request.
+pub(crate) fn visit(address: SocketAddr, host: &str, identity: Option<Arc<CertifiedKey>>) -> Result<Outcome> {
+    let config = ClientConfig::builder_with_provider(Arc::clone(&PROVIDER))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone));
+    let config = match identity {
+        Some(identity) => config.with_client_cert_resolver(Arc::new(Always(identity))),
+        None => config.with_no_client_auth(),
+    };
+    let tls = ClientConnection::new(Arc::new(config), ServerName::try_from(host.to_owned())?)?;
+    let stream = TcpStream::connect(address).context("connecting to Envoy")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    let mut stream = StreamOwned::new(tls, stream);
+    match request(&mut stream) {
+        Ok(answer) if answer.starts_with(b"HTTP/1.1 200") => {
+            let chain = stream.conn.peer_certificates().unwrap_or_default().to_vec();
+            Ok(Outcome::Passed(chain.into_iter().map(CertificateDer::into_owned).collect()))
+        }
+        Ok(answer) => bail!("{host}: expected an answer 200, got {:?}", String::from_utf8_lossy(&answer)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Err(error).with_context(|| format!("{host}: no answer within {PATIENCE:?}"))
+        }
+        Err(error) => Ok(Outcome::Refused(error.to_string())),
+    }
+}
+
+fn request(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> std::io::Result<Vec<u8>> {
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    // In TLS 1.3 the client is done before the gateway has looked at its certificate: whether it passes shows at the first
+    // read. A gateway that has refused may have closed the socket, but its alert is there to be read.
+    let sent =
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n").and_then(|()| stream.flush());
+    let mut answer = vec![0; 12];
+    stream.read_exact(&mut answer).map_err(|error| sent.err().unwrap_or(error))?;
+    Ok(answer)
+}
+
+/// Shows this certificate, whatever CAs the gateway names.
+#[derive(Debug)]
+struct Always(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Always {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// Believes any server: its certificate is not what is tested.
+#[derive(Debug)]
+struct Anyone;
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _host: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        PROVIDER.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,205 @@
+//! Trial `generated_pki`: authorities of every sort and relation, bundled in any order, with clients of each.
+
+use anyhow::Result;
+use rcgen::ExtendedKeyUsagePurpose as Eku;
+
+use crate::{
+    case::{Case, Probe},
+    pki::{Basic, Dates, Identity, Keys, Kind, Spec, Usage, shuffle},
+    proxy::Content,
+    testbed::Seed,
+};
+
+/// One of these, each as likely as it stands here.
+fn of<T: Clone>(choices: &[T], seed: &mut Seed) -> T {
+    choices[seed.below(choices.len() as u64) as usize].clone()
+}
+
+/// One time in `n`.
+fn rarely(n: u64, seed: &mut Seed) -> bool {
+    seed.below(n) == 0
+}
+
+/// Whether a CA is of the plainest sort: what it signs is refused for none of its own properties but its dates.
+fn is_plain(spec: &Spec) -> bool {
+    let named = spec.permitted.is_some() || spec.excluded.is_some();
+    let signs = spec.basic == Basic::Ca && spec.usage != Usage::OnlySignature;
+    signs && spec.subject_key_id && spec.eku.is_empty() && !named && !spec.unknown_critical
+}
+
+fn authority(number: usize, seed: &mut Seed) -> Spec {
+    let mut spec = Spec::ca(format!("ca {number}"));
+    // Most authorities are sound but for one thing, if any: two faults at once hide each other.
+    match seed.below(16) {
+        0 => spec.dates = Dates::Expired,
+        1 => spec.dates = Dates::Future,
+        2 => spec.basic = Basic::NotCa,
+        3 => spec.basic = Basic::Absent,
+        4 => spec.basic = Basic::PathLength(seed.below(2) as u8),
+        5 => spec.usage = Usage::OnlySignature,
+        6 => spec.usage = Usage::Absent,
+        7 => spec.subject_key_id = false,
+        8 => spec.eku = vec![of(&[Eku::ClientAuth, Eku::ServerAuth, Eku::Any], seed)],
+        9 => spec.permitted = Some("example".to_owned()),
+        10 => spec.excluded = Some("example".to_owned()),
+        11 => spec.unknown_critical = true,
+        12 => spec.authority_key_id = true,
+        _ => {}
+    }
+    spec
+}
+
+fn client(number: usize, seed: &mut Seed) -> Spec {
+    let mut spec = Spec::leaf(format!("client {number}"));
+    spec.serial = 100 + number as u64;
+    spec.authority_key_id = !rarely(3, seed);
+    match seed.below(12) {
+        0 => spec.eku = vec![Eku::ServerAuth],
+        1 => spec.eku = vec![Eku::ServerAuth, Eku::ClientAuth],
+        2 => spec.eku = Vec::new(),
+        3 => spec.eku = vec![Eku::Any],
+        4 => spec.dates = of(&[Dates::Expired, Dates::Future], seed),
+        5 => spec.san = Some("client.example".to_owned()),
+        6 => spec.san = Some("client.elsewhere".to_owned()),
+        7 => spec.usage = of(&[Usage::OnlySignature, Usage::CertSign], seed),
+        8 => spec.basic = of(&[Basic::NotCa, Basic::Ca], seed),
+        9 => spec.unknown_critical = rarely(2, seed),
+        _ => {}
+    }
+    spec
+}
+
+pub(crate) fn case(number: usize) -> Result<Case> {
+    let name = format!("pki-{number}");
+    let seed = &mut Seed::of_run(&name);
+    let mut keys = Keys::shuffled(seed);
+    let mut story = Vec::new();
+    // (authority, who signed it)
+    let mut authorities: Vec<(Identity, Option<usize>)> = Vec::new();
+    for number in 0..1 + seed.below(5) as usize {
+        let mut spec = authority(number, seed);
+        let other = (number > 0).then(|| seed.below(number as u64) as usize);
+        let (made, parent, how) = match (seed.below(9), other) {
+            (0, Some(other)) => {
+                let own = &authorities[other].0;
+                spec.subject = own.spec.subject.clone();
+                (Identity::root(spec, own.key.clone())?, None, format!("renews {other} with its key"))
+            }
+            (1, Some(other)) => {
+                spec.subject = authorities[other].0.spec.subject.clone();
+                (Identity::root(spec, keys.any()?)?, None, format!("is called as {other}"))
+            }
+            (2, Some(other)) => {
+                spec.authority_key_id = !rarely(3, seed);
+                (authorities[other].0.issue(spec, keys.any()?)?, Some(other), format!("is signed by {other}"))
+            }
+            (3, Some(other)) => {
+                // Signed by a third one, if there is one.
+                let signer = seed.below(number as u64) as usize;
+                let own = authorities[other].0.clone();
+                spec.subject = own.spec.subject.clone();
+                spec.authority_key_id = !rarely(3, seed);
+                let made = authorities[signer].0.issue(spec, own.key.clone())?;
+                (made, Some(signer), format!("is {other} cross-signed by {signer}"))
+            }
+            _ => (Identity::root(spec, keys.any()?)?, None, "stands alone".to_owned()),
+        };
+        story.push(format!("{number} {how} ({:?}, {})", made.key.kind, traits(&made.spec)));
+        authorities.push((made, parent));
+    }
+
+    // What goes into the bundle: most of them, some twice, in any order.
+    let mut inside: Vec<usize> = (0..authorities.len()).filter(|_| !rarely(5, seed)).collect();
+    if inside.is_empty() {
+        inside.push(0);
+    }
+    if rarely(5, seed) {
+        inside.push(of(&inside.clone(), seed));
+    }
+    shuffle(&mut inside, seed);
+    story.push(format!("bundled {inside:?}"));
+
+    let mut probes = Vec::new();
+    let mut serials = Vec::new();
+    for (number, (authority, parent)) in authorities.iter().enumerate() {
+        for variant in 0..1 + seed.below(2) as usize {
+            let spec = if variant == 0 && rarely(2, seed) {
+                Spec::leaf("client")
+            } else {
+                client(10 * number + variant, seed)
+            };
+            let kind =
+                of(&[Kind::P256, Kind::P256, Kind::P256, Kind::P384, Kind::Rsa2048, Kind::P521, Kind::Ed25519], seed);
+            let leaf = authority.issue(spec, keys.of(kind)?)?;
+            let sound = leaf.spec.dates == Dates::Valid
+                && !leaf.spec.unknown_critical
+                && leaf.spec.eku.iter().all(|usage| *usage != Eku::ServerAuth)
+                && !matches!(kind, Kind::P521 | Kind::Ed25519);
+            serials.push((number, leaf.spec.serial));
+            let mut chains = vec![(Vec::new(), "")];
+            if rarely(2, seed) {
+                chains.push((vec![authority], " with its issuer"));
+            }
+            if let Some(parent) = parent {
+                chains.push((vec![authority, &authorities[*parent].0], " with two"));
+            }
+            for (intermediates, how) in chains {
+                let plain = sound && intermediates.is_empty() && is_plain(&authority.spec);
+                let alone =
+                    authorities.iter().filter(|other| other.0.spec.subject == authority.spec.subject).count() == 1;
+                let shows = plain && alone && authority.spec.dates == Dates::Valid && parent.is_none();
+                probes.push(Probe {
+                    label: format!("of {number}{how} ({kind:?}, {})", traits(&leaf.spec)),
+                    identity: leaf.shown_with(&intermediates)?,
+                    shows: shows.then(|| authority.der.clone()),
+                    plain,
+                });
+            }
+        }
+    }
+
+    let mut ca: String = inside.iter().map(|at| authorities[*at].0.pem()).collect();
+    let mut crl = None;
+    if rarely(6, seed) {
+        let mut lists = String::new();
+        for at in &inside {
+            if !rarely(4, seed) {
+                let revoked: Vec<_> =
+                    serials.iter().filter(|(by, _)| by == at && rarely(3, seed)).map(|(_, s)| *s).collect();
+                let dates = of(&[Dates::Valid, Dates::Valid, Dates::Valid, Dates::Expired, Dates::Future], seed);
+                lists += &authorities[*at].0.crl(dates, &revoked)?;
+                story.push(format!("list of {at}: {dates:?}, revokes {revoked:?}"));
+            }
+        }
+        // A list has consequences for all clients: nothing is plain any more.
+        probes.iter_mut().for_each(|probe| (probe.plain, probe.shows) = (false, None));
+        if rarely(2, seed) {
+            ca += &lists;
+        } else if !lists.is_empty() {
+            crl = Some(lists.into_bytes());
+        }
+    }
+    let content = Content::Trust { ca: ca.into_bytes(), crl };
+    Ok(Case { name, story: story.join("; "), content, probes, chain: Vec::new() })
+}
+
+fn traits(spec: &Spec) -> String {
+    let mut words = Vec::new();
+    let mut word = |holds: bool, what: String| {
+        if holds {
+            words.push(what);
+        }
+    };
+    word(spec.dates != Dates::Valid, format!("{:?}", spec.dates));
+    word(!matches!(spec.basic, Basic::Ca | Basic::Absent), format!("{:?}", spec.basic));
+    word(spec.basic == Basic::Absent && spec.subject_key_id, "no basicConstraints".to_owned());
+    word(spec.usage != Usage::Absent, format!("{:?}", spec.usage));
+    word(spec.subject_key_id, "SKI".to_owned());
+    word(spec.authority_key_id, "AKI".to_owned());
+    word(!spec.eku.is_empty(), format!("{:?}", spec.eku));
+    word(spec.permitted.is_some(), format!("permits {}", spec.permitted.as_deref().unwrap_or_default()));
+    word(spec.excluded.is_some(), format!("excludes {}", spec.excluded.as_deref().unwrap_or_default()));
+    word(spec.san.is_some(), format!("for {}", spec.san.as_deref().unwrap_or_default()));
+    word(spec.unknown_critical, "unknown critical".to_owned());
+    words.join(" ")
+}

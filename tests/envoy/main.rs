@@ -1,0 +1,122 @@
+//! Differential test against the real Envoy: secrets are loaded into it, clients try them, and what trustspan says of the
+//! same bytes is compared. Cases are drawn from a seed.
+//!
+//! `TRUSTSPAN_SEED` repeats a run, `TRUSTSPAN_CASES` sets how many cases are generated, `TRUSTSPAN_CASE` names the one
+//! to run. A seed repeats what is done to texts and which certificates are made; keys and signatures are new each time.
+
+mod case;
+mod client;
+mod expect;
+mod generated;
+mod mutate;
+mod named;
+mod pairs;
+mod pki;
+mod proxy;
+mod run;
+mod testbed;
+mod texts;
+
+use std::{
+    env,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, ensure};
+use case::Case;
+use libtest_mimic::{Arguments, Trial};
+use pki::{Identity, Keys, Kind, Spec};
+use proxy::{Content, Proxy};
+use run::Table;
+use testbed::Seed;
+
+/// Generated cases, unless told otherwise.
+const CASES: usize = 2_400;
+
+/// A trial: its name, its share of the generated cases in percent, and what makes a case.
+type Make = fn(usize) -> Result<Case>;
+const GENERATED: &[(&str, usize, Make)] =
+    &[("mutated_pem", 50, texts::case), ("generated_pki", 35, generated::case), ("serving_pairs", 15, pairs::case)];
+
+/// The Envoy of this run, and what was seen.
+struct Bench {
+    proxy: Proxy,
+    table: Table,
+}
+
+fn main() -> ExitCode {
+    let mut args = Arguments::from_args();
+    // One Envoy, whose gateways each trial uses in batches.
+    args.test_threads = Some(1);
+    let wanted = trials(None).iter().any(|trial| !args.is_filtered_out(trial));
+    if args.list || !wanted {
+        return libtest_mimic::run(&args, trials(None)).exit_code();
+    }
+    // An Envoy that does not start is a failure. Skipping would look like success.
+    let bench = match start() {
+        Ok(bench) => Arc::new(Mutex::new(bench)),
+        Err(error) => {
+            eprintln!("Envoy does not start: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let conclusion = libtest_mimic::run(&args, trials(Some(&bench)));
+    println!("{}", bench.lock().unwrap_or_else(PoisonError::into_inner).table.text());
+    drop(bench);
+    conclusion.exit_code()
+}
+
+fn start() -> Result<Bench> {
+    let mut keys = Keys::shuffled(&mut Seed::of_run("bench"));
+    let root = Identity::root(Spec::ca("bench"), keys.of(Kind::P256)?)?;
+    let spec = Spec { san: Some("gateway.example".to_owned()), ..Spec::leaf("gateway") };
+    let server = root.issue(spec, keys.of(Kind::P256)?)?;
+    let trust = Content::Trust { ca: root.pem().into_bytes(), crl: None };
+    let pair = Content::Pair { chain: server.pem().into_bytes(), key: server.key.pem().into_bytes() };
+    Ok(Bench { proxy: Proxy::start(trust, pair)?, table: Table::default() })
+}
+
+fn trials(bench: Option<&Arc<Mutex<Bench>>>) -> Vec<Trial> {
+    let trial = |name: &str, make: Box<dyn FnOnce() -> Result<Vec<Case>> + Send>| {
+        let bench = bench.cloned();
+        let title = name.to_owned();
+        Trial::test(name, move || {
+            let bench = bench.ok_or("no Envoy")?;
+            let mut bench = bench.lock().unwrap_or_else(PoisonError::into_inner);
+            let Bench { proxy, table } = &mut *bench;
+            attempt(&title, proxy, table, make).map_err(|error| format!("{error:#}").into())
+        })
+    };
+    let named = trial("named_regressions", Box::new(named::cases));
+    let generated = GENERATED
+        .iter()
+        .map(|(name, percent, make)| trial(name, Box::new(move || (0..count()? * percent / 100).map(make).collect())));
+    [named].into_iter().chain(generated).collect()
+}
+
+fn attempt(
+    title: &str,
+    proxy: &mut Proxy,
+    table: &mut Table,
+    make: Box<dyn FnOnce() -> Result<Vec<Case>> + Send>,
+) -> Result<()> {
+    let started = Instant::now();
+    let mut cases = make()?;
+    let made = started.elapsed();
+    if let Ok(only) = env::var("TRUSTSPAN_CASE") {
+        cases.retain(|case| case.name == only);
+    }
+    let result = run::run(proxy, table, &cases);
+    eprintln!("{title}: {} cases, made in {made:.1?}, tried in {:.1?}", cases.len(), started.elapsed() - made);
+    result
+}
+
+/// How many cases to generate.
+fn count() -> Result<usize> {
+    let Ok(text) = env::var("TRUSTSPAN_CASES") else { return Ok(CASES) };
+    let count = text.parse().with_context(|| format!("TRUSTSPAN_CASES={text}: expected a number"))?;
+    ensure!(count > 0, "TRUSTSPAN_CASES=0: expected at least one");
+    Ok(count)
+}

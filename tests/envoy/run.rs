@@ -1,0 +1,174 @@
+//! Runs cases against Envoy, in batches: many secrets at once, then many clients at once.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    path::Path,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use trustspan::trust::Verdict;
+
+use crate::{
+    case::{self, Case, Effect, Seen},
+    client::visit,
+    proxy::{Content, PAIR_SLOTS, Proxy, TRUST_SLOTS, Update, pair_slot, trust_slot},
+};
+
+/// Clients at once. They mostly wait for Envoy.
+const CLIENTS: usize = 4;
+/// Disagreements that are told one by one.
+const TOLD: usize = 12;
+
+/// What was seen in this run, for the table at its end.
+#[derive(Default)]
+pub(crate) struct Table {
+    cases: BTreeMap<(Verdict, Effect), usize>,
+    clients: BTreeMap<(bool, bool), usize>,
+    unpredicted: usize,
+    /// Denied though it works: by which rules.
+    stricter: BTreeMap<String, usize>,
+}
+
+/// Tries every case, fills the table, and fails with the disagreements.
+pub(crate) fn run(proxy: &mut Proxy, table: &mut Table, cases: &[Case]) -> Result<()> {
+    let mut disagreements = Vec::new();
+    let is_pair = |case: &&Case| matches!(case.content, Content::Pair { .. });
+    let (pairs, trust): (Vec<_>, Vec<_>) = cases.iter().partition(is_pair);
+    for batch in trust.chunks(TRUST_SLOTS).chain(pairs.chunks(PAIR_SLOTS)) {
+        let seen = attempt(proxy, batch)?;
+        let now = Timestamp::now();
+        for (case, seen) in batch.iter().zip(&seen) {
+            let result = case.compare(seen, now);
+            table.add(&result);
+            if !result.disagreements.is_empty() {
+                disagreements.push(tell(case, &result)?);
+            }
+        }
+    }
+    if disagreements.is_empty() {
+        return Ok(());
+    }
+    let told = disagreements.iter().take(TOLD).cloned().collect::<String>();
+    bail!("{} of {} cases disagree\n{told}", disagreements.len(), cases.len());
+}
+
+fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Seen>> {
+    let slot = |(number, case): (usize, &&Case)| match case.content {
+        Content::Trust { .. } => trust_slot(number),
+        Content::Pair { .. } => pair_slot(number),
+    };
+    let slots: Vec<_> = batch.iter().enumerate().map(slot).collect();
+    let secrets: Vec<_> = slots.iter().cloned().zip(batch.iter().map(|case| case.content.clone())).collect();
+    let updates = proxy.load(&secrets)?;
+    let mut visits = Vec::new();
+    for (at, case) in batch.iter().enumerate().filter(|(at, _)| updates[*at] == Update::Accepted) {
+        match case.content {
+            Content::Trust { .. } => visits.extend(case.probes.iter().map(|probe| (at, Some(&probe.identity)))),
+            Content::Pair { .. } => visits.push((at, None)),
+        }
+    }
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((at, identity)) = visits.get(number) else { return };
+                    let outcome = visit(proxy.address(), &slots[*at], identity.cloned());
+                    if let Ok(mut results) = results.lock() {
+                        results.insert(number, outcome);
+                    }
+                }
+            });
+        }
+    });
+    let mut seen: Vec<_> = updates.into_iter().map(|update| Seen { update, outcomes: Vec::new() }).collect();
+    for (number, outcome) in results.into_inner().unwrap_or_default() {
+        let (at, _) = visits[number];
+        seen[at].outcomes.push(outcome.with_context(|| batch[at].name.clone())?);
+    }
+    Ok(seen)
+}
+
+/// What differs, and where its bytes are. They hold test keys of this run alone.
+fn tell(case: &Case, result: &case::Result) -> Result<String> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("envoy");
+    fs::create_dir_all(&dir)?;
+    let mut text = format!("{}: {}\n", case.name, case.story);
+    for disagreement in &result.disagreements {
+        writeln!(text, "  {disagreement}")?;
+    }
+    let (effect, verdict) = (result.effect, result.verdict);
+    writeln!(text, "  verdict {verdict:?} by {:?}, Envoy {effect}", result.rules)?;
+    let files: Vec<(&str, &[u8])> = match &case.content {
+        Content::Trust { ca, crl } => {
+            [("ca.crt", ca.as_slice())].into_iter().chain(crl.as_deref().map(|crl| ("ca.crl", crl))).collect()
+        }
+        Content::Pair { chain, key } => vec![("tls.crt", chain), ("tls.key", key)],
+    };
+    for (key, bytes) in files {
+        let file = dir.join(format!("{}-{key}", case.name));
+        fs::write(&file, bytes)?;
+        writeln!(text, "  {}", file.display())?;
+    }
+    writeln!(text, "  again: TRUSTSPAN_SEED=… TRUSTSPAN_CASE={} ./test envoy", case.name)?;
+    Ok(text)
+}
+
+impl Table {
+    fn add(&mut self, result: &case::Result) {
+        *self.cases.entry((result.verdict, result.effect)).or_default() += 1;
+        for client in &result.clients {
+            *self.clients.entry(*client).or_default() += 1;
+        }
+        self.unpredicted += result.unpredicted;
+        if (result.verdict, result.effect) == (Verdict::Deny, Effect::Works) {
+            *self.stricter.entry(result.rules.join(" + ")).or_default() += 1;
+        }
+    }
+
+    /// The confusion table.
+    pub(crate) fn text(&self) -> String {
+        let mut text =
+            format!("\n{} secrets: what we say, what Envoy does\n{:8}", self.cases.values().sum::<usize>(), "");
+        let effects = [Effect::Works, Effect::Drops, Effect::ServesNobody, Effect::Rejects];
+        for effect in effects {
+            let _ = write!(text, "{effect:>15}");
+        }
+        for (verdict, name) in [(Verdict::Allow, "allow"), (Verdict::Warn, "warn"), (Verdict::Deny, "deny")] {
+            let _ = write!(text, "\n{name:8}");
+            for effect in effects {
+                let _ = write!(text, "{:15}", self.cases.get(&(verdict, effect)).copied().unwrap_or_default());
+            }
+        }
+        let client = |ours, envoys| self.clients.get(&(ours, envoys)).copied().unwrap_or_default();
+        let _ = write!(
+            text,
+            "\n\n{} clients, {} of them not predicted\n{:8}{:>15}{:>15}\npass    {:15}{:15}\nrefuse  {:15}{:15}\n",
+            self.clients.values().sum::<usize>() + self.unpredicted,
+            self.unpredicted,
+            "",
+            "passes",
+            "refused",
+            client(true, true),
+            client(true, false),
+            client(false, true),
+            client(false, false),
+        );
+        if !self.stricter.is_empty() {
+            text += "\ndenied though it works, by\n";
+            for (rules, count) in &self.stricter {
+                let _ = writeln!(text, "{count:8}  {rules}");
+            }
+        }
+        text
+    }
+}

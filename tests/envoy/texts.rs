@@ -1,0 +1,55 @@
+//! Trial `mutated_pem`: sound bundles whose text was mutated, each tried with a client of each CA and with a stranger.
+
+use std::sync::{Arc, LazyLock};
+
+use anyhow::Result;
+use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
+
+use crate::{
+    case::{Case, Probe},
+    mutate::mutate,
+    pki::{Identity, Keys, Kind, Spec, shuffle},
+    proxy::Content,
+    testbed::Seed,
+};
+
+/// A CA with a client.
+struct Family {
+    pem: String,
+    der: CertificateDer<'static>,
+    client: Arc<CertifiedKey>,
+    name: String,
+}
+
+/// Made once: the texts are what differs.
+static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
+    let kinds =
+        [Kind::P256, Kind::P256, Kind::P384, Kind::Rsa2048, Kind::P256, Kind::Ed25519, Kind::P256, Kind::Rsa2048];
+    let mut keys = Keys::shuffled(&mut Seed::of_run("families"));
+    let family = |(number, kind): (usize, Kind)| -> Result<Family> {
+        let name = format!("root {number}");
+        let ca = Identity::root(Spec::ca(&name), keys.of(kind)?)?;
+        let client = ca.issue(Spec::leaf(format!("client {number}")), keys.of(Kind::P256)?)?;
+        Ok(Family { pem: ca.pem(), der: ca.der.clone(), client: client.shown_with(&[])?, name })
+    };
+    kinds.into_iter().enumerate().map(family).collect::<Result<_>>().expect("CAs")
+});
+
+pub(crate) fn case(number: usize) -> Result<Case> {
+    let name = format!("mutated-{number}");
+    let seed = &mut Seed::of_run(&name);
+    let mut families: Vec<_> = FAMILIES.iter().collect();
+    shuffle(&mut families, seed);
+    let (inside, outside) = families.split_at(1 + seed.below(4) as usize);
+    let mut ca = inside.iter().map(|family| family.pem.as_str()).collect::<String>().into_bytes();
+    let count = 1 + seed.below(3);
+    let story = format!("{} CAs: {}", inside.len(), mutate(&mut ca, count, seed));
+    let probe = |family: &&Family| Probe {
+        label: format!("of {}", family.name),
+        identity: Arc::clone(&family.client),
+        shows: Some(family.der.clone()),
+        plain: true,
+    };
+    let probes = inside.iter().chain(&outside[..1]).map(probe).collect();
+    Ok(Case { name, story, content: Content::Trust { ca, crl: None }, probes, chain: Vec::new() })
+}
