@@ -245,16 +245,34 @@ impl Leaf {
         lines(&self.key.serialize_pem())
     }
 
-    /// PKCS#1 or SEC1: what PKCS#8 wraps.
+    /// PKCS#1 or SEC1: what PKCS#8 wraps, with its curve.
     pub(crate) fn traditional_key_pem(&self) -> String {
+        if self.key.algorithm() == &PKCS_RSA_SHA256 {
+            return block("RSA PRIVATE KEY", &self.inner_key());
+        }
+        let p256 = self.key.algorithm() == &PKCS_ECDSA_P256_SHA256;
+        // ECPrivateKey: version, key, [0] curve (RFC 5915); what follows is optional.
+        let curve: &[u8] = if p256 { &[6, 8, 42, 134, 72, 206, 61, 3, 1, 7] } else { &[6, 5, 43, 129, 4, 0, 34] };
+        let inner = self.inner_key();
+        let length = if p256 { 32 } else { 48 };
+        let at = inner.windows(2).position(|w| w == [4, length]).unwrap();
+        let key = &inner[at..at + 2 + usize::from(length)];
+        let body = [&[2, 1, 1], key, &[0xa0, curve.len() as u8], curve].concat();
+        block("EC PRIVATE KEY", &[&[0x30, body.len() as u8], body.as_slice()].concat())
+    }
+
+    /// SEC1 without its curve.
+    pub(crate) fn bare_ec_key_pem(&self) -> String {
+        block("EC PRIVATE KEY", &self.inner_key())
+    }
+
+    fn inner_key(&self) -> Vec<u8> {
         use x509_parser::asn1_rs::{Any, FromDer};
         let der = self.key.serialize_der();
         let (_, outer) = Any::from_der(&der).unwrap();
         let (rest, _version) = Any::from_der(outer.data).unwrap();
         let (rest, _algorithm) = Any::from_der(rest).unwrap();
-        let (_, inner) = Any::from_der(rest).unwrap();
-        let label = if self.key.algorithm() == &PKCS_RSA_SHA256 { "RSA PRIVATE KEY" } else { "EC PRIVATE KEY" };
-        block(label, inner.data)
+        Any::from_der(rest).unwrap().1.data.to_vec()
     }
 }
 

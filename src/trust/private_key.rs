@@ -72,9 +72,15 @@ fn derive(block: &Block) -> Option<Vec<u8>> {
     };
     // `d2i_PrivateKey`: PKCS#8 under a traditional label will do when it is a key of that kind.
     let plain = || any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))).ok();
-    let key = labelled.and_then(|key| any_supported_type(&key).ok()).or_else(plain)?;
+    // `EC_KEY_parse_private_key`: SEC1 must name its curve there, which others guess from the key's length (RFC 5915
+    // section 3 wants it, too).
+    let key = labelled
+        .and_then(|key| any_supported_type(&key).ok())
+        .filter(|_| block.label != "EC PRIVATE KEY" || names_its_curve(der))
+        .or_else(plain)?;
     let fits = match (block.label.as_str(), key.algorithm()) {
-        ("PRIVATE KEY", _) => true,
+        // Envoy serves with nothing else (source/common/tls/server_context_impl.cc): it rejects Ed25519 (measured).
+        ("PRIVATE KEY", kind) => matches!(kind, SignatureAlgorithm::RSA | SignatureAlgorithm::ECDSA),
         ("RSA PRIVATE KEY", kind) => kind == SignatureAlgorithm::RSA,
         ("EC PRIVATE KEY", kind) => kind == SignatureAlgorithm::ECDSA,
         _ => false,
@@ -83,6 +89,18 @@ fn derive(block: &Block) -> Option<Vec<u8>> {
         return None;
     }
     Some(key.public_key()?.as_ref().to_vec())
+}
+
+/// Whether an ECPrivateKey (RFC 5915) has its optional parameters.
+fn names_its_curve(der: &[u8]) -> bool {
+    use x509_parser::asn1_rs::{Any, FromDer};
+    let third = || {
+        let (_, outer) = Any::from_der(der).ok()?;
+        let (rest, _version) = Any::from_der(outer.data).ok()?;
+        let (rest, _key) = Any::from_der(rest).ok()?;
+        Some(rest.first() == Some(&0xa0))
+    };
+    third().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -115,6 +133,15 @@ mod tests {
             let error = public_key(key.replace("PRIVATE", kind).as_bytes());
             assert!(matches!(error, Err(KeyError::Unsupported { line: 1, .. })), "{error:?}");
         }
+    }
+
+    #[test]
+    fn rejects_what_envoy_does_not_serve_with() {
+        let key = ca("one").leaf_of("a", &rcgen::PKCS_ED25519).key_pem();
+        assert!(matches!(public_key(key.as_bytes()), Err(KeyError::Unsupported { line: 1, .. })));
+        // As rcgen writes the inner key: without its curve.
+        let bare = ca("one").leaf("a").bare_ec_key_pem();
+        assert!(matches!(public_key(bare.as_bytes()), Err(KeyError::Unsupported { line: 1, .. })));
     }
 
     #[test]
