@@ -91,6 +91,11 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
                 break;
             }
             Role::Certificate { aux } => certificate(block, aux).map(|certificate| {
+                let trailing = &block.content[certificate.der.len()..];
+                // `d2i_X509` reads the first and forgets the rest.
+                if der::certificate(trailing).is_ok() {
+                    bundle.lookalikes.push(Lookalike::same_block(block.line, trailing));
+                }
                 bundle.entries.push(Entry { line: block.line, certificate });
             }),
             Role::Crl => crl(block).map(|crl| bundle.crls.push(crl)),
@@ -147,6 +152,7 @@ mod tests {
 
     use super::*;
     use crate::trust::fixtures::{block, ca};
+    use crate::trust::lookalike::Cause;
 
     #[test]
     fn accepts_trust_settings_after_a_trusted_certificate() {
@@ -169,6 +175,20 @@ mod tests {
         let bundle = read(text.as_bytes());
         assert_eq!(bundle.entries.iter().map(|e| e.certificate.subject.as_str()).collect::<Vec<_>>(), ["CN=one"]);
         assert_eq!(bundle.rejected.map(|r| r.label), Some("CERTIFICATE".to_owned()));
+    }
+
+    #[test]
+    fn rejects_a_second_certificate_in_a_block() {
+        let text = block("CERTIFICATE", &[ca("one").der(), ca("two").der()].concat());
+        let bundle = read(text.as_bytes());
+        assert_eq!(bundle.entries.len(), 1);
+        assert_eq!(
+            bundle.lookalikes.iter().map(|seen| (seen.line, seen.cause)).collect::<Vec<_>>(),
+            [(1, Cause::SameBlock)]
+        );
+        // What is no certificate is no loss.
+        let text = block("CERTIFICATE", &[ca("one").der(), b"more"].concat());
+        assert_eq!(read(text.as_bytes()).lookalikes, []);
     }
 
     #[test]

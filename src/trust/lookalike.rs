@@ -37,6 +37,8 @@ pub enum Cause {
     NoBegin,
     /// Base64 of a certificate, or of a PEM text, without BEGIN and END.
     Unmarked,
+    /// A certificate behind another one in the same block.
+    SameBlock,
 }
 
 impl fmt::Display for Cause {
@@ -53,7 +55,17 @@ impl fmt::Display for Cause {
             Self::Marker => "BEGIN is not written as -----BEGIN CERTIFICATE-----; use five hyphens and capital letters",
             Self::NoBegin => "an END line without its BEGIN; restore the BEGIN line",
             Self::Unmarked => "base64 without BEGIN and END lines; wrap it in them (and encode it only once)",
+            Self::SameBlock => {
+                "a second certificate stands in the same block; restore the END and BEGIN lines between them"
+            }
         })
+    }
+}
+
+impl Lookalike {
+    /// What follows a certificate in its block, begun on `line`.
+    pub(crate) fn same_block(line: usize, trailing: &[u8]) -> Self {
+        Self { line, cause: Cause::SameBlock, digest: Sha256::digest(trailing).into() }
     }
 }
 
