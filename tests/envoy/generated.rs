@@ -133,7 +133,8 @@ pub(crate) fn case(number: usize) -> Result<Case> {
             let leaf = authority.issue(spec, keys.of(kind)?)?;
             let sound = leaf.spec.dates == Dates::Valid
                 && !leaf.spec.unknown_critical
-                && leaf.spec.eku.iter().all(|usage| *usage != Eku::ServerAuth)
+                && leaf.spec.eku.iter().all(|usage| *usage == Eku::ClientAuth)
+                && leaf.spec.usage != Usage::CertSign
                 && !matches!(kind, Kind::P521 | Kind::Ed25519);
             serials.push((number, leaf.spec.serial));
             let mut chains = vec![(Vec::new(), "")];
@@ -152,7 +153,6 @@ pub(crate) fn case(number: usize) -> Result<Case> {
                     label: format!("of {number}{how} ({kind:?}, {})", traits(&leaf.spec)),
                     identity: leaf.shown_with(&intermediates)?,
                     shows: shows.then(|| authority.der.clone()),
-                    plain,
                 });
             }
         }
@@ -171,8 +171,8 @@ pub(crate) fn case(number: usize) -> Result<Case> {
                 story.push(format!("list of {at}: {dates:?}, revokes {revoked:?}"));
             }
         }
-        // A list has consequences for all clients: nothing is plain any more.
-        probes.iter_mut().for_each(|probe| (probe.plain, probe.shows) = (false, None));
+        // A list has consequences for all clients: none shows its CA alone any more.
+        probes.iter_mut().for_each(|probe| probe.shows = None);
         if rarely(2, seed) {
             ca += &lists;
         } else if !lists.is_empty() {

@@ -1,9 +1,215 @@
 //! Trial `named_regressions`: what was measured once, and every disagreement that was found. They always run.
 
 use anyhow::Result;
+use rcgen::ExtendedKeyUsagePurpose as Eku;
 
-use crate::case::Case;
+use crate::{
+    case::{Case, Probe},
+    pki::{Basic, Dates, Identity, Keys, Kind, Spec, Usage, block},
+    proxy::Content,
+    testbed::Seed,
+};
+
+/// A bundle, perhaps a `ca.crl`, and the clients to try: a label, the leaf, its intermediates.
+struct Trust {
+    ca: String,
+    crl: Option<String>,
+    clients: Vec<Identity>,
+}
+
+/// Two sound CAs, each with a client, and keys for more.
+struct Bench {
+    keys: Keys,
+    one: Identity,
+    two: Identity,
+    client_one: Identity,
+    client_two: Identity,
+}
+
+type Make = fn(&mut Bench) -> Result<Trust>;
+
+/// Name, why it stands here, and how it is made.
+const TRUST: &[(&str, &str, Make)] = &[
+    ("byte-order-mark", "drops the first CA silently", |b| b.text(|one, two| format!("\u{feff}{one}{two}"))),
+    ("glued-blocks", "the whole update is rejected", |b| b.text(|one, two| format!("{}{two}", one.trim_end()))),
+    ("garbage-block", "the whole update is rejected", |b| {
+        b.text(|one, _| one.to_owned() + &block("CERTIFICATE", b"garbage"))
+    }),
+    ("prose", "the whole update is rejected", |b| b.text(|_, _| "the CA comes later\n".to_owned())),
+    ("empty", "the whole update is rejected", |b| b.text(|_, _| String::new())),
+    ("crlf", "read as written", |b| b.text(|one, two| format!("{one}{two}").replace('\n', "\r\n"))),
+    ("duplicate", "read as one", |b| b.text(|one, two| format!("{one}{two}{one}"))),
+    ("private-key", "works, and the key is public; a policy denies it", |b| {
+        let key = b.one.key.pem();
+        b.text(|one, _| one.to_owned() + &key)
+    }),
+    ("two-in-one-block", "found: the second certificate was dropped, and we said nothing", |b| {
+        let both = block("CERTIFICATE", &[&*b.one.der, &*b.two.der].concat());
+        b.text(|_, _| both.clone())
+    }),
+    ("leaf-as-anchor", "partial chains are on", |b| {
+        let ca = b.client_two.pem() + &b.one.pem();
+        Ok(Trust { ca, ..b.text(|_, _| String::new())? })
+    }),
+    ("expired-before-renewal", "the first that fits by name is taken", |b| b.renewal(true)),
+    ("renewal-before-expired", "the first that fits by name is taken", |b| b.renewal(false)),
+    ("same-subject-with-ids", "the key identifier tells them apart", |b| b.namesakes(true)),
+    ("same-subject-without-ids", "the first one is taken for all", |b| b.namesakes(false)),
+    ("signature-only-anchor", "key usage of anchors counts", |b| {
+        b.sort(Spec { usage: Usage::OnlySignature, ..Spec::ca("odd") })
+    }),
+    ("future-anchor", "dates of anchors count", |b| b.sort(Spec { dates: Dates::Future, ..Spec::ca("odd") })),
+    ("no-ca-anchor", "basicConstraints of anchors do not count; a policy warns", |b| {
+        b.sort(Spec { basic: Basic::NotCa, ..Spec::ca("odd") })
+    }),
+    ("crl-for-one-of-two", "with one list present each CA needs one", |b| {
+        let crl = b.one.crl(Dates::Valid, &[])?;
+        Ok(Trust { crl: Some(crl), ..b.text(|one, two| format!("{one}{two}"))? })
+    }),
+    ("crl-in-the-bundle", "lists in ca.crt count, too", |b| {
+        let crl = b.one.crl(Dates::Valid, &[2])?;
+        b.text(|one, two| format!("{one}{two}{crl}"))
+    }),
+    ("expired-crl", "refuses the CA's clients", |b| {
+        let crl = b.one.crl(Dates::Expired, &[])?;
+        Ok(Trust { crl: Some(crl), ..b.text(|one, _| one.to_owned())? })
+    }),
+    ("crl-without-list", "accepted, then every handshake fails", |b| {
+        let crl = "# no list yet\n".to_owned();
+        Ok(Trust { crl: Some(crl), ..b.text(|one, _| one.to_owned())? })
+    }),
+    ("two-lists-of-one-ca", "found: of two equally good lists the first counts, we took the last", |b| {
+        let crl = b.one.crl(Dates::Valid, &[2])? + &b.one.crl(Dates::Valid, &[9])?;
+        Ok(Trust { crl: Some(crl), ..b.text(|one, _| one.to_owned())? })
+    }),
+    ("two-lists-of-one-ca-other-order", "found: the same, the other way round", |b| {
+        let crl = b.one.crl(Dates::Valid, &[9])? + &b.one.crl(Dates::Valid, &[2])?;
+        Ok(Trust { crl: Some(crl), ..b.text(|one, _| one.to_owned())? })
+    }),
+    ("server-as-client", "the purpose counts", |b| {
+        let leaf = b.one.issue(Spec { eku: vec![Eku::ServerAuth], ..Spec::leaf("server") }, b.keys.any()?)?;
+        let any = b.one.issue(Spec { eku: vec![Eku::Any], ..Spec::leaf("any") }, b.keys.of(Kind::P256)?)?;
+        Ok(Trust { clients: vec![leaf, any], ..b.text(|one, _| one.to_owned())? })
+    }),
+    ("client-keys", "P-521 and Ed25519 clients are refused", |b| {
+        let mut trust = b.text(|one, _| one.to_owned())?;
+        for kind in [Kind::P384, Kind::P521, Kind::Rsa2048, Kind::Ed25519] {
+            trust.clients.push(b.one.issue(Spec::leaf(format!("{kind:?}")), b.keys.of(kind)?)?);
+        }
+        Ok(trust)
+    }),
+    ("subjects-over-64-kib", "accepted, then every handshake fails", |b| {
+        let mut ca = b.one.pem();
+        for number in 0..300 {
+            ca += &Identity::root(Spec::ca(format!("{number} {}", "x".repeat(240))), b.two.key.clone())?.pem();
+        }
+        Ok(Trust { ca, ..b.text(|one, _| one.to_owned())? })
+    }),
+];
+
+impl Bench {
+    fn new() -> Result<Self> {
+        let mut keys = Keys::shuffled(&mut Seed::of_run("named"));
+        let one = Identity::root(Spec::ca("one"), keys.of(Kind::P256)?)?;
+        let two = Identity::root(Spec::ca("two"), keys.of(Kind::P256)?)?;
+        let client_one = one.issue(Spec::leaf("client of one"), keys.of(Kind::P256)?)?;
+        let client_two = two.issue(Spec::leaf("client of two"), keys.of(Kind::P256)?)?;
+        Ok(Self { keys, one, two, client_one, client_two })
+    }
+
+    /// A text of the two CAs, tried by both clients.
+    fn text(&self, make: impl Fn(&str, &str) -> String) -> Result<Trust> {
+        let clients = vec![self.client_one.clone(), self.client_two.clone()];
+        Ok(Trust { ca: make(&self.one.pem(), &self.two.pem()), crl: None, clients })
+    }
+
+    fn renewal(&mut self, expired_first: bool) -> Result<Trust> {
+        let key = self.keys.any()?;
+        let old = Identity::root(Spec { dates: Dates::Expired, ..Spec::ca("renewed") }, key.clone())?;
+        let new = Identity::root(Spec::ca("renewed"), key)?;
+        let leaf = new.issue(Spec::leaf("client"), self.keys.of(Kind::P256)?)?;
+        let bare = new.issue(Spec { authority_key_id: false, ..Spec::leaf("client") }, self.keys.of(Kind::P256)?)?;
+        let ca = if expired_first { old.pem() + &new.pem() } else { new.pem() + &old.pem() };
+        Ok(Trust { ca, crl: None, clients: vec![leaf, bare] })
+    }
+
+    fn namesakes(&mut self, subject_key_id: bool) -> Result<Trust> {
+        let spec = Spec { subject_key_id, ..Spec::ca("namesake") };
+        let cas = [Identity::root(spec.clone(), self.keys.any()?)?, Identity::root(spec, self.keys.any()?)?];
+        let mut clients = Vec::new();
+        for ca in &cas {
+            for authority_key_id in [true, false] {
+                clients.push(ca.issue(Spec { authority_key_id, ..Spec::leaf("client") }, self.keys.of(Kind::P256)?)?);
+            }
+        }
+        Ok(Trust { ca: cas.iter().map(Identity::pem).collect(), crl: None, clients })
+    }
+
+    /// A CA of some sort beside a sound one.
+    fn sort(&mut self, spec: Spec) -> Result<Trust> {
+        let odd = Identity::root(spec, self.keys.any()?)?;
+        let leaf = odd.issue(Spec::leaf("client of odd"), self.keys.of(Kind::P256)?)?;
+        Ok(Trust { ca: odd.pem() + &self.one.pem(), crl: None, clients: vec![leaf, self.client_one.clone()] })
+    }
+}
 
 pub(crate) fn cases() -> Result<Vec<Case>> {
-    Ok(Vec::new())
+    let mut bench = Bench::new()?;
+    let mut cases = Vec::new();
+    for (name, why, make) in TRUST {
+        // Each begins with all keys: none is shared within a case.
+        bench.keys = Keys::shuffled(&mut Seed::of_run(name));
+        let Trust { ca, crl, clients } = make(&mut bench)?;
+        // A CA that the text holds and its client is refused: a drop, where both are sound.
+        let shows = |client: &Identity| {
+            let pairs = [(&bench.client_one, &bench.one), (&bench.client_two, &bench.two)];
+            let found =
+                pairs.into_iter().find(|(of, _)| of.der == client.der && crl.is_none() && !ca.contains("X509 CRL"));
+            found.filter(|_| *name != "subjects-over-64-kib").map(|(_, ca)| ca.der.clone())
+        };
+        let probe = |client: &Identity| -> Result<Probe> {
+            let label = format!("{:?} of kind {:?}", client.spec.subject, client.key.kind);
+            Ok(Probe { label, identity: client.shown_with(&[])?, shows: shows(client) })
+        };
+        let probes = clients.iter().map(probe).collect::<Result<_>>()?;
+        let content = Content::Trust { ca: ca.clone().into_bytes(), crl: crl.clone().map(String::into_bytes) };
+        cases.push(Case { name: (*name).to_owned(), story: (*why).to_owned(), content, probes, chain: Vec::new() });
+    }
+    cases.extend(pairs(&bench.one)?);
+    Ok(cases)
+}
+
+/// Serving pairs: name, why, and the pair.
+fn pairs(ca: &Identity) -> Result<Vec<Case>> {
+    let mut keys = Keys::shuffled(&mut Seed::of_run("named pairs"));
+    let mut leaf =
+        |kind| ca.issue(Spec { san: Some("gateway.example".to_owned()), ..Spec::leaf("gateway") }, keys.of(kind)?);
+    let (p256, ed25519, other) = (leaf(Kind::P256)?, leaf(Kind::Ed25519)?, leaf(Kind::P256)?);
+    let (label, inner) = p256.key.traditional()?;
+    let case = |name: &str, why: &str, chain: &[&Identity], key: String| Case {
+        name: name.to_owned(),
+        story: why.to_owned(),
+        content: Content::Pair {
+            chain: chain.iter().map(|c| c.pem()).collect::<String>().into_bytes(),
+            key: key.into_bytes(),
+        },
+        probes: Vec::new(),
+        chain: chain.iter().map(|c| c.der.clone()).collect(),
+    };
+    Ok(vec![
+        case("pair-sound", "works", &[&p256, ca], p256.key.pem()),
+        case("pair-other-key", "rejected", &[&p256], other.key.pem()),
+        case(
+            "pair-ed25519",
+            "found: Envoy serves with RSA and ECDSA only, we allowed it",
+            &[&ed25519],
+            ed25519.key.pem(),
+        ),
+        case(
+            "pair-curveless-key",
+            "found: SEC1 without its curve is rejected, we allowed it",
+            &[&p256],
+            block(label, &inner),
+        ),
+    ])
 }

@@ -35,6 +35,8 @@ pub(crate) struct Table {
     unpredicted: usize,
     /// Denied though it works: by which rules.
     stricter: BTreeMap<String, usize>,
+    /// Clients that Envoy lets pass: why we refuse them.
+    cautious: BTreeMap<&'static str, usize>,
 }
 
 /// Tries every case, fills the table, and fails with the disagreements.
@@ -129,6 +131,9 @@ impl Table {
         for client in &result.clients {
             *self.clients.entry(*client).or_default() += 1;
         }
+        for id in &result.cautious {
+            *self.cautious.entry(id).or_default() += 1;
+        }
         self.unpredicted += result.unpredicted;
         if (result.verdict, result.effect) == (Verdict::Deny, Effect::Works) {
             *self.stricter.entry(result.rules.join(" + ")).or_default() += 1;
@@ -167,6 +172,12 @@ impl Table {
             text += "\ndenied though it works, by\n";
             for (rules, count) in &self.stricter {
                 let _ = writeln!(text, "{count:8}  {rules}");
+            }
+        }
+        if !self.cautious.is_empty() {
+            text += "\nclients refused though they pass, by\n";
+            for (id, count) in &self.cautious {
+                let _ = writeln!(text, "{count:8}  {id}");
             }
         }
         text

@@ -48,7 +48,6 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         label: format!("of {}", family.name),
         identity: Arc::clone(&family.client),
         shows: Some(family.der.clone()),
-        plain: true,
     };
     let probes = inside.iter().chain(&outside[..1]).map(probe).collect();
     Ok(Case { name, story, content: Content::Trust { ca, crl: None }, probes, chain: Vec::new() })
