@@ -99,8 +99,8 @@ const MUTATIONS: &[Mutation] = &[
     ("trailing DER", |text, seed| on_der(text, seed, |der, _| der.extend_from_slice(b"more"))),
     ("trailing element", |text, seed| on_der(text, seed, |der, _| der.extend_from_slice(&[0x30, 3, 12, 1, b'a']))),
     ("cut DER", |text, seed| on_der(text, seed, |der, seed| der.truncate(seed.below(der.len() as u64 + 1) as usize))),
-    ("a DER byte", |text, seed| on_der(text, seed, change_byte)),
-    ("a DER byte again", |text, seed| on_der(text, seed, change_byte)),
+    ("a DER byte", |text, seed| on_der(text, seed, |der, seed| change_byte(der, seed))),
+    ("a DER byte again", |text, seed| on_der(text, seed, |der, seed| change_byte(der, seed))),
     ("a DER bit", |text, seed| {
         on_der(text, seed, |der, seed| {
             if let Some(byte) = pick(der, seed) {
@@ -133,7 +133,7 @@ const MUTATIONS: &[Mutation] = &[
             lines.swap(at, other);
         });
     }),
-    ("a byte changed", change_byte),
+    ("a byte changed", |text, seed| change_byte(text, seed)),
     ("a byte inserted", |text, seed| {
         let at = seed.below(text.len() as u64 + 1) as usize;
         text.insert(at, seed.below(256) as u8);
@@ -187,7 +187,7 @@ fn pick<'a, T>(items: &'a mut [T], seed: &mut Seed) -> Option<&'a mut T> {
     items.get_mut(at)
 }
 
-fn change_byte(text: &mut Vec<u8>, seed: &mut Seed) {
+fn change_byte(text: &mut [u8], seed: &mut Seed) {
     let value = seed.below(256) as u8;
     if let Some(byte) = pick(text, seed) {
         *byte = value;
