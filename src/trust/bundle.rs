@@ -136,13 +136,16 @@ fn crl(block: &Block) -> Result<Crl, String> {
 }
 
 fn skipped(block: &Block) -> Option<SkippedBlock> {
-    if private_key::is_label(&block.label) {
+    // Only a short look: what parses as a certificate was meant as one, whatever its label.
+    let parses = !matches!(Certificate::parse(&block.content), Err(CertificateError::Shape(_)));
+    if private_key::is_label(&block.label) && !parses {
         return None;
     }
     let claims = block.label.to_ascii_uppercase();
-    let claims = claims.contains("CERTIFICATE") && !claims.contains("REQUEST") || claims.contains("PKCS7");
-    // Only a short look at the rest: what parses as a certificate was meant as one.
-    let is_certificate = claims || !matches!(Certificate::parse(&block.content), Err(CertificateError::Shape(_)));
+    // Without a label it may be one that is cut: a blank line in its middle, which hides what stands before.
+    let claims =
+        claims.is_empty() || claims.contains("CERTIFICATE") && !claims.contains("REQUEST") || claims.contains("PKCS7");
+    let is_certificate = claims || parses;
     Some(SkippedBlock { line: block.line, label: pem::printable_label(&block.label), is_certificate })
 }
 
@@ -189,6 +192,18 @@ mod tests {
         // What is no certificate is no loss.
         let text = block("CERTIFICATE", &[ca("one").der(), b"more"].concat());
         assert_eq!(read(text.as_bytes()).lookalikes, []);
+    }
+
+    #[test]
+    fn rejects_a_certificate_under_the_label_of_a_key() {
+        let text = ca("one").pem() + &block("RSA PRIVATE KEY", ca("two").der()) + &block("PRIVATE KEY", b"key");
+        assert_eq!(read_chain(text.as_bytes()).skipped.iter().map(|s| s.is_certificate).collect::<Vec<_>>(), [true]);
+    }
+
+    #[test]
+    fn rejects_a_block_without_label() {
+        let text = ca("one").pem().replace("CERTIFICATE", "").replacen("\n", "\nx\n\n", 1);
+        assert_eq!(read(text.as_bytes()).skipped.iter().map(|seen| seen.is_certificate).collect::<Vec<_>>(), [true]);
     }
 
     #[test]

@@ -63,7 +63,9 @@ pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
             let mut extension = list.take(SEQUENCE, EXTENSIONS)?;
             object(extension.take(OBJECT, EXTENSIONS)?.0)?;
             if extension.peek(BOOLEAN) && !matches!(extension.take(BOOLEAN, EXTENSIONS)?.0, [0 | 0xff]) {
-                return Err(EXTENSIONS);
+                // Stricter than BoringSSL, which takes any value (measured): other readers of the bundle insist on X.690
+                // section 11.1.
+                return Err(CRITICALITY);
             }
             extension.take(OCTET_STRING, EXTENSIONS)?;
             extension.end(EXTENSIONS)?;
@@ -75,6 +77,7 @@ pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
 }
 
 const EXTENSIONS: &str = "its extensions are malformed";
+const CRITICALITY: &str = "the criticality of an extension is neither 00 nor FF";
 
 /// Whether the bytes that follow a certificate could be OpenSSL's trust settings (`X509_CERT_AUX`).
 pub(crate) fn is_aux(trailing: &[u8]) -> bool {
