@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
-use trustspan::trust::{Duty, Secret, Severity, Verdict, bundle, judge};
+use trustspan::trust::{Duty, Finding, Secret, Severity, Verdict, bundle, judge};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -55,8 +55,16 @@ pub(crate) enum Effect {
 }
 
 /// The rules that may deny what Envoy runs with; `docs/envoy-differences.md` tells why.
-const POLICIES: &[&str] =
-    &["private-key-in-bundle", "not-a-ca", "dropped-by-proxy", "expired", "not-yet-valid", "pair-incomplete"];
+const POLICIES: &[&str] = &[
+    "private-key-in-bundle",
+    "not-a-ca",
+    "dropped-by-proxy",
+    "expired",
+    "not-yet-valid",
+    "pair-incomplete",
+    "expired-beside-renewed",
+    "same-subject-ambiguity",
+];
 
 /// Why a client that Envoy lets pass may be refused by us: where BoringSSL is neither modelled nor measured.
 const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
@@ -115,7 +123,7 @@ impl Case {
         };
         let mut disagree = |what: String| result.disagreements.push(what);
         match (verdict, result.effect) {
-            (Verdict::Deny, Effect::Works) if !self.is_policy(&rules) => {
+            (Verdict::Deny, Effect::Works) if !self.is_policy(&rules, &findings) => {
                 disagree(format!("denied by {rules:?}, none of them a policy, and it works"));
             }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
@@ -135,8 +143,9 @@ impl Case {
         }
     }
 
-    fn is_policy(&self, rules: &[&str]) -> bool {
-        self.is_platform_dependent() || rules.iter().any(|rule| POLICIES.contains(rule))
+    fn is_policy(&self, rules: &[&str], findings: &[Finding]) -> bool {
+        let no_der = |f: &Finding| f.rule == "unparsable" && f.message.contains("criticality of an extension");
+        self.is_platform_dependent() || rules.iter().any(|rule| POLICIES.contains(rule)) || findings.iter().any(no_der)
     }
 
     fn trust(&self, seen: &Seen, bundle: &bundle::Bundle, crl: Option<&[u8]>, now: Timestamp) -> Result {

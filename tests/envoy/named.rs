@@ -47,6 +47,18 @@ const TRUST: &[(&str, &str, Make)] = &[
         let both = block("CERTIFICATE", &[&*b.one.der, &*b.two.der].concat());
         b.text(|_, _| both.clone())
     }),
+    ("no-label", "found: a damaged certificate without label was dropped, and we only warned", |b| {
+        b.text(|one, two| one.to_owned() + &two.replace("CERTIFICATE", "").replacen("\n", "\nx\n\n", 1))
+    }),
+    ("odd-criticality", "found: BoringSSL takes any byte for TRUE; stricter on purpose", |b| {
+        let mut der = b.one.der.to_vec();
+        // keyUsage, critical.
+        if let Some(at) = der.windows(6).position(|w| w == [0x55, 0x1d, 0x0f, 1, 1, 0xff]) {
+            der[at + 5] = 0x59;
+        }
+        let odd = block("CERTIFICATE", &der);
+        b.text(|_, two| format!("{odd}{two}"))
+    }),
     ("leaf-as-anchor", "partial chains are on", |b| {
         let ca = b.client_two.pem() + &b.one.pem();
         Ok(Trust { ca, ..b.text(|_, _| String::new())? })
@@ -211,5 +223,12 @@ fn pairs(ca: &Identity) -> Result<Vec<Case>> {
             &[&p256],
             block(label, &inner),
         ),
+        Case {
+            content: Content::Pair {
+                chain: (p256.pem() + &ca.pem().replace("CERTIFICATE", "RSA PRIVATE KEY")).into_bytes(),
+                key: p256.key.pem().into_bytes(),
+            },
+            ..case("pair-certificate-as-key", "found: it was dropped, and we said nothing", &[&p256, ca], String::new())
+        },
     ])
 }
