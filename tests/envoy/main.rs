@@ -63,8 +63,17 @@ fn main() -> ExitCode {
         }
     };
     let conclusion = libtest_mimic::run(&args, trials(Some(&bench)));
-    println!("{}", bench.lock().unwrap_or_else(PoisonError::into_inner).table.text());
+    let tried = {
+        let bench = bench.lock().unwrap_or_else(PoisonError::into_inner);
+        println!("{}", bench.table.text());
+        bench.table.tried()
+    };
     drop(bench);
+    // A name that fits nothing is a typing error, not success.
+    if tried == 0 {
+        eprintln!("no case was tried; TRUSTSPAN_CASE names one as a run tells it: mutated-7, pki-7, pair-7");
+        return ExitCode::FAILURE;
+    }
     conclusion.exit_code()
 }
 

@@ -140,10 +140,14 @@ impl Table {
         }
     }
 
+    /// How many secrets were tried.
+    pub(crate) fn tried(&self) -> usize {
+        self.cases.values().sum()
+    }
+
     /// The confusion table.
     pub(crate) fn text(&self) -> String {
-        let mut text =
-            format!("\n{} secrets: what we say, what Envoy does\n{:8}", self.cases.values().sum::<usize>(), "");
+        let mut text = format!("\n{} secrets: what we say, what Envoy does\n{:8}", self.tried(), "");
         let effects = [Effect::Works, Effect::Drops, Effect::ServesNobody, Effect::Rejects];
         for effect in effects {
             let _ = write!(text, "{effect:>15}");
