@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::validate::{UNREADABLE, duty, judged};
+use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, UNREADABLE};
+use super::validate::{duty, judged};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
@@ -60,7 +61,7 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
     let mut findings = judged(object, None, duty(claim, None), now);
     if !context.counts(namespace, name) {
         // The cluster lets it pass, since nothing here uses it, but for what the API server itself refuses.
-        for finding in findings.iter_mut().filter(|finding| finding.rule != UNREADABLE) {
+        for finding in findings.iter_mut().filter(|finding| finding.rule != UNREADABLE.id) {
             finding.severity = Severity::Warn;
         }
     }
@@ -68,9 +69,8 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
 }
 
 fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) -> Vec<Finding> {
-    let finding = |rule, severity, field: &str, message| Finding { rule, severity, field: field.to_owned(), message };
     if let Err(error) = GatewaySecretSpec::deserialize(&object["spec"]) {
-        return vec![finding("invalid-gatewaysecret", Severity::Deny, "spec", error.to_string())];
+        return vec![INVALID_GATEWAY_SECRET.finding("spec", error.to_string())];
     }
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let entry = registry.entries().iter().find(|entry| entry.namespace == namespace && entry.name == name);
@@ -79,11 +79,11 @@ fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) ->
     };
     if entry.root_name() == entry.managed_name() {
         let message = format!("the managed Secret needs a name of its own: both are {}", entry.root_name());
-        return vec![finding("invalid-gatewaysecret", Severity::Deny, "spec.secretName", message)];
+        return vec![INVALID_GATEWAY_SECRET.finding("spec.secretName", message)];
     }
     let message =
         format!("GatewaySecret {} is older and claims one of these names: this one has no effect", holder.name);
-    vec![finding("name-conflict", Severity::Warn, "spec", message)]
+    vec![NAME_CONFLICT.finding("spec", message)]
 }
 
 /// An object that the cluster stores (it has a uid) and that the webhook would have written otherwise has slipped by. One
@@ -93,23 +93,16 @@ fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Regis
         return None;
     }
     let outcome = rewrite(&Write { kind, namespace, object, old: None, by_agent: false }, registry);
-    let held = outcome.holds.iter().map(|hold| Finding {
-        rule: "rewrite-held",
-        severity: Severity::Warn,
-        field: "spec".to_owned(),
-        message: hold.to_string(),
-    });
+    let held = outcome.holds.iter().map(|hold| REWRITE_HELD.finding("spec", hold.to_string()));
     let stored = !object["metadata"]["uid"].is_null();
     // An apply of the same manifest sends nothing, so it mends nothing.
     let mend = match object["spec"]["template"].is_object() {
         true => "Any change of its pod template has it rewritten, such as kubectl rollout restart",
         false => "Any write has it rewritten, such as kubectl annotate",
     };
-    let slipped = outcome.renamed.iter().filter(|_| stored).map(|field| Finding {
-        rule: "not-rewritten",
-        severity: Severity::Warn,
-        field: field.clone(),
-        message: format!("names a root Secret: the webhook did not see this write. {mend}"),
+    let slipped = outcome.renamed.iter().filter(|_| stored).map(|field| {
+        let message = format!("names a root Secret: the webhook did not see this write. {mend}");
+        NOT_REWRITTEN.finding(field.as_str(), message)
     });
     Some(held.chain(slipped).collect())
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod mutate;
+mod rules;
 mod validate;
 
 use json_patch::Patch;
@@ -11,6 +12,7 @@ pub use crate::api::Kind;
 use crate::trust::{Finding, Severity, Verdict};
 pub use check::{Context, check};
 pub use mutate::mutate;
+pub use rules::{RuleInfo, rules};
 pub use validate::validate;
 
 /// What the API server asks about (`admission.k8s.io/v1` AdmissionRequest), as far as decisions need it.

@@ -3,11 +3,12 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
 use super::{Decision, Kind, Operation, Request};
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{self, Duty, Finding, Secret, SecretError, Severity};
+use crate::trust::{self, Duty, Finding, Secret, SecretError};
 
 /// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
 /// With and without `--use-service-account-credentials` of kube-controller-manager.
@@ -16,9 +17,6 @@ const CLEANERS: [&str; 3] = [
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:kube-controller-manager",
 ];
-
-/// The rule for an object that is no Secret of the Kubernetes API.
-pub(super) const UNREADABLE: &str = "unreadable";
 
 /// Judges a Secret. Never patches; the same under dry-run.
 pub fn validate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Decision {
@@ -45,16 +43,12 @@ fn deletion(request: &Request<'_>, claim: Option<(&Entry, Role)>) -> Vec<Finding
     if CLEANERS.contains(&request.username) {
         return Vec::new();
     }
-    vec![Finding {
-        rule: "managed-in-use",
-        severity: Severity::Deny,
-        field: "metadata.name".to_owned(),
-        message: format!(
-            "Secret {} is used by {users}; their next pod would start without it. Delete GatewaySecret {} first, or let \
-             the Gateways name another Secret",
-            request.name, entry.name
-        ),
-    }]
+    let message = format!(
+        "Secret {} is used by {users}; their next pod would start without it. Delete GatewaySecret {} first, or let the \
+         Gateways name another Secret",
+        request.name, entry.name
+    );
+    vec![MANAGED_IN_USE.finding("metadata.name", message)]
 }
 
 fn write(request: &Request<'_>, claim: Option<(&Entry, Role)>, now: Timestamp) -> Vec<Finding> {
@@ -99,16 +93,11 @@ fn unreadable(error: &SecretError) -> Finding {
     // The error's text begins with the field.
     let text = error.to_string();
     let (field, message) = text.split_once(": ").unwrap_or(("data", &text));
-    Finding { rule: UNREADABLE, severity: Severity::Deny, field: field.to_owned(), message: message.to_owned() }
+    UNREADABLE.finding(field, message)
 }
 
 fn unlabelled(name: &str) -> Finding {
-    Finding {
-        rule: "managed-unlabelled",
-        severity: Severity::Warn,
-        field: "metadata.labels".to_owned(),
-        message: format!(
-            "managed Secret {name} lacks label {MANAGED_LABEL}=true: writes pass while the webhook is down"
-        ),
-    }
+    let message =
+        format!("managed Secret {name} lacks label {MANAGED_LABEL}=true: writes pass while the webhook is down");
+    MANAGED_UNLABELLED.finding("metadata.labels", message)
 }

@@ -11,6 +11,7 @@ mod diff;
 mod inputs;
 pub mod observe;
 pub mod rewrite;
+pub mod rules;
 pub mod serve;
 pub mod verify;
 
@@ -36,6 +37,8 @@ enum Command {
     Observe(observe::Args),
     /// Tells whether a gateway or a client would accept a certificate chain.
     Verify(verify::Args),
+    /// Lists the rules that findings name.
+    Rules(rules::Args),
     /// Prints the GatewaySecret CustomResourceDefinition.
     Crd(crd::Args),
     /// Prints a shell's completion script.
@@ -50,6 +53,7 @@ pub fn main() -> ExitCode {
         Command::Rewrite(args) => end(rewrite::run(args), 2),
         Command::Observe(args) => end(observe::run(args), 2),
         Command::Verify(args) => end(verify::run(args), 2),
+        Command::Rules(args) => end(rules::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),
         Command::Completions(args) => end(completions::run(args), 2),
     }

@@ -10,6 +10,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a CA key without any certificate, or no CA key where gateways need one",
     mend: "put the CA certificates under ca.crt as PEM, or leave the key out if nobody verifies clients with it",
+    source: "istiod pilot/pkg/credentials/kube/secrets.go; Envoy, measured",
+    example: "ca.crt: no certificate was found. expected at least one CA as a PEM block; a gateway that starts with \
+              this refuses every client",
     check,
 };
 

@@ -11,6 +11,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a leaf that has expired, or a bundle without a CA that is valid now; an expired CA beside others warns",
     mend: "renew the leaf; remove an expired CA from the bundle, after its successor is in it",
+    source: "RFC 5280 section 4.1.2.5; Envoy, measured",
+    example: "tls.crt: the leaf CN=shop.example.com expired at 2025-01-01T00:00:00Z. expected one that is valid \
+              now; every client refuses this, renew it",
     check,
 };
 

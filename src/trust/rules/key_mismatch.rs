@@ -10,6 +10,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a private key that cannot be read, or does not belong to the leaf certificate",
     mend: "write the chain and its own private key in one update; the key in PEM without a password",
+    source: "Envoy, measured: it rejects the pair and goes on with its old one",
+    example: "tls.key: it is not the key of CN=shop.example.com in tls.crt. expected the leaf's own key; write both \
+              in one update, the leaf first in its chain",
     check,
 };
 

@@ -53,6 +53,10 @@ pub struct Rule {
     pub summary: &'static str,
     /// What to do about it, in a line.
     pub mend: &'static str,
+    /// Why it is one: the RFC, the program's source, or what was measured.
+    pub source: &'static str,
+    /// One of its messages.
+    pub example: &'static str,
     /// Looks at a Secret.
     pub check: fn(&Subject<'_>) -> Vec<Observation>,
 }
@@ -123,6 +127,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::trust::fixtures::{Leaf, block, ca, findings, secret};
 
     #[test]
     fn accepts_the_table() {
@@ -135,6 +140,33 @@ mod tests {
                 assert!(!text.is_empty() && text.len() <= 120 && !text.contains('\n'), "{}: {text}", rule.id);
                 assert!(text.starts_with(|c: char| c.is_ascii_lowercase()), "{}: {text}", rule.id);
             }
+            assert!(!rule.source.is_empty() && !rule.example.is_empty(), "{}", rule.id);
+        }
+    }
+
+    #[test]
+    fn accepts_examples_that_rules_give() {
+        let authority = ca("root");
+        let leaf = authority.leaf("shop.example.com");
+        let (pem, crt) = (authority.pem(), leaf.pem());
+        let pair = |leaf: Leaf| [("tls.crt", leaf.pem()), ("tls.key", leaf.key_pem())];
+        let bundle = |text: String| vec![("ca.crt", text)];
+        for (id, data) in [
+            ("unparsable", bundle(block("CERTIFICATE", b"no"))),
+            ("dropped-by-proxy", bundle(format!("\u{feff}{pem}"))),
+            ("empty", bundle(String::new())),
+            ("private-key-in-bundle", bundle(format!("{}{pem}", leaf.key_pem()))),
+            ("not-a-ca", bundle(crt.clone())),
+            ("pair-incomplete", vec![("tls.crt", crt.clone())]),
+            ("key-mismatch", vec![("tls.crt", crt), ("tls.key", authority.leaf("other").key_pem())]),
+            ("expired", pair(authority.leaf_between("shop.example.com", 2020, 2025)).into()),
+            ("not-yet-valid", pair(authority.leaf_between("shop.example.com", 2031, 2032)).into()),
+        ] {
+            let data: Vec<_> = data.iter().map(|(key, text)| (*key, text.as_str())).collect();
+            let found = findings(&secret(&data));
+            let messages: Vec<_> = found.iter().filter(|f| f.rule == id).map(|f| f.message.as_str()).collect();
+            let rule = RULES.iter().find(|rule| rule.id == id).expect("a rule");
+            assert_eq!(messages, [rule.example], "{id}");
         }
     }
 }

@@ -13,6 +13,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a CA bundle without a CA, or a certificate in it that is none",
     mend: "put the issuing CA's certificate into the bundle, not the leaf's",
+    source: "RFC 5280 sections 4.2.1.9 and 4.2.1.3; Envoy, measured",
+    example: "ca.crt line 1: CN=shop.example.com is no CA, nor is any other certificate there. basicConstraints do \
+              not say CA:TRUE; expected the CA that signed the clients' certificates",
     check,
 };
 

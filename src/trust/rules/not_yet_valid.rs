@@ -11,6 +11,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a leaf that is not valid yet, or a bundle without a CA that is valid now; one beside others warns",
     mend: "wait for its start, or issue it anew; look at the issuing machine's clock",
+    source: "RFC 5280 section 4.1.2.5; Envoy, measured",
+    example: "tls.crt: the leaf CN=shop.example.com is not valid before 2031-01-01T00:00:00Z. expected one that is \
+              valid now; every client refuses this until then",
     check,
 };
 

@@ -14,6 +14,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a certificate chain without its private key, or the other way round",
     mend: "write both keys of the pair in one update, or neither",
+    source: "istiod pilot/pkg/credentials/kube/secrets.go: a pair counts when both halves have content",
+    example: "tls.crt: there is no tls.key beside it. expected both or none; gateways cannot serve with this; add \
+              tls.key, in the same update",
     check,
 };
 

@@ -14,6 +14,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a CA bundle that holds a private key",
     mend: "remove the key from the bundle, and replace it: everyone who could read the bundle may know it",
+    source: "bundles are published: whoever reads the CA's key can act for it",
+    example: "ca.crt line 1: a private key. expected certificates only; remove it, and replace the key, since \
+              everyone who may read the bundle may have it",
     check,
 };
 

@@ -11,6 +11,10 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a CA bundle or chain that the proxy rejects as a whole",
     mend: "write each certificate as a PEM block of its own, and nothing broken beside them",
+    source: "Envoy's SDS handling, measured: one unreadable block rejects the whole update",
+    example: "ca.crt: CERTIFICATE begun on line 1: not a certificate: the certificate is no DER sequence. the proxy \
+              rejects the whole text: it goes on with what it has, and starts with nothing; expected sound PEM \
+              blocks only",
     check,
 };
 

@@ -1,0 +1,148 @@
+//! Every rule that a finding can name: those on Secrets ([`crate::trust::RULES`]), and those that look beyond the Secret.
+
+use serde::Serialize;
+
+use crate::trust::{self, Finding, Severity};
+
+/// A rule, as users read of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RuleInfo {
+    /// Stable id, in kebab case.
+    pub id: &'static str,
+    /// The weight of its findings, unless they say that they weigh less.
+    pub severity: Severity,
+    /// What it finds, in a line.
+    pub summary: &'static str,
+    /// Why it is a rule: the RFC, the program's source, or what was measured.
+    pub source: &'static str,
+    /// One of its messages.
+    pub example: &'static str,
+    /// What to do about it, in a line.
+    pub mend: &'static str,
+}
+
+/// An object that is no Secret of the Kubernetes API.
+pub(super) const UNREADABLE: RuleInfo = RuleInfo {
+    id: "unreadable",
+    severity: Severity::Deny,
+    summary: "a manifest that is no Secret of the Kubernetes API",
+    source: "the API server refuses it too: data is a map of base64 (RFC 4648 section 4)",
+    example: "not base64; put plain text under stringData",
+    mend: "write base64 under data, or plain text under stringData",
+};
+
+/// The end of a managed Secret under its users.
+pub(super) const MANAGED_IN_USE: RuleInfo = RuleInfo {
+    id: "managed-in-use",
+    severity: Severity::Deny,
+    summary: "the deletion of a managed Secret that Gateways use",
+    source: "istiod has nothing to send to a gateway that starts without the Secret: its listener serves no certificate",
+    example: "Secret gw is used by 1 Gateway(s); their next pod would start without it. Delete GatewaySecret gw first, or let the \
+              Gateways name another Secret",
+    mend: "delete the GatewaySecret first, or let the Gateways name another Secret",
+};
+
+/// A managed Secret that an outage of the webhook leaves open.
+pub(super) const MANAGED_UNLABELLED: RuleInfo = RuleInfo {
+    id: "managed-unlabelled",
+    severity: Severity::Warn,
+    summary: "a managed Secret without the label by which the API server knows it",
+    source: "the webhook configuration fails closed by this label only",
+    example: "managed Secret gw lacks label trustspan.dev/managed=true: writes pass while the webhook is down",
+    mend: "kubectl label secret <name> trustspan.dev/managed=true",
+};
+
+/// A stored object that the mutating webhook did not see.
+pub(super) const NOT_REWRITTEN: RuleInfo = RuleInfo {
+    id: "not-rewritten",
+    severity: Severity::Warn,
+    summary: "a stored Gateway or workload that still names the root Secret",
+    source: "the mutating webhook fails open, so that an outage blocks nobody",
+    example: "names a root Secret: the webhook did not see this write. Any write has it rewritten, such as kubectl annotate",
+    mend: "write it once more: kubectl annotate, or kubectl rollout restart for a workload",
+};
+
+/// A rename that waits.
+pub(super) const REWRITE_HELD: RuleInfo = RuleInfo {
+    id: "rewrite-held",
+    severity: Severity::Warn,
+    summary: "a Gateway or workload that keeps naming the root Secret for now",
+    source: "docs/adr/0003: a name is changed only where it holds for every workload that it reaches",
+    example: "GatewaySecret gw is not Ready (SecretMissing): Secret gw cannot be named yet",
+    mend: "do what the message says, then write the object once more",
+};
+
+/// Two GatewaySecrets for one name.
+pub(super) const NAME_CONFLICT: RuleInfo = RuleInfo {
+    id: "name-conflict",
+    severity: Severity::Warn,
+    summary: "a GatewaySecret that claims a Secret which an older one claims",
+    source: "the older one wins, so that nobody takes a Secret over",
+    example: "GatewaySecret gw is older and claims one of these names: this one has no effect",
+    mend: "choose another spec.rootSecretName or spec.secretName, or delete one of the two",
+};
+
+/// A GatewaySecret that the CRD refuses.
+pub(super) const INVALID_GATEWAY_SECRET: RuleInfo = RuleInfo {
+    id: "invalid-gatewaysecret",
+    severity: Severity::Deny,
+    summary: "a GatewaySecret that its CustomResourceDefinition refuses",
+    source: "manifests/base/crd.yaml",
+    example: "the managed Secret needs a name of its own: both are gw",
+    mend: "correct the field that the message names",
+};
+
+/// The rules that look beyond one Secret's content.
+const BEYOND: &[RuleInfo] = &[
+    UNREADABLE,
+    MANAGED_IN_USE,
+    MANAGED_UNLABELLED,
+    NOT_REWRITTEN,
+    REWRITE_HELD,
+    NAME_CONFLICT,
+    INVALID_GATEWAY_SECRET,
+];
+
+/// All rules, in the order in which findings are told.
+pub fn rules() -> impl Iterator<Item = RuleInfo> {
+    let on_secrets = trust::RULES.iter().map(|rule| RuleInfo {
+        id: rule.id,
+        severity: rule.severity,
+        summary: rule.summary,
+        source: rule.source,
+        example: rule.example,
+        mend: rule.mend,
+    });
+    on_secrets.chain(BEYOND.iter().copied())
+}
+
+impl RuleInfo {
+    /// The rule with this id.
+    pub fn find(id: &str) -> Option<Self> {
+        rules().find(|rule| rule.id == id)
+    }
+
+    pub(super) fn finding(&self, field: impl Into<String>, message: impl Into<String>) -> Finding {
+        Finding { rule: self.id, severity: self.severity, field: field.into(), message: message.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn accepts_the_whole_table() {
+        let ids: BTreeSet<_> = rules().map(|rule| rule.id).collect();
+        assert_eq!(ids.len(), rules().count(), "an id stands twice");
+        for rule in rules() {
+            assert_eq!(RuleInfo::find(rule.id), Some(rule));
+            for text in [rule.summary, rule.source, rule.example, rule.mend] {
+                assert!(!text.is_empty() && !text.contains(['\n', '|']), "{}: {text}", rule.id);
+            }
+        }
+        assert_eq!(RuleInfo::find("no-such-rule"), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! `trustspan rules`.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use super::Failure;
+use super::inputs::unless_closed;
+use crate::admission::{RuleInfo, rules};
+use crate::trust::Severity;
+
+/// Lists the rules that findings name.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to print: text for people, a JSON array, or the page docs/rules.md.
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum Format {
+    #[default]
+    Text,
+    Json,
+    Markdown,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let page = match args.output {
+        Format::Text => Ok(text()),
+        Format::Json => json(),
+        Format::Markdown => Ok(markdown()),
+    };
+    unless_closed(page.and_then(|page| {
+        io::stdout().lock().write_all(page.as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    }))
+}
+
+fn weight(rule: &RuleInfo) -> &'static str {
+    match rule.severity {
+        Severity::Deny => "deny",
+        Severity::Warn => "warn",
+    }
+}
+
+fn text() -> String {
+    let width = rules().map(|rule| rule.id.len()).max().unwrap_or_default();
+    rules().fold(String::new(), |mut page, rule| {
+        let (id, weight, indent) = (rule.id, weight(&rule), width + 8);
+        // Writing to a String does not fail.
+        let _ = writeln!(page, "{id:width$}  {weight}  {}\n{:indent$}{}", rule.summary, "", rule.mend);
+        page
+    })
+}
+
+fn json() -> Result<String, Failure> {
+    let all: Vec<_> = rules().collect();
+    Ok(serde_json::to_string_pretty(&all).map_err(io::Error::from)? + "\n")
+}
+
+/// The page docs/rules.md.
+pub fn markdown() -> String {
+    let mut page = "<!-- Generated: cargo run -- rules --output markdown > docs/rules.md -->\n# Rules\n\n".to_owned();
+    page += "What the validating webhook and `trustspan check` find. Ids are stable: denials, warnings, metrics and audit \
+             annotations name them.\n\n| rule | default | what it finds |\n|---|---|---|\n";
+    for rule in rules() {
+        let _ = writeln!(page, "| [`{id}`](#{id}) | {} | {} |", weight(&rule), escaped(rule.summary), id = rule.id);
+    }
+    for rule in rules() {
+        let RuleInfo { id, summary, source, example, mend, .. } = rule;
+        let _ = writeln!(page, "\n## {id}\n\n- **Finds** ({}): {}.", weight(&rule), escaped(summary));
+        let _ = writeln!(page, "- **Why:** {}.", escaped(source));
+        let _ = writeln!(page, "- **Example:** `{example}`");
+        let _ = writeln!(page, "- **Mend:** {}.", escaped(mend));
+    }
+    page
+}
+
+/// A placeholder such as `<name>` would be read as HTML.
+fn escaped(text: &str) -> String {
+    text.replace('<', "&lt;")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_committed_page_is_current() {
+        let committed = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rules.md"));
+        assert_eq!(
+            committed,
+            super::markdown(),
+            "docs/rules.md is stale: cargo run -- rules --output markdown > docs/rules.md"
+        );
+    }
+
+    #[test]
+    fn every_format_has_every_rule() {
+        let json: Vec<serde_json::Value> = serde_json::from_str(&super::json().expect("JSON")).expect("JSON");
+        assert_eq!(json.len(), crate::admission::rules().count());
+        for (rule, element) in crate::admission::rules().zip(&json) {
+            assert_eq!(element["id"], rule.id);
+            assert!(["deny", "warn"].contains(&element["severity"].as_str().unwrap_or_default()), "{element}");
+            assert!(super::text().contains(&format!("{}  ", rule.id)), "{}", rule.id);
+        }
+    }
+}
