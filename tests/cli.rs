@@ -31,6 +31,31 @@ fn trustspan(args: &[&str]) -> Command {
     command
 }
 
+#[test]
+fn check_takes_weights_of_rules() {
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: gw}\nstringData: {ca.crt: prose}\n";
+    assert_eq!(code(&run(&["check", "-"], secret)), 1);
+    let warned = run(&["check", "--severity", "empty=off", "--severity", "empty=warn", "-"], secret);
+    assert_eq!(code(&warned), 0);
+    assert!(text(&warned.stdout).contains("1 object judged: 0 denied, 1 warned"), "{}", text(&warned.stdout));
+    for (flag, why) in [("expird=off", "trustspan rules"), ("unreadable=off", "fixed"), ("empty=Off", "no level")] {
+        let refused = run(&["check", "--severity", flag, "-"], secret);
+        assert_eq!(code(&refused), 2, "{flag}");
+        assert!(text(&refused.stderr).contains(why), "{}", text(&refused.stderr));
+    }
+}
+
+#[test]
+fn rules_lists_every_rule() {
+    let listed = run(&["rules", "--output", "json"], "");
+    let rules: Vec<Value> = serde_json::from_slice(&listed.stdout).expect("JSON");
+    for id in ["unparsable", "managed-in-use", "rewrite-held"] {
+        assert!(rules.iter().any(|rule| rule["id"] == id), "{id}");
+    }
+    let page = text(&run(&["rules"], "").stdout);
+    assert_eq!(page.lines().count(), 2 * rules.len(), "{page}");
+}
+
 /// Feeds stdin from a thread: the child may answer before it has read all.
 fn feed(child: &mut Child, input: String) -> std::thread::JoinHandle<()> {
     let mut stdin = child.stdin.take().expect("piped");

@@ -4,13 +4,15 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, UNREADABLE};
-use super::validate::{duty, judged};
+use super::rules::{
+    INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED, UNREADABLE,
+};
+use super::validate::{duty, judged, weights};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::rotation::{Inventory, Outlook, Uses};
-use crate::trust::{Finding, Severity};
+use crate::trust::{Finding, Severities, Severity};
 
 /// What surrounds the objects that are checked.
 #[derive(Clone, Debug, Default)]
@@ -19,13 +21,15 @@ pub struct Context {
     pub registry: Registry,
     /// The Secrets that Gateways name.
     pub uses: Uses,
+    /// The cluster-wide weights of rules.
+    pub severities: Severities,
 }
 
 impl Context {
     /// The context that an inventory shows.
     pub fn new(inventory: Inventory, outlook: Outlook, now: Timestamp) -> Self {
         let uses = inventory.uses().clone();
-        Self { registry: inventory.into_registry(outlook, now), uses }
+        Self { registry: inventory.into_registry(outlook, now), uses, severities: Severities::default() }
     }
 
     /// Whether a Secret is judged in full: something names it, or there is nothing that could.
@@ -41,13 +45,14 @@ const GATEWAY_KEYS: [&str; 8] = ["ca.crt", "tls.crt", "tls.key", "ca.crl", "cace
 /// The findings on an object; `None` when trustspan has nothing to say about its kind.
 pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
-    match Kind::of(object) {
-        Kind { group: "", version: "v1", kind: "Secret" } => check_secret(object, namespace, context, now),
+    let findings = match Kind::of(object) {
+        Kind { group: "", version: "v1", kind: "Secret" } => return check_secret(object, namespace, context, now),
         Kind { group: crate::api::GROUP, kind: "GatewaySecret", .. } => {
-            Some(check_gateway_secret(object, namespace, &context.registry))
+            check_gateway_secret(object, namespace, &context.registry)
         }
-        kind => check_names(kind, object, namespace, &context.registry),
-    }
+        kind => check_names(kind, object, namespace, &context.registry)?,
+    };
+    Some(findings.into_iter().filter_map(|finding| context.severities.weigh(finding)).collect())
 }
 
 fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
@@ -58,7 +63,7 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
     if claim.is_none() && !["data", "stringData"].iter().any(|field| has(field) || odd(field)) {
         return None;
     }
-    let mut findings = judged(object, None, duty(claim, None), now);
+    let mut findings = judged(object, None, duty(claim, None), &weights(&context.severities, claim), now);
     if !context.counts(namespace, name) {
         // The cluster lets it pass, since nothing here uses it, but for what the API server itself refuses.
         for finding in findings.iter_mut().filter(|finding| finding.rule != UNREADABLE.id) {
@@ -72,6 +77,29 @@ fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) ->
     if let Err(error) = GatewaySecretSpec::deserialize(&object["spec"]) {
         return vec![INVALID_GATEWAY_SECRET.finding("spec", error.to_string())];
     }
+    let mut findings = conflicts(object, namespace, registry);
+    findings.extend(ignored(object));
+    findings
+}
+
+/// Weights that change nothing.
+fn ignored(object: &Value) -> Vec<Finding> {
+    let named = object["spec"]["severities"].as_object().into_iter().flatten();
+    let why = named.filter_map(|(rule, _)| match RuleInfo::find(rule) {
+        Some(rule) if !rule.is_fixed() => None,
+        Some(_) => Some((rule, "the weight of", " is fixed: this one changes nothing. remove it".to_owned())),
+        None => {
+            let expected = ": this weight changes nothing. expected an id that `trustspan rules` lists".to_owned();
+            Some((rule, "there is no rule", expected))
+        }
+    });
+    why.map(|(rule, head, tail)| {
+        SEVERITY_IGNORED.finding(format!("spec.severities[{rule}]"), format!("{head} {rule}{tail}"))
+    })
+    .collect()
+}
+
+fn conflicts(object: &Value, namespace: &str, registry: &Registry) -> Vec<Finding> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let entry = registry.entries().iter().find(|entry| entry.namespace == namespace && entry.name == name);
     let Some((entry, holder)) = entry.and_then(|entry| Some((entry, registry.conflict(entry)?))) else {

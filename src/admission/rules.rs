@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::trust::{self, Finding, Severity};
+use crate::trust::{self, FIXED, Finding, Severity};
 
 /// A rule, as users read of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -92,6 +92,16 @@ pub(super) const INVALID_GATEWAY_SECRET: RuleInfo = RuleInfo {
     mend: "correct the field that the message names",
 };
 
+/// A weight that changes nothing.
+pub(super) const SEVERITY_IGNORED: RuleInfo = RuleInfo {
+    id: "severity-ignored",
+    severity: Severity::Warn,
+    summary: "a weight in spec.severities for a rule that does not exist, or whose weight is fixed",
+    source: "rules come with versions of trustspan, so that the CustomResourceDefinition cannot list their ids",
+    example: "there is no rule expird: this weight changes nothing. expected an id that `trustspan rules` lists",
+    mend: "take an id from `trustspan rules`, or remove the line",
+};
+
 /// The rules that look beyond one Secret's content.
 const BEYOND: &[RuleInfo] = &[
     UNREADABLE,
@@ -101,6 +111,7 @@ const BEYOND: &[RuleInfo] = &[
     REWRITE_HELD,
     NAME_CONFLICT,
     INVALID_GATEWAY_SECRET,
+    SEVERITY_IGNORED,
 ];
 
 /// All rules, in the order in which findings are told.
@@ -120,6 +131,11 @@ impl RuleInfo {
     /// The rule with this id.
     pub fn find(id: &str) -> Option<Self> {
         rules().find(|rule| rule.id == id)
+    }
+
+    /// Whether its weight cannot be changed.
+    pub fn is_fixed(&self) -> bool {
+        FIXED.contains(&self.id)
     }
 
     pub(super) fn finding(&self, field: impl Into<String>, message: impl Into<String>) -> Finding {

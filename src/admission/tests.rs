@@ -5,10 +5,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::GatewayUse;
+use crate::api::Level;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::tests::entry;
 use crate::registry::{Entry, Registry};
 use crate::rotation::{Inventory, Outlook};
+use crate::trust::Severities;
 use crate::trust::fixtures::{Authority, Leaf, ca, now};
 
 const SECRET: Kind<'static> = Kind { group: "", version: "v1", kind: "Secret" };
@@ -57,7 +59,7 @@ fn request<'a>(operation: Operation, object: Option<&'a Value>, old_object: Opti
 
 /// Rule ids that deny, then rule ids that warn.
 fn verdict(request: &Request<'_>, entry: Entry) -> (Vec<&'static str>, Vec<&'static str>) {
-    let decision = validate(request, &Registry::new([entry]), now());
+    let decision = validate(request, &Registry::new([entry]), &Severities::default(), now());
     assert!(decision.patch.is_empty());
     let (deny, warn): (Vec<_>, Vec<_>) = decision.findings.iter().partition(|f| f.severity == Severity::Deny);
     (deny.iter().map(|f| f.rule).collect(), warn.iter().map(|f| f.rule).collect())
@@ -139,6 +141,65 @@ fn warns_of_a_managed_secret_without_its_label() {
     assert_eq!(create(&object), (vec![], vec!["managed-unlabelled"]));
 }
 
+fn weights(list: &[(&str, Level)]) -> std::collections::BTreeMap<String, Level> {
+    list.iter().map(|(rule, level)| ((*rule).to_owned(), *level)).collect()
+}
+
+#[test]
+fn weights_of_a_gateway_secret_win_over_those_of_the_cluster() {
+    let object = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
+    let request = request(Operation::Create, Some(&object), None);
+    let cluster = Severities::default().under(&weights(&[("not-a-ca", Level::Warn)]));
+    let verdict = |near: &[(&str, Level)], cluster: &Severities| {
+        let mut entry = used();
+        entry.spec.severities = weights(near);
+        validate(&request, &Registry::new([entry]), cluster, now()).verdict()
+    };
+    assert_eq!(verdict(&[], &Severities::default()), Verdict::Deny);
+    assert_eq!(verdict(&[], &cluster), Verdict::Warn);
+    assert_eq!(verdict(&[("not-a-ca", Level::Off)], &cluster), Verdict::Allow);
+    assert_eq!(verdict(&[("not-a-ca", Level::Deny)], &cluster), Verdict::Deny);
+    assert_eq!(verdict(&[("empty", Level::Off)], &cluster), Verdict::Warn, "another rule's weight");
+}
+
+#[test]
+fn weights_change_neither_fixed_rules_nor_other_secrets() {
+    let off = weights(&[("managed-in-use", Level::Off), ("not-a-ca", Level::Off), ("unreadable", Level::Off)]);
+    let entry = || {
+        let mut entry = used();
+        entry.spec.severities = off.clone();
+        entry
+    };
+    let old = sound();
+    assert_eq!(verdict(&request(Operation::Delete, None, Some(&old)), entry()).0, ["managed-in-use"]);
+    let bad_base64 = with(sound(), "/data", json!({"ca.crt": "%%%"}));
+    assert_eq!(verdict(&request(Operation::Create, Some(&bad_base64), None), entry()).0, ["unreadable"]);
+    let mut other = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
+    other["metadata"]["name"] = json!("labelled-stranger");
+    assert_eq!(verdict(&request(Operation::Create, Some(&other), None), entry()).0, ["not-a-ca"]);
+}
+
+#[test]
+fn check_gives_the_same_weights() {
+    let leaf = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
+    let mut entry = used();
+    let mut context = Context { registry: Registry::new([entry.clone()]), ..Context::default() };
+    assert_eq!(checked(&leaf, &context), Some(vec![("not-a-ca", Severity::Deny)]));
+    context.severities =
+        Severities::default().under(&weights(&[("not-a-ca", Level::Off), ("name-conflict", Level::Deny)]));
+    assert_eq!(checked(&leaf, &context), Some(vec![]));
+    entry.spec.severities = weights(&[("not-a-ca", Level::Warn), ("expird", Level::Off), ("unreadable", Level::Warn)]);
+    context.registry = Registry::new([entry.clone()]);
+    assert_eq!(checked(&leaf, &context), Some(vec![("not-a-ca", Severity::Warn)]));
+
+    let object = json!({
+        "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret",
+        "metadata": {"namespace": "mesh", "name": "gw"}, "spec": entry.spec,
+    });
+    let ignored = ("severity-ignored", Severity::Warn);
+    assert_eq!(checked(&object, &context), Some(vec![ignored, ignored]), "expird is no rule, unreadable is fixed");
+}
+
 #[test]
 fn accepts_an_object_that_is_being_deleted() {
     let object = with(sound(), "/stringData/ca.crt", json!("prose"));
@@ -170,7 +231,7 @@ fn only_secrets_are_judged_and_only_gateways_and_workloads_rewritten() {
     for kind in [Kind { version: "v2", ..SECRET }, Kind { group: "x", ..SECRET }, Kind { kind: "ConfigMap", ..SECRET }]
     {
         let request = Request { kind, ..request(Operation::Create, Some(&object), None) };
-        assert!(validate(&request, &registry, now()).findings.is_empty());
+        assert!(validate(&request, &registry, &Severities::default(), now()).findings.is_empty());
         assert!(mutate(&request, &registry).patch.is_empty());
     }
 }

@@ -8,7 +8,7 @@ use super::{Decision, Kind, Operation, Request};
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{self, Duty, Finding, Secret, SecretError};
+use crate::trust::{self, Duty, Finding, Secret, SecretError, Severities};
 
 /// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
 /// With and without `--use-service-account-credentials` of kube-controller-manager.
@@ -19,14 +19,16 @@ const CLEANERS: [&str; 3] = [
 ];
 
 /// Judges a Secret. Never patches; the same under dry-run.
-pub fn validate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Decision {
+///
+/// `severities` are the cluster-wide weights; those of the GatewaySecret that names the Secret win over them.
+pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severities, now: Timestamp) -> Decision {
     let (Kind { group: "", version: "v1", kind: "Secret" }, "") = (request.kind, request.sub_resource) else {
         return Decision::default();
     };
     let claim = registry.role(request.namespace, request.name);
     let findings = match request.operation {
         Operation::Delete => deletion(request, claim),
-        Operation::Create | Operation::Update => write(request, claim, now),
+        Operation::Create | Operation::Update => write(request, claim, &weights(severities, claim), now),
         Operation::Connect => Vec::new(),
     };
     Decision { findings, ..Decision::default() }
@@ -51,7 +53,17 @@ fn deletion(request: &Request<'_>, claim: Option<(&Entry, Role)>) -> Vec<Finding
     vec![MANAGED_IN_USE.finding("metadata.name", message)]
 }
 
-fn write(request: &Request<'_>, claim: Option<(&Entry, Role)>, now: Timestamp) -> Vec<Finding> {
+/// The weights that are in force for a Secret.
+pub(super) fn weights(severities: &Severities, claim: Option<(&Entry, Role)>) -> Severities {
+    claim.map_or_else(|| severities.clone(), |(entry, _)| severities.under(&entry.spec.severities))
+}
+
+fn write(
+    request: &Request<'_>,
+    claim: Option<(&Entry, Role)>,
+    severities: &Severities,
+    now: Timestamp,
+) -> Vec<Finding> {
     let Some(object) = request.object else { return Vec::new() };
     if object["metadata"]["deletionTimestamp"].is_string() {
         return Vec::new();
@@ -62,9 +74,9 @@ fn write(request: &Request<'_>, claim: Option<(&Entry, Role)>, now: Timestamp) -
         return Vec::new();
     };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
-    let mut findings = judged(object, old, duty(claim, old), now);
+    let mut findings = judged(object, old, duty(claim, old), severities, now);
     if role == Role::Managed && !labelled(object) {
-        findings.push(unlabelled(request.name));
+        findings.extend(severities.weigh(unlabelled(request.name)));
     }
     findings
 }
@@ -81,10 +93,16 @@ pub(super) fn duty(claim: Option<(&Entry, Role)>, old: Option<&Value>) -> Duty {
 }
 
 /// The findings on a Secret object, or on the change of one.
-pub(super) fn judged(object: &Value, old: Option<&Value>, duty: Duty, now: Timestamp) -> Vec<Finding> {
+pub(super) fn judged(
+    object: &Value,
+    old: Option<&Value>,
+    duty: Duty,
+    severities: &Severities,
+    now: Timestamp,
+) -> Vec<Finding> {
     match (Secret::from_value(object), old.map(Secret::from_value)) {
-        (Ok(secret), Some(Ok(old))) => trust::judge_update(&old, &secret, duty, now),
-        (Ok(secret), _) => trust::judge(&secret, duty, now),
+        (Ok(secret), Some(Ok(old))) => trust::judge_update_weighed(&old, &secret, duty, severities, now),
+        (Ok(secret), _) => trust::judge_weighed(&secret, duty, severities, now),
         (Err(error), _) => vec![unreadable(&error)],
     }
 }

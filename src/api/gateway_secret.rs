@@ -60,6 +60,24 @@ pub struct GatewaySecretSpec {
     #[serde(default = "default_workload_labels")]
     #[schemars(extend("minProperties" = 1, "x-kubernetes-map-type" = "atomic"), transform = without_default)]
     pub workload_labels: BTreeMap<String, String>,
+
+    /// Weights of rules, by id, for the Secrets that this GatewaySecret names; they win over the cluster-wide ones.
+    /// `trustspan rules` lists the ids. Rules whose weight is fixed are not changed by it. Quote "Off": YAML 1.1 reads it as
+    /// a boolean without.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64), transform = without_default)]
+    pub severities: BTreeMap<String, Level>,
+}
+
+/// The weight of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum Level {
+    /// Its findings refuse the write.
+    Deny,
+    /// Its findings are warnings.
+    Warn,
+    /// It is not heeded.
+    Off,
 }
 
 /// A default that the API server stored would stay in the map when a client-side apply sets other labels later.

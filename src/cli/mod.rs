@@ -13,6 +13,7 @@ pub mod observe;
 pub mod rewrite;
 pub mod rules;
 pub mod serve;
+mod severity;
 pub mod verify;
 
 pub use inputs::{Failure, Inputs};

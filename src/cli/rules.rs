@@ -67,13 +67,19 @@ fn json() -> Result<String, Failure> {
 pub fn markdown() -> String {
     let mut page = "<!-- Generated: cargo run -- rules --output markdown > docs/rules.md -->\n# Rules\n\n".to_owned();
     page += "What the validating webhook and `trustspan check` find. Ids are stable: denials, warnings, metrics and audit \
-             annotations name them.\n\n| rule | default | what it finds |\n|---|---|---|\n";
+             annotations name them.\n\nThe weight of a rule can be changed: for the cluster with `--severity RULE=deny|warn|off` of `serve` \
+             and `check`, for the Secrets of one GatewaySecret with `spec.severities` (`Deny`, `Warn`, `Off`), which wins. A \
+             raised rule denies with all of its findings, except those that the stored object already had. Some weights are \
+             fixed: `unreadable` and `invalid-gatewaysecret` repeat what the API server refuses, and the way around \
+             `managed-in-use` is to delete the GatewaySecret. Who may edit a GatewaySecret decides on its weights, as it could \
+             delete it.\n\n| rule | default | what it finds |\n|---|---|---|\n";
     for rule in rules() {
         let _ = writeln!(page, "| [`{id}`](#{id}) | {} | {} |", weight(&rule), escaped(rule.summary), id = rule.id);
     }
     for rule in rules() {
         let RuleInfo { id, summary, source, example, mend, .. } = rule;
-        let _ = writeln!(page, "\n## {id}\n\n- **Finds** ({}): {}.", weight(&rule), escaped(summary));
+        let fixed = if rule.is_fixed() { ", fixed" } else { "" };
+        let _ = writeln!(page, "\n## {id}\n\n- **Finds** ({}{fixed}): {}.", weight(&rule), escaped(summary));
         let _ = writeln!(page, "- **Why:** {}.", escaped(source));
         let _ = writeln!(page, "- **Example:** `{example}`");
         let _ = writeln!(page, "- **Mend:** {}.", escaped(mend));

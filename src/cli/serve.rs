@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
 use tracing_subscriber::EnvFilter;
 
+use super::severity::SeverityArgs;
 use crate::api::names::AGENT_USERNAME;
 use crate::store::{Live, cluster, directory, poll};
 use crate::webhook::metrics::Metrics;
@@ -45,6 +46,9 @@ pub struct Args {
     /// --manifests and neither file there, a certificate is made at start and that of its CA written here as ca.crt.
     #[arg(long, value_name = "DIR", default_value = "certs")]
     cert_dir: PathBuf,
+
+    #[command(flatten)]
+    severity: SeverityArgs,
 
     /// Username of trustspan's own agent, which rolls workloads by a newer hash.
     #[arg(long, value_name = "NAME", default_value = AGENT_USERNAME)]
@@ -151,8 +155,9 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     tracing::info!("listening on https://{}: /mutate, /validate, /livez, /readyz", https.local_addr()?);
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);
     let config = certificate.server_config()?;
-    let webhook =
-        Webhook::new(live.clone(), Metrics::new(live, Some(certificate)), Decide::default(), args.agent_username);
+    let severities = args.severity.severities();
+    let metrics_of = Metrics::new(live.clone(), Some(certificate));
+    let webhook = Webhook::new(live, metrics_of, Decide::default(), severities, args.agent_username);
     let endpoints = if args.manifests.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
     let drain = Drain { delay: args.drain_delay.unwrap_or(endpoints), timeout: args.drain_timeout };
     Ok(server::run(&webhook, (https, config), metrics, drain, signals).await?)

@@ -22,6 +22,7 @@ pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
             secret_name: None,
             mode: Mode::Bundle,
             workload_labels: labels(&[("istio", "ingressgateway")]),
+            severities: Default::default(),
         },
         status: GatewaySecretStatus {
             conditions: vec![Condition {

@@ -11,7 +11,7 @@ use crate::api::names::CACERT_SUFFIX;
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind};
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
-use crate::trust::Secret;
+use crate::trust::{Secret, Severities};
 
 /// What the objects of an [`Inventory`] are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,7 +143,10 @@ impl Inventory {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let Some(place) = self.secrets.get_mut(&(namespace.to_owned(), name.to_owned())) else { return };
         // An unreadable Secret counts as missing here; judging it says why.
-        *place = Secret::from_value(object).ok().map(|secret| Facts::of(&secret, now));
+        let claim = self.claims.role(namespace, name);
+        let severities =
+            claim.map(|(entry, _)| Severities::default().under(&entry.spec.severities)).unwrap_or_default();
+        *place = Secret::from_value(object).ok().map(|secret| Facts::of(&secret, &severities, now));
     }
 
     fn take_workload(&mut self, object: &Value, namespace: &str) {

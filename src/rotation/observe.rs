@@ -8,7 +8,7 @@ use crate::api::{
     CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, GatewayUse, KeyHash, Phase, READY, TrustAnchor,
 };
 use crate::registry::Entry;
-use crate::trust::{self, Certificate, Duty, Finding, Secret, Severity};
+use crate::trust::{self, Certificate, Duty, Finding, Secret, Severities, Severity};
 
 /// The keys whose public certificates are hashed.
 const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
@@ -25,13 +25,13 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Takes the facts of a Secret at an instant.
-    pub fn of(secret: &Secret, now: Timestamp) -> Self {
+    /// Takes the facts of a Secret at an instant; `severities` are those of the GatewaySecret that names it.
+    pub fn of(secret: &Secret, severities: &Severities, now: Timestamp) -> Self {
         let hashed = HASHED_KEYS.iter().filter(|key| secret.data.contains_key(**key)).filter_map(|key| {
             let certificates = trust::certificates_under(secret, key);
             (!certificates.is_empty()).then(|| ((*key).to_owned(), trust::content_hash(&certificates)))
         });
-        let findings = trust::judge(secret, Duty::default(), now);
+        let findings = trust::judge_weighed(secret, Duty::default(), severities, now);
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),
             anchors: trust::anchors(secret),

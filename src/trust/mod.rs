@@ -20,6 +20,7 @@ pub mod pem;
 pub mod private_key;
 pub mod rules;
 mod secret;
+mod severities;
 mod subject;
 
 pub use certificate::{AltName, Certificate, CertificateError};
@@ -27,6 +28,7 @@ pub use finding::{Finding, Severity, Verdict};
 pub use fingerprint::{anchors, certificates_under, content_hash};
 pub use rules::{Observation, RULES, Rule};
 pub use secret::{Secret, SecretError};
+pub use severities::{FIXED, Severities};
 pub use subject::{Pair, Subject, Text};
 
 use jiff::Timestamp;
@@ -45,7 +47,17 @@ pub struct Duty {
 
 /// Judges a Secret at an instant.
 pub fn judge(secret: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
-    tell(rules::run(&Subject::new(secret, duty, now)))
+    judge_weighed(secret, duty, &Severities::default(), now)
+}
+
+/// Judges a Secret at an instant, with other weights.
+pub fn judge_weighed(secret: &Secret, duty: Duty, severities: &Severities, now: Timestamp) -> Vec<Finding> {
+    tell(weighed(secret, duty, severities, now))
+}
+
+fn weighed(secret: &Secret, duty: Duty, severities: &Severities, now: Timestamp) -> Vec<Judged> {
+    let judged = rules::run(&Subject::new(secret, duty, now));
+    judged.into_iter().filter_map(|judged| judged.weighed(severities)).collect()
 }
 
 /// Judges the change of a Secret: a finding that `old` already had only warns, since refusing the write would not mend it.
@@ -53,11 +65,23 @@ pub fn judge(secret: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
 /// Both are judged at the same `now`: what time alone made bad does not block a write, nor does what stands on other
 /// lines than before. A finding that weighed less in `old` keeps its new weight.
 pub fn judge_update(old: &Secret, new: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
-    let mut judged = rules::run(&Subject::new(new, duty, now));
+    judge_update_weighed(old, new, duty, &Severities::default(), now)
+}
+
+/// Judges the change of a Secret, with other weights. They count before `old` does: a rule that is raised still lets pass
+/// what `old` had already.
+pub fn judge_update_weighed(
+    old: &Secret,
+    new: &Secret,
+    duty: Duty,
+    severities: &Severities,
+    now: Timestamp,
+) -> Vec<Finding> {
+    let mut judged = weighed(new, duty, severities, now);
     if old.data == new.data {
         judged.iter_mut().for_each(|j| j.finding.severity = Severity::Warn);
     } else if judged.iter().any(|j| j.finding.severity == Severity::Deny) {
-        let before = rules::run(&Subject::new(old, duty, now));
+        let before = weighed(old, duty, severities, now);
         Judged::lower(&mut judged, &before);
     }
     tell(judged)
@@ -119,6 +143,20 @@ mod tests {
         assert_eq!(update(&one, &format!("{one}{two}")), Verdict::Deny);
         assert_eq!(update("broken", "broken otherwise"), Verdict::Deny);
         assert_eq!(update(&one, ""), Verdict::Deny);
+    }
+
+    #[test]
+    fn accepts_what_a_raised_rule_found_before() {
+        let (one, two, new) =
+            (ca_between("one", 2020, 2025).pem(), ca_between("two", 2020, 2025).pem(), ca("new").pem());
+        let raised: Severities = [("expired".to_owned(), crate::api::Level::Deny)].into_iter().collect();
+        let update = |old: &str, new: &str| {
+            let (old, new) = (secret(&[("ca.crt", old)]), secret(&[("ca.crt", new)]));
+            Verdict::of(&judge_update_weighed(&old, &new, Duty::default(), &raised, now()))
+        };
+        assert_eq!(update(&new, &format!("{new}{one}")), Verdict::Deny, "it only warns by default");
+        assert_eq!(update(&format!("{new}{one}"), &format!("{one}{new}")), Verdict::Warn);
+        assert_eq!(update(&format!("{new}{one}"), &format!("{one}{new}{two}")), Verdict::Deny);
     }
 
     #[test]

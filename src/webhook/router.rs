@@ -24,6 +24,7 @@ use super::review::Review;
 use crate::admission::{self, Decision, Request};
 use crate::registry::Registry;
 use crate::store::Live;
+use crate::trust::Severities;
 
 /// Bytes of a review: an UPDATE carries two Secrets of up to 1 MiB each, base64, and managed fields.
 pub const BODY_LIMIT: usize = 7 * 1024 * 1024;
@@ -45,7 +46,7 @@ pub struct Decide {
     /// The mutating webhook's.
     pub mutate: fn(&Request<'_>, &Registry) -> Decision,
     /// The validating webhook's.
-    pub validate: fn(&Request<'_>, &Registry, Timestamp) -> Decision,
+    pub validate: fn(&Request<'_>, &Registry, &Severities, Timestamp) -> Decision,
 }
 
 impl Default for Decide {
@@ -60,6 +61,7 @@ pub struct Webhook {
     live: Arc<Live>,
     metrics: Metrics,
     decide: Decide,
+    severities: Severities,
     agent: String,
     draining: AtomicBool,
     in_flight: Semaphore,
@@ -77,12 +79,13 @@ enum Path {
 struct Refusal(StatusCode, String);
 
 impl Webhook {
-    /// A webhook that decides from `live`. `agent` is the username of trustspan's own agent.
-    pub fn new(live: Arc<Live>, metrics: Metrics, decide: Decide, agent: String) -> Arc<Self> {
+    /// A webhook that decides from `live`, with cluster-wide `severities`. `agent` is the username of trustspan's own agent.
+    pub fn new(live: Arc<Live>, metrics: Metrics, decide: Decide, severities: Severities, agent: String) -> Arc<Self> {
         Arc::new(Self {
             live,
             metrics,
             decide,
+            severities,
             agent,
             draining: AtomicBool::new(false),
             in_flight: Semaphore::new(IN_FLIGHT),
@@ -170,7 +173,7 @@ impl Webhook {
             let subject = Subject::of(request.kind, request.operation);
             let decision = match path {
                 Path::Mutate => (decide.mutate)(&request, &registry),
-                Path::Validate => (decide.validate)(&request, &registry, Timestamp::now()),
+                Path::Validate => (decide.validate)(&request, &registry, &webhook.severities, Timestamp::now()),
             };
             let body = answer(&review.uid, &decision).map_err(|_| internal())?;
             Ok((subject, decision, body))

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use super::inputs::unless_closed;
+use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission::{self, Context};
 use crate::rotation::Outlook;
@@ -27,6 +28,9 @@ pub struct Args {
     /// What to print: text for people, or a JSON array with an element for each object judged.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
+
+    #[command(flatten)]
+    severity: SeverityArgs,
 
     /// The instant to judge at (RFC 3339). Default: now.
     #[arg(long, value_name = "RFC3339")]
@@ -50,7 +54,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let namespace = args.inputs.namespace.as_str();
     let sources = args.inputs.open()?;
     // What cannot be read is told when its turn comes.
-    let context = directory::collect(&sources, namespace, Outlook::Whole, now).context;
+    let mut context = directory::collect(&sources, namespace, Outlook::Whole, now).context;
+    context.severities = args.severity.severities();
     let stdout = anstream::AutoStream::auto(io::stdout().lock());
     let reporter = match args.output {
         Format::Text => Reporter::text(BufWriter::new(stdout)),

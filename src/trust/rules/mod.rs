@@ -20,7 +20,7 @@ mod weak_signature;
 
 use std::collections::HashSet;
 
-use super::{Finding, Severity, Subject};
+use super::{Finding, Severities, Severity, Subject};
 
 /// All rules, in the order in which findings are told.
 pub const RULES: &[Rule] = &[
@@ -101,6 +101,12 @@ impl Judged {
                 j.finding.severity = Severity::Warn;
             }
         }
+    }
+
+    /// With its weight by `severities`; `None` when its rule is off.
+    pub(crate) fn weighed(self, severities: &Severities) -> Option<Self> {
+        let Self { finding, identity } = self;
+        severities.weigh(finding).map(|finding| Self { finding, identity })
     }
 
     fn same(&self) -> (&str, &str, &str) {

@@ -14,20 +14,20 @@ fn allow(_: &Request<'_>, _: &Registry) -> Decision {
     Decision::default()
 }
 
-fn deny(request: &Request<'_>, _: &Registry, _: Timestamp) -> Decision {
+fn deny(request: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decision {
     let field = format!("{}/{}", request.namespace, request.name);
     let finding = Finding { rule: "no", severity: Severity::Deny, field, message: "not today".to_owned() };
     Decision { findings: vec![finding], ..Decision::default() }
 }
 
-fn fall(_: &Request<'_>, _: &Registry, _: Timestamp) -> Decision {
+fn fall(_: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decision {
     panic!("as the test wants it")
 }
 
 fn webhook(decide: Decide) -> Arc<Webhook> {
     let live = Arc::new(Live::default());
     live.publish(Registry::default());
-    Webhook::new(live.clone(), Metrics::new(live, None), decide, "agent".to_owned())
+    Webhook::new(live.clone(), Metrics::new(live, None), decide, Severities::default(), "agent".to_owned())
 }
 
 fn denying() -> Arc<Webhook> {
@@ -189,7 +189,13 @@ async fn a_full_house_refuses() {
 #[tokio::test]
 async fn decides_nothing_before_the_store_is_read() {
     let live = Arc::new(Live::default());
-    let webhook = Webhook::new(live.clone(), Metrics::new(live.clone(), None), Decide::default(), "agent".to_owned());
+    let webhook = Webhook::new(
+        live.clone(),
+        Metrics::new(live.clone(), None),
+        Decide::default(),
+        Severities::default(),
+        "agent".to_owned(),
+    );
     assert_eq!(get(webhook.router(), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
     assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::SERVICE_UNAVAILABLE);
