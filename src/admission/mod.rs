@@ -1,5 +1,6 @@
 //! One admission request to one decision. Pure: the webhook and the CLI call the same two functions.
 
+mod break_glass;
 mod check;
 mod mutate;
 mod rules;
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 pub use crate::api::Kind;
 use crate::trust::{Finding, Severity, Verdict};
+pub use break_glass::Override;
 pub use check::{Context, check};
 pub use mutate::mutate;
 pub use rules::{RuleInfo, rules};
@@ -32,6 +34,8 @@ pub struct Request<'a> {
     pub username: &'a str,
     /// The user is trustspan's own agent.
     pub by_agent: bool,
+    /// The API server has found that the user may override rules (docs/adr/0006).
+    pub may_break_glass: bool,
     /// The object as it shall be; `None` for DELETE.
     pub object: Option<&'a Value>,
     /// The object as it is; `None` for CREATE.
@@ -60,6 +64,8 @@ pub struct Decision {
     pub findings: Vec<Finding>,
     /// Warnings that are not findings of a rule, e.g. why a rewrite was held back. One sentence each, at most 120 characters.
     pub notes: Vec<String>,
+    /// Denials that were turned into warnings.
+    pub overrides: Vec<Override>,
 }
 
 impl Decision {

@@ -17,5 +17,5 @@ pub fn mutate(request: &Request<'_>, registry: &Registry) -> Decision {
     let unrecorded =
         outcome.unrecorded.then_some("annotations are full: trustspan rewrite --undo will not restore this object");
     let notes = held.chain(unrecorded.map(str::to_owned)).collect();
-    Decision { patch: outcome.patch, findings: Vec::new(), notes }
+    Decision { patch: outcome.patch, notes, ..Decision::default() }
 }

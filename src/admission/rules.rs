@@ -92,6 +92,18 @@ pub(super) const INVALID_GATEWAY_SECRET: RuleInfo = RuleInfo {
     mend: "correct the field that the message names",
 };
 
+/// An override by somebody who may not.
+pub(super) const BREAK_GLASS: RuleInfo = RuleInfo {
+    id: "break-glass",
+    severity: Severity::Deny,
+    summary: "an annotation that overrides a rule, set without the right to",
+    source: "docs/adr/0006: whoever may edit an object can annotate it, and the next writer may hold wide rights",
+    example: "breakglass.trustspan.dev/expired is new or changed, and its requester may not override rules. expected the \
+              right to breakglass gatewaysecrets.trustspan.dev in this namespace; ask somebody who holds it, or take the \
+              annotation off",
+    mend: "have it written by somebody who is bound to the ClusterRole trustspan-breakglass",
+};
+
 /// A weight that changes nothing.
 pub(super) const SEVERITY_IGNORED: RuleInfo = RuleInfo {
     id: "severity-ignored",
@@ -112,6 +124,7 @@ const BEYOND: &[RuleInfo] = &[
     NAME_CONFLICT,
     INVALID_GATEWAY_SECRET,
     SEVERITY_IGNORED,
+    BREAK_GLASS,
 ];
 
 /// All rules, in the order in which findings are told.

@@ -52,6 +52,7 @@ fn request<'a>(operation: Operation, object: Option<&'a Value>, old_object: Opti
         name,
         username: "jane",
         by_agent: false,
+        may_break_glass: false,
         object,
         old_object,
     }
@@ -198,6 +199,61 @@ fn check_gives_the_same_weights() {
     });
     let ignored = ("severity-ignored", Severity::Warn);
     assert_eq!(checked(&object, &context), Some(vec![ignored, ignored]), "expird is no rule, unreadable is fixed");
+}
+
+fn overriding(object: &Value, rule: &str, reason: &str) -> Value {
+    with(object.clone(), "/metadata/annotations", json!({format!("breakglass.trustspan.dev/{rule}"): reason}))
+}
+
+fn decided(may_break_glass: bool, object: &Value, old: Option<&Value>) -> Decision {
+    let operation = if old.is_some() { Operation::Update } else { Operation::Create };
+    let request = Request { may_break_glass, ..request(operation, Some(object), old) };
+    validate(&request, &Registry::new([used()]), &Severities::default(), now())
+}
+
+#[test]
+fn break_glass_overrides_the_named_rule_with_its_reason() {
+    let unsound = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
+    let decision = decided(true, &overriding(&unsound, "not-a-ca", "ticket 7\u{1b}"), None);
+    assert_eq!(decision.verdict(), Verdict::Warn);
+    assert!(decision.findings[0].message.starts_with("break-glass (ticket 7): ca.crt line 1"), "{decision:?}");
+    assert_eq!(decision.overrides, [Override { rule: "not-a-ca", reason: "ticket 7".to_owned() }]);
+    for (rule, reason, note) in
+        [("empty", "x", ""), ("not-a-ca", " ", "needs a reason"), ("expird", "x", "no such rule"), ("", "x", "no such")]
+    {
+        let decision = decided(true, &overriding(&unsound, rule, reason), None);
+        assert_eq!(decision.verdict(), Verdict::Deny, "{rule}: {reason}");
+        assert!(decision.overrides.is_empty() && decision.notes.concat().contains(note), "{decision:?}");
+    }
+}
+
+#[test]
+fn break_glass_without_the_right_overrides_nothing_and_plants_nothing() {
+    let unsound = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
+    let rules = |decision: Decision| decision.denials().map(|finding| finding.rule).collect::<Vec<_>>();
+    let annotated = overriding(&unsound, "not-a-ca", "x");
+    assert_eq!(rules(decided(false, &annotated, None)), ["not-a-ca", "break-glass"]);
+    // Annotated by somebody who may: it stays, and helps nobody else.
+    let sound = overriding(&sound(), "not-a-ca", "x");
+    assert_eq!(rules(decided(false, &annotated, Some(&sound))), ["not-a-ca"]);
+    assert_eq!(rules(decided(false, &sound, Some(&sound))), [""; 0]);
+    assert_eq!(rules(decided(false, &overriding(&sound, "not-a-ca", "y"), Some(&sound))), ["break-glass"]);
+    // A stranger's Secret too: it could become a managed one.
+    let mut stranger = overriding(&sound, "break-glass", "x");
+    stranger["metadata"]["name"] = json!("stranger");
+    assert_eq!(rules(decided(false, &stranger, None)), ["break-glass"]);
+}
+
+#[test]
+fn break_glass_lets_a_managed_secret_go_and_never_the_unreadable() {
+    let old = overriding(&sound(), "managed-in-use", "the namespace is moved");
+    let delete = |may_break_glass| {
+        let request = Request { may_break_glass, ..request(Operation::Delete, None, Some(&old)) };
+        validate(&request, &Registry::new([used()]), &Severities::default(), now()).verdict()
+    };
+    assert_eq!((delete(true), delete(false)), (Verdict::Warn, Verdict::Deny));
+    let unreadable = overriding(&with(sound(), "/data", json!({"ca.crt": "%%%"})), "unreadable", "x");
+    assert_eq!(decided(true, &unreadable, None).verdict(), Verdict::Deny);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
-use super::{Decision, Kind, Operation, Request};
+use super::{Decision, Kind, Operation, Request, break_glass};
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::credential::CA_KEYS;
@@ -31,7 +31,9 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
         Operation::Create | Operation::Update => write(request, claim, &weights(severities, claim), now),
         Operation::Connect => Vec::new(),
     };
-    Decision { findings, ..Decision::default() }
+    let mut decision = Decision { findings, ..Decision::default() };
+    break_glass::apply(request, &mut decision);
+    decision
 }
 
 /// A managed Secret that Gateways use is not deleted from under them.

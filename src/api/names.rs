@@ -15,6 +15,9 @@ pub const REWRITE: &str = "trustspan.dev/rewrite";
 /// The value of [`REWRITE`] that opts out.
 pub const REWRITE_DISABLED: &str = "disabled";
 
+/// Prefix of the annotations by which a Secret overrides a rule: `breakglass.trustspan.dev/<rule>: <reason>`.
+pub const BREAK_GLASS_PREFIX: &str = "breakglass.trustspan.dev/";
+
 /// Username of the agent that the shipped manifests install.
 pub const AGENT_USERNAME: &str = "system:serviceaccount:trustspan-system:trustspan-agent";
 

@@ -73,6 +73,7 @@ pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
         name: metadata["name"].as_str().unwrap_or_default(),
         username: "",
         by_agent: false,
+        may_break_glass: false,
         object: Some(object),
         old_object: None,
     }

@@ -72,7 +72,8 @@ pub fn markdown() -> String {
              raised rule denies with all of its findings, except those that the stored object already had. Some weights are \
              fixed: `unreadable` and `invalid-gatewaysecret` repeat what the API server refuses, and the way around \
              `managed-in-use` is to delete the GatewaySecret. Who may edit a GatewaySecret decides on its weights, as it could \
-             delete it.\n\n| rule | default | what it finds |\n|---|---|---|\n";
+             delete it.\n\nIn an emergency the annotation `breakglass.trustspan.dev/<rule>: <reason>` on a Secret makes a denial a \
+             warning, for requesters with a right of their own ([how](adr/0006-break-glass-is-a-path.md)).\n\n| rule | default | what it finds |\n|---|---|---|\n";
     for rule in rules() {
         let _ = writeln!(page, "| [`{id}`](#{id}) | {} | {} |", weight(&rule), escaped(rule.summary), id = rule.id);
     }

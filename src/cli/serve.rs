@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS")]
     bind_address: Option<IpAddr>,
 
-    /// HTTPS port: /mutate, /validate, /livez, /readyz.
+    /// HTTPS port: /mutate, /validate, /validate-breakglass, /livez, /readyz.
     #[arg(long, value_name = "PORT", default_value_t = 8443)]
     port: u16,
 
@@ -152,7 +152,10 @@ async fn serve(args: Args) -> Result<End, ServeError> {
         }
     }
 
-    tracing::info!("listening on https://{}: /mutate, /validate, /livez, /readyz", https.local_addr()?);
+    tracing::info!(
+        "listening on https://{}: /mutate, /validate, /validate-breakglass, /livez, /readyz",
+        https.local_addr()?
+    );
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);
     let config = certificate.server_config()?;
     let severities = args.severity.severities();

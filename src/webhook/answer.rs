@@ -109,6 +109,8 @@ fn warnings(decision: &Decision) -> Vec<String> {
 
 /// The API server puts the webhook's name before each key.
 fn audit(decision: &Decision) -> BTreeMap<&'static str, String> {
+    let overrides: Vec<_> = decision.overrides.iter().map(|seen| format!("{}: {}", seen.rule, seen.reason)).collect();
+    let overridden = (!overrides.is_empty()).then(|| ("break-glass", printable(&overrides.join("; "))));
     [("denied-by", Severity::Deny), ("warned-by", Severity::Warn)]
         .into_iter()
         .filter_map(|(key, severity)| {
@@ -118,6 +120,7 @@ fn audit(decision: &Decision) -> BTreeMap<&'static str, String> {
             rules.dedup();
             (!rules.is_empty()).then(|| (key, rules.join(",")))
         })
+        .chain(overridden)
         .collect()
 }
 
@@ -202,6 +205,17 @@ mod tests {
         assert!(message.starts_with("12 findings:\n  no-ca: data[ca.crt]"), "{message}");
         assert!(message.ends_with("\n  b: f: m\n  and 2 more"), "{message}");
         assert_eq!(many["response"]["auditAnnotations"]["denied-by"], "b,no-ca");
+    }
+
+    #[test]
+    fn overrides_stand_in_the_audit_log() {
+        let seen = |rule, reason: &str| crate::admission::Override { rule, reason: reason.to_owned() };
+        let overrides = vec![seen("expired", "ticket 7"), seen("empty", "ticket 8")];
+        let answer = answered(&Decision { overrides, ..Decision::default() });
+        assert_eq!(
+            answer["response"]["auditAnnotations"],
+            json!({"break-glass": "expired: ticket 7; empty: ticket 8"})
+        );
     }
 
     #[test]

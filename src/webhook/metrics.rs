@@ -38,6 +38,7 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
     findings: Family<FindingLabels, Counter>,
+    break_glass: Family<RuleLabel, Counter>,
     duration: Family<WebhookLabel, Histogram, fn() -> Histogram>,
 }
 
@@ -62,6 +63,11 @@ struct RequestLabels {
 struct FindingLabels {
     rule: &'static str,
     severity: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RuleLabel {
+    rule: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -90,19 +96,20 @@ impl Metrics {
     /// Counters at zero; the state of `live` and `certificate` is read at each scrape.
     pub fn new(live: Arc<Live>, certificate: Option<Arc<ServingCertificate>>) -> Self {
         let mut registry = Registry::with_prefix("trustspan");
-        let (requests, findings) = (Family::default(), Family::default());
+        let (requests, findings, break_glass) = (Family::default(), Family::default(), Family::default());
         // 0.25 ms to 4 s: the webhook time-outs are at most 5 s.
         let duration: Family<_, _, fn() -> _> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_25, 2.0, 15)));
         registry.register("admission_requests", "Admission requests answered", Family::clone(&requests));
         registry.register("admission_findings", "Findings of rules in admission requests", Family::clone(&findings));
+        registry.register("break_glass", "Denials that were overridden", Family::clone(&break_glass));
         registry.register(
             "admission_duration_seconds",
             "Time from the head of a request to its answer",
             duration.clone(),
         );
         registry.register_collector(Box::new(State { live, certificate }));
-        Self { registry, requests, findings, duration }
+        Self { registry, requests, findings, break_glass, duration }
     }
 
     /// Counts a decision.
@@ -115,6 +122,9 @@ impl Metrics {
             Verdict::Allow => "allowed",
         };
         self.count(webhook, subject, result);
+        for seen in &decision.overrides {
+            self.break_glass.get_or_create(&RuleLabel { rule: seen.rule }).inc();
+        }
         for finding in &decision.findings {
             let severity = match finding.severity {
                 Severity::Warn => "warn",

@@ -134,6 +134,7 @@ impl Review {
             name: text(&r.name),
             username,
             by_agent: username == agent,
+            may_break_glass: false,
             object: r.object.as_ref(),
             old_object: r.old_object.as_ref(),
         }

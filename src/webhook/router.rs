@@ -73,6 +73,8 @@ pub struct Webhook {
 enum Path {
     Mutate,
     Validate,
+    /// The API server sends only requests here whose requester may override rules.
+    BreakGlass,
 }
 
 /// A status and a sentence.
@@ -99,7 +101,11 @@ impl Webhook {
         self.finish(
             Router::new()
                 .route("/mutate", post(|State(w): State<Arc<Self>>, request| w.admit(Path::Mutate, request)))
-                .route("/validate", post(|State(w): State<Arc<Self>>, request| w.admit(Path::Validate, request))),
+                .route("/validate", post(|State(w): State<Arc<Self>>, request| w.admit(Path::Validate, request)))
+                .route(
+                    "/validate-breakglass",
+                    post(|State(w): State<Arc<Self>>, request| w.admit(Path::BreakGlass, request)),
+                ),
         )
     }
 
@@ -169,11 +175,14 @@ impl Webhook {
         let judged = spawn_blocking(move || {
             let review = Review::parse(&body).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))?;
             drop(body);
-            let request = review.request(&webhook.agent);
+            let mut request = review.request(&webhook.agent);
+            request.may_break_glass = matches!(path, Path::BreakGlass);
             let subject = Subject::of(request.kind, request.operation);
             let decision = match path {
                 Path::Mutate => (decide.mutate)(&request, &registry),
-                Path::Validate => (decide.validate)(&request, &registry, &webhook.severities, Timestamp::now()),
+                Path::Validate | Path::BreakGlass => {
+                    (decide.validate)(&request, &registry, &webhook.severities, Timestamp::now())
+                }
             };
             let body = answer(&review.uid, &decision).map_err(|_| internal())?;
             Ok((subject, decision, body))
@@ -190,6 +199,7 @@ impl Path {
         match self {
             Self::Mutate => "mutate",
             Self::Validate => "validate",
+            Self::BreakGlass => "validate-breakglass",
         }
     }
 }

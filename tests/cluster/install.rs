@@ -22,6 +22,7 @@ fn explains_its_fields(cluster: &Cluster) -> Result<()> {
     for (field, text) in [
         ("spec.rootSecretName", "Name of the Secret that the issuer"),
         ("spec.mode", "Bundle"),
+        ("spec.severities", "they win over the cluster-wide ones"),
         ("spec.workloadLabels", "istio: ingressgateway"),
         ("status.hashes", "A hash for each key"),
     ] {
@@ -45,6 +46,7 @@ fn refuses_a_managed_secret_without_a_name_of_its_own(cluster: &Cluster) -> Resu
             (json!({ "rootSecretName": "No Name" }), "spec.rootSecretName"),
             (json!({ "rootSecretName": "root", "mode": "Both" }), "Bundle"),
             (json!({ "rootSecretName": "root", "workloadLabels": {} }), "workloadLabels"),
+            (json!({ "rootSecretName": "root", "severities": { "expired": "off" } }), "Unsupported value"),
             (json!({ "secretName": "gw2" }), "rootSecretName"),
         ] {
             let apply = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(gateway_secret("gw", &spec));

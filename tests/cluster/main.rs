@@ -20,6 +20,7 @@ macro_rules! cases {
 }
 
 mod bed;
+mod break_glass;
 mod gateways;
 mod install;
 mod outage;
@@ -38,7 +39,7 @@ use testbed::Cluster;
 
 /// Every module's tests.
 const MODULES: &[&[Case]] =
-    &[bed::CASES, gateways::CASES, install::CASES, outage::CASES, secrets::CASES, workloads::CASES];
+    &[bed::CASES, break_glass::CASES, gateways::CASES, install::CASES, outage::CASES, secrets::CASES, workloads::CASES];
 
 /// One test.
 pub(crate) struct Case {

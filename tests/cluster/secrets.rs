@@ -20,7 +20,7 @@ cases![
 ];
 
 /// The managed Secret as a sound one, with its CA.
-fn sound(name: &str, labelled: bool) -> Result<(Authority, Value)> {
+pub(crate) fn sound(name: &str, labelled: bool) -> Result<(Authority, Value)> {
     let authority = Authority::new("root of the test")?;
     let (certificate, key) = authority.issue(&["shop.example.com"])?;
     let labels = if labelled { json!({ "trustspan.dev/managed": "true" }) } else { json!({}) };
@@ -32,7 +32,7 @@ fn sound(name: &str, labelled: bool) -> Result<(Authority, Value)> {
     Ok((authority, secret))
 }
 
-fn with(secret: &Value, key: &str, content: &str) -> Value {
+pub(crate) fn with(secret: &Value, key: &str, content: &str) -> Value {
     let mut secret = secret.clone();
     secret["stringData"][key] = json!(content);
     secret

@@ -55,6 +55,25 @@ async fn get(router: Router, path: &str) -> (StatusCode, String) {
     send(router, HttpRequest::get(path), "").await
 }
 
+fn breaks_glass(request: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decision {
+    let seen = || admission::Override { rule: "expired", reason: "ticket 7".to_owned() };
+    Decision { overrides: request.may_break_glass.then(seen).into_iter().collect(), ..Decision::default() }
+}
+
+#[tokio::test]
+async fn only_its_path_gives_the_right_to_break_glass() {
+    let webhook = webhook(Decide { mutate: allow, validate: breaks_glass });
+    for (path, audit) in
+        [("/validate", Value::Null), ("/validate-breakglass", json!({"break-glass": "expired: ticket 7"}))]
+    {
+        let (_, body) = post(&webhook, path, review().to_string()).await;
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(answer["response"]["auditAnnotations"], audit, "{path}");
+    }
+    let (_, metrics) = get(webhook.metrics_router(), "/metrics").await;
+    assert!(metrics.contains(r#"trustspan_break_glass_total{rule="expired"} 1"#), "{metrics}");
+}
+
 #[tokio::test]
 async fn each_path_asks_its_own_decision() {
     let webhook = denying();

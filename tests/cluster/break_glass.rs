@@ -1,0 +1,135 @@
+//! Break-glass on the real API server: it alone knows who holds the right.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use crate::secrets::{sound, with};
+use crate::stage::{MANAGED, ROOT, Stage, on_stage};
+use crate::testbed::{Cluster, Kubectl, SOON, wait_for};
+
+cases![
+    who_holds_the_right_overrides_with_a_warning,
+    who_lacks_the_right_is_refused,
+    a_dry_run_breaks_glass_alike,
+    an_annotation_is_not_planted,
+    a_managed_secret_in_use_is_let_go,
+];
+
+/// A developer who holds the right in the stage's namespace, by impersonation.
+const ON_CALL: &str = "on-call";
+/// Any other developer.
+const OTHER: &str = "other";
+
+fn bind(stage: &Stage<'_>) -> Result<()> {
+    let binding = ["create", "rolebinding", ON_CALL, "--clusterrole=trustspan-breakglass", "--user", ON_CALL];
+    stage.cluster.kubectl(binding).ns(&stage.ns).ok()?;
+    wait_for("the right", SOON, || {
+        Ok(by(stage, ON_CALL, &["auth", "can-i", "breakglass", "gatewaysecrets"]).run()?.success())
+    })?;
+    let other = by(stage, OTHER, &["auth", "can-i", "breakglass", "gatewaysecrets"]).run()?;
+    ensure!(!other.success(), "edit holds the right: {other:?}");
+    Ok(())
+}
+
+fn by(stage: &Stage<'_>, user: &str, args: &[&str]) -> Kubectl {
+    let impersonated = ["--as", user, "--as-group", "developers", "--as-group", "system:authenticated"];
+    stage.cluster.kubectl(args.iter().copied().chain(impersonated)).ns(&stage.ns)
+}
+
+fn put(stage: &Stage<'_>, user: &str, secret: &Value, more: &[&str]) -> Kubectl {
+    let args: Vec<_> = ["apply", "--server-side", "--force-conflicts", "-f", "-"].iter().chain(more).copied().collect();
+    by(stage, user, &args).stdin(secret.to_string())
+}
+
+/// An unsound Secret with an override and its reason.
+fn unsound(name: &str, rule: &str) -> Result<Value> {
+    let mut secret = with(&sound(name, name == MANAGED)?.1, "ca.crt", "no PEM at all");
+    secret["metadata"]["annotations"] = json!({ format!("breakglass.trustspan.dev/{rule}"): "ticket 4711" });
+    Ok(secret)
+}
+
+fn who_holds_the_right_overrides_with_a_warning(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        bind(stage)?;
+        for name in [MANAGED, ROOT] {
+            let output = put(stage, ON_CALL, &unsound(name, "empty")?, &[]).run()?;
+            ensure!(output.success(), "{name}: {output:?}");
+            ensure!(output.stderr.contains("break-glass (ticket 4711)"), "{name}: saw {output:?}");
+            // Another rule's annotation does not help.
+            let other = with(&unsound(name, "expired")?, "ca.crt", "no PEM either");
+            let refused = put(stage, ON_CALL, &other, &[]).fails()?;
+            ensure!(refused.contains("empty: data[ca.crt]"), "{name}: saw {refused}");
+        }
+        let metrics = stage.server.metrics()?;
+        ensure!(metrics.contains(r#"trustspan_break_glass_total{rule="empty"} 2"#), "{metrics}");
+        Ok(())
+    })
+}
+
+fn who_lacks_the_right_is_refused(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        bind(stage)?;
+        for name in [MANAGED, ROOT] {
+            let refused = put(stage, OTHER, &unsound(name, "empty")?, &[]).fails()?;
+            ensure!(
+                refused.contains("empty: data[ca.crt]") && refused.contains("break-glass:"),
+                "{name}: saw {refused}"
+            );
+            ensure!(!cluster.exists("secret", &stage.ns, name)?, "{name} is stored");
+            // What somebody with the right has annotated helps nobody else.
+            let mut secret = sound(name, name == MANAGED)?.1;
+            secret["metadata"]["annotations"] = json!({ "breakglass.trustspan.dev/empty": "ticket 4711" });
+            put(stage, ON_CALL, &secret, &[]).ok()?;
+            let refused = put(stage, OTHER, &with(&secret, "ca.crt", "no PEM at all"), &[]).fails()?;
+            ensure!(
+                refused.contains("empty: data[ca.crt]") && !refused.contains("break-glass:"),
+                "{name}: saw {refused}"
+            );
+        }
+        Ok(())
+    })
+}
+
+fn a_dry_run_breaks_glass_alike(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        bind(stage)?;
+        let secret = unsound(MANAGED, "empty")?;
+        let dry = ["--dry-run=server"];
+        let allowed = put(stage, ON_CALL, &secret, &dry).run()?;
+        ensure!(allowed.success() && allowed.stderr.contains("break-glass (ticket 4711)"), "saw {allowed:?}");
+        let (asked, applied) = (put(stage, OTHER, &secret, &dry).fails()?, put(stage, OTHER, &secret, &[]).fails()?);
+        ensure!(asked == applied, "dry run: {asked}\napply: {applied}");
+        ensure!(!cluster.exists("secret", &stage.ns, MANAGED)?, "a dry run stored the Secret");
+        Ok(())
+    })
+}
+
+fn an_annotation_is_not_planted(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        bind(stage)?;
+        put(stage, OTHER, &sound(MANAGED, true)?.1, &[]).ok()?;
+        by(stage, OTHER, &["create", "secret", "generic", "plain", "--from-literal=password=x"]).ok()?;
+        for name in [MANAGED, "plain"] {
+            let annotate = ["annotate", "secret", name, "breakglass.trustspan.dev/empty=later"];
+            let refused = by(stage, OTHER, &annotate).fails()?;
+            ensure!(refused.contains("break-glass:"), "{name}: saw {refused}");
+            by(stage, ON_CALL, &annotate).ok()?;
+            by(stage, OTHER, &["label", "secret", name, "team=checkout"]).ok()?;
+            by(stage, OTHER, &["annotate", "secret", name, "breakglass.trustspan.dev/empty-"]).ok()?;
+        }
+        Ok(())
+    })
+}
+
+fn a_managed_secret_in_use_is_let_go(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        bind(stage)?;
+        put(stage, OTHER, &sound(MANAGED, true)?.1, &[]).ok()?;
+        by(stage, ON_CALL, &["annotate", "secret", MANAGED, "breakglass.trustspan.dev/managed-in-use=moved"]).ok()?;
+        let refused = by(stage, OTHER, &["delete", "secret", MANAGED]).fails()?;
+        ensure!(refused.contains("managed-in-use"), "saw {refused}");
+        let output = by(stage, ON_CALL, &["delete", "secret", MANAGED]).run()?;
+        ensure!(output.success() && output.stderr.contains("break-glass (moved)"), "saw {output:?}");
+        Ok(())
+    })
+}
