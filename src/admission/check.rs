@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::continuity;
 use super::rules::{
     INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED, UNREADABLE,
 };
@@ -63,13 +64,15 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
     if claim.is_none() && !["data", "stringData"].iter().any(|field| has(field) || odd(field)) {
         return None;
     }
-    let mut findings = judged(object, None, duty(claim, None), &weights(&context.severities, claim), now);
+    let severities = weights(&context.severities, claim);
+    let mut findings = judged(object, None, duty(claim, None), &severities, now);
     if !context.counts(namespace, name) {
         // The cluster lets it pass, since nothing here uses it, but for what the API server itself refuses.
         for finding in findings.iter_mut().filter(|finding| finding.rule != UNREADABLE.id) {
             finding.severity = Severity::Warn;
         }
     }
+    findings.extend(continuity::findings(object, None, namespace, claim, &context.registry, &severities, now));
     Some(findings)
 }
 

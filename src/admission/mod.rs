@@ -2,6 +2,7 @@
 
 mod break_glass;
 mod check;
+mod continuity;
 mod mutate;
 mod rules;
 mod validate;

@@ -104,6 +104,18 @@ pub(super) const BREAK_GLASS: RuleInfo = RuleInfo {
     mend: "have it written by somebody who is bound to the ClusterRole trustspan-breakglass",
 };
 
+/// An update that parts clients from gateways.
+pub(super) const CONTINUITY: RuleInfo = RuleInfo {
+    id: "continuity",
+    severity: Severity::Deny,
+    summary: "an update after which live clients and gateways refuse each other; in mode Copy it warns",
+    source: "GatewaySecret status says which leaves are in use; they are verified as Envoy does, before and after",
+    example: "ca.crt: 1 live client certificate(s) (shop) chain only to what this update takes out; gateways would refuse \
+              them, the last until 2031-01-01T00:00:00Z. keep their CA, wait until they are renewed from one that stays, \
+              then take it out",
+    mend: "expand trust first, renew the leaves, take the old CA out last",
+};
+
 /// A weight that changes nothing.
 pub(super) const SEVERITY_IGNORED: RuleInfo = RuleInfo {
     id: "severity-ignored",
@@ -125,6 +137,7 @@ const BEYOND: &[RuleInfo] = &[
     INVALID_GATEWAY_SECRET,
     SEVERITY_IGNORED,
     BREAK_GLASS,
+    CONTINUITY,
 ];
 
 /// All rules, in the order in which findings are told.

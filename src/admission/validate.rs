@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
-use super::{Decision, Kind, Operation, Request, break_glass};
+use super::{Decision, Kind, Operation, Request, break_glass, continuity};
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::credential::CA_KEYS;
@@ -28,7 +28,7 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
     let claim = registry.role(request.namespace, request.name);
     let findings = match request.operation {
         Operation::Delete => deletion(request, claim),
-        Operation::Create | Operation::Update => write(request, claim, &weights(severities, claim), now),
+        Operation::Create | Operation::Update => write(request, claim, registry, &weights(severities, claim), now),
         Operation::Connect => Vec::new(),
     };
     let mut decision = Decision { findings, ..Decision::default() };
@@ -63,6 +63,7 @@ pub(super) fn weights(severities: &Severities, claim: Option<(&Entry, Role)>) ->
 fn write(
     request: &Request<'_>,
     claim: Option<(&Entry, Role)>,
+    registry: &Registry,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
@@ -70,13 +71,14 @@ fn write(
     if object["metadata"]["deletionTimestamp"].is_string() {
         return Vec::new();
     }
+    let old = request.old_object.filter(|_| request.operation == Operation::Update);
+    let mut findings = continuity::findings(object, old, request.namespace, claim, registry, severities, now);
     let labelled = |object: &Value| object["metadata"]["labels"][MANAGED_LABEL] == "true";
     // A labelled Secret is judged even when this replica has not heard of its GatewaySecret yet.
     let Some(role) = claim.map(|(_, role)| role).or_else(|| labelled(object).then_some(Role::Managed)) else {
-        return Vec::new();
+        return findings;
     };
-    let old = request.old_object.filter(|_| request.operation == Operation::Update);
-    let mut findings = judged(object, old, duty(claim, old), severities, now);
+    findings.extend(judged(object, old, duty(claim, old), severities, now));
     if role == Role::Managed && !labelled(object) {
         findings.extend(severities.weigh(unlabelled(request.name)));
     }

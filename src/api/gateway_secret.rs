@@ -146,6 +146,43 @@ pub struct GatewaySecretStatus {
     /// and no reference from another namespace is renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ungranted_namespaces: Option<Vec<String>>,
+
+    /// The leaf certificates in use: of declared clients (label `trustspan.dev/client`), and the one that gateways serve.
+    /// Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaves: Option<Vec<Leaf>>,
+
+    /// The CAs that all declared clients trust which verify the gateways now. Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_trust: Option<Vec<TrustAnchor>>,
+}
+
+/// A leaf certificate in use.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Leaf {
+    /// Who presents it.
+    pub kind: LeafKind,
+    /// Namespace of the Secret that holds it.
+    pub namespace: String,
+    /// Name of that Secret.
+    pub name: String,
+    /// Subject (RFC 4514).
+    pub subject: String,
+    /// End of validity.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub not_after: Timestamp,
+    /// The chain, leaf first (PEM, public).
+    pub pem: String,
+}
+
+/// Who presents a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum LeafKind {
+    /// A client, to gateways.
+    Client,
+    /// The gateways, to clients.
+    Server,
 }
 
 /// Where a rotation stands.

@@ -4,6 +4,9 @@
 /// (`objectSelector` is matched against `object` and `oldObject`), so taking it off is itself judged.
 pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
 
+/// Label of a Secret that holds a client's certificate for gateways: the name of their GatewaySecret, in the same namespace.
+pub const CLIENT_LABEL: &str = "trustspan.dev/client";
+
 /// Pod-template annotation `<revision>-<scope>-<SHA-256>` over the public certificates that the pod loads from managed Secrets.
 pub const ROTATION_HASH: &str = "trustspan.dev/rotation-hash";
 

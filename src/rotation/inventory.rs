@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::observe::anchor;
 use super::{Facts, Observation, observe};
-use crate::api::names::CACERT_SUFFIX;
-use crate::api::{GatewaySecretStatus, GatewayUse, Kind};
+use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
+use crate::api::{GatewaySecretStatus, GatewayUse, Kind, Leaf, LeafKind};
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
-use crate::trust::{Secret, Severities};
+use crate::trust::{self, Certificate, Secret, Severities, bundle, continuity, credential};
 
 /// What the objects of an [`Inventory`] are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub struct Inventory {
     workloads: BTreeMap<usize, BTreeSet<String>>,
     gateways: BTreeMap<usize, BTreeSet<GatewayUse>>,
     grants: Vec<Grant>,
+    clients: BTreeMap<usize, BTreeMap<String, Client>>,
     uses: Uses,
 }
 
@@ -56,6 +58,13 @@ impl Uses {
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
+}
+
+/// A declared client's Secret: public certificates only.
+#[derive(Clone, Debug)]
+struct Client {
+    chain: Vec<Certificate>,
+    trust: Vec<Certificate>,
 }
 
 /// A ReferenceGrant, as far as it lets Gateways name Secrets.
@@ -136,17 +145,65 @@ impl Inventory {
             gateways: gateways.or_else(|| entry.status.gateways.clone()),
             ungranted_namespaces: whole(self.ungranted(entry)).or_else(|| entry.status.ungranted_namespaces.clone()),
         };
-        observe(&seen, now)
+        let status = observe(&seen, now);
+        self.in_use(index, entry, managed, status, now)
+    }
+
+    /// Adds the leaves in use, and what clients trust. Where no client was seen, those that the status came with stay.
+    fn in_use(
+        &self,
+        index: usize,
+        entry: &Entry,
+        managed: Option<&Facts>,
+        mut status: GatewaySecretStatus,
+        now: Timestamp,
+    ) -> GatewaySecretStatus {
+        let Some(managed) = managed else { return status };
+        let former = status.leaves.take().into_iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client);
+        let mut leaves: Vec<_> = match self.clients.get(&index) {
+            None => former.collect(),
+            Some(clients) => {
+                let seen = clients.iter();
+                seen.filter_map(|(name, seen)| leaf(LeafKind::Client, entry, name, &seen.chain)).collect()
+            }
+        };
+        leaves.extend(leaf(LeafKind::Server, entry, entry.managed_name(), &managed.chain));
+        status.leaves = Some(leaves);
+        if let Some(clients) = self.clients.get(&index) {
+            // Those that verify the gateway now: others verify by other means, such as the system's store, or not at all, and
+            // must not hide what would part the rest.
+            let works = |trust: &&Vec<Certificate>| continuity::verifies(trust, &managed.chain, now);
+            let mut trusts = clients.values().map(|client| &client.trust).filter(works);
+            status.client_trust = trusts.next().map(|first| {
+                let others: Vec<_> = trusts.collect();
+                let everywhere = first.iter().filter(|ca| others.iter().all(|trust| trust.contains(ca)));
+                everywhere.map(anchor).collect()
+            });
+        }
+        status
     }
 
     fn take_secret(&mut self, object: &Value, namespace: &str, now: Timestamp) {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        self.take_client(object, namespace, name);
         let Some(place) = self.secrets.get_mut(&(namespace.to_owned(), name.to_owned())) else { return };
         // An unreadable Secret counts as missing here; judging it says why.
         let claim = self.claims.role(namespace, name);
         let severities =
             claim.map(|(entry, _)| Severities::default().under(&entry.spec.severities)).unwrap_or_default();
         *place = Secret::from_value(object).ok().map(|secret| Facts::of(&secret, &severities, now));
+    }
+
+    fn take_client(&mut self, object: &Value, namespace: &str, name: &str) {
+        let Some(named) = object["metadata"]["labels"][CLIENT_LABEL].as_str() else { return };
+        // Of its own namespace: nobody holds up another team's rotation.
+        let is_named = |entry: &Entry| entry.namespace == namespace && entry.name == named;
+        let Some(index) = self.claims.entries().iter().position(is_named) else { return };
+        let Ok(secret) = Secret::from_value(object) else { return };
+        let pair = credential::serving_pair(&secret);
+        let chain = pair.map(|pair| bundle::read_chain(pair.chain).into_certificates()).unwrap_or_default();
+        let client = Client { chain, trust: trust::anchors(&secret) };
+        self.clients.entry(index).or_default().insert(name.to_owned(), client);
     }
 
     fn take_workload(&mut self, object: &Value, namespace: &str) {
@@ -201,6 +258,18 @@ impl Inventory {
         };
         (&granted(entry.root_name()) - &granted(entry.managed_name())).into_iter().cloned().collect()
     }
+}
+
+fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certificate]) -> Option<Leaf> {
+    let leaf = chain.first()?;
+    Some(Leaf {
+        kind,
+        namespace: entry.namespace.clone(),
+        name: name.to_owned(),
+        subject: leaf.subject.clone(),
+        not_after: leaf.not_after,
+        pem: chain.iter().map(Certificate::pem).collect(),
+    })
 }
 
 fn points_at(named: &Named<'_>, entry: &Entry) -> bool {

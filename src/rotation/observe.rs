@@ -20,6 +20,8 @@ pub struct Facts {
     pub denials: Vec<Finding>,
     /// The trust anchors that gateways take from it, in order.
     pub anchors: Vec<Certificate>,
+    /// The certificates that the Secret serves or presents, leaf first.
+    pub chain: Vec<Certificate>,
     /// The content hash of every key with certificates.
     pub hashes: BTreeMap<String, String>,
 }
@@ -35,9 +37,15 @@ impl Facts {
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),
             anchors: trust::anchors(secret),
+            chain: chain(secret),
             hashes: hashed.collect(),
         }
     }
+}
+
+fn chain(secret: &Secret) -> Vec<Certificate> {
+    let pair = trust::credential::serving_pair(secret);
+    pair.map(|pair| trust::bundle::read_chain(pair.chain).into_certificates()).unwrap_or_default()
 }
 
 /// What is seen of one GatewaySecret.
@@ -91,6 +99,8 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
             missing: missing(&sibling.anchors, seen.managed),
         }),
         ungranted_namespaces: seen.ungranted_namespaces.clone(),
+        leaves: former.leaves.clone(),
+        client_trust: former.client_trust.clone(),
     }
 }
 
@@ -157,7 +167,7 @@ fn hashes(seen: &Observation<'_>, now: Timestamp) -> BTreeMap<String, KeyHash> {
     managed.hashes.iter().map(with_revision).collect()
 }
 
-fn anchor(certificate: &Certificate) -> TrustAnchor {
+pub(super) fn anchor(certificate: &Certificate) -> TrustAnchor {
     TrustAnchor {
         subject: certificate.subject.clone(),
         fingerprint: certificate.fingerprint.clone(),

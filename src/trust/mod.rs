@@ -7,6 +7,7 @@
 pub mod bundle;
 pub mod certificate;
 pub mod chain;
+pub mod continuity;
 pub mod credential;
 mod der;
 mod finding;

@@ -1,0 +1,268 @@
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::admission::{Decision, Kind, Operation, Request, validate};
+use crate::api::GatewaySecretStatus;
+use crate::api::names::MANAGED_LABEL;
+use crate::registry::tests::entry;
+use crate::rotation::Inventory;
+use crate::trust::fixtures::{Authority, Leaf, ca, ca_between};
+use crate::trust::{Certificate, Verdict, bundle, credential};
+
+/// Three CAs that last, and one that ends in 2032.
+static CAS: LazyLock<Vec<Authority>> =
+    LazyLock::new(|| vec![ca("a"), ca("b"), ca("c"), ca_between("short", 2026, 2032)]);
+/// For each CA a leaf to 2031 and one to 2036.
+static LEAVES: LazyLock<Vec<[Leaf; 2]>> = LazyLock::new(|| {
+    CAS.iter().map(|ca| [2031, 2036].map(|end| ca.leaf_between("leaf.example.com", 2029, end))).collect()
+});
+
+fn at(year: i16) -> Timestamp {
+    format!("{year}-01-01T00:00:00Z").parse().unwrap()
+}
+
+/// What a Secret holds: CAs, in order, and a leaf.
+#[derive(Clone, Debug, PartialEq)]
+struct Content {
+    cas: Vec<usize>,
+    leaf: (usize, usize),
+}
+
+impl Content {
+    fn new(cas: &[usize], ca: usize) -> Self {
+        Self { cas: cas.to_vec(), leaf: (ca, 1) }
+    }
+
+    fn object(&self, name: &str) -> Value {
+        let leaf = &LEAVES[self.leaf.0][self.leaf.1];
+        let (label, value) = if name == "gw" { (MANAGED_LABEL, "true") } else { (CLIENT_LABEL, "gw") };
+        let mut labels = BTreeMap::new();
+        labels.insert(label, value);
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"namespace": "mesh", "name": name, "labels": labels},
+            "stringData": {
+                "ca.crt": self.cas.iter().map(|ca| CAS[*ca].pem()).collect::<String>(),
+                "tls.crt": leaf.pem(), "tls.key": leaf.key_pem(),
+            },
+        })
+    }
+
+    fn anchors(&self) -> Vec<Certificate> {
+        crate::trust::anchors(&Secret::from_value(&self.object("x")).unwrap())
+    }
+
+    fn chain(&self) -> Vec<Certificate> {
+        let secret = Secret::from_value(&self.object("x")).unwrap();
+        bundle::read_chain(credential::serving_pair(&secret).unwrap().chain).into_certificates()
+    }
+}
+
+/// All Secrets of the namespace; `gw` is the managed one, the others are clients.
+#[derive(Clone, Debug)]
+struct World {
+    secrets: BTreeMap<String, Content>,
+    mode: Mode,
+}
+
+impl World {
+    fn new(managed: Content) -> Self {
+        Self { secrets: [("gw".to_owned(), managed)].into(), mode: Mode::Bundle }
+    }
+
+    fn with(mut self, name: &str, content: Content) -> Self {
+        self.secrets.insert(name.to_owned(), content);
+        self
+    }
+
+    fn registry(&self, now: Timestamp) -> Registry {
+        let mut bare = entry("mesh", "root", "gw");
+        bare.status = GatewaySecretStatus::default();
+        bare.spec.mode = self.mode;
+        let mut inventory = Inventory::new([bare]);
+        self.secrets.iter().for_each(|(name, content)| inventory.take(&content.object(name), "mesh", now));
+        inventory.into_registry(now)
+    }
+
+    fn asked(&self, name: &str, content: &Content, now: Timestamp) -> Decision {
+        let (object, old) = (content.object(name), self.secrets.get(name).map(|old| old.object(name)));
+        let request = Request {
+            operation: if old.is_some() { Operation::Update } else { Operation::Create },
+            kind: Kind { group: "", version: "v1", kind: "Secret" },
+            sub_resource: "",
+            namespace: "mesh",
+            name,
+            username: "jane",
+            by_agent: false,
+            may_break_glass: false,
+            object: Some(&object),
+            old_object: old.as_ref(),
+        };
+        validate(&request, &self.registry(now), &Severities::default(), now)
+    }
+
+    /// Messages of continuity.
+    fn broken(&self, name: &str, content: &Content) -> Vec<(Severity, String)> {
+        let found = self.asked(name, content, at(2030)).findings;
+        found.into_iter().filter(|f| f.rule == CONTINUITY.id).map(|f| (f.severity, f.message)).collect()
+    }
+
+    /// For each client: whether gateways accept it, and whether it verifies them.
+    fn works(&self, now: Timestamp) -> BTreeMap<String, (bool, bool)> {
+        let managed = &self.secrets["gw"];
+        let (held, served) = (managed.anchors(), managed.chain());
+        let clients = self.secrets.iter().filter(|(name, _)| *name != "gw");
+        let works = clients.map(|(name, client)| {
+            let admitted = continuity::admits(&held, &client.chain(), now);
+            (name.clone(), (admitted, continuity::verifies(&client.anchors(), &served, now)))
+        });
+        works.collect()
+    }
+
+    /// Whether time has ended the leaf of a Secret, or its CA.
+    fn has_ended(&self, name: &str, now: Timestamp) -> bool {
+        let (ca, leaf) = self.secrets[name].leaf;
+        now >= at(if leaf == 0 {
+            2031
+        } else if ca == 3 {
+            2032
+        } else {
+            2036
+        })
+    }
+}
+
+#[test]
+fn rejects_a_ca_taken_out_under_live_clients() {
+    let world =
+        World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0)).with("till", Content::new(&[1], 1));
+    let found = world.broken("gw", &Content::new(&[1], 1));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].0, Severity::Deny);
+    for words in ["1 live client certificate(s) (shop)", "2036-01-01T00:00:00Z", "renewed"] {
+        assert!(found[0].1.contains(words), "{}", found[0].1);
+    }
+    let many = ["d", "e", "f"].into_iter().fold(world.clone(), |world, name| world.with(name, Content::new(&[1], 0)));
+    assert!(
+        many.broken("gw", &Content::new(&[1], 1))[0].1.contains("4 live client certificate(s) (d, e, f and 1 more)")
+    );
+    assert_eq!(world.broken("gw", &Content::new(&[1, 2, 0], 1)), [], "nobody loses");
+    let copy = World { mode: Mode::Copy, ..world };
+    assert_eq!(copy.broken("gw", &Content::new(&[1], 1))[0].0, Severity::Warn);
+}
+
+#[test]
+fn accepts_what_is_not_observed_and_hides_other_namespaces() {
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let registry = world.registry(at(2030));
+    let mut entry = registry.entries()[0].clone();
+    let messages = |status: &GatewaySecretStatus| {
+        let [old, new] = [&[0, 1][..], &[1]].map(|cas| Secret::from_value(&Content::new(cas, 1).object("gw")).unwrap());
+        continuity::managed(&old, &new, status, "mesh", at(2030))
+    };
+    entry.status.leaves.as_mut().unwrap()[0].namespace = "elsewhere".to_owned();
+    let told = messages(&entry.status);
+    assert!(told[0].1.contains("(in other namespaces)") && !told[0].1.contains("shop"), "{told:?}");
+    (entry.status.leaves, entry.status.client_trust) = (None, None);
+    assert_eq!(messages(&entry.status), []);
+}
+
+#[test]
+fn rejects_a_serving_leaf_that_clients_do_not_verify() {
+    // A client that verifies nothing hides nothing.
+    let world = World::new(Content::new(&[0], 0))
+        .with("shop", Content::new(&[0, 1], 0))
+        .with("till", Content::new(&[0], 0))
+        .with("odd", Content::new(&[2], 0));
+    let found = world.broken("gw", &Content::new(&[0, 1], 1));
+    assert!(found[0].1.contains("what clients trust (1 CA(s)) does not verify the new leaf"), "{found:?}");
+    let distributed = world.with("till", Content::new(&[1, 0], 0));
+    assert_eq!(distributed.broken("gw", &Content::new(&[0, 1], 1)), []);
+    // And the other way round: the CA of what is served is not forgotten.
+    let found = distributed.broken("till", &Content::new(&[1], 0));
+    assert!(found[0].1.contains("would no longer verify"), "{found:?}");
+}
+
+#[test]
+fn rejects_a_client_leaf_before_its_ca_is_trusted() {
+    let world = World::new(Content::new(&[0], 0)).with("shop", Content::new(&[0], 0));
+    let renewed = Content::new(&[0], 1);
+    for name in ["shop", "new"] {
+        let found = world.broken(name, &renewed);
+        assert!(found[0].1.contains("retry then") && found[0].0 == Severity::Deny, "{name}: {found:?}");
+    }
+    let expanded = World { secrets: BTreeMap::new(), ..world.clone() }
+        .with("gw", Content::new(&[0, 1], 0))
+        .with("shop", Content::new(&[0], 0));
+    assert_eq!(expanded.broken("shop", &renewed), []);
+    // What works not yet may stay as it is.
+    let odd = world.with("odd", renewed.clone());
+    assert_eq!(odd.broken("odd", &renewed), []);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { name: &'static str, content: Content },
+    Remove(&'static str),
+    Wait,
+}
+
+fn content() -> impl Strategy<Value = Content> {
+    let cas = proptest::sample::subsequence(vec![0_usize, 1, 2, 3], 1..4).prop_shuffle();
+    (cas, 0..4_usize, 0..2_usize).prop_map(|(cas, ca, leaf)| Content { cas, leaf: (ca, leaf) })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let name = proptest::sample::select(vec!["gw", "gw", "gw", "shop", "till"]);
+    prop_oneof![
+        12 => (name, content()).prop_map(|(name, content)| Step::Write { name, content }),
+        1 => proptest::sample::select(vec!["shop", "till"]).prop_map(Step::Remove),
+        1 => Just(Step::Wait),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Issue, rotate, renew, drop, expire, in any order: what is allowed parts nobody who worked, but for time.
+    #[test]
+    fn no_allowed_history_parts_clients_and_gateways(steps in proptest::collection::vec(step(), 1..24)) {
+        let mut year = 2030;
+        let mut world = World::new(Content::new(&[0, 1], 0))
+            .with("shop", Content::new(&[0, 1], 0))
+            .with("till", Content::new(&[0], 1));
+        for step in steps {
+            let before = world.works(at(year));
+            let mut next = world.clone();
+            let mut written = None;
+            let waited = matches!(step, Step::Wait);
+            match step {
+                Step::Write { name, content } => {
+                    if world.asked(name, &content, at(year)).verdict() == Verdict::Deny {
+                        continue;
+                    }
+                    written = (name != "gw" && world.secrets.get(name).map(|old| old.leaf) != Some(content.leaf))
+                        .then_some(name);
+                    next = next.with(name, content);
+                }
+                Step::Remove(name) => drop(next.secrets.remove(name)),
+                Step::Wait => year += 1,
+            }
+            let after = next.works(at(year));
+            for (name, (admitted, verifies)) in &after {
+                let (was_admitted, verified) = before.get(name).copied().unwrap_or((false, false));
+                let ended = |name: &str| waited && next.has_ended(name, at(year));
+                prop_assert!(*admitted || !was_admitted || ended(name), "{name} is refused: {world:?}\n{next:?}");
+                prop_assert!(*verifies || !verified || ended("gw"), "{name} refuses: {world:?}\n{next:?}");
+                prop_assert!(*admitted || written != Some(name.as_str()), "{name} came too early: {next:?}");
+            }
+            world = next;
+        }
+    }
+}
