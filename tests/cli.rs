@@ -330,7 +330,8 @@ fn ten_thousand_documents_need_the_memory_of_one_thousand() {
             small > 0 && large < small + 3 * 1024,
             "{args:?}: {small} KiB for 1,000 documents, {large} KiB for 10,000"
         );
-        assert!(large < size * 2, "{args:?}: {large} KiB for a stream of {size} KiB: the test shows nothing");
+        // The binary alone takes more than the stream; what must not grow is what comes on top.
+        assert!(size > 9 * 1024, "a stream of {size} KiB shows nothing");
         match args[0] {
             "rewrite" => assert!(output == input, "nothing was to be rewritten"),
             _ => {

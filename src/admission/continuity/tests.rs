@@ -87,7 +87,7 @@ impl World {
         bare.spec.mode = self.mode;
         let mut inventory = Inventory::new([bare]);
         self.secrets.iter().for_each(|(name, content)| inventory.take(&content.object(name), "mesh", now));
-        inventory.into_registry(now)
+        inventory.into_registry(crate::rotation::Outlook::Whole, now)
     }
 
     fn asked(&self, name: &str, content: &Content, now: Timestamp) -> Decision {

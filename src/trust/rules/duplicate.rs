@@ -12,6 +12,8 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Warn,
     summary: "a CA that stands in the bundle more than once",
     mend: "keep each certificate once",
+    source: "Envoy, measured: it takes it once",
+    example: "ca.crt line 21: CN=root stands on line 1 already; remove it here",
     check,
 };
 

@@ -14,6 +14,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a CA that is not valid, now or soon, before the CA of the same name that is; in future it warns",
     mend: "put the renewed CA first, and remove the old one; hand out a CA that is not valid yet behind the current one",
+    source: "Envoy, measured: BoringSSL chooses by name and key identifier, and looks at dates later",
+    example: "ca.crt line 1: CN=root expired at 2029-06-01T00:00:00Z, and line 11 has the same subject. it stands \
+              first: every client of the latter is refused; remove line 1",
     check,
 };
 

@@ -16,6 +16,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Warn,
     summary: "a CA or leaf with less than 30 days left, or a quarter of its life if that is shorter",
     mend: "renew it now: add the new CA first, renew the leaves, then remove the old CA",
+    source: "a rotation takes time: cert-manager renews with a third of the life left",
+    example: "ca.crt line 1: CN=root expires at 2030-01-20T00:00:00Z. expected 30 days, or a quarter of its life; \
+              renew it before it is too late",
     check,
 };
 

@@ -12,6 +12,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "two CAs with one subject and different keys that nothing tells apart; with key identifiers it warns",
     mend: "give each CA a subject of its own; at least issue them with subject key identifiers",
+    source: "Envoy, measured; BoringSSL crypto/x509/x509_lu.c takes the first by name",
+    example: "ca.crt lines 1 and 11: CN=root with different keys. the proxy always takes the first, and refuses \
+              every client of the second; give each CA a subject of its own",
     check,
 };
 

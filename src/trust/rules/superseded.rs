@@ -11,6 +11,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Warn,
     summary: "an older certificate of a CA that stands before it, renewed",
     mend: "remove the older certificate: the renewed one verifies the same clients",
+    source: "RFC 5280 section 6.1: a trust anchor is a name and a key",
+    example: "ca.crt line 11: CN=root is there anew on line 1, with the same key. the older one does nothing any \
+              more; remove it",
     check,
 };
 

@@ -12,6 +12,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a CA with an RSA key under 1024 bits; under 2048 bits, or of an uncommon kind, it warns",
     mend: "issue the CA anew with RSA of 2048 bits or more, or ECDSA on P-256 or P-384",
+    source: "NIST SP 800-57; Envoy, measured: it takes no CA under 1024 bits",
+    example: "ca.crt line 1: the key of CN=root is RSA of 1016 bits. expected RSA of 2048 bits or more, or ECDSA on \
+              P-256 or P-384; issue it anew",
     check,
 };
 

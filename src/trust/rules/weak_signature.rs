@@ -12,6 +12,9 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Deny,
     summary: "a serving chain signed with MD5 or SHA-1; an intermediate CA in a bundle warns",
     mend: "have it issued anew with SHA-256",
+    source: "RFC 6151 (MD5), RFC 9155 (SHA-1); Envoy, measured",
+    example: "tls.crt line 1: CN=shop.example.com is signed with SHA-1. expected SHA-256 or better, clients refuse \
+              this; have it issued anew",
     check,
 };
 

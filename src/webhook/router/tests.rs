@@ -242,7 +242,13 @@ async fn draining_goes_on_serving_and_closes_connections() {
 async fn a_dry_run_gets_the_same_answer() {
     let live = Arc::new(Live::default());
     live.publish(Registry::new([crate::registry::tests::entry("mesh", "root", "gw")]));
-    let webhook = Webhook::new(live.clone(), Metrics::new(live, None), Decide::default(), "agent".to_owned());
+    let webhook = Webhook::new(
+        live.clone(),
+        Metrics::new(live, None),
+        Decide::default(),
+        Severities::default(),
+        "agent".to_owned(),
+    );
     let mut review: Value = serde_json::from_str(include_str!("../../../manifests/reviews/gateway.json")).unwrap();
     review["request"]["object"]["spec"]["servers"][0]["tls"]["credentialName"] = json!("root");
     let mut answers = Vec::new();
