@@ -27,9 +27,18 @@ impl Authority {
 
     /// A server certificate for these hosts and its key, in PEM.
     pub(crate) fn issue(&self, hosts: &[&str]) -> Result<(String, String)> {
+        self.issue_for(hosts, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    /// A client certificate and its key, in PEM.
+    pub(crate) fn issue_client(&self, name: &str) -> Result<(String, String)> {
+        self.issue_for(&[name], ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn issue_for(&self, hosts: &[&str], purpose: ExtendedKeyUsagePurpose) -> Result<(String, String)> {
         let mut params = CertificateParams::new(hosts.iter().map(|&host| host.to_owned()).collect::<Vec<_>>())?;
         params.distinguished_name.push(DnType::CommonName, hosts.first().copied().unwrap_or_default());
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = vec![purpose];
         let key = KeyPair::generate()?;
         Ok((params.signed_by(&key, &self.0)?.pem(), key.serialize_pem()))
     }

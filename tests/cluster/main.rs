@@ -21,6 +21,7 @@ macro_rules! cases {
 
 mod bed;
 mod break_glass;
+mod continuity;
 mod gateways;
 mod install;
 mod outage;
@@ -38,8 +39,16 @@ use libtest_mimic::{Arguments, Trial};
 use testbed::Cluster;
 
 /// Every module's tests.
-const MODULES: &[&[Case]] =
-    &[bed::CASES, break_glass::CASES, gateways::CASES, install::CASES, outage::CASES, secrets::CASES, workloads::CASES];
+const MODULES: &[&[Case]] = &[
+    bed::CASES,
+    break_glass::CASES,
+    continuity::CASES,
+    gateways::CASES,
+    install::CASES,
+    outage::CASES,
+    secrets::CASES,
+    workloads::CASES,
+];
 
 /// One test.
 pub(crate) struct Case {
