@@ -3,8 +3,8 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::secrets::{sound, with};
-use crate::stage::{MANAGED, ROOT, Stage, on_stage};
+use crate::secrets::with;
+use crate::stage::{MANAGED, ROOT, Stage, on_stage, sound};
 use crate::testbed::{Cluster, Kubectl, SOON, wait_for};
 
 cases![

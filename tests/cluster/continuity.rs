@@ -3,8 +3,8 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::secrets::{sound, with};
-use crate::stage::{MANAGED, Stage, on_stage, set_status, status};
+use crate::secrets::with;
+use crate::stage::{MANAGED, Stage, on_stage, set_status, sound, status};
 use crate::testbed::{Authority, Cluster, Kubectl, SOON, wait_for};
 
 cases![a_ca_that_live_clients_need_stays, a_client_leaf_waits_for_its_ca];

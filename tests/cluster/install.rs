@@ -5,8 +5,10 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::{MANAGED, ROOT, declare, expect};
-use crate::testbed::{Cluster, User};
+use crate::stage::{
+    GATEWAY_LABEL, MANAGED, ROOT, credential, declare, deployment, expect, on_stage, set_status, sound, trustspan,
+};
+use crate::testbed::{Cluster, SOON, User, wait_for};
 
 cases![
     explains_its_fields,
@@ -14,6 +16,7 @@ cases![
     fills_in_defaults,
     says_the_essential_in_one_line,
     keeps_status_from_editors,
+    observe_makes_a_gateway_secret_ready,
     the_webhook_may_read_no_secret,
     alone the_base_applies_and_goes_again,
 ];
@@ -84,6 +87,35 @@ fn keeps_status_from_editors(cluster: &Cluster) -> Result<()> {
         let refused = patch.ns(ns).user(User::Dev).fails()?;
         ensure!(refused.contains("forbidden") || refused.contains("Forbidden"), "saw {refused}");
         Ok(())
+    })
+}
+
+/// The README's way without an agent: look at the cluster, write what was seen as status, and Gateways are renamed.
+fn observe_makes_a_gateway_secret_ready(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let ns = &stage.ns;
+        set_status(cluster, ns, &json!(null))?;
+        let mut proxy = deployment("proxy", "unrelated", &[]);
+        proxy["spec"]["template"]["metadata"]["labels"][GATEWAY_LABEL] = json!(ns);
+        stage.apply(&proxy)?;
+        stage.apply(&sound(MANAGED, true)?.1)?;
+
+        let kinds = "gatewaysecrets,secrets,gateways.networking.istio.io,deployments";
+        let stored = cluster.kubectl(["get", kinds, "-o", "yaml"]).ns(ns).ok()?;
+        let (code, observed) = trustspan(&["observe", "-"], &stored)?;
+        ensure!(code == Some(0), "observe ended with {code:?}");
+        let apply = ["apply", "--server-side", "--force-conflicts", "--subresource=status", "-f", "-"];
+        cluster.kubectl(apply).ns(ns).stdin(observed).ok()?;
+
+        let status = &stage.get("gatewaysecret", MANAGED)?["status"];
+        expect("Ready", &status["conditions"][0]["status"], "True")?;
+        expect("workloadNamespaces", &status["workloadNamespaces"], json!([ns]))?;
+        let gateway = stage.istio("shop", ROOT).to_string();
+        wait_for("the webhook to hear of it", SOON, || {
+            let create = stage.kubectl(["create", "--dry-run=server", "-o", "json", "-f", "-"]);
+            let shown: Value = serde_json::from_str(&create.stdin(gateway.clone()).ok()?)?;
+            Ok(credential(&shown) == MANAGED)
+        })
     })
 }
 

@@ -1,15 +1,10 @@
 //! The webhook is down: what must go on goes on, what must not is refused, and what slipped by is found.
 
-use std::{
-    io::Write,
-    process::{Command, Stdio},
-};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::{MANAGED, ROOT, credential, declare, deployment, expect, istio, on_stage, volume};
-use crate::testbed::{Authority, Cluster, Registration, Scope, Server, Source, User};
+use crate::stage::{MANAGED, ROOT, credential, declare, deployment, expect, istio, on_stage, sound, trustspan, volume};
+use crate::testbed::{Cluster, Registration, Scope, Server, Source, User};
 
 cases![
     gateways_and_workloads_go_on,
@@ -22,13 +17,7 @@ cases![
 const ISTIO: &str = "gateways.v1.networking.istio.io";
 
 fn managed() -> Result<Value> {
-    let authority = Authority::new("root of the test")?;
-    let (certificate, key) = authority.issue(&["shop.example.com"])?;
-    Ok(json!({
-        "apiVersion": "v1", "kind": "Secret",
-        "metadata": { "name": MANAGED, "labels": { "trustspan.dev/managed": "true" } },
-        "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
-    }))
+    Ok(sound(MANAGED, true)?.1)
 }
 
 fn gateways_and_workloads_go_on(cluster: &Cluster) -> Result<()> {
@@ -94,7 +83,8 @@ fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
         stage.kubectl(["create", "secret", "generic", ROOT, "--from-literal=ca.crt=no PEM at all"]).ok()?;
         let kinds = format!("gatewaysecrets,{ISTIO},secrets");
         let stored = cluster.kubectl(["get", &kinds, "-o", "yaml"]).ns(&stage.ns).ok()?;
-        let (code, judged) = check(&stored)?;
+        let (code, judged) = trustspan(&["check", "--output", "json", "-"], &stored)?;
+        let judged: Vec<Value> = serde_json::from_str(&judged)?;
         let found = |name: &str| -> Vec<&str> {
             let object = judged.iter().find(|judged| judged["object"]["name"] == name);
             let findings = object.and_then(|object| object["findings"].as_array()).into_iter().flatten();
@@ -106,18 +96,6 @@ fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
         ensure!(code == Some(1), "expected exit code 1, saw {code:?}");
         Ok(())
     })
-}
-
-/// `trustspan check -o json -` on a text.
-fn check(manifests: &str) -> Result<(Option<i32>, Vec<Value>)> {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_trustspan"))
-        .args(["check", "--output", "json", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    child.stdin.take().context("stdin")?.write_all(manifests.as_bytes())?;
-    let output = child.wait_with_output()?;
-    Ok((output.status.code(), serde_json::from_slice(&output.stdout)?))
 }
 
 /// Both webhooks registered for everything, and nobody answers.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::{MANAGED, ROOT, Stage, expect, on_stage, set_status, status};
+use crate::stage::{MANAGED, ROOT, Stage, expect, on_stage, set_status, sound, status};
 use crate::testbed::{Authority, Cluster, SOON, User, wait_for};
 
 cases![
@@ -18,19 +18,6 @@ cases![
     taking_the_label_off_is_judged,
     the_agent_is_not_asked,
 ];
-
-/// The managed Secret as a sound one, with its CA.
-pub(crate) fn sound(name: &str, labelled: bool) -> Result<(Authority, Value)> {
-    let authority = Authority::new("root of the test")?;
-    let (certificate, key) = authority.issue(&["shop.example.com"])?;
-    let labels = if labelled { json!({ "trustspan.dev/managed": "true" }) } else { json!({}) };
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-        "metadata": { "name": name, "labels": labels },
-        "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
-    });
-    Ok((authority, secret))
-}
 
 pub(crate) fn with(secret: &Value, key: &str, content: &str) -> Value {
     let mut secret = secret.clone();

@@ -1,11 +1,16 @@
 //! What most tests stand on: a namespace with a Ready GatewaySecret, a webhook server, and both webhooks registered for
 //! that namespace.
 
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
 use anyhow::{Context, Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use crate::testbed::{Cluster, Registration, SOON, Scope, Server, Source, User, wait_for};
+use crate::testbed::{Authority, Cluster, Registration, SOON, Scope, Server, Source, User, wait_for};
 
 /// The root Secret's name on every stage.
 pub(crate) const ROOT: &str = "gateway-root";
@@ -187,6 +192,32 @@ pub(crate) fn volume(deployment: &Value) -> &Value {
 /// The rotation hash of a workload.
 pub(crate) fn hash(workload: &Value) -> Option<&str> {
     workload["spec"]["template"]["metadata"]["annotations"][HASH].as_str()
+}
+
+/// The managed Secret as a sound one, with its CA.
+pub(crate) fn sound(name: &str, labelled: bool) -> Result<(Authority, Value)> {
+    let authority = Authority::new("root of the test")?;
+    let (certificate, key) = authority.issue(&["shop.example.com"])?;
+    let labels = if labelled { json!({ "trustspan.dev/managed": "true" }) } else { json!({}) };
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": { "name": name, "labels": labels },
+        "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
+    });
+    Ok((authority, secret))
+}
+
+/// An offline subcommand, fed on stdin: its exit code and what it printed.
+pub(crate) fn trustspan(args: &[&str], input: &str) -> Result<(Option<i32>, String)> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trustspan"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting trustspan")?;
+    child.stdin.take().context("stdin")?.write_all(input.as_bytes())?;
+    let output = child.wait_with_output()?;
+    Ok((output.status.code(), String::from_utf8(output.stdout)?))
 }
 
 /// Fails unless a field has the expected value.
