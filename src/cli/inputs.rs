@@ -1,6 +1,6 @@
 //! What the offline subcommands share: paths, the request that an object stands for, and how they end.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -28,6 +28,12 @@ impl Inputs {
     /// # Errors
     /// When a path cannot be read.
     pub fn open(&self) -> Result<Vec<Source>, ManifestError> {
+        let from_terminal = self.paths.iter().any(|path| path.as_os_str() == "-") && io::stdin().is_terminal();
+        if from_terminal {
+            anstream::eprintln!(
+                "reading manifests from the terminal, up to Ctrl-D; name files or directories to read those"
+            );
+        }
         manifest::open(&self.paths)
     }
 }
