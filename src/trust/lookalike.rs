@@ -115,7 +115,8 @@ pub(crate) fn find(text: &[u8], first_line: usize, found: &mut Vec<Lookalike>) {
         if let Some(mut seen) = open.take() {
             seen.hash.update(line);
             // Bare base64 goes on as long as its lines do, and may have kept its END line.
-            let goes_on = next.first().is_some_and(u8::is_ascii_alphanumeric) || has_marker(next, b"END");
+            let base64 = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
+            let goes_on = next.first().is_some_and(base64) || has_marker(next, b"END");
             if ends || (seen.cause == Cause::Unmarked && !goes_on) {
                 found.push(seen.close());
             } else {
@@ -193,6 +194,15 @@ mod tests {
         let mut found = Vec::new();
         find(text.as_bytes(), 1, &mut found);
         found.into_iter().map(|seen| (seen.line, seen.cause)).collect()
+    }
+
+    #[test]
+    fn accepts_any_line_of_base64_as_part_of_the_stretch() {
+        let first = BODY.lines().next().expect("a line");
+        for start in ["A", "9", "+", "/"] {
+            let text = format!("{first}\n{start}W9CKT5vjw6S2nVuhjAPBgNVHRMBAf8E\n-----END CERTIFICATE-----\n");
+            assert_eq!(causes(&text), [(1, Cause::Unmarked)], "{start}");
+        }
     }
 
     const BODY: &str = "MIIBhzCCAS6gAwIBAgIUQ2hhaW4gb2YgdHJ1c3QgYW5kIHNvIG9uIGFuZCBzbyBv\n-----END CERTIFICATE-----\n";
