@@ -1,6 +1,9 @@
 //! A GatewaySecret as the registry takes it.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY};
 
@@ -32,6 +35,17 @@ impl Entry {
     /// The managed Secret's name.
     pub fn managed_name(&self) -> &str {
         self.spec.managed_name(&self.name)
+    }
+
+    /// Whether a pod, or a pod template, carries all workload labels.
+    pub fn serves(&self, pod: &Value) -> bool {
+        let labels = &pod["metadata"]["labels"];
+        self.spec.workload_labels.iter().all(|(key, value)| labels[key].as_str() == Some(value))
+    }
+
+    /// Whether a selector asks for all workload labels, so that it picks no other pods.
+    pub fn is_asked_for(&self, selector: &BTreeMap<&str, &str>) -> bool {
+        self.spec.workload_labels.iter().all(|(key, value)| selector.get(key.as_str()) == Some(&value.as_str()))
     }
 
     /// Whether the managed Secret, as the spec names it now, was seen and found sound. A status of another generation, or

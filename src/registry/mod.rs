@@ -161,11 +161,11 @@ impl Registry {
     /// The GatewaySecrets that a selector asks for: it names at least their workload labels. What they know of namespaces
     /// then covers every workload that the selector picks.
     fn candidates(&self, selector: &BTreeMap<&str, &str>, root: &str) -> Vec<&Entry> {
-        let asked = |entry: &&Entry| {
-            entry.spec.workload_labels.iter().all(|(k, v)| selector.get(k.as_str()) == Some(&v.as_str()))
-        };
         let with_root = self.roots.get(root).into_iter().flatten().map(|index| &self.entries[*index]);
-        with_root.filter(|entry| !entry.spec.workload_labels.is_empty()).filter(asked).collect()
+        with_root
+            .filter(|entry| !entry.spec.workload_labels.is_empty())
+            .filter(|entry| entry.is_asked_for(selector))
+            .collect()
     }
 }
 

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::loads;
 use crate::registry::{Entry, Registry};
+use crate::trust::certificate::hex;
 
 /// The annotation's value: `<revision>-<scope>-<SHA-256>`, the last two in hex.
 ///
@@ -29,8 +30,8 @@ impl RotationHash {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let (revision, scope, sha256) = (parts.next()?, parts.next()?, parts.next()?);
-        let hex = |text: &str, length| text.len() == length && text.bytes().all(|b| b.is_ascii_hexdigit());
-        (parts.next().is_none() && hex(scope, 8) && hex(sha256, 64)).then_some(())?;
+        let is_hex = |text: &str, length| text.len() == length && text.bytes().all(|b| b.is_ascii_hexdigit());
+        (parts.next().is_none() && is_hex(scope, 8) && is_hex(sha256, 64)).then_some(())?;
         Some(Self { revision: revision.parse().ok()?, scope: scope.to_owned(), sha256: sha256.to_owned() })
     }
 
@@ -68,12 +69,6 @@ impl fmt::Display for RotationHash {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn is_gateway_proxy(template: &Value, entry: &Entry) -> bool {
-    let labels = &template["metadata"]["labels"];
-    let carries = |(key, value): (&String, &String)| labels[key].as_str() == Some(value);
-    !entry.spec.workload_labels.is_empty() && entry.spec.workload_labels.iter().all(carries)
+    !entry.spec.workload_labels.is_empty() && entry.serves(template)
 }

@@ -208,9 +208,8 @@ impl Inventory {
 
     fn take_workload(&mut self, object: &Value, namespace: &str) {
         let template = if object["kind"] == "Pod" { object } else { &object["spec"]["template"] };
-        let labels = &template["metadata"]["labels"];
         for (index, entry) in self.claims.entries().iter().enumerate() {
-            if entry.spec.workload_labels.iter().all(|(key, value)| labels[key].as_str() == Some(value)) {
+            if entry.serves(template) {
                 self.workloads.entry(index).or_default().insert(namespace.to_owned());
             }
         }
@@ -276,10 +275,7 @@ fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
     let ours = named.name == entry.root_name() || named.name == entry.managed_name();
     ours && match &named.place {
         Place::Namespace(namespace) | Place::Granted { namespace, .. } => *namespace == entry.namespace,
-        Place::Selected(selector) => {
-            let labels = &entry.spec.workload_labels;
-            labels.iter().all(|(key, value)| selector.get(key.as_str()) == Some(&value.as_str()))
-        }
+        Place::Selected(selector) => entry.is_asked_for(selector),
     }
 }
 
