@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{ClientCa, Clients, Settle};
+
 /// A GatewaySecret puts a managed Secret between the root Secret that an issuer writes and the gateways that use it.
 ///
 /// It stands in the namespace of the gateway workloads, where Istio looks Secrets up, beside both Secrets.
@@ -61,6 +63,51 @@ pub struct GatewaySecretSpec {
     #[schemars(extend("minProperties" = 1, "x-kubernetes-map-type" = "atomic"), transform = without_default)]
     pub workload_labels: BTreeMap<String, String>,
 
+    /// Name of the Secret of the CA that signs the gateways' certificate, where that is not the root Secret itself: a root that
+    /// holds a leaf learns of a new CA only with its next issue. It is read, never written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub ca_secret_name: Option<String>,
+
+    /// Name of the Secret that the clients' Issuer refers to. The agent keeps it: a copy of the CA's Secret that gets a new CA
+    /// only when all gateways trust it, so that nothing is signed before it is trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub issuer_secret_name: Option<String>,
+
+    /// The clients' own CA, where it is not that of the gateways' certificate. It is rotated on its own.
+    #[serde(default, rename = "clientCA", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ClientCa")]
+    pub client_ca: Option<ClientCa>,
+
+    /// How long it takes at most until a write is in use everywhere.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub settle: Settle,
+
+    /// What is known of the clients.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub clients: Clients,
+
+    /// SHA-256 fingerprints (lower-case hex) of CA certificates that are trusted no more, at once: of a certificate, or of its
+    /// public key (SubjectPublicKeyInfo). A bundle is never emptied by it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "set"), transform = without_default)]
+    pub distrust: Vec<String>,
+
+    /// The most previous CAs to keep. One that a live leaf needs is never dropped for it.
+    #[serde(default, rename = "maxPreviousCAs", skip_serializing_if = "Option::is_none")]
+    // The API server warns of formats that it does not know (uint32).
+    #[schemars(with = "i64", range(min = 0, max = 16))]
+    pub max_previous_cas: Option<u32>,
+
+    /// Holds back every step that takes something away from anybody: re-issue, promotion, the change of the gateways' leaf. Trust
+    /// still grows.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub paused: bool,
+
     /// Weights of rules, by id, for the Secrets that this GatewaySecret names; they win over the cluster-wide ones.
     /// `trustspan rules` lists the ids. Rules whose weight is fixed are not changed by it. Quote "Off": YAML 1.1 reads it as
     /// a boolean without.
@@ -85,7 +132,11 @@ fn without_default(schema: &mut schemars::Schema) {
     schema.remove("default");
 }
 
-const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+pub(super) const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 
 fn default_workload_labels() -> BTreeMap<String, String> {
     BTreeMap::from([("istio".to_owned(), "ingressgateway".to_owned())])
@@ -155,6 +206,45 @@ pub struct GatewaySecretStatus {
     /// The CAs that all declared clients trust which verify the gateways now. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_trust: Option<Vec<TrustAnchor>>,
+
+    /// What clients are to trust, kept by the agent: the webhook writes it into the `ca.crt` of declared clients' Secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_bundle: Vec<TrustAnchor>,
+
+    /// What the rotation waits for, kept by the agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+}
+
+/// A step of the rotation that is held back.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Wait {
+    /// What is held back.
+    pub step: StepName,
+    /// Why, in a sentence.
+    pub reason: String,
+    /// When the clock alone ends it, at the latest. Absent: something else must happen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub until: Option<Timestamp>,
+}
+
+/// A step of a rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
+pub enum StepName {
+    /// The managed Secret and the clients' bundle get the new CA beside the old.
+    ExpandTrust,
+    /// The Issuer's Secret gets the new CA.
+    PromoteIssuer,
+    /// Clients are re-issued.
+    ReissueClients,
+    /// The gateways' certificate is re-issued.
+    ReissueRoot,
+    /// The managed Secret gets the new leaf.
+    SwitchLeaf,
+    /// The old CA leaves the bundles.
+    DropOldCa,
 }
 
 /// A leaf certificate in use.
@@ -186,14 +276,21 @@ pub enum LeafKind {
 }
 
 /// Where a rotation stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Phase {
     /// The managed Secret does not exist, or not in a sound state.
+    #[default]
     Pending,
     /// One generation of trust: nothing to do.
     Steady,
     /// The bundle holds more CAs than the root.
     TrustExpanded,
+    /// Every gateway trusts the new CA.
+    Converged,
+    /// Every declared client presents a leaf of the new CA.
+    ClientsMigrated,
+    /// The gateways serve a leaf of the new CA.
+    LeafSwitched,
 }
 
 /// One trust anchor of the managed bundle.
@@ -213,6 +310,10 @@ pub struct TrustAnchor {
     /// The certificate itself (PEM, public).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pem: Option<String>,
+    /// Whether every gateway has it by now, as far as the agent can tell. Absent: no agent looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    pub converged: Option<bool>,
 }
 
 /// The content of one key of the managed Secret.

@@ -2,8 +2,12 @@
 
 mod gateway_secret;
 pub mod names;
+mod period;
+mod rotation_spec;
 
 pub use gateway_secret::*;
+pub use period::Period;
+pub use rotation_spec::{ClientCa, Clients, Settle};
 use serde_json::Value;
 
 /// The API group of every trustspan resource.

@@ -1,13 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
 use jiff::Timestamp;
+use serde_json::json;
 
 use super::*;
-use crate::api::{CacertSibling, Condition, ConditionStatus, GatewaySecretSpec, GatewaySecretStatus, Mode, READY};
-
-pub(crate) fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
-}
+use crate::api::{CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, READY};
 
 /// A Ready GatewaySecret `namespace/managed` for root `root`, whose workloads run in its own namespace.
 pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
@@ -17,13 +14,7 @@ pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
         created: Some(Timestamp::UNIX_EPOCH),
         generation: Some(1),
         being_deleted: false,
-        spec: GatewaySecretSpec {
-            root_secret_name: root.to_owned(),
-            secret_name: None,
-            mode: Mode::Bundle,
-            workload_labels: labels(&[("istio", "ingressgateway")]),
-            severities: Default::default(),
-        },
+        spec: serde_json::from_value(json!({"rootSecretName": root})).expect("a spec"),
         status: GatewaySecretStatus {
             conditions: vec![Condition {
                 type_: READY.to_owned(),

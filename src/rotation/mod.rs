@@ -1,6 +1,8 @@
 //! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
 
 mod inventory;
+pub mod journal;
+pub mod next;
 mod observe;
 
 pub use inventory::{Inventory, Outlook, Uses};

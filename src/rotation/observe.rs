@@ -101,6 +101,8 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         ungranted_namespaces: seen.ungranted_namespaces.clone(),
         leaves: former.leaves.clone(),
         client_trust: former.client_trust.clone(),
+        client_bundle: former.client_bundle.clone(),
+        waits: former.waits.clone(),
     }
 }
 
@@ -174,5 +176,6 @@ pub(super) fn anchor(certificate: &Certificate) -> TrustAnchor {
         not_before: certificate.not_before,
         not_after: certificate.not_after,
         pem: Some(certificate.pem()),
+        converged: None,
     }
 }

@@ -30,6 +30,7 @@ pub use fingerprint::{anchors, certificates_under, content_hash};
 pub use rules::{Observation, RULES, Rule};
 pub use secret::{Secret, SecretError};
 pub use severities::{FIXED, Severities};
+pub(crate) use subject::field;
 pub use subject::{Pair, Subject, Text};
 
 use jiff::Timestamp;

@@ -1,0 +1,80 @@
+//! A length of time, as users write it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A length of time, zero or more: `30s`, `2m`, `1h30m`. Days and more have no fixed length and are refused: `24h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+#[schemars(with = "String", extend("pattern" = r"^([0-9]+(h|m|s|ms))+$"))]
+pub struct Period(SignedDuration);
+
+impl Period {
+    /// So many seconds.
+    pub const fn from_secs(seconds: i64) -> Self {
+        Self(SignedDuration::from_secs(seconds))
+    }
+
+    /// As a duration.
+    pub fn duration(self) -> SignedDuration {
+        self.0
+    }
+
+    /// The instant so long after another; the end of time when there is none so late.
+    pub fn after(self, start: Timestamp) -> Timestamp {
+        start.saturating_add(self.0).unwrap_or(Timestamp::MAX)
+    }
+}
+
+impl FromStr for Period {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let expected = "expected a duration such as 30s, 2m or 1h30m";
+        let duration: SignedDuration = text.parse().map_err(|_| expected)?;
+        if duration.is_negative() { Err(expected) } else { Ok(Self(duration)) }
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl Serialize for Period {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.to_string().replace(' ', ""))
+    }
+}
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_what_users_write() {
+        for (text, seconds) in [("30s", 30), ("2m", 120), ("1h30m", 5400), ("0s", 0)] {
+            let period: Period = serde_json::from_value(text.into()).expect("a period");
+            assert_eq!(period, Period::from_secs(seconds), "{text}");
+            assert_eq!(serde_json::to_value(period).expect("a text"), text);
+        }
+        assert_eq!(Period(SignedDuration::MAX).after(Timestamp::UNIX_EPOCH), Timestamp::MAX);
+    }
+
+    #[test]
+    fn rejects_what_is_no_length() {
+        for text in ["", "30", "-5s", "1d", "1 month", "soon"] {
+            assert!(text.parse::<Period>().is_err(), "{text}");
+        }
+    }
+}

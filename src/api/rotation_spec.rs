@@ -1,0 +1,61 @@
+//! The part of a GatewaySecret's spec that says how a rotation goes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{DNS_SUBDOMAIN, Period};
+
+/// A CA of the clients' own, beside the one of the gateways' certificate: a public server certificate with private clients.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientCa {
+    /// The Secret that holds it, in the GatewaySecret's namespace. It is read, never written.
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub secret_name: String,
+}
+
+/// How long it takes at most until a write is in use everywhere. Each later step waits so long after the write that it relies on.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Settle {
+    /// From a write of the managed Secret to its use by every gateway proxy. Default 30s: istiod holds pushes back for up to
+    /// 10s (`PILOT_DEBOUNCE_MAX`), and sends them one proxy after the other.
+    pub gateways: Period,
+    /// From a write of a client's Secret, or of a bundle, to its use by the client. Default 3m: the kubelet looks at its pods
+    /// each minute (`syncFrequency`) and may have a minute-old Secret then; the program notices the file after that.
+    pub clients: Period,
+    /// From a change of this GatewaySecret's status to its use by every replica of the webhook. Default 10s. A client's Secret
+    /// that was written sooner is not taken to have the new bundle.
+    pub admission: Period,
+    /// The least time between the new CA's distribution to clients and the gateways' first use of a leaf of it, however soon
+    /// all known clients have it.
+    pub overlap: Period,
+}
+
+impl Default for Settle {
+    fn default() -> Self {
+        Self {
+            gateways: Period::from_secs(30),
+            clients: Period::from_secs(180),
+            admission: Period::from_secs(10),
+            overlap: Period::default(),
+        }
+    }
+}
+
+/// What is known of the clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Clients {
+    /// Every client is declared: a Secret with the label `trustspan.dev/client`. Unless that is said, there are others: an old
+    /// CA stays until it expires (see `maxLeafLifetime`), and the gateways' leaf changes only when the old one ends.
+    pub complete: bool,
+    /// The longest lifetime of a client's certificate. A CA is then not needed any more so long after it last signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Period")]
+    pub max_leaf_lifetime: Option<Period>,
+    /// Names of clients' Secrets that no Certificate of cert-manager stands for. The agent reads them by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
+    pub secret_names: Vec<String>,
+}

@@ -1,0 +1,197 @@
+//! What was written when, as far as it may still be in use: the memory of a rotation, kept in the cluster. Public
+//! certificates and instants only.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::api::Period;
+use crate::trust::{Certificate, bundle};
+
+/// The memory of one GatewaySecret's rotations. `C` is a certificate; its fingerprint where the journal is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", bound(deserialize = "C: Deserialize<'de>"), default)]
+pub struct Journal<C = Certificate> {
+    /// The CAs whose leaves clients present, newest first.
+    pub client_issuers: Vec<Authority<C>>,
+    /// The CAs whose leaves gateways serve, newest first.
+    pub server_issuers: Vec<Authority<C>>,
+    /// What gateways were given, oldest first: the managed Secret.
+    pub gateways: Vec<Version<C>>,
+    /// What clients were to trust, oldest first; without chains.
+    pub client_bundles: Vec<Version<C>>,
+    /// What declared clients were given, by the name of their Secret.
+    pub clients: BTreeMap<String, Client<C>>,
+}
+
+/// A CA that the source held.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Authority<C = Certificate> {
+    /// Its certificate.
+    pub certificate: C,
+    /// Whether the source holds it.
+    pub current: bool,
+    /// When it was first seen there.
+    pub since: Timestamp,
+    /// When it was first seen neither there nor in the Issuer's Secret: nothing was signed with it since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired: Option<Timestamp>,
+}
+
+/// One content of a Secret: what its reader trusts and presents.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Version<C = Certificate> {
+    /// The CAs.
+    pub trust: Vec<C>,
+    /// The chain, leaf first.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub chain: Vec<C>,
+    /// When it was seen first.
+    pub since: Timestamp,
+    /// When another was first seen in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Timestamp>,
+}
+
+/// A declared client.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Client<C = Certificate> {
+    /// It reads its Secret once, at start, or is not known to be there any more: it goes on with what it has until its leaf ends.
+    #[serde(default)]
+    pub loads_once: bool,
+    /// Its contents, oldest first.
+    pub versions: Vec<Version<C>>,
+}
+
+impl<C> Default for Journal<C> {
+    fn default() -> Self {
+        Self {
+            client_issuers: Vec::new(),
+            server_issuers: Vec::new(),
+            gateways: Vec::new(),
+            client_bundles: Vec::new(),
+            clients: BTreeMap::new(),
+        }
+    }
+}
+
+impl<C> Version<C> {
+    /// Whether somebody may still use it: nothing has taken its place, or not for so long.
+    pub fn may_be_in_use(&self, settle: Period, now: Timestamp) -> bool {
+        self.replaced.is_none_or(|replaced| now < settle.after(replaced))
+    }
+}
+
+impl Version {
+    /// Whether its leaf still counts for anything.
+    pub fn is_live(&self, now: Timestamp) -> bool {
+        self.chain.first().is_some_and(|leaf| !leaf.is_expired(now))
+    }
+}
+
+impl Client {
+    /// The contents that the client may still use. With an expired leaf it reaches nobody, whatever it trusts.
+    pub fn in_use(&self, settle: Period, now: Timestamp) -> impl Iterator<Item = &Version> {
+        let in_use = move |version: &&Version| self.loads_once || version.may_be_in_use(settle, now);
+        self.versions.iter().filter(in_use).filter(move |version| version.is_live(now))
+    }
+
+    /// Its newest content.
+    pub fn newest(&self) -> Option<&Version> {
+        self.versions.last()
+    }
+}
+
+/// Why a stored journal cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// It is not the JSON of a journal.
+    #[error("not a journal: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A certificate that it refers to is not in it.
+    #[error("certificate {0} is missing")]
+    Missing(String),
+}
+
+/// A journal as it is stored: each certificate stands once.
+#[derive(Deserialize, Serialize)]
+struct Stored {
+    certificates: BTreeMap<String, String>,
+    #[serde(flatten)]
+    journal: Journal<String>,
+}
+
+impl Journal {
+    /// The text to store.
+    pub fn to_text(&self) -> String {
+        let mut certificates = BTreeMap::new();
+        let journal = self.map(&mut |certificate: &Certificate| {
+            let pem = || certificate.pem();
+            certificates.entry(certificate.fingerprint.clone()).or_insert_with(pem);
+            Some(certificate.fingerprint.clone())
+        });
+        let stored = Stored { certificates, journal: journal.unwrap_or_default() };
+        serde_json::to_string_pretty(&stored).unwrap_or_default()
+    }
+
+    /// Reads a stored journal.
+    ///
+    /// # Errors
+    /// When it is not one, or misses a certificate.
+    pub fn from_text(text: &str) -> Result<Self, JournalError> {
+        let stored: Stored = serde_json::from_str(text)?;
+        let read = |pem: &String| bundle::read(pem.as_bytes()).into_certificates().into_iter().next();
+        let known: BTreeMap<_, _> =
+            stored.certificates.iter().filter_map(|(fingerprint, pem)| Some((fingerprint, read(pem)?))).collect();
+        let mut missing = None;
+        let journal = stored.journal.map(&mut |fingerprint: &String| {
+            let found = known.get(fingerprint).cloned();
+            if found.is_none() {
+                missing = Some(fingerprint.clone());
+            }
+            found
+        });
+        journal.ok_or_else(|| JournalError::Missing(missing.unwrap_or_default()))
+    }
+}
+
+impl<C> Journal<C> {
+    /// The same with other certificates; `None` as soon as there is none for one.
+    fn map<D>(&self, f: &mut impl FnMut(&C) -> Option<D>) -> Option<Journal<D>> {
+        Some(Journal {
+            client_issuers: authorities(&self.client_issuers, f)?,
+            server_issuers: authorities(&self.server_issuers, f)?,
+            gateways: versions(&self.gateways, f)?,
+            client_bundles: versions(&self.client_bundles, f)?,
+            clients: self
+                .clients
+                .iter()
+                .map(|(name, client)| {
+                    let versions = versions(&client.versions, f)?;
+                    Some((name.clone(), Client { loads_once: client.loads_once, versions }))
+                })
+                .collect::<Option<_>>()?,
+        })
+    }
+}
+
+fn authorities<C, D>(list: &[Authority<C>], f: &mut impl FnMut(&C) -> Option<D>) -> Option<Vec<Authority<D>>> {
+    list.iter()
+        .map(|a| {
+            Some(Authority { certificate: f(&a.certificate)?, current: a.current, since: a.since, retired: a.retired })
+        })
+        .collect()
+}
+
+fn versions<C, D>(list: &[Version<C>], f: &mut impl FnMut(&C) -> Option<D>) -> Option<Vec<Version<D>>> {
+    list.iter()
+        .map(|version| {
+            let trust = version.trust.iter().map(&mut *f).collect::<Option<_>>()?;
+            let chain = version.chain.iter().map(&mut *f).collect::<Option<_>>()?;
+            Some(Version { trust, chain, since: version.since, replaced: version.replaced })
+        })
+        .collect()
+}

@@ -1,0 +1,112 @@
+//! What to do next. Pure: what is seen, what is remembered and `now` in; writes to make, and what holds others back, out.
+//!
+//! Connections have two sides. What a side was given counts as in use until its successor has had time to settle; nothing is
+//! given to one side that some content in use on the other would not get on with. So each order of events that this allows
+//! is one without a failed handshake, whenever the process is killed, and however often the same step is decided anew.
+
+mod record;
+mod seen;
+mod steps;
+mod trust;
+mod view;
+
+use jiff::Timestamp;
+
+use crate::api::{Phase, StepName, Wait};
+use crate::rotation::journal::Journal;
+use crate::trust::Certificate;
+pub use seen::{ClientSeen, Issuance, Seen, Trust};
+use view::View;
+
+/// What to do now.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where the rotation stands.
+    pub phase: Phase,
+    /// What to remember; to be stored before the steps are taken.
+    pub journal: Journal,
+    /// What clients are to trust from now on.
+    pub client_bundle: Vec<Certificate>,
+    /// CAs that every gateway has by now.
+    pub converged: Vec<Certificate>,
+    /// What to write, in this order.
+    pub steps: Vec<Step>,
+    /// What is held back, and why.
+    pub waits: Vec<Wait>,
+    /// Why a source cannot be used: what was there before stays.
+    pub trouble: Option<String>,
+    /// The next instant at which time alone changes something.
+    pub wake: Option<Timestamp>,
+}
+
+/// A write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The managed Secret holds this bundle, and this pair.
+    WriteManaged {
+        /// The bundle, new first.
+        trust: Vec<Certificate>,
+        /// Whose pair it serves.
+        pair: PairOf,
+    },
+    /// The managed Secret is a copy of the root.
+    CopyRoot,
+    /// The Issuer's Secret is a copy of the CA's.
+    PromoteIssuer,
+    /// cert-manager issues a Certificate anew.
+    Reissue {
+        /// Its name.
+        certificate: String,
+    },
+}
+
+/// Where a serving pair comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairOf {
+    /// It stays as it is.
+    Managed,
+    /// The root Secret.
+    Root,
+}
+
+/// Computes what to do now. Doing it and asking again gives the next steps; asking twice gives the same.
+pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
+    let mut journal = record::record(seen, journal, now);
+    let client_bundle = trust::of_clients(&View { seen, journal: &journal, now }).trust;
+    if !client_bundle.is_empty() {
+        record::offer(&mut journal, &client_bundle, now);
+    }
+    let view = View { seen, journal: &journal, now };
+    let gateways = trust::of_gateways(&view);
+    let decided = steps::decide(&view, &gateways);
+    let converged = steps::converged(&view, &gateways.trust);
+    let wake = wake(&view, &decided.waits, gateways.until);
+    let phase = decided.phase;
+    let (steps, waits, trouble) = (decided.steps, decided.waits, decided.trouble);
+    let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
+    record::forget(seen, &mut journal, &kept, now);
+    Plan { phase, journal, client_bundle, converged, steps, waits, trouble, wake }
+}
+
+/// The next instant at which something that is in use now is not any more.
+fn wake(view: &View<'_>, waits: &[Wait], until: Option<Timestamp>) -> Option<Timestamp> {
+    let settle = &view.spec().settle;
+    let settled = |versions: &[crate::rotation::journal::Version], period: crate::api::Period| {
+        versions.iter().filter_map(|version| version.replaced).map(|at| period.after(at)).collect::<Vec<_>>()
+    };
+    let mut at = settled(&view.journal.gateways, settle.gateways);
+    at.extend(settled(&view.journal.client_bundles, settle.admission));
+    for client in view.journal.clients.values() {
+        at.extend(settled(&client.versions, settle.clients));
+        at.extend(client.versions.iter().filter_map(|version| version.chain.first()).map(|leaf| leaf.not_after));
+    }
+    at.extend(waits.iter().filter_map(|wait| wait.until));
+    at.extend(until);
+    let issuers = view.journal.client_issuers.iter().chain(&view.journal.server_issuers);
+    at.extend(issuers.map(|authority| authority.certificate.not_after));
+    at.into_iter().filter(|at| *at > view.now).min()
+}
+
+fn wait(step: StepName, until: Option<Timestamp>, reason: impl Into<String>) -> Wait {
+    Wait { step, reason: reason.into(), until }
+}

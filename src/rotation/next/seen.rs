@@ -1,0 +1,105 @@
+//! What is seen of one GatewaySecret's world at one instant.
+
+use jiff::Timestamp;
+
+use crate::registry::Entry;
+use crate::rotation::Facts;
+use crate::trust::Certificate;
+
+/// What is seen. A Secret is `None` when it is not there.
+#[derive(Clone, Debug)]
+pub struct Seen<'a> {
+    /// The GatewaySecret.
+    pub entry: &'a Entry,
+    /// The root Secret.
+    pub root: Option<&'a Facts>,
+    /// The Secret of `spec.caSecretName`.
+    pub ca: Option<&'a Facts>,
+    /// The Secret of `spec.clientCA`.
+    pub client_ca: Option<&'a Facts>,
+    /// The Secret of `spec.issuerSecretName`.
+    pub issuer: Option<&'a Facts>,
+    /// The managed Secret.
+    pub managed: Option<&'a Facts>,
+    /// The declared clients.
+    pub clients: Vec<ClientSeen>,
+    /// The Certificate of cert-manager that writes the root Secret.
+    pub root_certificate: Option<Issuance>,
+}
+
+/// A declared client.
+#[derive(Clone, Debug)]
+pub struct ClientSeen {
+    /// Name of its Secret.
+    pub name: String,
+    /// The chain that it presents, leaf first.
+    pub chain: Vec<Certificate>,
+    /// What it is known to trust.
+    pub trust: Trust,
+    /// It reads its Secret once, at start.
+    pub loads_once: bool,
+    /// The Certificate of cert-manager that writes the Secret.
+    pub certificate: Option<Issuance>,
+}
+
+/// How a client's trust is known.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// The Secret was read.
+    Read(Vec<Certificate>),
+    /// The Secret was not read. It holds what the issuer wrote, and what the webhook added to it at that time.
+    Issued {
+        /// The issuer's CA.
+        ca: Vec<Certificate>,
+        /// When the certificate was issued; the Secret was written no sooner.
+        at: Timestamp,
+    },
+}
+
+/// A Certificate of cert-manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issuance {
+    /// Its name.
+    pub name: String,
+    /// An issue is under way.
+    pub is_issuing: bool,
+}
+
+impl<'a> Seen<'a> {
+    /// The Secret of the CA that signs what gateways serve, with its name.
+    pub(super) fn server_source(&self) -> (Option<&'a Facts>, &'a str) {
+        match &self.entry.spec.ca_secret_name {
+            Some(name) => (self.ca, name),
+            None => (self.root, self.entry.root_name()),
+        }
+    }
+
+    /// The Secret of the CA that signs what clients present, with its name.
+    pub(super) fn client_source(&self) -> (Option<&'a Facts>, &'a str) {
+        match &self.entry.spec.client_ca {
+            Some(ca) => (self.client_ca, &ca.secret_name),
+            None => self.server_source(),
+        }
+    }
+}
+
+/// The Secret when it can be relied on.
+///
+/// # Errors
+/// Why it cannot: a sentence.
+pub(super) fn usable<'a>((facts, name): (Option<&'a Facts>, &str)) -> Result<&'a Facts, String> {
+    let facts = facts.ok_or_else(|| format!("Secret {name} does not exist"))?;
+    match facts.denials.first() {
+        Some(finding) => Err(format!("Secret {name}: {}: {}: {}", finding.rule, finding.field, finding.message)),
+        None => Ok(facts),
+    }
+}
+
+/// The CAs that a source stands for: its bundle, or else its own certificate, where that is a CA.
+pub(super) fn authorities(facts: &Facts) -> Vec<Certificate> {
+    if facts.anchors.is_empty() {
+        facts.chain.iter().take(1).filter(|certificate| certificate.is_ca).cloned().collect()
+    } else {
+        facts.anchors.clone()
+    }
+}
