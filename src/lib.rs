@@ -16,10 +16,11 @@
 //! - [`trust`]: what a Secret holds, as a proxy would load it, and whether that is sound.
 //! - [`registry`]: what all GatewaySecrets together claim; who may be renamed to what.
 //! - [`rewrite`]: object and registry to JSON Patch.
-//! - [`rotation`]: what is observed to GatewaySecret status.
+//! - [`rotation`]: what is observed to GatewaySecret status, and to the next step of a rotation.
 //! - [`admission`]: one admission request to one decision.
 //!
-//! Thin edges (feature `edge`): [`store`] (a cluster, or a directory of manifests), [`webhook`] (HTTPS) and [`cli`].
+//! Thin edges (feature `edge`): [`store`] (a cluster, or a directory of manifests), [`webhook`] (HTTPS), [`agent`] (carries
+//! a rotation through) and [`cli`].
 //! They call the pure rooms; nothing points back.
 
 pub mod admission;
@@ -29,6 +30,8 @@ pub mod rewrite;
 pub mod rotation;
 pub mod trust;
 
+#[cfg(feature = "edge")]
+pub mod agent;
 #[cfg(feature = "edge")]
 pub mod cli;
 #[cfg(feature = "edge")]

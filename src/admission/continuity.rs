@@ -45,7 +45,7 @@ pub(super) fn findings(
 }
 
 /// The GatewaySecret whose client a Secret says it is.
-fn declared<'r>(object: &Value, namespace: &str, registry: &'r Registry) -> Option<&'r Entry> {
+pub(super) fn declared<'r>(object: &Value, namespace: &str, registry: &'r Registry) -> Option<&'r Entry> {
     let named = object["metadata"]["labels"][CLIENT_LABEL].as_str()?;
     let entry = registry.entries().iter().find(|entry| entry.namespace == namespace && entry.name == named)?;
     registry.conflict(entry).is_none().then_some(entry)

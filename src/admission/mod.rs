@@ -1,7 +1,9 @@
 //! One admission request to one decision. Pure: the webhook and the CLI call the same two functions.
 
 mod break_glass;
+mod carry_over;
 mod check;
+mod client_bundle;
 mod continuity;
 mod mutate;
 mod rules;

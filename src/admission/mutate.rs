@@ -1,16 +1,26 @@
 //! The mutating webhook's decision.
 
-use super::{Decision, Operation, Request};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use jiff::Timestamp;
+use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
+use serde_json::Value;
+
+use super::{Decision, Kind, Operation, Request, carry_over, client_bundle};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
+use crate::trust::Certificate;
 
-/// Rewrites a Gateway or workload to name the managed Secret. Never denies; the same under dry-run.
-pub fn mutate(request: &Request<'_>, registry: &Registry) -> Decision {
+/// Rewrites a Gateway or workload to name the managed Secret, and lets the Secret of a declared client, or one that asks for
+/// it, keep the trust that it needs. Never denies; the same under dry-run.
+pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Decision {
     let (Operation::Create | Operation::Update, "") = (request.operation, request.sub_resource) else {
         return Decision::default();
     };
     let Some(object) = request.object else { return Decision::default() };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
+    if let Kind { group: "", version: "v1", kind: "Secret" } = request.kind {
+        return Decision { patch: trust(object, old, request.namespace, registry, now), ..Decision::default() };
+    }
     let write = Write { kind: request.kind, namespace: request.namespace, object, old, by_agent: request.by_agent };
     let outcome = rewrite(&write, registry);
     let held = outcome.holds.iter().map(|hold| format!("not rewritten: {hold}"));
@@ -18,4 +28,17 @@ pub fn mutate(request: &Request<'_>, registry: &Registry) -> Decision {
         outcome.unrecorded.then_some("annotations are full: trustspan rewrite --undo will not restore this object");
     let notes = held.chain(unrecorded.map(str::to_owned)).collect();
     Decision { patch: outcome.patch, notes, ..Decision::default() }
+}
+
+/// The CA bundle that a Secret gets in this write, if any.
+fn trust(object: &Value, old: Option<&Value>, namespace: &str, registry: &Registry, now: Timestamp) -> Patch {
+    if object["metadata"]["deletionTimestamp"].is_string() {
+        return Patch::default();
+    }
+    let of_client = || client_bundle::wanted(object, namespace, registry).map(|cas| (client_bundle::KEY, cas));
+    let carried = || carry_over::bundle(object, old?, now);
+    let Some((key, cas)) = of_client().or_else(carried) else { return Patch::default() };
+    let text: String = cas.iter().map(Certificate::pem).collect();
+    let path = PointerBuf::from_tokens(["data", key]);
+    Patch(vec![PatchOperation::Add(AddOperation { path, value: STANDARD.encode(text).into() })])
 }

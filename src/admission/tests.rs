@@ -288,7 +288,7 @@ fn only_secrets_are_judged_and_only_gateways_and_workloads_rewritten() {
     {
         let request = Request { kind, ..request(Operation::Create, Some(&object), None) };
         assert!(validate(&request, &registry, &Severities::default(), now()).findings.is_empty());
-        assert!(mutate(&request, &registry).patch.is_empty());
+        assert!(mutate(&request, &registry, now()).patch.is_empty());
     }
 }
 

@@ -27,3 +27,23 @@ pub const AGENT_USERNAME: &str = "system:serviceaccount:trustspan-system:trustsp
 /// Suffix of the Secret that Istio prefers as CA source in mode `MUTUAL`
 /// (istiod `pilot/pkg/credentials/kube/secrets.go`, `GatewaySdsCaSuffix`).
 pub const CACERT_SUFFIX: &str = "-cacert";
+
+/// Annotation of a Secret or ConfigMap that the agent keeps: the name of its GatewaySecret.
+pub const KEPT_FOR: &str = "trustspan.dev/kept-for";
+
+/// Annotation that lets the agent take over a Secret that it did not make: `trustspan.dev/adopt: "true"`.
+pub const ADOPT: &str = "trustspan.dev/adopt";
+
+/// Annotation of a client's Secret (`Certificate.spec.secretTemplate`) whose reader loads it once, at start:
+/// `trustspan.dev/reload: never`.
+pub const RELOAD: &str = "trustspan.dev/reload";
+/// The value of [`RELOAD`].
+pub const RELOAD_NEVER: &str = "never";
+
+/// Annotation of a Secret that keeps its old CAs beside new ones: `"true"`, or how many.
+pub const CARRY_OVER: &str = "trustspan.dev/carry-over";
+
+/// Name of the ConfigMap that holds the journal of a GatewaySecret.
+pub fn journal_name(gateway_secret: &str) -> String {
+    format!("{gateway_secret}.trustspan-journal")
+}

@@ -4,12 +4,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod agent;
 pub mod check;
 pub mod completions;
 pub mod crd;
 mod diff;
 mod inputs;
+mod log;
 pub mod observe;
+pub mod rbac;
 pub mod rewrite;
 pub mod rules;
 pub mod serve;
@@ -30,12 +33,16 @@ pub struct Cli {
 enum Command {
     /// Answers admission requests.
     Serve(serve::Args),
+    /// Carries rotations through.
+    Agent(agent::Args),
     /// Judges manifests as the validating webhook would.
     Check(check::Args),
     /// Prints manifests as the mutating webhook would leave them.
     Rewrite(rewrite::Args),
     /// Prints GatewaySecrets with the status that the manifests show.
     Observe(observe::Args),
+    /// Prints the rights that the agent needs for GatewaySecrets.
+    Rbac(rbac::Args),
     /// Tells whether a gateway or a client would accept a certificate chain.
     Verify(verify::Args),
     /// Lists the rules that findings name.
@@ -50,9 +57,11 @@ enum Command {
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => end(serve::run(args), 1),
+        Command::Agent(args) => end(agent::run(args), 1),
         Command::Check(args) => end(check::run(args), 2),
         Command::Rewrite(args) => end(rewrite::run(args), 2),
         Command::Observe(args) => end(observe::run(args), 2),
+        Command::Rbac(args) => end(rbac::run(args), 2),
         Command::Verify(args) => end(verify::run(args), 2),
         Command::Rules(args) => end(rules::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),

@@ -134,7 +134,7 @@ impl Rewriter<'_> {
             let notes = (passed_over > 0).then_some(note).into_iter().collect();
             return (undo.map(|undo| undo.patch), notes);
         }
-        let decision = admission::mutate(&create(object, self.namespace), &self.registry);
+        let decision = admission::mutate(&create(object, self.namespace), &self.registry, Timestamp::now());
         let findings = decision.findings.into_iter().map(|f| format!("{}: {}", f.field, f.message));
         (Some(decision.patch), findings.chain(decision.notes).collect())
     }

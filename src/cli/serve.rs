@@ -1,16 +1,15 @@
 //! `trustspan serve`: the admission webhooks.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
-use tracing_subscriber::EnvFilter;
 
+use super::log::LogArgs;
 use super::severity::SeverityArgs;
 use crate::api::names::AGENT_USERNAME;
 use crate::store::{Live, cluster, directory, poll};
@@ -54,13 +53,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = AGENT_USERNAME)]
     agent_username: String,
 
-    /// Format of the log, on stderr.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    log_format: LogFormat,
-
-    /// error, warn, info, debug or trace; or a tracing filter such as "info,trustspan=debug".
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = filter)]
-    log_level: String,
+    #[command(flatten)]
+    log: LogArgs,
 
     /// How long to go on serving after SIGTERM, not ready any more, until endpoints forget this pod. Default: 5s, and none
     /// with --manifests.
@@ -70,12 +64,6 @@ pub struct Args {
     /// How long requests in flight may take after that.
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
     drain_timeout: Duration,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
 }
 
 /// Why the server does not run.
@@ -119,7 +107,7 @@ pub enum ServeError {
 /// # Errors
 /// When it cannot start, or a listener fails.
 pub fn run(args: Args) -> Result<ExitCode, ServeError> {
-    log(args.log_format, &args.log_level);
+    args.log.start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let end = runtime.block_on(serve(args));
     // Not waiting for threads that still judge: their callers are gone.
@@ -184,33 +172,7 @@ fn listen(address: IpAddr, port: u16, flag: &'static str) -> Result<TcpListener,
     TcpListener::bind(address).map_err(|source| ServeError::Listen { address, flag, source })
 }
 
-fn log(format: LogFormat, level: &str) {
-    let logger = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_env_filter(EnvFilter::new(level));
-    // Fails only when there is a logger already.
-    let _ = match format {
-        LogFormat::Text => logger.with_target(false).try_init(),
-        LogFormat::Json => logger.json().flatten_event(true).try_init(),
-    };
-    // The default hook prints the panic's message, which may quote an object.
-    std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!("fault in trustspan at {place}: please report it");
-    }));
-}
-
-fn filter(text: &str) -> Result<String, String> {
-    // A lone word that is no level would be taken for a target, and silence everything else.
-    let level = text.parse::<tracing::level_filters::LevelFilter>();
-    if level.is_err() && !text.contains(['=', ',']) {
-        return Err("not error, warn, info, debug, trace or off, nor a filter such as trustspan=debug".to_owned());
-    }
-    EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let parsed: SignedDuration = text.parse().map_err(|_| "expected a duration such as 5s or 1m30s".to_owned())?;
     parsed.try_into().map_err(|_| "expected a duration of zero or more".to_owned())
 }

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::observe::anchor;
+use super::report::common;
 use super::{Facts, Observation, observe};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind, Leaf, LeafKind};
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
-use crate::trust::{self, Certificate, Secret, Severities, bundle, continuity, credential};
+use crate::trust::{self, Certificate, Secret, Severities, bundle, credential};
 
 /// What the objects of an [`Inventory`] are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,15 +170,8 @@ impl Inventory {
         leaves.extend(leaf(LeafKind::Server, entry, entry.managed_name(), &managed.chain));
         status.leaves = Some(leaves);
         if let Some(clients) = self.clients.get(&index) {
-            // Those that verify the gateway now: others verify by other means, such as the system's store, or not at all, and
-            // must not hide what would part the rest.
-            let works = |trust: &&Vec<Certificate>| continuity::verifies(trust, &managed.chain, now);
-            let mut trusts = clients.values().map(|client| &client.trust).filter(works);
-            status.client_trust = trusts.next().map(|first| {
-                let others: Vec<_> = trusts.collect();
-                let everywhere = first.iter().filter(|ca| others.iter().all(|trust| trust.contains(ca)));
-                everywhere.map(anchor).collect()
-            });
+            let trusts = clients.values().map(|client| client.trust.as_slice());
+            status.client_trust = common(trusts, &managed.chain, now);
         }
         status
     }
@@ -259,7 +252,7 @@ impl Inventory {
     }
 }
 
-fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certificate]) -> Option<Leaf> {
+pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certificate]) -> Option<Leaf> {
     let leaf = chain.first()?;
     Some(Leaf {
         kind,

@@ -90,7 +90,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         phase: Some(phase(seen, status)),
         secret_name: Some(seen.entry.managed_name().to_owned()),
         conditions: std::iter::once(ready).chain(others).collect(),
-        bundle: seen.managed.map(|managed| managed.anchors.iter().map(anchor).collect()).unwrap_or_default(),
+        bundle: seen.managed.map(|managed| managed.anchors.iter().map(TrustAnchor::from).collect()).unwrap_or_default(),
         hashes: hashes(seen, now),
         workload_namespaces: seen.workload_namespaces.clone(),
         gateways: seen.gateways.clone(),
@@ -167,15 +167,4 @@ fn hashes(seen: &Observation<'_>, now: Timestamp) -> BTreeMap<String, KeyHash> {
         (key.clone(), KeyHash { sha256: sha256.clone(), revision })
     };
     managed.hashes.iter().map(with_revision).collect()
-}
-
-pub(super) fn anchor(certificate: &Certificate) -> TrustAnchor {
-    TrustAnchor {
-        subject: certificate.subject.clone(),
-        fingerprint: certificate.fingerprint.clone(),
-        not_before: certificate.not_before,
-        not_after: certificate.not_after,
-        pem: Some(certificate.pem()),
-        converged: None,
-    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
+use tokio::sync::watch;
 
 use crate::registry::Registry;
 
@@ -12,6 +13,7 @@ use crate::registry::Registry;
 pub struct Live {
     registry: ArcSwapOption<Registry>,
     failures: AtomicU64,
+    published: watch::Sender<()>,
 }
 
 impl Live {
@@ -23,6 +25,14 @@ impl Live {
     /// Replaces the registry.
     pub fn publish(&self, registry: Registry) {
         self.registry.store(Some(Arc::new(registry)));
+        self.published.send_replace(());
+    }
+
+    /// Tells of each new registry; what was published before the call is told too.
+    pub fn published(&self) -> watch::Receiver<()> {
+        let mut published = self.published.subscribe();
+        published.mark_changed();
+        published
     }
 
     /// Counts a read that failed.

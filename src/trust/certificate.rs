@@ -119,6 +119,11 @@ impl Certificate {
         !self.is_expired(now) && !self.is_not_yet_valid(now)
     }
 
+    /// Whether it has the name and key of another: what chains to that one chains to this one too.
+    pub fn supersedes(&self, other: &Self) -> bool {
+        self.subject_der == other.subject_der && self.public_key == other.public_key
+    }
+
     /// The certificate in PEM (RFC 7468).
     pub fn pem(&self) -> String {
         let text = STANDARD.encode(&self.der);

@@ -10,7 +10,7 @@ use super::chain::{self, Purpose};
 use super::name::brief;
 use super::subject::field;
 use super::{Certificate, Secret, bundle, credential, private_key};
-use crate::api::{GatewaySecretStatus, Leaf, LeafKind};
+use crate::api::{GatewaySecretStatus, Leaf, LeafKind, TrustAnchor};
 
 /// Names that one message gives.
 const NAMED: usize = 3;
@@ -125,7 +125,9 @@ fn early(old: Option<&Secret>, new: &Secret, status: &GatewaySecretStatus, now: 
     let chain = bundle::read_chain(pair.chain).into_certificates();
     let leaf = chain.first()?;
     let unmoved = old.and_then(credential::serving_pair).is_some_and(|old| old.chain == pair.chain);
-    let held = observed(&status.bundle);
+    // What some gateway may not have yet is nothing to rely on. Without an agent nobody knows, and the bundle has to do.
+    let everywhere = status.bundle.iter().filter(|anchor| anchor.converged != Some(false));
+    let held = observed(everywhere);
     if unmoved || held.is_empty() || admits(&held, &chain, now) {
         return None;
     }
@@ -176,8 +178,8 @@ fn served(secret: &Secret) -> Vec<Certificate> {
     if sound { read.into_certificates() } else { Vec::new() }
 }
 
-fn observed(anchors: &[crate::api::TrustAnchor]) -> Vec<Certificate> {
-    anchors.iter().filter_map(|anchor| anchor.pem.as_deref()).flat_map(certificates).collect()
+fn observed<'a>(anchors: impl IntoIterator<Item = &'a TrustAnchor>) -> Vec<Certificate> {
+    anchors.into_iter().filter_map(|anchor| anchor.pem.as_deref()).flat_map(certificates).collect()
 }
 
 fn certificates(pem: &str) -> Vec<Certificate> {

@@ -26,7 +26,7 @@ mod subject;
 
 pub use certificate::{AltName, Certificate, CertificateError};
 pub use finding::{Finding, Severity, Verdict};
-pub use fingerprint::{anchors, certificates_under, content_hash};
+pub use fingerprint::{anchors, certificates_under, content_hash, is_distrusted};
 pub use rules::{Observation, RULES, Rule};
 pub use secret::{Secret, SecretError};
 pub use severities::{FIXED, Severities};

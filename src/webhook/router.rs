@@ -44,7 +44,7 @@ const JUDGED: usize = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct Decide {
     /// The mutating webhook's.
-    pub mutate: fn(&Request<'_>, &Registry) -> Decision,
+    pub mutate: fn(&Request<'_>, &Registry, Timestamp) -> Decision,
     /// The validating webhook's.
     pub validate: fn(&Request<'_>, &Registry, &Severities, Timestamp) -> Decision,
 }
@@ -179,7 +179,7 @@ impl Webhook {
             request.may_break_glass = matches!(path, Path::BreakGlass);
             let subject = Subject::of(request.kind, request.operation);
             let decision = match path {
-                Path::Mutate => (decide.mutate)(&request, &registry),
+                Path::Mutate => (decide.mutate)(&request, &registry, Timestamp::now()),
                 Path::Validate | Path::BreakGlass => {
                     (decide.validate)(&request, &registry, &webhook.severities, Timestamp::now())
                 }

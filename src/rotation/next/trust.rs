@@ -1,12 +1,10 @@
 //! Which CAs each side has to trust: the source's, and of the previous ones those that something live still needs.
 
 use jiff::Timestamp;
-use sha2::{Digest, Sha256};
 
 use super::view::View;
 use crate::rotation::journal::Authority;
-use crate::trust::certificate::hex;
-use crate::trust::{Certificate, continuity};
+use crate::trust::{Certificate, continuity, is_distrusted};
 
 /// A bundle, and what was against making it smaller.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +63,7 @@ fn bundle(view: &View<'_>, issuers: &[Authority], chains: &[&[Certificate]], acc
         let certificate = &authority.certificate;
         let room = spec.max_previous_cas.is_none_or(|most| previous(&bundle.trust, issuers) < most as usize);
         let until = unseen_until(view, authority);
-        if now < until && room && !is_superseded(certificate, &bundle.trust) {
+        if now < until && room && !bundle.trust.iter().any(|held| held.supersedes(certificate)) {
             bundle.until = bundle.until.max(Some(until));
             bundle.trust.push(certificate.clone());
         }
@@ -94,23 +92,7 @@ fn unseen_until(view: &View<'_>, authority: &Authority) -> Timestamp {
     undeclared.min(end)
 }
 
-/// Whether one of `trust` has the same name and key: its leaves chain to that one too.
-pub(super) fn is_superseded(certificate: &Certificate, trust: &[Certificate]) -> bool {
-    let same = |other: &Certificate| {
-        other.subject_der == certificate.subject_der && other.public_key == certificate.public_key
-    };
-    trust.iter().any(same)
-}
-
-/// Whether `spec.distrust` names a certificate or its key.
-fn is_distrusted(certificate: &Certificate, distrust: &[String]) -> bool {
-    distrust.iter().any(|named| {
-        named.eq_ignore_ascii_case(&certificate.fingerprint)
-            || named.eq_ignore_ascii_case(&hex(&Sha256::digest(&certificate.public_key)))
-    })
-}
-
 /// Whether `trust` holds all of `wanted`, or what supersedes them.
 pub(super) fn holds(trust: &[Certificate], wanted: &[Certificate]) -> bool {
-    wanted.iter().all(|certificate| is_superseded(certificate, trust))
+    wanted.iter().all(|certificate| trust.iter().any(|held| held.supersedes(certificate)))
 }

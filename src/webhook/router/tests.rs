@@ -10,7 +10,7 @@ use crate::trust::{Finding, Severity};
 
 const JSON: &str = "application/json";
 
-fn allow(_: &Request<'_>, _: &Registry) -> Decision {
+fn allow(_: &Request<'_>, _: &Registry, _: Timestamp) -> Decision {
     Decision::default()
 }
 

@@ -1,0 +1,317 @@
+//! The agent: carries rotations through. It reads, asks [`crate::rotation::next`] what to do, does it, and reads again; all it
+//! remembers stands in the cluster, so it may be killed at any instant.
+
+pub mod lease;
+mod rights;
+mod surroundings;
+mod world;
+mod write;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::runtime::WatchStreamExt;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::api::ConditionStatus;
+use crate::registry::{Entry, Registry};
+use crate::rotation::{self, Inventory, Outlook};
+use crate::store::Live;
+use lease::Leadership;
+use surroundings::Surroundings;
+use world::World;
+
+pub use rights::role;
+
+/// Field manager of what the agent writes.
+const MANAGER: &str = "trustspan-agent";
+/// Events come in flocks: a rotation at cert-manager is several writes.
+const GATHER: Duration = Duration::from_millis(20);
+/// After an error.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The API server refused or failed.
+    #[error("cannot {verb} {resource} {name}: {source}")]
+    Api {
+        /// What was tried.
+        verb: &'static str,
+        /// On which resource.
+        resource: &'static str,
+        /// Of which name.
+        name: String,
+        /// Why not.
+        source: Box<kube::Error>,
+    },
+    /// A Secret stands where the agent would write, and it is somebody else's.
+    #[error(
+        "Secret {name} was not made by trustspan: it is not overwritten. Delete it, or allow it with the annotation \
+         trustspan.dev/adopt: \"true\""
+    )]
+    Foreign {
+        /// Its name.
+        name: String,
+    },
+    /// An object cannot be sent.
+    #[error("cannot encode an object: {0}")]
+    Encode(serde_json::Error),
+    /// Another process leads by now.
+    #[error("leadership lost")]
+    NotLeading,
+}
+
+impl AgentError {
+    fn api(verb: &'static str, resource: &'static str, name: &str, source: kube::Error) -> Self {
+        Self::Api { verb, resource, name: name.to_owned(), source: Box::new(source) }
+    }
+
+    fn is(&self, code: u16) -> bool {
+        matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == code))
+    }
+
+    /// A word for a condition.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Foreign { .. } => "ForeignSecret",
+            error if error.is(403) => "Forbidden",
+            _ => "Failed",
+        }
+    }
+}
+
+/// The agent's settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// At least so often everything is looked at, should an event be lost.
+    pub poll: Duration,
+    /// `Some(true)`: every GatewaySecret is treated as of mode `Copy`; `Some(false)`: as of mode `Bundle`.
+    pub legacy_copy: Option<bool>,
+}
+
+/// Keeps the GatewaySecrets of `live` while this process leads.
+pub async fn run(client: Client, live: Arc<Live>, mut leadership: Leadership, settings: Settings) {
+    loop {
+        leadership.gained().await;
+        let mut end = leadership.clone();
+        tokio::select! {
+            () = end.lost() => {}
+            () = keep_all(&client, &live, &leadership, settings) => {}
+        }
+    }
+}
+
+/// One task for each GatewaySecret; they end with this one.
+async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, settings: Settings) {
+    let mut published = live.published();
+    let (around, surroundings) = watch::channel(Arc::new(Surroundings::default()));
+    let mut kept: BTreeMap<(String, String), Kept> = BTreeMap::new();
+    let mut look_around = tokio::time::interval(settings.poll);
+    loop {
+        tokio::select! {
+            changed = published.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            _ = look_around.tick() => {
+                let entries = live.registry().map(|registry| registry.entries().to_vec()).unwrap_or_default();
+                around.send_replace(Arc::new(Surroundings::read(client, &entries).await));
+            }
+        }
+        let Some(registry) = live.registry() else { continue };
+        kept.retain(|key, _| find(&registry, key).is_some());
+        for entry in registry.entries().iter().filter(|entry| !entry.being_deleted) {
+            let key = (entry.namespace.clone(), entry.name.clone());
+            let mut entry = entry.clone();
+            if let Some(legacy) = settings.legacy_copy {
+                entry.spec.mode = if legacy { crate::api::Mode::Copy } else { crate::api::Mode::Bundle };
+            }
+            let names = world::names(&entry);
+            match kept.get(&key).filter(|kept| kept.names == names) {
+                Some(kept) => {
+                    kept.registry.send_replace((entry, registry.clone()));
+                }
+                None => {
+                    let (sender, receiver) = watch::channel((entry, registry.clone()));
+                    let keeper = Keeper {
+                        client: client.clone(),
+                        leadership: leadership.clone(),
+                        surroundings: surroundings.clone(),
+                        entry: receiver,
+                        poll: settings.poll,
+                    };
+                    let mut tasks = JoinSet::new();
+                    tasks.spawn(keeper.keep(names.clone()));
+                    kept.insert(key, Kept { names, registry: sender, _tasks: tasks });
+                }
+            }
+        }
+    }
+}
+
+fn find<'r>(registry: &'r Registry, (namespace, name): &(String, String)) -> Option<&'r Entry> {
+    let entries = registry.entries().iter().filter(|entry| !entry.being_deleted);
+    entries.into_iter().find(|entry| entry.namespace == *namespace && entry.name == *name)
+}
+
+/// A task that keeps a GatewaySecret. Ends when dropped.
+struct Kept {
+    names: Vec<String>,
+    registry: watch::Sender<(Entry, Arc<Registry>)>,
+    _tasks: JoinSet<()>,
+}
+
+/// Keeps one GatewaySecret.
+struct Keeper {
+    client: Client,
+    leadership: Leadership,
+    surroundings: watch::Receiver<Arc<Surroundings>>,
+    entry: watch::Receiver<(Entry, Arc<Registry>)>,
+    poll: Duration,
+}
+
+impl Keeper {
+    async fn keep(mut self, names: Vec<String>) {
+        let event = Arc::new(Notify::new());
+        let mut watches = JoinSet::new();
+        let namespace = self.entry.borrow().0.namespace.clone();
+        for name in names {
+            let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(self.client.clone(), &namespace);
+            watches.spawn(tell(watcher(api, only(&name)), event.clone()));
+        }
+        let journal = crate::api::names::journal_name(&self.entry.borrow().0.name);
+        let api: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(self.client.clone(), &namespace);
+        watches.spawn(tell(watcher(api, only(&journal)), event.clone()));
+        // A new revision is a change of status, which changes the metadata too.
+        let certificates = world::objects(&self.client, &namespace, "cert-manager.io", "v1", "Certificate");
+        watches.spawn(tell(watcher(certificates, watcher::Config::default()), event.clone()));
+        loop {
+            let next = match self.tick().await {
+                Ok(next) => next,
+                Err(AgentError::NotLeading) => return,
+                Err(error) => {
+                    tracing::warn!(namespace, "{error}");
+                    Some(RETRY)
+                }
+            };
+            let wake = Instant::now() + next.unwrap_or(self.poll).min(self.poll);
+            tokio::select! {
+                () = event.notified() => {}
+                () = sleep_until(wake) => {}
+                changed = self.entry.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                _ = self.surroundings.changed() => {}
+            }
+            tokio::time::sleep(GATHER).await;
+        }
+    }
+
+    /// Looks, decides, writes. In how much time to look again, when time alone changes something.
+    async fn tick(&mut self) -> Result<Option<Duration>, AgentError> {
+        let (entry, registry) = self.entry.borrow_and_update().clone();
+        let around = self.surroundings.borrow_and_update().clone();
+        if registry.conflict(&entry).is_some() {
+            return Ok(None);
+        }
+        let now = Timestamp::now();
+        let world = World::read(&self.client, &entry, now).await?;
+        let plan = rotation::next::next(&world.seen(&entry), &world.journal, now);
+        // First what is remembered, then what was decided on: whoever comes after a kill in between waits longer, never shorter.
+        if plan.journal != world.journal {
+            self.leading()?;
+            write::journal(&self.client, &entry, &plan.journal).await?;
+        }
+        let mut status = rotation::report(&entry, &plan, observed(&entry, &world, &around, now), now);
+        if status.client_bundle != entry.status.client_bundle {
+            // Webhooks are to give it to clients before anything relies on that.
+            self.leading()?;
+            write::status(&self.client, &entry, &status).await?;
+        }
+        let mut outcome = Ok(());
+        for step in &plan.steps {
+            self.leading()?;
+            outcome = write::take(&self.client, &entry, &world, step, now).await;
+            match &outcome {
+                Ok(()) => tracing::info!(namespace = entry.namespace, name = entry.name, "{}", sentence(step)),
+                // Somebody was faster: look again.
+                Err(error) if error.is(409) => return Ok(Some(GATHER)),
+                Err(_) => break,
+            }
+        }
+        let synced = match &outcome {
+            Ok(()) => (ConditionStatus::True, "Synced", "everything was done that could be".to_owned()),
+            Err(error) => (ConditionStatus::False, error.reason(), error.to_string()),
+        };
+        rotation::set(&entry, &mut status, rotation::SYNCED, synced, now);
+        if status != entry.status {
+            self.leading()?;
+            write::status(&self.client, &entry, &status).await?;
+        }
+        outcome?;
+        if !plan.steps.is_empty() {
+            // What was written shows in the next look; the watch may be cut.
+            return Ok(Some(GATHER));
+        }
+        Ok(plan.wake.map(|wake| Duration::try_from(wake.duration_since(now)).unwrap_or_default() + Duration::from_millis(1)))
+    }
+
+    fn leading(&self) -> Result<(), AgentError> {
+        if self.leadership.holds() { Ok(()) } else { Err(AgentError::NotLeading) }
+    }
+}
+
+/// The status that the objects show.
+fn observed(entry: &Entry, world: &World, around: &Surroundings, now: Timestamp) -> crate::api::GatewaySecretStatus {
+    let mut inventory = Inventory::new([entry.clone()]);
+    for object in world.held_objects().chain(around.of(entry)) {
+        inventory.take(object, &entry.namespace, now);
+    }
+    let registry = inventory.into_registry(Outlook::Part, now);
+    registry.entries().first().map(|entry| entry.status.clone()).unwrap_or_default()
+}
+
+fn sentence(step: &rotation::next::Step) -> String {
+    use rotation::next::{PairOf, Step};
+    match step {
+        Step::WriteManaged { trust, pair: PairOf::Managed } => format!("managed Secret written: {} CA(s)", trust.len()),
+        Step::WriteManaged { trust, pair: PairOf::Root } => {
+            format!("managed Secret written: {} CA(s), with the root's leaf", trust.len())
+        }
+        Step::CopyRoot => "managed Secret written: a copy of the root".to_owned(),
+        Step::PromoteIssuer => "the Issuer's Secret has the new CA".to_owned(),
+        Step::Reissue { certificate } => format!("Certificate {certificate} is being re-issued"),
+    }
+}
+
+fn only(name: &str) -> watcher::Config {
+    watcher::Config::default().fields(&format!("metadata.name={name}"))
+}
+
+/// Tells of every event of a watch. What it says is read again: only that something happened counts.
+async fn tell<T>(
+    events: impl futures::Stream<Item = watcher::Result<watcher::Event<T>>>,
+    event: Arc<Notify>,
+) {
+    let mut events = std::pin::pin!(events.default_backoff());
+    while let Some(happened) = events.next().await {
+        match happened {
+            Ok(_) => event.notify_one(),
+            Err(error) => tracing::debug!("watch lost, trying again: {error}"),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The rights that the agent needs for one GatewaySecret. It may not grant them to itself: an administrator applies them.
+
+use serde_json::{Value, json};
+
+use super::world;
+use crate::api::names::journal_name;
+use crate::registry::Entry;
+
+/// ServiceAccount of the agent in the shipped manifests: namespace and name.
+const ACCOUNT: (&str, &str) = ("trustspan-system", "trustspan-agent");
+
+/// A namespaced Role, and its binding: Secrets by name only, and public certificates of cert-manager.
+pub fn role(entry: &Entry) -> [Value; 2] {
+    let written: Vec<_> = [Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten().collect();
+    let by_name = |resource: &str, names: Value, verbs: Value| {
+        json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs })
+    };
+    let journal = json!([journal_name(&entry.name)]);
+    let of_cert_manager =
+        |resource: &str, verbs: Value| json!({ "apiGroups": ["cert-manager.io"], "resources": [resource], "verbs": verbs });
+    let rules = json!([
+        by_name("secrets", json!(world::names(entry)), json!(["get", "list", "watch"])),
+        by_name("secrets", json!(written), json!(["create", "patch", "update"])),
+        by_name("configmaps", journal, json!(["create", "get", "list", "watch", "patch", "update"])),
+        of_cert_manager("certificates", json!(["list", "watch"])),
+        of_cert_manager("certificates/status", json!(["patch"])),
+        of_cert_manager("certificaterequests", json!(["list"])),
+    ]);
+    let name = format!("trustspan-agent-{}", entry.name);
+    let metadata = json!({ "name": name, "namespace": entry.namespace });
+    let (api, group) = ("rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io");
+    let subject = json!({ "kind": "ServiceAccount", "namespace": ACCOUNT.0, "name": ACCOUNT.1 });
+    [
+        json!({ "apiVersion": api, "kind": "Role", "metadata": metadata, "rules": rules }),
+        json!({
+            "apiVersion": api, "kind": "RoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": group, "kind": "Role", "name": name }, "subjects": [subject],
+        }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::tests::entry;
+
+    #[test]
+    fn accepts_secrets_by_name_only() {
+        let mut entry = entry("mesh", "root", "gateway");
+        entry.spec.issuer_secret_name = Some("issuer-ca".to_owned());
+        let [role, binding] = role(&entry);
+        let rules = role["rules"].as_array().cloned().unwrap_or_default();
+        for rule in rules.iter().filter(|rule| rule["apiGroups"] == json!([""])) {
+            assert!(rule["resourceNames"].as_array().is_some_and(|names| !names.is_empty()), "{rule}");
+        }
+        let writes = rules.iter().find(|rule| rule["verbs"] == json!(["create", "patch", "update"]));
+        assert_eq!(writes.map(|rule| rule["resourceNames"].clone()), Some(json!(["gateway", "issuer-ca"])));
+        assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    }
+}

@@ -1,0 +1,246 @@
+//! Reads what one GatewaySecret's rotation depends on. Secrets are read one by one, by name; clients' certificates from
+//! cert-manager's CertificateRequests, which hold public certificates only.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::api::{DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::Value;
+
+use super::AgentError;
+use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name};
+use crate::registry::Entry;
+use crate::rotation::Facts;
+use crate::rotation::journal::Journal;
+use crate::rotation::next::{ClientSeen, Issuance, Seen, Trust};
+use crate::trust::{Secret, Severities, bundle, credential};
+
+/// Key of the journal's ConfigMap.
+pub(super) const JOURNAL_KEY: &str = "journal.json";
+
+/// One reading. Has no `Debug`: it holds Secrets.
+pub(super) struct World {
+    secrets: BTreeMap<String, Held>,
+    clients: Vec<ClientSeen>,
+    root_certificate: Option<Issuance>,
+    /// What is remembered.
+    pub(super) journal: Journal,
+}
+
+/// A Secret as it was read.
+pub(super) struct Held {
+    /// The object.
+    pub(super) object: Value,
+    facts: Facts,
+}
+
+/// `v1` Secrets, ConfigMaps and cert-manager's objects of a namespace.
+pub(super) fn objects(client: &Client, namespace: &str, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    Api::namespaced_with(client.clone(), namespace, &resource)
+}
+
+/// Secrets of a namespace.
+pub(super) fn secrets(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    objects(client, namespace, "", "v1", "Secret")
+}
+
+/// The names of all Secrets that a GatewaySecret's rotation depends on.
+pub(super) fn names(entry: &Entry) -> Vec<String> {
+    let spec = &entry.spec;
+    let mut names = vec![entry.root_name().to_owned(), entry.managed_name().to_owned()];
+    names.extend(names.clone().iter().map(|name| format!("{name}{CACERT_SUFFIX}")));
+    names.extend(spec.ca_secret_name.clone());
+    names.extend(spec.issuer_secret_name.clone());
+    names.extend(spec.client_ca.as_ref().map(|ca| ca.secret_name.clone()));
+    names.extend(spec.clients.secret_names.clone());
+    names.sort();
+    names.dedup();
+    names
+}
+
+impl World {
+    /// Reads it.
+    pub(super) async fn read(client: &Client, entry: &Entry, now: Timestamp) -> Result<Self, AgentError> {
+        let severities = Severities::default().under(&entry.spec.severities);
+        let api = secrets(client, &entry.namespace);
+        let mut read = BTreeMap::new();
+        for name in names(entry) {
+            let found = api.get_opt(&name).await.map_err(|e| AgentError::api("get", "secrets", &name, e))?;
+            let Some(object) = found.and_then(|object| serde_json::to_value(object).ok()) else { continue };
+            if let Ok(secret) = Secret::from_value(&object) {
+                let facts = Facts::of(&secret, &severities, now);
+                read.insert(name, Held { object, facts });
+            }
+        }
+        let issued = Issued::read(client, &entry.namespace).await?;
+        let mut clients = issued.clients(entry);
+        clients.extend(entry.spec.clients.secret_names.iter().filter_map(|name| named_client(name, &read)));
+        Ok(Self {
+            root_certificate: issued.of_secret(entry.root_name()),
+            clients,
+            journal: journal(client, entry).await?,
+            secrets: read,
+        })
+    }
+
+    /// As the decision wants it.
+    pub(super) fn seen<'a>(&'a self, entry: &'a Entry) -> Seen<'a> {
+        let spec = &entry.spec;
+        let facts = |name: &str| self.secrets.get(name).map(|held| &held.facts);
+        Seen {
+            entry,
+            root: facts(entry.root_name()),
+            ca: spec.ca_secret_name.as_deref().and_then(facts),
+            client_ca: spec.client_ca.as_ref().and_then(|ca| facts(&ca.secret_name)),
+            issuer: spec.issuer_secret_name.as_deref().and_then(facts),
+            managed: facts(entry.managed_name()),
+            clients: self.clients.clone(),
+            root_certificate: self.root_certificate.clone(),
+        }
+    }
+
+    /// A Secret that was read.
+    pub(super) fn held(&self, name: &str) -> Option<&Held> {
+        self.secrets.get(name)
+    }
+
+    /// All Secrets that were read.
+    pub(super) fn held_objects(&self) -> impl Iterator<Item = &Value> {
+        self.secrets.values().map(|held| &held.object)
+    }
+}
+
+/// A declared client whose Secret may be read.
+fn named_client(name: &str, secrets: &BTreeMap<String, Held>) -> Option<ClientSeen> {
+    let held = secrets.get(name)?;
+    Some(ClientSeen {
+        name: name.to_owned(),
+        chain: held.facts.chain.clone(),
+        trust: Trust::Read(held.facts.anchors.clone()),
+        loads_once: held.object["metadata"]["annotations"][RELOAD] == RELOAD_NEVER,
+        certificate: None,
+    })
+}
+
+async fn journal(client: &Client, entry: &Entry) -> Result<Journal, AgentError> {
+    let name = journal_name(&entry.name);
+    let api = objects(client, &entry.namespace, "", "v1", "ConfigMap");
+    let found = api.get_opt(&name).await.map_err(|e| AgentError::api("get", "configmaps", &name, e))?;
+    let Some(object) = found else { return Ok(Journal::default()) };
+    match object.data["data"][JOURNAL_KEY].as_str().map(Journal::from_text) {
+        Some(Ok(journal)) => Ok(journal),
+        // What is in the cluster says what to do, only with longer waits.
+        Some(Err(error)) => {
+            tracing::warn!(namespace = entry.namespace, name, "journal not read, begun anew: {error}");
+            Ok(Journal::default())
+        }
+        None => Ok(Journal::default()),
+    }
+}
+
+/// cert-manager's objects of a namespace.
+struct Issued {
+    certificates: Vec<DynamicObject>,
+    requests: Vec<DynamicObject>,
+}
+
+impl Issued {
+    /// Without cert-manager there are none.
+    async fn read(client: &Client, namespace: &str) -> Result<Self, AgentError> {
+        let list = async |kind: &str, plural: &'static str| {
+            // Any version that the API server has in memory: a watch tells of a newer one.
+            let params = ListParams::default().match_any();
+            match objects(client, namespace, "cert-manager.io", "v1", kind).list(&params).await {
+                Ok(list) => Ok(list.items),
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+                Err(error) => Err(AgentError::api("list", plural, "", error)),
+            }
+        };
+        // Requests last: one that a Certificate counts already is among them.
+        Ok(Self {
+            certificates: list("Certificate", "certificates.cert-manager.io").await?,
+            requests: list("CertificateRequest", "certificaterequests.cert-manager.io").await?,
+        })
+    }
+
+    /// The Certificate that writes a Secret.
+    fn of_secret(&self, name: &str) -> Option<Issuance> {
+        self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name).map(issuance)
+    }
+
+    /// The clients whose Secrets are labelled for a GatewaySecret.
+    fn clients(&self, entry: &Entry) -> Vec<ClientSeen> {
+        let template = |certificate: &DynamicObject| certificate.data["spec"]["secretTemplate"].clone();
+        let declared = self.certificates.iter().filter(|certificate| {
+            template(certificate)["labels"][CLIENT_LABEL] == entry.name.as_str()
+        });
+        let client = |certificate: &DynamicObject| {
+            let request = self.request(certificate);
+            let pem = |field: &str| request.map(|request| decoded(&request.data["status"][field])).unwrap_or_default();
+            Some(ClientSeen {
+                name: certificate.data["spec"]["secretName"].as_str()?.to_owned(),
+                chain: bundle::read_chain(&pem("certificate")).into_certificates(),
+                trust: Trust::Issued {
+                    ca: bundle::read(&pem("ca")).into_certificates(),
+                    at: request.and_then(ready_since).unwrap_or(Timestamp::MIN),
+                },
+                loads_once: template(certificate)["annotations"][RELOAD] == RELOAD_NEVER,
+                certificate: Some(issuance(certificate)),
+            })
+        };
+        declared.filter_map(client).collect()
+    }
+
+    /// The request whose certificate stands in the Secret: cert-manager counts its revision up after it wrote it there.
+    fn request(&self, certificate: &DynamicObject) -> Option<&DynamicObject> {
+        let revision = certificate.data["status"]["revision"].as_i64()?.to_string();
+        let name = certificate.metadata.name.as_deref()?;
+        self.requests.iter().find(|request| {
+            let annotation = |key: &str| request.metadata.annotations.as_ref()?.get(key).map(String::as_str);
+            annotation("cert-manager.io/certificate-name") == Some(name)
+                && annotation("cert-manager.io/certificate-revision") == Some(&revision)
+        })
+    }
+}
+
+fn issuance(certificate: &DynamicObject) -> Issuance {
+    Issuance {
+        name: certificate.metadata.name.clone().unwrap_or_default(),
+        is_issuing: condition(certificate, "Issuing").is_some(),
+    }
+}
+
+/// A condition that is true.
+fn condition<'o>(object: &'o DynamicObject, type_: &str) -> Option<&'o Value> {
+    let conditions = object.data["status"]["conditions"].as_array()?;
+    conditions.iter().find(|condition| condition["type"] == type_ && condition["status"] == "True")
+}
+
+fn ready_since(request: &DynamicObject) -> Option<Timestamp> {
+    condition(request, "Ready")?["lastTransitionTime"].as_str()?.parse().ok()
+}
+
+fn decoded(value: &Value) -> Vec<u8> {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default()
+}
+
+impl Held {
+    /// Whether the agent made it, for this GatewaySecret.
+    pub(super) fn is_kept_for(&self, entry: &Entry) -> bool {
+        use crate::api::names::{ADOPT, KEPT_FOR};
+        let annotations = &self.object["metadata"]["annotations"];
+        annotations[KEPT_FOR] == entry.name.as_str() || annotations[ADOPT] == "true"
+    }
+
+    /// A pair's values, as they stand in the object.
+    pub(super) fn pair(&self) -> Option<(Value, Value)> {
+        let data = &self.object["data"];
+        let has = |key: &str| data[key].as_str().is_some_and(|text| !text.is_empty());
+        let (chain, key) = credential::PAIR_KEYS.into_iter().find(|(chain, key)| has(chain) && has(key))?;
+        Some((data[chain].clone(), data[key].clone()))
+    }
+}

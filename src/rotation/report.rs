@@ -1,0 +1,73 @@
+//! A plan as GatewaySecret status.
+
+use jiff::Timestamp;
+
+use super::inventory::leaf;
+use super::next::Plan;
+use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, LeafKind, Phase, TrustAnchor};
+use crate::registry::Entry;
+use crate::trust::{Certificate, continuity};
+
+/// The condition that tells whether the sources of a rotation can be used.
+pub const SOURCES: &str = "SourcesUsable";
+/// The condition that tells whether the agent could do what was to be done.
+pub const SYNCED: &str = "Synced";
+
+/// Adds to `status`, which was computed from what is seen, what the plan knows.
+pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {
+    status.phase = Some(if status.is_ready() { plan.phase } else { Phase::Pending });
+    for held in &mut status.bundle {
+        held.converged = Some(plan.converged.iter().any(|ca| ca.fingerprint == held.fingerprint));
+    }
+    status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
+    status.waits = plan.waits.clone();
+    let settle = &entry.spec.settle;
+    let clients = plan.journal.clients.iter();
+    let in_use = clients.flat_map(|(name, client)| client.in_use(settle.clients, now).map(move |held| (name, held)));
+    let in_use: Vec<_> = in_use.collect();
+    let clients = in_use.iter();
+    let mut leaves: Vec<_> = clients.filter_map(|(name, held)| leaf(LeafKind::Client, entry, name, &held.chain)).collect();
+    let served: Vec<Certificate> = plan.journal.gateways.last().map(|held| held.chain.clone()).unwrap_or_default();
+    leaves.extend(leaf(LeafKind::Server, entry, entry.managed_name(), &served));
+    status.leaves = Some(leaves);
+    status.client_trust = common(in_use.iter().map(|(_, held)| held.trust.as_slice()), &served, now);
+    let sources = match &plan.trouble {
+        None => (ConditionStatus::True, "Sound", "the root Secret, and those of the CAs, can be used".to_owned()),
+        Some(trouble) => (ConditionStatus::False, "Unusable", format!("{trouble}. What was good before stays in use")),
+    };
+    set(entry, &mut status, SOURCES, sources, now);
+    status
+}
+
+/// Sets a condition. Its date changes only with its status.
+pub fn set(
+    entry: &Entry,
+    status: &mut GatewaySecretStatus,
+    type_: &str,
+    (value, reason, message): (ConditionStatus, &str, String),
+    now: Timestamp,
+) {
+    let unmoved = status.condition(type_).filter(|condition| condition.status == value);
+    let condition = Condition {
+        type_: type_.to_owned(),
+        status: value,
+        observed_generation: entry.generation,
+        last_transition_time: unmoved.map_or(now, |condition| condition.last_transition_time),
+        reason: reason.to_owned(),
+        message,
+    };
+    status.conditions.retain(|other| other.type_ != type_);
+    status.conditions.push(condition);
+}
+
+/// The CAs that all those trust which verify the gateways now: others verify by other means, or not at all, and must not
+/// hide what would part the rest.
+pub(super) fn common<'c>(
+    trusts: impl Iterator<Item = &'c [Certificate]>,
+    served: &[Certificate],
+    now: Timestamp,
+) -> Option<Vec<TrustAnchor>> {
+    let works: Vec<_> = trusts.filter(|trust| continuity::verifies(trust, served, now)).collect();
+    let (first, others) = works.split_first()?;
+    Some(first.iter().filter(|ca| others.iter().all(|trust| trust.contains(ca))).map(TrustAnchor::from).collect())
+}
