@@ -22,7 +22,8 @@ pub(super) fn bundle(object: &Value, old: &Value, now: Timestamp) -> Option<(&'s
     let (key, new) = held(object)?;
     let (_, old) = held(old)?;
     let mut whole = new.clone();
-    let kept = old.into_iter().filter(|ca| ca.is_ca && !ca.is_expired(now) && !new.iter().any(|new| new.supersedes(ca)));
+    let kept =
+        old.into_iter().filter(|ca| ca.is_ca && !ca.is_expired(now) && !new.iter().any(|new| new.supersedes(ca)));
     whole.extend(kept.take(most));
     (whole.len() > new.len()).then_some((key, whole))
 }

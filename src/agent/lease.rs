@@ -96,18 +96,15 @@ pub fn contend(client: Client, candidate: Candidate) -> (Leadership, impl Future
 pub async fn release(client: Client, candidate: &Candidate) {
     let api: Api<Lease> = Api::namespaced(client, &candidate.namespace);
     let Ok(Some(mut lease)) = api.get_opt(&candidate.lease).await else { return };
-    if let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&candidate.identity)) {
+    if let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&candidate.identity))
+    {
         spec.holder_identity = None;
         let _ = api.replace(&candidate.lease, &PostParams::default(), &lease).await;
     }
 }
 
 /// One try. Whether the Lease is ours after it.
-async fn round(
-    api: &Api<Lease>,
-    candidate: &Candidate,
-    seen: &mut Option<(LeaseSpec, Instant)>,
-) -> kube::Result<bool> {
+async fn round(api: &Api<Lease>, candidate: &Candidate, seen: &mut Option<(LeaseSpec, Instant)>) -> kube::Result<bool> {
     let now = || Some(MicroTime(Timestamp::now()));
     let spec = |transitions| LeaseSpec {
         holder_identity: Some(candidate.identity.clone()),
@@ -128,7 +125,10 @@ async fn round(
     }
     let holder = held.holder_identity.as_deref().filter(|holder| !holder.is_empty());
     let is_ours = holder == Some(&candidate.identity);
-    let lasts = held.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).map_or(candidate.duration, Duration::from_secs);
+    let lasts = held
+        .lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or(candidate.duration, Duration::from_secs);
     let is_over = seen.as_ref().is_some_and(|(_, since)| since.elapsed() > lasts);
     if holder.is_some() && !is_ours && !is_over {
         return Ok(false);

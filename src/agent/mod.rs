@@ -14,8 +14,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::runtime::WatchStreamExt;
 use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use tokio::sync::{Notify, watch};
@@ -81,6 +81,15 @@ impl AgentError {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == code))
     }
 
+    /// What happened, and what mends it.
+    fn advice(&self, entry: &Entry) -> String {
+        let Entry { namespace, name, .. } = entry;
+        let mend = || {
+            format!("kubectl get gatewaysecret -n {namespace} {name} -o yaml | trustspan rbac - | kubectl apply -f -")
+        };
+        if self.is(403) { format!("{self}. An administrator grants it: {}", mend()) } else { self.to_string() }
+    }
+
     /// A word for a condition.
     fn reason(&self) -> &'static str {
         match self {
@@ -92,8 +101,10 @@ impl AgentError {
 }
 
 /// The agent's settings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
+    /// Only GatewaySecrets in these namespaces are kept; empty: all.
+    pub namespaces: Vec<String>,
     /// At least so often everything is looked at, should an event be lost.
     pub poll: Duration,
     /// `Some(true)`: every GatewaySecret is treated as of mode `Copy`; `Some(false)`: as of mode `Bundle`.
@@ -107,13 +118,13 @@ pub async fn run(client: Client, live: Arc<Live>, mut leadership: Leadership, se
         let mut end = leadership.clone();
         tokio::select! {
             () = end.lost() => {}
-            () = keep_all(&client, &live, &leadership, settings) => {}
+            () = keep_all(&client, &live, &leadership, &settings) => {}
         }
     }
 }
 
 /// One task for each GatewaySecret; they end with this one.
-async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, settings: Settings) {
+async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, settings: &Settings) {
     let mut published = live.published();
     let (around, surroundings) = watch::channel(Arc::new(Surroundings::default()));
     let mut kept: BTreeMap<(String, String), Kept> = BTreeMap::new();
@@ -132,7 +143,8 @@ async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, setting
         }
         let Some(registry) = live.registry() else { continue };
         kept.retain(|key, _| find(&registry, key).is_some());
-        for entry in registry.entries().iter().filter(|entry| !entry.being_deleted) {
+        let is_ours = |entry: &&Entry| settings.namespaces.is_empty() || settings.namespaces.contains(&entry.namespace);
+        for entry in registry.entries().iter().filter(|entry| !entry.being_deleted).filter(is_ours) {
             let key = (entry.namespace.clone(), entry.name.clone());
             let mut entry = entry.clone();
             if let Some(legacy) = settings.legacy_copy {
@@ -202,7 +214,9 @@ impl Keeper {
                 Ok(next) => next,
                 Err(AgentError::NotLeading) => return,
                 Err(error) => {
-                    tracing::warn!(namespace, "{error}");
+                    let entry = self.entry.borrow().0.clone();
+                    tracing::warn!(namespace, name = entry.name, "{error}");
+                    self.complain(&entry, &error).await;
                     Some(RETRY)
                 }
             };
@@ -253,11 +267,10 @@ impl Keeper {
                 Err(_) => break,
             }
         }
-        let synced = match &outcome {
-            Ok(()) => (ConditionStatus::True, "Synced", "everything was done that could be".to_owned()),
-            Err(error) => (ConditionStatus::False, error.reason(), error.to_string()),
-        };
-        rotation::set(&entry, &mut status, rotation::SYNCED, synced, now);
+        if outcome.is_ok() {
+            let synced = (ConditionStatus::True, "Synced", "everything was done that could be".to_owned());
+            rotation::set(&entry, &mut status, rotation::SYNCED, synced, now);
+        }
         if status != entry.status {
             self.leading()?;
             write::status(&self.client, &entry, &status).await?;
@@ -267,7 +280,20 @@ impl Keeper {
             // What was written shows in the next look; the watch may be cut.
             return Ok(Some(GATHER));
         }
-        Ok(plan.wake.map(|wake| Duration::try_from(wake.duration_since(now)).unwrap_or_default() + Duration::from_millis(1)))
+        Ok(plan
+            .wake
+            .map(|wake| Duration::try_from(wake.duration_since(now)).unwrap_or_default() + Duration::from_millis(1)))
+    }
+
+    /// Says in the status why nothing was done.
+    async fn complain(&self, entry: &Entry, error: &AgentError) {
+        let mut status = entry.status.clone();
+        let said = (ConditionStatus::False, error.reason(), error.advice(entry));
+        rotation::set(entry, &mut status, rotation::SYNCED, said, Timestamp::now());
+        if status != entry.status && self.leading().is_ok() {
+            let written = write::status(&self.client, entry, &status).await;
+            let _ = written.inspect_err(|error| tracing::warn!("{error}"));
+        }
     }
 
     fn leading(&self) -> Result<(), AgentError> {
@@ -303,10 +329,7 @@ fn only(name: &str) -> watcher::Config {
 }
 
 /// Tells of every event of a watch. What it says is read again: only that something happened counts.
-async fn tell<T>(
-    events: impl futures::Stream<Item = watcher::Result<watcher::Event<T>>>,
-    event: Arc<Notify>,
-) {
+async fn tell<T>(events: impl futures::Stream<Item = watcher::Result<watcher::Event<T>>>, event: Arc<Notify>) {
     let mut events = std::pin::pin!(events.default_backoff());
     while let Some(happened) = events.next().await {
         match happened {

@@ -11,13 +11,11 @@ const ACCOUNT: (&str, &str) = ("trustspan-system", "trustspan-agent");
 
 /// A namespaced Role, and its binding: Secrets by name only, and public certificates of cert-manager.
 pub fn role(entry: &Entry) -> [Value; 2] {
-    let written: Vec<_> = [Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten().collect();
-    let by_name = |resource: &str, names: Value, verbs: Value| {
-        json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs })
-    };
+    let written: Vec<_> =
+        [Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten().collect();
+    let by_name = |resource: &str, names: Value, verbs: Value| json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs });
     let journal = json!([journal_name(&entry.name)]);
-    let of_cert_manager =
-        |resource: &str, verbs: Value| json!({ "apiGroups": ["cert-manager.io"], "resources": [resource], "verbs": verbs });
+    let of_cert_manager = |resource: &str, verbs: Value| json!({ "apiGroups": ["cert-manager.io"], "resources": [resource], "verbs": verbs });
     let rules = json!([
         by_name("secrets", json!(world::names(entry)), json!(["get", "list", "watch"])),
         by_name("secrets", json!(written), json!(["create", "patch", "update"])),

@@ -174,9 +174,10 @@ impl Issued {
     /// The clients whose Secrets are labelled for a GatewaySecret.
     fn clients(&self, entry: &Entry) -> Vec<ClientSeen> {
         let template = |certificate: &DynamicObject| certificate.data["spec"]["secretTemplate"].clone();
-        let declared = self.certificates.iter().filter(|certificate| {
-            template(certificate)["labels"][CLIENT_LABEL] == entry.name.as_str()
-        });
+        let declared = self
+            .certificates
+            .iter()
+            .filter(|certificate| template(certificate)["labels"][CLIENT_LABEL] == entry.name.as_str());
         let client = |certificate: &DynamicObject| {
             let request = self.request(certificate);
             let pem = |field: &str| request.map(|request| decoded(&request.data["status"][field])).unwrap_or_default();

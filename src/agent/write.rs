@@ -24,7 +24,13 @@ fn apply() -> PatchParams {
 }
 
 /// Takes a step.
-pub(super) async fn take(client: &Client, entry: &Entry, world: &World, step: &Step, now: Timestamp) -> Result<(), AgentError> {
+pub(super) async fn take(
+    client: &Client,
+    entry: &Entry,
+    world: &World,
+    step: &Step,
+    now: Timestamp,
+) -> Result<(), AgentError> {
     let root = || world.held(entry.root_name()).map(|held| &held.object);
     match step {
         Step::WriteManaged { trust, pair } => {

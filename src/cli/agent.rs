@@ -40,6 +40,10 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     poll: Duration,
 
+    /// Keep only the GatewaySecrets in this namespace; may be given more than once. Default: all.
+    #[arg(long, value_name = "NAMESPACE")]
+    namespace: Vec<String>,
+
     /// true: treat every GatewaySecret as of mode Copy; false: as of mode Bundle. Default: as its spec.mode says.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     legacy_copy: Option<bool>,
@@ -83,7 +87,11 @@ async fn keep(args: Args) -> Result<ExitCode, RunError> {
         duration: args.lease_duration.max(Duration::from_secs(1)),
     };
     let (leadership, contend) = lease::contend(client.clone(), candidate.clone());
-    let settings = Settings { poll: args.poll.max(Duration::from_millis(100)), legacy_copy: args.legacy_copy };
+    let settings = Settings {
+        namespaces: args.namespace,
+        poll: args.poll.max(Duration::from_millis(100)),
+        legacy_copy: args.legacy_copy,
+    };
     tokio::select! {
         () = contend => {}
         () = cluster::follow(client.clone(), live.clone()) => {}

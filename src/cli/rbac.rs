@@ -25,8 +25,7 @@ pub struct Args {
 /// # Errors
 /// When an input cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let collected =
-        directory::collect(&args.inputs.open()?, &args.inputs.namespace, Outlook::Part, Timestamp::now());
+    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, Outlook::Part, Timestamp::now());
     if let Some(error) = collected.errors.into_iter().next() {
         return Err(error.into());
     }

@@ -26,7 +26,8 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     let in_use = clients.flat_map(|(name, client)| client.in_use(settle.clients, now).map(move |held| (name, held)));
     let in_use: Vec<_> = in_use.collect();
     let clients = in_use.iter();
-    let mut leaves: Vec<_> = clients.filter_map(|(name, held)| leaf(LeafKind::Client, entry, name, &held.chain)).collect();
+    let mut leaves: Vec<_> =
+        clients.filter_map(|(name, held)| leaf(LeafKind::Client, entry, name, &held.chain)).collect();
     let served: Vec<Certificate> = plan.journal.gateways.last().map(|held| held.chain.clone()).unwrap_or_default();
     leaves.extend(leaf(LeafKind::Server, entry, entry.managed_name(), &served));
     status.leaves = Some(leaves);

@@ -156,7 +156,7 @@ impl Cluster {
     }
 
     /// Starts a process that lives no longer than this run; its log is among the cluster's files.
-    pub(super) fn spawn<A: AsRef<OsStr>>(
+    pub(crate) fn spawn<A: AsRef<OsStr>>(
         &self,
         name: &str,
         program: &Path,

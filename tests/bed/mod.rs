@@ -24,6 +24,7 @@ mod webhooks;
 pub(crate) use cluster::{Cluster, SOON, shipped};
 pub(crate) use kubectl::{Kubectl, Output};
 pub(crate) use pki::Authority;
+pub(crate) use process::Process;
 pub(crate) use seed::Seed;
 pub(crate) use server::{Server, Source};
 pub(crate) use users::User;

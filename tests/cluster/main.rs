@@ -19,6 +19,7 @@ macro_rules! cases {
     };
 }
 
+mod agent;
 mod bed;
 mod break_glass;
 mod continuity;
@@ -40,6 +41,7 @@ use testbed::Cluster;
 
 /// Every module's tests.
 const MODULES: &[&[Case]] = &[
+    agent::CASES,
     bed::CASES,
     break_glass::CASES,
     continuity::CASES,
