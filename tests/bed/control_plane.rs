@@ -1,15 +1,11 @@
 //! etcd, kube-apiserver and kube-controller-manager, as processes on loopback.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use super::{
+    assets::exported,
     kubectl::Kubectl,
     pki::{Authority, token_keys},
     process::{Process, Scratch},
@@ -27,25 +23,9 @@ pub(super) struct Assets {
 }
 
 impl Assets {
-    /// Runs `tests/bed/setup`, the one place that knows; it takes no time when all is in the cache.
+    /// Runs `tests/bed/setup`.
     pub(super) fn locate() -> Result<Self> {
-        let setup = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bed/setup");
-        let output = Command::new("bash")
-            .arg(&setup)
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .context("starting bash")?;
-        ensure!(output.status.success(), "tests/bed/setup: {}", output.status);
-        // bash itself takes its own quoting back.
-        let printed = String::from_utf8(output.stdout)?;
-        let values = Command::new("bash")
-            .args(["-c", r#"eval "$1"; printf '%s\n' "$TRUSTSPAN_BED_PATH" "$TRUSTSPAN_BED_CRDS""#, "bash", &printed])
-            .output()?;
-        let values = String::from_utf8(values.stdout)?;
-        let mut lines = values.lines().filter(|line| !line.is_empty());
-        let path = lines.next().context("no TRUSTSPAN_BED_PATH from tests/bed/setup")?;
-        let crds = lines.next().context("no TRUSTSPAN_BED_CRDS from tests/bed/setup")?;
+        let [path, crds] = exported("setup", &[], ["TRUSTSPAN_BED_PATH", "TRUSTSPAN_BED_CRDS"])?;
         Ok(Self { path: path.split(':').map(PathBuf::from).collect(), crds: PathBuf::from(crds) })
     }
 

@@ -9,9 +9,11 @@
 // A test binary that includes this module uses its own part of it.
 #![allow(dead_code, unused_imports)]
 
+mod assets;
 mod cluster;
 mod control_plane;
 mod dump;
+mod envoy;
 mod kubectl;
 mod pki;
 mod process;
@@ -22,9 +24,10 @@ mod wait;
 mod webhooks;
 
 pub(crate) use cluster::{Cluster, SOON, shipped};
+pub(crate) use envoy::{Content, Envoy, Gateway};
 pub(crate) use kubectl::{Kubectl, Output};
 pub(crate) use pki::Authority;
-pub(crate) use process::Process;
+pub(crate) use process::{Process, Scratch};
 pub(crate) use seed::Seed;
 pub(crate) use server::{Server, Source};
 pub(crate) use users::User;

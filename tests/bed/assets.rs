@@ -1,0 +1,34 @@
+//! What the set-up scripts of this folder put where. They are the one place that knows; they take no time when all is in the
+//! cache.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+/// Runs a script, and returns the values of the variables that its output exports.
+pub(super) fn exported<const N: usize>(script: &str, args: &[&str], variables: [&str; N]) -> Result<[String; N]> {
+    // bash itself takes its own quoting back.
+    let shell = r#"
+        set -e
+        count=$1; shift
+        names=("${@:1:count}"); shift "$count"
+        printed=$("$@"); eval "$printed"
+        for name in "${names[@]}"; do printf '%s\n' "${!name}"; done
+    "#;
+    let output = Command::new("bash")
+        .args(["-c", shell, "bash", &N.to_string()])
+        .args(variables)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bed").join(script))
+        .args(args)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting bash")?;
+    ensure!(output.status.success(), "tests/bed/{script}: {}", output.status);
+    let printed = String::from_utf8(output.stdout)?;
+    let values: Vec<_> = printed.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    values.try_into().map_err(|seen| anyhow!("tests/bed/{script}: expected {variables:?}, saw {seen:?}"))
+}

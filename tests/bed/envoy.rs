@@ -1,0 +1,262 @@
+//! The real Envoy, brought its secrets by file-based SDS as istiod brings them by gRPC: one listener whose filter chains,
+//! the gateways, are told apart by SNI.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use super::{
+    assets::exported,
+    process::{Process, Scratch},
+    wait::{free_port, wait_for},
+};
+
+/// Longer than a hundred updates take on a loaded machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A secret as istiod would send it. Has no `Debug`: it may hold a private key.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Trust anchors, and revocation lists.
+    Trust { ca: Vec<u8>, crl: Option<Vec<u8>> },
+    /// A serving pair.
+    Pair { chain: Vec<u8>, key: Vec<u8> },
+}
+
+/// A filter chain. It names its secrets, which may be shared.
+pub(crate) struct Gateway {
+    /// The SNI that picks it.
+    pub(crate) host: String,
+    /// The serving pair.
+    pub(crate) pair: String,
+    /// The trust anchors; with them a client certificate is required, as in mode MUTUAL.
+    pub(crate) trust: Option<String>,
+}
+
+/// A running Envoy. Dropping it kills it; the folder that it was given stays.
+pub(crate) struct Envoy {
+    name: String,
+    binary: PathBuf,
+    dir: PathBuf,
+    address: SocketAddr,
+    admin: SocketAddr,
+    process: Process,
+}
+
+impl Envoy {
+    /// Starts Envoy with files of its own in `scratch`, and waits until it is ready.
+    pub(crate) fn start(
+        scratch: &Scratch,
+        name: &str,
+        gateways: &[Gateway],
+        secrets: &BTreeMap<String, Content>,
+    ) -> Result<Self> {
+        let [binary] = exported("envoy-setup", &[], ["TRUSTSPAN_BED_ENVOY"])?;
+        let (binary, dir) = (PathBuf::from(binary), scratch.join(name));
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        fs::create_dir_all(dir.join("sds"))?;
+        for (secret, content) in secrets {
+            write(&dir, secret, content)?;
+        }
+        fs::write(dir.join("bootstrap.json"), bootstrap(&dir, address, admin, gateways).to_string())?;
+        let process = spawn(scratch, name, &binary, &dir)?;
+        let mut envoy = Self { name: name.to_owned(), binary, dir, address, admin, process };
+        envoy.wait_ready()?;
+        Ok(envoy)
+    }
+
+    /// Ends it, whatever it is doing, and starts it again on its ports with the secrets that its files hold.
+    pub(crate) fn restart(&mut self, scratch: &Scratch) -> Result<()> {
+        self.process.signal("KILL")?;
+        self.process.wait(PATIENCE)?;
+        self.process = spawn(scratch, &self.name, &self.binary, &self.dir)?;
+        self.wait_ready()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The end of its log.
+    pub(crate) fn log_tail(&self) -> String {
+        self.process.log_tail(20)
+    }
+
+    /// Replaces a secret, without waiting for Envoy's word on it.
+    pub(crate) fn write(&self, name: &str, content: &Content) -> Result<()> {
+        write(&self.dir, name, content)
+    }
+
+    /// The updates of each secret since Envoy started.
+    pub(crate) fn updates(&self) -> Result<BTreeMap<String, Updates>> {
+        updates(self.admin)
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        let ready = wait_for("Envoy to be ready", PATIENCE, || Ok(self.has_exited()? || self.is_ready()?));
+        if ready.is_err() || self.has_exited()? {
+            // What ended it stands before its stack trace.
+            let log: Vec<_> = self.process.log().lines().take(20).map(str::to_owned).collect();
+            bail!("{}: {ready:?}", log.join("\n"));
+        }
+        Ok(())
+    }
+
+    fn has_exited(&mut self) -> Result<bool> {
+        Ok(self.process.exited()?.is_some())
+    }
+
+    fn is_ready(&self) -> Result<bool> {
+        Ok(get(self.admin, "/ready")?.trim() == "LIVE")
+    }
+}
+
+/// How often Envoy took an update of a secret, refused one, and could not read one.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Updates {
+    pub(crate) accepted: u64,
+    pub(crate) rejected: u64,
+    pub(crate) failed: u64,
+}
+
+impl Updates {
+    pub(crate) fn done(self) -> u64 {
+        self.accepted + self.rejected
+    }
+}
+
+fn updates(admin: SocketAddr) -> Result<BTreeMap<String, Updates>> {
+    let body = get(admin, "/stats?format=json&filter=sds.*update_(success|rejected|failure)$")?;
+    let stats: Value = serde_json::from_str(&body).context("Envoy's stats")?;
+    let mut updates: BTreeMap<String, Updates> = BTreeMap::new();
+    for stat in stats["stats"].as_array().into_iter().flatten() {
+        let (Some(name), Some(value)) = (stat["name"].as_str(), stat["value"].as_u64()) else { continue };
+        let Some((_, name)) = name.split_once("sds.") else { continue };
+        let Some((secret, counter)) = name.rsplit_once('.') else { continue };
+        let of = updates.entry(secret.to_owned()).or_default();
+        match counter {
+            "update_success" => of.accepted = value,
+            "update_rejected" => of.rejected = value,
+            _ => of.failed = value,
+        }
+    }
+    Ok(updates)
+}
+
+/// GET on the admin port.
+fn get(admin: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(admin)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no head in Envoy's answer")?;
+    ensure!(head.starts_with("HTTP/1.1 200"), "GET {path}: {}", head.lines().next().unwrap_or_default());
+    if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { dechunk(body) } else { Ok(body.to_owned()) }
+}
+
+fn spawn(scratch: &Scratch, name: &str, binary: &Path, dir: &Path) -> Result<Process> {
+    let args = ["--disable-hot-restart", "--concurrency", "2", "--log-level", "error", "-c"];
+    let args = args.into_iter().map(Into::into).chain([dir.join("bootstrap.json").into_os_string()]);
+    scratch.spawn(name, binary, args, &[])
+}
+
+fn dechunk(mut body: &str) -> Result<String> {
+    let mut text = String::new();
+    loop {
+        let (size, rest) = body.split_once("\r\n").context("no chunk size")?;
+        let size = usize::from_str_radix(size, 16)?;
+        if size == 0 {
+            return Ok(text);
+        }
+        text += rest.get(..size).context("a chunk is cut short")?;
+        body = rest[size..].strip_prefix("\r\n").ok_or_else(|| anyhow!("no line end after a chunk"))?;
+    }
+}
+
+/// By rename: Envoy watches for that, and never reads half a file.
+fn write(dir: &Path, name: &str, content: &Content) -> Result<()> {
+    let inline = |bytes: &[u8]| json!({ "inline_bytes": STANDARD.encode(bytes) });
+    let mut secret = match content {
+        Content::Trust { ca, crl: None } => json!({ "validation_context": { "trusted_ca": inline(ca) } }),
+        Content::Trust { ca, crl: Some(crl) } => {
+            json!({ "validation_context": { "trusted_ca": inline(ca), "crl": inline(crl) } })
+        }
+        Content::Pair { chain, key } => {
+            json!({ "tls_certificate": { "certificate_chain": inline(chain), "private_key": inline(key) } })
+        }
+    };
+    secret["@type"] = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret".into();
+    secret["name"] = name.into();
+    let unnamed = dir.join("unnamed");
+    fs::write(&unnamed, json!({ "resources": [secret] }).to_string())?;
+    Ok(fs::rename(unnamed, file(dir, name))?)
+}
+
+fn file(dir: &Path, name: &str) -> PathBuf {
+    dir.join("sds").join(format!("{name}.json"))
+}
+
+fn bootstrap(dir: &Path, address: SocketAddr, admin: SocketAddr, gateways: &[Gateway]) -> Value {
+    let at = |address: SocketAddr| json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } });
+    let sds = |name: &str| {
+        json!({
+            "name": name,
+            "sds_config": { "path_config_source": { "path": file(dir, name) }, "resource_api_version": "V3" },
+        })
+    };
+    let chain = |host: &str, tls: Value| {
+        json!({
+            "filter_chain_match": { "server_names": [host] },
+            "transport_socket": { "name": "tls", "typed_config": tls },
+            "filters": [{ "name": "http", "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+                "stat_prefix": "http",
+                "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": [
+                    { "match": { "prefix": "/" }, "direct_response": { "status": 200 } },
+                ] }] },
+                "http_filters": [{ "name": "router", "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+                } }],
+            } }],
+        })
+    };
+    let tls = |gateway: &Gateway| {
+        let mut tls = json!({
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "common_tls_context": { "tls_certificate_sds_secret_configs": [sds(&gateway.pair)] },
+        });
+        // What istiod makes of mode MUTUAL: the validation context combined, the client certificate required.
+        if let Some(trust) = &gateway.trust {
+            tls["common_tls_context"]["combined_validation_context"] = json!({
+                "default_validation_context": {},
+                "validation_context_sds_secret_config": sds(trust),
+            });
+            tls["require_client_certificate"] = true.into();
+        }
+        tls
+    };
+    let chains: Vec<_> = gateways.iter().map(|gateway| chain(&gateway.host, tls(gateway))).collect();
+    json!({
+        "node": { "id": "gateway", "cluster": "gateway" },
+        "admin": { "address": at(admin) },
+        "static_resources": { "listeners": [{
+            "name": "gateway",
+            "address": at(address),
+            "listener_filters": [{ "name": "tls_inspector", "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
+            } }],
+            "filter_chains": chains,
+        }] },
+    })
+}
