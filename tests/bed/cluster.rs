@@ -27,6 +27,15 @@ pub(crate) fn shipped(name: &str) -> Result<String> {
     fs::read_to_string(&file).with_context(|| file.display().to_string())
 }
 
+/// All YAML files of a folder, as one text.
+pub(super) fn documents(dir: &Path) -> Result<String> {
+    let mut text = String::new();
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        text += &format!("---\n{}\n", fs::read_to_string(entry?.path())?);
+    }
+    Ok(text)
+}
+
 /// A limit for whatever controllers do: seconds on an idle machine, more on a shared one.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
@@ -52,10 +61,7 @@ impl Cluster {
         let boot_lines = control_plane.api_server.log().lines().count();
         let (kubectl, counter) = (assets.binary("kubectl")?, AtomicU32::new(0));
         let cluster = Self { control_plane, kubectl, counter, boot_lines, scratch };
-        let mut crds = String::new();
-        for entry in fs::read_dir(&assets.crds).with_context(|| assets.crds.display().to_string())? {
-            crds += &format!("---\n{}\n", fs::read_to_string(entry?.path())?);
-        }
+        let mut crds = documents(&assets.crds)?;
         crds += &format!("---\n{}\n", shipped("crd.yaml")?);
         cluster.apply_crds(&crds)?;
         for manifest in ["namespace.yaml", "rbac.yaml"] {

@@ -42,13 +42,50 @@ pub(crate) struct Gateway {
     pub(crate) trust: Option<String>,
 }
 
+/// The secrets of an Envoy: files that it reads, and what it says of them.
+#[derive(Clone)]
+pub(crate) struct Secrets {
+    dir: PathBuf,
+    admin: SocketAddr,
+}
+
+impl Secrets {
+    /// Replaces a secret, without waiting for Envoy's word on it. By rename: Envoy watches for that, and never reads half a
+    /// file.
+    pub(crate) fn replace(&self, name: &str, content: &Content) -> Result<()> {
+        let inline = |bytes: &[u8]| json!({ "inline_bytes": STANDARD.encode(bytes) });
+        let mut secret = match content {
+            Content::Trust { ca, crl: None } => json!({ "validation_context": { "trusted_ca": inline(ca) } }),
+            Content::Trust { ca, crl: Some(crl) } => {
+                json!({ "validation_context": { "trusted_ca": inline(ca), "crl": inline(crl) } })
+            }
+            Content::Pair { chain, key } => {
+                json!({ "tls_certificate": { "certificate_chain": inline(chain), "private_key": inline(key) } })
+            }
+        };
+        secret["@type"] = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret".into();
+        secret["name"] = name.into();
+        let unnamed = self.dir.join("unnamed");
+        fs::write(&unnamed, json!({ "resources": [secret] }).to_string())?;
+        Ok(fs::rename(unnamed, self.path(name))?)
+    }
+
+    /// The updates of each secret since Envoy started.
+    pub(crate) fn updates(&self) -> Result<BTreeMap<String, Updates>> {
+        updates(self.admin)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join("sds").join(format!("{name}.json"))
+    }
+}
+
 /// A running Envoy. Dropping it kills it; the folder that it was given stays.
 pub(crate) struct Envoy {
     name: String,
     binary: PathBuf,
-    dir: PathBuf,
+    secrets: Secrets,
     address: SocketAddr,
-    admin: SocketAddr,
     process: Process,
 }
 
@@ -58,19 +95,19 @@ impl Envoy {
         scratch: &Scratch,
         name: &str,
         gateways: &[Gateway],
-        secrets: &BTreeMap<String, Content>,
+        contents: &BTreeMap<String, Content>,
     ) -> Result<Self> {
         let [binary] = exported("envoy-setup", &[], ["TRUSTSPAN_BED_ENVOY"])?;
-        let (binary, dir) = (PathBuf::from(binary), scratch.join(name));
+        let binary = PathBuf::from(binary);
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        fs::create_dir_all(dir.join("sds"))?;
-        for (secret, content) in secrets {
-            write(&dir, secret, content)?;
+        let secrets = Secrets { dir: scratch.join(name), admin: SocketAddr::from(([127, 0, 0, 1], free_port()?)) };
+        fs::create_dir_all(secrets.dir.join("sds"))?;
+        for (secret, content) in contents {
+            secrets.replace(secret, content)?;
         }
-        fs::write(dir.join("bootstrap.json"), bootstrap(&dir, address, admin, gateways).to_string())?;
-        let process = spawn(scratch, name, &binary, &dir)?;
-        let mut envoy = Self { name: name.to_owned(), binary, dir, address, admin, process };
+        fs::write(secrets.dir.join("bootstrap.json"), bootstrap(&secrets, address, gateways).to_string())?;
+        let process = spawn(scratch, name, &binary, &secrets.dir)?;
+        let mut envoy = Self { name: name.to_owned(), binary, secrets, address, process };
         envoy.wait_ready()?;
         Ok(envoy)
     }
@@ -79,7 +116,7 @@ impl Envoy {
     pub(crate) fn restart(&mut self, scratch: &Scratch) -> Result<()> {
         self.process.signal("KILL")?;
         self.process.wait(PATIENCE)?;
-        self.process = spawn(scratch, &self.name, &self.binary, &self.dir)?;
+        self.process = spawn(scratch, &self.name, &self.binary, &self.secrets.dir)?;
         self.wait_ready()
     }
 
@@ -92,14 +129,9 @@ impl Envoy {
         self.process.log_tail(20)
     }
 
-    /// Replaces a secret, without waiting for Envoy's word on it.
-    pub(crate) fn write(&self, name: &str, content: &Content) -> Result<()> {
-        write(&self.dir, name, content)
-    }
-
-    /// The updates of each secret since Envoy started.
-    pub(crate) fn updates(&self) -> Result<BTreeMap<String, Updates>> {
-        updates(self.admin)
+    /// Its secrets.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.secrets
     }
 
     fn wait_ready(&mut self) -> Result<()> {
@@ -117,7 +149,7 @@ impl Envoy {
     }
 
     fn is_ready(&self) -> Result<bool> {
-        Ok(get(self.admin, "/ready")?.trim() == "LIVE")
+        Ok(get(self.secrets.admin, "/ready")?.trim() == "LIVE")
     }
 }
 
@@ -184,35 +216,12 @@ fn dechunk(mut body: &str) -> Result<String> {
     }
 }
 
-/// By rename: Envoy watches for that, and never reads half a file.
-fn write(dir: &Path, name: &str, content: &Content) -> Result<()> {
-    let inline = |bytes: &[u8]| json!({ "inline_bytes": STANDARD.encode(bytes) });
-    let mut secret = match content {
-        Content::Trust { ca, crl: None } => json!({ "validation_context": { "trusted_ca": inline(ca) } }),
-        Content::Trust { ca, crl: Some(crl) } => {
-            json!({ "validation_context": { "trusted_ca": inline(ca), "crl": inline(crl) } })
-        }
-        Content::Pair { chain, key } => {
-            json!({ "tls_certificate": { "certificate_chain": inline(chain), "private_key": inline(key) } })
-        }
-    };
-    secret["@type"] = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret".into();
-    secret["name"] = name.into();
-    let unnamed = dir.join("unnamed");
-    fs::write(&unnamed, json!({ "resources": [secret] }).to_string())?;
-    Ok(fs::rename(unnamed, file(dir, name))?)
-}
-
-fn file(dir: &Path, name: &str) -> PathBuf {
-    dir.join("sds").join(format!("{name}.json"))
-}
-
-fn bootstrap(dir: &Path, address: SocketAddr, admin: SocketAddr, gateways: &[Gateway]) -> Value {
+fn bootstrap(secrets: &Secrets, address: SocketAddr, gateways: &[Gateway]) -> Value {
     let at = |address: SocketAddr| json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } });
     let sds = |name: &str| {
         json!({
             "name": name,
-            "sds_config": { "path_config_source": { "path": file(dir, name) }, "resource_api_version": "V3" },
+            "sds_config": { "path_config_source": { "path": secrets.path(name) }, "resource_api_version": "V3" },
         })
     };
     let chain = |host: &str, tls: Value| {
@@ -249,7 +258,7 @@ fn bootstrap(dir: &Path, address: SocketAddr, admin: SocketAddr, gateways: &[Gat
     let chains: Vec<_> = gateways.iter().map(|gateway| chain(&gateway.host, tls(gateway))).collect();
     json!({
         "node": { "id": "gateway", "cluster": "gateway" },
-        "admin": { "address": at(admin) },
+        "admin": { "address": at(secrets.admin) },
         "static_resources": { "listeners": [{
             "name": "gateway",
             "address": at(address),

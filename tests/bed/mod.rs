@@ -10,6 +10,7 @@
 #![allow(dead_code, unused_imports)]
 
 mod assets;
+mod cert_manager;
 mod cluster;
 mod control_plane;
 mod dump;
@@ -23,8 +24,9 @@ mod users;
 mod wait;
 mod webhooks;
 
+pub(crate) use cert_manager::CertManager;
 pub(crate) use cluster::{Cluster, SOON, shipped};
-pub(crate) use envoy::{Content, Envoy, Gateway};
+pub(crate) use envoy::{Content, Envoy, Gateway, Secrets, Updates};
 pub(crate) use kubectl::{Kubectl, Output};
 pub(crate) use pki::Authority;
 pub(crate) use process::{Process, Scratch};

@@ -78,14 +78,14 @@ impl Proxy {
     }
 
     fn replace(&mut self, secrets: &[(String, Content)]) -> Result<Vec<Update>> {
-        let before = self.envoy.updates()?;
+        let before = self.envoy.secrets().updates()?;
         for (name, content) in secrets {
-            self.envoy.write(name, content)?;
+            self.envoy.secrets().replace(name, content)?;
             self.last.insert(name.clone(), content.clone());
         }
         let mut after = BTreeMap::new();
         let waited = wait_for(&format!("{} updates", secrets.len()), PATIENCE, || {
-            after = self.envoy.updates()?;
+            after = self.envoy.secrets().updates()?;
             let failed =
                 secrets.iter().find(|(name, _)| after.get(name).is_some_and(|u| u.failed > before[name].failed));
             if let Some((name, _)) = failed {

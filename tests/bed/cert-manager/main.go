@@ -1,0 +1,86 @@
+// Command cert-manager runs the controllers of the published cert-manager module that self-signed and CA issuers need:
+// its own main is not published. Its webhook, cainjector, ACME and leader election are left out.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/cert-manager/cert-manager/pkg/controller"
+	logf "github.com/cert-manager/cert-manager/pkg/logs"
+
+	// Each import registers a controller or an issuer. Nothing is signed without the approver.
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/ca"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/selfsigned"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificates/issuing"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificates/keymanager"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificates/metrics"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificates/readiness"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificates/requestmanager"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificates/revisionmanager"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/certificates/trigger"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/clusterissuers"
+	_ "github.com/cert-manager/cert-manager/pkg/controller/issuers"
+	_ "github.com/cert-manager/cert-manager/pkg/issuer/ca"
+	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
+)
+
+// workers is upstream's default for each controller.
+const workers = 5
+
+func main() {
+	// controller-runtime owns --kubeconfig in the default flag set.
+	flags := flag.NewFlagSet("cert-manager", flag.ExitOnError)
+	kubeconfig := flags.String("kubeconfig", "", "how to reach the API server")
+	_ = flags.Parse(os.Args[1:])
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *kubeconfig); err != nil {
+		fmt.Fprintln(os.Stderr, "cert-manager:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, kubeconfig string) error {
+	ctx = logf.NewContext(ctx, klog.Background())
+	options := controller.ContextOptions{
+		Kubeconfig:         kubeconfig,
+		KubernetesAPIQPS:   100,
+		KubernetesAPIBurst: 200,
+	}
+	options.ClusterResourceNamespace = "default"
+	// Upstream waits an hour after a failed request: longer than any test.
+	options.CertificateRequestMinimumBackoffDuration = 5 * time.Second
+	options.CertificateRequestMaximumBackoffDuration = time.Minute
+
+	factory, err := controller.NewContextFactory(ctx, options)
+	if err != nil {
+		return err
+	}
+	shared, err := factory.Build()
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for name, construct := range controller.Known() {
+		one, err := construct(factory)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		group.Go(func() error { return one.Run(workers, ctx) })
+	}
+	// After the controllers, which ask for their informers when they are made.
+	shared.SharedInformerFactory.Start(ctx.Done())
+	shared.KubeSharedInformerFactory.Start(ctx.Done())
+	return group.Wait()
+}

@@ -1,0 +1,29 @@
+//! cert-manager's controllers, as a process beside the cluster.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::{
+    assets::exported,
+    cluster::{Cluster, documents},
+    process::Process,
+    users::User,
+};
+
+/// The running controllers. Dropping them kills them.
+pub(crate) struct CertManager {
+    _process: Process,
+}
+
+impl CertManager {
+    /// Brings its CRDs into the cluster and starts it. It is ready when it issues.
+    pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
+        let [dir] = exported("setup", &["cert-manager"], ["TRUSTSPAN_BED_CERT_MANAGER"])?;
+        let dir = PathBuf::from(dir);
+        cluster.apply_crds(&documents(&dir.join("crds"))?)?;
+        let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig(User::Admin).display());
+        let process = cluster.spawn("cert-manager", &dir.join("cert-manager"), [kubeconfig], &[])?;
+        Ok(Self { _process: process })
+    }
+}
