@@ -1,0 +1,173 @@
+//! TLS clients that use nothing but their own Secret, as it was delivered.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use rustls::{
+    ClientConfig, RootCertStore,
+    client::Resumption,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, MissedTickBehavior, interval_at, timeout},
+};
+use tokio_rustls::TlsConnector;
+use trustspan::trust::{anchors, certificates_under};
+
+use crate::{
+    gateways::{HOST, Pool},
+    journal::{Failure, Journal, Side},
+    pace::{KUBELET, Pace},
+    shelf::{Delivered, Shelf, names},
+    testbed::Seed,
+};
+
+/// Between two handshakes of a client: twenty of them make 160 a second.
+const EVERY: Duration = Duration::from_millis(125);
+/// Longer than any handshake on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long before its leaf ends a client that loads once is restarted. Certificates count in whole seconds.
+const AHEAD: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
+
+/// What all clients of a run share.
+pub(crate) struct Surroundings {
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) address: SocketAddr,
+    pub(crate) pace: Pace,
+    /// Raised when clients that load once are restarted by hand.
+    pub(crate) restarts: AtomicU32,
+    pub(crate) over: AtomicBool,
+}
+
+/// What a client has loaded.
+struct Identity {
+    config: Arc<ClientConfig>,
+    version: String,
+    not_after: Timestamp,
+    story: String,
+}
+
+/// A client; its name is that of its Secret.
+pub(crate) struct Client {
+    pub(crate) name: String,
+    pub(crate) load_once: bool,
+    pub(crate) around: Arc<Surroundings>,
+}
+
+impl Client {
+    /// Asks again and again, until the run is over.
+    ///
+    /// # Errors
+    /// When the Secret cannot be used at all.
+    pub(crate) async fn run(self) -> Result<()> {
+        let around = &*self.around;
+        let mut seed = Seed::of_run(&self.name);
+        let mut restarts = around.restarts.load(Ordering::SeqCst);
+        let mut identity = self.load()?;
+        let mut due = None;
+        let start = Instant::now() + EVERY.mul_f64(seed.below(1000) as f64 / 1000.0);
+        let mut turns = interval_at(start, EVERY);
+        // What a busy machine holds up is made up for.
+        turns.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        while !around.over.load(Ordering::SeqCst) {
+            turns.tick().await;
+            let ordered = around.restarts.load(Ordering::SeqCst);
+            if self.load_once {
+                if ordered != restarts || Timestamp::now() + AHEAD >= identity.not_after {
+                    restarts = ordered;
+                    identity = self.load()?;
+                }
+            } else if self.newest()?.version != identity.version {
+                let at = *due.get_or_insert_with(|| Instant::now() + around.pace.delay(KUBELET, &mut seed));
+                if Instant::now() >= at {
+                    (due, identity) = (None, self.load()?);
+                }
+            }
+            let (port, result) = visit(around.address, &identity.config).await;
+            around.journal.ended(result.err().map(|error| Failure {
+                side: Side::of(&error),
+                client: self.name.clone(),
+                load_once: self.load_once,
+                story: format!("{} at {}: {error}", identity.story, around.pool.story(port)),
+            }));
+        }
+        Ok(())
+    }
+
+    fn newest(&self) -> Result<Arc<Delivered>> {
+        self.around.shelf.newest(&self.name).with_context(|| format!("{}: no such Secret", self.name))
+    }
+
+    fn load(&self) -> Result<Identity> {
+        let delivered = self.newest()?;
+        let identity = identity(&delivered).with_context(|| self.name.clone())?;
+        self.around.shelf.loaded(&self.name, &self.name, &identity.version, self.load_once);
+        Ok(identity)
+    }
+}
+
+fn identity(delivered: &Delivered) -> Result<Identity> {
+    let secret = &delivered.secret;
+    let pem = |key: &str| secret.data.get(key).map(|bytes| bytes.as_slice()).with_context(|| format!("no {key}"));
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem("ca.crt")?) {
+        roots.add(certificate?)?;
+    }
+    let chain = CertificateDer::pem_slice_iter(pem("tls.crt")?).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(pem("tls.key")?)?;
+    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)?;
+    // A resumed session shows no certificate.
+    config.resumption = Resumption::disabled();
+    let shown = certificates_under(secret, "tls.crt");
+    let leaf = shown.first().context("no certificate in tls.crt")?;
+    Ok(Identity {
+        config: Arc::new(config),
+        version: delivered.version.clone(),
+        not_after: leaf.not_after,
+        story: format!("{}, trusts {}", names(std::slice::from_ref(leaf)), names(&anchors(secret))),
+    })
+}
+
+/// A handshake and one request. Returns the port that it came from.
+async fn visit(address: SocketAddr, config: &Arc<ClientConfig>) -> (u16, io::Result<()>) {
+    let stream = match TcpStream::connect(address).await {
+        Ok(stream) => stream,
+        Err(error) => return (0, Err(error)),
+    };
+    let port = stream.local_addr().map_or(0, |local| local.port());
+    let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {PATIENCE:?}")));
+    (port, timeout(PATIENCE, request(stream, config)).await.unwrap_or_else(late))
+}
+
+async fn request(stream: TcpStream, config: &Arc<ClientConfig>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let host = ServerName::try_from(HOST).map_err(io::Error::other)?;
+    let mut tls = TlsConnector::from(Arc::clone(config)).connect(host, stream).await?;
+    let request = format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
+    // A gateway that has refused may have closed the socket already, but its alert is there to be read.
+    let _ = tls.write_all(request.as_bytes()).await;
+    let _ = tls.flush().await;
+    let mut answer = [0; 12];
+    tls.read_exact(&mut answer).await?;
+    match answer.starts_with(b"HTTP/1.1 200") {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("expected 200, got {}", String::from_utf8_lossy(&answer)))),
+    }
+}

@@ -1,0 +1,204 @@
+//! cert-manager's side of a run: its objects, and what people and tools do with them.
+
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+
+use anyhow::{Context, Result};
+use futures::future::try_join_all;
+use k8s_openapi::{ByteString, api::core::v1};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use trustspan::trust::{Certificate, bundle};
+
+use crate::testbed::{SOON, wait_for};
+
+/// The CA's Certificate and Secret.
+pub(crate) const ROOT: &str = "root-ca";
+/// The gateways' Certificate and Secret.
+pub(crate) const SERVER: &str = "gateway-server";
+/// The CA pair that signs where the issuer is held back: a promoted copy of [`ROOT`].
+pub(crate) const PROMOTED: &str = "issuer-ca";
+/// The Secret that gateways use, where it is not what cert-manager writes.
+pub(crate) const MANAGED: &str = "gateway-managed";
+/// How many clients there are.
+const CLIENTS: usize = 20;
+
+/// What differs between runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Certificates {
+    /// The CA issuer's Secret.
+    pub(crate) issuer: &'static str,
+    /// How long leaves live; cert-manager renews them halfway.
+    pub(crate) life: Duration,
+    /// How many clients read their Secret when they start, and never again.
+    pub(crate) load_once: usize,
+}
+
+impl Certificates {
+    /// Name of each client, and whether it loads once.
+    pub(crate) fn clients(self) -> Vec<(String, bool)> {
+        (0..CLIENTS).map(|number| (format!("client-{number:02}"), number < self.load_once)).collect()
+    }
+
+    /// Issuers and Certificates. cert-manager takes durations of seconds when its webhook is not installed.
+    pub(crate) fn manifests(self, host: &str) -> String {
+        let (issuer, life, half) = (self.issuer, self.life.as_secs(), self.life.as_secs() / 2);
+        let mut yaml = format!(
+            r"
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata: {{ name: self-signed }}
+spec: {{ selfSigned: {{}} }}
+---
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata: {{ name: ca }}
+spec: {{ ca: {{ secretName: {issuer} }} }}
+---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata: {{ name: {ROOT} }}
+spec:
+  secretName: {ROOT}
+  commonName: gateway clients
+  isCA: true
+  duration: 2160h
+  privateKey: {{ algorithm: ECDSA, size: 256, rotationPolicy: Always }}
+  issuerRef: {{ name: self-signed, kind: Issuer }}
+"
+        );
+        let leaf = |name: &str, usage: &str, template: &str| {
+            format!(
+                r"---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata: {{ name: {name} }}
+spec:
+  secretName: {name}
+  commonName: {name}
+  dnsNames: [{host}]
+  duration: {life}s
+  renewBefore: {half}s
+  usages: [digital signature, {usage}]
+  privateKey: {{ algorithm: ECDSA, size: 256, rotationPolicy: Always }}
+  issuerRef: {{ name: ca, kind: Issuer }}
+  secretTemplate: {template}
+"
+            )
+        };
+        yaml += &leaf(SERVER, "server auth", "{}");
+        for (name, load_once) in self.clients() {
+            let reload = if load_once { "never" } else { "always" };
+            let labels = "labels: { trustspan.dev/client: gateway }";
+            let annotations = format!("annotations: {{ trustspan.dev/reload: {reload} }}");
+            let _ = write!(yaml, "{}", leaf(&name, "client auth", &format!("{{ {labels}, {annotations} }}")));
+        }
+        yaml
+    }
+}
+
+/// A Secret's values.
+pub(crate) type Data = BTreeMap<String, ByteString>;
+
+/// What a person or a tool with the right to do so does in the namespace.
+pub(crate) struct Operator {
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) secrets: Api<v1::Secret>,
+    certificates: Api<DynamicObject>,
+}
+
+impl Operator {
+    pub(crate) fn new(runtime: tokio::runtime::Handle, client: Client, ns: &str) -> Self {
+        let kind = ApiResource {
+            group: "cert-manager.io".to_owned(),
+            version: "v1".to_owned(),
+            api_version: "cert-manager.io/v1".to_owned(),
+            kind: "Certificate".to_owned(),
+            plural: "certificates".to_owned(),
+        };
+        let certificates = Api::namespaced_with(client.clone(), ns, &kind);
+        Self { runtime, secrets: Api::namespaced(client, ns), certificates }
+    }
+
+    /// What a Secret holds.
+    pub(crate) fn read(&self, name: &str) -> Result<Data> {
+        let secret = self.runtime.block_on(self.secrets.get(name)).with_context(|| format!("reading {name}"))?;
+        secret.data.with_context(|| format!("{name}: no data"))
+    }
+
+    /// resourceVersion of each Secret.
+    pub(crate) fn versions(&self) -> Result<BTreeMap<String, String>> {
+        let list = self.runtime.block_on(self.secrets.list_metadata(&ListParams::default()))?;
+        let version = |metadata: kube::core::ObjectMeta| Some((metadata.name?, metadata.resource_version?));
+        Ok(list.items.into_iter().filter_map(|item| version(item.metadata)).collect())
+    }
+
+    /// Writes these keys of Secrets, all at the same time; what else a Secret holds stays.
+    pub(crate) fn write(&self, secrets: &[(&str, Data)]) -> Result<()> {
+        let params = PatchParams::apply("by-hand").force();
+        let write = |(name, data): &(&str, Data)| {
+            let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "data": data });
+            let (name, params) = ((*name).to_owned(), params.clone());
+            async move { self.secrets.patch(&name, &params, &Patch::Apply(secret)).await }
+        };
+        self.runtime.block_on(try_join_all(secrets.iter().map(write))).context("writing Secrets")?;
+        Ok(())
+    }
+
+    /// Has Certificates issued anew, all at the same time, and waits until they are.
+    pub(crate) fn reissue(&self, names: &[&str]) -> Result<()> {
+        let before = self.revisions(names)?;
+        let now = jiff::Timestamp::now();
+        let condition = json!({
+            "type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "rotated",
+            "lastTransitionTime": now.round(jiff::Unit::Second)?.to_string(),
+        });
+        let issuing = json!({
+            "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "status": { "conditions": [condition] },
+        });
+        let params = PatchParams::apply("rotation").force();
+        let trigger = |name: &&str| {
+            let (name, params, issuing) = ((*name).to_owned(), params.clone(), issuing.clone());
+            async move { self.certificates.patch_status(&name, &params, &Patch::Apply(issuing)).await }
+        };
+        self.runtime.block_on(try_join_all(names.iter().map(trigger))).context("triggering an issue")?;
+        wait_for(&format!("a new revision of {names:?}"), SOON, || {
+            Ok(self.revisions(names)?.iter().zip(&before).all(|(now, before)| now > before))
+        })
+    }
+
+    /// Has Certificates issued anew until the CA has signed them all: a CA issuer may sign with the last one for a moment.
+    pub(crate) fn reissue_under(&self, ca: &Data, names: &[&str]) -> Result<()> {
+        let signer = certificate(ca)?.subject_key_id;
+        let mut left = names.to_vec();
+        wait_for(&format!("{names:?} to be signed by the new CA"), SOON, || {
+            self.reissue(&left)?;
+            let mut others = Vec::new();
+            for name in &left {
+                if certificate(&self.read(name)?)?.authority_key_id != signer {
+                    others.push(*name);
+                }
+            }
+            left = others;
+            Ok(left.is_empty())
+        })
+    }
+
+    /// `status.revision` of each: it counts issues.
+    fn revisions(&self, names: &[&str]) -> Result<Vec<u64>> {
+        let get = |name: &&str| {
+            let name = (*name).to_owned();
+            async move { self.certificates.get(&name).await }
+        };
+        let found = self.runtime.block_on(try_join_all(names.iter().map(get)))?;
+        Ok(found.iter().map(|found| found.data["status"]["revision"].as_u64().unwrap_or_default()).collect())
+    }
+}
+
+/// The leaf, or the CA, that a Secret holds.
+fn certificate(data: &Data) -> Result<Certificate> {
+    let pem = &data.get("tls.crt").context("no tls.crt")?.0;
+    bundle::read_chain(pem).into_certificates().into_iter().next().context("no certificate in tls.crt")
+}

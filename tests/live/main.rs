@@ -1,0 +1,85 @@
+//! Rotations under live mTLS traffic: a real API server with both webhooks, real cert-manager controllers, two real Envoys,
+//! and twenty TLS clients that make a hundred and more new handshakes a second with what their own Secrets hold.
+//!
+//! A run that must be clean fails with the first handshake or request that does. Ways to rotate that cannot work must be seen
+//! to fail, or the harness is blind. The table of all runs is printed at the end.
+//!
+//! `TRUSTSPAN_LIVE_ROUNDS` sets how many rotations each run makes, `TRUSTSPAN_LIVE_FACTOR` how much shorter than in real life
+//! all delays are, `TRUSTSPAN_SEED` repeats the delays of a run.
+
+#[path = "../bed/mod.rs"]
+mod testbed;
+
+mod client;
+mod gateways;
+mod issuer;
+mod journal;
+mod naive;
+mod pace;
+mod run;
+mod shelf;
+mod sound;
+mod world;
+
+use std::{
+    process::ExitCode,
+    sync::{Arc, Mutex},
+};
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use run::{RUNS, Run};
+use shelf::lock;
+use testbed::{CertManager, Cluster};
+
+/// What every run stands on, and the table.
+struct Bench {
+    // cert-manager ends before the API server that it would retry against.
+    _cert_manager: CertManager,
+    cluster: Cluster,
+    table: Mutex<Vec<String>>,
+}
+
+fn main() -> ExitCode {
+    let mut args = Arguments::from_args();
+    // Runs share the machine's two cores, and count handshakes per second.
+    args.test_threads = Some(1);
+    let wanted = trials(None).iter().any(|trial| !args.is_filtered_out(trial));
+    if args.list || !wanted {
+        return libtest_mimic::run(&args, trials(None)).exit_code();
+    }
+    // A bed that does not start is a failure. Skipping would look like success.
+    let bench = match start() {
+        Ok(bench) => Arc::new(bench),
+        Err(error) => {
+            eprintln!("the bed does not start: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let conclusion = libtest_mimic::run(&args, trials(Some(&bench)));
+    println!("\n{}", run::head());
+    for line in lock(&bench.table).iter() {
+        println!("{line}");
+    }
+    drop(bench);
+    conclusion.exit_code()
+}
+
+fn start() -> Result<Bench> {
+    let cluster = Cluster::boot()?;
+    let cert_manager = CertManager::start(&cluster)?;
+    Ok(Bench { _cert_manager: cert_manager, cluster, table: Mutex::default() })
+}
+
+fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
+    let trial = |run: &'static Run| {
+        let bench = bench.cloned();
+        Trial::test(run.name, move || {
+            let bench = bench.ok_or("no bed")?;
+            let (line, result) = run.perform(&bench.cluster);
+            lock(&bench.table).extend(line);
+            result.map_err(|error| format!("{error:#}").into())
+        })
+    };
+    RUNS.iter().map(trial).collect()
+}

@@ -1,0 +1,47 @@
+//! Real life's delays, scaled down by one factor that every run prints.
+
+use std::{env, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::testbed::Seed;
+
+/// One second of a run stands for as many seconds of real life.
+const FACTOR: u32 = 90;
+
+/// The longest time from a changed Secret to a process that has loaded it: the kubelet's sync period of 60 s, its cache, the
+/// process's own look at its files (Kubernetes docs, "Mounted Secrets are updated automatically").
+pub(crate) const KUBELET: Duration = Duration::from_secs(90);
+/// How often a job looks for changes that nobody tells it of.
+pub(crate) const POLL: Duration = Duration::from_secs(60);
+/// The grace period of a leaf switch by timer: ample for every client that is not late.
+pub(crate) const TIMER: Duration = Duration::from_secs(180);
+
+/// The scale of this run.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace(u32);
+
+impl Pace {
+    /// `TRUSTSPAN_LIVE_FACTOR` sets another factor: 1 is real life.
+    pub(crate) fn of_run() -> Result<Self> {
+        let Ok(text) = env::var("TRUSTSPAN_LIVE_FACTOR") else { return Ok(Self(FACTOR)) };
+        let factor = text.parse().with_context(|| format!("TRUSTSPAN_LIVE_FACTOR={text}: expected a number"))?;
+        ensure!(factor > 0, "TRUSTSPAN_LIVE_FACTOR=0: expected at least 1");
+        Ok(Self(factor))
+    }
+
+    pub(crate) fn factor(self) -> u32 {
+        self.0
+    }
+
+    /// How long it takes in this run.
+    pub(crate) fn scaled(self, real: Duration) -> Duration {
+        real / self.0
+    }
+
+    /// A delay of up to `real`, drawn from `seed`.
+    pub(crate) fn delay(self, real: Duration, seed: &mut Seed) -> Duration {
+        let most = u64::try_from(self.scaled(real).as_micros()).unwrap_or(u64::MAX - 1);
+        Duration::from_micros(seed.below(most + 1))
+    }
+}

@@ -1,0 +1,193 @@
+//! A run's world: a namespace with cert-manager's objects, both webhooks, two gateways, and twenty clients at work.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use k8s_openapi::ByteString;
+use tokio::{net::TcpListener, runtime::Runtime, task::JoinHandle};
+use trustspan::store::cluster::connect;
+
+use crate::{
+    client::{Client, Surroundings},
+    gateways::{Gateways, HOST, Sources},
+    issuer::{Certificates, Data, MANAGED, Operator, PROMOTED, ROOT, SERVER},
+    journal::Journal,
+    pace::Pace,
+    shelf::{Loaded, Shelf},
+    testbed::{Cluster, Registration, SOON, Scope, Server, Source, User, wait_for},
+};
+
+/// What differs between runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) certificates: Certificates,
+    pub(crate) sources: Sources,
+}
+
+/// See the module. Fields drop in this order.
+pub(crate) struct World<'c> {
+    clients: Vec<JoinHandle<Result<()>>>,
+    // Its tasks end while those whom they talk to are still there.
+    _runtime: Runtime,
+    pub(crate) around: Arc<Surroundings>,
+    gateways: Gateways,
+    pub(crate) operator: Operator,
+    pub(crate) certificates: Certificates,
+    _registration: Registration<'c>,
+    _server: Server<'c>,
+}
+
+impl<'c> World<'c> {
+    /// Sets everything up; when it returns, the clients are at work.
+    pub(crate) fn new(cluster: &'c Cluster, ns: &str, shape: Shape, pace: Pace) -> Result<Self> {
+        let Shape { certificates, sources } = shape;
+        cluster.apply(ns, &certificates.manifests(HOST))?;
+        let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
+        let registration = Registration::new(cluster, &server, &Scope::Namespaces(vec![ns.to_owned()]))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let client = runtime.block_on(connect(Some(Path::new(&cluster.kubeconfig(User::Admin)))))?;
+        let operator = Operator::new(runtime.handle().clone(), client, ns);
+        let shelf = Arc::new(Shelf::default());
+        runtime.spawn(Arc::clone(&shelf).follow(operator.secrets.clone()));
+
+        let arrived = |name: &str| {
+            let what = format!("Secret {name}");
+            wait_for(&what, SOON, || Ok(shelf.newest(name).is_some_and(|one| one.secret.data.contains_key("tls.crt"))))
+        };
+        arrived(ROOT)?;
+        if certificates.issuer == PROMOTED {
+            operator.write(&[(PROMOTED, pair_of(&operator.read(ROOT)?)?)])?;
+        }
+        arrived(SERVER)?;
+        for (name, _) in certificates.clients() {
+            arrived(&name)?;
+        }
+        if sources.pair == MANAGED {
+            let mut data = pair_of(&operator.read(SERVER)?)?;
+            data.insert("ca.crt".to_owned(), ca_of(&operator.read(ROOT)?)?);
+            operator.write(&[(MANAGED, data)])?;
+            arrived(MANAGED)?;
+        }
+
+        let gateways = Gateways::start(&shelf, sources)?;
+        let pool = Arc::clone(gateways.pool());
+        for number in 0..gateways.count() {
+            runtime.spawn(Arc::clone(&pool).feed(number, Arc::clone(&shelf), sources, pace));
+        }
+        let listener = runtime.block_on(TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))))?;
+        let address = listener.local_addr()?;
+        runtime.spawn(Arc::clone(&pool).serve(listener));
+        let journal = Arc::new(Journal::new());
+        journal.step("steady");
+        let (restarts, over) = (AtomicU32::new(0), AtomicBool::new(false));
+        let around = Arc::new(Surroundings { shelf, journal, pool, address, pace, restarts, over });
+        let start = |(name, load_once)| runtime.spawn(Client { name, load_once, around: Arc::clone(&around) }.run());
+        let clients = certificates.clients().into_iter().map(start).collect();
+        Ok(Self {
+            clients,
+            _runtime: runtime,
+            around,
+            gateways,
+            operator,
+            certificates,
+            _registration: registration,
+            _server: server,
+        })
+    }
+
+    /// The rotation takes a step, which failures are told with.
+    pub(crate) fn step(&self, step: &str) {
+        self.around.journal.step(step);
+    }
+
+    /// Restarts the clients that load once: what a rollout of them does.
+    pub(crate) fn restart_load_once(&self) {
+        self.around.restarts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Waits until gateways and clients have loaded the newest of their Secrets; those that load once are not waited for.
+    pub(crate) fn wait_followed(&self) -> Result<()> {
+        self.wait_loaded("consumers to follow", |loaded| loaded.load_once)
+    }
+
+    /// The same with those that load once.
+    pub(crate) fn wait_all_followed(&self) -> Result<()> {
+        self.restart_load_once();
+        self.wait_loaded("all consumers to follow", |_| false)
+    }
+
+    fn wait_loaded(&self, what: &str, excused: impl Fn(&Loaded) -> bool) -> Result<()> {
+        // Read once: a Secret that changes again meanwhile is not what is waited for.
+        let wanted: BTreeMap<_, _> = self.operator.versions()?.into_iter().collect();
+        let number = |version: &str| version.parse::<u64>().unwrap_or_default();
+        wait_for(what, SOON, || {
+            let consumers = self.around.shelf.consumers();
+            Ok(consumers.iter().all(|((_, secret), loaded)| {
+                let wanted = wanted.get(secret).map_or(0, |version| number(version));
+                excused(loaded) || number(&loaded.version) >= wanted
+            }))
+        })
+    }
+
+    /// Waits until every client has loaded its Secret as often.
+    pub(crate) fn wait_loads(&self, times: u32) -> Result<()> {
+        wait_for(&format!("every client to load {times} times"), SOON, || {
+            let names = self.certificates.clients();
+            let consumers: BTreeMap<_, _> = self.around.shelf.consumers().into_iter().collect();
+            let enough = |name: &String| consumers.get(&(name.clone(), name.clone())).is_some_and(|l| l.times >= times);
+            Ok(names.iter().all(|(name, _)| enough(name)))
+        })
+    }
+
+    /// Waits for that many handshakes more.
+    pub(crate) fn wait_handshakes(&self, more: u32) -> Result<()> {
+        let goal = self.around.journal.handshakes() + more;
+        wait_for(&format!("{more} more handshakes"), SOON, || Ok(self.around.journal.handshakes() >= goal))
+    }
+
+    /// Drains and restarts one gateway after the other.
+    pub(crate) fn roll_gateways(&mut self) -> Result<()> {
+        for number in 0..self.gateways.count() {
+            wait_for("a gateway's last connection to end", SOON, || Ok(self.gateways.drain(number)))?;
+            self.gateways.restart(number)?;
+        }
+        Ok(())
+    }
+
+    /// How long something takes in this run.
+    pub(crate) fn scaled(&self, real: Duration) -> Duration {
+        self.around.pace.scaled(real)
+    }
+
+    /// Ends the traffic.
+    ///
+    /// # Errors
+    /// When a client has ended before.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.around.over.store(true, Ordering::SeqCst);
+        for client in self.clients.drain(..) {
+            self.operator.runtime.block_on(client).context("a client panicked")??;
+        }
+        Ok(())
+    }
+}
+
+/// `tls.crt` and `tls.key`.
+pub(crate) fn pair_of(data: &Data) -> Result<Data> {
+    let value = |key: &str| Ok((key.to_owned(), data.get(key).cloned().with_context(|| format!("no {key}"))?));
+    ["tls.crt", "tls.key"].into_iter().map(value).collect()
+}
+
+/// The CA's own certificate.
+pub(crate) fn ca_of(data: &Data) -> Result<ByteString> {
+    data.get("tls.crt").cloned().context("no tls.crt")
+}
