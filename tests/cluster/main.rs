@@ -63,22 +63,7 @@ fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     // Tests mostly wait: for kubectl, for controllers.
     args.test_threads = args.test_threads.or(Some(2 * thread::available_parallelism().map_or(2, usize::from)));
-    // Booting for nothing would make `cargo test some_unit_test` slow.
-    let wanted = trials(None).iter().any(|trial| !args.is_filtered_out(trial));
-    if args.list || !wanted {
-        return libtest_mimic::run(&args, trials(None)).exit_code();
-    }
-    // A cluster that does not boot is a failure. Skipping would look like success.
-    let cluster = match Cluster::boot() {
-        Ok(cluster) => Arc::new(cluster),
-        Err(error) => {
-            eprintln!("the control plane does not boot: {error:#}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let conclusion = libtest_mimic::run(&args, trials(Some(&cluster)));
-    drop(cluster);
-    conclusion.exit_code()
+    testbed::run_trials(&args, Cluster::boot, trials, |_| Ok(()))
 }
 
 fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {

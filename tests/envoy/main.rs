@@ -50,31 +50,19 @@ fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     // One Envoy, whose gateways each trial uses in batches.
     args.test_threads = Some(1);
-    let wanted = trials(None).iter().any(|trial| !args.is_filtered_out(trial));
-    if args.list || !wanted {
-        return libtest_mimic::run(&args, trials(None)).exit_code();
-    }
-    // An Envoy that does not start is a failure. Skipping would look like success.
-    let bench = match start() {
-        Ok(bench) => Arc::new(Mutex::new(bench)),
-        Err(error) => {
-            eprintln!("Envoy does not start: {error:#}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let conclusion = libtest_mimic::run(&args, trials(Some(&bench)));
-    let tried = {
-        let bench = bench.lock().unwrap_or_else(PoisonError::into_inner);
-        println!("{}", bench.table.text());
-        bench.table.tried()
-    };
-    drop(bench);
-    // A name that fits nothing is a typing error, not success.
-    if tried == 0 {
-        eprintln!("no case was tried; TRUSTSPAN_CASE names one as a run tells it: mutated-7, pki-7, pair-7");
-        return ExitCode::FAILURE;
-    }
-    conclusion.exit_code()
+    testbed::run_trials(
+        &args,
+        || start().map(Mutex::new),
+        trials,
+        |bench| {
+            let bench = bench.lock().unwrap_or_else(PoisonError::into_inner);
+            println!("{}", bench.table.text());
+            // A name that fits nothing is a typing error, not success.
+            let none = "no case was tried; TRUSTSPAN_CASE names one as a run tells it: mutated-7, pki-7, pair-7";
+            ensure!(bench.table.tried() > 0, none);
+            Ok(())
+        },
+    )
 }
 
 fn start() -> Result<Bench> {

@@ -11,10 +11,13 @@ mod envoy;
 mod process;
 #[path = "../bed/seed.rs"]
 mod seed;
+#[path = "../bed/trials.rs"]
+mod trials;
 #[path = "../bed/wait.rs"]
 mod wait;
 
 pub(crate) use envoy::{Content, Envoy, Gateway, PATIENCE};
 pub(crate) use process::Scratch;
 pub(crate) use seed::Seed;
+pub(crate) use trials::run as run_trials;
 pub(crate) use wait::wait_for;

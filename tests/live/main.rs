@@ -44,25 +44,11 @@ fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     // Runs share the machine's two cores, and count handshakes per second.
     args.test_threads = Some(1);
-    let wanted = trials(None).iter().any(|trial| !args.is_filtered_out(trial));
-    if args.list || !wanted {
-        return libtest_mimic::run(&args, trials(None)).exit_code();
-    }
-    // A bed that does not start is a failure. Skipping would look like success.
-    let bench = match start() {
-        Ok(bench) => Arc::new(bench),
-        Err(error) => {
-            eprintln!("the bed does not start: {error:#}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let conclusion = libtest_mimic::run(&args, trials(Some(&bench)));
-    println!("\n{}", run::head());
-    for line in lock(&bench.table).iter() {
-        println!("{line}");
-    }
-    drop(bench);
-    conclusion.exit_code()
+    testbed::run_trials(&args, start, trials, |bench| {
+        println!("\n{}", run::head());
+        lock(&bench.table).iter().for_each(|line| println!("{line}"));
+        Ok(())
+    })
 }
 
 fn start() -> Result<Bench> {
