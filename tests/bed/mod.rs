@@ -9,6 +9,7 @@
 // A test binary that includes this module uses its own part of it.
 #![allow(dead_code, unused_imports)]
 
+mod agent;
 mod assets;
 mod cert_manager;
 mod cluster;
@@ -25,6 +26,7 @@ mod users;
 mod wait;
 mod webhooks;
 
+pub(crate) use agent::Agents;
 pub(crate) use cert_manager::CertManager;
 pub(crate) use cluster::{Cluster, SOON, shipped};
 pub(crate) use envoy::{Content, Envoy, Gateway, Secrets, Updates};

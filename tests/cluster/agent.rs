@@ -1,14 +1,11 @@
 //! The agent on the real API server, with no more rights than `trustspan rbac` prints.
 
-use std::path::Path;
-use std::process::Command;
-
 use anyhow::{Context, Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::stage::expect;
-use crate::testbed::{Authority, Cluster, Process, SOON, User, wait_for};
+use crate::testbed::{Agents, Authority, Cluster, SOON, wait_for};
 
 cases![
     a_new_ca_stands_beside_the_old_at_once,
@@ -22,11 +19,12 @@ cases![
 struct Kept<'c> {
     cluster: &'c Cluster,
     ns: &'c str,
+    agents: Agents<'c>,
 }
 
 impl<'c> Kept<'c> {
     fn new(cluster: &'c Cluster, ns: &'c str) -> Result<Self> {
-        let kept = Self { cluster, ns };
+        let kept = Self { cluster, ns, agents: Agents::new(cluster, ns)? };
         let spec = json!({
             "rootSecretName": "root", "secretName": "managed", "clients": { "complete": true },
             "settle": { "gateways": "1s", "clients": "1s", "admission": "1s" },
@@ -35,49 +33,7 @@ impl<'c> Kept<'c> {
             "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": "gateway" }, "spec": spec,
         });
         cluster.apply(ns, &object.to_string())?;
-        // A Lease of its own: each test has its agent.
-        let lease = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "lease" },
-            "rules": [{ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"] }],
-        });
-        cluster.apply(ns, &lease.to_string())?;
-        let agent = format!("--user={}", User::Agent.name());
-        cluster.kubectl(["create", "rolebinding", "lease", "--role=lease", &agent]).ns(ns).ok()?;
         Ok(kept)
-    }
-
-    /// What an administrator applies.
-    fn grant(&self) -> Result<()> {
-        let objects = self.cluster.kubectl(["get", "gatewaysecrets", "-o", "yaml"]).ns(self.ns).ok()?;
-        let file = self.cluster.temp_dir("rbac")?.join("objects.yaml");
-        std::fs::write(&file, objects)?;
-        let printed = Command::new(env!("CARGO_BIN_EXE_trustspan")).arg("rbac").arg(&file).output()?;
-        ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
-        self.cluster.apply(self.ns, &String::from_utf8(printed.stdout)?).map(drop)
-    }
-
-    fn agent(&self, name: &str) -> Result<Process> {
-        let kubeconfig = self.cluster.kubeconfig(User::Agent).display().to_string();
-        let args = [
-            "agent",
-            "--kubeconfig",
-            &kubeconfig,
-            "--lease-namespace",
-            self.ns,
-            "--lease-duration=3s",
-            "--namespace",
-            self.ns,
-            "--identity",
-            name,
-            "--poll=2s",
-        ];
-        let program = Path::new(env!("CARGO_BIN_EXE_trustspan"));
-        self.cluster.spawn(
-            &format!("agent-{}-{name}", self.cluster.unique()),
-            program,
-            args,
-            &[("RUST_BACKTRACE", "1")],
-        )
     }
 
     /// The root as an issuer writes it: a leaf with its CA.
@@ -135,8 +91,8 @@ fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         kept.write_root(&old)?;
-        kept.grant()?;
-        let _agent = kept.agent("a")?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
         kept.wait_bundle(&[&old])?;
         kept.wait_phase("Steady")?;
         kept.write_root(&new)?;
@@ -155,8 +111,8 @@ fn a_lost_managed_secret_is_rebuilt(cluster: &Cluster) -> Result<()> {
         let spec = json!({ "spec": { "settle": { "clients": "1h" } } }).to_string();
         cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &spec]).ns(kept.ns).ok()?;
         kept.write_root(&old)?;
-        kept.grant()?;
-        let _agent = kept.agent("a")?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
         kept.wait_bundle(&[&old])?;
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
@@ -178,8 +134,8 @@ fn a_foreign_secret_is_left_alone(cluster: &Cluster) -> Result<()> {
         });
         cluster.apply(kept.ns, &foreign.to_string())?;
         kept.write_root(&root)?;
-        kept.grant()?;
-        let _agent = kept.agent("a")?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
         let message = kept.wait_condition("Synced", "ForeignSecret")?;
         ensure!(message.contains("trustspan.dev/adopt"), "saw {message}");
         ensure!(kept.bundle()?.as_deref() == Some(own.pem().as_str()), "the Secret was changed");
@@ -191,10 +147,10 @@ fn a_foreign_secret_is_left_alone(cluster: &Cluster) -> Result<()> {
 fn a_missing_right_is_told_with_what_mends_it(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         kept.write_root(&Authority::new("root")?)?;
-        let _agent = kept.agent("a")?;
+        let _agent = kept.agents.start("a")?;
         let message = kept.wait_condition("Synced", "Forbidden")?;
         ensure!(message.contains("secrets") && message.contains("trustspan rbac"), "saw {message}");
-        kept.grant()?;
+        kept.agents.grant()?;
         kept.wait_condition("Synced", "Synced").map(drop)
     })
 }
@@ -203,11 +159,11 @@ fn of_two_agents_one_leads(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         let (one, two) = (Authority::new("root 1")?, Authority::new("root 2")?);
         kept.write_root(&one)?;
-        kept.grant()?;
+        kept.agents.grant()?;
         let holder = || anyhow::Ok(cluster.get("lease", kept.ns, "trustspan-agent")?["spec"]["holderIdentity"].take());
-        let first = kept.agent("first")?;
+        let first = kept.agents.start("first")?;
         kept.wait_bundle(&[&one])?;
-        let mut second = kept.agent("second")?;
+        let mut second = kept.agents.start("second")?;
         ensure!(holder()? == "first");
         // SIGKILL: the Lease has to run out.
         drop(first);

@@ -30,8 +30,10 @@ const CLIENTS: usize = 20;
 pub(crate) struct Certificates {
     /// The CA issuer's Secret.
     pub(crate) issuer: &'static str,
-    /// How long leaves live; cert-manager renews them halfway.
+    /// How long clients' leaves live; cert-manager renews them halfway.
     pub(crate) life: Duration,
+    /// How long the gateways' leaf lives.
+    pub(crate) server_life: Duration,
     /// How many clients read their Secret when they start, and never again.
     pub(crate) load_once: usize,
 }
@@ -44,7 +46,7 @@ impl Certificates {
 
     /// Issuers and Certificates. cert-manager takes durations of seconds when its webhook is not installed.
     pub(crate) fn manifests(self, host: &str) -> String {
-        let (issuer, life, half) = (self.issuer, self.life.as_secs(), self.life.as_secs() / 2);
+        let issuer = self.issuer;
         let mut yaml = format!(
             r"
 apiVersion: cert-manager.io/v1
@@ -69,7 +71,8 @@ spec:
   issuerRef: {{ name: self-signed, kind: Issuer }}
 "
         );
-        let leaf = |name: &str, usage: &str, template: &str| {
+        let leaf = |name: &str, life: Duration, usage: &str, template: &str| {
+            let (life, half) = (life.as_secs(), life.as_secs() / 2);
             format!(
                 r"---
 apiVersion: cert-manager.io/v1
@@ -88,12 +91,13 @@ spec:
 "
             )
         };
-        yaml += &leaf(SERVER, "server auth", "{}");
+        yaml += &leaf(SERVER, self.server_life, "server auth", "{}");
         for (name, load_once) in self.clients() {
             let reload = if load_once { "never" } else { "always" };
             let labels = "labels: { trustspan.dev/client: gateway }";
             let annotations = format!("annotations: {{ trustspan.dev/reload: {reload} }}");
-            let _ = write!(yaml, "{}", leaf(&name, "client auth", &format!("{{ {labels}, {annotations} }}")));
+            let _ =
+                write!(yaml, "{}", leaf(&name, self.life, "client auth", &format!("{{ {labels}, {annotations} }}")));
         }
         yaml
     }

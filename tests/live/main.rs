@@ -14,6 +14,7 @@ mod client;
 mod gateways;
 mod issuer;
 mod journal;
+mod kept;
 mod naive;
 mod pace;
 mod run;

@@ -12,7 +12,7 @@ use crate::{
     gateways::Sources,
     issuer::{Certificates, MANAGED, PROMOTED, ROOT, SERVER},
     journal::Tally,
-    naive,
+    kept, naive,
     pace::Pace,
     sound,
     testbed::Cluster,
@@ -62,11 +62,17 @@ impl Seen {
 const LONG: Duration = Duration::from_secs(3600);
 /// Leaves that are renewed, and end, within a run.
 const SHORT: Duration = Duration::from_secs(9);
+/// Longer than it takes clients to follow.
+const MIDDLING: Duration = Duration::from_secs(45);
 
 const HELD_BACK: Shape = Shape {
-    certificates: Certificates { issuer: PROMOTED, life: LONG, load_once: 3 },
+    certificates: Certificates { issuer: PROMOTED, life: LONG, server_life: LONG, load_once: 3 },
     sources: Sources { pair: MANAGED, ca: MANAGED },
+    by_agent: false,
 };
+/// The agent carries it through, while clients renew at moments of their own.
+const KEPT: Shape =
+    Shape { certificates: Certificates { life: MIDDLING, ..HELD_BACK.certificates }, by_agent: true, ..HELD_BACK };
 const NOT_HELD_BACK: Certificates = Certificates { issuer: ROOT, ..HELD_BACK.certificates };
 
 const fn clean(name: &'static str, shape: Shape, script: Script) -> Run {
@@ -77,6 +83,9 @@ const fn clean(name: &'static str, shape: Shape, script: Script) -> Run {
 pub(crate) const RUNS: &[Run] = &[
     clean("accepts_renewals_under_one_ca", RENEWING, sound::renewals),
     clean("accepts_a_rotation_by_a_patient_hand", HELD_BACK, sound::by_hand),
+    clean("accepts_a_rotation_by_the_agent", KEPT, kept::rotation),
+    clean("accepts_agents_that_are_killed", KEPT, kept::killed),
+    clean("accepts_rotations_in_a_burst", KEPT, kept::burst),
     Run {
         by_gateways: Seen::Some,
         by_clients: Seen::Some,
@@ -105,9 +114,9 @@ pub(crate) const RUNS: &[Run] = &[
 ];
 
 const RENEWING: Shape =
-    Shape { certificates: Certificates { life: SHORT, ..NOT_HELD_BACK }, sources: Sources { pair: SERVER, ca: ROOT } };
-const DIRECT: Shape = Shape { certificates: NOT_HELD_BACK, sources: Sources { pair: SERVER, ca: ROOT } };
-const AHEAD: Shape = Shape { certificates: NOT_HELD_BACK, sources: Sources { pair: MANAGED, ca: MANAGED } };
+    Shape { certificates: Certificates { life: SHORT, server_life: SHORT, ..NOT_HELD_BACK }, ..DIRECT };
+const DIRECT: Shape = Shape { certificates: NOT_HELD_BACK, sources: Sources { pair: SERVER, ca: ROOT }, ..HELD_BACK };
+const AHEAD: Shape = Shape { certificates: NOT_HELD_BACK, ..HELD_BACK };
 
 /// The head of the table.
 pub(crate) fn head() -> String {

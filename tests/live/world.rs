@@ -21,9 +21,10 @@ use crate::{
     gateways::{Gateways, HOST, Sources},
     issuer::{Certificates, Data, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     journal::Journal,
+    kept,
     pace::Pace,
     shelf::{Loaded, Shelf},
-    testbed::{Cluster, Registration, SOON, Scope, Server, Source, User, wait_for},
+    testbed::{Agents, Cluster, Process, Registration, SOON, Scope, Server, Source, User, wait_for},
 };
 
 /// What differs between runs.
@@ -31,6 +32,8 @@ use crate::{
 pub(crate) struct Shape {
     pub(crate) certificates: Certificates,
     pub(crate) sources: Sources,
+    /// The agent keeps the managed Secret and the Issuer's, instead of a person.
+    pub(crate) by_agent: bool,
 }
 
 /// See the module. Fields drop in this order.
@@ -40,8 +43,13 @@ pub(crate) struct World<'c> {
     _runtime: Runtime,
     pub(crate) around: Arc<Surroundings>,
     gateways: Gateways,
+    pub(crate) cluster: &'c Cluster,
     pub(crate) operator: Operator,
     pub(crate) certificates: Certificates,
+    /// The agent that leads, where there is one.
+    pub(crate) agent: Option<Process>,
+    pub(crate) agents: Agents<'c>,
+    pub(crate) ns: String,
     _registration: Registration<'c>,
     _server: Server<'c>,
 }
@@ -49,8 +57,15 @@ pub(crate) struct World<'c> {
 impl<'c> World<'c> {
     /// Sets everything up; when it returns, the clients are at work.
     pub(crate) fn new(cluster: &'c Cluster, ns: &str, shape: Shape, pace: Pace) -> Result<Self> {
-        let Shape { certificates, sources } = shape;
+        let Shape { certificates, sources, by_agent } = shape;
         cluster.apply(ns, &certificates.manifests(HOST))?;
+        let agents = Agents::new(cluster, ns)?;
+        let mut agent = None;
+        if by_agent {
+            cluster.apply(ns, kept::GATEWAY_SECRET)?;
+            agents.grant()?;
+            agent = Some(agents.start("first")?);
+        }
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
         let registration = Registration::new(cluster, &server, &Scope::Namespaces(vec![ns.to_owned()]))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -64,14 +79,16 @@ impl<'c> World<'c> {
             wait_for(&what, SOON, || Ok(shelf.newest(name).is_some_and(|one| one.secret.data.contains_key("tls.crt"))))
         };
         arrived(ROOT)?;
-        if certificates.issuer == PROMOTED {
+        if certificates.issuer == PROMOTED && !by_agent {
             operator.write(&[(PROMOTED, pair_of(&operator.read(ROOT)?)?)])?;
         }
         arrived(SERVER)?;
         for (name, _) in certificates.clients() {
             arrived(&name)?;
         }
-        if sources.pair == MANAGED {
+        if by_agent {
+            arrived(MANAGED)?;
+        } else if sources.pair == MANAGED {
             let mut data = pair_of(&operator.read(SERVER)?)?;
             data.insert("ca.crt".to_owned(), ca_of(&operator.read(ROOT)?)?);
             operator.write(&[(MANAGED, data)])?;
@@ -97,8 +114,12 @@ impl<'c> World<'c> {
             _runtime: runtime,
             around,
             gateways,
+            cluster,
             operator,
             certificates,
+            agent,
+            agents,
+            ns: ns.to_owned(),
             _registration: registration,
             _server: server,
         })

@@ -1,0 +1,47 @@
+//! The real `trustspan agent`, with no more rights than `trustspan rbac` prints.
+
+use std::{path::Path, process::Command};
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::{cluster::Cluster, process::Process, users::User};
+
+/// Agents for the GatewaySecrets of one namespace, with a Lease of their own there.
+pub(crate) struct Agents<'c> {
+    cluster: &'c Cluster,
+    ns: String,
+}
+
+impl<'c> Agents<'c> {
+    /// Lets agents hold the Lease.
+    pub(crate) fn new(cluster: &'c Cluster, ns: &str) -> Result<Self> {
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "lease" },
+            "rules": [{ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"] }],
+        });
+        cluster.apply(ns, &role.to_string())?;
+        let user = format!("--user={}", User::Agent.name());
+        cluster.kubectl(["create", "rolebinding", "lease", "--role=lease", &user]).ns(ns).ok()?;
+        Ok(Self { cluster, ns: ns.to_owned() })
+    }
+
+    /// What an administrator applies once the GatewaySecrets are there.
+    pub(crate) fn grant(&self) -> Result<()> {
+        let objects = self.cluster.kubectl(["get", "gatewaysecrets", "-o", "yaml"]).ns(&self.ns).ok()?;
+        let file = self.cluster.temp_dir("rbac")?.join("objects.yaml");
+        std::fs::write(&file, objects)?;
+        let printed = Command::new(env!("CARGO_BIN_EXE_trustspan")).arg("rbac").arg(&file).output()?;
+        ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+        self.cluster.apply(&self.ns, &String::from_utf8(printed.stdout)?).map(drop)
+    }
+
+    /// Starts one that calls itself `name`. Dropping it kills it.
+    pub(crate) fn start(&self, name: &str) -> Result<Process> {
+        let kubeconfig = self.cluster.kubeconfig(User::Agent).display().to_string();
+        let mut args = vec!["agent", "--kubeconfig", &kubeconfig, "--identity", name];
+        args.extend(["--namespace", &self.ns, "--lease-namespace", &self.ns, "--lease-duration=3s", "--poll=2s"]);
+        let log = format!("agent-{}-{name}", self.cluster.unique());
+        self.cluster.spawn(&log, Path::new(env!("CARGO_BIN_EXE_trustspan")), args, &[("RUST_BACKTRACE", "1")])
+    }
+}

@@ -1,0 +1,109 @@
+//! Rotations that the agent carries through. Nobody waits by hand for anything but the end.
+
+use std::{thread::sleep, time::Duration};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::{
+    issuer::ROOT,
+    testbed::{Seed, wait_for},
+    world::World,
+};
+
+/// Longer than a rotation takes on a loaded machine: load-once clients go on until their leaf ends.
+const ROTATED: Duration = Duration::from_secs(240);
+/// Kills come within that time of a rotation's begin: it is over for clients that reload by then.
+const KILLED_WITHIN: Duration = Duration::from_secs(20);
+/// New CAs in one overlap.
+const BURST: usize = 5;
+
+/// What a user writes. Settle times are above the longest delays that the harness draws.
+pub(crate) const GATEWAY_SECRET: &str = r"
+apiVersion: trustspan.dev/v1alpha1
+kind: GatewaySecret
+metadata: { name: gateway }
+spec:
+  rootSecretName: gateway-server
+  caSecretName: root-ca
+  issuerSecretName: issuer-ca
+  secretName: gateway-managed
+  settle: { gateways: 2s, clients: 2s, admission: 1s }
+  clients: { complete: true }
+";
+
+/// A plain rotation.
+pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
+    begin(world)?;
+    settled(world)
+}
+
+/// The leader is killed at random moments; a second agent stands by, and a third comes in its place.
+pub(crate) fn killed(world: &mut World<'_>) -> Result<()> {
+    let mut seed = Seed::of_run("kills");
+    let standby = world.agents.start("standby")?;
+    begin(world)?;
+    random_moment(&mut seed);
+    world.step("leader killed");
+    world.agent = Some(standby);
+    random_moment(&mut seed);
+    world.step("leader killed again");
+    world.agent = None;
+    world.agent = Some(world.agents.start("third")?);
+    settled(world)
+}
+
+/// New CAs come faster than the old ones can go.
+pub(crate) fn burst(world: &mut World<'_>) -> Result<()> {
+    begin(world)?;
+    for _ in 1..BURST {
+        world.operator.reissue(&[ROOT])?;
+        world.wait_handshakes(100)?;
+    }
+    settled(world)
+}
+
+/// A new CA.
+fn begin(world: &World<'_>) -> Result<()> {
+    settled(world)?;
+    world.step("root rotated");
+    world.operator.reissue(&[ROOT])?;
+    wait_for("the agent to see it", ROTATED, || Ok(phase(world)? != "Steady"))
+}
+
+/// The moment is what is tried.
+fn random_moment(seed: &mut Seed) {
+    let most = u64::try_from(KILLED_WITHIN.as_millis()).unwrap_or(u64::MAX);
+    sleep(Duration::from_millis(seed.below(most)));
+}
+
+/// Waits for phase Steady with the newest CA alone, and tells failures the phases on the way.
+fn settled(world: &World<'_>) -> Result<()> {
+    let newest = trustspan::trust::bundle::read(&world.operator.read(ROOT)?["tls.crt"].0).into_certificates();
+    let fingerprint = newest.first().context("a CA")?.fingerprint.clone();
+    wait_for("the rotation to end", ROTATED, || {
+        let status = status(world)?;
+        world.step(status["phase"].as_str().unwrap_or("no phase"));
+        let bundle: Vec<_> =
+            status["bundle"].as_array().into_iter().flatten().map(|ca| ca["fingerprint"].clone()).collect();
+        Ok(status["phase"] == "Steady" && bundle == [fingerprint.as_str()])
+    })
+    .with_context(|| waits(world))
+}
+
+fn phase(world: &World<'_>) -> Result<String> {
+    Ok(status(world)?["phase"].as_str().unwrap_or_default().to_owned())
+}
+
+fn status(world: &World<'_>) -> Result<Value> {
+    Ok(world.cluster.get("gatewaysecret", &world.ns, "gateway")?["status"].take())
+}
+
+/// What it waits for, for people.
+fn waits(world: &World<'_>) -> String {
+    let log = world.agent.as_ref().map(|agent| agent.log_tail(30)).unwrap_or_default();
+    match status(world) {
+        Ok(status) => format!("phase {}, waits {:#}\n{log}", status["phase"], status["waits"]),
+        Err(error) => format!("no status: {error:#}"),
+    }
+}
