@@ -31,6 +31,7 @@ use surroundings::Surroundings;
 use world::World;
 
 pub use rights::role;
+pub use write::reissue;
 
 /// Field manager of what the agent writes.
 const MANAGER: &str = "trustspan-agent";

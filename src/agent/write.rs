@@ -56,7 +56,7 @@ pub(super) async fn take(
             let data = keys.map(|key| (key.to_owned(), source["data"][key].clone())).collect::<serde_json::Map<_, _>>();
             write_secret(client, entry, world, name, "kubernetes.io/tls", data.into()).await
         }
-        Step::Reissue { certificate } => reissue(client, entry, certificate, now).await,
+        Step::Reissue { certificate } => reissue(client, &entry.namespace, certificate, now).await,
     }
 }
 
@@ -99,16 +99,16 @@ fn encoded(certificates: &[Certificate]) -> String {
 }
 
 /// Asks cert-manager for a new issue, as `cmctl renew` does: never by deleting a Secret.
-async fn reissue(client: &Client, entry: &Entry, name: &str, now: Timestamp) -> Result<(), AgentError> {
+pub async fn reissue(client: &Client, namespace: &str, name: &str, now: Timestamp) -> Result<(), AgentError> {
     let condition = json!({
         "type": "Issuing", "status": "True", "reason": "TrustRotated",
-        "message": "its CA is being replaced", "lastTransitionTime": now.strftime("%FT%TZ").to_string(),
+        "message": "asked for by trustspan", "lastTransitionTime": now.strftime("%FT%TZ").to_string(),
     });
     let object = json!({
         "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "name": name },
         "status": { "conditions": [condition] },
     });
-    let api = objects(client, &entry.namespace, "cert-manager.io", "v1", "Certificate");
+    let api = objects(client, namespace, "cert-manager.io", "v1", "Certificate");
     let params = PatchParams::apply(REISSUE_MANAGER).force();
     let asked = api.patch_status(name, &params, &Patch::Apply(object)).await;
     asked.map(drop).map_err(|e| AgentError::api("patch", "certificates.cert-manager.io/status", name, e))

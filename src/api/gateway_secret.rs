@@ -164,6 +164,16 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
 
+    /// Since when it stands there, as far as the agent saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub phase_since: Option<Timestamp>,
+
+    /// The mode as it is in force: the agent's flag wins over `spec.mode`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Mode")]
+    pub mode: Option<Mode>,
+
     /// The managed Secret's name as it is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_name: Option<String>,

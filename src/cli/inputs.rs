@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use crate::admission::{Kind, Operation, Request};
+use crate::store::cluster;
 use crate::store::directory::StoreError;
 use crate::store::manifest::{self, ManifestError, Source};
 
@@ -48,6 +49,21 @@ pub enum Failure {
     /// An input is no state to decide from.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A GatewaySecret was asked for that is not there.
+    #[error("no GatewaySecret {0}")]
+    NoGatewaySecret(String),
+    /// There is no client for the cluster.
+    #[error(transparent)]
+    Connect(#[from] cluster::ConnectError),
+    /// The cluster does not answer, or refuses.
+    #[error("the cluster: {0}")]
+    Cluster(#[from] kube::Error),
+    /// The cluster refuses a write.
+    #[error(transparent)]
+    Write(#[from] crate::agent::AgentError),
+    /// What was asked for cannot be done.
+    #[error("{0}")]
+    Impossible(String),
     /// A file cannot be read.
     #[error("{0}")]
     Unreadable(String),

@@ -14,10 +14,14 @@ mod log;
 pub mod observe;
 pub mod rbac;
 pub mod rewrite;
+pub mod rotate;
 pub mod rules;
 pub mod serve;
 mod severity;
+mod source;
+pub mod status;
 pub mod verify;
+pub mod wait;
 
 pub use inputs::{Failure, Inputs};
 
@@ -43,6 +47,12 @@ enum Command {
     Observe(observe::Args),
     /// Prints the rights that the agent needs for GatewaySecrets.
     Rbac(rbac::Args),
+    /// Tells where rotations stand.
+    Status(status::Args),
+    /// Waits until a rotation stands somewhere.
+    Wait(wait::Args),
+    /// Starts a rotation.
+    Rotate(rotate::Args),
     /// Tells whether a gateway or a client would accept a certificate chain.
     Verify(verify::Args),
     /// Lists the rules that findings name.
@@ -62,6 +72,9 @@ pub fn main() -> ExitCode {
         Command::Rewrite(args) => end(rewrite::run(args), 2),
         Command::Observe(args) => end(observe::run(args), 2),
         Command::Rbac(args) => end(rbac::run(args), 2),
+        Command::Status(args) => end(status::run(args), 2),
+        Command::Wait(args) => end(wait::run(args), 2),
+        Command::Rotate(args) => end(rotate::run(args), 2),
         Command::Verify(args) => end(verify::run(args), 2),
         Command::Rules(args) => end(rules::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),

@@ -5,10 +5,12 @@ pub mod journal;
 pub mod next;
 mod observe;
 mod report;
+mod story;
 
 pub use inventory::{Inventory, Outlook, Uses};
 pub use observe::{Facts, Observation, observe};
 pub use report::{SOURCES, SYNCED, report, set};
+pub use story::{Held, Story, Validity};
 
 #[cfg(test)]
 mod tests;

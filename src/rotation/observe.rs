@@ -88,6 +88,8 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
     GatewaySecretStatus {
         observed_generation: seen.entry.generation,
         phase: Some(phase(seen, status)),
+        phase_since: former.phase_since,
+        mode: former.mode,
         secret_name: Some(seen.entry.managed_name().to_owned()),
         conditions: std::iter::once(ready).chain(others).collect(),
         bundle: seen.managed.map(|managed| managed.anchors.iter().map(TrustAnchor::from).collect()).unwrap_or_default(),

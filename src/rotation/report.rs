@@ -15,7 +15,11 @@ pub const SYNCED: &str = "Synced";
 
 /// Adds to `status`, which was computed from what is seen, what the plan knows.
 pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {
-    status.phase = Some(if status.is_ready() { plan.phase } else { Phase::Pending });
+    let phase = if status.is_ready() { plan.phase } else { Phase::Pending };
+    let same = entry.status.phase == Some(phase);
+    status.phase_since = entry.status.phase_since.filter(|_| same).or(Some(now));
+    status.phase = Some(phase);
+    status.mode = Some(entry.spec.mode);
     for held in &mut status.bundle {
         held.converged = Some(plan.converged.iter().any(|ca| ca.fingerprint == held.fingerprint));
     }

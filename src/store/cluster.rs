@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
+use kube::api::DynamicObject;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::DeserializeGuard;
+use kube::core::{ApiResource, DeserializeGuard, GroupVersionKind};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Config, ResourceExt};
@@ -30,6 +31,9 @@ pub enum ConnectError {
     /// No kubeconfig was given, and this is no pod.
     #[error("not in a cluster ({0}): name one with --kubeconfig, or a directory with --manifests")]
     InCluster(#[from] kube::config::InClusterError),
+    /// No kubeconfig was found.
+    #[error("no cluster: {0}")]
+    Infer(#[from] kube::config::InferConfigError),
     /// The client cannot be built.
     #[error("cannot build a client for the cluster: {0}")]
     Client(#[from] kube::Error),
@@ -49,6 +53,33 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
         }
     };
     Ok(Client::try_from(config)?)
+}
+
+/// The same for a person: without a kubeconfig, as kubectl finds one.
+///
+/// # Errors
+/// When there is none that can be used.
+pub async fn connect_as_kubectl(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
+    match kubeconfig {
+        Some(_) => connect(kubeconfig).await,
+        None => Ok(Client::try_from(Config::infer().await?)?),
+    }
+}
+
+/// All GatewaySecrets, once. One that does not fit the type is left out, and told on stderr.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn list(client: Client) -> kube::Result<Vec<Entry>> {
+    let listed = Api::<Guarded>::all(client).list(&kube::api::ListParams::default()).await?;
+    let live = Live::default();
+    Ok(listed.items.into_iter().filter_map(|object| read(object, &live)).collect())
+}
+
+/// cert-manager's Certificates of a namespace.
+pub fn certificates(client: Client, namespace: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
+    Api::namespaced_with(client, namespace, &resource)
 }
 
 /// One GatewaySecret of a watch; an object that does not fit the type spoils itself only, not the list.

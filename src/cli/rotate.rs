@@ -1,0 +1,66 @@
+//! `trustspan rotate`.
+
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use kube::api::ListParams;
+
+use super::Failure;
+use super::source::Source;
+use crate::agent;
+use crate::api::Phase;
+use crate::store::cluster;
+
+/// Starts a rotation: has cert-manager issue the CA anew. The agent carries it through.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the GatewaySecret.
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// Tell what would be done, and who would be concerned.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there is no such GatewaySecret, or no Certificate of cert-manager stands for its CA.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.source.is_directory() {
+        let reason = "manifests have no issuer: write the new CA into the root Secret's manifest";
+        return Err(Failure::Impossible(reason.to_owned()));
+    }
+    let found = args.source.read(std::slice::from_ref(&args.name))?;
+    let [entry] = found.as_slice() else {
+        return Err(Failure::Impossible(format!("several GatewaySecrets are called {}: say --namespace", args.name)));
+    };
+    let ca = entry.spec.ca_secret_name.as_deref().unwrap_or(entry.root_name());
+    let certificate = args.source.on_cluster(async |client| -> kube::Result<_> {
+        let listed = cluster::certificates(client, &entry.namespace).list(&ListParams::default()).await?;
+        let writes = |object: &kube::api::DynamicObject| object.data["spec"]["secretName"] == ca;
+        Ok(listed.items.into_iter().find(writes).and_then(|object| object.metadata.name))
+    })?;
+    let Some(certificate) = certificate else {
+        let reason = format!("no Certificate of cert-manager writes Secret {ca}: have its issuer write a new CA there");
+        return Err(Failure::Impossible(reason));
+    };
+    let clients = entry.status.leaves.iter().flatten().filter(|leaf| leaf.kind == crate::api::LeafKind::Client).count();
+    anstream::println!(
+        "Certificate {certificate} is issued anew; {clients} client certificate(s) follow, then the gateways' leaf"
+    );
+    if entry.status.phase != Some(Phase::Steady) {
+        anstream::println!("a rotation is under way: its CAs stay trusted while they are needed");
+    }
+    if !args.dry_run {
+        args.source.on_cluster(async |client| {
+            agent::reissue(&client, &entry.namespace, &certificate, Timestamp::now()).await
+        })?;
+        anstream::println!("trustspan wait {} -n {} tells when it is over", args.name, entry.namespace);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,60 @@
+//! Where subcommands that ask for GatewaySecrets look them up.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use kube::Client;
+
+use super::Failure;
+use crate::registry::Entry;
+use crate::store::{cluster, directory};
+
+/// Where GatewaySecrets are looked up.
+#[derive(Debug, clap::Args)]
+pub(super) struct Source {
+    /// Kubeconfig of the cluster. Default: as kubectl finds it.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// A directory of manifests instead of a cluster.
+    #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
+    manifests: Option<PathBuf>,
+
+    /// Their namespace. Default: all.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+}
+
+impl Source {
+    /// Whether it is a directory.
+    pub(super) fn is_directory(&self) -> bool {
+        self.manifests.is_some()
+    }
+
+    /// Asks the cluster something.
+    pub(super) fn on_cluster<T, E>(&self, ask: impl AsyncFnOnce(Client) -> Result<T, E>) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+    {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { Ok(ask(cluster::connect_as_kubectl(self.kubeconfig.as_deref()).await?).await?) })
+    }
+
+    /// The GatewaySecrets there, those with one of the names, or all.
+    pub(super) fn read(&self, names: &[String]) -> Result<Vec<Entry>, Failure> {
+        let entries = match &self.manifests {
+            Some(dir) => directory::load(dir, Timestamp::now())?.entries().to_vec(),
+            None => self.on_cluster(cluster::list)?,
+        };
+        let in_namespace = |entry: &&Entry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
+        let mut found: Vec<_> = entries.iter().filter(in_namespace).cloned().collect();
+        for name in names {
+            if !found.iter().any(|entry| entry.name == *name) {
+                return Err(Failure::NoGatewaySecret(name.clone()));
+            }
+        }
+        found.retain(|entry| names.is_empty() || names.contains(&entry.name));
+        found.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        Ok(found)
+    }
+}

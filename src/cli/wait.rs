@@ -1,0 +1,78 @@
+//! `trustspan wait`.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::Failure;
+use super::serve::duration;
+use super::source::Source;
+use crate::api::Phase;
+
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Waits until a GatewaySecret's rotation stands at a phase, or beyond it. Exit code 1 when the time is over.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the GatewaySecret.
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// The phase. Steady is the last: it is reached when the rotation is over.
+    ///
+    /// TrustExpanded, Converged, ClientsMigrated, LeafSwitched or Steady.
+    #[arg(long = "for", value_name = "PHASE", default_value = "Steady", value_parser = phase)]
+    phase: Phase,
+
+    /// How long to wait.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    timeout: Duration,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When the cluster or the manifests cannot be read, or the name is not there.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let started = Instant::now();
+    let mut told = None;
+    loop {
+        let entries = args.source.read(std::slice::from_ref(&args.name))?;
+        let phases: Vec<_> = entries.iter().map(|entry| entry.status.phase.unwrap_or_default()).collect();
+        if told.as_ref() != Some(&phases) {
+            for entry in &entries {
+                anstream::eprintln!("{}/{}: {:?}", entry.namespace, entry.name, entry.status.phase.unwrap_or_default());
+            }
+        }
+        if phases.iter().all(|phase| rank(*phase) >= rank(args.phase)) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        told = Some(phases);
+        if started.elapsed() >= args.timeout {
+            for wait in entries.iter().flat_map(|entry| &entry.status.waits) {
+                anstream::eprintln!("waits: {:?}: {}", wait.step, wait.reason);
+            }
+            return Ok(ExitCode::FAILURE);
+        }
+        std::thread::sleep(EVERY);
+    }
+}
+
+fn phase(text: &str) -> Result<Phase, String> {
+    let unknown = |_| "expected Pending, TrustExpanded, Converged, ClientsMigrated, LeafSwitched or Steady".to_owned();
+    serde_json::from_value(text.into()).map_err(unknown)
+}
+
+/// The order in which a rotation passes its phases.
+fn rank(phase: Phase) -> u8 {
+    match phase {
+        Phase::Pending => 0,
+        Phase::TrustExpanded => 1,
+        Phase::Converged => 2,
+        Phase::ClientsMigrated => 3,
+        Phase::LeafSwitched => 4,
+        Phase::Steady => 5,
+    }
+}

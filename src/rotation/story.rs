@@ -1,0 +1,130 @@
+//! What a GatewaySecret's status tells people: where its rotation stands, who depends on which CA, and until when.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::api::{LeafKind, Mode, Phase, TrustAnchor, Wait};
+use crate::registry::Entry;
+use crate::trust::{Certificate, bundle, continuity};
+
+/// One GatewaySecret's story.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Story {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The managed Secret's name.
+    pub secret_name: String,
+    /// The mode in force.
+    pub mode: Mode,
+    /// Where the rotation stands; absent when nobody has looked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase_since: Option<Timestamp>,
+    /// Conditions that do not hold: reason and message.
+    pub troubles: Vec<String>,
+    /// What is held back, and why.
+    pub waits: Vec<Wait>,
+    /// The CAs that gateways trust, new first.
+    pub bundle: Vec<Held>,
+    /// The leaf that gateways serve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served: Option<Validity>,
+    /// The first date ahead at which something of it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_deadline: Option<Timestamp>,
+}
+
+/// A CA, and who depends on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Held {
+    /// The CA.
+    #[serde(flatten)]
+    pub validity: Validity,
+    /// SHA-256 of its certificate.
+    pub fingerprint: String,
+    /// Declared clients whose leaves chain to it.
+    pub clients: Vec<String>,
+    /// Whether the leaf that gateways serve does.
+    pub serves: bool,
+}
+
+/// A certificate's dates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Validity {
+    /// Subject (RFC 4514).
+    pub subject: String,
+    /// Start of validity.
+    pub not_before: Timestamp,
+    /// End of validity.
+    pub not_after: Timestamp,
+}
+
+impl Story {
+    /// What is to tell at an instant.
+    pub fn of(entry: &Entry, now: Timestamp) -> Self {
+        let status = &entry.status;
+        let leaves: Vec<_> = status
+            .leaves
+            .iter()
+            .flatten()
+            .map(|leaf| (leaf.kind, leaf.name.as_str(), bundle::read_chain(leaf.pem.as_bytes()).into_certificates()))
+            .collect();
+        let held: Vec<_> = status.bundle.iter().map(|anchor| held(anchor, &leaves, now)).collect();
+        let served = leaves.iter().filter(|(kind, ..)| *kind == LeafKind::Server);
+        let served = served.filter_map(|(.., chain)| chain.first()).next().map(validity);
+        let ends = held.iter().map(|held| held.validity.not_after).chain(served.as_ref().map(|leaf| leaf.not_after));
+        let failing =
+            status.conditions.iter().filter(|condition| condition.status != crate::api::ConditionStatus::True);
+        Self {
+            namespace: entry.namespace.clone(),
+            name: entry.name.clone(),
+            secret_name: entry.managed_name().to_owned(),
+            mode: status.mode.unwrap_or(entry.spec.mode),
+            phase: status.phase,
+            phase_since: status.phase_since,
+            troubles: failing.map(|c| format!("{} ({}): {}", c.type_, c.reason, c.message)).collect(),
+            waits: status.waits.clone(),
+            next_deadline: ends.filter(|end| *end > now).min(),
+            bundle: held,
+            served,
+        }
+    }
+}
+
+fn held(anchor: &TrustAnchor, leaves: &[(LeafKind, &str, Vec<Certificate>)], now: Timestamp) -> Held {
+    let ca = bundle::read(anchor.pem.as_deref().unwrap_or_default().as_bytes()).into_certificates();
+    let mut clients: Vec<_> = leaves
+        .iter()
+        .filter(|(kind, _, chain)| *kind == LeafKind::Client && continuity::admits(&ca, chain, now))
+        .map(|(_, name, _)| (*name).to_owned())
+        .collect();
+    clients.sort();
+    clients.dedup();
+    let serves =
+        leaves.iter().any(|(kind, _, chain)| *kind == LeafKind::Server && continuity::verifies(&ca, chain, now));
+    Held {
+        validity: Validity {
+            subject: anchor.subject.clone(),
+            not_before: anchor.not_before,
+            not_after: anchor.not_after,
+        },
+        fingerprint: anchor.fingerprint.clone(),
+        clients,
+        serves,
+    }
+}
+
+fn validity(certificate: &Certificate) -> Validity {
+    Validity {
+        subject: certificate.subject.clone(),
+        not_before: certificate.not_before,
+        not_after: certificate.not_after,
+    }
+}
