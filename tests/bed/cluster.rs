@@ -58,7 +58,7 @@ impl Cluster {
         let scratch = Scratch::new()?;
         let control_plane = ControlPlane::start(&assets, &scratch)?;
         let ready = started.elapsed();
-        let boot_lines = control_plane.api_server.log().lines().count();
+        let boot_lines = control_plane.api_server().log().lines().count();
         let (kubectl, counter) = (assets.binary("kubectl")?, AtomicU32::new(0));
         let cluster = Self { control_plane, kubectl, counter, boot_lines, scratch };
         let mut crds = documents(&assets.crds)?;
@@ -152,13 +152,18 @@ impl Cluster {
 
     /// The last warnings and errors of the API server since boot, without those of its connections to etcd.
     pub(crate) fn api_server_log_tail(&self, lines: usize) -> String {
-        let log = self.control_plane.api_server.log();
+        let log = self.control_plane.api_server().log();
         let told: Vec<_> = log
             .lines()
             .skip(self.boot_lines)
             .filter(|line| !line.starts_with('I') && !line.contains("] [core] "))
             .collect();
         format!("--- kube-apiserver\n{}\n", told[told.len().saturating_sub(lines)..].join("\n"))
+    }
+
+    /// A crash of the API server, which comes back.
+    pub(crate) fn restart_api_server(&self) -> Result<()> {
+        self.control_plane.restart_api_server(&self.scratch, &self.kubectl)
     }
 
     /// Starts a process that lives no longer than this run; its log is among the cluster's files.

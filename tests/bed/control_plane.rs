@@ -1,6 +1,11 @@
 //! etcd, kube-apiserver and kube-controller-manager, as processes on loopback.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 
@@ -39,11 +44,24 @@ impl Assets {
 pub(super) struct ControlPlane {
     // Fields drop in this order: clients before the server that they would retry against.
     _controller_manager: Process,
-    pub(super) api_server: Process,
+    api_server: Mutex<Process>,
     _etcd: Process,
 }
 
 impl ControlPlane {
+    /// Kills the API server, starts it again and waits until it is ready. What it stored is in etcd.
+    pub(super) fn restart_api_server(&self, scratch: &Scratch, kubectl: &Path) -> Result<()> {
+        let mut api_server = self.api_server();
+        api_server.restart(scratch)?;
+        let ready = wait_for("the API server to be ready again", READY, || is_ready(scratch, kubectl));
+        ready.with_context(|| api_server.log_tail(25))
+    }
+
+    /// The API server's process.
+    pub(super) fn api_server(&self) -> MutexGuard<'_, Process> {
+        self.api_server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Starts all three and waits for the API server. Ports are picked first and bound later, so somebody else can be
     /// faster: that alone is worth another try.
     pub(super) fn start(assets: &Assets, scratch: &Scratch) -> Result<Self> {
@@ -116,7 +134,7 @@ impl ControlPlane {
                     return Ok(true);
                 }
             }
-            Ok(Kubectl::new(&kubectl, scratch.path(), ["get", "--raw=/readyz"]).run()?.success())
+            is_ready(scratch, &kubectl)
         });
         let logs = || format!("{}{}", etcd.log_tail(15), api_server.log_tail(25));
         ready.with_context(logs)?;
@@ -141,6 +159,10 @@ impl ControlPlane {
             ],
             &[],
         )?;
-        Ok(Self { _controller_manager: controller_manager, api_server, _etcd: etcd })
+        Ok(Self { _controller_manager: controller_manager, api_server: Mutex::new(api_server), _etcd: etcd })
     }
+}
+
+fn is_ready(scratch: &Scratch, kubectl: &Path) -> Result<bool> {
+    Ok(Kubectl::new(kubectl, scratch.path(), ["get", "--raw=/readyz"]).run()?.success())
 }

@@ -82,8 +82,6 @@ impl Secrets {
 
 /// A running Envoy. Dropping it kills it; the folder that it was given stays.
 pub(crate) struct Envoy {
-    name: String,
-    binary: PathBuf,
     secrets: Secrets,
     address: SocketAddr,
     process: Process,
@@ -98,7 +96,6 @@ impl Envoy {
         contents: &BTreeMap<String, Content>,
     ) -> Result<Self> {
         let [binary] = exported("envoy-setup", &[], ["TRUSTSPAN_BED_ENVOY"])?;
-        let binary = PathBuf::from(binary);
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let secrets = Secrets { dir: scratch.join(name), admin: SocketAddr::from(([127, 0, 0, 1], free_port()?)) };
         fs::create_dir_all(secrets.dir.join("sds"))?;
@@ -106,17 +103,17 @@ impl Envoy {
             secrets.replace(secret, content)?;
         }
         fs::write(secrets.dir.join("bootstrap.json"), bootstrap(&secrets, address, gateways).to_string())?;
-        let process = spawn(scratch, name, &binary, &secrets.dir)?;
-        let mut envoy = Self { name: name.to_owned(), binary, secrets, address, process };
+        let args = ["--disable-hot-restart", "--concurrency", "2", "--log-level", "error", "-c"];
+        let args = args.into_iter().map(Into::into).chain([secrets.dir.join("bootstrap.json").into_os_string()]);
+        let process = scratch.spawn(name, Path::new(&binary), args, &[])?;
+        let mut envoy = Self { secrets, address, process };
         envoy.wait_ready()?;
         Ok(envoy)
     }
 
     /// Ends it, whatever it is doing, and starts it again on its ports with the secrets that its files hold.
     pub(crate) fn restart(&mut self, scratch: &Scratch) -> Result<()> {
-        self.process.signal("KILL")?;
-        self.process.wait(PATIENCE)?;
-        self.process = spawn(scratch, &self.name, &self.binary, &self.secrets.dir)?;
+        self.process.restart(scratch)?;
         self.wait_ready()
     }
 
@@ -195,12 +192,6 @@ fn get(admin: SocketAddr, path: &str) -> Result<String> {
     let (head, body) = answer.split_once("\r\n\r\n").context("no head in Envoy's answer")?;
     ensure!(head.starts_with("HTTP/1.1 200"), "GET {path}: {}", head.lines().next().unwrap_or_default());
     if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { dechunk(body) } else { Ok(body.to_owned()) }
-}
-
-fn spawn(scratch: &Scratch, name: &str, binary: &Path, dir: &Path) -> Result<Process> {
-    let args = ["--disable-hot-restart", "--concurrency", "2", "--log-level", "error", "-c"];
-    let args = args.into_iter().map(Into::into).chain([dir.join("bootstrap.json").into_os_string()]);
-    scratch.spawn(name, binary, args, &[])
 }
 
 fn dechunk(mut body: &str) -> Result<String> {

@@ -6,7 +6,7 @@
 
 use std::{
     cell::RefCell,
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::{File, OpenOptions},
     io::{BufRead, BufReader, Write},
     os::unix::process::CommandExt,
@@ -102,14 +102,21 @@ impl Scratch {
         args: impl IntoIterator<Item = A>,
         env: &[(&str, &str)],
     ) -> Result<Process> {
+        let args = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
+        let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        self.run(Program { name: name.to_owned(), path: program.to_owned(), args, env })
+    }
+
+    fn run(&self, program: Program) -> Result<Process> {
+        let name = &program.name;
         let log = self.join(&format!("{name}.log"));
         let mut keeper = Command::new("sh")
-            .args([OsStr::new("-c"), KEEPER.as_ref(), "sh".as_ref(), log.as_ref(), program.as_ref()])
-            .args(args)
+            .args([OsStr::new("-c"), KEEPER.as_ref(), "sh".as_ref(), log.as_ref(), program.path.as_ref()])
+            .args(&program.args)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", &self.path)
-            .envs(env.iter().copied())
+            .envs(program.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(OpenOptions::new().create(true).append(true).open(&log)?)
@@ -126,7 +133,7 @@ impl Scratch {
         let lifeline = keeper.stdin.take();
         // Restarted under the same name, it goes on in the same file.
         STARTED.with_borrow_mut(|logs| (!logs.contains(&log)).then(|| logs.push(log.clone())));
-        Ok(Process { name: name.to_owned(), log, pid, keeper, lifeline })
+        Ok(Process { program, log, pid, keeper, lifeline })
     }
 }
 
@@ -139,9 +146,18 @@ impl Drop for Scratch {
     }
 }
 
+/// What a child was started with.
+#[derive(Clone)]
+struct Program {
+    name: String,
+    path: PathBuf,
+    args: Vec<OsString>,
+    env: Vec<(String, String)>,
+}
+
 /// A running child. Dropping it kills it.
 pub(crate) struct Process {
-    name: String,
+    program: Program,
     log: PathBuf,
     pid: u32,
     keeper: Child,
@@ -161,14 +177,22 @@ impl Process {
     /// Sends a signal by name: TERM, STOP, CONT, KILL.
     pub(crate) fn signal(&mut self, signal: &str) -> Result<()> {
         if let Some(status) = self.exited()? {
-            bail!("{} has exited with {status}; expected it to run\n{}", self.name, self.log_tail(20));
+            bail!("{} has exited with {status}; expected it to run\n{}", self.program.name, self.log_tail(20));
         }
         // The shell's own kill: a program of that name is not on every machine.
         let sent =
             Command::new("sh").args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal, &self.pid.to_string()]).status()?;
         if !sent.success() {
-            bail!("kill -s {signal} {} ({}): {sent}", self.pid, self.name);
+            bail!("kill -s {signal} {} ({}): {sent}", self.pid, self.program.name);
         }
+        Ok(())
+    }
+
+    /// SIGKILL, and the same again: a crash.
+    pub(crate) fn restart(&mut self, scratch: &Scratch) -> Result<()> {
+        self.signal("KILL")?;
+        self.keeper.wait()?;
+        *self = scratch.run(self.program.clone())?;
         Ok(())
     }
 
@@ -179,7 +203,7 @@ impl Process {
     }
 
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<i32> {
-        wait_for(&format!("{} to exit", self.name), limit, || Ok(self.exited()?.is_some()))?;
+        wait_for(&format!("{} to exit", self.program.name), limit, || Ok(self.exited()?.is_some()))?;
         Ok(self.exited()?.unwrap_or(-1))
     }
 

@@ -8,7 +8,7 @@ use k8s_openapi::ByteString;
 
 use crate::{
     issuer::{Data, MANAGED, PROMOTED, ROOT, SERVER},
-    pace::{KUBELET, POLL, TIMER},
+    pace::{POLL, TIMER},
     world::{World, ca_of, pair_of},
 };
 
@@ -147,7 +147,7 @@ pub(crate) fn issuer_not_held_back(world: &mut World<'_>) -> Result<()> {
     step.reissue_clients(world)?;
     step.expand_clients(world)?;
     // The job's next look is what is tried here.
-    sleep(world.scaled(POLL.max(KUBELET)));
+    sleep(world.scaled(POLL));
     step.expand_gateways(world)?;
     world.wait_followed()?;
     world.wait_handshakes(50)

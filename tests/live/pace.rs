@@ -13,9 +13,9 @@ const FACTOR: u32 = 90;
 /// process's own look at its files (Kubernetes docs, "Mounted Secrets are updated automatically").
 pub(crate) const KUBELET: Duration = Duration::from_secs(90);
 /// How often a job looks for changes that nobody tells it of.
-pub(crate) const POLL: Duration = Duration::from_secs(60);
+pub(crate) const POLL: Duration = Duration::from_secs(120);
 /// The grace period of a leaf switch by timer: ample for every client that is not late.
-pub(crate) const TIMER: Duration = Duration::from_secs(180);
+pub(crate) const TIMER: Duration = Duration::from_secs(240);
 
 /// The scale of this run.
 #[derive(Clone, Copy)]
