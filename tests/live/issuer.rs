@@ -173,21 +173,19 @@ impl Operator {
         })
     }
 
-    /// Has Certificates issued anew until the CA has signed them all: a CA issuer may sign with the last one for a moment.
+    /// Has Certificates issued anew, all by this CA. An issuer may sign with its last one for a moment: the first
+    /// Certificate is tried until it does not.
     pub(crate) fn reissue_under(&self, ca: &Data, names: &[&str]) -> Result<()> {
         let signer = certificate(ca)?.subject_key_id;
-        let mut left = names.to_vec();
-        wait_for(&format!("{names:?} to be signed by the new CA"), SOON, || {
-            self.reissue(&left)?;
-            let mut others = Vec::new();
-            for name in &left {
-                if certificate(&self.read(name)?)?.authority_key_id != signer {
-                    others.push(*name);
-                }
-            }
-            left = others;
-            Ok(left.is_empty())
-        })
+        let (first, others) = names.split_at(1);
+        for names in [first, others] {
+            wait_for(&format!("{names:?} to be signed by the new CA"), SOON, || {
+                self.reissue(names)?;
+                let signed = |name: &&str| Ok(certificate(&self.read(name)?)?.authority_key_id == signer);
+                names.iter().map(signed).try_fold(true, |all, one: Result<bool>| Ok(all && one?))
+            })?;
+        }
+        Ok(())
     }
 
     /// `status.revision` of each: it counts issues.
