@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use k8s_openapi::{ByteString, api::core::v1};
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 use trustspan::trust::{Certificate, bundle};
@@ -148,6 +148,14 @@ impl Operator {
             async move { self.secrets.patch(&name, &params, &Patch::Apply(secret)).await }
         };
         self.runtime.block_on(try_join_all(secrets.iter().map(write))).context("writing Secrets")?;
+        Ok(())
+    }
+
+    /// Deletes a Secret.
+    pub(crate) fn delete(&self, name: &str) -> Result<()> {
+        self.runtime
+            .block_on(self.secrets.delete(name, &DeleteParams::default()))
+            .with_context(|| format!("deleting {name}"))?;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::{
-    issuer::ROOT,
+    issuer::{MANAGED, ROOT},
     testbed::{Seed, wait_for},
     world::World,
 };
@@ -61,6 +61,28 @@ pub(crate) fn burst(world: &mut World<'_>) -> Result<()> {
         world.wait_handshakes(100)?;
     }
     settled(world)
+}
+
+/// In mid-rotation the managed Secret is deleted, the API server restarts, and gateways are rolled at each phase.
+pub(crate) fn broken(world: &mut World<'_>) -> Result<()> {
+    begin(world)?;
+    world.step("managed Secret deleted");
+    world.operator.delete(MANAGED)?;
+    wait_for("the managed Secret to be back", ROTATED, || Ok(world.operator.read(MANAGED).is_ok()))?;
+    world.step("API server restarted");
+    world.cluster.restart_api_server()?;
+    let mut rolled = Vec::new();
+    loop {
+        let phase = phase(world)?;
+        if phase == "Steady" {
+            return settled(world);
+        }
+        if !rolled.contains(&phase) {
+            world.roll_gateways()?;
+            rolled.push(phase);
+        }
+        world.wait_handshakes(10)?;
+    }
 }
 
 /// A new CA.

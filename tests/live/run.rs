@@ -86,6 +86,7 @@ pub(crate) const RUNS: &[Run] = &[
     clean("accepts_a_rotation_by_the_agent", KEPT, kept::rotation),
     clean("accepts_agents_that_are_killed", KEPT, kept::killed),
     clean("accepts_rotations_in_a_burst", KEPT, kept::burst),
+    clean("accepts_a_world_that_breaks", KEPT, kept::broken),
     Run {
         by_gateways: Seen::Some,
         by_clients: Seen::Some,
