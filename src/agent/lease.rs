@@ -25,6 +25,29 @@ pub struct Candidate {
     pub duration: Duration,
 }
 
+/// A name that no other process has: two on one machine, and a pod's next container, differ.
+pub fn identity() -> String {
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "agent".to_owned());
+    let mut random = [0; 4];
+    // Without randomness the process and the time still tell most apart.
+    let suffix = match aws_lc_rs::rand::fill(&mut random) {
+        Ok(()) => u32::from_be_bytes(random),
+        Err(_) => std::process::id(),
+    };
+    format!("{host}_{suffix:08x}")
+}
+
+impl Default for Candidate {
+    fn default() -> Self {
+        Self {
+            namespace: "trustspan-system".to_owned(),
+            lease: "trustspan-agent".to_owned(),
+            identity: identity(),
+            duration: Duration::from_secs(15),
+        }
+    }
+}
+
 /// Until when this process leads; shared with everything that writes.
 #[derive(Clone, Debug)]
 pub struct Leadership(watch::Receiver<Option<Instant>>);

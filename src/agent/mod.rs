@@ -1,6 +1,8 @@
 //! The agent: carries rotations through. It reads, asks [`crate::rotation::next`] what to do, does it, and reads again; all it
 //! remembers stands in the cluster, so it may be killed at any instant.
 
+mod content;
+pub mod directory;
 pub mod lease;
 mod rights;
 mod surroundings;
@@ -110,6 +112,12 @@ pub struct Settings {
     pub poll: Duration,
     /// `Some(true)`: every GatewaySecret is treated as of mode `Copy`; `Some(false)`: as of mode `Bundle`.
     pub legacy_copy: Option<bool>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { namespaces: Vec::new(), poll: Duration::from_secs(30), legacy_copy: None }
+    }
 }
 
 /// Keeps the GatewaySecrets of `live` while this process leads.
@@ -251,7 +259,8 @@ impl Keeper {
             self.leading()?;
             write::journal(&self.client, &entry, &plan.journal).await?;
         }
-        let mut status = rotation::report(&entry, &plan, observed(&entry, &world, &around, now), now);
+        let seen = observed_with(&entry, world.held_objects().chain(around.of(&entry)), now);
+        let mut status = rotation::report(&entry, &plan, seen, now);
         if status.client_bundle != entry.status.client_bundle {
             // Webhooks are to give it to clients before anything relies on that.
             self.leading()?;
@@ -302,12 +311,14 @@ impl Keeper {
     }
 }
 
-/// The status that the objects show.
-fn observed(entry: &Entry, world: &World, around: &Surroundings, now: Timestamp) -> crate::api::GatewaySecretStatus {
+/// The status that objects show.
+fn observed_with<'o>(
+    entry: &Entry,
+    objects: impl Iterator<Item = &'o serde_json::Value>,
+    now: Timestamp,
+) -> crate::api::GatewaySecretStatus {
     let mut inventory = Inventory::new([entry.clone()]);
-    for object in world.held_objects().chain(around.of(entry)) {
-        inventory.take(object, &entry.namespace, now);
-    }
+    objects.for_each(|object| inventory.take(object, &entry.namespace, now));
     let registry = inventory.into_registry(Outlook::Part, now);
     registry.entries().first().map(|entry| entry.status.clone()).unwrap_or_default()
 }

@@ -10,30 +10,21 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use super::AgentError;
+use super::content::{self, Held};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name};
 use crate::registry::Entry;
 use crate::rotation::Facts;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{ClientSeen, Issuance, Seen, Trust};
-use crate::trust::{Secret, Severities, bundle, credential};
-
-/// Key of the journal's ConfigMap.
-pub(super) const JOURNAL_KEY: &str = "journal.json";
+use crate::trust::{Secret, Severities, bundle};
 
 /// One reading. Has no `Debug`: it holds Secrets.
 pub(super) struct World {
-    secrets: BTreeMap<String, Held>,
+    secrets: BTreeMap<String, (Held, Facts)>,
     clients: Vec<ClientSeen>,
     root_certificate: Option<Issuance>,
     /// What is remembered.
     pub(super) journal: Journal,
-}
-
-/// A Secret as it was read.
-pub(super) struct Held {
-    /// The object.
-    pub(super) object: Value,
-    facts: Facts,
 }
 
 /// `v1` Secrets, ConfigMaps and cert-manager's objects of a namespace.
@@ -62,34 +53,65 @@ pub(super) fn names(entry: &Entry) -> Vec<String> {
 }
 
 impl World {
-    /// Reads it.
+    /// Reads it from a cluster.
     pub(super) async fn read(client: &Client, entry: &Entry, now: Timestamp) -> Result<Self, AgentError> {
-        let severities = Severities::default().under(&entry.spec.severities);
-        let api = secrets(client, &entry.namespace);
-        let mut read = BTreeMap::new();
+        let mut objects_read = Vec::new();
         for name in names(entry) {
-            let found = api.get_opt(&name).await.map_err(|e| AgentError::api("get", "secrets", &name, e))?;
-            let Some(object) = found.and_then(|object| serde_json::to_value(object).ok()) else { continue };
-            if let Ok(secret) = Secret::from_value(&object) {
-                let facts = Facts::of(&secret, &severities, now);
-                read.insert(name, Held { object, facts });
-            }
+            objects_read.extend(get(&secrets(client, &entry.namespace), "secrets", &name).await?);
         }
+        let configmaps = objects(client, &entry.namespace, "", "v1", "ConfigMap");
+        let journal = get(&configmaps, "configmaps", &journal_name(&entry.name)).await?;
         let issued = Issued::read(client, &entry.namespace).await?;
-        let mut clients = issued.clients(entry);
-        clients.extend(entry.spec.clients.secret_names.iter().filter_map(|name| named_client(name, &read)));
-        Ok(Self {
-            root_certificate: issued.of_secret(entry.root_name()),
-            clients,
-            journal: journal(client, entry).await?,
-            secrets: read,
+        let mut world = Self::of(entry, objects_read, journal.as_ref(), now);
+        world.clients = issued.clients(entry);
+        let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| world.client(name)).collect::<Vec<_>>();
+        world.clients.extend(by_name);
+        world.root_certificate = issued.of_secret(entry.root_name());
+        Ok(world)
+    }
+
+    /// Takes it from Secrets and the journal's ConfigMap.
+    pub(super) fn of(
+        entry: &Entry,
+        secrets: impl IntoIterator<Item = Value>,
+        journal: Option<&Value>,
+        now: Timestamp,
+    ) -> Self {
+        let severities = Severities::default().under(&entry.spec.severities);
+        let held = |object: Value| {
+            let secret = Secret::from_value(&object).ok()?;
+            let facts = Facts::of(&secret, &severities, now);
+            Some((secret.name.clone(), (Held { object, secret }, facts)))
+        };
+        Self {
+            secrets: secrets.into_iter().filter_map(held).collect(),
+            clients: Vec::new(),
+            root_certificate: None,
+            journal: content::read_journal(entry, journal),
+        }
+    }
+
+    /// Declares the clients whose Secrets were read.
+    pub(super) fn declare(&mut self, names: impl IntoIterator<Item = String>) {
+        self.clients = names.into_iter().filter_map(|name| self.client(&name)).collect();
+    }
+
+    /// A client whose Secret was read.
+    fn client(&self, name: &str) -> Option<ClientSeen> {
+        let (held, facts) = self.secrets.get(name)?;
+        Some(ClientSeen {
+            name: name.to_owned(),
+            chain: facts.chain.clone(),
+            trust: Trust::Read(facts.anchors.clone()),
+            loads_once: held.object["metadata"]["annotations"][RELOAD] == RELOAD_NEVER,
+            certificate: None,
         })
     }
 
     /// As the decision wants it.
     pub(super) fn seen<'a>(&'a self, entry: &'a Entry) -> Seen<'a> {
         let spec = &entry.spec;
-        let facts = |name: &str| self.secrets.get(name).map(|held| &held.facts);
+        let facts = |name: &str| self.secrets.get(name).map(|(_, facts)| facts);
         Seen {
             entry,
             root: facts(entry.root_name()),
@@ -104,41 +126,18 @@ impl World {
 
     /// A Secret that was read.
     pub(super) fn held(&self, name: &str) -> Option<&Held> {
-        self.secrets.get(name)
+        self.secrets.get(name).map(|(held, _)| held)
     }
 
     /// All Secrets that were read.
     pub(super) fn held_objects(&self) -> impl Iterator<Item = &Value> {
-        self.secrets.values().map(|held| &held.object)
+        self.secrets.values().map(|(held, _)| &held.object)
     }
 }
 
-/// A declared client whose Secret may be read.
-fn named_client(name: &str, secrets: &BTreeMap<String, Held>) -> Option<ClientSeen> {
-    let held = secrets.get(name)?;
-    Some(ClientSeen {
-        name: name.to_owned(),
-        chain: held.facts.chain.clone(),
-        trust: Trust::Read(held.facts.anchors.clone()),
-        loads_once: held.object["metadata"]["annotations"][RELOAD] == RELOAD_NEVER,
-        certificate: None,
-    })
-}
-
-async fn journal(client: &Client, entry: &Entry) -> Result<Journal, AgentError> {
-    let name = journal_name(&entry.name);
-    let api = objects(client, &entry.namespace, "", "v1", "ConfigMap");
-    let found = api.get_opt(&name).await.map_err(|e| AgentError::api("get", "configmaps", &name, e))?;
-    let Some(object) = found else { return Ok(Journal::default()) };
-    match object.data["data"][JOURNAL_KEY].as_str().map(Journal::from_text) {
-        Some(Ok(journal)) => Ok(journal),
-        // What is in the cluster says what to do, only with longer waits.
-        Some(Err(error)) => {
-            tracing::warn!(namespace = entry.namespace, name, "journal not read, begun anew: {error}");
-            Ok(Journal::default())
-        }
-        None => Ok(Journal::default()),
-    }
+async fn get(api: &Api<DynamicObject>, plural: &'static str, name: &str) -> Result<Option<Value>, AgentError> {
+    let found = api.get_opt(name).await.map_err(|e| AgentError::api("get", plural, name, e))?;
+    found.map(serde_json::to_value).transpose().map_err(AgentError::Encode)
 }
 
 /// cert-manager's objects of a namespace.
@@ -227,21 +226,4 @@ fn ready_since(request: &DynamicObject) -> Option<Timestamp> {
 fn decoded(value: &Value) -> Vec<u8> {
     use base64::{Engine, engine::general_purpose::STANDARD};
     STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default()
-}
-
-impl Held {
-    /// Whether the agent made it, for this GatewaySecret.
-    pub(super) fn is_kept_for(&self, entry: &Entry) -> bool {
-        use crate::api::names::{ADOPT, KEPT_FOR};
-        let annotations = &self.object["metadata"]["annotations"];
-        annotations[KEPT_FOR] == entry.name.as_str() || annotations[ADOPT] == "true"
-    }
-
-    /// A pair's values, as they stand in the object.
-    pub(super) fn pair(&self) -> Option<(Value, Value)> {
-        let data = &self.object["data"];
-        let has = |key: &str| data[key].as_str().is_some_and(|text| !text.is_empty());
-        let (chain, key) = credential::PAIR_KEYS.into_iter().find(|(chain, key)| has(chain) && has(key))?;
-        Some((data[chain].clone(), data[key].clone()))
-    }
 }

@@ -83,7 +83,7 @@ async fn keep(args: Args) -> Result<ExitCode, RunError> {
     let candidate = Candidate {
         namespace: args.lease_namespace,
         lease: args.lease_name,
-        identity: args.identity.unwrap_or_else(identity),
+        identity: args.identity.unwrap_or_else(lease::identity),
         duration: args.lease_duration.max(Duration::from_secs(1)),
     };
     let (leadership, contend) = lease::contend(client.clone(), candidate.clone());
@@ -101,16 +101,4 @@ async fn keep(args: Args) -> Result<ExitCode, RunError> {
     // Nothing is written any more: another may begin at once.
     lease::release(client, &candidate).await;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A name that no other process has: two on one machine, and a pod's next container, differ.
-fn identity() -> String {
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "agent".to_owned());
-    let mut random = [0; 4];
-    // Without randomness the process and the time still tell most apart.
-    let suffix = match aws_lc_rs::rand::fill(&mut random) {
-        Ok(()) => u32::from_be_bytes(random),
-        Err(_) => std::process::id(),
-    };
-    format!("{host}_{suffix:08x}")
 }

@@ -58,6 +58,9 @@ pub enum Failure {
     /// The cluster does not answer, or refuses.
     #[error("the cluster: {0}")]
     Cluster(#[from] kube::Error),
+    /// A directory is no state to decide from.
+    #[error(transparent)]
+    Directory(#[from] crate::agent::directory::DirectoryError),
     /// The cluster refuses a write.
     #[error(transparent)]
     Write(#[from] crate::agent::AgentError),

@@ -11,6 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::log::LogArgs;
 use super::severity::SeverityArgs;
+use crate::agent;
+use crate::agent::lease::{self, Candidate};
 use crate::api::names::AGENT_USERNAME;
 use crate::store::{Live, cluster, directory, poll};
 use crate::webhook::metrics::Metrics;
@@ -52,6 +54,10 @@ pub struct Args {
     /// Username of trustspan's own agent, which rolls workloads by a newer hash.
     #[arg(long, value_name = "NAME", default_value = AGENT_USERNAME)]
     agent_username: String,
+
+    /// Be the agent as well: keep the managed Secrets, and carry rotations through.
+    #[arg(long)]
+    with_agent: bool,
 
     #[command(flatten)]
     log: LogArgs,
@@ -133,10 +139,18 @@ async fn serve(args: Args) -> Result<End, ServeError> {
             let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
             live.publish(directory::load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
             tokio::spawn(poll::follow(dir.clone(), live.clone(), directory::load));
+            if args.with_agent {
+                tokio::spawn(agent::directory::keep(dir.clone()));
+            }
         }
         None => {
             let client = cluster::connect(args.kubeconfig.as_deref()).await?;
-            tokio::spawn(cluster::follow(client, live.clone()));
+            tokio::spawn(cluster::follow(client.clone(), live.clone()));
+            if args.with_agent {
+                let (leadership, contend) = lease::contend(client.clone(), Candidate::default());
+                tokio::spawn(contend);
+                tokio::spawn(agent::run(client, live.clone(), leadership, agent::Settings::default()));
+            }
         }
     }
 

@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use kube::Client;
 
 use super::Failure;
+use crate::agent;
 use crate::registry::Entry;
-use crate::store::{cluster, directory};
+use crate::store::cluster;
 
 /// Where GatewaySecrets are looked up.
 #[derive(Debug, clap::Args)]
@@ -43,7 +44,7 @@ impl Source {
     /// The GatewaySecrets there, those with one of the names, or all.
     pub(super) fn read(&self, names: &[String]) -> Result<Vec<Entry>, Failure> {
         let entries = match &self.manifests {
-            Some(dir) => directory::load(dir, Timestamp::now())?.entries().to_vec(),
+            Some(dir) => agent::directory::report(dir, Timestamp::now())?,
             None => self.on_cluster(cluster::list)?,
         };
         let in_namespace = |entry: &&Entry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);

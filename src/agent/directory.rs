@@ -1,0 +1,192 @@
+//! The same agent on a directory of manifests: what it keeps of a GatewaySecret stands in a file of its own there. Nobody issues
+//! anything in a directory: new certificates are written by hand.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::content::{self, Content};
+use super::world::{self, World};
+use super::{observed_with, sentence};
+use crate::api::names::{CLIENT_LABEL, journal_name};
+use crate::registry::{Entry, Registry};
+use crate::rotation::{self, next::Plan};
+use crate::store::directory::{self, StoreError};
+use crate::store::manifest::{self, Document, ManifestError};
+
+/// Folder of the files that the agent writes.
+const FOLDER: &str = "trustspan";
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Why a step was not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// The manifests cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A manifest cannot be read.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A file cannot be written.
+    #[error("{}: cannot be written: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A Secret is somebody else's.
+    #[error("Secret {name} stands in another manifest than {}: take it out there", path.display())]
+    Foreign {
+        /// Its name.
+        name: String,
+        /// Where it should stand.
+        path: PathBuf,
+    },
+    /// An object cannot be written as YAML.
+    #[error("cannot be written as YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser_error::Error),
+}
+
+/// Keeps the GatewaySecrets of a directory, and never ends. One process for a directory: there is no Lease.
+pub async fn keep(dir: PathBuf) {
+    let mut told = String::new();
+    loop {
+        let place = dir.clone();
+        // A panic is told by its hook.
+        let kept = tokio::task::spawn_blocking(move || look(&place, Timestamp::now())).await;
+        match kept {
+            Ok(Err(error)) if error.to_string() != told => {
+                told = error.to_string();
+                tracing::error!("{told}");
+            }
+            Ok(Ok(())) => told.clear(),
+            _ => {}
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Looks once, and does what is to be done.
+fn look(dir: &Path, now: Timestamp) -> Result<(), DirectoryError> {
+    let kept = Manifests::read(dir, now)?;
+    kept.registry.entries().iter().try_for_each(|entry| kept.keep(entry, now))
+}
+
+/// The GatewaySecrets of a directory with the status that the agent would report.
+///
+/// # Errors
+/// When the manifests cannot be read.
+pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> {
+    let kept = Manifests::read(dir, now)?;
+    let reported = kept.registry.entries().iter().map(|entry| {
+        let world = kept.world(entry, now);
+        let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
+        let status = observed_with(entry, world.held_objects().chain(&kept.objects), now);
+        let mut status = rotation::report(entry, &plan, status, now);
+        // Nobody writes down when a phase began.
+        status.phase_since = None;
+        Entry { status, ..entry.clone() }
+    });
+    Ok(reported.collect())
+}
+
+/// What a directory holds.
+struct Manifests {
+    dir: PathBuf,
+    registry: Registry,
+    objects: Vec<Value>,
+}
+
+impl Manifests {
+    fn read(dir: &Path, now: Timestamp) -> Result<Self, DirectoryError> {
+        let registry = directory::load(dir, now)?;
+        let mut objects = Vec::new();
+        for source in manifest::open(&[dir.to_owned()])? {
+            for chunk in source.chunks()? {
+                let chunk = chunk?;
+                let document = chunk.parse()?;
+                objects.extend(document.iter().flat_map(Document::objects).map(|object| object.value.into_owned()));
+            }
+        }
+        Ok(Self { dir: dir.to_owned(), registry, objects })
+    }
+
+    fn world(&self, entry: &Entry, now: Timestamp) -> World {
+        let of_kind = |kind: &'static str| {
+            let namespace = |object: &Value| object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
+            self.objects.iter().filter(move |object| object["kind"] == kind && namespace(object) == entry.namespace)
+        };
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let names = world::names(entry);
+        let is_client = |object: &Value| object["metadata"]["labels"][CLIENT_LABEL] == entry.name.as_str();
+        let journal = of_kind("ConfigMap").find(|object| name(object) == journal_name(&entry.name));
+        let counts = |object: &&Value| names.contains(&name(object)) || is_client(object);
+        let mut world = World::of(entry, of_kind("Secret").filter(counts).cloned(), journal, now);
+        let named = |object: &&Value| is_client(object) || entry.spec.clients.secret_names.contains(&name(object));
+        world.declare(of_kind("Secret").filter(named).map(name));
+        world
+    }
+
+    fn keep(&self, entry: &Entry, now: Timestamp) -> Result<(), DirectoryError> {
+        if self.registry.conflict(entry).is_some() {
+            return Ok(());
+        }
+        let world = self.world(entry, now);
+        let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
+        if plan.steps.is_empty() && plan.journal == world.journal {
+            return Ok(());
+        }
+        let objects = self.written(entry, &world, &plan)?;
+        self.write(entry, &objects)?;
+        for step in &plan.steps {
+            tracing::info!(namespace = entry.namespace, name = entry.name, "{}", sentence(step));
+        }
+        Ok(())
+    }
+
+    /// What the agent's file is to hold.
+    fn written(&self, entry: &Entry, world: &World, plan: &Plan) -> Result<Vec<Value>, DirectoryError> {
+        let mut objects = vec![content::journal(entry, &plan.journal)];
+        let contents: Vec<_> = plan.steps.iter().filter_map(|step| Content::of(entry, world, step)).collect();
+        for name in [Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten() {
+            let held = world.held(name).map(|held| &held.object);
+            let content = contents.iter().find(|content| content.name == name);
+            if held.is_some_and(|held| !content::is_kept_for(held, entry)) && content.is_some() {
+                return Err(DirectoryError::Foreign { name: name.to_owned(), path: self.file(entry) });
+            }
+            let ours = held.filter(|held| content::is_kept_for(held, entry)).cloned();
+            objects.extend(content.map(|content| content.object(entry)).or(ours));
+        }
+        Ok(objects)
+    }
+
+    fn file(&self, entry: &Entry) -> PathBuf {
+        self.dir.join(FOLDER).join(format!("{}.{}.yaml", entry.namespace, entry.name))
+    }
+
+    /// Replaces the agent's file in one move. It holds private keys: nobody else may read it.
+    fn write(&self, entry: &Entry, objects: &[Value]) -> Result<(), DirectoryError> {
+        let mut text = "# Kept by trustspan: changes are undone.\n".to_owned();
+        for object in objects {
+            text += &format!("---\n{}", serde_saphyr::to_string(object)?);
+        }
+        let path = self.file(entry);
+        let unnamed = path.with_file_name(format!(".{}.{}.new", entry.namespace, entry.name));
+        let replace = || {
+            fs::create_dir_all(self.dir.join(FOLDER))?;
+            let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unnamed)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&unnamed, &path)
+        };
+        replace().map_err(|source| DirectoryError::Write { path: path.clone(), source })
+    }
+}
