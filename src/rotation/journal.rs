@@ -19,8 +19,11 @@ pub struct Journal<C = Certificate> {
     pub server_issuers: Vec<Authority<C>>,
     /// What gateways were given, oldest first: the managed Secret.
     pub gateways: Vec<Version<C>>,
-    /// What clients were to trust, oldest first; without chains.
+    /// What the status told webhooks to give to clients, oldest first; without chains.
     pub client_bundles: Vec<Version<C>>,
+    /// What it is to tell next, until it is seen there: it may have been told already, by an agent that was killed then.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub offered: Vec<C>,
     /// What declared clients were given, by the name of their Secret.
     pub clients: BTreeMap<String, Client<C>>,
 }
@@ -72,6 +75,7 @@ impl<C> Default for Journal<C> {
             server_issuers: Vec::new(),
             gateways: Vec::new(),
             client_bundles: Vec::new(),
+            offered: Vec::new(),
             clients: BTreeMap::new(),
         }
     }
@@ -166,6 +170,7 @@ impl<C> Journal<C> {
             server_issuers: authorities(&self.server_issuers, f)?,
             gateways: versions(&self.gateways, f)?,
             client_bundles: versions(&self.client_bundles, f)?,
+            offered: self.offered.iter().map(&mut *f).collect::<Option<_>>()?,
             clients: self
                 .clients
                 .iter()

@@ -178,7 +178,8 @@ fn served(secret: &Secret) -> Vec<Certificate> {
     if sound { read.into_certificates() } else { Vec::new() }
 }
 
-fn observed<'a>(anchors: impl IntoIterator<Item = &'a TrustAnchor>) -> Vec<Certificate> {
+/// The certificates of the anchors that a status shows.
+pub fn observed<'a>(anchors: impl IntoIterator<Item = &'a TrustAnchor>) -> Vec<Certificate> {
     anchors.into_iter().filter_map(|anchor| anchor.pem.as_deref()).flat_map(certificates).collect()
 }
 

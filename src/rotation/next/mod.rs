@@ -10,10 +10,10 @@ mod steps;
 mod trust;
 mod view;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{Phase, StepName, Wait};
-use crate::rotation::journal::Journal;
+use crate::api::{Period, Phase, StepName, Wait};
+use crate::rotation::journal::{Journal, Version};
 use crate::trust::Certificate;
 pub use seen::{ClientSeen, Issuance, Seen, Trust};
 use view::View;
@@ -35,6 +35,8 @@ pub struct Plan {
     pub waits: Vec<Wait>,
     /// Why a source cannot be used: what was there before stays.
     pub trouble: Option<String>,
+    /// Live leaves need more previous CAs than `spec.maxPreviousCAs` allows. They are kept.
+    pub over_cap: bool,
     /// The next instant at which time alone changes something.
     pub wake: Option<Timestamp>,
 }
@@ -72,38 +74,43 @@ pub enum PairOf {
 /// Computes what to do now. Doing it and asking again gives the next steps; asking twice gives the same.
 pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
     let mut journal = record::record(seen, journal, now);
-    let client_bundle = trust::of_clients(&View { seen, journal: &journal, now }).trust;
-    if !client_bundle.is_empty() {
-        record::offer(&mut journal, &client_bundle, now);
+    let clients = trust::of_clients(&View { seen, journal: &journal, now });
+    if !clients.trust.is_empty() {
+        record::offer(&mut journal, &clients.trust);
     }
     let view = View { seen, journal: &journal, now };
     let gateways = trust::of_gateways(&view);
     let decided = steps::decide(&view, &gateways);
     let converged = steps::converged(&view, &gateways.trust);
-    let wake = wake(&view, &decided.waits, gateways.until);
+    let wake = wake(&view, &decided.waits, [gateways.until, clients.until]);
     let phase = decided.phase;
     let (steps, waits, trouble) = (decided.steps, decided.waits, decided.trouble);
+    let over_cap = gateways.over_cap || clients.over_cap;
+    let client_bundle = clients.trust;
     let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
     record::forget(seen, &mut journal, &kept, now);
-    Plan { phase, journal, client_bundle, converged, steps, waits, trouble, wake }
+    Plan { phase, journal, client_bundle, converged, steps, waits, trouble, over_cap, wake }
 }
 
-/// The next instant at which something that is in use now is not any more.
-fn wake(view: &View<'_>, waits: &[Wait], until: Option<Timestamp>) -> Option<Timestamp> {
-    let settle = &view.spec().settle;
-    let settled = |versions: &[crate::rotation::journal::Version], period: crate::api::Period| {
+/// The next instant at which something that is in use now is not any more, or a certificate's validity begins or ends.
+fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Option<Timestamp> {
+    let (seen, journal, settle) = (view.seen, view.journal, &view.spec().settle);
+    let settled = |versions: &[Version], period: Period| {
         versions.iter().filter_map(|version| version.replaced).map(|at| period.after(at)).collect::<Vec<_>>()
     };
-    let mut at = settled(&view.journal.gateways, settle.gateways);
-    at.extend(settled(&view.journal.client_bundles, settle.admission));
-    for client in view.journal.clients.values() {
-        at.extend(settled(&client.versions, settle.clients));
-        at.extend(client.versions.iter().filter_map(|version| version.chain.first()).map(|leaf| leaf.not_after));
-    }
+    let mut at = settled(&journal.gateways, settle.gateways);
+    at.extend(journal.clients.values().flat_map(|client| settled(&client.versions, settle.clients)));
     at.extend(waits.iter().filter_map(|wait| wait.until));
-    at.extend(until);
-    let issuers = view.journal.client_issuers.iter().chain(&view.journal.server_issuers);
-    at.extend(issuers.map(|authority| authority.certificate.not_after));
+    at.extend(until.into_iter().flatten());
+    let sources = [seen.root, seen.ca, seen.client_ca].into_iter().flatten().flat_map(|facts| &facts.chain);
+    let leaves =
+        journal.clients.values().flat_map(|client| &client.versions).filter_map(|version| version.chain.first());
+    let issuers = journal.client_issuers.iter().chain(&journal.server_issuers).map(|authority| &authority.certificate);
+    for certificate in sources.chain(leaves).chain(issuers) {
+        // The last second still counts.
+        let end = certificate.not_after.saturating_add(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX);
+        at.extend([certificate.not_before, end]);
+    }
     at.into_iter().filter(|at| *at > view.now).min()
 }
 

@@ -4,9 +4,10 @@
 use jiff::Timestamp;
 
 use super::seen::{ClientSeen, Seen, Trust, authorities, usable};
-use crate::api::Period;
+use super::view::verifies;
+use crate::api::{Period, TrustAnchor};
 use crate::rotation::journal::{Authority, Client, Journal, Version};
-use crate::trust::Certificate;
+use crate::trust::{Certificate, continuity};
 
 /// The journal with what is seen.
 pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Journal {
@@ -14,11 +15,14 @@ pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Jour
     if journal.gateways.is_empty() {
         adopt(seen, &mut journal, now);
     }
+    told(&seen.entry.status.client_bundle, &mut journal, now);
+    let is_shared = seen.entry.spec.client_ca.is_none();
     let signing = seen.issuer.and_then(|issuer| issuer.chain.first());
     if let Ok(source) = usable(seen.client_source()) {
         follow(&mut journal.client_issuers, &authorities(source), signing, now);
     }
     if let Ok(source) = usable(seen.server_source()) {
+        let signing = signing.filter(|_| is_shared);
         follow(&mut journal.server_issuers, &authorities(source), signing, now);
     }
     if let Some(managed) = seen.managed.filter(|managed| !managed.anchors.is_empty()) {
@@ -28,18 +32,29 @@ pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Jour
     journal
 }
 
+/// What the status tells webhooks to give to clients.
+fn told(anchors: &[TrustAnchor], journal: &mut Journal, now: Timestamp) {
+    let fingerprints = anchors.iter().map(|anchor| &anchor.fingerprint);
+    let newest = journal.client_bundles.last();
+    let is_known = newest.is_some_and(|newest| newest.trust.iter().map(|ca| &ca.fingerprint).eq(fingerprints));
+    if !anchors.is_empty() && !is_known {
+        supersede(&mut journal.client_bundles, continuity::observed(anchors), Vec::new(), now);
+    }
+}
+
 /// What the managed Secret already holds when it is first seen was needed by somebody.
 fn adopt(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
     let held = seen.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
-    let previous = |certificate: &Certificate| Authority {
-        certificate: certificate.clone(),
-        current: false,
-        since: now,
-        retired: Some(now),
-    };
-    let list: Vec<_> = held.iter().map(previous).collect();
-    journal.server_issuers = list.clone();
-    journal.client_issuers = list;
+    // With a CA of the clients' own, the bundle says nothing of the gateways' certificate.
+    let server = seen.entry.spec.client_ca.is_none().then_some(&mut journal.server_issuers);
+    for list in server.into_iter().chain([&mut journal.client_issuers]) {
+        for certificate in held {
+            if !list.iter().any(|known| known.certificate == *certificate) {
+                let certificate = certificate.clone();
+                list.push(Authority { certificate, current: false, since: now, retired: Some(now) });
+            }
+        }
+    }
 }
 
 /// The source holds `current` now. `signing`: the CA that the Issuer still signs with, whatever the source says.
@@ -73,9 +88,10 @@ fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Ce
     versions.push(Version { trust, chain, since: now, replaced: None });
 }
 
-/// Writes down what clients are to trust from now on.
-pub(super) fn offer(journal: &mut Journal, bundle: &[Certificate], now: Timestamp) {
-    supersede(&mut journal.client_bundles, bundle.to_vec(), Vec::new(), now);
+/// Writes down what clients are to trust next, unless webhooks have been told so.
+pub(super) fn offer(journal: &mut Journal, bundle: &[Certificate]) {
+    let is_told = journal.client_bundles.last().is_some_and(|told| told.trust == bundle);
+    journal.offered = if is_told { Vec::new() } else { bundle.to_vec() };
 }
 
 fn clients(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
@@ -118,7 +134,9 @@ fn trusted(client: &ClientSeen, journal: &Journal, lag: Period, now: Timestamp) 
     let mut trust = ca.clone();
     // None was in force at the beginning of that time: the first writes may have passed without.
     if let Some((first, others)) = in_force.split_first().filter(|(first, _)| first.since <= from) {
-        let common = first.trust.iter().filter(|ca| others.iter().all(|bundle| bundle.trust.contains(ca)));
+        let in_offer = |ca: &Certificate| journal.offered.is_empty() || journal.offered.contains(ca);
+        let in_all = |ca: &Certificate| in_offer(ca) && others.iter().all(|bundle| bundle.trust.contains(ca));
+        let common = first.trust.iter().filter(|ca| in_all(ca));
         for certificate in common {
             if !trust.contains(certificate) {
                 trust.push(certificate.clone());
@@ -131,12 +149,17 @@ fn trusted(client: &ClientSeen, journal: &Journal, lag: Period, now: Timestamp) 
 /// Forgets what nobody uses any more.
 pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate], now: Timestamp) {
     let settle = &seen.entry.spec.settle;
+    journal.gateways.retain(|version| version.may_be_in_use(settle.gateways, now));
     let is_kept = |authority: &Authority| {
         authority.current || authority.retired.is_none() || kept.contains(&authority.certificate)
     };
     journal.client_issuers.retain(is_kept);
-    journal.server_issuers.retain(is_kept);
-    journal.gateways.retain(|version| version.may_be_in_use(settle.gateways, now));
+    // What nobody shall trust may still be what all clients trust.
+    let serves = |authority: &Authority| {
+        let ca = std::slice::from_ref(&authority.certificate);
+        journal.gateways.iter().any(|version| verifies(ca, &version.chain, now))
+    };
+    journal.server_issuers.retain(|authority| is_kept(authority) || serves(authority));
     let oldest = settle.admission.duration().saturating_add(settle.clients.duration());
     let since = now.saturating_sub(oldest).unwrap_or(Timestamp::MIN);
     journal.client_bundles.retain(|bundle| bundle.replaced.is_none_or(|replaced| replaced >= since));

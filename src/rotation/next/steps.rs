@@ -4,10 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::seen::usable;
 use super::trust::{Bundle, holds};
-use super::view::View;
+use super::view::{View, admits, verifies};
 use super::{PairOf, Step, wait};
 use crate::api::{Mode, Phase, StepName, Wait};
-use crate::trust::{Certificate, continuity};
+use crate::trust::Certificate;
 
 /// Certificates that cert-manager is asked for at a time.
 const AT_ONCE: usize = 10;
@@ -30,8 +30,12 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
         manage(view, gateways, &mut decided);
     }
     promote(view, &mut decided);
-    if signs_current(view) {
+    let signs_current = signs_current(view);
+    if signs_current {
         reissue_clients(view, &mut decided);
+    }
+    // A CA of the clients' own has no part in the gateways' certificate.
+    if signs_current || view.spec().client_ca.is_some() {
         reissue_root(view, &mut decided);
     }
     decided.phase = phase(view, gateways);
@@ -100,15 +104,13 @@ fn held_leaf(view: &View<'_>, served: &[Certificate], root: &[Certificate]) -> O
     if spec.paused {
         return hold(deadline, "spec.paused is set".to_owned());
     }
-    let breaks =
-        |trust: &[Certificate]| continuity::verifies(trust, served, now) && !continuity::verifies(trust, root, now);
+    let breaks = |trust: &[Certificate]| verifies(trust, served, now) && !verifies(trust, root, now);
     let lagging = names(view.clients_in_use().filter(|(_, version)| breaks(&version.trust)).map(|(name, _)| name));
     if let Some(lagging) = lagging {
         return hold(deadline, format!("clients that may not trust the new leaf's CA yet: {lagging}"));
     }
     let before: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
-    let sufficed: Vec<_> =
-        before.into_iter().filter(|ca| continuity::verifies(std::slice::from_ref(ca), served, now)).collect();
+    let sufficed: Vec<_> = before.into_iter().filter(|ca| verifies(std::slice::from_ref(ca), served, now)).collect();
     if !breaks(&sufficed) {
         return None;
     }
@@ -166,8 +168,9 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
     let (issuers, anchors) = (view.client_issuers(), view.server_issuers());
     let newest = |name: &str| view.journal.clients.get(name).and_then(|client| client.newest());
     let lags = |name: &str| {
-        newest(name)
-            .is_some_and(|held| !continuity::admits(&issuers, &held.chain, view.now) || !holds(&held.trust, &anchors))
+        newest(name).is_some_and(|held| {
+            !admits(&issuers, &held.chain, view.now) || !anchors.iter().all(|ca| held.trust.contains(ca))
+        })
     };
     let lagging: Vec<_> = view.seen.clients.iter().filter(|client| lags(&client.name)).collect();
     if lagging.is_empty() {
@@ -187,13 +190,10 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
     }
     // What is asked for before webhooks know the clients' new bundle would have to be asked for again.
     let lag = view.spec().settle.admission;
-    let offered = view.journal.client_bundles.last().map_or(view.now, |bundle| lag.after(bundle.since) + SECOND);
-    if view.now < offered {
-        decided.waits.push(wait(
-            StepName::ReissueClients,
-            Some(offered),
-            "the webhook may not know the new bundle yet",
-        ));
+    let told = view.journal.client_bundles.last().filter(|_| view.journal.offered.is_empty());
+    let known = told.map(|bundle| lag.after(bundle.since) + SECOND);
+    if known.is_none_or(|known| view.now < known) {
+        decided.waits.push(wait(StepName::ReissueClients, known, "the webhook may not know the new bundle yet"));
         return;
     }
     let under_way = view.seen.clients.iter().filter_map(|client| client.certificate.as_ref()).filter(|c| c.is_issuing);
@@ -214,7 +214,7 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
     let anchors = view.server_issuers();
     let Some(root) = view.root_chain() else { return };
     let Some(certificate) = &view.seen.root_certificate else { return };
-    if continuity::verifies(&anchors, root, view.now) || certificate.is_issuing {
+    if verifies(&anchors, root, view.now) || certificate.is_issuing {
         return;
     }
     let lagging =
@@ -231,13 +231,14 @@ fn phase(view: &View<'_>, gateways: &Bundle) -> Phase {
     let now = view.now;
     let Some(served) = view.served_chain() else { return Phase::Pending };
     let (issuers, anchors) = (view.client_issuers(), view.server_issuers());
-    let migrated = view.clients_in_use().all(|(_, version)| continuity::admits(&issuers, &version.chain, now));
-    let switched = continuity::verifies(&anchors, served, now);
+    let migrated = view.clients_in_use().all(|(_, version)| admits(&issuers, &version.chain, now));
+    let switched = verifies(&anchors, served, now);
     let held = view.seen.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
     let dropped = held == gateways.trust && gateways.trust.iter().all(|ca| issuers.contains(ca));
+    let told = view.journal.offered.is_empty();
     let bundle = view.journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
     match () {
-        () if dropped && switched && migrated && bundle.iter().all(|ca| anchors.contains(ca)) => Phase::Steady,
+        () if dropped && switched && migrated && told && bundle.iter().all(|ca| anchors.contains(ca)) => Phase::Steady,
         () if unconverged(view).is_some() => Phase::TrustExpanded,
         () if switched && migrated => Phase::LeafSwitched,
         () if migrated && signs_current(view) => Phase::ClientsMigrated,

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
-use super::view::View;
+use super::view::{View, admits, verifies};
 use crate::rotation::journal::Authority;
-use crate::trust::{Certificate, continuity, is_distrusted};
+use crate::trust::{Certificate, is_distrusted};
 
 /// A bundle, and what was against making it smaller.
 #[derive(Clone, Debug, Default)]
@@ -15,12 +15,14 @@ pub(super) struct Bundle {
     pub(super) needed: usize,
     /// The last instant to which a previous CA is kept for nobody in particular.
     pub(super) until: Option<Timestamp>,
+    /// Live leaves need more previous CAs than `spec.maxPreviousCAs`.
+    pub(super) over_cap: bool,
 }
 
 /// What gateways are to trust.
 pub(super) fn of_gateways(view: &View<'_>) -> Bundle {
     let chains: Vec<_> = view.clients_in_use().map(|(_, version)| version.chain.as_slice()).collect();
-    bundle(view, &view.journal.client_issuers, &chains, continuity::admits)
+    bundle(view, &view.journal.client_issuers, &chains, admits, unseen_clients)
 }
 
 /// What clients are to trust.
@@ -28,29 +30,36 @@ pub(super) fn of_clients(view: &View<'_>) -> Bundle {
     let served = view.gateways_in_use().map(|version| version.chain.as_slice());
     let next = view.root_chain();
     let chains: Vec<_> = served.chain(next).filter(|chain| !chain.is_empty()).collect();
-    bundle(view, &view.journal.server_issuers, &chains, continuity::verifies)
+    bundle(view, &view.journal.server_issuers, &chains, verifies, seen_late)
 }
 
 type Accepts = fn(&[Certificate], &[Certificate], Timestamp) -> bool;
 
-fn bundle(view: &View<'_>, issuers: &[Authority], chains: &[&[Certificate]], accepts: Accepts) -> Bundle {
+fn bundle(
+    view: &View<'_>,
+    issuers: &[Authority],
+    chains: &[&[Certificate]],
+    accepts: Accepts,
+    unseen_until: fn(&View<'_>, &Authority) -> Timestamp,
+) -> Bundle {
     let (now, spec) = (view.now, view.spec());
-    let distrusted = |certificate: &&Certificate| is_distrusted(certificate, &spec.distrust);
-    let current = issuers.iter().filter(|authority| authority.current).map(|authority| &authority.certificate);
-    let sound: Vec<_> = current.clone().filter(|certificate| !distrusted(certificate)).cloned().collect();
-    // A bundle is never emptied.
-    let trust = if sound.is_empty() { current.cloned().collect() } else { sound };
-    let mut bundle = Bundle { trust, ..Bundle::default() };
-    let mut open: Vec<_> = chains.iter().filter(|chain| !accepts(&bundle.trust, chain, now)).collect();
+    let mut bundle = Bundle { trust: view.sound(issuers), ..Bundle::default() };
+    let in_some_order = |trust: &[Certificate], chain: &[Certificate]| {
+        accepts(trust, chain, now) || accepts(&reversed(trust), chain, now)
+    };
+    let mut open: Vec<_> = chains.iter().filter(|chain| !in_some_order(&bundle.trust, chain)).collect();
     let mut idle = Vec::new();
     for authority in issuers.iter().filter(|authority| !authority.current) {
         let certificate = &authority.certificate;
-        if certificate.is_expired(now) || distrusted(&certificate) || bundle.trust.contains(certificate) {
+        if certificate.is_expired(now)
+            || is_distrusted(certificate, &spec.distrust)
+            || bundle.trust.contains(certificate)
+        {
             continue;
         }
         bundle.trust.push(certificate.clone());
         let before = open.len();
-        open.retain(|chain| !accepts(&bundle.trust, chain, now));
+        open.retain(|chain| !in_some_order(&bundle.trust, chain));
         if open.len() < before {
             bundle.needed += 1;
             continue;
@@ -58,18 +67,33 @@ fn bundle(view: &View<'_>, issuers: &[Authority], chains: &[&[Certificate]], acc
         bundle.trust.pop();
         idle.push(authority);
     }
+    bundle.over_cap = spec.max_previous_cas.is_some_and(|most| bundle.needed > most as usize);
     // What no known leaf needs: a leaf may be signed that was not seen yet, or one that is not known at all.
     for authority in idle {
         let certificate = &authority.certificate;
         let room = spec.max_previous_cas.is_none_or(|most| previous(&bundle.trust, issuers) < most as usize);
-        let until = unseen_until(view, authority);
-        if now < until && room && !bundle.trust.iter().any(|held| held.supersedes(certificate)) {
+        let mut until = unseen_until(view, authority);
+        if !room {
+            // The cap is for clients that are not known, not for leaves that are under way.
+            until = until.min(seen_late(view, authority));
+        }
+        if now < until && !bundle.trust.iter().any(|held| held.supersedes(certificate)) {
             bundle.until = bundle.until.max(Some(until));
             bundle.trust.push(certificate.clone());
         }
     }
     bundle.trust.sort_by_key(|held| issuers.iter().position(|authority| authority.certificate == *held));
+    let accepted = |trust: &[Certificate]| chains.iter().filter(|chain| accepts(trust, chain, now)).count();
+    let old_first = reversed(&bundle.trust);
+    if accepted(&old_first) > accepted(&bundle.trust) {
+        // A chain that does not say which of two namesakes signed it. What works now comes first.
+        bundle.trust = old_first;
+    }
     bundle
+}
+
+fn reversed(trust: &[Certificate]) -> Vec<Certificate> {
+    trust.iter().rev().cloned().collect()
 }
 
 /// How many of a bundle's CAs the source does not hold.
@@ -79,17 +103,19 @@ fn previous(trust: &[Certificate], issuers: &[Authority]) -> usize {
 }
 
 /// Until when leaves of a previous CA may be in use that nobody has seen.
-fn unseen_until(view: &View<'_>, authority: &Authority) -> Timestamp {
-    let spec = view.spec();
+fn unseen_clients(view: &View<'_>, authority: &Authority) -> Timestamp {
+    let clients = &view.spec().clients;
+    match (authority.retired, clients.max_leaf_lifetime) {
+        (Some(retired), Some(lifetime)) if !clients.complete => lifetime.after(retired).max(seen_late(view, authority)),
+        _ if !clients.complete => authority.certificate.not_after,
+        _ => seen_late(view, authority),
+    }
+}
+
+/// Until when a leaf may be seen that a previous CA signed last.
+fn seen_late(view: &View<'_>, authority: &Authority) -> Timestamp {
     let end = authority.certificate.not_after;
-    let Some(retired) = authority.retired else { return end };
-    let seen_late = spec.settle.clients.after(retired);
-    let undeclared = match spec.clients.max_leaf_lifetime {
-        _ if spec.clients.complete => seen_late,
-        Some(lifetime) => lifetime.after(retired).max(seen_late),
-        None => end,
-    };
-    undeclared.min(end)
+    authority.retired.map_or(end, |retired| view.spec().settle.clients.after(retired).min(end))
 }
 
 /// Whether `trust` holds all of `wanted`, or what supersedes them.

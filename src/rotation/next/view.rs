@@ -6,7 +6,7 @@ use super::seen::{Seen, usable};
 use crate::api::GatewaySecretSpec;
 use crate::rotation::journal::{Authority, Journal, Version};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{Certificate, Finding, field};
+use crate::trust::{Certificate, Finding, continuity, field, is_distrusted};
 
 pub(super) struct View<'a> {
     pub(super) seen: &'a Seen<'a>,
@@ -47,15 +47,35 @@ impl<'a> View<'a> {
 
     /// The CAs that now sign, or shall sign, what clients present.
     pub(super) fn client_issuers(&self) -> Vec<Certificate> {
-        current(&self.journal.client_issuers)
+        self.sound(&self.journal.client_issuers)
     }
 
     /// The CAs that now sign, or shall sign, what gateways serve.
     pub(super) fn server_issuers(&self) -> Vec<Certificate> {
-        current(&self.journal.server_issuers)
+        self.sound(&self.journal.server_issuers)
+    }
+
+    /// What the source holds, without what is distrusted, unless nothing were left.
+    pub(super) fn sound(&self, issuers: &[Authority]) -> Vec<Certificate> {
+        let current =
+            issuers.iter().filter(|authority| authority.current).map(|authority| authority.certificate.clone());
+        let (distrusted, sound): (Vec<_>, Vec<_>) =
+            current.partition(|certificate| is_distrusted(certificate, &self.spec().distrust));
+        if sound.is_empty() { distrusted } else { sound }
     }
 }
 
-fn current(issuers: &[Authority]) -> Vec<Certificate> {
-    issuers.iter().filter(|authority| authority.current).map(|authority| authority.certificate.clone()).collect()
+/// Whether gateways with this bundle accept a client's chain.
+pub(super) fn admits(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    continuity::admits(trust, chain, begun(chain, now))
+}
+
+/// Whether a client that trusts these CAs verifies a gateway's chain.
+pub(super) fn verifies(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    continuity::verifies(trust, chain, begun(chain, now))
+}
+
+/// By a clock that is behind, what is in use seems not to be valid yet. It is needed all the same.
+fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
+    chain.iter().map(|certificate| certificate.not_before).fold(now, Timestamp::max)
 }
