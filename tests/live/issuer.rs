@@ -30,10 +30,12 @@ const CLIENTS: usize = 20;
 pub(crate) struct Certificates {
     /// The CA issuer's Secret.
     pub(crate) issuer: &'static str,
-    /// How long clients' leaves live; cert-manager renews them halfway.
+    /// How long the leaves of clients live that reload; cert-manager renews each leaf after a third of its life.
     pub(crate) life: Duration,
     /// How long the gateways' leaf lives.
     pub(crate) server_life: Duration,
+    /// How long the leaves of clients live that load once.
+    pub(crate) load_once_life: Duration,
     /// How many clients read their Secret when they start, and never again.
     pub(crate) load_once: usize,
 }
@@ -72,7 +74,7 @@ spec:
 "
         );
         let leaf = |name: &str, life: Duration, usage: &str, template: &str| {
-            let (life, half) = (life.as_secs(), life.as_secs() / 2);
+            let (life, left) = (life.as_secs(), life.as_secs() * 2 / 3);
             format!(
                 r"---
 apiVersion: cert-manager.io/v1
@@ -83,7 +85,7 @@ spec:
   commonName: {name}
   dnsNames: [{host}]
   duration: {life}s
-  renewBefore: {half}s
+  renewBefore: {left}s
   usages: [digital signature, {usage}]
   privateKey: {{ algorithm: ECDSA, size: 256, rotationPolicy: Always }}
   issuerRef: {{ name: ca, kind: Issuer }}
@@ -93,11 +95,10 @@ spec:
         };
         yaml += &leaf(SERVER, self.server_life, "server auth", "{}");
         for (name, load_once) in self.clients() {
-            let reload = if load_once { "never" } else { "always" };
+            let (reload, life) = if load_once { ("never", self.load_once_life) } else { ("always", self.life) };
             let labels = "labels: { trustspan.dev/client: gateway }";
             let annotations = format!("annotations: {{ trustspan.dev/reload: {reload} }}");
-            let _ =
-                write!(yaml, "{}", leaf(&name, self.life, "client auth", &format!("{{ {labels}, {annotations} }}")));
+            let _ = write!(yaml, "{}", leaf(&name, life, "client auth", &format!("{{ {labels}, {annotations} }}")));
         }
         yaml
     }

@@ -21,6 +21,16 @@ pub(crate) enum Side {
     Neither,
 }
 
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gateway => "refused by the gateway",
+            Self::Client => "refused by the client",
+            Self::Neither => "broken",
+        })
+    }
+}
+
 impl Side {
     /// Whose verdict an error is. In TLS 1.3 the gateway's reaches the client only when it reads the answer (RFC 8446,
     /// section 4.4.2.4: as an alert).
@@ -111,7 +121,7 @@ impl Journal {
     pub(crate) fn failures(&self) -> Vec<String> {
         let line = |(at, step, failure): &(Duration, String, Failure)| {
             let Failure { side, client, story, .. } = failure;
-            format!("{:7.3} s, at \"{step}\", {side:?} refused: {client} with {story}", at.as_secs_f64())
+            format!("{:7.3} s, at \"{step}\", {side}: {client} with {story}", at.as_secs_f64())
         };
         self.state().failures.iter().map(line).collect()
     }

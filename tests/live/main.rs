@@ -4,7 +4,7 @@
 //! A run that must be clean fails with the first handshake or request that does. Ways to rotate that cannot work must be seen
 //! to fail, or the harness is blind. The table of all runs is printed at the end.
 //!
-//! `TRUSTSPAN_LIVE_ROUNDS` sets how many rotations each run makes, `TRUSTSPAN_LIVE_FACTOR` how much shorter than in real life
+//! `TRUSTSPAN_LIVE_ROUNDS` sets how many rotations each clean run makes, `TRUSTSPAN_LIVE_FACTOR` how much shorter than in real life
 //! all delays are, `TRUSTSPAN_SEED` repeats the delays of a run.
 
 #[path = "../bed/mod.rs"]
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     // Runs share the machine's two cores, and count handshakes per second.
     args.test_threads = Some(1);
     testbed::run_trials(&args, start, trials, |bench| {
-        println!("\n{}", run::head());
+        println!("\n{}", run::head()?);
         lock(&bench.table).iter().for_each(|line| println!("{line}"));
         Ok(())
     })

@@ -67,9 +67,9 @@ impl Shelf {
         *entry = Loaded { version: version.to_owned(), times: entry.times + 1, load_once };
     }
 
-    /// Consumer and Secret, and what has been loaded.
-    pub(crate) fn consumers(&self) -> Vec<((String, String), Loaded)> {
-        lock(&self.loaded).iter().map(|(key, loaded)| (key.clone(), loaded.clone())).collect()
+    /// What has been loaded, by consumer and Secret.
+    pub(crate) fn consumers(&self) -> BTreeMap<(String, String), Loaded> {
+        lock(&self.loaded).clone()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{naive::Step, world::World};
 /// gateways restarted one by one.
 pub(crate) fn renewals(world: &mut World<'_>) -> Result<()> {
     world.step("leaves are renewed");
-    world.wait_loads(2)?;
+    world.wait_reloaded()?;
     world.step("gateways restarted");
     world.roll_gateways()?;
     world.wait_handshakes(100)

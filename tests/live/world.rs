@@ -159,13 +159,15 @@ impl<'c> World<'c> {
         })
     }
 
-    /// Waits until every client has loaded its Secret as often.
-    pub(crate) fn wait_loads(&self, times: u32) -> Result<()> {
-        wait_for(&format!("every client to load {times} times"), SOON, || {
-            let names = self.certificates.clients();
-            let consumers: BTreeMap<_, _> = self.around.shelf.consumers().into_iter().collect();
-            let enough = |name: &String| consumers.get(&(name.clone(), name.clone())).is_some_and(|l| l.times >= times);
-            Ok(names.iter().all(|(name, _)| enough(name)))
+    /// Waits until every client has loaded its Secret once more.
+    pub(crate) fn wait_reloaded(&self) -> Result<()> {
+        let names: Vec<_> = self.certificates.clients().into_iter().map(|(name, _)| (name.clone(), name)).collect();
+        let times = |consumers: &BTreeMap<_, Loaded>, client| consumers.get(client).map_or(0, |loaded| loaded.times);
+        let before = self.around.shelf.consumers();
+        wait_for("every client to load its Secret once more", SOON, || {
+            let now = self.around.shelf.consumers();
+            // The first time is its start.
+            Ok(names.iter().all(|client| times(&now, client) > times(&before, client).max(1)))
         })
     }
 
