@@ -9,16 +9,20 @@ use std::{
 pub(crate) struct Seed(u64);
 
 impl Seed {
-    /// The run's seed, told apart by `purpose` so that tests do not depend on each other's draws.
-    /// `TRUSTSPAN_SEED` repeats a run.
-    pub(crate) fn of_run(purpose: &str) -> Self {
+    /// The run's seed. `TRUSTSPAN_SEED` repeats a run.
+    pub(crate) fn number() -> u64 {
         static SEED: OnceLock<u64> = OnceLock::new();
-        let seed = *SEED.get_or_init(|| {
+        *SEED.get_or_init(|| {
             let given = std::env::var("TRUSTSPAN_SEED").ok().and_then(|text| text.parse().ok());
             let seed = given.unwrap_or_else(|| RandomState::new().hash_one("seed"));
             eprintln!("TRUSTSPAN_SEED={seed}");
             seed
-        });
+        })
+    }
+
+    /// The run's seed, told apart by `purpose` so that tests do not depend on each other's draws.
+    pub(crate) fn of_run(purpose: &str) -> Self {
+        let seed = Self::number();
         // FNV-1a: stable between runs, which the standard hasher is not.
         let salt = purpose
             .bytes()

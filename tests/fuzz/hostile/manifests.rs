@@ -1,0 +1,65 @@
+//! Manifests, read as `check` and `rewrite` read them.
+
+use super::{SIZE, certificates::texts, conclude, fill, trial};
+use crate::manifest::stream;
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "measures a release build")]
+fn large_manifests() {
+    let head = "apiVersion: v1\nkind: Secret\nmetadata: {name: public-gateway, namespace: istio-system}\n";
+    let gateway =
+        "apiVersion: networking.istio.io/v1\nkind: Gateway\nspec:\n  selector: {istio: ingressgateway}\n  servers:\n";
+    let server = r#"{"tls":{"credentialName":"gateway-root"}},"#;
+    let json =
+        r#"{"apiVersion":"networking.istio.io/v1","kind":"Gateway","spec":{"selector":{"istio":"ingressgateway"}"#;
+    let annotations = r#"{"kind":"Secret","metadata":{"annotations":{"#;
+    let laughs = |text: String, n: usize| format!("{text}a{n}: &a{n} [{}]\n", format!("*a{}, ", n - 1).repeat(9));
+    let keys = |line: fn(usize) -> String, bytes: usize| (0..SIZE / bytes).map(line).collect::<String>();
+    let mut inputs: Vec<(String, String)> = [
+        ("flow lists", fill("[")),
+        ("flow maps", fill("{a: ")),
+        ("block lists", fill("- ")),
+        ("block maps", (0..SIZE.isqrt()).map(|n| format!("{}a:\n", " ".repeat(n))).collect()),
+        ("keys", format!("{head}data:\n{}", keys(|n| format!("  k{n}: v\n"), 12))),
+        ("keys in flow", format!("{head}data: {{{}}}", keys(|n| format!("k{n}: v, "), 12))),
+        ("annotations of JSON", format!(r#"{annotations}{}"k":"v"}}}}}}"#, keys(|n| format!(r#""k{n}":"v","#), 14))),
+        ("documents", fill("---\n")),
+        ("documents with a kind", fill("kind: Secret\n---\n")),
+        ("JSON documents", fill(r#"{"kind":"Secret"}"#)),
+        ("servers", format!("{gateway}{}", fill("  - tls: {credentialName: gateway-root}\n"))),
+        ("servers as JSON", format!(r#"{json},"servers":[{}{{}}]}}}}"#, fill(server))),
+        ("items", format!("kind: List\napiVersion: v1\nitems:\n{}", fill("- {kind: Secret, apiVersion: v1}\n"))),
+        ("typed items", format!("kind: SecretList\napiVersion: v1\nitems:\n{}", fill("- {}\n"))),
+        ("lists in lists", fill("{kind: List, items: [")),
+        ("comments", fill("# comment\n")),
+        (
+            "comments behind keys",
+            format!("{gateway}{}", fill("  - tls: {credentialName: gateway-root} # why\n  # m\n")),
+        ),
+        ("anchors", format!("{head}data:\n{}", keys(|n| format!("  k{n}: &a{n} v\n"), 18))),
+        ("aliases", format!("a: &a {{b: c}}\nkind: Secret\nd:\n{}", fill("- *a\n"))),
+        ("merges", format!("a: &a {{b: c}}\nkind: Secret\nd:\n{}", fill("- <<: *a\n"))),
+        ("laughs", (1..9).fold("kind: Secret\na0: &a0 [x]\n".to_owned(), laughs)),
+        ("a literal", format!("{head}data:\n  k: |\n{}", fill("    line\n"))),
+        ("a folded text", format!("{head}data:\n  k: >\n{}", fill("    line\n\n"))),
+        ("a plain text of many lines", format!("{head}data:\n  k:\n{}", fill("    line\n"))),
+        ("a quoted text", format!("{head}data:\n  k: \"{}\"\n", fill("\\u00e9"))),
+        ("a text in quotes that do not end", fill("\"\n")),
+        ("blanks", fill(" ")),
+        ("tabs", fill("\t")),
+        ("line ends", fill("\r\n")),
+        ("directives", fill("%YAML 1.2\n")),
+        ("question marks", fill("? ")),
+        ("colons", fill(": ")),
+        ("one line", fill("a")),
+        ("tags", fill("!!str ")),
+    ]
+    .map(|(name, text)| (name.to_owned(), text))
+    .into();
+    for (name, text) in texts() {
+        let block: String = text.split('\n').flat_map(|line| ["    ", line, "\n"]).collect();
+        inputs.push((format!("a Secret with {name}"), format!("{head}stringData:\n  ca.crt: |\n{block}")));
+    }
+    let trials = inputs.iter().map(|(name, text)| trial(name, || stream(text.as_bytes())));
+    conclude("manifests", trials.collect());
+}

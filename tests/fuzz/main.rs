@@ -1,0 +1,42 @@
+//! Fuzzing: whatever bytes come, nothing panics, and every verdict has its form.
+//!
+//! `TRUSTSPAN_FUZZ_SECONDS` sets how long each target runs, `TRUSTSPAN_SEED` repeats a run and `TRUSTSPAN_CASE` one of
+//! its cases. `tests/fuzz/guided` lets libFuzzer look for inputs that reach new code.
+//!
+//! A case is made from a few hundred bytes: either they are the text themselves, or choices among certificates, objects
+//! and changes. A seed repeats the choices; keys and signatures are new in each run.
+
+mod chain;
+mod draw;
+mod hostile;
+mod json;
+mod manifest;
+#[path = "../envoy/mutate.rs"]
+mod mutate;
+mod pem;
+#[allow(dead_code)] // Envoy's clients need more of it.
+#[path = "../envoy/pki.rs"]
+mod pki;
+mod pool;
+mod review;
+mod run;
+mod testbed;
+
+macro_rules! targets {
+    ($($name:ident: $case:path,)*) => {$(
+        #[test]
+        fn $name() {
+            #[cfg(fuzzing)]
+            bolero::check!().for_each(|input: &[u8]| $case(&mut draw::Draw::new(input)));
+            #[cfg(not(fuzzing))]
+            run::seeded(stringify!($name), $case);
+        }
+    )*};
+}
+
+targets! {
+    pem_texts: pem::case,
+    chains: chain::case,
+    reviews: review::case,
+    manifests: manifest::case,
+}

@@ -1,0 +1,155 @@
+//! Target: a stream of manifests, through what `check` and `rewrite` do with each document.
+
+use std::sync::LazyLock;
+
+use json_patch::Patch;
+use serde_json::Value;
+use trustspan::admission::{self, Context, Decision, Kind, Operation, Request};
+use trustspan::registry::Registry;
+use trustspan::rewrite::undo;
+use trustspan::rotation::{Inventory, Outlook};
+use trustspan::store::directory::{entry, is_gateway_secret};
+use trustspan::store::manifest::{Chunk, Chunks};
+
+use crate::{
+    draw::Draw,
+    json::{TEXTS, object},
+    mutate::mutate,
+    review::registry,
+};
+
+const NAMESPACE: &str = "istio-system";
+
+pub(crate) fn case(draw: &mut Draw) {
+    let text = text(draw);
+    draw.show("stream.yaml", &text);
+    stream(&text);
+}
+
+/// Reads, judges and rewrites a stream.
+pub(crate) fn stream(text: &[u8]) {
+    let read: Vec<_> = Chunks::new("stream".into(), text).collect();
+    let chunks: Vec<_> = read.into_iter().filter_map(Result::ok).collect();
+    if std::str::from_utf8(text).is_ok() {
+        let joined: String =
+            chunks.iter().map(|c| if c.bom { "\u{feff}".to_owned() } else { String::new() } + &c.text).collect();
+        assert_eq!(joined.as_bytes(), text, "the chunks are not the stream");
+    }
+    judge(&chunks);
+    chunks.iter().for_each(rewritten);
+}
+
+fn text(draw: &mut Draw) -> Vec<u8> {
+    if draw.one_in(6) {
+        return draw.rest();
+    }
+    let mut text = Vec::new();
+    for _ in 0..=draw.below(3) {
+        match draw.below(4) {
+            0 => text.extend(format!("{:#}\n", object(draw)).into_bytes()),
+            1 => text.extend(object(draw).to_string().into_bytes()),
+            2 => text.extend(serde_saphyr::to_string(&object(draw)).unwrap_or_default().into_bytes()),
+            _ => text.extend(draw.of(&TEXTS).as_bytes()),
+        }
+        text.extend(draw.of(&["\n---\n", "", "\n", "\n...\n", "\n--- # next\n"]).as_bytes());
+        // Few of the changes to PEM matter to YAML; these do.
+        for _ in 0..draw.below(4) {
+            let piece = *draw.of(&PIECES);
+            let at = draw.below(text.len() as u64 + 1) as usize;
+            text.splice(at..at, piece.bytes());
+        }
+    }
+    let count = draw.below(3);
+    mutate(&mut text, count, draw);
+    text
+}
+
+const PIECES: [&str; 26] = [
+    "---\n",
+    "...\n",
+    "- ",
+    ": ",
+    "? ",
+    "&a ",
+    "*a",
+    "<<: *a",
+    "!!str ",
+    "!x ",
+    "|",
+    ">-\n",
+    "|2\n",
+    "\"",
+    "'",
+    "{",
+    "}",
+    "[",
+    "]",
+    ", ",
+    "#",
+    "%YAML 1.2\n",
+    "\t",
+    "\r",
+    "\u{feff}",
+    "~",
+];
+
+/// Reads the documents as `check` does, twice: what they say of the cluster, then each object.
+fn judge(chunks: &[Chunk]) {
+    let now = jiff::Timestamp::now();
+    let documents: Vec<_> = chunks.iter().filter_map(|chunk| chunk.parse().ok().flatten()).collect();
+    let objects: Vec<Value> =
+        documents.iter().flat_map(|d| d.objects().map(|o| o.value.into_owned()).collect::<Vec<_>>()).collect();
+    let entries = objects.iter().filter(|o| is_gateway_secret(o)).filter_map(|o| entry(o, NAMESPACE).ok());
+    let mut inventory = Inventory::new(entries);
+    objects.iter().for_each(|object| inventory.take(object, NAMESPACE, now));
+    let context = Context::new(inventory, Outlook::Whole, now);
+    for object in &objects {
+        let findings = admission::check(object, NAMESPACE, &context, now).unwrap_or_default();
+        assert!(findings.iter().all(|finding| !finding.message.is_empty()));
+    }
+}
+
+/// Rewrites a document, and takes it back.
+fn rewritten(chunk: &Chunk) {
+    static REGISTRY: LazyLock<Registry> = LazyLock::new(registry);
+    let Some(patched) = edited(chunk, |object| Some(decided(object, &REGISTRY).patch)) else { return };
+    edited(&patched, |object| undo(object).map(|undo| undo.patch));
+    let again = edited(&patched, |object| Some(decided(object, &REGISTRY).patch));
+    assert!(again.is_none(), "rewritten a second time");
+}
+
+fn decided(object: &Value, registry: &Registry) -> Decision {
+    let request = Request {
+        operation: Operation::Create,
+        kind: Kind::of(object),
+        sub_resource: "",
+        namespace: object["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE),
+        name: object["metadata"]["name"].as_str().unwrap_or_default(),
+        username: "",
+        by_agent: false,
+        may_break_glass: false,
+        object: Some(object),
+        old_object: None,
+    };
+    admission::mutate(&request, registry)
+}
+
+/// The document with patches applied to its text, which must read as the patched value; `None` when none changes it.
+fn edited(chunk: &Chunk, patch: impl Fn(&Value) -> Option<Patch>) -> Option<Chunk> {
+    let document = chunk.parse().ok()??;
+    let patches: Vec<_> = document.objects().filter_map(|o| Some((o.pointer, patch(&o.value)?))).collect();
+    let patches: Vec<_> = patches.into_iter().filter(|(_, patch)| !patch.0.is_empty()).collect();
+    if patches.is_empty() {
+        return None;
+    }
+    let mut target = document.value().clone();
+    for (pointer, patch) in &patches {
+        json_patch::patch(target.pointer_mut(pointer).expect("its object"), patch).expect("the patch applies");
+    }
+    let edited = document.edit(patches.iter().map(|(pointer, patch)| (pointer.as_str(), patch))).expect("an edit");
+    let mut again = Chunks::new("edited".into(), edited.text().as_bytes());
+    let first = again.next().expect("a document").expect("a text");
+    assert!(again.next().is_none(), "more documents than before");
+    assert_eq!(first.parse().expect("YAML").expect("an object").value(), &target, "the text reads otherwise");
+    Some(first)
+}

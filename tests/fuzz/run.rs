@@ -1,0 +1,80 @@
+//! A target, fed from a seed.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use crate::draw::Draw;
+use crate::pool::POOL;
+use crate::testbed::RunSeed;
+
+/// What one input does; it panics when something is wrong.
+pub(crate) type Case = fn(&mut Draw);
+
+/// For each target, unless `TRUSTSPAN_FUZZ_SECONDS` says otherwise.
+const SHORT: Duration = Duration::from_secs(6);
+/// Bytes of an input: enough for some hundred choices.
+const INPUT: u64 = 400;
+
+/// Runs `case` on inputs drawn from the run's seed until the time is over; `TRUSTSPAN_CASE` names the one to run.
+pub(crate) fn seeded(target: &str, case: Case) {
+    if let Ok(only) = env::var("TRUSTSPAN_CASE") {
+        if let Some(number) = only.strip_prefix(target).and_then(|rest| rest.strip_prefix('-')?.parse().ok()) {
+            try_one(target, number, case);
+        }
+        return;
+    }
+    // Not on the first case's bill.
+    LazyLock::force(&POOL);
+    let (start, time) = (Instant::now(), budget());
+    let (mut count, mut worst) = (0, Duration::ZERO);
+    while start.elapsed() < time {
+        let before = cpu_time();
+        try_one(target, count, case);
+        worst = worst.max(cpu_time() - before);
+        count += 1;
+    }
+    println!("{target}: {count} cases in {:.1?}, the longest {worst:.1?}", start.elapsed());
+}
+
+/// How long a target runs.
+pub(crate) fn budget() -> Duration {
+    let Ok(text) = env::var("TRUSTSPAN_FUZZ_SECONDS") else { return SHORT };
+    let seconds = text.parse().unwrap_or_else(|_| panic!("TRUSTSPAN_FUZZ_SECONDS={text}: expected a number"));
+    Duration::from_secs(seconds)
+}
+
+/// What this thread has used of a processor: the same on a busy machine.
+pub(crate) fn cpu_time() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    Duration::from_nanos(stat.split(' ').next().and_then(|text| text.parse().ok()).expect("a number"))
+}
+
+fn try_one(target: &str, number: u64, case: Case) {
+    let mut seed = RunSeed::of_run(&format!("{target}-{number}"));
+    let length = seed.below(INPUT);
+    let input: Vec<_> = (0..length).map(|_| seed.below(256) as u8).collect();
+    let mut draw = Draw::new(&input);
+    if let Err(fault) = panic::catch_unwind(AssertUnwindSafe(|| case(&mut draw))) {
+        let place = keep(&format!("{target}-{number}"), &input, draw.shown());
+        let seed = RunSeed::number();
+        eprintln!(
+            "TRUSTSPAN_SEED={seed} TRUSTSPAN_CASE={target}-{number} repeats it; what it read: {}",
+            place.display()
+        );
+        panic::resume_unwind(fault);
+    }
+}
+
+/// Writes an input, and what was made of it. Certificates are new in each run, so the latter may be what is needed.
+fn keep(name: &str, input: &[u8], shown: &[(String, Vec<u8>)]) -> PathBuf {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz").join(name);
+    fs::create_dir_all(&place).expect("a directory");
+    fs::write(place.join("input"), input).expect("a file");
+    for (name, bytes) in shown {
+        fs::write(place.join(name), bytes).expect("a file");
+    }
+    place
+}
