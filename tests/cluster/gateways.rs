@@ -20,7 +20,7 @@ cases![
     a_gateway_for_unobserved_workloads_passes_unchanged,
 ];
 
-const ISTIO: &str = "gateways.v1.networking.istio.io";
+pub(crate) const ISTIO: &str = "gateways.v1.networking.istio.io";
 
 fn rewrites_every_istio_version(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {

@@ -20,12 +20,16 @@ macro_rules! cases {
 }
 
 mod agent;
+mod bad_inputs;
 mod bed;
 mod break_glass;
 mod continuity;
 mod gateways;
 mod install;
 mod outage;
+#[allow(dead_code)] // Envoy's clients need more of it.
+#[path = "../envoy/pki.rs"]
+mod pki;
 mod secrets;
 mod stage;
 mod workloads;
@@ -42,6 +46,7 @@ use testbed::Cluster;
 /// Every module's tests.
 const MODULES: &[&[Case]] = &[
     agent::CASES,
+    bad_inputs::CASES,
     bed::CASES,
     break_glass::CASES,
     continuity::CASES,
