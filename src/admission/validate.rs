@@ -93,7 +93,7 @@ pub(super) fn duty(claim: Option<(&Entry, Role)>, old: Option<&Value>) -> Duty {
         let elsewhere = role != Role::CacertSibling && entry.status.cacert_sibling.is_some();
         !elsewhere && (role != Role::Root || had_one())
     });
-    Duty { ca_required: required }
+    Duty { ca_required: required, ..Duty::default() }
 }
 
 /// The findings on a Secret object, or on the change of one.

@@ -3,7 +3,7 @@
 //! istiod (`pilot/pkg/credentials/kube/secrets.go`): a `cert` and `key` that are both non-empty win over `tls.crt` and
 //! `tls.key`; a non-empty `cacert` wins over `ca.crt`. A rotation that changes only the losing key does nothing.
 
-use super::Secret;
+use super::{Reader, Secret};
 
 /// CA keys, the winning one first.
 pub const CA_KEYS: [&str; 2] = ["cacert", "ca.crt"];
@@ -43,13 +43,24 @@ pub struct HalfPair {
 
 /// The CA bundle that istiod takes; `None` when there is no CA key at all.
 pub fn ca_bundle(secret: &Secret) -> Option<CaBundle<'_>> {
-    let bundles = || CA_KEYS.into_iter().filter_map(|key| Some(CaBundle { key, pem: secret.data.get(key)? }));
+    ca_bundle_of(Reader::Envoy, secret)
+}
+
+/// The CA bundle that a reader takes; `None` when there is no CA key at all.
+pub(super) fn ca_bundle_of(reader: Reader, secret: &Secret) -> Option<CaBundle<'_>> {
+    let keys = reader.ca_keys().iter();
+    let bundles = || keys.clone().filter_map(|key| Some(CaBundle { key, pem: secret.data.get(*key)? }));
     bundles().find(|bundle| !bundle.pem.is_empty()).or_else(|| bundles().next())
 }
 
 /// The serving pair that istiod takes; `None` when no pair is complete.
 pub fn serving_pair(secret: &Secret) -> Option<ServingPair<'_>> {
-    PAIR_KEYS.into_iter().find_map(|(chain_key, private_key_key)| {
+    pair_of(Reader::Envoy, secret)
+}
+
+/// The pair that a reader takes; `None` when no pair is complete.
+pub(super) fn pair_of(reader: Reader, secret: &Secret) -> Option<ServingPair<'_>> {
+    reader.pair_keys().iter().find_map(|&(chain_key, private_key_key)| {
         let chain = content(secret, chain_key)?;
         let private_key = content(secret, private_key_key)?;
         Some(ServingPair { chain_key, chain, private_key_key, private_key })
@@ -57,8 +68,8 @@ pub fn serving_pair(secret: &Secret) -> Option<ServingPair<'_>> {
 }
 
 /// Pairs of which one half has no content.
-pub fn half_pairs(secret: &Secret) -> impl Iterator<Item = HalfPair> {
-    PAIR_KEYS.into_iter().filter_map(|(chain, key)| match (content(secret, chain), content(secret, key)) {
+pub fn half_pairs(reader: Reader, secret: &Secret) -> impl Iterator<Item = HalfPair> {
+    reader.pair_keys().iter().filter_map(|&(chain, key)| match (content(secret, chain), content(secret, key)) {
         (Some(_), None) => Some(HalfPair { present: chain, missing: key }),
         (None, Some(_)) => Some(HalfPair { present: key, missing: chain }),
         _ => None,
@@ -98,7 +109,10 @@ mod tests {
             secret(&[("cert", "a"), ("key", ""), ("tls.crt", "c"), ("tls.key", "d"), ("cacert", ""), ("ca.crt", "f")]);
         assert_eq!(serving_pair(&secret).map(|p| p.chain_key), Some("tls.crt"));
         assert_eq!(ca_bundle(&secret).map(|b| b.key), Some("ca.crt"));
-        assert_eq!(half_pairs(&secret).collect::<Vec<_>>(), [HalfPair { present: "cert", missing: "key" }]);
+        assert_eq!(
+            half_pairs(Reader::Envoy, &secret).collect::<Vec<_>>(),
+            [HalfPair { present: "cert", missing: "key" }]
+        );
     }
 
     #[test]

@@ -39,6 +39,12 @@ pub enum Cause {
     Unmarked,
     /// A certificate behind another one in the same block.
     SameBlock,
+    /// A block with a sound BEGIN line that Go cannot read: its END line or its base64.
+    Broken,
+    /// A block whose content is no certificate to Go.
+    NoCertificate,
+    /// Text between BEGIN and the base64.
+    Headers,
 }
 
 impl fmt::Display for Cause {
@@ -58,6 +64,9 @@ impl fmt::Display for Cause {
             Self::SameBlock => {
                 "a second certificate stands in the same block; restore the END and BEGIN lines between them"
             }
+            Self::Broken => "the block is broken; expected base64, and the END line with nothing else on it",
+            Self::NoCertificate => "the block is no certificate, or more than one; expected the DER of one certificate",
+            Self::Headers => "text stands between BEGIN and the base64; remove it",
         })
     }
 }
@@ -138,6 +147,7 @@ fn begin_cause(line: &[u8], next: &[u8]) -> Option<Cause> {
     let (before, after) = (&line[..at], &line[at + 11..]);
     Some(match before {
         [] => match after.iter().position(|b| *b == b'-').map(|n| &after[n..]) {
+            Some(dashes) if dashes.trim_ascii_end() == b"-----" => Cause::Broken,
             Some(dashes) if dashes.starts_with(b"-----\r") => Cause::CarriageReturns,
             Some([b'-', b'-', b'-', b'-', b'-', tail @ ..]) if is_high(tail) => Cause::NotAsciiAfter,
             Some(dashes) if dashes.starts_with(b"-----") => Cause::TextAfter,

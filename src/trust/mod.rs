@@ -14,11 +14,13 @@ mod finding;
 mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod go;
 pub mod lookalike;
 mod name;
 mod namesakes;
 pub mod pem;
 pub mod private_key;
+mod reader;
 pub mod rules;
 mod secret;
 mod severities;
@@ -27,6 +29,7 @@ mod subject;
 pub use certificate::{AltName, Certificate, CertificateError};
 pub use finding::{Finding, Severity, Verdict};
 pub use fingerprint::{anchors, certificates_under, content_hash, is_distrusted};
+pub use reader::Reader;
 pub use rules::{Observation, RULES, Rule};
 pub use secret::{Secret, SecretError};
 pub use severities::{FIXED, Severities};
@@ -45,6 +48,8 @@ const TOLD: usize = 5;
 pub struct Duty {
     /// Gateways take their trust anchors from this Secret: it must hold a CA bundle.
     pub ca_required: bool,
+    /// Who reads it.
+    pub reader: Reader,
 }
 
 /// Judges a Secret at an instant.
@@ -127,7 +132,7 @@ mod tests {
     #[test]
     fn accepts_an_update_that_changes_no_data() {
         assert_eq!(update("broken", "broken"), Verdict::Warn);
-        let required = Duty { ca_required: true };
+        let required = Duty { ca_required: true, ..Duty::default() };
         assert_eq!(Verdict::of(&judge_update(&secret(&[]), &secret(&[]), required, now())), Verdict::Warn);
     }
 

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::bundle::{self, Bundle};
+use super::bundle::{Bundle, read_as, read_chain_as};
 use super::certificate::hex;
 use super::private_key::{self, KeyError};
-use super::{Duty, Secret, credential};
+use super::{Duty, Reader, Secret, credential};
 
 /// A Secret as rules see it. Has no `Debug`: it holds the Secret.
 pub struct Subject<'a> {
@@ -26,6 +26,8 @@ pub struct Subject<'a> {
 pub struct Text {
     /// The key under `data`.
     pub key: &'static str,
+    /// Who reads it.
+    pub reader: Reader,
     /// What it holds.
     pub bundle: Bundle,
     /// SHA-256 over the bytes, to know a broken text again.
@@ -47,16 +49,17 @@ pub struct Pair {
 impl<'a> Subject<'a> {
     /// Parses a Secret.
     pub fn new(secret: &'a Secret, duty: Duty, now: Timestamp) -> Self {
-        let text = |key, pem: &[u8], bundle| Text { key, bundle, digest: hex(&Sha256::digest(pem)) };
+        let reader = duty.reader;
+        let text = |key, pem: &[u8], bundle| Text { key, reader, bundle, digest: hex(&Sha256::digest(pem)) };
         Self {
             secret,
             duty,
             now,
-            ca: credential::ca_bundle(secret).map(|ca| text(ca.key, ca.pem, bundle::read(ca.pem))),
-            pair: credential::serving_pair(secret).map(|pair| Pair {
-                chain: text(pair.chain_key, pair.chain, bundle::read_chain(pair.chain)),
+            ca: credential::ca_bundle_of(reader, secret).map(|ca| text(ca.key, ca.pem, read_as(reader, ca.pem))),
+            pair: credential::pair_of(reader, secret).map(|pair| Pair {
+                chain: text(pair.chain_key, pair.chain, read_chain_as(reader, pair.chain)),
                 private_key_key: pair.private_key_key,
-                public_key: private_key::public_key(pair.private_key),
+                public_key: private_key::public_key_as(reader, pair.private_key),
                 private_key_digest: hex(&Sha256::digest(pair.private_key)),
             }),
         }

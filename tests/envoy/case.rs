@@ -111,7 +111,7 @@ impl Case {
 
     /// Compares.
     pub(crate) fn compare(&self, seen: &Seen, now: Timestamp) -> Result {
-        let duty = Duty { ca_required: matches!(self.content, Content::Trust { .. }) };
+        let duty = Duty { ca_required: matches!(self.content, Content::Trust { .. }), ..Duty::default() };
         let findings = judge(&self.secret(), duty, now);
         let verdict = Verdict::of(&findings);
         let mut rules: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Deny).map(|f| f.rule).collect();

@@ -22,21 +22,21 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
 }
 
 fn observe(text: &Text) -> Vec<Observation> {
-    let key = text.key;
+    let (key, reader) = (text.key, text.reader.name());
     let lookalikes = text.bundle.lookalikes.iter().map(|seen| {
         let message = format!(
-            "{key} line {}: {}. the proxy skips this block silently, and then does not have its certificate",
+            "{key} line {}: {}. {reader} skips this block silently, and then does not have its certificate",
             seen.line, seen.cause
         );
         Observation::new(text.field(), hex(&seen.digest), message)
     });
     let blocks = text.bundle.skipped.iter().map(|block| {
         let what = if block.is_certificate {
-            "the proxy does not take its certificate; expected the label CERTIFICATE"
+            "its certificate is not taken; expected the label CERTIFICATE"
         } else {
             "it holds no certificate; expected certificates only, remove it"
         };
-        let message = format!("{key} line {}: the proxy skips {}. {what}", block.line, block.label);
+        let message = format!("{key} line {}: {reader} skips {}. {what}", block.line, block.label);
         Observation::new(text.field(), block.label.as_str(), message).only_warns(!block.is_certificate)
     });
     lookalikes.chain(blocks).collect()

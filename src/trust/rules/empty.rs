@@ -20,9 +20,9 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let seen = match &subject.ca {
         Some(ca) if ca.is_loaded() && ca.bundle.entries.is_empty() => {
             let message = format!(
-                "{}: no certificate was found. expected at least one CA as a PEM block; a gateway that starts with this \
-                 refuses every client",
-                ca.key
+                "{}: no certificate was found. expected at least one CA as a PEM block; {}",
+                ca.key,
+                ca.reader.without_ca(),
             );
             Some(Observation::new(ca.field(), ca.digest.as_str(), message))
         }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn rejects_a_missing_key_where_gateways_need_it() {
-        let found = judge(&secret(&[]), Duty { ca_required: true }, now());
+        let found = judge(&secret(&[]), Duty { ca_required: true, ..Duty::default() }, now());
         assert_eq!(found.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(), [("empty", "data")]);
     }
 }

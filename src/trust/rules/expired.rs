@@ -19,14 +19,15 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
+    let peer = subject.duty.reader.peer();
     if let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(subject.now));
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_expired(subject.now)) {
             let (subject, end) = (brief(&entry.certificate.subject), entry.certificate.not_after);
             let effect = if any_valid {
-                "its clients are refused; remove it"
+                format!("its {peer}s are refused; remove it")
             } else {
-                "no CA of the bundle is valid now, every client is refused; add the renewed CA"
+                format!("no CA of the bundle is valid now, every {peer} is refused; add the renewed CA")
             };
             let message = format!("{} line {}: {subject} expired at {end}. {effect}", ca.key, entry.line);
             let identity = entry.certificate.fingerprint.as_str();
@@ -37,7 +38,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
         && let Some(leaf) = chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_expired(subject.now))
     {
         let message = format!(
-            "{}: the leaf {} expired at {}. expected one that is valid now; every client refuses this, renew it",
+            "{}: the leaf {} expired at {}. expected one that is valid now; every {peer} refuses this, renew it",
             chain.key,
             brief(&leaf.subject),
             leaf.not_after,

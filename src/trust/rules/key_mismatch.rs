@@ -21,10 +21,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let key = pair.private_key_key;
     let leaf = pair.chain.bundle.entries.first().filter(|_| pair.chain.is_loaded());
     let message = match (&pair.public_key, leaf) {
-        (Err(error), _) => format!(
-            "{key}: {error}. expected a PEM private key that proxies can serve with; gateways keep the old pair, and serve \
-             nothing after their next start"
-        ),
+        (Err(error), _) => format!("{key}: {error}. {}", pair.chain.reader.without_key()),
         (Ok(public), Some(leaf)) if *public != leaf.certificate.public_key => format!(
             "{key}: it is not the key of {} in {}. expected the leaf's own key; write both in one update, the leaf first in \
              its chain",

@@ -125,7 +125,8 @@ pub(crate) fn run(subject: &Subject<'_>) -> Vec<Judged> {
         },
         identity: seen.identity,
     };
-    RULES.iter().flat_map(|rule| (rule.check)(subject).into_iter().map(move |seen| judged(rule, seen))).collect()
+    let heeded = RULES.iter().filter(|rule| subject.duty.reader.heeds(rule.id));
+    heeded.flat_map(|rule| (rule.check)(subject).into_iter().map(move |seen| judged(rule, seen))).collect()
 }
 
 #[cfg(test)]

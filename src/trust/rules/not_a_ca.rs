@@ -30,15 +30,16 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
         && odd().count() == entries.len()
     {
         let message = format!(
-            "{} line {}: {} is no CA, nor is any other certificate there. {}; expected the CA that signed the clients' \
+            "{} line {}: {} is no CA, nor is any other certificate there. {}; expected the CA that signed the {}s' \
              certificates",
             ca.key,
             first.line,
             brief(&first.certificate.subject),
             why(first.certificate.is_ca),
+            ca.reader.peer(),
         );
         let identity = content_hash(entries.iter().map(|e| &e.certificate));
-        return vec![Observation::new(ca.field(), identity, message)];
+        return vec![Observation::new(ca.field(), identity, message).only_warns(ca.reader.pins())];
     }
     odd()
         .map(|entry| {

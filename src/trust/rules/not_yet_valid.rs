@@ -19,14 +19,17 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
+    let peer = subject.duty.reader.peer();
     if let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(subject.now));
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(subject.now)) {
             let (subject, start) = (brief(&entry.certificate.subject), entry.certificate.not_before);
             let effect = if any_valid {
-                "its clients are refused until then; do not issue leaves from it before"
+                format!("its {peer}s are refused until then; do not issue leaves from it before")
             } else {
-                "no CA of the bundle is valid now, every client is refused; keep the CA that is valid beside it"
+                format!(
+                    "no CA of the bundle is valid now, every {peer} is refused; keep the CA that is valid beside it"
+                )
             };
             let message = format!("{} line {}: {subject} is not valid before {start}. {effect}", ca.key, entry.line);
             let identity = entry.certificate.fingerprint.as_str();
@@ -38,7 +41,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
             chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_not_yet_valid(subject.now))
     {
         let message = format!(
-            "{}: the leaf {} is not valid before {}. expected one that is valid now; every client refuses this until then",
+            "{}: the leaf {} is not valid before {}. expected one that is valid now; every {peer} refuses this until then",
             chain.key,
             brief(&leaf.subject),
             leaf.not_before,

@@ -25,12 +25,12 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
         return Vec::new();
     }
     let other = subject.pair.as_ref().map(|pair| pair.chain.key);
-    credential::half_pairs(subject.secret)
+    credential::half_pairs(subject.duty.reader, subject.secret)
         .map(|half| {
             let (present, missing) = (half.present, half.missing);
             let effect = match other {
                 Some(chain) => format!("gateways ignore it and serve {chain}; remove {present}, or add {missing}"),
-                None => format!("gateways cannot serve with this; add {missing}, in the same update"),
+                None => format!("{}; add {missing}, in the same update", subject.duty.reader.without_pair()),
             };
             let message = format!("{present}: there is no {missing} beside it. expected both or none; {effect}");
             Observation::new(field(present), missing, message).only_warns(other.is_some())

@@ -23,10 +23,10 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
 }
 
 fn observe(text: &Text) -> Option<Observation> {
-    let key = text.key;
+    let (key, reader) = (text.key, text.reader.name());
     let message = match &text.bundle.rejected {
         Some(rejection) => format!(
-            "{key}: {rejection}. the proxy rejects the whole text: it goes on with what it has, and starts with nothing; \
+            "{key}: {rejection}. {reader} rejects the whole text: it goes on with what it has, and starts with nothing; \
              expected sound PEM blocks only"
         ),
         None if text.bundle.is_too_long => format!(

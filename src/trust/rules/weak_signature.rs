@@ -29,11 +29,12 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
             return None;
         }
         let message = format!(
-            "{} line {}: {} is signed with {}. expected SHA-256 or better, clients refuse this; have it issued anew",
+            "{} line {}: {} is signed with {}. expected SHA-256 or better, {}s refuse this; have it issued anew",
             text.key,
             entry.line,
             brief(&certificate.subject),
             broken_hash(certificate)?,
+            text.reader.peer(),
         );
         Some(Observation::new(text.field(), certificate.fingerprint.as_str(), message).only_warns(is_bundle))
     };
