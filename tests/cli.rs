@@ -46,6 +46,65 @@ fn check_takes_weights_of_rules() {
 }
 
 #[test]
+fn check_judges_ca_bundles_wherever_they_stand() {
+    let prose = "cHJvc2U=";
+    let kubeconfig = format!(
+        "clusters: [{{name: prod, cluster: {{certificate-authority-data: {prose}}}}}]\n\
+         users: [{{name: admin, user: {{client-key-data: {prose}}}}}]\n"
+    );
+    let input = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "a"},
+         "spec": {"conversion": {"webhook": {"clientConfig": {"caBundle": prose}}}}},
+        {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "b"},
+         "spec": {"caBundle": prose}},
+        {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+         "metadata": {"name": "c"}, "webhooks": [{"name": "x", "clientConfig": {"caBundle": prose}}]},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "d"}, "data": {"ca.crt": "prose"}},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "e"}, "stringData": {"value": kubeconfig}},
+        {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "f"}, "spec": {}},
+    ]});
+    let output = run(&["check", "--output", "json", "-"], &input.to_string());
+    assert_eq!(code(&output), 1, "{}", text(&output.stderr));
+    let judged: Vec<Value> = serde_json::from_slice(&output.stdout).expect("an array");
+    let fields = |object: &Value| -> Vec<String> {
+        let findings = object["findings"].as_array().expect("findings");
+        let told = findings.iter().map(|f| format!("{} {}", f["rule"], f["field"]).replace('"', ""));
+        told.collect()
+    };
+    assert_eq!(
+        judged.iter().map(fields).collect::<Vec<_>>(),
+        [
+            vec!["empty spec.conversion.webhook.clientConfig.caBundle"],
+            vec!["empty spec.caBundle"],
+            vec!["empty webhooks[x].clientConfig.caBundle"],
+            vec!["empty data[ca.crt]"],
+            vec![
+                "empty data[value].clusters[prod].certificate-authority-data",
+                "pair-incomplete data[value].users[admin].client-key-data",
+            ],
+            vec![],
+        ]
+    );
+}
+
+#[test]
+fn check_judges_the_config_maps_that_gateways_name() {
+    let config_map =
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: roots, namespace: mesh}, data: {ca.crt: prose}}";
+    let gateway = |name: &str| {
+        format!(
+            "{{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {{name: gw}}, \
+             spec: {{servers: [{{tls: {{caCertCredentialName: '{name}'}}}}]}}}}"
+        )
+    };
+    for (name, expected) in [("configmap://mesh/roots", 1), ("configmap://mesh/others", 0), ("roots", 0)] {
+        let output = run(&["check", "-"], &format!("{config_map}\n---\n{}", gateway(name)));
+        assert_eq!(code(&output), expected, "{name}: {}", text(&output.stdout));
+        assert!(text(&output.stdout).contains("empty"), "what nobody names warns: {}", text(&output.stdout));
+    }
+}
+
+#[test]
 fn rules_lists_every_rule() {
     let listed = run(&["rules", "--output", "json"], "");
     let rules: Vec<Value> = serde_json::from_slice(&listed.stdout).expect("JSON");

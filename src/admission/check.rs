@@ -4,11 +4,11 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::continuity;
 use super::rules::{
     INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED, UNREADABLE,
 };
 use super::validate::{duty, judged, weights};
+use super::{bundles, continuity};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
@@ -33,10 +33,10 @@ impl Context {
         Self { registry: inventory.into_registry(outlook, now), uses, severities: Severities::default() }
     }
 
-    /// Whether a Secret is judged in full: something names it, or there is nothing that could.
-    fn counts(&self, namespace: &str, name: &str) -> bool {
+    /// Whether a Secret or ConfigMap is judged in full: something names it, or there is nothing that could.
+    fn counts(&self, namespace: &str, name: &str, is_used: fn(&Uses, &str, &str) -> bool) -> bool {
         let alone = self.registry.entries().is_empty() && self.uses.is_empty();
-        alone || self.registry.role(namespace, name).is_some() || self.uses.contains(namespace, name)
+        alone || self.registry.role(namespace, name).is_some() || is_used(&self.uses, namespace, name)
     }
 }
 
@@ -46,8 +46,18 @@ const GATEWAY_KEYS: [&str; 8] = ["ca.crt", "tls.crt", "tls.key", "ca.crl", "cace
 /// The findings on an object; `None` when trustspan has nothing to say about its kind.
 pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
-    let findings = match Kind::of(object) {
-        Kind { group: "", version: "v1", kind: "Secret" } => return check_secret(object, namespace, context, now),
+    let kind = Kind::of(object);
+    let bundles = check_bundles(kind, object, namespace, context, now);
+    let findings = match kind {
+        Kind { group: "", version: "v1", kind: "Secret" } => {
+            let findings = check_secret(object, namespace, context, now);
+            return match (findings, bundles) {
+                (None, bundles) => bundles,
+                (findings, None) => findings,
+                (Some(findings), Some(bundles)) => Some([findings, bundles].concat()),
+            };
+        }
+        _ if bundles.is_some() => return bundles,
         Kind { group: crate::api::GROUP, kind: "GatewaySecret", .. } => {
             check_gateway_secret(object, namespace, &context.registry)
         }
@@ -66,13 +76,33 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
     }
     let severities = weights(&context.severities, claim);
     let mut findings = judged(object, None, duty(claim, None), &severities, now);
-    if !context.counts(namespace, name) {
+    if !context.counts(namespace, name, Uses::contains) {
         // The cluster lets it pass, since nothing here uses it, but for what the API server itself refuses.
         for finding in findings.iter_mut().filter(|finding| finding.rule != UNREADABLE.id) {
             finding.severity = Severity::Warn;
         }
     }
     findings.extend(continuity::findings(object, None, namespace, claim, &context.registry, &severities, now));
+    Some(findings)
+}
+
+/// CA bundles in other places.
+fn check_bundles(
+    kind: Kind<'_>,
+    object: &Value,
+    namespace: &str,
+    context: &Context,
+    now: Timestamp,
+) -> Option<Vec<Finding>> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let claim = bundles::claim(kind, namespace, name, &context.registry);
+    let mut findings = bundles::findings(kind, object, None, &weights(&context.severities, claim), now)?;
+    let counts = !bundles::is_config_map(kind)
+        || bundles::is_labelled(kind, object)
+        || context.counts(namespace, name, Uses::contains_config_map);
+    if !counts {
+        findings.iter_mut().for_each(|finding| finding.severity = Severity::Warn);
+    }
     Some(findings)
 }
 

@@ -1,6 +1,7 @@
 //! One admission request to one decision. Pure: the webhook and the CLI call the same two functions.
 
 mod break_glass;
+mod bundles;
 mod carry_over;
 mod check;
 mod client_bundle;
@@ -15,6 +16,7 @@ use serde_json::Value;
 pub use crate::api::Kind;
 use crate::trust::{Finding, Severity, Verdict};
 pub use break_glass::Override;
+pub use bundles::validate_bundles;
 pub use check::{Context, check};
 pub use mutate::mutate;
 pub use rules::{RuleInfo, rules};

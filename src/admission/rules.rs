@@ -126,6 +126,16 @@ pub(super) const SEVERITY_IGNORED: RuleInfo = RuleInfo {
     mend: "take an id from `trustspan rules`, or remove the line",
 };
 
+/// A kubeconfig that its users cannot read.
+pub(super) const KUBECONFIG_UNREADABLE: RuleInfo = RuleInfo {
+    id: "kubeconfig-unreadable",
+    severity: Severity::Deny,
+    summary: "a kubeconfig in a Secret with data that is not base64",
+    source: "client-go reads these fields as bytes, which are base64 in YAML and JSON; one that is not spoils the whole",
+    example: "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
+    mend: "kubectl config set-credentials and set-cluster with --embed-certs write it right",
+};
+
 /// The rules that look beyond one Secret's content.
 const BEYOND: &[RuleInfo] = &[
     UNREADABLE,
@@ -138,6 +148,7 @@ const BEYOND: &[RuleInfo] = &[
     SEVERITY_IGNORED,
     BREAK_GLASS,
     CONTINUITY,
+    KUBECONFIG_UNREADABLE,
 ];
 
 /// All rules, in the order in which findings are told.

@@ -7,6 +7,10 @@ pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
 /// Label of a Secret that holds a client's certificate for gateways: the name of their GatewaySecret, in the same namespace.
 pub const CLIENT_LABEL: &str = "trustspan.dev/client";
 
+/// Label of a ConfigMap from which gateways take CAs: `"true"`. The webhook knows of GatewaySecrets only, not of the ConfigMaps
+/// that Gateways name.
+pub const CA_BUNDLE_LABEL: &str = "trustspan.dev/ca-bundle";
+
 /// Pod-template annotation `<revision>-<scope>-<SHA-256>` over the public certificates that the pod loads from managed Secrets.
 pub const ROTATION_HASH: &str = "trustspan.dev/rotation-hash";
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::report::common;
-use super::{Facts, Observation, observe};
+use super::{Facts, Observation, config_maps, observe};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind, Leaf, LeafKind};
 use crate::registry::{Entry, Place, Registry};
@@ -42,6 +42,8 @@ pub struct Inventory {
 pub struct Uses {
     /// Names with their namespace; `None`: wherever the selected workloads run.
     names: BTreeSet<(Option<String>, String)>,
+    /// ConfigMaps, by namespace and name.
+    config_maps: BTreeSet<(String, String)>,
 }
 
 impl Uses {
@@ -54,9 +56,14 @@ impl Uses {
         named(name) || name.strip_suffix(CACERT_SUFFIX).is_some_and(named)
     }
 
+    /// Whether a Gateway, or a BackendTLSPolicy for one, takes CAs from this ConfigMap.
+    pub fn contains_config_map(&self, namespace: &str, name: &str) -> bool {
+        self.config_maps.contains(&(namespace.to_owned(), name.to_owned()))
+    }
+
     /// Whether no Gateway was seen.
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+        self.names.is_empty() && self.config_maps.is_empty()
     }
 }
 
@@ -92,6 +99,7 @@ impl Inventory {
     /// Takes one object. Kinds that tell nothing are passed over. `namespace` is where an object without one would go.
     pub fn take(&mut self, object: &Value, namespace: &str, now: Timestamp) {
         let own = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
+        self.uses.config_maps.extend(config_maps::named(object, own));
         match Kind::of(object) {
             Kind { group: "", kind: "Secret", .. } => self.take_secret(object, own, now),
             Kind { group: "" | "apps", kind: "Pod" | "Deployment" | "StatefulSet" | "DaemonSet", .. } => {

@@ -1,5 +1,6 @@
 //! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
 
+mod config_maps;
 mod inventory;
 pub mod journal;
 pub mod next;

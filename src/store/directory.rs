@@ -89,7 +89,7 @@ pub fn collect<'s>(
 }
 
 /// Words without which a document holds nothing that an [`Inventory`] takes.
-const OBSERVED: [&str; 6] = ["Secret", "Gateway", "Deployment", "StatefulSet", "DaemonSet", "Pod"];
+const OBSERVED: [&str; 7] = ["Secret", "Gateway", "BackendTLSPolicy", "Deployment", "StatefulSet", "DaemonSet", "Pod"];
 
 /// Visits the objects of all documents that contain one of the words; most documents of a large stream are not even
 /// parsed. Returns what could not be read.

@@ -108,7 +108,8 @@ pub(crate) fn find(text: &[u8], first_line: usize, found: &mut Vec<Lookalike>) {
             return;
         }
         let next = lines.peek().map_or(&b""[..], |(next, _)| next);
-        let ends = has_marker(line, b"END");
+        // On a line where the next BEGIN is glued to END, what begins there goes on.
+        let ends = marker(line, b"END").is_some_and(|end| marker(line, b"BEGIN").is_none_or(|begin| begin < end));
         let starts = match begin_cause(line, next) {
             None if open.is_some() => None,
             None if ends && !is_comment(line) => Some(Cause::NoBegin),

@@ -1,0 +1,154 @@
+//! CA bundles beside the Secrets of gateways: where they stand, and how they are judged. By the rules on Secrets, each as its
+//! reader reads it, and by the same policy: what the stored object had already only warns.
+
+mod api_objects;
+mod config_map;
+mod kubeconfig;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::rules::KUBECONFIG_UNREADABLE;
+use super::validate::weights;
+use super::{Decision, Kind, Operation, Request, break_glass};
+use crate::registry::{Entry, Registry, Role};
+use crate::trust::{self, Duty, Finding, Secret, Severities, Severity};
+
+/// Texts of one object that are read together, as the content of a Secret.
+struct Place {
+    /// What stands before a key in the name of its field: `spec.conversion.webhook.clientConfig.`; empty when the content
+    /// stands under `data` as a Secret's does.
+    prefix: String,
+    duty: Duty,
+    texts: Secret,
+}
+
+/// A text that is not base64 where base64 is expected. Holds its field.
+#[derive(PartialEq, Eq)]
+struct NotBase64(String);
+
+/// What an object holds.
+#[derive(Default)]
+struct Places {
+    readable: Vec<Place>,
+    unreadable: Vec<NotBase64>,
+}
+
+impl Place {
+    fn new(prefix: String, duty: Duty) -> Self {
+        let texts = Secret {
+            namespace: String::new(),
+            name: String::new(),
+            type_: String::new(),
+            labels: Default::default(),
+            data: Default::default(),
+        };
+        Self { prefix, duty, texts }
+    }
+
+    /// Names a finding's field as users write it.
+    fn told(&self, mut finding: Finding) -> Finding {
+        if let Some(key) = finding.field.strip_prefix("data[").and_then(|rest| rest.strip_suffix(']'))
+            && !self.prefix.is_empty()
+        {
+            finding.field = format!("{}{key}", self.prefix);
+        }
+        finding
+    }
+}
+
+/// Judges an object of the opt-in webhook configuration `manifests/ca-bundles`. Never patches; the same under dry-run.
+///
+/// Of ConfigMaps only those are judged that a GatewaySecret names, or that carry
+/// [`CA_BUNDLE_LABEL`](crate::api::names::CA_BUNDLE_LABEL).
+pub fn validate_bundles(
+    request: &Request<'_>,
+    registry: &Registry,
+    severities: &Severities,
+    now: Timestamp,
+) -> Decision {
+    let mut decision = Decision::default();
+    let written = matches!(request.operation, Operation::Create | Operation::Update) && request.sub_resource.is_empty();
+    let Some(object) = request.object.filter(|_| written) else { return decision };
+    if object["metadata"]["deletionTimestamp"].is_string() {
+        return decision;
+    }
+    let claim = claim(request.kind, request.namespace, request.name, registry);
+    let old = request.old_object.filter(|_| request.operation == Operation::Update);
+    if is_asked_for(request.kind, object, old, claim) {
+        let severities = weights(severities, claim);
+        decision.findings = findings(request.kind, object, old, &severities, now).unwrap_or_default();
+    }
+    break_glass::apply(request, &mut decision);
+    decision
+}
+
+/// The GatewaySecret that names a ConfigMap. Those that name a Secret say nothing of a kubeconfig in it.
+pub(super) fn claim<'r>(
+    kind: Kind<'_>,
+    namespace: &str,
+    name: &str,
+    registry: &'r Registry,
+) -> Option<(&'r Entry, Role)> {
+    registry.role(namespace, name).filter(|_| kind == config_map::KIND)
+}
+
+/// Whether an object of this kind is judged wherever it is met: a ConfigMap could be for any program.
+fn is_asked_for(kind: Kind<'_>, object: &Value, old: Option<&Value>, claim: Option<(&Entry, Role)>) -> bool {
+    kind != config_map::KIND
+        || claim.is_some()
+        || [Some(object), old].into_iter().flatten().any(config_map::is_labelled)
+}
+
+/// Whether a ConfigMap says itself that gateways read it.
+pub(super) fn is_labelled(kind: Kind<'_>, object: &Value) -> bool {
+    kind == config_map::KIND && config_map::is_labelled(object)
+}
+
+/// Whether an object is a ConfigMap.
+pub(super) fn is_config_map(kind: Kind<'_>) -> bool {
+    kind == config_map::KIND
+}
+
+/// The findings on an object, or on the change of one; `None` when it has no place for a CA bundle.
+pub(super) fn findings(
+    kind: Kind<'_>,
+    object: &Value,
+    old: Option<&Value>,
+    severities: &Severities,
+    now: Timestamp,
+) -> Option<Vec<Finding>> {
+    let new = places(kind, object, old)?;
+    let old = old.and_then(|old| places(kind, old, None)).unwrap_or_default();
+    let mut all = Vec::new();
+    for text in &new.unreadable {
+        let mut finding = KUBECONFIG_UNREADABLE.finding(
+            text.0.as_str(),
+            "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
+        );
+        if old.unreadable.contains(text) {
+            finding.severity = Severity::Warn;
+        }
+        all.extend(severities.weigh(finding));
+    }
+    for place in &new.readable {
+        let before = old.readable.iter().find(|before| before.prefix == place.prefix).map(|before| &before.texts);
+        let judged = match before {
+            Some(before) => trust::judge_update_weighed(before, &place.texts, place.duty, severities, now),
+            None => trust::judge_weighed(&place.texts, place.duty, severities, now),
+        };
+        all.extend(judged.into_iter().map(|finding| place.told(finding)));
+    }
+    Some(all)
+}
+
+fn places(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Option<Places> {
+    match kind {
+        config_map::KIND => config_map::places(object, old),
+        Kind { group: "", version: "v1", kind: "Secret" } => kubeconfig::places(object),
+        kind => api_objects::places(kind, object),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! `caBundle` of the objects by which the API server calls others: CRD conversion, aggregated APIs, webhooks.
+//!
+//! Read with `AppendCertsFromPEM` by client-go (`transport.rootCertPool`); an empty one means the system's roots. Sources:
+//! `CustomResourceConversion`, `APIServiceSpec` and `WebhookClientConfig` of the Kubernetes API.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::{Place, Places};
+use crate::api::Kind;
+use crate::trust::{Duty, Reader};
+
+const KEY: &str = "caBundle";
+
+/// By what cert-manager's cainjector is told to fill a caBundle in.
+const INJECTED: &str = "cert-manager.io/inject-";
+
+/// The places of an object; `None` for other kinds.
+pub(super) fn places(kind: Kind<'_>, object: &Value) -> Option<Places> {
+    let mut places = Places::default();
+    let mut add = |prefix: String, holder: &Value| {
+        // What is no base64 the API server refuses by itself.
+        let text = holder[KEY].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
+        if is_placeholder(kind, object, &text) {
+            return;
+        }
+        let mut place = Place::new(prefix, Duty { reader: Reader::Go, ..Duty::default() });
+        place.texts.data.insert(KEY.to_owned(), Zeroizing::new(text));
+        places.readable.push(place);
+    };
+    let spec = &object["spec"];
+    match (kind.group, kind.kind) {
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => {
+            add("spec.conversion.webhook.clientConfig.".to_owned(), &spec["conversion"]["webhook"]["clientConfig"]);
+        }
+        ("apiregistration.k8s.io", "APIService") => add("spec.".to_owned(), spec),
+        ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration") => {
+            for webhook in object["webhooks"].as_array().into_iter().flatten() {
+                let name = webhook["name"].as_str().unwrap_or_default();
+                add(format!("webhooks[{name}].clientConfig."), &webhook["clientConfig"]);
+            }
+        }
+        _ => return None,
+    }
+    Some(places)
+}
+
+/// Nothing is there, or blanks that will be overwritten: manifests often have a line break where a caBundle is injected.
+fn is_placeholder(kind: Kind<'_>, object: &Value, text: &[u8]) -> bool {
+    let injected = || {
+        let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
+        annotations.into_iter().any(|(key, _)| key.starts_with(INJECTED))
+    };
+    // The conversion of a CRD takes blanks for nothing (apiextensions-apiserver, webhook_converter.go).
+    let forgiven = || kind.kind == "CustomResourceDefinition" || injected();
+    text.is_empty() || (text.trim_ascii().is_empty() && forgiven())
+}

@@ -1,0 +1,75 @@
+//! Kubeconfigs in Secrets: the CA of each cluster, and the certificate of each user with its key, as client-go reads them.
+//!
+//! Cluster API writes them under `value`, others under `kubeconfig` or `config`. Sources: `clientcmd/api/v1` of client-go;
+//! `rest.TLSConfigFor` and `tls.X509KeyPair` load what is in them.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::{NotBase64, Place, Places};
+use crate::trust::{Duty, Reader, Secret};
+
+/// Keys of a Secret under which kubeconfigs are kept.
+const KEYS: [&str; 3] = ["value", "kubeconfig", "config"];
+
+/// A list in a kubeconfig, of entries with a name.
+struct List {
+    name: &'static str,
+    /// What each entry holds.
+    entry: &'static str,
+    /// The fields that are read together, and those that name a file instead, on the machine that uses the kubeconfig.
+    fields: &'static [(&'static str, &'static str)],
+}
+
+const LISTS: [List; 2] = [
+    List { name: "clusters", entry: "cluster", fields: &[("certificate-authority-data", "certificate-authority")] },
+    List {
+        name: "users",
+        entry: "user",
+        fields: &[("client-certificate-data", "client-certificate"), ("client-key-data", "client-key")],
+    },
+];
+
+/// The places of a Secret; `None` when no kubeconfig is in it.
+pub(super) fn places(object: &Value) -> Option<Places> {
+    let secret = Secret::from_value(object).ok()?;
+    let mut places = None;
+    for key in KEYS {
+        let Some(config) = secret.data.get(key).and_then(|text| read(text)) else { continue };
+        let places = places.get_or_insert_with(Places::default);
+        for List { name: list, entry, fields } in LISTS {
+            for item in config[list].as_array().into_iter().flatten() {
+                let name = item["name"].as_str().unwrap_or_default();
+                let prefix = format!("data[{key}].{list}[{name}].");
+                take(places, prefix, &item[entry], fields);
+            }
+        }
+    }
+    places
+}
+
+/// What client-go takes for a kubeconfig has one of its lists; other programs keep other things under these keys.
+fn read(text: &[u8]) -> Option<Value> {
+    let config: Value = serde_saphyr::from_str(std::str::from_utf8(text).ok()?).ok()?;
+    LISTS.iter().any(|list| config[list.name].is_array()).then_some(config)
+}
+
+fn take(places: &mut Places, prefix: String, entry: &Value, fields: &[(&str, &str)]) {
+    let content = |key: &str| entry[key].as_str().filter(|text| !text.is_empty());
+    // Half of it is in a file that nobody sees from here.
+    if fields.iter().any(|(data, file)| content(data).is_none() && content(file).is_some()) {
+        return;
+    }
+    let mut place = Place::new(prefix, Duty { reader: Reader::Go, ..Duty::default() });
+    for (key, _) in fields {
+        let Some(text) = content(key) else { continue };
+        match STANDARD.decode(text) {
+            Ok(text) => drop(place.texts.data.insert((*key).to_owned(), Zeroizing::new(text))),
+            Err(_) => return places.unreadable.push(NotBase64(format!("{}{key}", place.prefix))),
+        }
+    }
+    if !place.texts.data.is_empty() {
+        places.readable.push(place);
+    }
+}

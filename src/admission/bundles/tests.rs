@@ -1,0 +1,294 @@
+#![allow(clippy::unwrap_used)]
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::json;
+
+use super::*;
+use crate::api::Level;
+use crate::api::names::CA_BUNDLE_LABEL;
+use crate::registry::tests::entry;
+use crate::trust::Verdict;
+use crate::trust::fixtures::{block, ca, ca_between, now};
+
+fn base64(text: &str) -> String {
+    STANDARD.encode(text)
+}
+
+fn definition(bundle: &str) -> Value {
+    let webhook = json!({"clientConfig": {"caBundle": base64(bundle)}, "conversionReviewVersions": ["v1"]});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}},
+    })
+}
+
+fn api_service(bundle: &str) -> Value {
+    json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.example.com"},
+        "spec": {"caBundle": base64(bundle)},
+    })
+}
+
+fn webhooks(bundle: &str) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "other"},
+        "webhooks": [{"name": "a.example.com", "clientConfig": {"caBundle": base64(bundle)}}, {"name": "b.example.com"}],
+    })
+}
+
+fn config_map(bundle: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"namespace": "mesh", "name": "roots", "labels": {CA_BUNDLE_LABEL: "true"}},
+        "data": {"ca.crt": bundle},
+    })
+}
+
+/// A kubeconfig with a cluster and a user, as JSON, which is YAML.
+fn kubeconfig(bundle: &str, chain: &str, key: &str) -> Value {
+    let user = json!({"client-certificate-data": base64(chain), "client-key-data": base64(key)});
+    let config = json!({
+        "kind": "Config",
+        "clusters": [{"name": "prod", "cluster": {"certificate-authority-data": base64(bundle)}}],
+        "users": [{"name": "admin", "user": user}, {"name": "robot", "user": {"token": "x"}}],
+    });
+    secret("value", &config.to_string())
+}
+
+fn secret(key: &str, text: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "mesh", "name": "prod-kubeconfig"},
+        "data": {key: base64(text)},
+    })
+}
+
+fn judged(object: &Value, old: Option<&Value>) -> Vec<Finding> {
+    findings(Kind::of(object), object, old, &Severities::default(), now()).unwrap_or_default()
+}
+
+/// Rule and field of what denies.
+fn denials(object: &Value, old: Option<&Value>) -> Vec<(&'static str, String)> {
+    let denies = |finding: &Finding| finding.severity == Severity::Deny;
+    judged(object, old).into_iter().filter(denies).map(|finding| (finding.rule, finding.field)).collect()
+}
+
+/// An object with this bundle.
+type Make = fn(&str) -> Value;
+
+/// Where Go reads a bundle, and the field that is told.
+const PLACES: [(Make, &str); 4] = [
+    (definition, "spec.conversion.webhook.clientConfig.caBundle"),
+    (api_service, "spec.caBundle"),
+    (webhooks, "webhooks[a.example.com].clientConfig.caBundle"),
+    (|bundle| kubeconfig(bundle, "", ""), "data[value].clusters[prod].certificate-authority-data"),
+];
+
+#[test]
+fn accepts_sound_bundles_and_none() {
+    let sound = ca("one").pem() + &ca("two").pem();
+    for (object, field) in PLACES {
+        assert_eq!(judged(&object(&sound), None), [], "{field}");
+        assert_eq!(judged(&object(""), None), [], "{field}");
+    }
+    assert_eq!(judged(&config_map(&sound), None), []);
+    let (root, leaf) = (ca("root"), ca("root").leaf("admin"));
+    assert_eq!(judged(&kubeconfig(&root.pem(), &leaf.pem(), &leaf.key_pem()), None), []);
+}
+
+#[test]
+fn accepts_what_go_reads_and_envoy_does_not() {
+    let (old, new) = (ca_between("root", 2020, 2025).pem(), ca("root").pem());
+    let own = ca("root").leaf("webhook").pem();
+    let garbage = block("CERTIFICATE", b"garbage");
+    for (object, field) in PLACES {
+        // Go tries every CA of a name, and trusts a server's own certificate.
+        assert_eq!(denials(&object(&format!("{old}{new}")), None), [], "{field}");
+        assert_eq!(denials(&object(&own), None), [], "{field}");
+        // One broken block does not spoil the whole, but its CA is lost.
+        assert_eq!(denials(&object(&format!("{new}{garbage}")), None), [("dropped-by-proxy", field.to_owned())]);
+    }
+    assert_eq!(denials(&config_map(&format!("{new}{garbage}")), None), [("unparsable", "data[ca.crt]".to_owned())]);
+}
+
+#[test]
+fn rejects_bundles_that_nobody_is_verified_with() {
+    let sound = ca("root").pem();
+    let key = ca("root").leaf("a").key_pem();
+    for (object, field) in PLACES {
+        for (bundle, rule) in [
+            ("no PEM at all".to_owned(), "empty"),
+            (format!("\u{feff}{sound}{}", ca("two").pem()), "dropped-by-proxy"),
+            (format!("{sound}{key}"), "private-key-in-bundle"),
+            (ca_between("old", 2020, 2025).pem(), "expired"),
+            (ca_between("new", 2031, 2040).pem(), "not-yet-valid"),
+        ] {
+            assert_eq!(denials(&object(&bundle), None), [(rule, field.to_owned())], "{field}");
+        }
+        // Of glued blocks Go reads neither.
+        let glued = denials(&object(&format!("{}{}", sound.trim_end(), ca("two").pem())), None);
+        let rules: Vec<_> = glued.iter().map(|(rule, _)| *rule).collect();
+        assert_eq!(rules, ["dropped-by-proxy", "dropped-by-proxy", "empty"], "{field}");
+    }
+}
+
+#[test]
+fn messages_speak_of_servers_where_go_reads() {
+    let expired = judged(&api_service(&ca_between("old", 2020, 2025).pem()), None);
+    assert_eq!(
+        expired[0].message,
+        "caBundle line 1: CN=old expired at 2025-01-01T00:00:00Z. no CA of the bundle is valid now, every server is refused; \
+         add the renewed CA"
+    );
+    let empty = judged(&api_service("prose"), None);
+    assert!(empty[0].message.ends_with("with this no server can be verified"), "{}", empty[0].message);
+    for (object, _) in PLACES {
+        let text = format!("{:?}", judged(&object(&ca_between("old", 2020, 2025).pem()), None));
+        assert!(!text.contains("gateway") && !text.contains("proxy rejects") && !text.contains("client is"), "{text}");
+    }
+}
+
+#[test]
+fn accepts_blanks_that_are_filled_in() {
+    assert_eq!(judged(&definition("\n"), None), []);
+    assert_eq!(denials(&webhooks("\n"), None).len(), 1);
+    let mut injected = webhooks("\n");
+    injected["metadata"]["annotations"] = json!({"cert-manager.io/inject-ca-from": "a/b"});
+    assert_eq!(judged(&injected, None), []);
+}
+
+#[test]
+fn rejects_pairs_that_nobody_can_log_in_with() {
+    let (root, leaf) = (ca("root"), ca("root").leaf("admin"));
+    let other = root.leaf("other").key_pem();
+    let field = |key: &str| format!("data[value].users[admin].{key}");
+    for (chain, key, rule, at) in [
+        (leaf.pem(), other, "key-mismatch", "client-key-data"),
+        (leaf.pem(), String::new(), "pair-incomplete", "client-certificate-data"),
+        (String::new(), leaf.key_pem(), "pair-incomplete", "client-key-data"),
+        (root.leaf_between("old", 2020, 2025).pem(), String::new(), "pair-incomplete", "client-certificate-data"),
+        ("prose".to_owned(), leaf.key_pem(), "unparsable", "client-certificate-data"),
+    ] {
+        let found = denials(&kubeconfig(&root.pem(), &chain, &key), None);
+        assert_eq!(found, [(rule, field(at))], "{rule}");
+    }
+    let old = root.leaf_between("old", 2020, 2025);
+    let found = denials(&kubeconfig(&root.pem(), &old.pem(), &old.key_pem()), None);
+    assert_eq!(found, [("expired", field("client-certificate-data"))]);
+}
+
+#[test]
+fn accepts_secrets_that_hold_no_kubeconfig() {
+    for text in ["password", "a: [", "clusters: none", "- a\n- b\n", "\u{0}"] {
+        assert!(places(Kind::of(&secret("value", text)), &secret("value", text), None).is_none(), "{text}");
+    }
+    let files = "clusters: [{name: a, cluster: {certificate-authority: ca.pem}}]\n\
+                 users: [{name: a, user: {client-certificate: a.pem, client-key-data: eA==}}]\n";
+    assert_eq!(judged(&secret("kubeconfig", files), None), []);
+}
+
+#[test]
+fn rejects_a_kubeconfig_with_data_that_is_not_base64() {
+    let text = "clusters: [{name: prod, cluster: {certificate-authority-data: '%%%'}}]\nusers: []\n";
+    let object = secret("config", text);
+    let field = "data[config].clusters[prod].certificate-authority-data".to_owned();
+    assert_eq!(denials(&object, None), [("kubeconfig-unreadable", field)]);
+    assert_eq!(denials(&object, Some(&object)), []);
+}
+
+#[test]
+fn no_message_shows_a_key() {
+    let leaf = ca("root").leaf("admin");
+    let body = leaf.key_pem().lines().nth(1).unwrap().to_owned();
+    for object in [kubeconfig(&leaf.key_pem(), &leaf.key_pem(), &leaf.pem()), api_service(&leaf.key_pem())] {
+        let text = format!("{:?}", judged(&object, None));
+        assert!(text.contains("private-key-in-bundle") && !text.contains(&body), "{text}");
+    }
+}
+
+fn request<'a>(object: &'a Value, old: Option<&'a Value>) -> Request<'a> {
+    Request {
+        operation: if old.is_some() { Operation::Update } else { Operation::Create },
+        kind: Kind::of(object),
+        sub_resource: "",
+        namespace: object["metadata"]["namespace"].as_str().unwrap_or_default(),
+        name: object["metadata"]["name"].as_str().unwrap(),
+        username: "jane",
+        by_agent: false,
+        may_break_glass: false,
+        object: Some(object),
+        old_object: old,
+    }
+}
+
+fn decided(request: &Request<'_>, registry: &Registry) -> Decision {
+    validate_bundles(request, registry, &Severities::default(), now())
+}
+
+#[test]
+fn a_finding_that_was_there_before_only_warns() {
+    let (expired, sound) = (ca_between("old", 2020, 2025).pem(), ca("new").pem());
+    for (object, field) in PLACES {
+        let (old, new) = (object(&expired), object(&sound));
+        let verdict = |new: &Value, old: &Value| decided(&request(new, Some(old)), &Registry::default()).verdict();
+        let mut relabelled = old.clone();
+        relabelled["metadata"]["labels"] = json!({"team": "a"});
+        assert_eq!(verdict(&relabelled, &old), Verdict::Warn, "{field}");
+        assert_eq!(verdict(&new, &old), Verdict::Allow, "{field}");
+        assert_eq!(verdict(&old, &new), Verdict::Deny, "{field}");
+        assert_eq!(verdict(&object(&format!("# why\n{expired}")), &old), Verdict::Warn, "{field}");
+    }
+}
+
+#[test]
+fn accepts_objects_that_are_being_deleted_and_other_operations() {
+    let mut object = api_service("prose");
+    let asked = request(&object, None);
+    for quiet in [
+        Request { operation: Operation::Delete, object: None, old_object: Some(&object), ..asked.clone() },
+        Request { sub_resource: "status", ..asked.clone() },
+    ] {
+        assert_eq!(decided(&quiet, &Registry::default()).verdict(), Verdict::Allow);
+    }
+    assert_eq!(decided(&asked, &Registry::default()).verdict(), Verdict::Deny);
+    object["metadata"]["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
+    assert_eq!(decided(&request(&object, None), &Registry::default()).verdict(), Verdict::Allow);
+}
+
+#[test]
+fn of_config_maps_those_are_judged_that_are_said_to_be_for_gateways() {
+    let labelled = config_map("prose");
+    let mut plain = labelled.clone();
+    plain["metadata"]["labels"] = json!({});
+    let named = Registry::new([entry("mesh", "roots", "gw")]);
+    for (object, registry, expected) in [
+        (&labelled, &Registry::default(), Verdict::Deny),
+        (&plain, &Registry::default(), Verdict::Allow),
+        (&plain, &named, Verdict::Deny),
+    ] {
+        assert_eq!(decided(&request(object, None), registry).verdict(), expected, "{object}");
+    }
+    // Taking the label off in the same write is no way around.
+    assert_eq!(
+        decided(&request(&plain, Some(&config_map(&ca("a").pem()))), &Registry::default()).verdict(),
+        Verdict::Deny
+    );
+    let mut gone = config_map("");
+    gone["data"] = json!({});
+    assert_eq!(denials(&gone, Some(&config_map(&ca("a").pem()))), [("empty", "data".to_owned())]);
+}
+
+#[test]
+fn weights_and_break_glass_hold_here_too() {
+    let mut object = api_service("prose");
+    let off: Severities = [("empty".to_owned(), Level::Off)].into_iter().collect();
+    assert_eq!(validate_bundles(&request(&object, None), &Registry::default(), &off, now()).verdict(), Verdict::Allow);
+    object["metadata"]["annotations"] = json!({"breakglass.trustspan.dev/empty": "ticket 7"});
+    let mut asked = request(&object, None);
+    let refused = decided(&asked, &Registry::default());
+    assert_eq!(refused.denials().map(|finding| finding.rule).collect::<Vec<_>>(), ["empty", "break-glass"]);
+    asked.may_break_glass = true;
+    let decision = decided(&asked, &Registry::default());
+    assert_eq!((decision.verdict(), decision.overrides.len()), (Verdict::Warn, 1));
+}
