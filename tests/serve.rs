@@ -167,7 +167,7 @@ fn the_metrics_port_is_plain() {
     assert_eq!(server.plain("/livez").status, 200);
     let text = server.plain("/metrics").body;
     for name in [
-        r#"trustspan_admission_requests_total{webhook="mutate",group="other",kind="other",operation="update",result="allowed"} 1"#,
+        r#"trustspan_admission_requests_total{webhook="mutate",group="",kind="ConfigMap",operation="update",result="allowed"} 1"#,
         "trustspan_serving_certificate_not_after_timestamp_seconds ",
         "trustspan_serving_certificate_reload_failures_total 0",
         "trustspan_store_synced 1",

@@ -22,8 +22,11 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 const OTHER: &str = "other";
 
 /// The kinds that are told apart; all others count as `other`.
-const KINDS: [(&str, &str); 7] = [
+const KINDS: [(&str, &str); 10] = [
+    ("", "ConfigMap"),
     ("", "Secret"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"),
+    ("apiregistration.k8s.io", "APIService"),
     ("apps", "DaemonSet"),
     ("apps", "Deployment"),
     ("apps", "StatefulSet"),

@@ -47,11 +47,13 @@ pub struct Decide {
     pub mutate: fn(&Request<'_>, &Registry, Timestamp) -> Decision,
     /// The validating webhook's.
     pub validate: fn(&Request<'_>, &Registry, &Severities, Timestamp) -> Decision,
+    /// The validating webhook's that is opted in to: CA bundles in other places.
+    pub validate_bundles: fn(&Request<'_>, &Registry, &Severities, Timestamp) -> Decision,
 }
 
 impl Default for Decide {
     fn default() -> Self {
-        Self { mutate: admission::mutate, validate: admission::validate }
+        Self { mutate: admission::mutate, validate: admission::validate, validate_bundles: admission::validate_bundles }
     }
 }
 
@@ -72,10 +74,19 @@ pub struct Webhook {
 #[derive(Clone, Copy)]
 enum Path {
     Mutate,
-    Validate,
-    /// The API server sends only requests here whose requester may override rules.
-    BreakGlass,
+    Validate { may_break_glass: bool },
+    ValidateBundles { may_break_glass: bool },
 }
+
+/// What the HTTPS port answers. To the paths that end with `-breakglass` the API server sends only requests whose requester
+/// may override rules.
+const PATHS: [(&str, Path); 5] = [
+    ("mutate", Path::Mutate),
+    ("validate", Path::Validate { may_break_glass: false }),
+    ("validate-breakglass", Path::Validate { may_break_glass: true }),
+    ("validate-ca-bundles", Path::ValidateBundles { may_break_glass: false }),
+    ("validate-ca-bundles-breakglass", Path::ValidateBundles { may_break_glass: true }),
+];
 
 /// A status and a sentence.
 struct Refusal(StatusCode, String);
@@ -98,15 +109,13 @@ impl Webhook {
 
     /// What the HTTPS port serves.
     pub fn router(self: &Arc<Self>) -> Router {
-        self.finish(
-            Router::new()
-                .route("/mutate", post(|State(w): State<Arc<Self>>, request| w.admit(Path::Mutate, request)))
-                .route("/validate", post(|State(w): State<Arc<Self>>, request| w.admit(Path::Validate, request)))
-                .route(
-                    "/validate-breakglass",
-                    post(|State(w): State<Arc<Self>>, request| w.admit(Path::BreakGlass, request)),
-                ),
-        )
+        let with = |router: Router<Arc<Self>>, (name, path)| {
+            router.route(
+                &format!("/{name}"),
+                post(move |State(w): State<Arc<Self>>, request| w.admit(name, path, request)),
+            )
+        };
+        self.finish(PATHS.into_iter().fold(Router::new(), with))
     }
 
     /// What the metrics port serves.
@@ -127,11 +136,10 @@ impl Webhook {
             .with_state(self.clone())
     }
 
-    async fn admit(self: Arc<Self>, path: Path, request: HttpRequest) -> Response {
+    async fn admit(self: Arc<Self>, name: &'static str, path: Path, request: HttpRequest) -> Response {
         let start = Instant::now();
-        let name = path.name();
         let mut subject = Subject::UNREAD;
-        let response = match self.clone().judge(path, request, &mut subject).await {
+        let response = match self.clone().judge(name, path, request, &mut subject).await {
             Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
             Err(Refusal(status, sentence)) => {
                 // Sentences quote no object, so this is safe to log.
@@ -146,6 +154,7 @@ impl Webhook {
 
     async fn judge(
         self: Arc<Self>,
+        name: &'static str,
         path: Path,
         request: HttpRequest,
         subject: &mut Subject,
@@ -176,12 +185,17 @@ impl Webhook {
             let review = Review::parse(&body).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))?;
             drop(body);
             let mut request = review.request(&webhook.agent);
-            request.may_break_glass = matches!(path, Path::BreakGlass);
             let subject = Subject::of(request.kind, request.operation);
+            let (severities, now) = (&webhook.severities, Timestamp::now());
             let decision = match path {
-                Path::Mutate => (decide.mutate)(&request, &registry, Timestamp::now()),
-                Path::Validate | Path::BreakGlass => {
-                    (decide.validate)(&request, &registry, &webhook.severities, Timestamp::now())
+                Path::Mutate => (decide.mutate)(&request, &registry, now),
+                Path::Validate { may_break_glass } => {
+                    request.may_break_glass = may_break_glass;
+                    (decide.validate)(&request, &registry, severities, now)
+                }
+                Path::ValidateBundles { may_break_glass } => {
+                    request.may_break_glass = may_break_glass;
+                    (decide.validate_bundles)(&request, &registry, severities, now)
                 }
             };
             let body = answer(&review.uid, &decision).map_err(|_| internal())?;
@@ -189,18 +203,8 @@ impl Webhook {
         });
         let (about, decision, body) = judged.await.unwrap_or_else(|_| Err(internal()))?;
         *subject = about;
-        self.metrics.decided(path.name(), about, &decision);
+        self.metrics.decided(name, about, &decision);
         Ok(body)
-    }
-}
-
-impl Path {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Mutate => "mutate",
-            Self::Validate => "validate",
-            Self::BreakGlass => "validate-breakglass",
-        }
     }
 }
 

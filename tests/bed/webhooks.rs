@@ -36,8 +36,12 @@ pub(crate) struct Registration<'c> {
 impl<'c> Registration<'c> {
     /// Registers `manifests/base/webhooks.yaml` and waits until the API server heeds it.
     pub(crate) fn new(cluster: &'c Cluster, server: &Server<'_>, scope: &Scope) -> Result<Self> {
-        let yaml = shipped("webhooks.yaml")?;
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&yaml)?;
+        Self::of(&shipped("webhooks.yaml")?, cluster, server, scope)
+    }
+
+    /// The same with other configurations than the base's.
+    pub(crate) fn of(yaml: &str, cluster: &'c Cluster, server: &Server<'_>, scope: &Scope) -> Result<Self> {
+        let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)?;
         let namespace = match scope {
             Scope::Namespaces(names) => names.first().context("a scope of no namespace")?.clone(),
             Scope::Everything => "default".to_owned(),

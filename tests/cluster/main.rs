@@ -23,6 +23,7 @@ mod agent;
 mod bad_inputs;
 mod bed;
 mod break_glass;
+mod ca_bundles;
 mod continuity;
 mod gateways;
 mod install;
@@ -49,6 +50,7 @@ const MODULES: &[&[Case]] = &[
     bad_inputs::CASES,
     bed::CASES,
     break_glass::CASES,
+    ca_bundles::CASES,
     continuity::CASES,
     gateways::CASES,
     install::CASES,
