@@ -88,6 +88,29 @@ fn check_judges_ca_bundles_wherever_they_stand() {
 }
 
 #[test]
+fn check_breaks_glass_when_asked_to() {
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: gw, annotations: {breakglass.trustspan.dev/empty: ticket 7}}\n\
+                  stringData: {ca.crt: prose}\n";
+    let denied = run(&["check", "-"], secret);
+    assert_eq!(code(&denied), 1);
+    assert!(text(&denied.stdout).contains("see --break-glass"), "{}", text(&denied.stdout));
+    let warned = run(&["check", "--break-glass", "-"], secret);
+    assert_eq!(code(&warned), 0);
+    assert!(text(&warned.stdout).contains("break-glass (ticket 7): "), "{}", text(&warned.stdout));
+}
+
+#[test]
+fn observe_takes_weights_of_rules() {
+    let input = format!(
+        "{GATEWAY_SECRET}---\napiVersion: v1\nkind: Secret\nmetadata: {{name: gw, namespace: istio-system}}\n\
+         stringData: {{ca.crt: prose}}\n"
+    );
+    let observed = |args: &[&str]| text(&run(args, &input).stdout);
+    assert!(observed(&["observe", "-"]).contains("reason: Unsound"));
+    assert!(observed(&["observe", "--severity", "empty=off", "-"]).contains("reason: NoTrustAnchor"));
+}
+
+#[test]
 fn check_judges_the_config_maps_that_gateways_name() {
     let config_map =
         "{apiVersion: v1, kind: ConfigMap, metadata: {name: roots, namespace: mesh}, data: {ca.crt: prose}}";

@@ -35,17 +35,15 @@ pub(super) fn apply(request: &Request<'_>, decision: &mut Decision) {
         if request.operation != Operation::Delete && !object["metadata"]["deletionTimestamp"].is_string() {
             let before = request.old_object.map(annotations).unwrap_or_default();
             let planted = asked.iter().filter(|(rule, reason)| before.get(*rule) != Some(*reason));
-            decision.findings.extend(planted.map(|(rule, _)| refused(rule)));
+            decision.findings.extend(planted.map(|(rule, _)| refused(rule, request.namespace)));
         }
         return;
     }
     let (mut overridden, mut others) = (Vec::new(), Vec::new());
     for mut finding in std::mem::take(&mut decision.findings) {
-        let reason = asked.get(finding.rule).map(|reason| told(reason)).filter(|reason| !reason.is_empty());
-        match reason.filter(|_| finding.severity == Severity::Deny && is_overridable(finding.rule)) {
+        match reason(&asked, &finding) {
             Some(reason) => {
-                finding.severity = Severity::Warn;
-                finding.message = format!("break-glass ({reason}): {}", finding.message);
+                override_by(&reason, &mut finding);
                 let seen = Override { rule: finding.rule, reason };
                 if !decision.overrides.contains(&seen) {
                     decision.overrides.push(seen);
@@ -59,6 +57,32 @@ pub(super) fn apply(request: &Request<'_>, decision: &mut Decision) {
     overridden.append(&mut others);
     decision.findings = overridden;
     decision.notes.extend(asked.iter().filter_map(|(rule, reason)| useless(rule, reason)));
+}
+
+/// What `trustspan check` says of an object's annotations, since it does not know who will apply it: a denial that those
+/// with the right may override stays one, and tells so, unless the findings are wanted as `if_allowed` for them.
+pub(super) fn foresee(object: &Value, mut findings: Vec<Finding>, if_allowed: bool) -> Vec<Finding> {
+    let asked = annotations(object);
+    for finding in &mut findings {
+        let Some(reason) = reason(&asked, finding) else { continue };
+        if if_allowed {
+            override_by(&reason, finding);
+        } else {
+            finding.message.push_str("; an annotation overrides this for those who may break glass: see --break-glass");
+        }
+    }
+    findings
+}
+
+fn override_by(reason: &str, finding: &mut Finding) {
+    finding.severity = Severity::Warn;
+    finding.message = format!("break-glass ({reason}): {}", finding.message);
+}
+
+/// The reason by which annotations override a finding, if they do.
+fn reason(asked: &BTreeMap<&str, &str>, finding: &Finding) -> Option<String> {
+    let overridable = finding.severity == Severity::Deny && is_overridable(finding.rule);
+    asked.get(finding.rule).map(|reason| told(reason)).filter(|reason| overridable && !reason.is_empty())
 }
 
 fn is_overridable(rule: &str) -> bool {
@@ -78,11 +102,12 @@ fn told(reason: &str) -> String {
     line.trim_end().to_owned()
 }
 
-fn refused(rule: &str) -> Finding {
+fn refused(rule: &str, namespace: &str) -> Finding {
     let key = format!("{BREAK_GLASS_PREFIX}{rule}");
     let message = format!(
         "{key} is new or changed, and its requester may not override rules. expected the right to breakglass \
-         gatewaysecrets.trustspan.dev in this namespace; ask somebody who holds it, or take the annotation off"
+         gatewaysecrets.trustspan.dev {}; ask somebody who holds it, or take the annotation off",
+        if namespace.is_empty() { "in the whole cluster" } else { "in this namespace" },
     );
     BREAK_GLASS.finding("metadata.annotations", message)
 }

@@ -228,6 +228,27 @@ fn break_glass_overrides_the_named_rule_with_its_reason() {
 }
 
 #[test]
+fn check_says_what_break_glass_would_do() {
+    let unsound = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
+    let annotated = overriding(&unsound, "not-a-ca", "ticket 7");
+    let judged = |object: &Value, may_break_glass| {
+        let context = Context { registry: Registry::new([used()]), may_break_glass, ..Context::default() };
+        let finding = check(object, "default", &context, now()).unwrap().remove(0);
+        (finding.severity, finding.message)
+    };
+    let (severity, message) = judged(&annotated, false);
+    assert_eq!(severity, Severity::Deny);
+    assert!(message.ends_with("for those who may break glass: see --break-glass"), "{message}");
+    let (severity, message) = judged(&annotated, true);
+    assert_eq!(severity, Severity::Warn);
+    assert!(message.starts_with("break-glass (ticket 7): "), "{message}");
+    for other in [unsound.clone(), overriding(&unsound, "empty", "x"), overriding(&unsound, "not-a-ca", " ")] {
+        let (severity, message) = judged(&other, true);
+        assert!(severity == Severity::Deny && !message.contains("break"), "{message}");
+    }
+}
+
+#[test]
 fn break_glass_without_the_right_overrides_nothing_and_plants_nothing() {
     let unsound = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
     let rules = |decision: Decision| decision.denials().map(|finding| finding.rule).collect::<Vec<_>>();

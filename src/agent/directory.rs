@@ -18,6 +18,7 @@ use crate::registry::{Entry, Registry};
 use crate::rotation::{self, next::Plan};
 use crate::store::directory::{self, StoreError};
 use crate::store::manifest::{self, Document, ManifestError};
+use crate::trust::Severities;
 
 /// Folder of the files that the agent writes.
 const FOLDER: &str = "trustspan";
@@ -56,12 +57,12 @@ pub enum DirectoryError {
 }
 
 /// Keeps the GatewaySecrets of a directory, and never ends. One process for a directory: there is no Lease.
-pub async fn keep(dir: PathBuf) {
+pub async fn keep(dir: PathBuf, severities: Severities) {
     let mut told = String::new();
     loop {
-        let place = dir.clone();
+        let (place, severities) = (dir.clone(), severities.clone());
         // A panic is told by its hook.
-        let kept = tokio::task::spawn_blocking(move || look(&place, Timestamp::now())).await;
+        let kept = tokio::task::spawn_blocking(move || look(&place, &severities, Timestamp::now())).await;
         match kept {
             Ok(Err(error)) if error.to_string() != told => {
                 told = error.to_string();
@@ -75,8 +76,8 @@ pub async fn keep(dir: PathBuf) {
 }
 
 /// Looks once, and does what is to be done.
-fn look(dir: &Path, now: Timestamp) -> Result<(), DirectoryError> {
-    let kept = Manifests::read(dir, now)?;
+fn look(dir: &Path, severities: &Severities, now: Timestamp) -> Result<(), DirectoryError> {
+    let kept = Manifests::read(dir, severities, now)?;
     kept.registry.entries().iter().try_for_each(|entry| kept.keep(entry, now))
 }
 
@@ -85,7 +86,7 @@ fn look(dir: &Path, now: Timestamp) -> Result<(), DirectoryError> {
 /// # Errors
 /// When the manifests cannot be read.
 pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> {
-    let kept = Manifests::read(dir, now)?;
+    let kept = Manifests::read(dir, &Severities::default(), now)?;
     let reported = kept.registry.entries().iter().map(|entry| {
         let world = kept.world(entry, now);
         let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
@@ -106,8 +107,8 @@ struct Manifests {
 }
 
 impl Manifests {
-    fn read(dir: &Path, now: Timestamp) -> Result<Self, DirectoryError> {
-        let registry = directory::load(dir, now)?;
+    fn read(dir: &Path, severities: &Severities, now: Timestamp) -> Result<Self, DirectoryError> {
+        let registry = directory::load(dir, severities, now)?;
         let mut objects = Vec::new();
         for source in manifest::open(&[dir.to_owned()])? {
             for chunk in source.chunks()? {

@@ -87,14 +87,18 @@ pub(super) fn unless_closed(result: Result<ExitCode, Failure>) -> Result<ExitCod
     }
 }
 
+/// API groups whose objects have no namespace.
+const CLUSTER_WIDE: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"];
+
 /// The CREATE that would bring an object into the cluster.
 pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
     let metadata = &object["metadata"];
+    let is_cluster_wide = CLUSTER_WIDE.contains(&Kind::of(object).group);
     Request {
         operation: Operation::Create,
         kind: Kind::of(object),
         sub_resource: "",
-        namespace: metadata["namespace"].as_str().unwrap_or(namespace),
+        namespace: if is_cluster_wide { "" } else { metadata["namespace"].as_str().unwrap_or(namespace) },
         name: metadata["name"].as_str().unwrap_or_default(),
         username: "",
         by_agent: false,
@@ -108,7 +112,8 @@ pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
 pub(super) fn title(request: &Request<'_>) -> String {
     let generated = || request.object.and_then(|o| o["metadata"]["generateName"].as_str()).unwrap_or("?");
     let name = if request.name.is_empty() { generated() } else { request.name };
-    format!("{} {}/{name}", request.kind.kind, request.namespace)
+    let kind = request.kind.kind;
+    if request.namespace.is_empty() { format!("{kind} {name}") } else { format!("{kind} {}/{name}", request.namespace) }
 }
 
 #[cfg(test)]
@@ -126,5 +131,8 @@ mod tests {
         let object =
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"generateName": "s-", "namespace": "n"}});
         assert_eq!(title(&create(&object, "team")), "Secret n/s-");
+        let object =
+            json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.a"}});
+        assert_eq!(title(&create(&object, "team")), "APIService v1.a");
     }
 }

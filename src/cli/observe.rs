@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use super::inputs::unless_closed;
+use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::api::GatewaySecret;
 use crate::registry::Entry;
@@ -20,6 +21,9 @@ pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
 
+    #[command(flatten)]
+    severity: SeverityArgs,
+
     /// The instant to observe at (RFC 3339). Default: now.
     #[arg(long, value_name = "RFC3339")]
     now: Option<Timestamp>,
@@ -31,7 +35,8 @@ pub struct Args {
 /// When an input cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = args.now.unwrap_or_else(Timestamp::now);
-    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, Outlook::Part, now);
+    let severities = args.severity.severities();
+    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, Outlook::Part, &severities, now);
     if let Some(error) = collected.errors.into_iter().next() {
         return Err(error.into());
     }

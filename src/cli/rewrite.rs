@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::diff::FileDiff;
 use super::inputs::{create, title, unless_closed};
+use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission;
 use crate::api::names::UNDO;
@@ -33,6 +34,9 @@ pub struct Args {
     #[arg(long)]
     undo: bool,
 
+    #[command(flatten)]
+    severity: SeverityArgs,
+
     /// More manifests whose GatewaySecrets count; they are not printed.
     #[arg(long, value_name = "PATH")]
     context: Vec<PathBuf>,
@@ -47,8 +51,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut rewriter = Rewriter { registry: Registry::default(), namespace: &args.inputs.namespace, undo: args.undo };
     if !args.undo {
         let context = manifest::open(&args.context)?;
-        let collected =
-            directory::collect(context.iter().chain(&sources), rewriter.namespace, Outlook::Whole, Timestamp::now());
+        let (all, severities) = (context.iter().chain(&sources), args.severity.severities());
+        let now = Timestamp::now();
+        let collected = directory::collect(all, rewriter.namespace, Outlook::Whole, &severities, now);
         if let Some(error) = collected.errors.into_iter().next() {
             return Err(error.into());
         }

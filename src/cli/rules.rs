@@ -67,13 +67,13 @@ fn json() -> Result<String, Failure> {
 pub fn markdown() -> String {
     let mut page = "<!-- Generated: cargo run -- rules --output markdown > docs/rules.md -->\n# Rules\n\n".to_owned();
     page += "What the validating webhook and `trustspan check` find. Ids are stable: denials, warnings, metrics and audit \
-             annotations name them.\n\nThe weight of a rule can be changed: for the cluster with `--severity RULE=deny|warn|off` of `serve` \
-             and `check`, for the Secrets of one GatewaySecret with `spec.severities` (`Deny`, `Warn`, `Off`), which wins. A \
+             annotations name them.\n\nThe weight of a rule can be changed: for the cluster with `--severity RULE=deny|warn|off` of `serve`, \
+             `check`, `observe` and `rewrite`, for the Secrets of one GatewaySecret with `spec.severities` (`Deny`, `Warn`, `Off`), which wins. A \
              raised rule denies with all of its findings, except those that the stored object already had. Some weights are \
              fixed: `unreadable` and `invalid-gatewaysecret` repeat what the API server refuses, and the way around \
              `managed-in-use` is to delete the GatewaySecret. Who may edit a GatewaySecret decides on its weights, as it could \
              delete it.\n\nIn an emergency the annotation `breakglass.trustspan.dev/<rule>: <reason>` on a Secret makes a denial a \
-             warning, for requesters with a right of their own ([how](adr/0006-break-glass-is-a-path.md)).\n\n| rule | default | what it finds |\n|---|---|---|\n";
+             warning, for requesters with a right of their own, and in `check --break-glass` ([how](adr/0006-break-glass-is-a-path.md)).\n\n| rule | default | what it finds |\n|---|---|---|\n";
     for rule in rules() {
         let _ = writeln!(page, "| [`{id}`](#{id}) | {} | {} |", weight(&rule), escaped(rule.summary), id = rule.id);
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,10 +137,12 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     match &args.manifests {
         Some(dir) => {
             let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
-            live.publish(directory::load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
-            tokio::spawn(poll::follow(dir.clone(), live.clone(), directory::load));
+            let severities = args.severity.severities();
+            let load = move |dir: &Path, now| directory::load(dir, &severities, now);
+            live.publish(load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
+            tokio::spawn(poll::follow(dir.clone(), live.clone(), load));
             if args.with_agent {
-                tokio::spawn(agent::directory::keep(dir.clone()));
+                tokio::spawn(agent::directory::keep(dir.clone(), args.severity.severities()));
             }
         }
         None => {

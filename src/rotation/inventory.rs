@@ -29,6 +29,7 @@ pub enum Outlook {
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
     claims: Registry,
+    severities: Severities,
     secrets: BTreeMap<(String, String), Option<Facts>>,
     workloads: BTreeMap<usize, BTreeSet<String>>,
     gateways: BTreeMap<usize, BTreeSet<GatewayUse>>,
@@ -94,6 +95,16 @@ impl Inventory {
         };
         let secrets = claims.entries().iter().flat_map(names).map(|key| (key, None)).collect();
         Self { claims, secrets, ..Self::default() }
+    }
+
+    /// With cluster-wide weights of rules, by which Secrets are sound or not.
+    pub fn with_severities(self, severities: Severities) -> Self {
+        Self { severities, ..self }
+    }
+
+    /// The cluster-wide weights of rules.
+    pub fn severities(&self) -> &Severities {
+        &self.severities
     }
 
     /// Takes one object. Kinds that tell nothing are passed over. `namespace` is where an object without one would go.
@@ -190,8 +201,7 @@ impl Inventory {
         let Some(place) = self.secrets.get_mut(&(namespace.to_owned(), name.to_owned())) else { return };
         // An unreadable Secret counts as missing here; judging it says why.
         let claim = self.claims.role(namespace, name);
-        let severities =
-            claim.map(|(entry, _)| Severities::default().under(&entry.spec.severities)).unwrap_or_default();
+        let severities = claim.map(|(entry, _)| self.severities.under(&entry.spec.severities)).unwrap_or_default();
         *place = Secret::from_value(object).ok().map(|secret| Facts::of(&secret, &severities, now));
     }
 

@@ -143,6 +143,26 @@ fn a_part_of_a_cluster_shows_no_absence() {
 }
 
 #[test]
+fn a_weight_of_the_whole_cluster_counts_for_readiness() {
+    // A bundle of a leaf alone is denied by default.
+    let leaf = ca("root").leaf("shop.example.com");
+    let secret = |bundle: String| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "mesh", "name": "gw"},
+            "stringData": {"ca.crt": bundle, "tls.crt": leaf.pem(), "tls.key": leaf.key_pem()},
+        })
+    };
+    let seen = |level| {
+        let severities = [("not-a-ca".to_owned(), level)].into_iter().collect();
+        let mut inventory = Inventory::new([bare()]).with_severities(severities);
+        inventory.take(&secret(leaf.pem()), "default", now());
+        ready(&inventory.into_registry(Outlook::Whole, now()).entries()[0].status).0
+    };
+    assert_eq!(seen(crate::api::Level::Deny), ConditionStatus::False);
+    assert_eq!(seen(crate::api::Level::Warn), ConditionStatus::True);
+}
+
+#[test]
 fn the_younger_claimant_says_so() {
     let mut younger = bare();
     younger.name = "other".to_owned();

@@ -11,6 +11,7 @@ use crate::admission::Context;
 use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus};
 use crate::registry::{Entry, Registry};
 use crate::rotation::{Inventory, Outlook};
+use crate::trust::Severities;
 
 /// Why a directory of manifests is no state to decide from.
 #[derive(Debug, thiserror::Error)]
@@ -54,8 +55,9 @@ pub struct Collected {
 ///
 /// # Errors
 /// When one cannot be read.
-pub fn load(directory: &Path, now: Timestamp) -> Result<Registry, StoreError> {
-    let collected = collect(&manifest::open(&[directory.to_owned()])?, "default", Outlook::Whole, now);
+pub fn load(directory: &Path, severities: &Severities, now: Timestamp) -> Result<Registry, StoreError> {
+    let sources = manifest::open(&[directory.to_owned()])?;
+    let collected = collect(&sources, "default", Outlook::Whole, severities, now);
     match collected.errors.into_iter().chain(collected.unreadable.into_iter().map(StoreError::from)).next() {
         Some(error) => Err(error),
         None => Ok(collected.context.registry),
@@ -64,11 +66,12 @@ pub fn load(directory: &Path, now: Timestamp) -> Result<Registry, StoreError> {
 
 /// Reads what decisions need to know from sources, twice: GatewaySecrets first, since they say what else counts. Memory
 /// grows with GatewaySecrets and Gateways, not with the sources. An object without a namespace is taken to be in
-/// `namespace`.
+/// `namespace`; `severities` are the cluster-wide weights.
 pub fn collect<'s>(
     sources: impl IntoIterator<Item = &'s Source, IntoIter: Clone>,
     namespace: &str,
     outlook: Outlook,
+    severities: &Severities,
     now: Timestamp,
 ) -> Collected {
     let sources = sources.into_iter();
@@ -83,7 +86,7 @@ pub fn collect<'s>(
         }
     });
     errors.extend(read.into_iter().map(StoreError::from));
-    let mut inventory = Inventory::new(entries);
+    let mut inventory = Inventory::new(entries).with_severities(severities.clone());
     let unreadable = each(sources, &OBSERVED, |_, object| inventory.take(object, namespace, now));
     Collected { context: Context::new(inventory, outlook, now), errors, unreadable }
 }
@@ -167,10 +170,11 @@ mod tests {
         fs::create_dir(directory.path().join("a")).expect("a directory");
         fs::write(directory.path().join("a/gws.yaml"), format!("kind: Other\n---\n{GOOD}")).expect("a file");
         fs::write(directory.path().join("other.yaml"), "kind: Secret\na: [unfinished\n").expect("a file");
-        let error = load(directory.path(), Timestamp::UNIX_EPOCH).expect_err("unfinished").to_string();
+        let error =
+            load(directory.path(), &Severities::default(), Timestamp::UNIX_EPOCH).expect_err("unfinished").to_string();
         assert!(error.contains("other.yaml:"), "{error}");
         fs::remove_file(directory.path().join("other.yaml")).expect("a file");
-        let registry = load(directory.path(), Timestamp::UNIX_EPOCH).expect("a registry");
+        let registry = load(directory.path(), &Severities::default(), Timestamp::UNIX_EPOCH).expect("a registry");
         let [entry] = registry.entries() else { panic!("one entry") };
         assert_eq!((entry.namespace.as_str(), entry.name.as_str()), ("istio-system", "gw"));
         assert_eq!(entry.spec.root_secret_name, "gw-root");
@@ -181,7 +185,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let text = GOOD.replace("{rootSecretName: gw-root}", "{secretName: gw}");
         fs::write(directory.path().join("gws.yaml"), format!("\n{text}")).expect("a file");
-        let error = load(directory.path(), Timestamp::UNIX_EPOCH).expect_err("no spec.rootSecretName").to_string();
+        let error = load(directory.path(), &Severities::default(), Timestamp::UNIX_EPOCH)
+            .expect_err("no spec.rootSecretName")
+            .to_string();
         assert!(error.ends_with("gws.yaml:2: spec of GatewaySecret \"gw\": missing field `rootSecretName`"), "{error}");
     }
 }

@@ -23,7 +23,7 @@ const DEPTH: usize = 8;
 pub async fn follow<E: Display + Send + 'static>(
     dir: PathBuf,
     live: Arc<Live>,
-    load: fn(&Path, Timestamp) -> Result<Registry, E>,
+    load: impl Fn(&Path, Timestamp) -> Result<Registry, E> + Clone + Send + 'static,
 ) {
     let mut seen = None;
     let mut read_at = Instant::now();
@@ -31,7 +31,7 @@ pub async fn follow<E: Display + Send + 'static>(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (place, known) = (dir.clone(), seen.clone());
+        let (place, known, load) = (dir.clone(), seen.clone(), load.clone());
         let aged = read_at.elapsed() >= AT_LEAST_EVERY;
         let step = spawn_blocking(move || {
             // Listed before it is read: a change in between is seen at the next tick.

@@ -17,7 +17,8 @@ use crate::store::manifest::{Chunk, ManifestError, Source};
 use crate::trust::Verdict;
 use report::{Judged, Reporter};
 
-/// Judges manifests as the validating webhook would: Secrets, and what Gateways and GatewaySecrets among them name.
+/// Judges manifests as the validating webhook would: Secrets, what Gateways and GatewaySecrets among them name, and CA
+/// bundles elsewhere.
 ///
 /// Exit code: 0 when nothing is denied, 1 when something is, 2 when an input cannot be read.
 #[derive(Debug, clap::Args)]
@@ -31,6 +32,10 @@ pub struct Args {
 
     #[command(flatten)]
     severity: SeverityArgs,
+
+    /// Judge as for somebody with the right to break glass: annotations with a reason override denials.
+    #[arg(long)]
+    break_glass: bool,
 
     /// The instant to judge at (RFC 3339). Default: now.
     #[arg(long, value_name = "RFC3339")]
@@ -54,8 +59,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let namespace = args.inputs.namespace.as_str();
     let sources = args.inputs.open()?;
     // What cannot be read is told when its turn comes.
-    let mut context = directory::collect(&sources, namespace, Outlook::Whole, now).context;
-    context.severities = args.severity.severities();
+    let mut context = directory::collect(&sources, namespace, Outlook::Whole, &args.severity.severities(), now).context;
+    context.may_break_glass = args.break_glass;
     let stdout = anstream::AutoStream::auto(io::stdout().lock());
     let reporter = match args.output {
         Format::Text => Reporter::text(BufWriter::new(stdout)),
