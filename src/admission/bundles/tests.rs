@@ -189,6 +189,17 @@ fn accepts_secrets_that_hold_no_kubeconfig() {
 }
 
 #[test]
+fn accepts_a_text_that_grows_without_end_as_no_kubeconfig() {
+    let mut text = "a0: &a0 [x]\n".to_owned();
+    for level in 1..40 {
+        let before = format!("*a{}, ", level - 1).repeat(9);
+        text += &format!("a{level}: &a{level} [{before}x]\n");
+    }
+    text += "clusters: *a39\n";
+    assert!(places(Kind::of(&secret("value", &text)), &secret("value", &text), None).is_none());
+}
+
+#[test]
 fn rejects_a_kubeconfig_with_data_that_is_not_base64() {
     let text = "clusters: [{name: prod, cluster: {certificate-authority-data: '%%%'}}]\nusers: []\n";
     let object = secret("config", text);

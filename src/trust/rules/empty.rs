@@ -27,10 +27,9 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
             Some(Observation::new(ca.field(), ca.digest.as_str(), message))
         }
         None if subject.duty.ca_required => {
-            let message =
-                "data: neither ca.crt nor cacert is there. gateways take their trust anchors from this Secret, \
+            let message = "data: neither ca.crt nor cacert is there. gateways take their trust anchors from here, \
                            and refuse every client after their next start; add the CA bundle"
-                    .to_owned();
+                .to_owned();
             Some(Observation::new("data".to_owned(), "missing", message))
         }
         _ => None,
