@@ -5,6 +5,8 @@ mod api_objects;
 mod config_map;
 mod kubeconfig;
 
+use std::collections::{HashMap, HashSet};
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -24,7 +26,7 @@ struct Place {
 }
 
 /// A text that is not base64 where base64 is expected. Holds its field.
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Hash)]
 struct NotBase64(String);
 
 /// What an object holds.
@@ -121,19 +123,21 @@ pub(super) fn findings(
     let new = places(kind, object, old)?;
     let old = old.and_then(|old| places(kind, old, None)).unwrap_or_default();
     let mut all = Vec::new();
+    // By name, since a hostile kubeconfig has thousands of entries.
+    let was_unreadable: HashSet<_> = old.unreadable.iter().collect();
+    let before: HashMap<_, _> = old.readable.iter().map(|place| (place.prefix.as_str(), &place.texts)).collect();
     for text in &new.unreadable {
         let mut finding = KUBECONFIG_UNREADABLE.finding(
             text.0.as_str(),
             "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
         );
-        if old.unreadable.contains(text) {
+        if was_unreadable.contains(text) {
             finding.severity = Severity::Warn;
         }
         all.extend(severities.weigh(finding));
     }
     for place in &new.readable {
-        let before = old.readable.iter().find(|before| before.prefix == place.prefix).map(|before| &before.texts);
-        let judged = match before {
+        let judged = match before.get(place.prefix.as_str()) {
             Some(before) => trust::judge_update_weighed(before, &place.texts, place.duty, severities, now),
             None => trust::judge_weighed(&place.texts, place.duty, severities, now),
         };

@@ -13,6 +13,10 @@ use crate::trust::{Duty, Reader, Secret};
 /// Keys of a Secret under which kubeconfigs are kept.
 const KEYS: [&str; 3] = ["value", "kubeconfig", "config"];
 
+/// YAML nodes of a kubeconfig, which are enough for a thousand clusters with their users. A mebibyte of small nodes takes
+/// longer to read than an answer may.
+const NODES: usize = 20_000;
+
 /// A list in a kubeconfig, of entries with a name.
 struct List {
     name: &'static str,
@@ -51,7 +55,9 @@ pub(super) fn places(object: &Value) -> Option<Places> {
 
 /// What client-go takes for a kubeconfig has one of its lists; other programs keep other things under these keys.
 fn read(text: &[u8]) -> Option<Value> {
-    let config: Value = serde_saphyr::from_str(std::str::from_utf8(text).ok()?).ok()?;
+    let budget = serde_saphyr::budget! { max_nodes: NODES };
+    let options = serde_saphyr::options! { budget: budget };
+    let config: Value = serde_saphyr::from_str_with_options(std::str::from_utf8(text).ok()?, options).ok()?;
     LISTS.iter().any(|list| config[list.name].is_array()).then_some(config)
 }
 

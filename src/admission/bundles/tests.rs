@@ -196,7 +196,10 @@ fn accepts_a_text_that_grows_without_end_as_no_kubeconfig() {
         text += &format!("a{level}: &a{level} [{before}x]\n");
     }
     text += "clusters: *a39\n";
-    assert!(places(Kind::of(&secret("value", &text)), &secret("value", &text), None).is_none());
+    let many = "users:\n".to_owned() + &"- {name: a, user: {token: b}}\n".repeat(10_000);
+    for text in [text, many] {
+        assert!(places(Kind::of(&secret("value", &text)), &secret("value", &text), None).is_none());
+    }
 }
 
 #[test]
