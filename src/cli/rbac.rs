@@ -10,6 +10,7 @@ use super::{Failure, Inputs};
 use crate::agent;
 use crate::rotation::Outlook;
 use crate::store::directory;
+use crate::trust::Severities;
 
 /// Prints a Role and a RoleBinding for each GatewaySecret of the manifests: what the agent may do, by name.
 ///
@@ -25,7 +26,13 @@ pub struct Args {
 /// # Errors
 /// When an input cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, Outlook::Part, Timestamp::now());
+    let collected = directory::collect(
+        &args.inputs.open()?,
+        &args.inputs.namespace,
+        Outlook::Part,
+        &Severities::default(),
+        Timestamp::now(),
+    );
     if let Some(error) = collected.errors.into_iter().next() {
         return Err(error.into());
     }
