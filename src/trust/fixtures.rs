@@ -87,7 +87,7 @@ fn rebuilt(der: &[u8], change: impl Fn(&[u8]) -> Vec<u8>) -> String {
 }
 
 /// A DER element.
-fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len().to_be_bytes();
     let header = match content.len() {
         ..128 => vec![tag, length[7]],
@@ -187,6 +187,16 @@ impl Authority {
 
     /// A revocation list from and to the first second of a year.
     pub(crate) fn crl(&self, from: i32, to: i32, revoked: &[&Leaf]) -> Crl {
+        Crl::parse(&self.crl_der(from, to, revoked)).unwrap()
+    }
+
+    /// The same in PEM.
+    pub(crate) fn crl_pem(&self, from: i32, to: i32, revoked: &[&Leaf]) -> String {
+        block("X509 CRL", &self.crl_der(from, to, revoked))
+    }
+
+    /// The same in DER.
+    pub(crate) fn crl_der(&self, from: i32, to: i32, revoked: &[&Leaf]) -> Vec<u8> {
         let revoked = revoked.iter().map(|leaf| RevokedCertParams {
             serial_number: SerialNumber::from_slice(
                 x509_parser::parse_x509_certificate(leaf.der()).unwrap().1.raw_serial(),
@@ -203,7 +213,7 @@ impl Authority {
             revoked_certs: revoked.collect(),
             key_identifier_method: KeyIdMethod::Sha256,
         };
-        Crl::parse(params.signed_by(&self.issuer).unwrap().der()).unwrap()
+        params.signed_by(&self.issuer).unwrap().der().to_vec()
     }
 
     /// A leaf that is valid now, from 2029 to 2031, for the host of its common name.

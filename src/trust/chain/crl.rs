@@ -1,24 +1,27 @@
 //! Certificate revocation lists, judged as BoringSSL does (`check_revocation`, crypto/x509/x509_vfy.cc).
 
 use jiff::Timestamp;
-use x509_parser::extensions::ParsedExtension;
+use x509_parser::extensions::{IssuingDistributionPoint, ParsedExtension};
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::facts::{self, Authority, CRL_SIGN, Facts};
 use super::name::Name;
 use super::{Refused, signature};
 use crate::trust::certificate::timestamp;
-use crate::trust::der::{Cbs, SEQUENCE};
+use crate::trust::der::{self, Cbs, SEQUENCE};
+use crate::trust::{Certificate, name};
 
 /// A revocation list.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Crl {
     der: Vec<u8>,
     issuer: Name,
+    issuer_text: String,
     this_update: Timestamp,
     next_update: Option<Timestamp>,
     authority: Option<Vec<u8>>,
-    scope: Scope,
+    /// `None`: everything.
+    scope: Option<Scope>,
     has_critical: bool,
     revoked: std::collections::HashSet<Vec<u8>>,
 }
@@ -31,8 +34,32 @@ enum Scope {
     OnlyCas,
     /// One distribution point, or attribute certificates.
     Part,
-    /// By reason or indirect: BoringSSL does not look at it.
+    /// By reason, indirect, or for two kinds alone: BoringSSL does not look at it.
     Never,
+}
+
+/// authorityKeyIdentifier: 2.5.29.35.
+const KEY_ID: &[u8] = &[0x55, 0x1d, 35];
+/// issuingDistributionPoint: 2.5.29.28.
+const SCOPE: &[u8] = &[0x55, 0x1d, 28];
+const MALFORMED: &str = "its scope or authority key identifier is malformed or repeated";
+
+impl Scope {
+    fn of(point: &IssuingDistributionPoint<'_>) -> Self {
+        let kinds = [
+            (point.only_contains_user_certs, Self::OnlyUsers),
+            (point.only_contains_ca_certs, Self::OnlyCas),
+            (point.only_contains_attribute_certs, Self::Part),
+        ];
+        let only: Vec<_> = kinds.into_iter().filter(|(only, _)| *only).map(|(_, scope)| scope).collect();
+        if point.only_some_reasons.is_some() || point.indirect_crl || only.len() > 1 {
+            Self::Never
+        } else if point.distribution_point.is_some() {
+            Self::Part
+        } else {
+            only.first().copied().unwrap_or(Self::All)
+        }
+    }
 }
 
 impl std::fmt::Debug for Crl {
@@ -42,21 +69,42 @@ impl std::fmt::Debug for Crl {
 }
 
 impl Crl {
-    /// Reads a DER list.
-    pub fn parse(der: &[u8]) -> Option<Self> {
-        let (_, list) = x509_parser::parse_x509_crl(der).ok()?;
+    /// Reads a list as `d2i_X509_CRL` does: what follows it is ignored.
+    ///
+    /// # Errors
+    /// What BoringSSL would refuse it for, or that a field cannot be read.
+    pub fn parse(der: &[u8]) -> Result<Self, &'static str> {
+        const FIELD: &str = "a name, a date or another field cannot be read";
+        let der = der::list(der)?;
+        let (_, list) = x509_parser::parse_x509_crl(der).map_err(|_| FIELD)?;
         let mut crl = Self {
-            der: list.as_raw().to_vec(),
-            issuer: Name::read(list.issuer().as_raw())?,
+            der: der.to_vec(),
+            issuer: Name::read(list.issuer().as_raw()).ok_or(FIELD)?,
+            issuer_text: name::rfc4514(list.issuer()),
             this_update: timestamp(list.last_update().timestamp()),
             next_update: list.next_update().map(|at| timestamp(at.timestamp())),
             authority: None,
-            scope: Scope::All,
+            scope: None,
             has_critical: false,
             revoked: list.iter_revoked_certificates().map(|entry| entry.raw_serial().to_vec()).collect(),
         };
-        crl.extensions(&list);
-        Some(crl)
+        crl.extensions(&list)?;
+        Ok(crl)
+    }
+
+    /// The CA that it says it is of (RFC 4514).
+    pub fn issuer(&self) -> &str {
+        &self.issuer_text
+    }
+
+    /// When it was issued, and when the next one is due: from then on it is refused.
+    pub(crate) fn validity(&self) -> (Timestamp, Option<Timestamp>) {
+        (self.this_update, self.next_update)
+    }
+
+    /// Whether a certificate is of the CA that this list names.
+    pub(crate) fn names(&self, ca: &Certificate) -> bool {
+        Name::read(&ca.subject_der).is_some_and(|subject| subject == self.issuer)
     }
 
     /// Whether two lists are one (`X509_STORE_add_crl` ignores duplicates).
@@ -69,29 +117,26 @@ impl Crl {
         [Some(self.this_update), self.next_update].into_iter().flatten()
     }
 
-    fn extensions(&mut self, list: &CertificateRevocationList<'_>) {
+    fn extensions(&mut self, list: &CertificateRevocationList<'_>) -> Result<(), &'static str> {
         for extension in list.extensions() {
+            let is_known = [KEY_ID, SCOPE].contains(&extension.oid.as_bytes());
             match extension.parsed_extension() {
-                ParsedExtension::AuthorityKeyIdentifier(_) => self.authority = Some(extension.value.to_vec()),
-                ParsedExtension::IssuingDistributionPoint(point) => {
-                    self.scope = if point.only_some_reasons.is_some() || point.indirect_crl {
-                        Scope::Never
-                    } else if point.distribution_point.is_some() || point.only_contains_attribute_certs {
-                        Scope::Part
-                    } else if point.only_contains_user_certs {
-                        Scope::OnlyUsers
-                    } else if point.only_contains_ca_certs {
-                        Scope::OnlyCas
-                    } else {
-                        Scope::All
-                    };
+                ParsedExtension::AuthorityKeyIdentifier(_) if self.authority.is_none() => {
+                    self.authority = Some(extension.value.to_vec());
+                    self.authority().ok_or(MALFORMED)?;
                 }
+                ParsedExtension::IssuingDistributionPoint(point) if self.scope.is_none() => {
+                    self.scope = Some(Scope::of(point));
+                }
+                // BoringSSL refuses these two when it cannot read them, or when they stand twice.
+                _ if is_known => return Err(MALFORMED),
                 _ => self.has_critical |= extension.critical,
             }
         }
         // An entry's critical extensions may change what it means.
         let entries = list.iter_revoked_certificates();
         self.has_critical |= entries.flat_map(|entry| entry.extensions()).any(|extension| extension.critical);
+        Ok(())
     }
 
     fn authority(&self) -> Option<Authority<'_>> {
@@ -103,7 +148,7 @@ impl Crl {
     }
 
     fn covers(&self, facts: &Facts<'_>) -> bool {
-        match self.scope {
+        match self.scope.unwrap_or(Scope::All) {
             Scope::All => true,
             Scope::OnlyUsers => facts.ca != Some(true),
             Scope::OnlyCas => facts.ca == Some(true),
@@ -122,7 +167,7 @@ pub(super) fn check(
     now: Timestamp,
 ) -> Result<(), Refused> {
     let facts = path[at];
-    let candidates = crls.iter().filter(|crl| crl.issuer == facts.issuer && crl.scope != Scope::Never);
+    let candidates = crls.iter().filter(|crl| crl.issuer == facts.issuer && crl.scope != Some(Scope::Never));
     let scored = candidates.filter_map(|crl| {
         let (signer, is_direct) = signer(crl, path, at)?;
         // The weights of BoringSSL's score, then the newer one.
