@@ -19,6 +19,7 @@ mod name;
 mod namesakes;
 pub mod pem;
 pub mod private_key;
+mod revocation;
 pub mod rules;
 mod secret;
 mod severities;

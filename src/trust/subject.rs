@@ -1,11 +1,14 @@
 //! What rules look at: a Secret, parsed once.
 
+use std::sync::OnceLock;
+
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::bundle::{self, Bundle};
 use super::certificate::hex;
 use super::private_key::{self, KeyError};
+use super::revocation::Revocation;
 use super::{Duty, Secret, credential};
 
 /// A Secret as rules see it. Has no `Debug`: it holds the Secret.
@@ -18,8 +21,11 @@ pub struct Subject<'a> {
     pub now: Timestamp,
     /// The CA bundle in force; `None` without a CA key.
     pub ca: Option<Text>,
+    /// The revocation lists in force; `None` without content.
+    pub crl: Option<Text>,
     /// The serving pair in force; `None` without a complete one.
     pub pair: Option<Pair>,
+    revocation: OnceLock<Option<Revocation>>,
 }
 
 /// A parsed PEM text.
@@ -53,6 +59,8 @@ impl<'a> Subject<'a> {
             duty,
             now,
             ca: credential::ca_bundle(secret).map(|ca| text(ca.key, ca.pem, bundle::read(ca.pem))),
+            crl: credential::revocation_lists(secret).map(|crl| text(crl.key, crl.pem, bundle::read(crl.pem))),
+            revocation: OnceLock::new(),
             pair: credential::serving_pair(secret).map(|pair| Pair {
                 chain: text(pair.chain_key, pair.chain, bundle::read_chain(pair.chain)),
                 private_key_key: pair.private_key_key,
@@ -62,9 +70,19 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The texts of which the proxy loads certificates.
+    /// The texts that the proxy loads, each of which makes it reject the update when it cannot.
     pub fn texts(&self) -> impl Iterator<Item = &Text> {
-        self.ca.iter().chain(self.pair.iter().map(|pair| &pair.chain))
+        self.ca.iter().chain(&self.crl).chain(self.pair.iter().map(|pair| &pair.chain))
+    }
+
+    /// The CA bundle, if the proxy takes it.
+    pub(crate) fn loaded_ca(&self) -> Option<&Text> {
+        self.ca.as_ref().filter(|ca| ca.is_loaded())
+    }
+
+    /// What revocation lists do to clients; `None` when the proxy looks at none.
+    pub(crate) fn revocation(&self) -> Option<&Revocation> {
+        self.revocation.get_or_init(|| Revocation::of(self.loaded_ca()?, self.crl.as_ref(), self.now)).as_ref()
     }
 }
 

@@ -64,10 +64,15 @@ const POLICIES: &[&str] = &[
     "pair-incomplete",
     "expired-beside-renewed",
     "same-subject-ambiguity",
+    "crl-partial",
+    "crl-expired",
 ];
 
 /// Why a client that Envoy lets pass may be refused by us: where BoringSSL is neither modelled nor measured.
 const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
+
+/// Why a client is refused for what stands in the Secret: a bundle that does this is not allowed without a word.
+const LISTS: &[&str] = &["crl-missing", "crl-outdated", "crl-unusable"];
 
 /// One case's line in the tables.
 pub(crate) struct Result {
@@ -82,6 +87,8 @@ pub(crate) struct Result {
     /// The denying rules.
     pub(crate) rules: Vec<&'static str>,
     pub(crate) disagreements: Vec<String>,
+    /// Whether a client that shows its leaf alone is refused for a revocation list.
+    lists_refuse: bool,
 }
 
 impl Case {
@@ -121,24 +128,28 @@ impl Case {
             Content::Trust { ca, crl } => self.trust(seen, &bundle::read(ca), crl.as_deref(), now),
             Content::Pair { chain, .. } => self.pair(seen, &bundle::read_chain(chain)),
         };
-        let mut disagree = |what: String| result.disagreements.push(what);
+        let mut disagreements = std::mem::take(&mut result.disagreements);
+        let mut disagree = |what: String| disagreements.push(what);
         match (verdict, result.effect) {
             (Verdict::Deny, Effect::Works) if !self.is_policy(&rules, &findings) => {
                 disagree(format!("denied by {rules:?}, none of them a policy, and it works"));
             }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
+            (Verdict::Allow, _) if result.lists_refuse => {
+                disagree("allowed, and a client is refused for revocation lists".to_owned());
+            }
             (Verdict::Allow | Verdict::Warn, Effect::Drops) => {
                 disagree("allowed, and Envoy drops a certificate that the text holds".to_owned());
             }
             _ => {}
         }
-        Result { verdict, rules, ..result }
+        Result { verdict, rules, disagreements, ..result }
     }
 
     /// Bytes that are no ASCII: trustspan says what the worse of x86-64 and arm64 does, Envoy here is only one of them.
     fn is_platform_dependent(&self) -> bool {
         match &self.content {
-            Content::Trust { ca, .. } => !ca.is_ascii(),
+            Content::Trust { ca, crl } => !ca.is_ascii() || crl.as_ref().is_some_and(|crl| !crl.is_ascii()),
             Content::Pair { chain, key } => !chain.is_ascii() || !key.is_ascii(),
         }
     }
@@ -163,6 +174,9 @@ impl Case {
                 result.unpredicted += 1;
                 continue;
             };
+            let for_lists = said.as_ref().is_err_and(|refused| LISTS.contains(&refused.id()));
+            // An intermediate that only the client has needs a list, too, of which the Secret cannot know.
+            result.lists_refuse |= for_lists && probe.identity.cert.len() == 1;
             result.clients.push((said.is_ok(), outcome.passed()));
             let label = &probe.label;
             match (said, outcome) {
@@ -223,6 +237,7 @@ impl Result {
             cautious: Vec::new(),
             rules: Vec::new(),
             disagreements: Vec::new(),
+            lists_refuse: false,
         }
     }
 }

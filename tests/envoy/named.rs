@@ -90,6 +90,29 @@ const TRUST: &[(&str, &str, Make)] = &[
         let crl = "# no list yet\n".to_owned();
         Ok(Trust { crl: Some(crl), ..b.text(|one, _| one.to_owned())? })
     }),
+    ("crl-empty", "an empty text is none: istiod passes it on, Envoy checks nothing", |b| {
+        b.lists(|_| Ok(String::new()))
+    }),
+    ("crl-of-nobody", "accepted, then every handshake fails", |b| b.lists(|b| b.two.crl(Dates::Valid, &[]))),
+    ("crl-signed-by-another", "refuses the CA's clients", |b| {
+        b.lists(|b| {
+            let spec = Spec { subject: "one".to_owned(), subject_key_id: false, ..Spec::ca("one") };
+            // Without the key identifier that gives it away.
+            Identity::root(spec, b.two.key.clone())?.crl(Dates::Valid, &[])
+        })
+    }),
+    ("crl-byte-order-mark", "the list is dropped silently, then every handshake fails", |b| {
+        b.lists(|b| Ok(format!("\u{feff}{}", b.one.crl(Dates::Valid, &[])?)))
+    }),
+    ("crl-garbage", "the whole update is rejected", |b| {
+        b.lists(|b| Ok(b.one.crl(Dates::Valid, &[])? + &block("X509 CRL", b"garbage")))
+    }),
+    ("crl-garbage-certificate", "certificates among the lists are read, too: the whole update is rejected", |b| {
+        b.lists(|b| Ok(b.one.crl(Dates::Valid, &[])? + &block("CERTIFICATE", b"garbage")))
+    }),
+    ("crl-certificate", "a certificate among the lists is not trusted", |b| {
+        b.lists(|b| Ok(b.one.crl(Dates::Valid, &[])? + &b.two.pem()))
+    }),
     ("two-lists-of-one-ca", "found: of two equally good lists the first counts, we took the last", |b| {
         let crl = b.one.crl(Dates::Valid, &[2])? + &b.one.crl(Dates::Valid, &[9])?;
         Ok(Trust { crl: Some(crl), ..b.text(|one, _| one.to_owned())? })
@@ -133,6 +156,12 @@ impl Bench {
     fn text(&self, make: impl Fn(&str, &str) -> String) -> Result<Trust> {
         let clients = vec![self.client_one.clone(), self.client_two.clone()];
         Ok(Trust { ca: make(&self.one.pem(), &self.two.pem()), crl: None, clients })
+    }
+
+    /// The first CA with a `ca.crl`.
+    fn lists(&mut self, make: impl Fn(&Self) -> Result<String>) -> Result<Trust> {
+        let crl = Some(make(self)?);
+        Ok(Trust { crl, ..self.text(|one, _| one.to_owned())? })
     }
 
     fn renewal(&mut self, expired_first: bool) -> Result<Trust> {

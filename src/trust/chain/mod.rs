@@ -38,6 +38,7 @@ use facts::Facts;
 use name::Name;
 use path::Choices;
 
+pub(crate) use check::Budget;
 pub use crl::Crl;
 pub use error::{Accepted, Refused};
 pub use horizon::{Break, horizon};
@@ -74,7 +75,9 @@ const MAX_PATHS: usize = 32;
 pub struct Store<'a> {
     anchors: Vec<Anchor<'a>>,
     by_subject: HashMap<Name, Vec<usize>>,
-    crls: Vec<&'a Crl>,
+    crls: HashMap<&'a Name, Vec<&'a Crl>>,
+    /// Distinct certificates and lists: BoringSSL keeps both in one store.
+    objects: usize,
     checks_crls: bool,
     subjects: usize,
 }
@@ -118,7 +121,8 @@ impl<'a> Store<'a> {
         let mut store = Self {
             anchors: Vec::new(),
             by_subject: HashMap::new(),
-            crls: Vec::new(),
+            crls: HashMap::new(),
+            objects: 0,
             checks_crls: crls.is_some(),
             subjects: 0,
         };
@@ -136,11 +140,14 @@ impl<'a> Store<'a> {
             same.push(store.anchors.len());
             store.anchors.push(Anchor { certificate, facts: OnceLock::new() });
         }
+        let (mut seen, mut lists) = (HashSet::new(), 0);
         for crl in crls.unwrap_or_default() {
-            if !store.crls.iter().any(|known| known.is(crl)) {
-                store.crls.push(crl);
+            if seen.insert(crl.der()) {
+                store.crls.entry(crl.name()).or_default().push(crl);
+                lists += 1;
             }
         }
+        store.objects = store.anchors.len() + lists;
         store
     }
 
@@ -173,7 +180,7 @@ impl<'a> Store<'a> {
     }
 
     fn is_ordered(&self) -> bool {
-        self.anchors.len() + self.crls.len() < UNORDERED
+        self.objects < UNORDERED
     }
 
     /// The verdict on the path, or on all paths that BoringSSL could take.

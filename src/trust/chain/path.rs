@@ -124,6 +124,17 @@ impl<'a> Store<'a> {
         Ok(Path { links, untrusted })
     }
 
+    /// A CA of the bundle and those above it, as every path goes on from it.
+    pub(super) fn above<'p>(&'p self, ca: &'p Facts<'p>) -> Vec<&'p Facts<'p>> {
+        let (mut links, mut x) = (vec![ca], ca);
+        while links.len() < MAX_PATH && !x.is_self_signed() {
+            let Some(next) = self.issuer(x).next().and_then(|at| self.anchors[at].facts()) else { break };
+            links.push(next);
+            x = next;
+        }
+        links
+    }
+
     /// The bundle's certificates that fit as an issuer, in their order.
     fn issuer(&self, subject: &Facts<'_>) -> impl Iterator<Item = usize> {
         let same = self.same(&subject.issuer);

@@ -1,5 +1,8 @@
 //! The table of rules. A rule is a file here and a line in [`RULES`].
 
+mod crl_expired;
+mod crl_missing;
+mod crl_partial;
 mod dropped_by_proxy;
 mod duplicate;
 mod empty;
@@ -41,6 +44,9 @@ pub const RULES: &[Rule] = &[
     weak_key::RULE,
     weak_signature::RULE,
     too_large::RULE,
+    crl_missing::RULE,
+    crl_partial::RULE,
+    crl_expired::RULE,
 ];
 
 /// A rule.

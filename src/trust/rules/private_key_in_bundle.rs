@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::hex;
-use crate::trust::credential::CA_KEYS;
+use crate::trust::credential::{CA_KEYS, CRL_KEYS};
 use crate::trust::subject::{Subject, field};
 
 /// Envoy ignores the key (measured), but bundles are for everyone: whoever may read the CA may now act for it. Looked for
@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    for key in CA_KEYS {
+    for key in CA_KEYS.into_iter().chain(CRL_KEYS) {
         let Some(text) = subject.secret.data.get(key) else { continue };
         for (line, digest) in private_keys(text) {
             let message = format!(
