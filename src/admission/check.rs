@@ -65,7 +65,7 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
         return None;
     }
     let severities = weights(&context.severities, claim);
-    let mut findings = judged(object, None, duty(claim, None), &severities, now);
+    let mut findings = judged(object, None, duty(claim, None, now), &severities, now);
     if !context.counts(namespace, name) {
         // The cluster lets it pass, since nothing here uses it, but for what the API server itself refuses.
         for finding in findings.iter_mut().filter(|finding| finding.rule != UNREADABLE.id) {

@@ -78,7 +78,7 @@ fn write(
     let Some(role) = claim.map(|(_, role)| role).or_else(|| labelled(object).then_some(Role::Managed)) else {
         return findings;
     };
-    findings.extend(judged(object, old, duty(claim, old), severities, now));
+    findings.extend(judged(object, old, duty(claim, old, now), severities, now));
     if role == Role::Managed && !labelled(object) {
         findings.extend(severities.weigh(unlabelled(request.name)));
     }
@@ -87,20 +87,30 @@ fn write(
 
 /// Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them. A root of a public issuer has
 /// no CA and never had one; a root that had one must not lose it.
-pub(super) fn duty(claim: Option<(&Entry, Role)>, old: Option<&Value>) -> Duty {
+pub(super) fn duty<'e>(claim: Option<(&'e Entry, Role)>, old: Option<&Value>, now: Timestamp) -> Duty<'e> {
+    let Some((entry, role)) = claim else { return Duty::default() };
     let had_one = || old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][key].is_string()));
-    let required = claim.is_some_and(|(entry, role)| {
-        let elsewhere = role != Role::CacertSibling && entry.status.cacert_sibling.is_some();
-        !elsewhere && (role != Role::Root || had_one())
-    });
-    Duty { ca_required: required }
+    let status = &entry.status;
+    let sibling = status.cacert_sibling.as_ref().filter(|_| role != Role::CacertSibling);
+    let ca_required = sibling.is_none() && (role != Role::Root || had_one());
+    if role == Role::CacertSibling {
+        return Duty { ca_required, ..Duty::default() };
+    }
+    Duty {
+        ca_required,
+        is_rotated: true,
+        distributes_trust: trust::continuity::distributes(status, now),
+        // It is the root's; under the managed name it does not apply.
+        sibling: sibling.filter(|_| role == Role::Root).map(|sibling| sibling.name.as_str()),
+        gateways: status.gateways.as_deref().unwrap_or_default(),
+    }
 }
 
 /// The findings on a Secret object, or on the change of one.
 pub(super) fn judged(
     object: &Value,
     old: Option<&Value>,
-    duty: Duty,
+    duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {

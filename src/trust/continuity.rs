@@ -10,7 +10,7 @@ use super::chain::{self, Purpose};
 use super::name::brief;
 use super::subject::field;
 use super::{Certificate, Secret, bundle, credential, private_key};
-use crate::api::{GatewaySecretStatus, Leaf, LeafKind};
+use crate::api::{GatewaySecretStatus, Leaf, LeafKind, TrustAnchor};
 
 /// Names that one message gives.
 const NAMED: usize = 3;
@@ -34,6 +34,15 @@ pub fn verifies(trust: &[Certificate], served: &[Certificate], now: Timestamp) -
 /// Whether gateways with this bundle accept a client's chain.
 pub fn admits(bundle: &[Certificate], presented: &[Certificate], now: Timestamp) -> bool {
     accepts(bundle, presented, Purpose::Client, now)
+}
+
+/// Whether clients are known to take their trust from the managed bundle: what it shares with all of them verifies the
+/// gateways now. A server certificate of another CA, public or not, is none of the bundle's business.
+pub fn distributes(status: &GatewaySecretStatus, now: Timestamp) -> bool {
+    let held = |ca: &&TrustAnchor| status.bundle.iter().any(|held| held.fingerprint == ca.fingerprint);
+    let shared = status.client_trust.iter().flatten().filter(held);
+    let served = leaves(status, LeafKind::Server).find(|leaf| leaf.not_after >= now);
+    served.is_some_and(|served| verifies(&observed(shared), &certificates(&served.pem), now))
 }
 
 /// What an update of the managed Secret breaks: live clients that gateways would refuse from then on, and a serving pair
@@ -176,8 +185,8 @@ fn served(secret: &Secret) -> Vec<Certificate> {
     if sound { read.into_certificates() } else { Vec::new() }
 }
 
-fn observed(anchors: &[crate::api::TrustAnchor]) -> Vec<Certificate> {
-    anchors.iter().filter_map(|anchor| anchor.pem.as_deref()).flat_map(certificates).collect()
+fn observed<'a>(anchors: impl IntoIterator<Item = &'a TrustAnchor>) -> Vec<Certificate> {
+    anchors.into_iter().filter_map(|anchor| anchor.pem.as_deref()).flat_map(certificates).collect()
 }
 
 fn certificates(pem: &str) -> Vec<Certificate> {

@@ -66,7 +66,7 @@ pub(crate) fn ca_with_rsa_bits(bits: usize) -> String {
     let key = element(0x30, &[element(2, &modulus), vec![2, 3, 1, 0, 1]].concat());
     let algorithm = element(0x30, &[&[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1][..], &[5, 0]].concat());
     let info = element(0x30, &[algorithm, element(3, &[&[0][..], &key].concat())].concat());
-    let sound = ca("rsa");
+    let sound = ca("root");
     let old = parsed(sound.der()).public_key;
     rebuilt(sound.der(), |tbs| replaced(tbs, &old, &info))
 }
@@ -175,6 +175,12 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Self { certificate, params: params.clone(), key: key.serialize_pem(), issuer: Issuer::new(params, key) }
+    }
+
+    /// Another CA, name and key, signed by this one: PEM.
+    pub(crate) fn cross(&self, other: &Self) -> String {
+        let key = KeyPair::from_pem(&other.key).unwrap();
+        lines(&other.params.signed_by(&key, &self.issuer).unwrap().pem())
     }
 
     /// A leaf with something special. It has no authority key identifier unless that is asked for.
@@ -305,6 +311,7 @@ pub(crate) fn secret(data: &[(&str, &str)]) -> Secret {
         name: "gateway".to_owned(),
         type_: "Opaque".to_owned(),
         labels: Default::default(),
+        immutable: false,
         data: data.iter().map(|(k, v)| ((*k).to_owned(), Zeroizing::new(v.as_bytes().to_vec()))).collect(),
     }
 }

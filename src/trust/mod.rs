@@ -35,6 +35,7 @@ pub use subject::{Pair, Subject, Text};
 
 use jiff::Timestamp;
 
+use crate::api::GatewayUse;
 use rules::Judged;
 
 /// Findings of one rule on one field that are told one by one; of the rest only the number is.
@@ -42,23 +43,31 @@ const TOLD: usize = 5;
 
 /// What the Secret is relied on for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Duty {
+pub struct Duty<'a> {
     /// Gateways take their trust anchors from this Secret: it must hold a CA bundle.
     pub ca_required: bool,
+    /// A GatewaySecret names it as its root or managed Secret: rotations change it.
+    pub is_rotated: bool,
+    /// Clients take their trust from its bundle ([`continuity::distributes`]), and have to verify its serving pair with it.
+    pub distributes_trust: bool,
+    /// The `-cacert` Secret from which Istio takes CAs in its place.
+    pub sibling: Option<&'a str>,
+    /// The Gateways that serve with it.
+    pub gateways: &'a [GatewayUse],
 }
 
 /// Judges a Secret at an instant.
-pub fn judge(secret: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
+pub fn judge(secret: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
     judge_weighed(secret, duty, &Severities::default(), now)
 }
 
 /// Judges a Secret at an instant, with other weights.
-pub fn judge_weighed(secret: &Secret, duty: Duty, severities: &Severities, now: Timestamp) -> Vec<Finding> {
+pub fn judge_weighed(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Finding> {
     tell(weighed(secret, duty, severities, now))
 }
 
-fn weighed(secret: &Secret, duty: Duty, severities: &Severities, now: Timestamp) -> Vec<Judged> {
-    let judged = rules::run(&Subject::new(secret, duty, now));
+fn weighed(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Judged> {
+    let judged = rules::run(Subject::new(secret, duty, now));
     judged.into_iter().filter_map(|judged| judged.weighed(severities)).collect()
 }
 
@@ -66,7 +75,7 @@ fn weighed(secret: &Secret, duty: Duty, severities: &Severities, now: Timestamp)
 ///
 /// Both are judged at the same `now`: what time alone made bad does not block a write, nor does what stands on other
 /// lines than before. A finding that weighed less in `old` keeps its new weight.
-pub fn judge_update(old: &Secret, new: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
+pub fn judge_update(old: &Secret, new: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
     judge_update_weighed(old, new, duty, &Severities::default(), now)
 }
 
@@ -75,7 +84,7 @@ pub fn judge_update(old: &Secret, new: &Secret, duty: Duty, now: Timestamp) -> V
 pub fn judge_update_weighed(
     old: &Secret,
     new: &Secret,
-    duty: Duty,
+    duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
@@ -127,7 +136,7 @@ mod tests {
     #[test]
     fn accepts_an_update_that_changes_no_data() {
         assert_eq!(update("broken", "broken"), Verdict::Warn);
-        let required = Duty { ca_required: true };
+        let required = Duty { ca_required: true, ..Duty::default() };
         assert_eq!(Verdict::of(&judge_update(&secret(&[]), &secret(&[]), required, now())), Verdict::Warn);
     }
 

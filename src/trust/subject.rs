@@ -7,16 +7,17 @@ use sha2::{Digest, Sha256};
 
 use super::bundle::{self, Bundle};
 use super::certificate::hex;
+use super::namesakes::{self, Namesakes, Pairs};
 use super::private_key::{self, KeyError};
 use super::revocation::Revocation;
-use super::{Duty, Secret, credential};
+use super::{Certificate, Duty, Secret, credential};
 
 /// A Secret as rules see it. Has no `Debug`: it holds the Secret.
 pub struct Subject<'a> {
     /// The Secret itself.
     pub secret: &'a Secret,
     /// What it is relied on for.
-    pub duty: Duty,
+    pub duty: Duty<'a>,
     /// The instant of the verdict.
     pub now: Timestamp,
     /// The CA bundle in force; `None` without a CA key.
@@ -26,6 +27,7 @@ pub struct Subject<'a> {
     /// The serving pair in force; `None` without a complete one.
     pub pair: Option<Pair>,
     revocation: OnceLock<Option<Revocation>>,
+    namesakes: OnceLock<Pairs>,
 }
 
 /// A parsed PEM text.
@@ -52,7 +54,7 @@ pub struct Pair {
 
 impl<'a> Subject<'a> {
     /// Parses a Secret.
-    pub fn new(secret: &'a Secret, duty: Duty, now: Timestamp) -> Self {
+    pub fn new(secret: &'a Secret, duty: Duty<'a>, now: Timestamp) -> Self {
         let text = |key, pem: &[u8], bundle| Text { key, bundle, digest: hex(&Sha256::digest(pem)) };
         Self {
             secret,
@@ -61,6 +63,7 @@ impl<'a> Subject<'a> {
             ca: credential::ca_bundle(secret).map(|ca| text(ca.key, ca.pem, bundle::read(ca.pem))),
             crl: credential::revocation_lists(secret).map(|crl| text(crl.key, crl.pem, bundle::read(crl.pem))),
             revocation: OnceLock::new(),
+            namesakes: OnceLock::new(),
             pair: credential::serving_pair(secret).map(|pair| Pair {
                 chain: text(pair.chain_key, pair.chain, bundle::read_chain(pair.chain)),
                 private_key_key: pair.private_key_key,
@@ -78,6 +81,26 @@ impl<'a> Subject<'a> {
     /// The CA bundle, if the proxy takes it.
     pub(crate) fn loaded_ca(&self) -> Option<&Text> {
         self.ca.as_ref().filter(|ca| ca.is_loaded())
+    }
+
+    /// Moves the instant of the verdict.
+    pub(crate) fn set_now(&mut self, now: Timestamp) {
+        self.now = now;
+        self.revocation = OnceLock::new();
+    }
+
+    /// CAs of the bundle that have one subject.
+    pub(super) fn namesakes(&self) -> Vec<Namesakes<'_>> {
+        let Some(ca) = self.loaded_ca() else { return Vec::new() };
+        let lists = self.crl.as_ref().map_or(0, |crl| crl.bundle.crls.len());
+        self.namesakes.get_or_init(|| namesakes::pairs(ca, lists)).of(ca)
+    }
+
+    /// The serving pair, if the proxy takes its chain, and the chain's leaf.
+    pub(super) fn served(&self) -> Option<(&Text, &Certificate)> {
+        let chain = &self.pair.as_ref()?.chain;
+        let leaf = chain.bundle.entries.first().filter(|_| chain.is_loaded())?;
+        Some((chain, &leaf.certificate))
     }
 
     /// What revocation lists do to clients; `None` when the proxy looks at none.

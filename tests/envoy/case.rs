@@ -105,6 +105,7 @@ impl Case {
             name: "gateway".to_owned(),
             type_: "Opaque".to_owned(),
             labels: Default::default(),
+            immutable: false,
             data: data.into_iter().map(|(key, bytes)| (key.to_owned(), Zeroizing::new(bytes.to_vec()))).collect(),
         }
     }
@@ -118,7 +119,7 @@ impl Case {
 
     /// Compares.
     pub(crate) fn compare(&self, seen: &Seen, now: Timestamp) -> Result {
-        let duty = Duty { ca_required: matches!(self.content, Content::Trust { .. }) };
+        let duty = Duty { ca_required: matches!(self.content, Content::Trust { .. }), ..Duty::default() };
         let findings = judge(&self.secret(), duty, now);
         let verdict = Verdict::of(&findings);
         let mut rules: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Deny).map(|f| f.rule).collect();

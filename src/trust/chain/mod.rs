@@ -36,12 +36,16 @@ use jiff::Timestamp;
 use super::Certificate;
 use facts::Facts;
 use name::Name;
+pub(crate) use path::{may_issue, signed_by};
+
 use path::Choices;
 
 pub(crate) use check::Budget;
 pub use crl::Crl;
 pub use error::{Accepted, Refused};
+pub(crate) use horizon::dates_after;
 pub use horizon::{Break, horizon};
+pub(crate) use hosts::covers;
 
 /// What a chain is presented for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use super::facts::{Facts, KEY_CERT_SIGN};
 use super::name::Name;
-use super::{Anchor, Refused, Store};
+use super::{Anchor, Refused, Store, signature};
+use crate::trust::Certificate;
 
 /// `X509_VERIFY_PARAM`'s default depth of 100 counts neither the leaf nor the anchor.
 const MAX_PATH: usize = 102;
@@ -76,6 +77,22 @@ pub(super) fn issued(issuer: &Facts<'_>, subject: &Facts<'_>) -> bool {
     issuer.subject == subject.issuer
         && subject.authority.as_ref().is_none_or(|id| id.fits(issuer))
         && issuer.may(KEY_CERT_SIGN)
+}
+
+/// Whether a certificate may be the issuer of another, and signed it as far as can be told.
+pub(crate) fn signed_by(certificate: &Certificate, issuer: &Certificate) -> bool {
+    let Some((subject, issuer)) = Facts::read(certificate).zip(Facts::read(issuer)) else { return false };
+    let key = &issuer.certificate.public_key;
+    issued(&issuer, &subject) && signature::verify(&subject.signed, key) != Err(signature::Fault::Wrong)
+}
+
+/// For each certificate, whether another one of the list may be its issuer: by name, key identifier and key usage.
+pub(crate) fn may_issue<'c>(certificates: &[&'c Certificate]) -> impl Fn(usize, usize) -> bool + use<'c> {
+    let facts: Vec<_> = certificates.iter().map(|certificate| Facts::read(certificate)).collect();
+    move |issuer, subject| {
+        let pair = facts[issuer].as_ref().zip(facts[subject].as_ref());
+        issuer != subject && pair.is_some_and(|(issuer, subject)| issued(issuer, subject))
+    }
 }
 
 impl<'a> Store<'a> {

@@ -19,8 +19,9 @@ pub(super) const RULE: Rule = Rule {
     summary: "a CA's revocation list that is past its next update, or not valid yet; one that ends soon warns",
     mend: "publish a new list and put it in the old one's place; renew lists by a job, well before their next update",
     source: "RFC 5280 section 5.1.2.5; Envoy, measured: X509_V_ERR_CRL_HAS_EXPIRED",
-    example: "ca.crl: the revocation list of CN=root ended at 2029-06-01T00:00:00Z. expected one that is valid now; every \
+    example: "ca.crl: the revocation list of CN=root ended at 2029-01-01T00:00:00Z. expected one that is valid now; every \
               client of that CA is refused, publish a new list",
+    looks_ahead: false,
     check,
 };
 

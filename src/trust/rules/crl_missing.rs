@@ -14,6 +14,7 @@ pub(super) const RULE: Rule = Rule {
     source: "Envoy, measured: it takes the update, then every handshake fails; istiod reads one key per CA key",
     example: "ca.crl: no revocation list was found. expected an X509 CRL block for each CA in ca.crt; with this key \
               there every client is refused: add the lists, or remove the key",
+    looks_ahead: false,
     check,
 };
 

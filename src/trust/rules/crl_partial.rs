@@ -17,6 +17,7 @@ pub(super) const RULE: Rule = Rule {
     source: "Envoy, measured: X509_V_FLAG_CRL_CHECK_ALL; RFC 5280 section 6.3.3",
     example: "ca.crt line 11: clients of CN=two are refused: no revocation list of CN=two was found, and with one list \
               present each CA needs one; add it",
+    looks_ahead: false,
     check,
 };
 

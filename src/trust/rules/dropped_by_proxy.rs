@@ -16,6 +16,7 @@ pub(super) const RULE: Rule = Rule {
     source: "BoringSSL's PEM reader (RFC 7468, strictly), measured through Envoy",
     example: "ca.crt line 1: a byte order mark stands before BEGIN; save the file without BOM. the proxy skips this \
               block silently, and then does not have its certificate",
+    looks_ahead: false,
     check,
 };
 

@@ -13,6 +13,7 @@ pub(super) const RULE: Rule = Rule {
     source: "istiod pilot/pkg/credentials/kube/secrets.go; Envoy, measured",
     example: "ca.crt: no certificate was found. expected at least one CA as a PEM block; a gateway that starts with \
               this refuses every client",
+    looks_ahead: false,
     check,
 };
 
@@ -60,7 +61,7 @@ mod tests {
 
     #[test]
     fn rejects_a_missing_key_where_gateways_need_it() {
-        let found = judge(&secret(&[]), Duty { ca_required: true }, now());
+        let found = judge(&secret(&[]), Duty { ca_required: true, ..Duty::default() }, now());
         assert_eq!(found.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(), [("empty", "data")]);
     }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
-use crate::trust::namesakes::{Namesakes, pairs};
+use crate::trust::namesakes::Namesakes;
 use crate::trust::subject::{Subject, Text};
 
 /// Measured: BoringSSL takes the first CA that fits by name and key identifier, and looks at its dates only then; with the
@@ -12,17 +12,18 @@ use crate::trust::subject::{Subject, Text};
 pub(super) const RULE: Rule = Rule {
     id: "expired-beside-renewed",
     severity: Severity::Deny,
-    summary: "a CA that is not valid, now or soon, before the CA of the same name that is; in future it warns",
+    summary: "a CA that is not valid before the CA of the same name that is; while that lies ahead it warns",
     mend: "put the renewed CA first, and remove the old one; hand out a CA that is not valid yet behind the current one",
     source: "Envoy, measured: BoringSSL chooses by name and key identifier, and looks at dates later",
     example: "ca.crt line 1: CN=root expired at 2029-06-01T00:00:00Z, and line 11 has the same subject. it stands \
-              first: every client of the latter is refused; remove line 1",
+              first: every client of the latter is refused; put line 11 first, or remove line 1",
+    looks_ahead: true,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
-    let pairs = pairs(ca).into_iter().filter(|pair| pair.has_one_key() || !pair.are_told_apart());
+    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
+    let pairs = subject.namesakes().into_iter().filter(|pair| pair.has_one_key() || !pair.are_told_apart());
     pairs.filter_map(|pair| observe(ca, &pair, subject.now)).collect()
 }
 
@@ -32,39 +33,25 @@ fn observe(ca: &Text, pair: &Namesakes<'_>, now: Timestamp) -> Option<Observatio
     let is_over = now >= first.not_after;
     let state = if is_over {
         format!("expired at {}", first.not_after)
-    } else if first.is_not_yet_valid(now) {
-        format!("is not valid before {}", first.not_before)
-    } else if first.not_after < second.not_after && first.not_after >= second.not_before && !second.is_expired(now) {
-        format!("expires at {}", first.not_after)
     } else {
-        return None;
+        format!("is not valid before {}", first.not_before)
     };
-    let is_now = is_over || first.is_not_yet_valid(now);
-    if is_now && !second.is_valid_at(now) {
+    if !is_over && !first.is_not_yet_valid(now) || !second.is_valid_at(now) || now >= second.not_after {
         return None;
     }
-    let order = if pair.any_order {
-        "the proxy may find it first, since it does not keep the order of 24 entries or more"
-    } else {
-        "it stands first"
-    };
     let (line, other) = (pair.first.line, pair.second.line);
-    let when = if is_now {
-        "every client of the latter is refused".to_owned()
+    let (order, mend) = if pair.any_order {
+        let order = "the proxy may find it first, since it does not keep the order of 24 entries or more";
+        (order, format!("remove line {line}"))
     } else {
-        format!("from {} on every client of the latter is refused", first.not_after)
-    };
-    let mend = if pair.any_order || is_over {
-        format!("remove line {line}")
-    } else {
-        format!("move line {other} before line {line}")
+        ("it stands first", format!("put line {other} first, or remove line {line}"))
     };
     let message = format!(
-        "{} line {line}: {} {state}, and line {other} has the same subject. {order}: {when}; {mend}",
+        "{} line {line}: {} {state}, and line {other} has the same subject. {order}: every client of the latter is refused; {mend}",
         ca.key,
         brief(&first.subject),
     );
-    Some(Observation::new(ca.field(), pair.identity(), message).only_warns(!is_now))
+    Some(Observation::new(ca.field(), pair.identity(), message))
 }
 
 #[cfg(test)]

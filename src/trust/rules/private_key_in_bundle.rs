@@ -17,6 +17,7 @@ pub(super) const RULE: Rule = Rule {
     source: "bundles are published: whoever reads the CA's key can act for it",
     example: "ca.crt line 1: a private key. expected certificates only; remove it, and replace the key, since \
               everyone who may read the bundle may have it",
+    looks_ahead: false,
     check,
 };
 

@@ -15,6 +15,7 @@ pub(super) const RULE: Rule = Rule {
     example: "ca.crt: CERTIFICATE begun on line 1: not a certificate: the certificate is no DER sequence. the proxy \
               rejects the whole text: it goes on with what it has, and starts with nothing; expected sound PEM \
               blocks only",
+    looks_ahead: false,
     check,
 };
 
