@@ -179,6 +179,30 @@ mod tests {
         assert!(!found[0].message.contains("more like this"));
     }
 
+    /// Lists cost signatures: many of one CA, one of many CAs, and a long one.
+    #[test]
+    fn accepts_hostile_revocation_lists_within_time() {
+        let (one, same) = (ca("one"), ca_between("one", 2027, 2039));
+        let cas: String = (0..600).map(|n| one.renewed(2026, 2040 + n % 60).pem()).collect();
+        let fill = |unit: &str| unit.repeat((1 << 20) / unit.len());
+        let (list, other) = (one.crl_pem(2029, 2031, &[]), same.crl_pem(2029, 2031, &[]));
+        let many: String = (0..600).map(|n| one.crl_pem(2029, 2031 + n % 60, &[])).collect();
+        for (name, ca, crl) in [
+            ("one list, many times", one.pem(), fill(&list)),
+            ("many lists of one CA", one.pem(), many.clone()),
+            ("many CAs, many lists", cas.clone(), many),
+            ("many CAs, lists of another key", cas, fill(&other)),
+        ] {
+            let secret = secret(&[("ca.crt", &ca), ("ca.crl", &crl)]);
+            let start = Instant::now();
+            let found = judge(&secret, Duty::default(), now());
+            let took = start.elapsed();
+            println!("{name}: {took:?}, {} findings", found.len());
+            let most = if cfg!(debug_assertions) { 5_000 } else { 250 };
+            assert!(took < Duration::from_millis(most), "{name}: {took:?}");
+        }
+    }
+
     /// A mebibyte of each: the largest Secret there is. Measured 10 to 70 ms in release; the bounds leave room for busy machines.
     #[test]
     fn accepts_hostile_bundles_within_time() {

@@ -8,7 +8,7 @@ use trustspan::trust::{Duty, Finding, Secret, Severity, Verdict, bundle, judge};
 use zeroize::Zeroizing;
 
 use crate::{
-    client::Outcome,
+    client::{self, Outcome},
     expect,
     proxy::{Content, Update},
 };
@@ -24,6 +24,8 @@ pub(crate) struct Case {
     pub(crate) probes: Vec<Probe>,
     /// The certificates that a pair's chain was made of.
     pub(crate) chain: Vec<CertificateDer<'static>>,
+    /// The root that clients of a pair trust, and nothing else.
+    pub(crate) root: Option<CertificateDer<'static>>,
 }
 
 /// A client to try it with.
@@ -48,7 +50,7 @@ pub(crate) enum Effect {
     Works,
     /// A CA that the text visibly holds, or a certificate of a chain, is missing.
     Drops,
-    /// No client passes, and none could: all CAs are unsound.
+    /// No client passes, and none could: all CAs are unsound, or a chain has a gap.
     ServesNobody,
     /// The update is rejected.
     Rejects,
@@ -89,6 +91,8 @@ pub(crate) struct Result {
     pub(crate) disagreements: Vec<String>,
     /// Whether a client that shows its leaf alone is refused for a revocation list.
     lists_refuse: bool,
+    /// Whether a client that trusts the root alone misses an issuer in a chain of several certificates.
+    lacks_issuer: bool,
 }
 
 impl Case {
@@ -134,6 +138,9 @@ impl Case {
         match (verdict, result.effect) {
             (Verdict::Deny, Effect::Works) if !self.is_policy(&rules, &findings) => {
                 disagree(format!("denied by {rules:?}, none of them a policy, and it works"));
+            }
+            (Verdict::Allow, _) if result.lacks_issuer => {
+                disagree("allowed, and a client that trusts the root misses an issuer".to_owned());
             }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
             (Verdict::Allow, _) if result.lists_refuse => {
@@ -212,8 +219,15 @@ impl Case {
         };
         let read: Vec<_> = bundle.entries.iter().map(|entry| entry.certificate.der.as_slice()).collect();
         let bytes = visible(self.bytes());
+        // A leaf alone may be all that clients need: they can have its issuer.
+        result.lacks_issuer =
+            shown.len() > 1 && self.root.as_ref().is_some_and(|root| client::lacks_issuer(shown, root));
         let dropped = self.chain.iter().any(|certificate| holds(&bytes, certificate) && !shown.contains(certificate));
-        result.effect = if dropped { Effect::Drops } else { Effect::Works };
+        result.effect = match (dropped, result.lacks_issuer) {
+            (true, _) => Effect::Drops,
+            (false, true) => Effect::ServesNobody,
+            (false, false) => Effect::Works,
+        };
         if bundle.rejected.is_none()
             && !self.is_platform_dependent()
             && read != shown.iter().map(|c| c.as_ref()).collect::<Vec<_>>()
@@ -239,6 +253,7 @@ impl Result {
             rules: Vec::new(),
             disagreements: Vec::new(),
             lists_refuse: false,
+            lacks_issuer: false,
         }
     }
 }

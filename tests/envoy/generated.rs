@@ -180,7 +180,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         }
     }
     let content = Content::Trust { ca: ca.into_bytes(), crl };
-    Ok(Case { name, story: story.join("; "), content, probes, chain: Vec::new() })
+    Ok(Case { name, story: story.join("; "), content, probes, chain: Vec::new(), root: None })
 }
 
 fn traits(spec: &Spec) -> String {

@@ -44,7 +44,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     // A refused client shows no lost CA here: its list may be what is wrong.
     let probe = |family: &&Family| Probe { shows: None, ..family.probe() };
     let probes = inside.iter().chain(&outside[..1]).map(probe).collect();
-    Ok(Case { name, story: story.join("; "), content, probes, chain: Vec::new() })
+    Ok(Case { name, story: story.join("; "), content, probes, chain: Vec::new(), root: None })
 }
 
 /// A list of a CA, as it should be more often than not.

@@ -214,7 +214,14 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         };
         let probes = clients.iter().map(probe).collect::<Result<_>>()?;
         let content = Content::Trust { ca: ca.clone().into_bytes(), crl: crl.clone().map(String::into_bytes) };
-        cases.push(Case { name: (*name).to_owned(), story: (*why).to_owned(), content, probes, chain: Vec::new() });
+        cases.push(Case {
+            name: (*name).to_owned(),
+            story: (*why).to_owned(),
+            content,
+            probes,
+            chain: Vec::new(),
+            root: None,
+        });
     }
     cases.extend(pairs(&bench.one)?);
     Ok(cases)
@@ -227,6 +234,9 @@ fn pairs(ca: &Identity) -> Result<Vec<Case>> {
         |kind| ca.issue(Spec { san: Some("gateway.example".to_owned()), ..Spec::leaf("gateway") }, keys.of(kind)?);
     let (p256, ed25519, other) = (leaf(Kind::P256)?, leaf(Kind::Ed25519)?, leaf(Kind::P256)?);
     let (label, inner) = p256.key.traditional()?;
+    let sub = ca.issue(Spec { authority_key_id: true, ..Spec::ca("sub") }, keys.of(Kind::P256)?)?;
+    let below = Spec { san: Some("gateway.example".to_owned()), eku: vec![Eku::ServerAuth], ..Spec::leaf("below") };
+    let below = sub.issue(below, keys.of(Kind::P256)?)?;
     let case = |name: &str, why: &str, chain: &[&Identity], key: String| Case {
         name: name.to_owned(),
         story: why.to_owned(),
@@ -236,9 +246,18 @@ fn pairs(ca: &Identity) -> Result<Vec<Case>> {
         },
         probes: Vec::new(),
         chain: chain.iter().map(|c| c.der.clone()).collect(),
+        root: Some(ca.der.clone()),
     };
     Ok(vec![
         case("pair-sound", "works", &[&p256, ca], p256.key.pem()),
+        case("pair-through-sub", "a client that trusts the root finds its way", &[&below, &sub], below.key.pem()),
+        case(
+            "pair-gap",
+            "served as written; a client that trusts the root misses the issuer",
+            &[&below, ca],
+            below.key.pem(),
+        ),
+        case("pair-out-of-order", "served as written; a client sorts it out", &[&below, ca, &sub], below.key.pem()),
         case("pair-other-key", "rejected", &[&p256], other.key.pem()),
         case(
             "pair-ed25519",

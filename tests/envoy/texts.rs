@@ -50,5 +50,5 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let count = 1 + seed.below(3);
     let story = format!("{} CAs: {}", inside.len(), mutate(&mut ca, count, seed));
     let probes = inside.iter().chain(&outside[..1]).map(|family| family.probe()).collect();
-    Ok(Case { name, story, content: Content::Trust { ca, crl: None }, probes, chain: Vec::new() })
+    Ok(Case { name, story, content: Content::Trust { ca, crl: None }, probes, chain: Vec::new(), root: None })
 }
