@@ -5,10 +5,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::continuity;
+use super::duty::duty;
 use super::rules::{
     INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED, UNREADABLE,
 };
-use super::validate::{duty, judged, weights};
+use super::validate::{judged, weights};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};

@@ -3,6 +3,7 @@
 mod break_glass;
 mod check;
 mod continuity;
+mod duty;
 mod mutate;
 mod rules;
 mod validate;

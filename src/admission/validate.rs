@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::duty::duty;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
 use super::{Decision, Kind, Operation, Request, break_glass, continuity};
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::credential::CA_KEYS;
 use crate::trust::{self, Duty, Finding, Secret, SecretError, Severities};
 
 /// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
@@ -83,27 +83,6 @@ fn write(
         findings.extend(severities.weigh(unlabelled(request.name)));
     }
     findings
-}
-
-/// Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them. A root of a public issuer has
-/// no CA and never had one; a root that had one must not lose it.
-pub(super) fn duty<'e>(claim: Option<(&'e Entry, Role)>, old: Option<&Value>, now: Timestamp) -> Duty<'e> {
-    let Some((entry, role)) = claim else { return Duty::default() };
-    let had_one = || old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][key].is_string()));
-    let status = &entry.status;
-    let sibling = status.cacert_sibling.as_ref().filter(|_| role != Role::CacertSibling);
-    let ca_required = sibling.is_none() && (role != Role::Root || had_one());
-    if role == Role::CacertSibling {
-        return Duty { ca_required, ..Duty::default() };
-    }
-    Duty {
-        ca_required,
-        is_rotated: true,
-        distributes_trust: trust::continuity::distributes(status, now),
-        // It is the root's; under the managed name it does not apply.
-        sibling: sibling.filter(|_| role == Role::Root).map(|sibling| sibling.name.as_str()),
-        gateways: status.gateways.as_deref().unwrap_or_default(),
-    }
 }
 
 /// The findings on a Secret object, or on the change of one.
