@@ -31,25 +31,15 @@ pub(super) fn duty<'e>(claim: Option<(&'e Entry, Role)>, old: Option<&Value>, no
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{CacertSibling, GatewayUse, Leaf, LeafKind, TrustAnchor};
+    use crate::api::{CacertSibling, GatewayUse, Leaf, LeafKind};
     use crate::registry::tests::entry;
+    use crate::rotation::anchor;
     use crate::trust::fixtures::{Authority, ca, now, parsed};
-
-    fn anchor(ca: &Authority) -> TrustAnchor {
-        let certificate = parsed(ca.der());
-        TrustAnchor {
-            subject: certificate.subject,
-            fingerprint: certificate.fingerprint,
-            not_before: certificate.not_before,
-            not_after: certificate.not_after,
-            pem: Some(ca.pem()),
-        }
-    }
 
     /// A GatewaySecret whose bundle holds some CAs, whose clients trust others, and whose gateways serve a leaf.
     fn observed(bundle: &[&Authority], trusted: &[&Authority], served: &Authority) -> Entry {
         let mut entry = entry("mesh", "root", "gw");
-        let anchors = |cas: &[&Authority]| cas.iter().map(|ca| anchor(ca)).collect::<Vec<_>>();
+        let anchors = |cas: &[&Authority]| cas.iter().map(|ca| anchor(&parsed(ca.der()))).collect::<Vec<_>>();
         let leaf = served.leaf("shop.example.com");
         entry.status.bundle = anchors(bundle);
         entry.status.client_trust = Some(anchors(trusted));

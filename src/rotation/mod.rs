@@ -4,6 +4,8 @@ mod inventory;
 mod observe;
 
 pub use inventory::{Inventory, Outlook, Uses};
+#[cfg(test)]
+pub(crate) use observe::anchor;
 pub use observe::{Facts, Observation, observe};
 
 #[cfg(test)]

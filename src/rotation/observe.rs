@@ -167,7 +167,7 @@ fn hashes(seen: &Observation<'_>, now: Timestamp) -> BTreeMap<String, KeyHash> {
     managed.hashes.iter().map(with_revision).collect()
 }
 
-pub(super) fn anchor(certificate: &Certificate) -> TrustAnchor {
+pub(crate) fn anchor(certificate: &Certificate) -> TrustAnchor {
     TrustAnchor {
         subject: certificate.subject.clone(),
         fingerprint: certificate.fingerprint.clone(),
