@@ -25,6 +25,12 @@ impl Namesakes<'_> {
         id(self.first).zip(id(self.second)).is_some_and(|(first, second)| first != second)
     }
 
+    /// Whether the first verifies whatever the second does: whoever leads to the second leads to the first, too.
+    pub(super) fn is_a_stand_in(&self) -> bool {
+        let (first, second) = (&self.first.certificate, &self.second.certificate);
+        self.has_one_key() && (first.subject_key_id.is_none() || first.subject_key_id == second.subject_key_id)
+    }
+
     /// Stays the same when lines move.
     pub(super) fn identity(&self) -> String {
         format!("{} {}", self.first.certificate.fingerprint, self.second.certificate.fingerprint)

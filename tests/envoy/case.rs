@@ -68,10 +68,14 @@ const POLICIES: &[&str] = &[
     "same-subject-ambiguity",
     "crl-partial",
     "crl-expired",
+    "chain-order",
 ];
 
 /// Why a client that Envoy lets pass may be refused by us: where BoringSSL is neither modelled nor measured.
 const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
+
+/// Of these the ground is shown: each generated case tries clients that are refused for it.
+const NAMESAKES: &[&str] = &["expired-beside-renewed", "same-subject-ambiguity"];
 
 /// Why a client is refused for what stands in the Secret: a bundle that does this is not allowed without a word.
 const LISTS: &[&str] = &["crl-missing", "crl-outdated", "crl-unusable"];
@@ -91,6 +95,8 @@ pub(crate) struct Result {
     pub(crate) disagreements: Vec<String>,
     /// Whether a client that shows its leaf alone is refused for a revocation list.
     lists_refuse: bool,
+    /// Whether a client is refused that another CA of the same subject would let pass.
+    shadowed: bool,
     /// Whether a client that trusts the root alone misses an issuer in a chain of several certificates.
     lacks_issuer: bool,
 }
@@ -143,6 +149,9 @@ impl Case {
                 disagree("allowed, and a client that trusts the root misses an issuer".to_owned());
             }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
+            (Verdict::Deny, Effect::Works) if !result.shadowed && rules.iter().all(|rule| NAMESAKES.contains(rule)) => {
+                disagree(format!("denied by {rules:?}, and every client passes that another order would let pass"));
+            }
             (Verdict::Allow, _) if result.lists_refuse => {
                 disagree("allowed, and a client is refused for revocation lists".to_owned());
             }
@@ -185,6 +194,7 @@ impl Case {
             let for_lists = said.as_ref().is_err_and(|refused| LISTS.contains(&refused.id()));
             // An intermediate that only the client has needs a list, too, of which the Secret cannot know.
             result.lists_refuse |= for_lists && probe.identity.cert.len() == 1;
+            result.shadowed |= !outcome.passed() && said.as_ref().is_err_and(|refused| refused.id() == "shadowed");
             result.clients.push((said.is_ok(), outcome.passed()));
             let label = &probe.label;
             match (said, outcome) {
@@ -253,6 +263,7 @@ impl Result {
             rules: Vec::new(),
             disagreements: Vec::new(),
             lists_refuse: false,
+            shadowed: false,
             lacks_issuer: false,
         }
     }

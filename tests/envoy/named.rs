@@ -65,6 +65,14 @@ const TRUST: &[(&str, &str, Make)] = &[
     }),
     ("expired-before-renewal", "the first that fits by name is taken", |b| b.renewal(true)),
     ("renewal-before-expired", "the first that fits by name is taken", |b| b.renewal(false)),
+    ("sound-before-future-renewal", "found: the first is taken and serves all, we denied it", |b| {
+        let key = b.keys.any()?;
+        let root = |dates| Identity::root(Spec { dates, ..Spec::ca("renewed") }, key.clone());
+        let (now, next) = (root(Dates::Valid)?, root(Dates::Future)?);
+        let cross = b.two.issue(Spec { authority_key_id: true, ..Spec::ca("renewed") }, key.clone())?;
+        let bare = now.issue(Spec { authority_key_id: false, ..Spec::leaf("client") }, b.keys.of(Kind::P256)?)?;
+        Ok(Trust { ca: now.pem() + &next.pem() + &cross.pem(), crl: None, clients: vec![bare] })
+    }),
     ("same-subject-with-ids", "the key identifier tells them apart", |b| b.namesakes(true)),
     ("same-subject-without-ids", "the first one is taken for all", |b| b.namesakes(false)),
     ("signature-only-anchor", "key usage of anchors counts", |b| {

@@ -45,7 +45,8 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
 /// Nobody signed the leaf, though CAs are there for it.
 fn gap(ca: Option<&Text>, chain: &Text, leaf: &Certificate, others: &[&Certificate]) -> Option<Observation> {
     let signed = |issuer: &&Certificate| signed_by(leaf, issuer);
-    let is_alone = !others.iter().any(|other| other.is_ca) || leaf.subject_der == leaf.issuer_der;
+    let is_alone = !others.iter().any(|other| other.is_ca && other.fingerprint != leaf.fingerprint)
+        || leaf.subject_der == leaf.issuer_der;
     // A leaf of a root that clients have needs nobody else.
     let beside = || ca.iter().flat_map(|ca| &ca.bundle.entries).take(LONGEST).any(|entry| signed(&&entry.certificate));
     if is_alone || others.iter().any(signed) || beside() {
@@ -129,6 +130,8 @@ mod tests {
         let leaf = root.leaf("a");
         assert_eq!(found(&leaf, &[other.pem()], Some(&root.pem())), [WARN]);
         assert_eq!(found(&leaf, &[leaf.pem()], None), [WARN]);
+        let odd = root.leaf_with("a", |params| params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained));
+        assert_eq!(found(&odd, &[odd.pem()], None), [WARN], "found by comparing with Envoy");
     }
 
     #[test]
