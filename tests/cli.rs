@@ -131,7 +131,7 @@ fn check_judges_the_config_maps_that_gateways_name() {
 fn rules_lists_every_rule() {
     let listed = run(&["rules", "--output", "json"], "");
     let rules: Vec<Value> = serde_json::from_slice(&listed.stdout).expect("JSON");
-    for id in ["unparsable", "managed-in-use", "rewrite-held"] {
+    for id in ["unparsable", "crl-missing", "managed-in-use", "rewrite-held"] {
         assert!(rules.iter().any(|rule| rule["id"] == id), "{id}");
     }
     let page = text(&run(&["rules"], "").stdout);

@@ -21,7 +21,7 @@ struct Place {
     /// What stands before a key in the name of its field: `spec.conversion.webhook.clientConfig.`; empty when the content
     /// stands under `data` as a Secret's does.
     prefix: String,
-    duty: Duty,
+    duty: Duty<'static>,
     texts: Secret,
 }
 
@@ -37,12 +37,13 @@ struct Places {
 }
 
 impl Place {
-    fn new(prefix: String, duty: Duty) -> Self {
+    fn new(prefix: String, duty: Duty<'static>) -> Self {
         let texts = Secret {
             namespace: String::new(),
             name: String::new(),
             type_: String::new(),
             labels: Default::default(),
+            immutable: false,
             data: Default::default(),
         };
         Self { prefix, duty, texts }

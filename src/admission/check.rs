@@ -4,10 +4,11 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::duty::duty;
 use super::rules::{
     INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED, UNREADABLE,
 };
-use super::validate::{duty, judged, weights};
+use super::validate::{judged, weights};
 use super::{break_glass, bundles, continuity};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
@@ -82,7 +83,7 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
         return None;
     }
     let severities = weights(&context.severities, claim);
-    let mut findings = judged(object, None, duty(claim, None), &severities, now);
+    let mut findings = judged(object, None, duty(claim, None, now), &severities, now);
     if !context.counts(namespace, name, Uses::contains) {
         // The cluster lets it pass, since nothing here uses it, but for what the API server itself refuses.
         for finding in findings.iter_mut().filter(|finding| finding.rule != UNREADABLE.id) {

@@ -6,6 +6,7 @@ mod carry_over;
 mod check;
 mod client_bundle;
 mod continuity;
+mod duty;
 mod mutate;
 mod rules;
 mod validate;

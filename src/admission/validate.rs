@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::duty::duty;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
 use super::{Decision, Kind, Operation, Request, break_glass, continuity};
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::credential::CA_KEYS;
 use crate::trust::{self, Duty, Finding, Secret, SecretError, Severities};
 
 /// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
@@ -78,29 +78,18 @@ fn write(
     let Some(role) = claim.map(|(_, role)| role).or_else(|| labelled(object).then_some(Role::Managed)) else {
         return findings;
     };
-    findings.extend(judged(object, old, duty(claim, old), severities, now));
+    findings.extend(judged(object, old, duty(claim, old, now), severities, now));
     if role == Role::Managed && !labelled(object) {
         findings.extend(severities.weigh(unlabelled(request.name)));
     }
     findings
 }
 
-/// Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them. A root of a public issuer has
-/// no CA and never had one; a root that had one must not lose it.
-pub(super) fn duty(claim: Option<(&Entry, Role)>, old: Option<&Value>) -> Duty {
-    let had_one = || old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][key].is_string()));
-    let required = claim.is_some_and(|(entry, role)| {
-        let elsewhere = role != Role::CacertSibling && entry.status.cacert_sibling.is_some();
-        !elsewhere && (role != Role::Root || had_one())
-    });
-    Duty { ca_required: required, ..Duty::default() }
-}
-
 /// The findings on a Secret object, or on the change of one.
 pub(super) fn judged(
     object: &Value,
     old: Option<&Value>,
-    duty: Duty,
+    duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {

@@ -349,7 +349,7 @@ pub struct GatewayUse {
     pub namespace: String,
     /// Name of the Gateway object.
     pub name: String,
-    /// Hosts that it serves.
+    /// Hosts that it serves with that Secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
 }

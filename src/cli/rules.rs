@@ -72,8 +72,12 @@ pub fn markdown() -> String {
              raised rule denies with all of its findings, except those that the stored object already had. Some weights are \
              fixed: `unreadable` and `invalid-gatewaysecret` repeat what the API server refuses, and the way around \
              `managed-in-use` is to delete the GatewaySecret. Who may edit a GatewaySecret decides on its weights, as it could \
-             delete it.\n\nIn an emergency the annotation `breakglass.trustspan.dev/<rule>: <reason>` on a Secret makes a denial a \
-             warning, for requesters with a right of their own, and in `check --break-glass` ([how](adr/0006-break-glass-is-a-path.md)).\n\n| rule | default | what it finds |\n|---|---|---|\n";
+              delete it.\n\nA Secret is judged now and at every date in it that lies ahead (the 64 earliest). What only time has to break is a \
+              warning with its date: an order of CAs that fails once one of them has ended, two CAs of one name that both become \
+              valid, a gap in which no CA is. That is told however far ahead, since it is mended today by another order. What \
+              merely ends is told when its renewal is due: a CA or leaf by `expiring`, a revocation list by `crl-expired`. A bundle \
+              that lasts ten years is silent.\n\nIn an emergency the annotation `breakglass.trustspan.dev/<rule>: <reason>` on a Secret makes a denial a \
+              warning, for requesters with a right of their own, and in `check --break-glass` ([how](adr/0006-break-glass-is-a-path.md)).\n\n| rule | default | what it finds |\n|---|---|---|\n";
     for rule in rules() {
         let _ = writeln!(page, "| [`{id}`](#{id}) | {} | {} |", weight(&rule), escaped(rule.summary), id = rule.id);
     }

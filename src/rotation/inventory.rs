@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::report::common;
 use super::{Facts, Observation, config_maps, observe};
@@ -227,16 +227,16 @@ impl Inventory {
     }
 
     fn take_gateway(&mut self, kind: Kind<'_>, object: &Value, namespace: &str) {
-        let gateway = || GatewayUse {
+        let gateway = |entry| GatewayUse {
             group: kind.group.to_owned(),
             namespace: namespace.to_owned(),
             name: object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
-            hosts: hosts(object),
+            hosts: hosts(kind, object, namespace, entry),
         };
         for named in rewrite::names(kind, object, namespace) {
             for (index, entry) in self.claims.entries().iter().enumerate() {
                 if points_at(&named, entry) {
-                    self.gateways.entry(index).or_default().insert(gateway());
+                    self.gateways.entry(index).or_default().insert(gateway(entry));
                 }
             }
             let place = match named.place {
@@ -290,11 +290,19 @@ fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
     }
 }
 
-/// The hosts of an Istio or Gateway API Gateway.
-fn hosts(gateway: &Value) -> Vec<String> {
-    let items = |list: &str| gateway["spec"][list].as_array().into_iter().flatten();
-    let istio = items("servers").flat_map(|server| server["hosts"].as_array().into_iter().flatten());
-    let api = items("listeners").map(|listener| &listener["hostname"]);
-    let hosts: BTreeSet<_> = istio.chain(api).filter_map(Value::as_str).map(str::to_owned).collect();
+/// The hosts that an Istio or Gateway API Gateway serves with the Secrets of a GatewaySecret: its other servers and listeners
+/// have certificates of their own.
+fn hosts(kind: Kind<'_>, gateway: &Value, namespace: &str, entry: &Entry) -> Vec<String> {
+    let spec = &gateway["spec"];
+    let mut hosts = BTreeSet::new();
+    for list in ["servers", "listeners"] {
+        for one in spec[list].as_array().into_iter().flatten() {
+            let alone = json!({ "spec": { "selector": spec["selector"], list: [one] } });
+            if rewrite::names(kind, &alone, namespace).iter().any(|named| points_at(named, entry)) {
+                let named = one["hosts"].as_array().into_iter().flatten().chain([&one["hostname"]]);
+                hosts.extend(named.filter_map(Value::as_str).map(str::to_owned));
+            }
+        }
+    }
     hosts.into_iter().collect()
 }

@@ -172,3 +172,17 @@ fn the_younger_claimant_says_so() {
     let loser = registry.entries().iter().find(|entry| entry.name == "other").unwrap();
     assert_eq!(ready(&loser.status), (ConditionStatus::False, "NameConflict"));
 }
+
+#[test]
+fn hosts_are_those_of_the_servers_that_use_the_secret() {
+    let server =
+        |secret: &str, host: &str| json!({"hosts": [host], "tls": {"mode": "MUTUAL", "credentialName": secret}});
+    let gateway = json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"namespace": "mesh", "name": "g"},
+        "spec": {"selector": {"istio": "ingressgateway"}, "servers": [
+            server("root", "a.example"), server("gw", "*.b.example"), server("other", "c.example"), {"hosts": ["d.example"]},
+        ]},
+    });
+    let gateways = status(&[managed(&[&ca("one")]), gateway]).gateways.unwrap();
+    assert_eq!(gateways.iter().map(|gateway| &gateway.hosts[..]).collect::<Vec<_>>(), [["*.b.example", "a.example"]]);
+}

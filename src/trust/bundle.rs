@@ -148,7 +148,7 @@ fn crl(block: &Block) -> Result<Crl, String> {
     if block.has_headers {
         return Err("text stands between BEGIN and a blank line; remove both".to_owned());
     }
-    Crl::parse(&block.content).ok_or_else(|| "not a revocation list".to_owned())
+    Crl::parse(&block.content).map_err(|what| format!("not a revocation list: {what}"))
 }
 
 pub(super) fn skipped(block: &Block) -> Option<SkippedBlock> {

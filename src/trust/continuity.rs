@@ -36,6 +36,15 @@ pub fn admits(bundle: &[Certificate], presented: &[Certificate], now: Timestamp)
     accepts(bundle, presented, Purpose::Client, now)
 }
 
+/// Whether clients are known to take their trust from the managed bundle: what it shares with all of them verifies the
+/// gateways now. A server certificate of another CA, public or not, is none of the bundle's business.
+pub fn distributes(status: &GatewaySecretStatus, now: Timestamp) -> bool {
+    let held = |ca: &&TrustAnchor| status.bundle.iter().any(|held| held.fingerprint == ca.fingerprint);
+    let shared = status.client_trust.iter().flatten().filter(held);
+    let served = leaves(status, LeafKind::Server).find(|leaf| leaf.not_after >= now);
+    served.is_some_and(|served| verifies(&observed(shared), &certificates(&served.pem), now))
+}
+
 /// What an update of the managed Secret breaks: live clients that gateways would refuse from then on, and a serving pair
 /// that clients cannot verify yet. Names of clients are told for `namespace` only.
 pub fn managed(

@@ -1,12 +1,15 @@
 //! Which keys of a Secret are in force.
 //!
 //! istiod (`pilot/pkg/credentials/kube/secrets.go`): a `cert` and `key` that are both non-empty win over `tls.crt` and
-//! `tls.key`; a non-empty `cacert` wins over `ca.crt`. A rotation that changes only the losing key does nothing.
+//! `tls.key`; a non-empty `cacert` wins over `ca.crt`. A rotation that changes only the losing key does nothing. The lists of
+//! revoked certificates go with the CA key: `crl` with `cacert`, `ca.crl` with `ca.crt` (`ExtractRoot`).
 
 use super::{Reader, Secret};
 
 /// CA keys, the winning one first.
 pub const CA_KEYS: [&str; 2] = ["cacert", "ca.crt"];
+/// The keys of revocation lists, each for the CA key of the same place.
+pub const CRL_KEYS: [&str; 2] = ["crl", "ca.crl"];
 /// Certificate and private key of serving pairs, the winning pair first.
 pub const PAIR_KEYS: [(&str, &str); 2] = [("cert", "key"), ("tls.crt", "tls.key")];
 
@@ -16,6 +19,15 @@ pub struct CaBundle<'a> {
     /// The key under `data`.
     pub key: &'static str,
     /// PEM text. Empty when every CA key is.
+    pub pem: &'a [u8],
+}
+
+/// The revocation lists in force.
+#[derive(Clone, Copy)]
+pub struct RevocationLists<'a> {
+    /// The key under `data`.
+    pub key: &'static str,
+    /// PEM text, never empty: istiod passes an empty one on, and Envoy takes it for none (measured).
     pub pem: &'a [u8],
 }
 
@@ -53,6 +65,18 @@ pub(super) fn ca_bundle_of(reader: Reader, secret: &Secret) -> Option<CaBundle<'
     bundles().find(|bundle| !bundle.pem.is_empty()).or_else(|| bundles().next())
 }
 
+/// The key of the revocation lists that istiod takes with the CA bundle in force; `None` without a bundle.
+pub fn crl_key(secret: &Secret) -> Option<&'static str> {
+    let ca = ca_bundle(secret).filter(|ca| !ca.pem.is_empty())?;
+    CA_KEYS.into_iter().zip(CRL_KEYS).find(|(key, _)| *key == ca.key).map(|(_, key)| key)
+}
+
+/// The revocation lists that istiod takes with the CA bundle; `None` when their key has no content.
+pub fn revocation_lists(secret: &Secret) -> Option<RevocationLists<'_>> {
+    let key = crl_key(secret)?;
+    Some(RevocationLists { key, pem: content(secret, key)? })
+}
+
 /// The serving pair that istiod takes; `None` when no pair is complete.
 pub fn serving_pair(secret: &Secret) -> Option<ServingPair<'_>> {
     pair_of(Reader::Envoy, secret)
@@ -76,7 +100,7 @@ pub fn half_pairs(reader: Reader, secret: &Secret) -> impl Iterator<Item = HalfP
     })
 }
 
-fn content<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
+pub(super) fn content<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
     secret.data.get(key).map(|bytes| bytes.as_slice()).filter(|bytes| !bytes.is_empty())
 }
 
@@ -113,6 +137,25 @@ mod tests {
             half_pairs(Reader::Envoy, &secret).collect::<Vec<_>>(),
             [HalfPair { present: "cert", missing: "key" }]
         );
+    }
+
+    #[test]
+    fn accepts_the_lists_of_the_ca_key_in_force() {
+        let lists =
+            |data: &[(&str, &str)]| revocation_lists(&secret(data)).map(|lists| (lists.key, lists.pem.to_vec()));
+        let both = [("cacert", "a"), ("ca.crt", "b"), ("crl", "c"), ("ca.crl", "d")];
+        assert_eq!(lists(&both), Some(("crl", b"c".to_vec())));
+        assert_eq!(lists(&both[1..]), Some(("ca.crl", b"d".to_vec())));
+        assert_eq!(lists(&[("cacert", ""), ("ca.crt", "b"), ("ca.crl", "d")]), Some(("ca.crl", b"d".to_vec())));
+    }
+
+    #[test]
+    fn rejects_lists_of_another_key_and_none() {
+        for data in
+            [[("ca.crt", "b"), ("crl", "c")], [("ca.crt", "b"), ("ca.crl", "")], [("ca.crt", ""), ("ca.crl", "d")]]
+        {
+            assert!(revocation_lists(&secret(&data)).is_none(), "{data:?}");
+        }
     }
 
     #[test]

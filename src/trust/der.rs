@@ -3,6 +3,10 @@
 //! x509-parser reads the fields, but lets trailing elements, lengths and versions pass that BoringSSL refuses; one such
 //! certificate makes a proxy reject the whole bundle.
 
+mod list;
+
+pub(crate) use list::list;
+
 pub(super) const SEQUENCE: u32 = 0x2000_0010;
 pub(super) const SET: u32 = 0x2000_0011;
 pub(super) const INTEGER: u32 = 2;
@@ -57,23 +61,29 @@ pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
     }
     if version == 2 && tbs.peek(CONTEXT | CONSTRUCTED | 3) {
         let mut wrapper = tbs.take(CONTEXT | CONSTRUCTED | 3, EXTENSIONS)?;
-        let mut list = wrapper.take(SEQUENCE, EXTENSIONS)?;
+        extensions(&mut wrapper)?;
         wrapper.end(EXTENSIONS)?;
-        while !list.0.is_empty() {
-            let mut extension = list.take(SEQUENCE, EXTENSIONS)?;
-            object(extension.take(OBJECT, EXTENSIONS)?.0)?;
-            if extension.peek(BOOLEAN) && !matches!(extension.take(BOOLEAN, EXTENSIONS)?.0, [0 | 0xff]) {
-                // Stricter than BoringSSL, which takes any value (measured): other readers of the bundle insist on X.690
-                // section 11.1.
-                return Err(CRITICALITY);
-            }
-            extension.take(OCTET_STRING, EXTENSIONS)?;
-            extension.end(EXTENSIONS)?;
-        }
     }
     // RFC 5280 section 4.1.2.9: extensions need version 3; an older certificate with them ends here.
     tbs.end("fields follow that its version does not have")?;
     Ok(span)
+}
+
+/// A sequence of extensions.
+fn extensions(input: &mut Cbs<'_>) -> Result<()> {
+    let mut list = input.take(SEQUENCE, EXTENSIONS)?;
+    while !list.0.is_empty() {
+        let mut extension = list.take(SEQUENCE, EXTENSIONS)?;
+        object(extension.take(OBJECT, EXTENSIONS)?.0)?;
+        if extension.peek(BOOLEAN) && !matches!(extension.take(BOOLEAN, EXTENSIONS)?.0, [0 | 0xff]) {
+            // Stricter than BoringSSL, which takes any value (measured): other readers of the bundle insist on X.690
+            // section 11.1.
+            return Err(CRITICALITY);
+        }
+        extension.take(OCTET_STRING, EXTENSIONS)?;
+        extension.end(EXTENSIONS)?;
+    }
+    Ok(())
 }
 
 const EXTENSIONS: &str = "its extensions are malformed";

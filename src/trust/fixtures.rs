@@ -66,7 +66,7 @@ pub(crate) fn ca_with_rsa_bits(bits: usize) -> String {
     let key = element(0x30, &[element(2, &modulus), vec![2, 3, 1, 0, 1]].concat());
     let algorithm = element(0x30, &[&[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1][..], &[5, 0]].concat());
     let info = element(0x30, &[algorithm, element(3, &[&[0][..], &key].concat())].concat());
-    let sound = ca("rsa");
+    let sound = ca("root");
     let old = parsed(sound.der()).public_key;
     rebuilt(sound.der(), |tbs| replaced(tbs, &old, &info))
 }
@@ -87,7 +87,7 @@ fn rebuilt(der: &[u8], change: impl Fn(&[u8]) -> Vec<u8>) -> String {
 }
 
 /// A DER element.
-fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len().to_be_bytes();
     let header = match content.len() {
         ..128 => vec![tag, length[7]],
@@ -177,6 +177,12 @@ impl Authority {
         Self { certificate, params: params.clone(), key: key.serialize_pem(), issuer: Issuer::new(params, key) }
     }
 
+    /// Another CA, name and key, signed by this one: PEM.
+    pub(crate) fn cross(&self, other: &Self) -> String {
+        let key = KeyPair::from_pem(&other.key).unwrap();
+        lines(&other.params.signed_by(&key, &self.issuer).unwrap().pem())
+    }
+
     /// A leaf with something special. It has no authority key identifier unless that is asked for.
     pub(crate) fn leaf_with(&self, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
         let mut params = params(common_name, 2029, 2031);
@@ -187,6 +193,16 @@ impl Authority {
 
     /// A revocation list from and to the first second of a year.
     pub(crate) fn crl(&self, from: i32, to: i32, revoked: &[&Leaf]) -> Crl {
+        Crl::parse(&self.crl_der(from, to, revoked)).unwrap()
+    }
+
+    /// The same in PEM.
+    pub(crate) fn crl_pem(&self, from: i32, to: i32, revoked: &[&Leaf]) -> String {
+        block("X509 CRL", &self.crl_der(from, to, revoked))
+    }
+
+    /// The same in DER.
+    pub(crate) fn crl_der(&self, from: i32, to: i32, revoked: &[&Leaf]) -> Vec<u8> {
         let revoked = revoked.iter().map(|leaf| RevokedCertParams {
             serial_number: SerialNumber::from_slice(
                 x509_parser::parse_x509_certificate(leaf.der()).unwrap().1.raw_serial(),
@@ -203,7 +219,7 @@ impl Authority {
             revoked_certs: revoked.collect(),
             key_identifier_method: KeyIdMethod::Sha256,
         };
-        Crl::parse(params.signed_by(&self.issuer).unwrap().der()).unwrap()
+        params.signed_by(&self.issuer).unwrap().der().to_vec()
     }
 
     /// A leaf that is valid now, from 2029 to 2031, for the host of its common name.
@@ -295,6 +311,7 @@ pub(crate) fn secret(data: &[(&str, &str)]) -> Secret {
         name: "gateway".to_owned(),
         type_: "Opaque".to_owned(),
         labels: Default::default(),
+        immutable: false,
         data: data.iter().map(|(k, v)| ((*k).to_owned(), Zeroizing::new(v.as_bytes().to_vec()))).collect(),
     }
 }

@@ -169,7 +169,7 @@ fn has_marker(line: &[u8], word: &[u8]) -> bool {
     marker(line, word).is_some()
 }
 
-/// Where a line has the word with dashes (of any kind) around, and a label that could be a certificate's.
+/// Where a line has the word with dashes (of any kind) around, and a label that could be a certificate's or a revocation list's.
 fn marker(line: &[u8], word: &[u8]) -> Option<usize> {
     // Dashes are a cheap first look: nearly all lines of a bundle are plain base64.
     let dash = |b: &u8| *b == b'-' || *b >= 0x80;
@@ -182,7 +182,8 @@ fn marker(line: &[u8], word: &[u8]) -> Option<usize> {
         .position(|(at, w)| w.eq_ignore_ascii_case(word) && line[..at].trim_ascii_end().last().is_some_and(dash))?;
     let label = &line[at + word.len()..];
     let label = &label[..label.len().min(64)];
-    label.windows(11).any(|w| w.eq_ignore_ascii_case(b"CERTIFICATE")).then_some(at)
+    let names = |what: &[u8]| label.windows(what.len()).any(|w| w.eq_ignore_ascii_case(what));
+    (names(b"CERTIFICATE") || names(b"X509 CRL")).then_some(at)
 }
 
 fn is_comment(line: &[u8]) -> bool {

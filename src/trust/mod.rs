@@ -21,6 +21,7 @@ mod namesakes;
 pub mod pem;
 pub mod private_key;
 mod reader;
+mod revocation;
 pub mod rules;
 mod secret;
 mod severities;
@@ -38,6 +39,7 @@ pub use subject::{Pair, Subject, Text};
 
 use jiff::Timestamp;
 
+use crate::api::GatewayUse;
 use rules::Judged;
 
 /// Findings of one rule on one field that are told one by one; of the rest only the number is.
@@ -45,25 +47,33 @@ const TOLD: usize = 5;
 
 /// What the Secret is relied on for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Duty {
+pub struct Duty<'a> {
     /// Gateways take their trust anchors from this Secret: it must hold a CA bundle.
     pub ca_required: bool,
     /// Who reads it.
     pub reader: Reader,
+    /// A GatewaySecret names it as its root or managed Secret: rotations change it.
+    pub is_rotated: bool,
+    /// Clients take their trust from its bundle ([`continuity::distributes`]), and have to verify its serving pair with it.
+    pub distributes_trust: bool,
+    /// The `-cacert` Secret from which Istio takes CAs in its place.
+    pub sibling: Option<&'a str>,
+    /// The Gateways that serve with it.
+    pub gateways: &'a [GatewayUse],
 }
 
 /// Judges a Secret at an instant.
-pub fn judge(secret: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
+pub fn judge(secret: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
     judge_weighed(secret, duty, &Severities::default(), now)
 }
 
 /// Judges a Secret at an instant, with other weights.
-pub fn judge_weighed(secret: &Secret, duty: Duty, severities: &Severities, now: Timestamp) -> Vec<Finding> {
+pub fn judge_weighed(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Finding> {
     tell(weighed(secret, duty, severities, now))
 }
 
-fn weighed(secret: &Secret, duty: Duty, severities: &Severities, now: Timestamp) -> Vec<Judged> {
-    let judged = rules::run(&Subject::new(secret, duty, now));
+fn weighed(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Judged> {
+    let judged = rules::run(Subject::new(secret, duty, now));
     judged.into_iter().filter_map(|judged| judged.weighed(severities)).collect()
 }
 
@@ -71,7 +81,7 @@ fn weighed(secret: &Secret, duty: Duty, severities: &Severities, now: Timestamp)
 ///
 /// Both are judged at the same `now`: what time alone made bad does not block a write, nor does what stands on other
 /// lines than before. A finding that weighed less in `old` keeps its new weight.
-pub fn judge_update(old: &Secret, new: &Secret, duty: Duty, now: Timestamp) -> Vec<Finding> {
+pub fn judge_update(old: &Secret, new: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
     judge_update_weighed(old, new, duty, &Severities::default(), now)
 }
 
@@ -80,7 +90,7 @@ pub fn judge_update(old: &Secret, new: &Secret, duty: Duty, now: Timestamp) -> V
 pub fn judge_update_weighed(
     old: &Secret,
     new: &Secret,
-    duty: Duty,
+    duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
@@ -173,6 +183,30 @@ mod tests {
         assert_eq!(found.len(), TOLD);
         assert!(found[TOLD - 1].message.ends_with("; and 3 more like this"), "{}", found[TOLD - 1].message);
         assert!(!found[0].message.contains("more like this"));
+    }
+
+    /// Lists cost signatures: many of one CA, one of many CAs, and a long one.
+    #[test]
+    fn accepts_hostile_revocation_lists_within_time() {
+        let (one, same) = (ca("one"), ca_between("one", 2027, 2039));
+        let cas: String = (0..600).map(|n| one.renewed(2026, 2040 + n % 60).pem()).collect();
+        let fill = |unit: &str| unit.repeat((1 << 20) / unit.len());
+        let (list, other) = (one.crl_pem(2029, 2031, &[]), same.crl_pem(2029, 2031, &[]));
+        let many: String = (0..600).map(|n| one.crl_pem(2029, 2031 + n % 60, &[])).collect();
+        for (name, ca, crl) in [
+            ("one list, many times", one.pem(), fill(&list)),
+            ("many lists of one CA", one.pem(), many.clone()),
+            ("many CAs, many lists", cas.clone(), many),
+            ("many CAs, lists of another key", cas, fill(&other)),
+        ] {
+            let secret = secret(&[("ca.crt", &ca), ("ca.crl", &crl)]);
+            let start = Instant::now();
+            let found = judge(&secret, Duty::default(), now());
+            let took = start.elapsed();
+            println!("{name}: {took:?}, {} findings", found.len());
+            let most = if cfg!(debug_assertions) { 5_000 } else { 250 };
+            assert!(took < Duration::from_millis(most), "{name}: {took:?}");
+        }
     }
 
     /// A mebibyte of each: the largest Secret there is. Measured 10 to 70 ms in release; the bounds leave room for busy machines.

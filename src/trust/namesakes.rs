@@ -25,21 +25,28 @@ impl Namesakes<'_> {
         id(self.first).zip(id(self.second)).is_some_and(|(first, second)| first != second)
     }
 
+    /// Whether the first verifies whatever the second does: whoever leads to the second leads to the first, too.
+    pub(super) fn is_a_stand_in(&self) -> bool {
+        let (first, second) = (&self.first.certificate, &self.second.certificate);
+        self.has_one_key() && (first.subject_key_id.is_none() || first.subject_key_id == second.subject_key_id)
+    }
+
     /// Stays the same when lines move.
     pub(super) fn identity(&self) -> String {
         format!("{} {}", self.first.certificate.fingerprint, self.second.certificate.fingerprint)
     }
 }
 
-/// All pairs in which one stands before the other and may sign; both ways round where the order is not kept. Of thousands
-/// with one subject only neighbours and the first are paired.
-pub(super) fn pairs(text: &Text) -> Vec<Namesakes<'_>> {
+/// All pairs in which one stands before the other and may sign, by their places among the entries; both ways round where the
+/// order is not kept. Of thousands with one subject only neighbours and the first are paired. `lists`: revocation lists that
+/// stand elsewhere.
+pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
     let entries = &text.bundle.entries;
-    let mut places: HashMap<&str, &Entry> = HashMap::new();
-    for entry in entries {
-        places.entry(entry.certificate.fingerprint.as_str()).or_insert(entry);
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for (at, entry) in entries.iter().enumerate() {
+        places.entry(entry.certificate.fingerprint.as_str()).or_insert(at);
     }
-    let any_order = places.len() + text.bundle.crls.len() >= UNORDERED;
+    let any_order = places.len() + text.bundle.crls.len() + lists >= UNORDERED;
     let place = |certificate: &Certificate| places.get(certificate.fingerprint.as_str()).copied();
     let mut pairs = Vec::new();
     for group in same_subject(entries.iter().map(|entry| &entry.certificate)) {
@@ -50,15 +57,31 @@ pub(super) fn pairs(text: &Text) -> Vec<Namesakes<'_>> {
                 if !few && before > 0 && before + 1 < at {
                     continue;
                 }
-                let mut pair = |first, second| pairs.push(Namesakes { first, second, any_order });
-                if first.certificate.may_sign {
-                    pair(first, second);
+                if entries[*first].certificate.may_sign {
+                    pairs.push((*first, *second));
                 }
-                if any_order && second.certificate.may_sign {
-                    pair(second, first);
+                if any_order && entries[*second].certificate.may_sign {
+                    pairs.push((*second, *first));
                 }
             }
         }
     }
-    pairs
+    Pairs { pairs, any_order }
+}
+
+/// Pairs of namesakes, which time does not change.
+#[derive(Default)]
+pub(super) struct Pairs {
+    pairs: Vec<(usize, usize)>,
+    any_order: bool,
+}
+
+impl Pairs {
+    /// With the entries they are of.
+    pub(super) fn of<'a>(&self, text: &'a Text) -> Vec<Namesakes<'a>> {
+        let (entries, any_order) = (&text.bundle.entries, self.any_order);
+        let namesakes =
+            |&(first, second): &_| Namesakes { first: &entries[first], second: &entries[second], any_order };
+        self.pairs.iter().map(namesakes).collect()
+    }
 }

@@ -9,14 +9,15 @@
 //! byte from 0x80 up (the second half of a no-break space) at a line's end is thus trimmed by the one and seen by the
 //! other. [`read`] reads as both, and returns the worse of the two.
 
+mod lines;
+
 use std::fmt;
 
 use zeroize::Zeroizing;
 
 use super::lookalike::{self, Lookalike};
-
-/// `BIO_gets` with a buffer of 254 bytes returns at most this many.
-const LINE_MAX: usize = 253;
+pub(crate) use lines::Char;
+use lines::{Lines, decode};
 
 /// A PEM block. Has no derived `Debug`, and wipes its content when dropped: it may be a private key.
 #[derive(Clone)]
@@ -100,15 +101,6 @@ pub enum Fault {
     Content(String),
 }
 
-/// How the end of a line is trimmed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Char {
-    /// x86-64: bytes from 0x80 up are negative, and trimmed.
-    Signed,
-    /// arm64.
-    Unsigned,
-}
-
 /// Reads a text to its end, or to the first fault.
 pub fn read(text: &[u8]) -> Reading {
     let signed = read_as(text, Char::Signed);
@@ -142,7 +134,7 @@ pub(crate) struct Blocks<'a> {
 
 impl<'a> Blocks<'a> {
     pub(crate) fn new(text: &'a [u8], char: Char) -> Self {
-        Self { lines: Lines { text, at: 0, number: 1, char }, skipped: Vec::new(), ended: false }
+        Self { lines: Lines::new(text, char), skipped: Vec::new(), ended: false }
     }
 
     /// Skips to the next BEGIN line and returns its label and line.
@@ -234,83 +226,10 @@ enum End<'a> {
     Eof,
 }
 
-#[derive(Clone)]
-struct Lines<'a> {
-    text: &'a [u8],
-    at: usize,
-    number: usize,
-    char: Char,
-}
-
-struct Line<'a> {
-    /// Without what is trimmed.
-    text: &'a [u8],
-    number: usize,
-}
-
-impl<'a> Iterator for Lines<'a> {
-    type Item = Line<'a>;
-
-    fn next(&mut self) -> Option<Line<'a>> {
-        let rest = &self.text[self.at..];
-        let window = &rest[..rest.len().min(LINE_MAX)];
-        if window.is_empty() {
-            return None;
-        }
-        let newline = window.iter().position(|b| *b == b'\n');
-        let line = &window[..newline.map_or(window.len(), |n| n + 1)];
-        let number = self.number;
-        self.at += line.len();
-        self.number += usize::from(newline.is_some());
-        let blank = |b: &u8| *b <= b' ' || (self.char == Char::Signed && *b >= 0x80);
-        let end = line.iter().rposition(|b| !blank(b)).map_or(0, |last| last + 1);
-        Some(Line { text: &line[..end], number })
-    }
-}
-
 /// The label of a BEGIN line. One with NUL is none: C strings end there, before the closing dashes.
 fn begin_label(line: &[u8]) -> Option<&[u8]> {
     let label = line.strip_prefix(b"-----BEGIN ")?.strip_suffix(b"-----")?;
     (!label.contains(&0)).then_some(label)
-}
-
-/// Decodes up to the END line. Allocates once, so that no copy of a key stays behind in a reallocated buffer.
-fn decode(lines: Lines<'_>) -> Result<Zeroizing<Vec<u8>>, Fault> {
-    let body = || lines.clone().take_while(|line| !line.text.starts_with(b"-----END "));
-    let mut out = Zeroizing::new(Vec::with_capacity(body().map(|line| line.text.len()).sum::<usize>() / 4 * 3 + 3));
-    let (mut group, mut used, mut padding) = (0_u32, 0, 0);
-    for line in body() {
-        for byte in line.text {
-            let bits = match byte {
-                b' ' | b'\t' | b'\r' | b'\n' => continue,
-                _ if padding > 0 && used == 0 => return Err(Fault::Base64 { line: line.number }),
-                b'A'..=b'Z' => byte - b'A',
-                b'a'..=b'z' => byte - b'a' + 26,
-                b'0'..=b'9' => byte - b'0' + 52,
-                b'+' => 62,
-                b'/' => 63,
-                b'=' if used >= 2 => 0,
-                _ => return Err(Fault::Base64 { line: line.number }),
-            };
-            if *byte == b'=' {
-                padding += 1;
-            } else if padding > 0 {
-                return Err(Fault::Base64 { line: line.number });
-            }
-            group = group << 6 | u32::from(bits);
-            used += 1;
-            if used == 4 {
-                // Unused low bits of the last group may be set: BoringSSL does not look at them.
-                out.extend_from_slice(&group.to_be_bytes()[1..4 - padding]);
-                (group, used) = (0, 0);
-            }
-        }
-    }
-    match (used, out.is_empty()) {
-        (0, false) => Ok(out),
-        (0, true) => Err(Fault::NoData),
-        _ => Err(Fault::Base64Length),
-    }
 }
 
 /// A label as messages show it: hostile ones could carry control characters, or key bytes.

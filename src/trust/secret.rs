@@ -17,6 +17,8 @@ pub struct Secret {
     pub type_: String,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// `immutable`: the API server refuses every change of its content.
+    pub immutable: bool,
     /// `data`, decoded, with `stringData` laid over it as the API server does.
     pub data: BTreeMap<String, Zeroizing<Vec<u8>>>,
 }
@@ -70,6 +72,7 @@ impl Secret {
             name: text(&metadata["name"]),
             type_: text(&object["type"]),
             labels,
+            immutable: object["immutable"] == true,
             data,
         })
     }

@@ -1,25 +1,33 @@
 //! What rules look at: a Secret, parsed once.
 
+use std::sync::OnceLock;
+
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::bundle::{Bundle, read_as, read_chain_as};
 use super::certificate::hex;
+use super::namesakes::{self, Namesakes, Pairs};
 use super::private_key::{self, KeyError};
-use super::{Duty, Reader, Secret, credential};
+use super::revocation::Revocation;
+use super::{Certificate, Duty, Reader, Secret, credential};
 
 /// A Secret as rules see it. Has no `Debug`: it holds the Secret.
 pub struct Subject<'a> {
     /// The Secret itself.
     pub secret: &'a Secret,
     /// What it is relied on for.
-    pub duty: Duty,
+    pub duty: Duty<'a>,
     /// The instant of the verdict.
     pub now: Timestamp,
     /// The CA bundle in force; `None` without a CA key.
     pub ca: Option<Text>,
+    /// The revocation lists in force; `None` without content.
+    pub crl: Option<Text>,
     /// The serving pair in force; `None` without a complete one.
     pub pair: Option<Pair>,
+    revocation: OnceLock<Option<Revocation>>,
+    namesakes: OnceLock<Pairs>,
 }
 
 /// A parsed PEM text.
@@ -48,7 +56,7 @@ pub struct Pair {
 
 impl<'a> Subject<'a> {
     /// Parses a Secret.
-    pub fn new(secret: &'a Secret, duty: Duty, now: Timestamp) -> Self {
+    pub fn new(secret: &'a Secret, duty: Duty<'a>, now: Timestamp) -> Self {
         let reader = duty.reader;
         let text = |key, pem: &[u8], bundle| Text { key, reader, bundle, digest: hex(&Sha256::digest(pem)) };
         Self {
@@ -56,6 +64,9 @@ impl<'a> Subject<'a> {
             duty,
             now,
             ca: credential::ca_bundle_of(reader, secret).map(|ca| text(ca.key, ca.pem, read_as(reader, ca.pem))),
+            crl: credential::revocation_lists(secret).map(|crl| text(crl.key, crl.pem, read_as(reader, crl.pem))),
+            revocation: OnceLock::new(),
+            namesakes: OnceLock::new(),
             pair: credential::pair_of(reader, secret).map(|pair| Pair {
                 chain: text(pair.chain_key, pair.chain, read_chain_as(reader, pair.chain)),
                 private_key_key: pair.private_key_key,
@@ -65,9 +76,39 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The texts of which the proxy loads certificates.
+    /// The texts that the proxy loads, each of which makes it reject the update when it cannot.
     pub fn texts(&self) -> impl Iterator<Item = &Text> {
-        self.ca.iter().chain(self.pair.iter().map(|pair| &pair.chain))
+        self.ca.iter().chain(&self.crl).chain(self.pair.iter().map(|pair| &pair.chain))
+    }
+
+    /// The CA bundle, if the proxy takes it.
+    pub(crate) fn loaded_ca(&self) -> Option<&Text> {
+        self.ca.as_ref().filter(|ca| ca.is_loaded())
+    }
+
+    /// Moves the instant of the verdict.
+    pub(crate) fn set_now(&mut self, now: Timestamp) {
+        self.now = now;
+        self.revocation = OnceLock::new();
+    }
+
+    /// CAs of the bundle that have one subject.
+    pub(super) fn namesakes(&self) -> Vec<Namesakes<'_>> {
+        let Some(ca) = self.loaded_ca() else { return Vec::new() };
+        let lists = self.crl.as_ref().map_or(0, |crl| crl.bundle.crls.len());
+        self.namesakes.get_or_init(|| namesakes::pairs(ca, lists)).of(ca)
+    }
+
+    /// The serving pair, if the proxy takes its chain, and the chain's leaf.
+    pub(super) fn served(&self) -> Option<(&Text, &Certificate)> {
+        let chain = &self.pair.as_ref()?.chain;
+        let leaf = chain.bundle.entries.first().filter(|_| chain.is_loaded())?;
+        Some((chain, &leaf.certificate))
+    }
+
+    /// What revocation lists do to clients; `None` when the proxy looks at none.
+    pub(crate) fn revocation(&self) -> Option<&Revocation> {
+        self.revocation.get_or_init(|| Revocation::of(self.loaded_ca()?, self.crl.as_ref(), self.now)).as_ref()
     }
 }
 

@@ -8,7 +8,7 @@ use trustspan::trust::{Duty, Finding, Secret, Severity, Verdict, bundle, judge};
 use zeroize::Zeroizing;
 
 use crate::{
-    client::Outcome,
+    client::{self, Outcome},
     expect,
     proxy::{Content, Update},
 };
@@ -24,6 +24,8 @@ pub(crate) struct Case {
     pub(crate) probes: Vec<Probe>,
     /// The certificates that a pair's chain was made of.
     pub(crate) chain: Vec<CertificateDer<'static>>,
+    /// The root that clients of a pair trust, and nothing else.
+    pub(crate) root: Option<CertificateDer<'static>>,
 }
 
 /// A client to try it with.
@@ -48,7 +50,7 @@ pub(crate) enum Effect {
     Works,
     /// A CA that the text visibly holds, or a certificate of a chain, is missing.
     Drops,
-    /// No client passes, and none could: all CAs are unsound.
+    /// No client passes, and none could: all CAs are unsound, or a chain has a gap.
     ServesNobody,
     /// The update is rejected.
     Rejects,
@@ -64,10 +66,19 @@ const POLICIES: &[&str] = &[
     "pair-incomplete",
     "expired-beside-renewed",
     "same-subject-ambiguity",
+    "crl-partial",
+    "crl-expired",
+    "chain-order",
 ];
 
 /// Why a client that Envoy lets pass may be refused by us: where BoringSSL is neither modelled nor measured.
 const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
+
+/// Of these the ground is shown: each generated case tries clients that are refused for it.
+const NAMESAKES: &[&str] = &["expired-beside-renewed", "same-subject-ambiguity"];
+
+/// Why a client is refused for what stands in the Secret: a bundle that does this is not allowed without a word.
+const LISTS: &[&str] = &["crl-missing", "crl-outdated", "crl-unusable"];
 
 /// One case's line in the tables.
 pub(crate) struct Result {
@@ -82,6 +93,12 @@ pub(crate) struct Result {
     /// The denying rules.
     pub(crate) rules: Vec<&'static str>,
     pub(crate) disagreements: Vec<String>,
+    /// Whether a client that shows its leaf alone is refused for a revocation list.
+    lists_refuse: bool,
+    /// Whether a client is refused that another CA of the same subject would let pass.
+    shadowed: bool,
+    /// Whether a client that trusts the root alone misses an issuer in a chain of several certificates.
+    lacks_issuer: bool,
 }
 
 impl Case {
@@ -98,6 +115,7 @@ impl Case {
             name: "gateway".to_owned(),
             type_: "Opaque".to_owned(),
             labels: Default::default(),
+            immutable: false,
             data: data.into_iter().map(|(key, bytes)| (key.to_owned(), Zeroizing::new(bytes.to_vec()))).collect(),
         }
     }
@@ -121,24 +139,34 @@ impl Case {
             Content::Trust { ca, crl } => self.trust(seen, &bundle::read(ca), crl.as_deref(), now),
             Content::Pair { chain, .. } => self.pair(seen, &bundle::read_chain(chain)),
         };
-        let mut disagree = |what: String| result.disagreements.push(what);
+        let mut disagreements = std::mem::take(&mut result.disagreements);
+        let mut disagree = |what: String| disagreements.push(what);
         match (verdict, result.effect) {
             (Verdict::Deny, Effect::Works) if !self.is_policy(&rules, &findings) => {
                 disagree(format!("denied by {rules:?}, none of them a policy, and it works"));
             }
+            (Verdict::Allow, _) if result.lacks_issuer => {
+                disagree("allowed, and a client that trusts the root misses an issuer".to_owned());
+            }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
+            (Verdict::Deny, Effect::Works) if !result.shadowed && rules.iter().all(|rule| NAMESAKES.contains(rule)) => {
+                disagree(format!("denied by {rules:?}, and every client passes that another order would let pass"));
+            }
+            (Verdict::Allow, _) if result.lists_refuse => {
+                disagree("allowed, and a client is refused for revocation lists".to_owned());
+            }
             (Verdict::Allow | Verdict::Warn, Effect::Drops) => {
                 disagree("allowed, and Envoy drops a certificate that the text holds".to_owned());
             }
             _ => {}
         }
-        Result { verdict, rules, ..result }
+        Result { verdict, rules, disagreements, ..result }
     }
 
     /// Bytes that are no ASCII: trustspan says what the worse of x86-64 and arm64 does, Envoy here is only one of them.
     fn is_platform_dependent(&self) -> bool {
         match &self.content {
-            Content::Trust { ca, .. } => !ca.is_ascii(),
+            Content::Trust { ca, crl } => !ca.is_ascii() || crl.as_ref().is_some_and(|crl| !crl.is_ascii()),
             Content::Pair { chain, key } => !chain.is_ascii() || !key.is_ascii(),
         }
     }
@@ -163,6 +191,10 @@ impl Case {
                 result.unpredicted += 1;
                 continue;
             };
+            let for_lists = said.as_ref().is_err_and(|refused| LISTS.contains(&refused.id()));
+            // An intermediate that only the client has needs a list, too, of which the Secret cannot know.
+            result.lists_refuse |= for_lists && probe.identity.cert.len() == 1;
+            result.shadowed |= !outcome.passed() && said.as_ref().is_err_and(|refused| refused.id() == "shadowed");
             result.clients.push((said.is_ok(), outcome.passed()));
             let label = &probe.label;
             match (said, outcome) {
@@ -197,8 +229,15 @@ impl Case {
         };
         let read: Vec<_> = bundle.entries.iter().map(|entry| entry.certificate.der.as_slice()).collect();
         let bytes = visible(self.bytes());
+        // A leaf alone may be all that clients need: they can have its issuer.
+        result.lacks_issuer =
+            shown.len() > 1 && self.root.as_ref().is_some_and(|root| client::lacks_issuer(shown, root));
         let dropped = self.chain.iter().any(|certificate| holds(&bytes, certificate) && !shown.contains(certificate));
-        result.effect = if dropped { Effect::Drops } else { Effect::Works };
+        result.effect = match (dropped, result.lacks_issuer) {
+            (true, _) => Effect::Drops,
+            (false, true) => Effect::ServesNobody,
+            (false, false) => Effect::Works,
+        };
         if bundle.rejected.is_none()
             && !self.is_platform_dependent()
             && read != shown.iter().map(|c| c.as_ref()).collect::<Vec<_>>()
@@ -223,6 +262,9 @@ impl Result {
             cautious: Vec::new(),
             rules: Vec::new(),
             disagreements: Vec::new(),
+            lists_refuse: false,
+            shadowed: false,
+            lacks_issuer: false,
         }
     }
 }

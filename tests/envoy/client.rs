@@ -9,9 +9,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    StreamOwned,
     client::{
-        ResolvesClientCert,
+        ResolvesClientCert, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
     crypto::{CryptoProvider, aws_lc_rs},
@@ -66,6 +67,23 @@ pub(crate) fn visit(address: SocketAddr, host: &str, identity: Option<Arc<Certif
         }
         Err(error) => Ok(Outcome::Refused(error.to_string())),
     }
+}
+
+/// Whether a client that trusts only `root` finds no path to it in a served chain. Other objections do not count here.
+pub(crate) fn lacks_issuer(chain: &[CertificateDer<'static>], root: &CertificateDer<'static>) -> bool {
+    let mut roots = RootCertStore::empty();
+    let Some((leaf, others)) = chain.split_first() else { return true };
+    if roots.add(root.clone()).is_err() {
+        return false;
+    }
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&PROVIDER)).build();
+    let Ok((verifier, host)) =
+        verifier.map_err(drop).and_then(|v| Ok((v, ServerName::try_from("gateway.example").map_err(drop)?)))
+    else {
+        return false;
+    };
+    let verdict = verifier.verify_server_cert(leaf, others, &host, &[], UnixTime::now());
+    matches!(verdict, Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)))
 }
 
 fn request(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> std::io::Result<Vec<u8>> {

@@ -16,7 +16,8 @@ pub(crate) fn passes(
     probe: &Probe,
     now: Timestamp,
 ) -> Option<Result<(), Refused>> {
-    let lists = crl.map(bundle::read);
+    // Envoy takes an empty text for none.
+    let lists = crl.filter(|crl| !crl.is_empty()).map(bundle::read);
     if bundle.rejected.is_some() || bundle.is_too_long || lists.as_ref().is_some_and(|lists| lists.rejected.is_some()) {
         return None;
     }

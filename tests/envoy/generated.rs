@@ -158,6 +158,16 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         }
     }
 
+    // Clients that nothing but the name leads to their CA: those whom a namesake takes away.
+    for (number, (authority, _)) in authorities.iter().enumerate() {
+        let is_shared = |other: &Identity| other.spec.subject == authority.spec.subject && other.der != authority.der;
+        if authorities.iter().any(|(other, _)| is_shared(other)) {
+            let spec = Spec { authority_key_id: false, ..Spec::leaf(format!("bare client {number}")) };
+            let identity = authority.issue(spec, keys.of(Kind::P256)?)?.shown_with(&[])?;
+            probes.push(Probe { label: format!("of {number}, bare"), identity, shows: None });
+        }
+    }
+
     let mut ca: String = inside.iter().map(|at| authorities[*at].0.pem()).collect();
     let mut crl = None;
     if rarely(6, seed) {
@@ -180,7 +190,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         }
     }
     let content = Content::Trust { ca: ca.into_bytes(), crl };
-    Ok(Case { name, story: story.join("; "), content, probes, chain: Vec::new() })
+    Ok(Case { name, story: story.join("; "), content, probes, chain: Vec::new(), root: None })
 }
 
 fn traits(spec: &Spec) -> String {

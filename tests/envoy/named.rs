@@ -65,6 +65,14 @@ const TRUST: &[(&str, &str, Make)] = &[
     }),
     ("expired-before-renewal", "the first that fits by name is taken", |b| b.renewal(true)),
     ("renewal-before-expired", "the first that fits by name is taken", |b| b.renewal(false)),
+    ("sound-before-future-renewal", "found: the first is taken and serves all, we denied it", |b| {
+        let key = b.keys.any()?;
+        let root = |dates| Identity::root(Spec { dates, ..Spec::ca("renewed") }, key.clone());
+        let (now, next) = (root(Dates::Valid)?, root(Dates::Future)?);
+        let cross = b.two.issue(Spec { authority_key_id: true, ..Spec::ca("renewed") }, key.clone())?;
+        let bare = now.issue(Spec { authority_key_id: false, ..Spec::leaf("client") }, b.keys.of(Kind::P256)?)?;
+        Ok(Trust { ca: now.pem() + &next.pem() + &cross.pem(), crl: None, clients: vec![bare] })
+    }),
     ("same-subject-with-ids", "the key identifier tells them apart", |b| b.namesakes(true)),
     ("same-subject-without-ids", "the first one is taken for all", |b| b.namesakes(false)),
     ("signature-only-anchor", "key usage of anchors counts", |b| {
@@ -89,6 +97,29 @@ const TRUST: &[(&str, &str, Make)] = &[
     ("crl-without-list", "accepted, then every handshake fails", |b| {
         let crl = "# no list yet\n".to_owned();
         Ok(Trust { crl: Some(crl), ..b.text(|one, _| one.to_owned())? })
+    }),
+    ("crl-empty", "an empty text is none: istiod passes it on, Envoy checks nothing", |b| {
+        b.lists(|_| Ok(String::new()))
+    }),
+    ("crl-of-nobody", "accepted, then every handshake fails", |b| b.lists(|b| b.two.crl(Dates::Valid, &[]))),
+    ("crl-signed-by-another", "refuses the CA's clients", |b| {
+        b.lists(|b| {
+            let spec = Spec { subject: "one".to_owned(), subject_key_id: false, ..Spec::ca("one") };
+            // Without the key identifier that gives it away.
+            Identity::root(spec, b.two.key.clone())?.crl(Dates::Valid, &[])
+        })
+    }),
+    ("crl-byte-order-mark", "the list is dropped silently, then every handshake fails", |b| {
+        b.lists(|b| Ok(format!("\u{feff}{}", b.one.crl(Dates::Valid, &[])?)))
+    }),
+    ("crl-garbage", "the whole update is rejected", |b| {
+        b.lists(|b| Ok(b.one.crl(Dates::Valid, &[])? + &block("X509 CRL", b"garbage")))
+    }),
+    ("crl-garbage-certificate", "certificates among the lists are read, too: the whole update is rejected", |b| {
+        b.lists(|b| Ok(b.one.crl(Dates::Valid, &[])? + &block("CERTIFICATE", b"garbage")))
+    }),
+    ("crl-certificate", "a certificate among the lists is not trusted", |b| {
+        b.lists(|b| Ok(b.one.crl(Dates::Valid, &[])? + &b.two.pem()))
     }),
     ("two-lists-of-one-ca", "found: of two equally good lists the first counts, we took the last", |b| {
         let crl = b.one.crl(Dates::Valid, &[2])? + &b.one.crl(Dates::Valid, &[9])?;
@@ -133,6 +164,12 @@ impl Bench {
     fn text(&self, make: impl Fn(&str, &str) -> String) -> Result<Trust> {
         let clients = vec![self.client_one.clone(), self.client_two.clone()];
         Ok(Trust { ca: make(&self.one.pem(), &self.two.pem()), crl: None, clients })
+    }
+
+    /// The first CA with a `ca.crl`.
+    fn lists(&mut self, make: impl Fn(&Self) -> Result<String>) -> Result<Trust> {
+        let crl = Some(make(self)?);
+        Ok(Trust { crl, ..self.text(|one, _| one.to_owned())? })
     }
 
     fn renewal(&mut self, expired_first: bool) -> Result<Trust> {
@@ -185,7 +222,14 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         };
         let probes = clients.iter().map(probe).collect::<Result<_>>()?;
         let content = Content::Trust { ca: ca.clone().into_bytes(), crl: crl.clone().map(String::into_bytes) };
-        cases.push(Case { name: (*name).to_owned(), story: (*why).to_owned(), content, probes, chain: Vec::new() });
+        cases.push(Case {
+            name: (*name).to_owned(),
+            story: (*why).to_owned(),
+            content,
+            probes,
+            chain: Vec::new(),
+            root: None,
+        });
     }
     cases.extend(pairs(&bench.one)?);
     Ok(cases)
@@ -198,6 +242,9 @@ fn pairs(ca: &Identity) -> Result<Vec<Case>> {
         |kind| ca.issue(Spec { san: Some("gateway.example".to_owned()), ..Spec::leaf("gateway") }, keys.of(kind)?);
     let (p256, ed25519, other) = (leaf(Kind::P256)?, leaf(Kind::Ed25519)?, leaf(Kind::P256)?);
     let (label, inner) = p256.key.traditional()?;
+    let sub = ca.issue(Spec { authority_key_id: true, ..Spec::ca("sub") }, keys.of(Kind::P256)?)?;
+    let below = Spec { san: Some("gateway.example".to_owned()), eku: vec![Eku::ServerAuth], ..Spec::leaf("below") };
+    let below = sub.issue(below, keys.of(Kind::P256)?)?;
     let case = |name: &str, why: &str, chain: &[&Identity], key: String| Case {
         name: name.to_owned(),
         story: why.to_owned(),
@@ -207,9 +254,18 @@ fn pairs(ca: &Identity) -> Result<Vec<Case>> {
         },
         probes: Vec::new(),
         chain: chain.iter().map(|c| c.der.clone()).collect(),
+        root: Some(ca.der.clone()),
     };
     Ok(vec![
         case("pair-sound", "works", &[&p256, ca], p256.key.pem()),
+        case("pair-through-sub", "a client that trusts the root finds its way", &[&below, &sub], below.key.pem()),
+        case(
+            "pair-gap",
+            "served as written; a client that trusts the root misses the issuer",
+            &[&below, ca],
+            below.key.pem(),
+        ),
+        case("pair-out-of-order", "served as written; a client sorts it out", &[&below, ca, &sub], below.key.pem()),
         case("pair-other-key", "rejected", &[&p256], other.key.pem()),
         case(
             "pair-ed25519",

@@ -1,6 +1,7 @@
 //! Trial `serving_pairs`: chains and keys of every sort, mutated or not; the chain that the gateway shows is compared.
 
 use anyhow::Result;
+use rcgen::ExtendedKeyUsagePurpose as Eku;
 
 use crate::{
     case::Case,
@@ -19,15 +20,17 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let kind = [Kind::P256, Kind::P256, Kind::P384, Kind::P521, Kind::Rsa2048, Kind::Ed25519][seed.below(6) as usize];
     let dates = [Dates::Valid, Dates::Valid, Dates::Valid, Dates::Expired, Dates::Future][seed.below(5) as usize];
     let basic = [Basic::Absent, Basic::NotCa, Basic::Ca][seed.below(3) as usize];
-    let spec = Spec { dates, basic, san: Some("gateway.example".to_owned()), ..Spec::leaf("gateway") };
+    let san = Some("gateway.example".to_owned());
+    let spec = Spec { dates, basic, san, eku: vec![Eku::ServerAuth], ..Spec::leaf("gateway") };
     let leaf = sub.issue(spec, keys.of(kind)?)?;
 
-    let certificates = match seed.below(6) {
+    let certificates = match seed.below(7) {
         0 => vec![&leaf],
         1 => vec![&leaf, &sub],
         2 => vec![&leaf, &sub, &root],
         3 => vec![&sub, &leaf],
         4 => vec![&leaf, &leaf],
+        5 => vec![&leaf, &root, &sub],
         _ => vec![&leaf, &root],
     };
     let mut chain = certificates.iter().map(|one| one.pem()).collect::<String>().into_bytes();
@@ -60,5 +63,5 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     }
     let made_of = certificates.iter().map(|one| one.der.clone()).collect();
     let content = Content::Pair { chain, key: key.into_bytes() };
-    Ok(Case { name, story, content, probes: Vec::new(), chain: made_of })
+    Ok(Case { name, story, content, probes: Vec::new(), chain: made_of, root: Some(root.der.clone()) })
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use anyhow::Result;
-use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
+use rustls::sign::CertifiedKey;
 
 use crate::{
     case::{Case, Probe},
@@ -14,23 +14,28 @@ use crate::{
 };
 
 /// A CA with a client.
-struct Family {
-    pem: String,
-    der: CertificateDer<'static>,
+pub(crate) struct Family {
+    pub(crate) ca: Identity,
     client: Arc<CertifiedKey>,
-    name: String,
+}
+
+impl Family {
+    /// Its client, which shows that the CA was loaded.
+    pub(crate) fn probe(&self) -> Probe {
+        let label = format!("of {}", self.ca.spec.subject);
+        Probe { label, identity: Arc::clone(&self.client), shows: Some(self.ca.der.clone()) }
+    }
 }
 
 /// Made once: the texts are what differs.
-static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
+pub(crate) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
     let kinds =
         [Kind::P256, Kind::P256, Kind::P384, Kind::Rsa2048, Kind::P256, Kind::Ed25519, Kind::P256, Kind::Rsa2048];
     let mut keys = Keys::shuffled(&mut Seed::of_run("families"));
     let family = |(number, kind): (usize, Kind)| -> Result<Family> {
-        let name = format!("root {number}");
-        let ca = Identity::root(Spec::ca(&name), keys.of(kind)?)?;
+        let ca = Identity::root(Spec::ca(format!("root {number}")), keys.of(kind)?)?;
         let client = ca.issue(Spec::leaf(format!("client {number}")), keys.of(Kind::P256)?)?;
-        Ok(Family { pem: ca.pem(), der: ca.der.clone(), client: client.shown_with(&[])?, name })
+        Ok(Family { client: client.shown_with(&[])?, ca })
     };
     kinds.into_iter().enumerate().map(family).collect::<Result<_>>().expect("CAs")
 });
@@ -41,14 +46,9 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let mut families: Vec<_> = FAMILIES.iter().collect();
     shuffle(&mut families, seed);
     let (inside, outside) = families.split_at(1 + seed.below(4) as usize);
-    let mut ca = inside.iter().map(|family| family.pem.as_str()).collect::<String>().into_bytes();
+    let mut ca = inside.iter().map(|family| family.ca.pem()).collect::<String>().into_bytes();
     let count = 1 + seed.below(3);
     let story = format!("{} CAs: {}", inside.len(), mutate(&mut ca, count, seed));
-    let probe = |family: &&Family| Probe {
-        label: format!("of {}", family.name),
-        identity: Arc::clone(&family.client),
-        shows: Some(family.der.clone()),
-    };
-    let probes = inside.iter().chain(&outside[..1]).map(probe).collect();
-    Ok(Case { name, story, content: Content::Trust { ca, crl: None }, probes, chain: Vec::new() })
+    let probes = inside.iter().chain(&outside[..1]).map(|family| family.probe()).collect();
+    Ok(Case { name, story, content: Content::Trust { ca, crl: None }, probes, chain: Vec::new(), root: None })
 }

@@ -131,7 +131,7 @@ fn decided(object: &Value, registry: &Registry) -> Decision {
         object: Some(object),
         old_object: None,
     };
-    admission::mutate(&request, registry)
+    admission::mutate(&request, registry, jiff::Timestamp::now())
 }
 
 /// The document with patches applied to its text, which must read as the patched value; `None` when none changes it.

@@ -7,7 +7,7 @@ use trustspan::trust::{self, Duty, Secret, Severity, bundle, pem, private_key};
 use crate::{draw::Draw, mutate::mutate, pool::POOL};
 
 pub(crate) fn case(draw: &mut Draw) {
-    let duty = Duty { ca_required: draw.one_in(2) };
+    let duty = Duty { ca_required: draw.one_in(2), ..Duty::default() };
     if draw.one_in(4) {
         let text = draw.rest();
         draw.show("text.pem", &text);
@@ -60,6 +60,7 @@ pub(crate) fn secret(data: impl IntoIterator<Item = (&'static str, Vec<u8>)>) ->
         name: "gateway".to_owned(),
         type_: "Opaque".to_owned(),
         labels: BTreeMap::new(),
+        immutable: false,
         data: data.into_iter().map(|(key, bytes)| (key.to_owned(), bytes.into())).collect(),
     }
 }

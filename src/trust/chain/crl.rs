@@ -1,24 +1,27 @@
 //! Certificate revocation lists, judged as BoringSSL does (`check_revocation`, crypto/x509/x509_vfy.cc).
 
 use jiff::Timestamp;
-use x509_parser::extensions::ParsedExtension;
+use x509_parser::extensions::{IssuingDistributionPoint, ParsedExtension};
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use super::facts::{self, Authority, CRL_SIGN, Facts};
+use super::facts::{self, Authority, CRL_SIGN, Facts, KEY_CERT_SIGN};
 use super::name::Name;
-use super::{Refused, signature};
+use super::{Budget, Refused, Store, signature};
 use crate::trust::certificate::timestamp;
-use crate::trust::der::{Cbs, SEQUENCE};
+use crate::trust::der::{self, Cbs, SEQUENCE};
+use crate::trust::{Certificate, name};
 
 /// A revocation list.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Crl {
     der: Vec<u8>,
     issuer: Name,
+    issuer_text: String,
     this_update: Timestamp,
     next_update: Option<Timestamp>,
     authority: Option<Vec<u8>>,
-    scope: Scope,
+    /// `None`: everything.
+    scope: Option<Scope>,
     has_critical: bool,
     revoked: std::collections::HashSet<Vec<u8>>,
 }
@@ -31,8 +34,32 @@ enum Scope {
     OnlyCas,
     /// One distribution point, or attribute certificates.
     Part,
-    /// By reason or indirect: BoringSSL does not look at it.
+    /// By reason, indirect, or for two kinds alone: BoringSSL does not look at it.
     Never,
+}
+
+/// authorityKeyIdentifier: 2.5.29.35.
+const KEY_ID: &[u8] = &[0x55, 0x1d, 35];
+/// issuingDistributionPoint: 2.5.29.28.
+const SCOPE: &[u8] = &[0x55, 0x1d, 28];
+const MALFORMED: &str = "its scope or authority key identifier is malformed or repeated";
+
+impl Scope {
+    fn of(point: &IssuingDistributionPoint<'_>) -> Self {
+        let kinds = [
+            (point.only_contains_user_certs, Self::OnlyUsers),
+            (point.only_contains_ca_certs, Self::OnlyCas),
+            (point.only_contains_attribute_certs, Self::Part),
+        ];
+        let only: Vec<_> = kinds.into_iter().filter(|(only, _)| *only).map(|(_, scope)| scope).collect();
+        if point.only_some_reasons.is_some() || point.indirect_crl || only.len() > 1 {
+            Self::Never
+        } else if point.distribution_point.is_some() {
+            Self::Part
+        } else {
+            only.first().copied().unwrap_or(Self::All)
+        }
+    }
 }
 
 impl std::fmt::Debug for Crl {
@@ -42,26 +69,46 @@ impl std::fmt::Debug for Crl {
 }
 
 impl Crl {
-    /// Reads a DER list.
-    pub fn parse(der: &[u8]) -> Option<Self> {
-        let (_, list) = x509_parser::parse_x509_crl(der).ok()?;
+    /// Reads a list as `d2i_X509_CRL` does: what follows it is ignored.
+    ///
+    /// # Errors
+    /// What BoringSSL would refuse it for, or that a field cannot be read.
+    pub fn parse(der: &[u8]) -> Result<Self, &'static str> {
+        const FIELD: &str = "a name, a date or another field cannot be read";
+        let der = der::list(der)?;
+        let (_, list) = x509_parser::parse_x509_crl(der).map_err(|_| FIELD)?;
         let mut crl = Self {
-            der: list.as_raw().to_vec(),
-            issuer: Name::read(list.issuer().as_raw())?,
+            der: der.to_vec(),
+            issuer: Name::read(list.issuer().as_raw()).ok_or(FIELD)?,
+            issuer_text: name::rfc4514(list.issuer()),
             this_update: timestamp(list.last_update().timestamp()),
             next_update: list.next_update().map(|at| timestamp(at.timestamp())),
             authority: None,
-            scope: Scope::All,
+            scope: None,
             has_critical: false,
             revoked: list.iter_revoked_certificates().map(|entry| entry.raw_serial().to_vec()).collect(),
         };
-        crl.extensions(&list);
-        Some(crl)
+        crl.extensions(&list)?;
+        Ok(crl)
     }
 
-    /// Whether two lists are one (`X509_STORE_add_crl` ignores duplicates).
-    pub(super) fn is(&self, other: &Self) -> bool {
-        self.der == other.der
+    /// The CA that it says it is of (RFC 4514).
+    pub fn issuer(&self) -> &str {
+        &self.issuer_text
+    }
+
+    /// When it was issued, and when the next one is due: from then on it is refused.
+    pub(crate) fn validity(&self) -> (Timestamp, Option<Timestamp>) {
+        (self.this_update, self.next_update)
+    }
+
+    /// Its bytes: `X509_STORE_add_crl` ignores duplicates.
+    pub(super) fn der(&self) -> &[u8] {
+        &self.der
+    }
+
+    pub(super) fn name(&self) -> &Name {
+        &self.issuer
     }
 
     /// The dates at which a verdict changes.
@@ -69,29 +116,26 @@ impl Crl {
         [Some(self.this_update), self.next_update].into_iter().flatten()
     }
 
-    fn extensions(&mut self, list: &CertificateRevocationList<'_>) {
+    fn extensions(&mut self, list: &CertificateRevocationList<'_>) -> Result<(), &'static str> {
         for extension in list.extensions() {
+            let is_known = [KEY_ID, SCOPE].contains(&extension.oid.as_bytes());
             match extension.parsed_extension() {
-                ParsedExtension::AuthorityKeyIdentifier(_) => self.authority = Some(extension.value.to_vec()),
-                ParsedExtension::IssuingDistributionPoint(point) => {
-                    self.scope = if point.only_some_reasons.is_some() || point.indirect_crl {
-                        Scope::Never
-                    } else if point.distribution_point.is_some() || point.only_contains_attribute_certs {
-                        Scope::Part
-                    } else if point.only_contains_user_certs {
-                        Scope::OnlyUsers
-                    } else if point.only_contains_ca_certs {
-                        Scope::OnlyCas
-                    } else {
-                        Scope::All
-                    };
+                ParsedExtension::AuthorityKeyIdentifier(_) if self.authority.is_none() => {
+                    self.authority = Some(extension.value.to_vec());
+                    self.authority().ok_or(MALFORMED)?;
                 }
+                ParsedExtension::IssuingDistributionPoint(point) if self.scope.is_none() => {
+                    self.scope = Some(Scope::of(point));
+                }
+                // BoringSSL refuses these two when it cannot read them, or when they stand twice.
+                _ if is_known => return Err(MALFORMED),
                 _ => self.has_critical |= extension.critical,
             }
         }
         // An entry's critical extensions may change what it means.
         let entries = list.iter_revoked_certificates();
         self.has_critical |= entries.flat_map(|entry| entry.extensions()).any(|extension| extension.critical);
+        Ok(())
     }
 
     fn authority(&self) -> Option<Authority<'_>> {
@@ -102,74 +146,152 @@ impl Crl {
         self.this_update <= now && self.next_update.is_none_or(|next| now < next)
     }
 
-    fn covers(&self, facts: &Facts<'_>) -> bool {
-        match self.scope {
+    fn covers(&self, is_ca: bool) -> bool {
+        match self.scope.unwrap_or(Scope::All) {
             Scope::All => true,
-            Scope::OnlyUsers => facts.ca != Some(true),
-            Scope::OnlyCas => facts.ca == Some(true),
+            Scope::OnlyUsers => !is_ca,
+            Scope::OnlyCas => is_ca,
             Scope::Part | Scope::Never => false,
         }
     }
 }
 
-/// Checks the certificate at `at` of a path. Of lists that are equally good and equally new the first counts, or each of
-/// them where the store's order is not known.
+/// Whose revocation is asked about.
+struct Question<'q> {
+    issuer: &'q Name,
+    /// The issuer (RFC 4514).
+    issuer_text: &'q str,
+    subject: &'q str,
+    serial: &'q [u8],
+    is_ca: bool,
+}
+
+impl<'q> Question<'q> {
+    fn of(facts: &'q Facts<'_>) -> Self {
+        Self {
+            issuer: &facts.issuer,
+            issuer_text: &facts.certificate.issuer,
+            subject: &facts.certificate.subject,
+            serial: facts.serial,
+            is_ca: facts.ca == Some(true),
+        }
+    }
+
+    /// A client that nobody revoked.
+    fn client_of(ca: &'q Facts<'_>) -> Self {
+        let (issuer, issuer_text) = (&ca.subject, ca.certificate.subject.as_str());
+        Self { issuer, issuer_text, subject: "", serial: &[], is_ca: false }
+    }
+}
+
+/// Checks the certificate at `at` of a path.
 pub(super) fn check(
-    crls: &[&Crl],
-    is_ordered: bool,
+    store: &Store<'_>,
     path: &[&Facts<'_>],
     at: usize,
     now: Timestamp,
+    budget: &mut Budget,
 ) -> Result<(), Refused> {
-    let facts = path[at];
-    let candidates = crls.iter().filter(|crl| crl.issuer == facts.issuer && crl.scope != Scope::Never);
+    // What ends a path is asked to have signed its own list.
+    ask(store, &Question::of(path[at]), &path[(at + 1).min(path.len() - 1)..], now, budget)
+}
+
+impl Store<'_> {
+    /// The issuers of lists that are of no CA in the bundle.
+    pub(crate) fn strange_lists(&self) -> Vec<String> {
+        let strange = self.crls.iter().filter(|(name, _)| !self.by_subject.contains_key(**name));
+        let mut issuers: Vec<_> =
+            strange.flat_map(|(_, lists)| lists.first()).map(|list| list.issuer_text.clone()).collect();
+        issuers.sort();
+        issuers
+    }
+
+    /// Whether the lists let clients of a CA of the bundle pass, which nobody revoked: the list that covers them is asked,
+    /// and those of the CA itself and of the CAs above it.
+    ///
+    /// # Errors
+    /// What is wrong with the lists.
+    pub(crate) fn lists_admit_clients_of(
+        &self,
+        ca: &Certificate,
+        now: Timestamp,
+        budget: &mut Budget,
+    ) -> Result<(), Refused> {
+        // An anchor that BoringSSL cannot read is nobody's issuer.
+        let Some(facts) = Facts::read(ca) else { return Ok(()) };
+        let path = self.above(&facts);
+        if facts.may(KEY_CERT_SIGN) {
+            ask(self, &Question::client_of(&facts), &path, now, budget)?;
+        }
+        (0..path.len()).try_for_each(|at| check(self, &path, at, now, budget))
+    }
+}
+
+/// Of lists that are equally good and equally new the first counts, or each of them where the store's order is not known.
+fn ask(
+    store: &Store<'_>,
+    question: &Question<'_>,
+    above: &[&Facts<'_>],
+    now: Timestamp,
+    budget: &mut Budget,
+) -> Result<(), Refused> {
+    let lists = store.crls.get(question.issuer).into_iter().flatten();
+    let candidates = lists.filter(|crl| crl.scope != Some(Scope::Never));
     let scored = candidates.filter_map(|crl| {
-        let (signer, is_direct) = signer(crl, path, at)?;
+        let (signer, is_direct) = signer(crl, above)?;
         // The weights of BoringSSL's score, then the newer one.
-        let score = (!crl.has_critical, crl.covers(facts), crl.is_current(now), is_direct, crl.this_update);
+        let score = (!crl.has_critical, crl.covers(question.is_ca), crl.is_current(now), is_direct, crl.this_update);
         Some((score, *crl, signer))
     });
     let scored: Vec<_> = scored.collect();
     let Some(best) = scored.iter().map(|(score, ..)| *score).max() else {
-        return Err(Refused::CrlMissing { issuer: facts.certificate.issuer.clone() });
+        return Err(Refused::CrlMissing { issuer: question.issuer_text.to_owned() });
     };
-    let equals = scored.iter().filter(|(score, ..)| *score == best);
-    equals.take(if is_ordered { 1 } else { usize::MAX }).try_for_each(|(_, crl, signer)| apply(crl, signer, facts, now))
+    let count = if store.is_ordered() { 1 } else { usize::MAX };
+    let mut equals = scored.iter().filter(|(score, ..)| *score == best).take(count);
+    equals.try_for_each(|(_, crl, signer)| apply(crl, signer, question, now, budget))
 }
 
 /// `check_crl` and `cert_crl`.
-fn apply(crl: &Crl, signer: &Facts<'_>, facts: &Facts<'_>, now: Timestamp) -> Result<(), Refused> {
-    let issuer = facts.certificate.issuer.clone();
+fn apply(
+    crl: &Crl,
+    signer: &Facts<'_>,
+    question: &Question<'_>,
+    now: Timestamp,
+    budget: &mut Budget,
+) -> Result<(), Refused> {
+    let issuer = question.issuer_text.to_owned();
     let unusable = |cause| Err(Refused::CrlUnusable { issuer: issuer.clone(), cause });
     if !signer.may(CRL_SIGN) {
         return unusable("the CA's key usage lacks cRLSign; issue the CA anew");
     }
-    if !crl.covers(facts) {
+    if !crl.covers(question.is_ca) {
         return unusable("it covers only a part of the certificates; publish a full one");
     }
     if !crl.is_current(now) {
         return Err(Refused::CrlOutdated { issuer });
     }
     let Some((signed, _)) = facts::signed(&crl.der) else { return unusable("it is malformed") };
+    budget.signature(crl.der.len())?;
     if signature::verify(&signed, &signer.certificate.public_key).is_err() {
         return unusable("its signature is not the CA's; publish it anew");
     }
     if crl.has_critical {
         return unusable("it has a critical extension that the proxy does not know; publish it without");
     }
-    if crl.revoked.contains(facts.serial) {
-        return Err(Refused::Revoked { subject: facts.certificate.subject.clone() });
+    if crl.revoked.contains(question.serial) {
+        return Err(Refused::Revoked { subject: question.subject.to_owned() });
     }
     Ok(())
 }
 
 /// `crl_akid_check`: the issuer on the path, or a CA further up with the list's name.
-fn signer<'p>(crl: &Crl, path: &[&'p Facts<'p>], at: usize) -> Option<(&'p Facts<'p>, bool)> {
+fn signer<'p>(crl: &Crl, above: &[&'p Facts<'p>]) -> Option<(&'p Facts<'p>, bool)> {
     let authority = crl.authority();
     let fits = |facts: &Facts<'_>| authority.as_ref().is_none_or(|id| id.fits(facts));
-    let direct = (at + 1).min(path.len() - 1);
-    if fits(path[direct]) {
-        return Some((path[direct], true));
+    let (direct, further) = above.split_first()?;
+    if fits(direct) {
+        return Some((direct, true));
     }
-    path[direct + 1..].iter().find(|facts| facts.subject == crl.issuer && fits(facts)).map(|facts| (*facts, false))
+    further.iter().find(|facts| facts.subject == crl.issuer && fits(facts)).map(|facts| (*facts, false))
 }

@@ -21,7 +21,7 @@ pub struct Break {
 }
 
 /// The dates after `now` at which a verdict on these certificates and lists can change, earliest first.
-pub(super) fn dates<'c>(
+fn dates<'c>(
     certificates: impl IntoIterator<Item = &'c Certificate>,
     crls: &[Crl],
     now: Timestamp,
@@ -30,6 +30,14 @@ pub(super) fn dates<'c>(
     let ends = |c: &Certificate| c.not_after.checked_add(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX);
     let certificates = certificates.into_iter().flat_map(|c| [c.not_before, c.not_after, ends(c)]);
     certificates.chain(crls.iter().flat_map(Crl::dates)).filter(|at| *at > now).collect()
+}
+
+/// The dates after `now` at which a verdict on these certificates can change, earliest first.
+pub(crate) fn dates_after<'c>(
+    certificates: impl IntoIterator<Item = &'c Certificate>,
+    now: Timestamp,
+) -> BTreeSet<Timestamp> {
+    dates(certificates, &[], now)
 }
 
 /// When a chain that is accepted now is refused first, before its leaf's own end: time alone breaks it.

@@ -6,7 +6,7 @@ use crate::trust::{AltName, Certificate};
 
 /// Whether a subject alternative name covers a host or an address. The common name does not count, as no current client
 /// takes it (RFC 9525 section 2).
-pub(super) fn covers(certificate: &Certificate, host: &str) -> bool {
+pub(crate) fn covers(certificate: &Certificate, host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     certificate.names.iter().any(|name| match (name, &address) {
         (AltName::Ip(ip), Ok(address)) => ip == address,

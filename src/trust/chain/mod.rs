@@ -36,11 +36,16 @@ use jiff::Timestamp;
 use super::Certificate;
 use facts::Facts;
 use name::Name;
+pub(crate) use path::{may_issue, signed_by};
+
 use path::Choices;
 
+pub(crate) use check::Budget;
 pub use crl::Crl;
 pub use error::{Accepted, Refused};
+pub(crate) use horizon::dates_after;
 pub use horizon::{Break, horizon};
+pub(crate) use hosts::covers;
 
 /// What a chain is presented for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +79,9 @@ const MAX_PATHS: usize = 32;
 pub struct Store<'a> {
     anchors: Vec<Anchor<'a>>,
     by_subject: HashMap<Name, Vec<usize>>,
-    crls: Vec<&'a Crl>,
+    crls: HashMap<&'a Name, Vec<&'a Crl>>,
+    /// Distinct certificates and lists: BoringSSL keeps both in one store.
+    objects: usize,
     checks_crls: bool,
     subjects: usize,
 }
@@ -118,7 +125,8 @@ impl<'a> Store<'a> {
         let mut store = Self {
             anchors: Vec::new(),
             by_subject: HashMap::new(),
-            crls: Vec::new(),
+            crls: HashMap::new(),
+            objects: 0,
             checks_crls: crls.is_some(),
             subjects: 0,
         };
@@ -136,11 +144,14 @@ impl<'a> Store<'a> {
             same.push(store.anchors.len());
             store.anchors.push(Anchor { certificate, facts: OnceLock::new() });
         }
+        let (mut seen, mut lists) = (HashSet::new(), 0);
         for crl in crls.unwrap_or_default() {
-            if !store.crls.iter().any(|known| known.is(crl)) {
-                store.crls.push(crl);
+            if seen.insert(crl.der()) {
+                store.crls.entry(crl.name()).or_default().push(crl);
+                lists += 1;
             }
         }
+        store.objects = store.anchors.len() + lists;
         store
     }
 
@@ -173,7 +184,7 @@ impl<'a> Store<'a> {
     }
 
     fn is_ordered(&self) -> bool {
-        self.anchors.len() + self.crls.len() < UNORDERED
+        self.objects < UNORDERED
     }
 
     /// The verdict on the path, or on all paths that BoringSSL could take.

@@ -2,7 +2,8 @@
 
 use super::facts::{Facts, KEY_CERT_SIGN};
 use super::name::Name;
-use super::{Anchor, Refused, Store};
+use super::{Anchor, Refused, Store, signature};
+use crate::trust::Certificate;
 
 /// `X509_VERIFY_PARAM`'s default depth of 100 counts neither the leaf nor the anchor.
 const MAX_PATH: usize = 102;
@@ -78,6 +79,22 @@ pub(super) fn issued(issuer: &Facts<'_>, subject: &Facts<'_>) -> bool {
         && issuer.may(KEY_CERT_SIGN)
 }
 
+/// Whether a certificate may be the issuer of another, and signed it as far as can be told.
+pub(crate) fn signed_by(certificate: &Certificate, issuer: &Certificate) -> bool {
+    let Some((subject, issuer)) = Facts::read(certificate).zip(Facts::read(issuer)) else { return false };
+    let key = &issuer.certificate.public_key;
+    issued(&issuer, &subject) && signature::verify(&subject.signed, key) != Err(signature::Fault::Wrong)
+}
+
+/// For each certificate, whether another one of the list may be its issuer: by name, key identifier and key usage.
+pub(crate) fn may_issue<'c>(certificates: &[&'c Certificate]) -> impl Fn(usize, usize) -> bool + use<'c> {
+    let facts: Vec<_> = certificates.iter().map(|certificate| Facts::read(certificate)).collect();
+    move |issuer, subject| {
+        let pair = facts[issuer].as_ref().zip(facts[subject].as_ref());
+        issuer != subject && pair.is_some_and(|(issuer, subject)| issued(issuer, subject))
+    }
+}
+
 impl<'a> Store<'a> {
     pub(super) fn path<'p>(
         &'p self,
@@ -122,6 +139,17 @@ impl<'a> Store<'a> {
             untrusted = 0;
         }
         Ok(Path { links, untrusted })
+    }
+
+    /// A CA of the bundle and those above it, as every path goes on from it.
+    pub(super) fn above<'p>(&'p self, ca: &'p Facts<'p>) -> Vec<&'p Facts<'p>> {
+        let (mut links, mut x) = (vec![ca], ca);
+        while links.len() < MAX_PATH && !x.is_self_signed() {
+            let Some(next) = self.issuer(x).next().and_then(|at| self.anchors[at].facts()) else { break };
+            links.push(next);
+            x = next;
+        }
+        links
     }
 
     /// The bundle's certificates that fit as an issuer, in their order.

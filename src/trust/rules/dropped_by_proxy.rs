@@ -2,6 +2,8 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::hex;
+use crate::trust::credential::CRL_KEYS;
+use crate::trust::name::brief;
 use crate::trust::subject::{Subject, Text};
 
 /// BoringSSL's PEM reader skips whatever is not at the start of a line, and labels that it does not know. Measured: with
@@ -9,34 +11,51 @@ use crate::trust::subject::{Subject, Text};
 pub(super) const RULE: Rule = Rule {
     id: "dropped-by-proxy",
     severity: Severity::Deny,
-    summary: "a certificate that the proxy skips silently",
+    summary: "a certificate or revocation list that the proxy skips silently",
     mend: "start each block at the beginning of a line with -----BEGIN CERTIFICATE-----, and nothing else on that line",
     source: "BoringSSL's PEM reader (RFC 7468, strictly), measured through Envoy",
     example: "ca.crt line 1: a byte order mark stands before BEGIN; save the file without BOM. the proxy skips this \
               block silently, and then does not have its certificate",
+    looks_ahead: false,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    subject.texts().filter(|text| text.is_loaded()).flat_map(observe).collect()
+    let texts = subject.texts().filter(|text| text.is_loaded());
+    let lists = subject.crl.iter().filter(|crl| crl.is_loaded());
+    texts.flat_map(observe).chain(lists.flat_map(certificates)).collect()
+}
+
+/// Envoy reads certificates among revocation lists, and takes only the lists.
+fn certificates(crl: &Text) -> impl Iterator<Item = Observation> {
+    crl.bundle.entries.iter().map(|entry| {
+        let (key, subject) = (crl.key, brief(&entry.certificate.subject));
+        let message = format!(
+            "{key} line {}: the proxy takes no certificate from here, {subject} does nothing. expected revocation lists only; \
+             put CAs into the bundle",
+            entry.line
+        );
+        Observation::new(crl.field(), entry.certificate.fingerprint.as_str(), message).only_warns(true)
+    })
 }
 
 fn observe(text: &Text) -> Vec<Observation> {
     let (key, reader) = (text.key, text.reader.name());
+    let (what, label) = if CRL_KEYS.contains(&key) { ("list", "X509 CRL") } else { ("certificate", "CERTIFICATE") };
     let lookalikes = text.bundle.lookalikes.iter().map(|seen| {
         let message = format!(
-            "{key} line {}: {}. {reader} skips this block silently, and then does not have its certificate",
+            "{key} line {}: {}. {reader} skips this block silently, and then does not have its {what}",
             seen.line, seen.cause
         );
         Observation::new(text.field(), hex(&seen.digest), message)
     });
     let blocks = text.bundle.skipped.iter().map(|block| {
-        let what = if block.is_certificate {
-            "its certificate is not taken; expected the label CERTIFICATE"
+        let mend = if block.is_certificate {
+            format!("its {what} is not taken; expected the label {label}")
         } else {
-            "it holds no certificate; expected certificates only, remove it"
+            format!("it holds no {what}; expected {what}s only, remove it")
         };
-        let message = format!("{key} line {}: {reader} skips {}. {what}", block.line, block.label);
+        let message = format!("{key} line {}: {reader} skips {}. {mend}", block.line, block.label);
         Observation::new(text.field(), block.label.as_str(), message).only_warns(!block.is_certificate)
     });
     lookalikes.chain(blocks).collect()
@@ -86,6 +105,21 @@ mod tests {
             let found = verdicts(&secret(&[("ca.crt", &format!("{one}{hidden}"))]));
             assert_eq!(found, ["dropped-by-proxy"], "{hidden}");
         }
+    }
+
+    #[test]
+    fn rejects_a_revocation_list_that_is_skipped() {
+        let (one, two) = (ca("one"), ca("two"));
+        let hidden = format!("\u{feff}{}", one.crl_pem(2029, 2031, &[]));
+        let found = |lists: &str| {
+            let found = findings(&secret(&[("ca.crt", &(one.pem() + &two.pem())), ("ca.crl", lists)]));
+            found.into_iter().filter(|f| f.rule == super::RULE.id).collect::<Vec<_>>()
+        };
+        let both = hidden + &two.crl_pem(2029, 2031, &[]);
+        assert_eq!(found(&both).iter().map(|f| f.severity).collect::<Vec<_>>(), [Severity::Deny]);
+        assert!(found(&both)[0].message.ends_with("does not have its list"), "{}", found(&both)[0].message);
+        let misplaced = found(&(both.replace('\u{feff}', "") + &ca("three").pem()));
+        assert_eq!(misplaced.iter().map(|f| f.severity).collect::<Vec<_>>(), [Severity::Warn]);
     }
 
     #[test]

@@ -14,11 +14,12 @@ pub(super) const RULE: Rule = Rule {
     mend: "keep each certificate once",
     source: "Envoy, measured: it takes it once",
     example: "ca.crt line 21: CN=root stands on line 1 already; remove it here",
+    looks_ahead: false,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
+    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     let mut first = HashMap::new();
     let mut seen = Vec::new();
     for entry in &ca.bundle.entries {

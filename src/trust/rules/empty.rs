@@ -13,6 +13,7 @@ pub(super) const RULE: Rule = Rule {
     source: "istiod pilot/pkg/credentials/kube/secrets.go; Envoy, measured",
     example: "ca.crt: no certificate was found. expected at least one CA as a PEM block; a gateway that starts with \
               this refuses every client",
+    looks_ahead: false,
     check,
 };
 

@@ -1,26 +1,31 @@
 //! `expired`: a leaf or CA whose validity is over.
 
+use jiff::Timestamp;
+
 use super::{Observation, Rule, Severity};
+use crate::trust::Certificate;
+use crate::trust::bundle::Entry;
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::subject::{Subject, Text};
 
 /// RFC 5280 section 4.1.2.5. Envoy serves an expired leaf, and its clients refuse it; it refuses the clients of an expired
 /// CA, the other CAs of the bundle go on working (measured).
 pub(super) const RULE: Rule = Rule {
     id: "expired",
     severity: Severity::Deny,
-    summary: "a leaf that has expired, or a bundle without a CA that is valid now; an expired CA beside others warns",
+    summary: "a leaf or its intermediate that has expired, or a bundle without a valid CA; one beside others warns",
     mend: "renew the leaf; remove an expired CA from the bundle, after its successor is in it",
     source: "RFC 5280 section 4.1.2.5; Envoy, measured",
     example: "tls.crt: the leaf CN=shop.example.com expired at 2025-01-01T00:00:00Z. expected one that is valid \
               now; every client refuses this, renew it",
+    looks_ahead: false,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     let peer = subject.duty.reader.peer();
-    if let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) {
+    if let Some(ca) = subject.loaded_ca() {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(subject.now));
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_expired(subject.now)) {
             let (subject, end) = (brief(&entry.certificate.subject), entry.certificate.not_after);
@@ -34,9 +39,8 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
             seen.push(Observation::new(ca.field(), identity, message).only_warns(any_valid));
         }
     }
-    if let Some(chain) = subject.pair.as_ref().map(|pair| &pair.chain).filter(|chain| chain.is_loaded())
-        && let Some(leaf) = chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_expired(subject.now))
-    {
+    let Some((chain, leaf)) = subject.served() else { return seen };
+    if leaf.is_expired(subject.now) {
         let message = format!(
             "{}: the leaf {} expired at {}. expected one that is valid now; every {peer} refuses this, renew it",
             chain.key,
@@ -45,7 +49,34 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
         );
         seen.push(Observation::new(chain.field(), leaf.fingerprint.as_str(), message));
     }
+    seen.extend(intermediates(chain, subject.now));
     seen
+}
+
+/// A root at a chain's end is for nobody: clients have their own.
+pub(super) fn is_intermediate(certificate: &Certificate) -> bool {
+    certificate.subject_der != certificate.issuer_der
+}
+
+fn intermediates(chain: &Text, now: Timestamp) -> impl Iterator<Item = Observation> {
+    let above = chain.bundle.entries.iter().skip(1).filter(|entry| is_intermediate(&entry.certificate));
+    let is_valid_namesake = move |entry: &Entry, old: &Certificate| {
+        entry.certificate.subject_der == old.subject_der && entry.certificate.is_valid_at(now)
+    };
+    above.filter(move |entry| entry.certificate.is_expired(now)).map(move |entry| {
+        let certificate = &entry.certificate;
+        let is_renewed = chain.bundle.entries.iter().skip(1).any(|entry| is_valid_namesake(entry, certificate));
+        let effect =
+            if is_renewed { "its renewal is there, too" } else { "clients that trust the root alone refuse the chain" };
+        let message = format!(
+            "{} line {}: the intermediate {} expired at {}. {effect}; put its renewal in its place",
+            chain.key,
+            entry.line,
+            brief(&certificate.subject),
+            certificate.not_after,
+        );
+        Observation::new(chain.field(), certificate.fingerprint.as_str(), message).only_warns(is_renewed)
+    })
 }
 
 #[cfg(test)]
@@ -82,6 +113,21 @@ mod tests {
     fn rejects_an_expired_leaf() {
         let leaf = ca("one").leaf_between("a", 2020, 2025);
         assert_eq!(verdicts(&secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])), ["expired"]);
+    }
+
+    #[test]
+    fn rejects_an_expired_intermediate() {
+        let root = ca("root");
+        let old = root.intermediate("sub", |params| params.not_after = rcgen::date_time_ymd(2029, 6, 1));
+        let leaf = old.leaf("a");
+        let found = |chain: String| {
+            let found = findings(&secret(&[("tls.crt", &chain), ("tls.key", &leaf.key_pem())]));
+            found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(leaf.pem() + &old.pem()), [("expired", Severity::Deny)]);
+        let renewed = root.cross(&old.renewed(2029, 2040));
+        assert_eq!(found(leaf.pem() + &renewed), []);
+        assert_eq!(found(leaf.pem() + &renewed + &old.pem()), [("expired", Severity::Warn)]);
     }
 
     #[test]

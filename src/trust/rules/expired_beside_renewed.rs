@@ -1,10 +1,13 @@
 //! `expired-beside-renewed`: a CA that is not valid stands before one with its name that is.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
+use crate::trust::bundle::Entry;
 use crate::trust::name::brief;
-use crate::trust::namesakes::{Namesakes, pairs};
+use crate::trust::namesakes::Namesakes;
 use crate::trust::subject::{Subject, Text};
 
 /// Measured: BoringSSL takes the first CA that fits by name and key identifier, and looks at its dates only then; with the
@@ -12,59 +15,60 @@ use crate::trust::subject::{Subject, Text};
 pub(super) const RULE: Rule = Rule {
     id: "expired-beside-renewed",
     severity: Severity::Deny,
-    summary: "a CA that is not valid, now or soon, before the CA of the same name that is; in future it warns",
+    summary: "a CA that is not valid before the CA of the same name that is; while that lies ahead it warns",
     mend: "put the renewed CA first, and remove the old one; hand out a CA that is not valid yet behind the current one",
     source: "Envoy, measured: BoringSSL chooses by name and key identifier, and looks at dates later",
     example: "ca.crt line 1: CN=root expired at 2029-06-01T00:00:00Z, and line 11 has the same subject. it stands \
-              first: every client of the latter is refused; remove line 1",
+              first: every client of the latter is refused; put line 11 first, or remove line 1",
+    looks_ahead: true,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
-    let pairs = pairs(ca).into_iter().filter(|pair| pair.has_one_key() || !pair.are_told_apart());
-    pairs.filter_map(|pair| observe(ca, &pair, subject.now)).collect()
+    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
+    let (pairs, now) = (subject.namesakes(), subject.now);
+    // A sound one of the same key before both is taken before either.
+    let mut guarded: HashMap<usize, usize> = HashMap::new();
+    for pair in pairs.iter().filter(|pair| !pair.any_order && pair.is_a_stand_in() && is_valid(pair.first, now)) {
+        let line = guarded.entry(pair.second.line).or_insert(pair.first.line);
+        *line = pair.first.line.min(*line);
+    }
+    let is_guarded = |pair: &Namesakes<'_>| guarded.get(&pair.second.line).is_some_and(|line| *line < pair.first.line);
+    let may_hide = |pair: &&Namesakes<'_>| pair.has_one_key() || !pair.are_told_apart();
+    // Who may not sign has no clients to lose.
+    let pairs = pairs.iter().filter(|pair| pair.second.certificate.may_sign && !is_guarded(pair)).filter(may_hide);
+    pairs.filter_map(|pair| observe(ca, pair, now)).collect()
+}
+
+/// BoringSSL does not count the last second in; RFC 5280 does.
+fn is_valid(entry: &Entry, now: Timestamp) -> bool {
+    entry.certificate.is_valid_at(now) && now < entry.certificate.not_after
 }
 
 fn observe(ca: &Text, pair: &Namesakes<'_>, now: Timestamp) -> Option<Observation> {
-    let (first, second) = (&pair.first.certificate, &pair.second.certificate);
-    // RFC 5280 counts the last second in, BoringSSL does not.
+    let first = &pair.first.certificate;
     let is_over = now >= first.not_after;
     let state = if is_over {
         format!("expired at {}", first.not_after)
-    } else if first.is_not_yet_valid(now) {
-        format!("is not valid before {}", first.not_before)
-    } else if first.not_after < second.not_after && first.not_after >= second.not_before && !second.is_expired(now) {
-        format!("expires at {}", first.not_after)
     } else {
-        return None;
+        format!("is not valid before {}", first.not_before)
     };
-    let is_now = is_over || first.is_not_yet_valid(now);
-    if is_now && !second.is_valid_at(now) {
+    if is_valid(pair.first, now) || !is_valid(pair.second, now) {
         return None;
     }
-    let order = if pair.any_order {
-        "the proxy may find it first, since it does not keep the order of 24 entries or more"
-    } else {
-        "it stands first"
-    };
     let (line, other) = (pair.first.line, pair.second.line);
-    let when = if is_now {
-        "every client of the latter is refused".to_owned()
+    let (order, mend) = if pair.any_order {
+        let order = "the proxy may find it first, since it does not keep the order of 24 entries or more";
+        (order, format!("remove line {line}"))
     } else {
-        format!("from {} on every client of the latter is refused", first.not_after)
-    };
-    let mend = if pair.any_order || is_over {
-        format!("remove line {line}")
-    } else {
-        format!("move line {other} before line {line}")
+        ("it stands first", format!("put line {other} first, or remove line {line}"))
     };
     let message = format!(
-        "{} line {line}: {} {state}, and line {other} has the same subject. {order}: {when}; {mend}",
+        "{} line {line}: {} {state}, and line {other} has the same subject. {order}: every client of the latter is refused; {mend}",
         ca.key,
         brief(&first.subject),
     );
-    Some(Observation::new(ca.field(), pair.identity(), message).only_warns(!is_now))
+    Some(Observation::new(ca.field(), pair.identity(), message))
 }
 
 #[cfg(test)]
@@ -86,6 +90,27 @@ mod tests {
     #[test]
     fn accepts_an_expired_ca_of_another_name() {
         assert_eq!(found(&format!("{}{}", ca_between("old", 2020, 2025).pem(), ca("new").pem())), []);
+    }
+
+    /// Found by comparing with Envoy: what stands first is taken, and the one that is not valid never comes up.
+    #[test]
+    fn accepts_a_sound_one_before_both() {
+        let (now, next) = (ca("root"), ca("root"));
+        let denied = |cas: [String; 3]| found(&cas.concat()).iter().filter(|f| f.0 == Severity::Deny).count();
+        assert_eq!(denied([now.pem(), now.renewed(2032, 2050).pem(), now.renewed(2028, 2041).pem()]), 0);
+        let other = [next.pem(), now.renewed(2032, 2050).pem(), now.pem()];
+        assert_eq!(denied(other), 1, "another key helps nobody");
+    }
+
+    /// Found by comparing with Envoy.
+    #[test]
+    fn accepts_an_expired_ca_before_one_that_may_not_sign() {
+        let old = ca_between("root", 2020, 2025);
+        let mute = old.changed(|params| {
+            params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+            params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
+        });
+        assert_eq!(found(&format!("{}{}", old.pem(), mute.pem())), []);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::expired::is_intermediate;
 use super::{Observation, Rule, Severity};
-use crate::trust::Certificate;
 use crate::trust::name::brief;
 use crate::trust::subject::Subject;
 
@@ -14,21 +14,26 @@ const LEFT: SignedDuration = SignedDuration::from_hours(30 * 24);
 pub(super) const RULE: Rule = Rule {
     id: "expiring",
     severity: Severity::Warn,
-    summary: "a CA or leaf with less than 30 days left, or a quarter of its life if that is shorter",
+    summary: "a CA, leaf or intermediate with less than 30 days left, or a quarter of its life if that is shorter",
     mend: "renew it now: add the new CA first, renew the leaves, then remove the old CA",
     source: "a rotation takes time: cert-manager renews with a third of the life left",
     example: "ca.crt line 1: CN=root expires at 2030-01-20T00:00:00Z. expected 30 days, or a quarter of its life; \
               renew it before it is too late",
+    looks_ahead: false,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     let cas = subject.ca.iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
-    let leaf = subject.pair.iter().flat_map(|pair| pair.chain.bundle.entries.first().map(|entry| (&pair.chain, entry)));
-    for (text, entry) in cas.chain(leaf).filter(|(text, _)| text.is_loaded()) {
+    let served = subject.pair.iter().flat_map(|pair| pair.chain.bundle.entries.iter().map(move |e| (&pair.chain, e)));
+    let leaf_and_intermediates = served.enumerate().filter(|(at, (_, e))| *at == 0 || is_intermediate(&e.certificate));
+    for (text, entry) in
+        cas.chain(leaf_and_intermediates.map(|(_, served)| served)).filter(|(text, _)| text.is_loaded())
+    {
         let certificate = &entry.certificate;
-        if ends_soon(certificate, subject.now) {
+        let is_valid = certificate.is_valid_at(subject.now);
+        if is_valid && ends_soon(certificate.not_before, certificate.not_after, subject.now) {
             let message = format!(
                 "{} line {}: {} expires at {}. expected 30 days, or a quarter of its life; renew it before it is too late",
                 text.key,
@@ -42,9 +47,9 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
     seen
 }
 
-fn ends_soon(certificate: &Certificate, now: Timestamp) -> bool {
-    let life = certificate.not_after.duration_since(certificate.not_before);
-    certificate.is_valid_at(now) && certificate.not_after.duration_since(now) < LEFT.min(life / 4)
+/// Whether little is left of a life: too little for what takes its place to be made and handed out.
+pub(super) fn ends_soon(from: Timestamp, to: Timestamp, now: Timestamp) -> bool {
+    to.duration_since(now) < LEFT.min(to.duration_since(from) / 4)
 }
 
 #[cfg(test)]
@@ -71,11 +76,8 @@ mod tests {
 
     #[test]
     fn accepts_a_short_life() {
-        let leaf = ca("one").leaf("a");
-        let mut certificate = certificates(&leaf.pem()).remove(0);
-        certificate.not_before = now();
-        certificate.not_after = now() + SignedDuration::from_hours(24);
-        assert!(!super::ends_soon(&certificate, now() + SignedDuration::from_hours(17)));
-        assert!(super::ends_soon(&certificate, now() + SignedDuration::from_hours(19)));
+        let after = |hours| now() + SignedDuration::from_hours(hours);
+        assert!(!super::ends_soon(now(), after(24), after(17)));
+        assert!(super::ends_soon(now(), after(24), after(19)));
     }
 }

@@ -13,6 +13,7 @@ pub(super) const RULE: Rule = Rule {
     source: "Envoy, measured: it rejects the pair and goes on with its old one",
     example: "tls.key: it is not the key of CN=shop.example.com in tls.crt. expected the leaf's own key; write both \
               in one update, the leaf first in its chain",
+    looks_ahead: false,
     check,
 };
 

@@ -16,11 +16,12 @@ pub(super) const RULE: Rule = Rule {
     source: "RFC 5280 sections 4.2.1.9 and 4.2.1.3; Envoy, measured",
     example: "ca.crt line 1: CN=shop.example.com is no CA, nor is any other certificate there. basicConstraints do \
               not say CA:TRUE; expected the CA that signed the clients' certificates",
+    looks_ahead: false,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
+    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     let entries = &ca.bundle.entries;
     let why = |is_ca: bool| {
         if is_ca { "its key usage does not allow to sign certificates" } else { "basicConstraints do not say CA:TRUE" }

@@ -14,13 +14,14 @@ pub(super) const RULE: Rule = Rule {
     source: "RFC 5280 section 4.1.2.5; Envoy, measured",
     example: "tls.crt: the leaf CN=shop.example.com is not valid before 2031-01-01T00:00:00Z. expected one that is \
               valid now; every client refuses this until then",
+    looks_ahead: true,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     let peer = subject.duty.reader.peer();
-    if let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) {
+    if let Some(ca) = subject.loaded_ca() {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(subject.now));
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(subject.now)) {
             let (subject, start) = (brief(&entry.certificate.subject), entry.certificate.not_before);
@@ -28,7 +29,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
                 format!("its {peer}s are refused until then; do not issue leaves from it before")
             } else {
                 format!(
-                    "no CA of the bundle is valid now, every {peer} is refused; keep the CA that is valid beside it"
+                    "until then no CA of the bundle is valid, every {peer} is refused; keep one that is valid beside it"
                 )
             };
             let message = format!("{} line {}: {subject} is not valid before {start}. {effect}", ca.key, entry.line);

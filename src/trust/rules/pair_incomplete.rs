@@ -17,6 +17,7 @@ pub(super) const RULE: Rule = Rule {
     source: "istiod pilot/pkg/credentials/kube/secrets.go: a pair counts when both halves have content",
     example: "tls.crt: there is no tls.key beside it. expected both or none; gateways cannot serve with this; add \
               tls.key, in the same update",
+    looks_ahead: false,
     check,
 };
 

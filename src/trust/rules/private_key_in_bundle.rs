@@ -4,6 +4,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::hex;
+use crate::trust::credential::CRL_KEYS;
 use crate::trust::subject::{Subject, field};
 
 /// Envoy ignores the key (measured), but bundles are for everyone: whoever may read the CA may now act for it. Looked for
@@ -16,13 +17,14 @@ pub(super) const RULE: Rule = Rule {
     source: "bundles are published: whoever reads the CA's key can act for it",
     example: "ca.crt line 1: a private key. expected certificates only; remove it, and replace the key, since \
               everyone who may read the bundle may have it",
+    looks_ahead: false,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    for key in subject.duty.reader.ca_keys() {
-        let Some(text) = subject.secret.data.get(*key) else { continue };
+    for key in subject.duty.reader.ca_keys().iter().copied().chain(CRL_KEYS) {
+        let Some(text) = subject.secret.data.get(key) else { continue };
         for (line, digest) in private_keys(text) {
             let message = format!(
                 "{key} line {line}: a private key. expected certificates only; remove it, and replace the key, since everyone \

@@ -2,7 +2,6 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
-use crate::trust::namesakes::pairs;
 use crate::trust::subject::Subject;
 
 /// Measured: without subject key identifiers BoringSSL takes the first CA of that subject, and refuses every leaf of the
@@ -15,13 +14,14 @@ pub(super) const RULE: Rule = Rule {
     source: "Envoy, measured; BoringSSL crypto/x509/x509_lu.c takes the first by name",
     example: "ca.crt lines 1 and 11: CN=root with different keys. the proxy always takes the first, and refuses \
               every client of the second; give each CA a subject of its own",
+    looks_ahead: true,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
+    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     let valid = |certificate: &crate::trust::Certificate| certificate.is_valid_at(subject.now);
-    let pairs = pairs(ca).into_iter().filter(|pair| !pair.has_one_key());
+    let pairs = subject.namesakes().into_iter().filter(|pair| !pair.has_one_key());
     let pairs = pairs.filter(|pair| valid(&pair.first.certificate) && valid(&pair.second.certificate));
     // Where the order is not kept, each pair comes both ways round.
     let pairs = pairs.filter(|pair| !pair.any_order || pair.first.line < pair.second.line);

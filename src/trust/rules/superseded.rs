@@ -2,7 +2,6 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
-use crate::trust::namesakes::pairs;
 use crate::trust::subject::Subject;
 
 /// Same subject, same key: whatever the older one verifies, the newer one does (RFC 5280 section 6.1 looks at name and key).
@@ -14,12 +13,13 @@ pub(super) const RULE: Rule = Rule {
     source: "RFC 5280 section 6.1: a trust anchor is a name and a key",
     example: "ca.crt line 11: CN=root is there anew on line 1, with the same key. the older one does nothing any \
               more; remove it",
+    looks_ahead: false,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
-    let older = pairs(ca).into_iter().filter(|pair| {
+    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
+    let older = subject.namesakes().into_iter().filter(|pair| {
         let (newer, older) = (&pair.first.certificate, &pair.second.certificate);
         // An expired one is told by another rule.
         pair.has_one_key()

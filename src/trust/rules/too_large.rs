@@ -16,13 +16,14 @@ pub(super) const RULE: Rule = Rule {
     summary: "a bundle whose subjects do not fit into a handshake; from 32 KB of them on it warns",
     mend: "remove the CAs that no client needs; private client CAs and the web's public CAs do not belong together",
     source: "RFC 8446 section 4.2.4; Envoy, measured: it takes the update, and every handshake fails",
-    example: "ca.crt: the subjects of its 120 CAs take 66120 bytes. TLS has room for 65533, then every handshake \
+    example: "ca.crt: the subjects of its 120 CAs take 66120 bytes. TLS has room for 65400, then every handshake \
               fails; remove CAs",
+    looks_ahead: false,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
+    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     if ca.bundle.is_too_long {
         let message = format!("{}: more than {MAX_CERTIFICATES} certificates; keep the CAs that clients need", ca.key);
         return vec![Observation::new(ca.field(), "count", message)];

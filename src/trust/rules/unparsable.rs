@@ -9,12 +9,13 @@ use crate::trust::subject::{Subject, Text};
 pub(super) const RULE: Rule = Rule {
     id: "unparsable",
     severity: Severity::Deny,
-    summary: "a CA bundle or chain that the proxy rejects as a whole",
+    summary: "a CA bundle, chain or text of revocation lists that the proxy rejects as a whole",
     mend: "write each certificate as a PEM block of its own, and nothing broken beside them",
     source: "Envoy's SDS handling, measured: one unreadable block rejects the whole update",
     example: "ca.crt: CERTIFICATE begun on line 1: not a certificate: the certificate is no DER sequence. the proxy \
               rejects the whole text: it goes on with what it has, and starts with nothing; expected sound PEM \
               blocks only",
+    looks_ahead: false,
     check,
 };
 
@@ -50,7 +51,7 @@ fn chain_without_certificate(subject: &Subject<'_>) -> Option<Observation> {
 
 #[cfg(test)]
 mod tests {
-    use crate::trust::fixtures::{ca, denials, secret, verdicts};
+    use crate::trust::fixtures::{block, ca, denials, secret, verdicts};
 
     #[test]
     fn accepts_bundles_that_envoy_loads() {
@@ -98,6 +99,24 @@ mod tests {
             one.replace("BEGIN CERTIFICATE", "BEGIN X509 CRL").replace("END CERTIFICATE", "END X509 CRL"),
         ] {
             assert_eq!(verdicts(&secret(&[("ca.crt", &text)])), ["unparsable"], "{text}");
+        }
+    }
+
+    #[test]
+    fn rejects_revocation_lists_that_cannot_be_read() {
+        let one = ca("one");
+        let list = one.crl_pem(2029, 2031, &[]);
+        // Certificates among the lists are read, too.
+        for text in [
+            list.replace("-----END X509 CRL-----\n", ""),
+            block("X509 CRL", b"no"),
+            list + &block("CERTIFICATE", b"no"),
+        ] {
+            let denied = denials(&secret(&[("ca.crt", &one.pem()), ("ca.crl", &text)]));
+            assert_eq!(
+                denied.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(),
+                [("unparsable", "data[ca.crl]")]
+            );
         }
     }
 

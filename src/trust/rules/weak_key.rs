@@ -15,11 +15,12 @@ pub(super) const RULE: Rule = Rule {
     source: "NIST SP 800-57; Envoy, measured: it takes no CA under 1024 bits",
     example: "ca.crt line 1: the key of CN=root is RSA of 1016 bits. expected RSA of 2048 bits or more, or ECDSA on \
               P-256 or P-384; issue it anew",
+    looks_ahead: false,
     check,
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.ca.as_ref().filter(|ca| ca.is_loaded()) else { return Vec::new() };
+    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     let observe = |entry: &crate::trust::bundle::Entry| {
         let certificate = &entry.certificate;
         let (seen, only_warns) = match key(&certificate.public_key).0 {

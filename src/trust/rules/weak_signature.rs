@@ -15,6 +15,7 @@ pub(super) const RULE: Rule = Rule {
     source: "RFC 6151 (MD5), RFC 9155 (SHA-1); Envoy, measured",
     example: "tls.crt line 1: CN=shop.example.com is signed with SHA-1. expected SHA-256 or better, clients refuse \
               this; have it issued anew",
+    looks_ahead: false,
     check,
 };
 

@@ -37,7 +37,7 @@ fn answered(body: &str, registry: &Registry) {
     let now = jiff::Timestamp::now();
     let decision = admission::validate(&request, registry, &Severities::default(), now);
     answer(&review.uid, &decision).expect("an answer");
-    answer(&review.uid, &admission::mutate(&request, registry)).expect("an answer");
+    answer(&review.uid, &admission::mutate(&request, registry, now)).expect("an answer");
 }
 
 fn registry(leaves: &[Identity]) -> Registry {

@@ -1,0 +1,88 @@
+//! `both-key-styles`: the same thing under two keys, with different content.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::credential::{CA_KEYS, CRL_KEYS, PAIR_KEYS, content};
+use crate::trust::subject::{Subject, field};
+use crate::trust::{Secret, bundle};
+
+/// istiod takes `cert` and `key` before `tls.crt` and `tls.key`, and `cacert` with `crl` before `ca.crt` with `ca.crl`. An
+/// issuer that renews the losing keys changes nothing.
+pub(super) const RULE: Rule = Rule {
+    id: "both-key-styles",
+    severity: Severity::Warn,
+    summary: "cert and key beside tls.crt and tls.key, or cacert beside ca.crt, with different content",
+    mend: "keep the keys that the issuer writes, and remove the others",
+    source: "istiod pilot/pkg/credentials/kube/secrets.go, ExtractCertInfo and ExtractRoot",
+    example: "cacert and ca.crt differ, and gateways take cacert. expected one of them: what changes in ca.crt does nothing; \
+              remove one",
+    looks_ahead: false,
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let secret = subject.secret;
+    let [(chain, key), (losing_chain, losing_key)] = PAIR_KEYS;
+    let both_pairs = [key, losing_key].iter().all(|key| content(secret, key).is_some());
+    let pairs = [(chain, losing_chain)].into_iter().filter(|_| both_pairs);
+    let [cas, lists] = [CA_KEYS, CRL_KEYS].map(|[wins, loses]| (wins, loses));
+    // Lists alone are no second style: they go with the CA key, and another rule tells of those that nobody reads.
+    let both_cas = [cas.0, cas.1].iter().all(|key| content(secret, key).is_some());
+    let cas = [cas, lists].into_iter().filter(|_| both_cas);
+    let differing = pairs.chain(cas).filter(|(wins, loses)| differ(secret, wins, loses));
+    differing
+        .map(|(wins, loses)| {
+            let message = format!(
+                "{wins} and {loses} differ, and gateways take {wins}. expected one of them: what changes in {loses} does \
+                 nothing; remove one"
+            );
+            Observation::new(field(loses), loses, message)
+        })
+        .collect()
+}
+
+/// Whether both have content, and not the same. How a text is laid out does not count.
+fn differ(secret: &Secret, wins: &str, loses: &str) -> bool {
+    let Some((wins, loses)) = content(secret, wins).zip(content(secret, loses)) else { return false };
+    if wins == loses {
+        return false;
+    }
+    let [wins, loses] = [wins, loses].map(bundle::read);
+    let is_read = wins.rejected.is_none() && loses.rejected.is_none();
+    let ders = |bundle: &bundle::Bundle| bundle.entries.iter().map(|e| e.certificate.der.clone()).collect::<Vec<_>>();
+    !(is_read && ders(&wins) == ders(&loses) && wins.crls == loses.crls)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{NOTHING, ca, findings, secret, verdicts};
+
+    #[test]
+    fn accepts_one_style_and_the_same_in_both() {
+        let (one, leaf) = (ca("one"), ca("one").leaf("a"));
+        let (pem, key) = (leaf.pem(), leaf.key_pem());
+        assert_eq!(verdicts(&secret(&[("cert", &pem), ("key", &key), ("ca.crt", &one.pem())])), NOTHING);
+        let crlf = pem.replace('\n', "\r\n");
+        assert_eq!(verdicts(&secret(&[("cert", &pem), ("key", &key), ("tls.crt", &crlf), ("tls.key", &key)])), NOTHING);
+    }
+
+    #[test]
+    fn rejects_different_pairs_with_a_warning() {
+        let (one, two) = (ca("one").leaf("a"), ca("one").leaf("a"));
+        let data = [("cert", one.pem()), ("key", one.key_pem()), ("tls.crt", two.pem()), ("tls.key", two.key_pem())];
+        let found = findings(&secret(&data.each_ref().map(|(key, text)| (*key, text.as_str()))));
+        assert_eq!(
+            found.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(),
+            [("both-key-styles", "data[tls.crt]")]
+        );
+        // Half a pair is another rule's.
+        let found = verdicts(&secret(&data.each_ref().map(|(key, text)| (*key, text.as_str()))[1..]));
+        assert_eq!(found, ["pair-incomplete"]);
+    }
+
+    #[test]
+    fn rejects_different_bundles_with_a_warning() {
+        let found = verdicts(&secret(&[("cacert", &ca("one").pem()), ("ca.crt", &ca("two").pem())]));
+        assert_eq!(found, ["both-key-styles"]);
+        assert_eq!(verdicts(&secret(&[("cacert", ""), ("ca.crt", &ca("two").pem())])), NOTHING);
+    }
+}

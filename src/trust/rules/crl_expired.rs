@@ -1,0 +1,122 @@
+//! `crl-expired`: a revocation list past its next update.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::expiring::ends_soon;
+use super::{Observation, Rule, Severity};
+use crate::trust::chain::Refused;
+use crate::trust::name::brief;
+use crate::trust::revocation::Revocation;
+use crate::trust::subject::{Subject, field};
+
+/// Measured: Envoy refuses every client of a CA whose list is past nextUpdate, or not valid yet. Ahead it warns as late as
+/// `expiring` does: lists live for days, and are published anew all the time.
+pub(super) const RULE: Rule = Rule {
+    id: "crl-expired",
+    severity: Severity::Deny,
+    summary: "a CA's revocation list that is past its next update, or not valid yet; one that ends soon warns",
+    mend: "publish a new list and put it in the old one's place; renew lists by a job, well before their next update",
+    source: "RFC 5280 section 5.1.2.5; Envoy, measured: X509_V_ERR_CRL_HAS_EXPIRED",
+    example: "ca.crl: the revocation list of CN=root ended at 2029-01-01T00:00:00Z. expected one that is valid now; every \
+              client of that CA is refused, publish a new list",
+    looks_ahead: false,
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let Some((ca, revocation)) = subject.loaded_ca().zip(subject.revocation()) else { return Vec::new() };
+    let outdated = revocation.blocked.iter().filter_map(|(_, refused)| match refused {
+        Refused::CrlOutdated { issuer } => Some(issuer.as_str()),
+        _ => None,
+    });
+    let outdated: BTreeSet<_> = outdated.collect();
+    let used = ca.bundle.entries.iter().map(|entry| entry.certificate.subject.as_str());
+    let others: BTreeSet<_> = used.filter(|issuer| !outdated.contains(issuer)).collect();
+    let now = outdated.iter().map(|issuer| ended(revocation, issuer, subject.now));
+    now.chain(others.iter().filter_map(|issuer| ending(revocation, issuer, subject.now))).collect()
+}
+
+/// The latest of the validities of a CA's lists.
+fn validity(revocation: &Revocation, issuer: &str) -> Option<(Timestamp, Option<Timestamp>)> {
+    let of_issuer = revocation.lists.iter().filter(|list| list.issuer() == issuer).map(|list| list.validity());
+    of_issuer.max_by_key(|(from, to)| (to.is_none(), *to, *from))
+}
+
+fn ended(revocation: &Revocation, issuer: &str, now: Timestamp) -> Observation {
+    let (key, of) = (revocation.key, brief(issuer));
+    let when = match validity(revocation, issuer) {
+        Some((from, _)) if from > now => format!("is not valid before {from}"),
+        Some((_, Some(to))) => format!("ended at {to}"),
+        _ => "is not valid".to_owned(),
+    };
+    let message = format!(
+        "{key}: the revocation list of {of} {when}. expected one that is valid now; every client of that CA is refused, publish \
+         a new list"
+    );
+    Observation::new(field(key), issuer, message)
+}
+
+fn ending(revocation: &Revocation, issuer: &str, now: Timestamp) -> Option<Observation> {
+    let (from, to) = validity(revocation, issuer)?;
+    let to = to.filter(|to| ends_soon(from, *to, now))?;
+    let key = revocation.key;
+    let message = format!(
+        "{key}: the revocation list of {} ends at {to}. from then on every client of that CA is refused; publish a new list \
+         before",
+        brief(issuer)
+    );
+    Some(Observation::new(field(key), issuer, message).only_warns(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use crate::trust::fixtures::{ca, findings, now, secret};
+    use crate::trust::{Duty, Severity, judge};
+
+    fn found(from: i32, to: i32) -> Vec<(&'static str, Severity)> {
+        let one = ca("one");
+        let found = findings(&secret(&[("ca.crt", &one.pem()), ("ca.crl", &one.crl_pem(from, to, &[]))]));
+        found.iter().map(|f| (f.rule, f.severity)).collect()
+    }
+
+    #[test]
+    fn accepts_a_list_that_lasts_and_a_new_one_beside_the_old() {
+        assert_eq!(found(2029, 2031), []);
+        let one = ca("one");
+        let lists = one.crl_pem(2028, 2029, &[]) + &one.crl_pem(2029, 2031, &[]);
+        assert_eq!(findings(&secret(&[("ca.crt", &one.pem()), ("ca.crl", &lists)])), []);
+    }
+
+    #[test]
+    fn rejects_a_list_that_is_over_or_ahead() {
+        assert_eq!(found(2028, 2029), [("crl-expired", Severity::Deny)]);
+        assert_eq!(found(2031, 2032), [("crl-expired", Severity::Deny)]);
+    }
+
+    #[test]
+    fn rejects_a_list_in_the_bundle_that_is_over() {
+        let one = ca("one");
+        let found = findings(&secret(&[("ca.crt", &(one.pem() + &one.crl_pem(2028, 2029, &[])))]));
+        assert_eq!(
+            found.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(),
+            [("crl-expired", "data[ca.crt]")]
+        );
+    }
+
+    #[test]
+    fn rejects_with_a_warning_what_ends_soon() {
+        let one = ca("one");
+        let judged = |days_before: i64| {
+            let text = secret(&[("ca.crt", &one.pem()), ("ca.crl", &one.crl_pem(2029, 2030, &[]))]);
+            let found = judge(&text, Duty::default(), now() - SignedDuration::from_hours(24 * days_before));
+            found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>()
+        };
+        assert_eq!(judged(31), []);
+        assert_eq!(judged(29), [("crl-expired", Severity::Warn)]);
+        assert_eq!(judged(0), [("crl-expired", Severity::Deny)]);
+    }
+}

@@ -1,0 +1,118 @@
+//! `crl-partial`: revocation lists that shut out all clients of a CA.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::Text;
+use crate::trust::chain::Refused;
+use crate::trust::name::brief;
+use crate::trust::revocation::Revocation;
+use crate::trust::subject::{Subject, field};
+
+/// Measured: with one list present Envoy wants one of each CA on the path, signed by it, and refuses who lacks it. A CA that
+/// is revoked itself only warns: whoever revokes means to.
+pub(super) const RULE: Rule = Rule {
+    id: "crl-partial",
+    severity: Severity::Deny,
+    summary: "a CA without a usable revocation list beside others that have one; a list of no CA in the bundle warns",
+    mend: "add a list of each CA, those above it included, signed by the CA's own key; or remove all lists",
+    source: "Envoy, measured: X509_V_FLAG_CRL_CHECK_ALL; RFC 5280 section 6.3.3",
+    example: "ca.crt line 11: clients of CN=two are refused: no revocation list of CN=two was found, and with one list \
+              present each CA needs one; add it",
+    looks_ahead: false,
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let Some((ca, revocation)) = subject.loaded_ca().zip(subject.revocation()) else { return Vec::new() };
+    if revocation.is_of_nobody() {
+        return Vec::new();
+    }
+    let blocked = revocation.blocked.iter().filter_map(|(at, refused)| blocked(ca, *at, refused));
+    blocked.chain(of_nobody(ca, revocation)).collect()
+}
+
+fn blocked(ca: &Text, at: usize, refused: &Refused) -> Option<Observation> {
+    // Another rule has the dates.
+    let entry = ca.bundle.entries.get(at).filter(|_| !matches!(refused, Refused::CrlOutdated { .. }))?;
+    let (subject, fingerprint) = (brief(&entry.certificate.subject), entry.certificate.fingerprint.as_str());
+    let message = match refused {
+        Refused::Budget => {
+            format!(
+                "{} line {}: too many CAs and revocation lists to judge them all; keep those in use",
+                ca.key, entry.line
+            )
+        }
+        refused => format!("{} line {}: clients of {subject} are refused: {refused}", ca.key, entry.line),
+    };
+    let is_meant = matches!(refused, Refused::Revoked { .. });
+    Some(Observation::new(ca.field(), fingerprint, message).only_warns(is_meant))
+}
+
+fn of_nobody(ca: &Text, revocation: &Revocation) -> impl Iterator<Item = Observation> {
+    revocation.strange.iter().map(|issuer| {
+        let key = revocation.key;
+        let message = format!(
+            "{key}: a revocation list of {}, which is no CA in {}. it does nothing; add that CA, or remove the list",
+            brief(issuer),
+            ca.key
+        );
+        Observation::new(field(key), issuer.as_str(), message).only_warns(true)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::Severity;
+    use crate::trust::fixtures::{NOTHING, ca, ca_with, ca_without_key_id, findings, secret, verdicts};
+
+    const DENY: (&str, Severity) = ("crl-partial", Severity::Deny);
+    const WARN: (&str, Severity) = ("crl-partial", Severity::Warn);
+
+    fn found(cas: &str, lists: &str) -> Vec<(&'static str, Severity)> {
+        let found = findings(&secret(&[("ca.crt", cas), ("ca.crl", lists)]));
+        found.iter().map(|f| (f.rule, f.severity)).collect()
+    }
+
+    #[test]
+    fn accepts_lists_of_a_root_and_its_intermediate() {
+        let root = ca("root");
+        let below = root.intermediate("below", |_| {});
+        let lists = root.crl_pem(2029, 2031, &[]) + &below.crl_pem(2029, 2031, &[]);
+        assert_eq!(verdicts(&secret(&[("ca.crt", &(root.pem() + &below.pem())), ("ca.crl", &lists)])), NOTHING);
+    }
+
+    #[test]
+    fn accepts_an_expired_ca_without_a_list() {
+        let (one, old) = (ca("one"), crate::trust::fixtures::ca_between("old", 2020, 2025));
+        assert_eq!(found(&(one.pem() + &old.pem()), &one.crl_pem(2029, 2031, &[])), [("expired", Severity::Warn)]);
+    }
+
+    #[test]
+    fn rejects_a_ca_without_a_list() {
+        let (one, two) = (ca("one"), ca("two"));
+        assert_eq!(found(&(one.pem() + &two.pem()), &one.crl_pem(2029, 2031, &[])), [DENY]);
+        let root = ca("root");
+        let below = root.intermediate("below", |_| {});
+        // The intermediate's clients need the root's list, too, and that needs the root.
+        let lists = root.crl_pem(2029, 2031, &[]) + &below.crl_pem(2029, 2031, &[]);
+        let (cas, lists) = (one.pem() + &below.pem(), lists + &one.crl_pem(2029, 2031, &[]));
+        assert_eq!(found(&cas, &lists), [DENY, WARN]);
+    }
+
+    #[test]
+    fn rejects_a_list_that_its_ca_did_not_or_may_not_sign() {
+        let (one, namesake) = (ca_without_key_id("one"), ca_without_key_id("one"));
+        assert_eq!(found(&one.pem(), &namesake.crl_pem(2029, 2031, &[])), [DENY]);
+        let mute =
+            ca_with("mute", |params| params.key_usages.retain(|usage| *usage == rcgen::KeyUsagePurpose::KeyCertSign));
+        // rcgen would not sign it; a CA of that name and key does.
+        let list =
+            mute.changed(|params| params.key_usages.push(rcgen::KeyUsagePurpose::CrlSign)).crl_pem(2029, 2031, &[]);
+        assert_eq!(found(&mute.pem(), &list), [DENY]);
+    }
+
+    #[test]
+    fn rejects_a_list_of_nobody_with_a_warning() {
+        let (one, two) = (ca("one"), ca("two"));
+        assert_eq!(found(&one.pem(), &(one.crl_pem(2029, 2031, &[]) + &two.crl_pem(2029, 2031, &[]))), [WARN]);
+    }
+}

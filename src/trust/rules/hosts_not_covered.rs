@@ -1,0 +1,120 @@
+//! `hosts-not-covered`: a serving leaf without the names of the Gateways that use it.
+
+use std::collections::BTreeSet;
+
+use super::{Observation, Rule, Severity};
+use crate::trust::chain::covers;
+use crate::trust::name::brief;
+use crate::trust::subject::Subject;
+use crate::trust::{AltName, Certificate};
+
+/// Hosts that one message names.
+const NAMED: usize = 3;
+
+/// A host of a Gateway may carry a namespace (`ns/host`), be a wildcard for any number of labels, or `*`. A wildcard is
+/// served as soon as the leaf has a name below it: the rest may never be asked for.
+pub(super) const RULE: Rule = Rule {
+    id: "hosts-not-covered",
+    severity: Severity::Warn,
+    summary: "a serving leaf without the hosts of the Gateways that use it",
+    mend: "issue the leaf with these hosts as subject alternative names, or take the hosts out of the Gateway",
+    source: "RFC 9525 section 6; https://istio.io/latest/docs/reference/config/networking/gateway/#Server",
+    example: "tls.crt: CN=shop.example.com is not for pay.example.com of the Gateways that use it. expected every host among its \
+              subject alternative names; issue it anew with them",
+    looks_ahead: false,
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let Some((chain, leaf)) = subject.served() else { return Vec::new() };
+    let (mut own, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for gateway in subject.duty.gateways {
+        // Nobody learns here what other namespaces serve.
+        let hosts = if gateway.namespace == subject.secret.namespace { &mut own } else { &mut others };
+        hosts.extend(gateway.hosts.iter().map(|host| bare(host)).filter(|host| !serves(leaf, host)));
+    }
+    if own.is_empty() && others.is_empty() {
+        return Vec::new();
+    }
+    let named: Vec<_> = own.iter().take(NAMED).copied().collect();
+    let more = own.union(&others).count() - named.len();
+    let which = match (named.is_empty(), more) {
+        (true, more) => format!("{more} host(s)"),
+        (false, 0) => named.join(", "),
+        (false, more) => format!("{} and {more} more", named.join(", ")),
+    };
+    let message = format!(
+        "{}: {} is not for {which} of the Gateways that use it. expected every host among its subject alternative names; issue \
+         it anew with them",
+        chain.key,
+        brief(&leaf.subject)
+    );
+    vec![Observation::new(chain.field(), leaf.fingerprint.as_str(), message)]
+}
+
+/// Without the namespace of the VirtualServices that may bind to it.
+fn bare(host: &str) -> &str {
+    host.split_once('/').map_or(host, |(_, host)| host)
+}
+
+fn serves(leaf: &Certificate, host: &str) -> bool {
+    let Some(parent) = host.strip_prefix('*') else { return covers(leaf, host) };
+    let below = |name: &AltName| match name {
+        AltName::Dns(name) => name.to_ascii_lowercase().ends_with(&parent.to_ascii_lowercase()),
+        _ => false,
+    };
+    parent.is_empty() || leaf.names.iter().any(below)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::api::GatewayUse;
+    use crate::trust::fixtures::{ca, now, secret};
+    use crate::trust::{Duty, judge};
+
+    /// What is said of a leaf for `*.example.com` (or another name), in a Gateway of a namespace with these hosts.
+    fn found(name: &str, namespace: &str, hosts: &[&str]) -> Vec<String> {
+        let leaf = ca("one").leaf(name);
+        let secret = secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]);
+        let gateways = [GatewayUse {
+            group: "networking.istio.io".to_owned(),
+            namespace: namespace.to_owned(),
+            name: "public".to_owned(),
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+        }];
+        let found = judge(&secret, Duty { gateways: &gateways, ..Duty::default() }, now());
+        found.into_iter().map(|f| f.message).collect()
+    }
+
+    #[test]
+    fn accepts_hosts_and_wildcards_that_are_covered() {
+        for hosts in [
+            &["a.example.com"][..],
+            &["ns/a.example.com", "./b.example.com"],
+            &["*.example.com"],
+            &["*"],
+            &["*/*"],
+            &[],
+        ] {
+            assert_eq!(found("*.example.com", "istio-system", hosts), Vec::<String>::new(), "{hosts:?}");
+        }
+        assert!(
+            found("a.example.com", "istio-system", &["*.example.com"]).is_empty(),
+            "one name of a wildcard is enough"
+        );
+    }
+
+    #[test]
+    fn rejects_other_hosts_with_a_warning() {
+        for host in ["example.com", "a.b.example.com", "a.example.org", "*.example.org"] {
+            let found = found("*.example.com", "istio-system", &[host, "b.example.com"]);
+            assert!(found.len() == 1 && found[0].contains(&format!("is not for {host} of")), "{host}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn rejects_without_a_word_on_other_namespaces() {
+        let found = found("*.example.com", "team-b", &["secret.example.org"]);
+        assert!(found.len() == 1 && found[0].contains("is not for 1 host(s) of"), "{found:?}");
+    }
+}

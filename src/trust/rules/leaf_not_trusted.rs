@@ -1,0 +1,68 @@
+//! `leaf-not-trusted`: a serving leaf that the bundle beside it does not verify.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::chain::{Purpose, Store};
+use crate::trust::name::brief;
+use crate::trust::subject::Subject;
+
+/// Only where clients take their trust from this bundle ([`crate::trust::continuity::distributes`]). A public server
+/// certificate beside a private client CA is normal.
+pub(super) const RULE: Rule = Rule {
+    id: "leaf-not-trusted",
+    severity: Severity::Deny,
+    summary: "a serving leaf that the bundle beside it does not verify, where clients take their trust from that bundle",
+    mend: "add the leaf's CA to the bundle first, or serve a leaf of a CA that is in it",
+    source: "GatewaySecret status says what clients trust; the leaf is verified as Envoy does (RFC 5280 section 6.1)",
+    example: "tls.crt: clients take their trust from ca.crt, which does not verify the leaf CN=shop.example.com: no CA of the \
+              bundle is the issuer of CN=shop.example.com: nothing has the subject CN=other; add it to the bundle, or the \
+              missing intermediate to the chain",
+    looks_ahead: false,
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let Some(((chain, leaf), ca)) = subject.served().zip(subject.loaded_ca()) else { return Vec::new() };
+    // A leaf out of date, and a bundle without a CA, are other rules'.
+    if !subject.duty.distributes_trust || !leaf.is_valid_at(subject.now) || ca.bundle.entries.is_empty() {
+        return Vec::new();
+    }
+    let served: Vec<_> = chain.bundle.entries.iter().map(|entry| entry.certificate.clone()).collect();
+    let store = Store::new(ca.bundle.entries.iter().map(|entry| &entry.certificate), None);
+    let Err(refused) = store.verify(&served, Purpose::Server { hosts: &[] }, subject.now) else { return Vec::new() };
+    let message = format!(
+        "{}: clients take their trust from {}, which does not verify the leaf {}: {refused}",
+        chain.key,
+        ca.key,
+        brief(&leaf.subject)
+    );
+    vec![Observation::new(chain.field(), leaf.fingerprint.as_str(), message)]
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::fixtures::{Authority, ca, now, secret};
+    use crate::trust::{Duty, judge};
+
+    fn found(bundle: &Authority, issuer: &Authority, distributes_trust: bool) -> Vec<&'static str> {
+        let leaf = issuer.leaf("shop.example.com");
+        let secret = secret(&[("ca.crt", &bundle.pem()), ("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]);
+        judge(&secret, Duty { distributes_trust, ..Duty::default() }, now()).iter().map(|f| f.rule).collect()
+    }
+
+    #[test]
+    fn accepts_a_leaf_of_the_bundle() {
+        let one = ca("one");
+        assert!(found(&one, &one, true).is_empty());
+    }
+
+    #[test]
+    fn accepts_a_public_certificate_beside_a_private_client_ca() {
+        assert!(found(&ca("one"), &ca("public"), false).is_empty());
+    }
+
+    #[test]
+    fn rejects_a_leaf_of_another_ca_where_clients_rely_on_the_bundle() {
+        assert_eq!(found(&ca("one"), &ca("other"), true), ["leaf-not-trusted"]);
+        assert_eq!(found(&ca("one"), &ca("one"), true), ["leaf-not-trusted"], "the same name is not the same key");
+    }
+}
