@@ -1,6 +1,6 @@
 //! An object being rewritten: the changes so far, what it looks like after them, and how to take them back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use json_patch::{Patch, PatchOperation};
 use serde_json::{Value, json};
@@ -56,11 +56,14 @@ impl<'a> Draft<'a> {
     /// Adds the record by which the whole is taken back.
     pub(super) fn finish(mut self, references: &[Reference<'_>]) -> Outcome {
         let known = recorded(self.before);
+        // The first of a place counts. By place, since a hostile object has thousands of both.
+        let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
+        names(&known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
         let mut record = Vec::new();
         for Reference { pointer, .. } in references {
             let Some(written) = self.after.pointer(pointer) else { continue };
             // A rename of an earlier write counts while its result stands.
-            let earlier = || names(&known).find(|name| name.pointer == pointer && name.written == written);
+            let earlier = || earlier.get(pointer.as_str())?.iter().find(|name| name.written == written);
             let restore = self.renamed.get(pointer).cloned().or_else(|| earlier().map(|name| name.restore.clone()));
             record.extend(restore.into_iter().flat_map(|restore| [test(pointer, written.clone()), restore]));
         }

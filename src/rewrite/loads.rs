@@ -32,6 +32,8 @@ impl Keys {
 /// Secret names to the keys that the containers and init containers of a pod load: mounted volumes (with `items` and
 /// `subPath`), environment variables and `envFrom`. A volume that no container mounts loads nothing.
 pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys> {
+    let volumes = volumes(pod_spec);
+    let mut pairs = 0;
     let mut loads = BTreeMap::new();
     let mut add = |name, keys| match loads.get_mut(name) {
         Some(known) => Keys::add(known, keys),
@@ -39,7 +41,11 @@ pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys> {
     };
     for container in ["initContainers", "containers"].iter().flat_map(|list| items(&pod_spec[list])) {
         for mount in items(&container["volumeMounts"]) {
-            for (name, source) in sources(pod_spec, &mount["name"]) {
+            if pairs > PAIRS {
+                break;
+            }
+            for &(name, source) in mount["name"].as_str().and_then(|name| volumes.get(name)).into_iter().flatten() {
+                pairs += 1;
                 add(name, mounted(source, mount));
             }
         }
@@ -52,18 +58,27 @@ pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys> {
             add(name, Keys::All);
         }
     }
+    if pairs > PAIRS {
+        // Hostile: keys are not told apart any more.
+        volumes.values().flatten().for_each(|(name, _)| add(name, Keys::All));
+    }
     loads
 }
 
-/// The Secrets behind a volume: the name, and the source that may hold `items`.
-fn sources<'a>(pod_spec: &'a Value, volume: &'a Value) -> Vec<(&'a str, &'a Value)> {
-    let volumes = items(&pod_spec["volumes"]).filter(|candidate| candidate["name"] == *volume);
-    let secrets = volumes.flat_map(|volume| {
+/// Mounts times sources that are looked at; a pod has some ten of each.
+const PAIRS: usize = 10_000;
+
+/// The Secrets behind each volume: the name, and the source that may hold `items`.
+fn volumes(pod_spec: &Value) -> BTreeMap<&str, Vec<(&str, &Value)>> {
+    let mut volumes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for volume in items(&pod_spec["volumes"]) {
         let own = std::iter::once((&volume["secret"]["secretName"], &volume["secret"]));
         let projected = items(&volume["projected"]["sources"]).map(|source| &source["secret"]);
-        own.chain(projected.map(|secret| (&secret["name"], secret)))
-    });
-    secrets.filter_map(|(name, source)| Some((name.as_str()?, source))).collect()
+        let secrets = own.chain(projected.map(|secret| (&secret["name"], secret)));
+        let named = secrets.filter_map(|(name, source)| Some((name.as_str()?, source)));
+        volumes.entry(volume["name"].as_str().unwrap_or_default()).or_default().extend(named);
+    }
+    volumes
 }
 
 /// The keys that a mount of a source shows. `subPath` narrows them to one file or folder.

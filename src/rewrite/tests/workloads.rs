@@ -75,6 +75,21 @@ fn the_hash_covers_what_the_pod_loads() {
 }
 
 #[test]
+fn accepts_more_mounts_than_are_told_apart() {
+    let mounting = |count: usize| {
+        let mut object = deployment("root", json!({"subPath": "other"}));
+        let pod = &mut object["spec"]["template"]["spec"];
+        for place in ["/containers/0/volumeMounts", "/volumes"] {
+            let list = pod.pointer_mut(place).unwrap();
+            *list = json!(vec![list[0].clone(); count]);
+        }
+        object
+    };
+    assert_eq!(revision(&after(&mounting(100), None, &registry())), None, "none loads a certificate");
+    assert_eq!(revision(&after(&mounting(101), None, &registry())), Some(8), "each is taken to load all");
+}
+
+#[test]
 fn a_change_of_content_that_the_pod_does_not_load_changes_nothing() {
     let object = deployment("root", json!({"subPath": "tls.crt"}));
     assert_eq!(hash(&after(&object, None, &registry())), hash(&after(&object, None, &rotated())));
