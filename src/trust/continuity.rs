@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 
-use super::chain::{self, Purpose};
+use super::chain::{self, Budget, Purpose, Store};
 use super::name::brief;
 use super::subject::field;
 use super::{Certificate, Secret, bundle, credential, private_key};
@@ -80,11 +80,16 @@ fn stranded(
     if before.iter().map(|c| &c.fingerprint).eq(after.iter().map(|c| &c.fingerprint)) {
         return None;
     }
-    let lost = |leaf: &&Leaf| {
+    // Each is prepared once: there may be thousands of CAs, and hundreds of leaves.
+    let (held, left) = (Store::new(&before, None), Store::new(&after, None));
+    let (mut for_held, mut for_left) = (Budget::default(), Budget::default());
+    let mut lost = |leaf: &&Leaf| {
         let chain = certificates(&leaf.pem);
-        admits(&before, &chain, now) && !admits(&after, &chain, now)
+        !left.accepts(&chain, Purpose::Client, now, &mut for_left)
+            && held.accepts(&chain, Purpose::Client, now, &mut for_held)
     };
-    let lost: Vec<_> = leaves(status, LeafKind::Client).filter(|leaf| leaf.not_after >= now).filter(lost).collect();
+    let lost: Vec<_> =
+        leaves(status, LeafKind::Client).filter(|leaf| leaf.not_after >= now).filter(&mut lost).collect();
     let until = lost.iter().map(|leaf| leaf.not_after).max()?;
     let own: Vec<_> = lost.iter().filter(|leaf| leaf.namespace == namespace).map(|leaf| leaf.name.as_str()).collect();
     let mut which = own.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");

@@ -1,5 +1,7 @@
 //! What BoringSSL looks at once the path stands.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 
 use super::facts::{DIGITAL_SIGNATURE, Facts};
@@ -8,25 +10,55 @@ use super::signature::{self, Fault, Key};
 use super::{Accepted, Purpose, Refused, Store, constraints, crl, hosts};
 use crate::trust::Certificate;
 
-/// What all paths of one verdict may cost together.
+/// What all paths of one verdict, or of the verdicts on many chains, may cost together.
 pub(crate) struct Budget {
-    /// Signatures.
+    /// Signatures, where a chain's own are used up.
     signatures: usize,
+    /// Signatures that are each chain's own.
+    own: usize,
     /// Names times constraints; BoringSSL allows 2^20 for each pair of certificates.
     names: usize,
+    /// By the certificate's fingerprint and the key: chains of one CA go the same way up.
+    known: HashMap<(String, Vec<u8>), Result<(), Fault>>,
 }
 
-impl Budget {
-    /// Pays for a signature over so many bytes: hashing 32 KiB takes as long as verifying.
-    pub(super) fn signature(&mut self, bytes: usize) -> Result<(), Refused> {
-        self.signatures = self.signatures.checked_sub(1 + bytes / (32 << 10)).ok_or(Refused::Budget)?;
-        Ok(())
-    }
-}
+/// Signatures that one of many chains may cost, whatever the others did: more than real paths are long.
+const OWN: usize = 6;
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { signatures: 256, names: 1 << 17 }
+        Self { signatures: 256, own: 0, names: 1 << 17, known: HashMap::new() }
+    }
+}
+
+impl Budget {
+    /// Begins another chain.
+    pub(super) fn next_chain(&mut self) {
+        self.own = OWN;
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_used_up(&self) -> bool {
+        self.signatures == 0
+    }
+
+    /// Pays for a signature over so many bytes: hashing 32 KiB takes as long as verifying.
+    pub(super) fn signature(&mut self, bytes: usize) -> Result<(), Refused> {
+        let cost = 1 + bytes / (32 << 10);
+        let purse = if self.own >= cost { &mut self.own } else { &mut self.signatures };
+        *purse = purse.checked_sub(cost).ok_or(Refused::Budget)?;
+        Ok(())
+    }
+
+    fn verify(&mut self, facts: &Facts<'_>, key: &[u8]) -> Result<Result<(), Fault>, Refused> {
+        let link = (facts.certificate.fingerprint.clone(), key.to_vec());
+        if let Some(known) = self.known.get(&link) {
+            return Ok(*known);
+        }
+        self.signature(facts.signed.body.len())?;
+        let verdict = signature::verify(&facts.signed, key);
+        self.known.insert(link, verdict);
+        Ok(verdict)
     }
 }
 
@@ -125,8 +157,7 @@ fn signatures_and_dates(path: &Path<'_>, now: Timestamp, budget: &mut Budget) ->
     let mut above: Option<&Facts<'_>> = None;
     for facts in path.links.iter().rev() {
         if let Some(issuer) = above {
-            budget.signature(facts.signed.body.len())?;
-            signed(facts, issuer)?;
+            signed(facts, issuer, budget)?;
         }
         let (certificate, subject) = (facts.certificate, || facts.certificate.subject.clone());
         if certificate.is_not_yet_valid(now) {
@@ -140,9 +171,9 @@ fn signatures_and_dates(path: &Path<'_>, now: Timestamp, budget: &mut Budget) ->
     Ok(())
 }
 
-fn signed(facts: &Facts<'_>, issuer: &Facts<'_>) -> Result<(), Refused> {
+fn signed(facts: &Facts<'_>, issuer: &Facts<'_>, budget: &mut Budget) -> Result<(), Refused> {
     let subject = facts.certificate.subject.clone();
-    match signature::verify(&facts.signed, &issuer.certificate.public_key) {
+    match budget.verify(facts, &issuer.certificate.public_key)? {
         Ok(()) => Ok(()),
         Err(Fault::Unsupported) => Err(Refused::SignatureAlgorithm { subject }),
         Err(Fault::Wrong) => {

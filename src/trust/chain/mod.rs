@@ -160,6 +160,33 @@ impl<'a> Store<'a> {
     /// # Errors
     /// The reason that helps most when it is refused.
     pub fn verify(&self, chain: &[Certificate], purpose: Purpose<'_>, now: Timestamp) -> Result<Accepted, Refused> {
+        let explain = |facts: &[Option<Facts<'_>>], refused| match self.is_ordered() {
+            true => self.explained(facts, purpose, now, refused),
+            false => refused,
+        };
+        self.verify_with(chain, purpose, now, &mut Budget::default(), explain)
+    }
+
+    /// Whether one of many chains is accepted; what they cost together is bounded by `budget`.
+    pub(crate) fn accepts(
+        &self,
+        chain: &[Certificate],
+        purpose: Purpose<'_>,
+        now: Timestamp,
+        budget: &mut Budget,
+    ) -> bool {
+        budget.next_chain();
+        self.verify_with(chain, purpose, now, budget, |_, refused| refused).is_ok()
+    }
+
+    fn verify_with(
+        &self,
+        chain: &[Certificate],
+        purpose: Purpose<'_>,
+        now: Timestamp,
+        budget: &mut Budget,
+        explain: impl FnOnce(&[Option<Facts<'_>>], Refused) -> Refused,
+    ) -> Result<Accepted, Refused> {
         let leaf = chain.first().ok_or(Refused::NoCertificate)?;
         self.sound(purpose)?;
         let bytes = chain.iter().map(|c| c.der.len() + 8).sum();
@@ -167,7 +194,7 @@ impl<'a> Store<'a> {
             return Err(Refused::ChainTooLong { bytes });
         }
         let facts: Vec<_> = chain.iter().map(Facts::read).collect();
-        let verdict = self.decide(&facts, purpose, now)?;
+        let verdict = self.decide(&facts, purpose, now, budget).map_err(|refused| explain(&facts, refused))?;
         check::leaf(leaf, facts[0].as_ref(), purpose)?;
         Ok(verdict)
     }
@@ -188,19 +215,24 @@ impl<'a> Store<'a> {
     }
 
     /// The verdict on the path, or on all paths that BoringSSL could take.
-    fn decide(&self, facts: &[Option<Facts<'_>>], purpose: Purpose<'_>, now: Timestamp) -> Result<Accepted, Refused> {
-        let mut budget = check::Budget::default();
+    fn decide(
+        &self,
+        facts: &[Option<Facts<'_>>],
+        purpose: Purpose<'_>,
+        now: Timestamp,
+        budget: &mut Budget,
+    ) -> Result<Accepted, Refused> {
         let mut choices = Choices::new(!self.is_ordered());
-        let first = self.attempt(facts, purpose, now, &mut choices, &mut budget);
+        let first = self.attempt(facts, purpose, now, &mut choices, budget);
         if self.is_ordered() {
-            return first.map_err(|refused| self.explained(facts, purpose, now, refused));
+            return first;
         }
         let mut worst = first;
         for _ in 0..MAX_PATHS {
             if !choices.next() {
                 return worst;
             }
-            match (self.attempt(facts, purpose, now, &mut choices, &mut budget), &worst) {
+            match (self.attempt(facts, purpose, now, &mut choices, budget), &worst) {
                 (Err(refused), Ok(_)) => worst = Err(Refused::OrderUndetermined { because: Box::new(refused) }),
                 (Ok(_), Err(refused)) if !matches!(refused, Refused::OrderUndetermined { .. }) => {
                     worst = Err(Refused::OrderUndetermined { because: Box::new(refused.clone()) });
@@ -219,7 +251,7 @@ impl<'a> Store<'a> {
         purpose: Purpose<'_>,
         now: Timestamp,
         choices: &mut Choices,
-        budget: &mut check::Budget,
+        budget: &mut Budget,
     ) -> Result<Accepted, Refused> {
         let path = self.path(chain, choices)?;
         check::path(self, &path, purpose, now, budget)
@@ -233,7 +265,7 @@ impl<'a> Store<'a> {
         now: Timestamp,
         refused: Refused,
     ) -> Refused {
-        let mut budget = check::Budget::default();
+        let mut budget = Budget::default();
         let mut choices = Choices::new(true);
         for _ in 0..MAX_PATHS {
             if self.attempt(chain, purpose, now, &mut choices, &mut budget).is_ok()
