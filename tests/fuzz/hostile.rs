@@ -42,7 +42,7 @@ fn trial(name: impl Into<String>, mut answer: impl FnMut()) -> Trial {
 /// Prints what took longest, and fails when it took too long.
 fn conclude(target: &str, mut trials: Vec<Trial>) {
     trials.sort_by_key(|trial| std::cmp::Reverse(trial.took));
-    for Trial { name, took } in trials.iter().take(5) {
+    for Trial { name, took } in trials.iter().take(8) {
         println!("{target}: {took:8.1?} for {SIZE} bytes: {name}");
     }
     let slow: Vec<_> = trials.iter().filter(|trial| trial.took > MOST).map(|trial| trial.name.as_str()).collect();

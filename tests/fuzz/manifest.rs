@@ -23,20 +23,19 @@ const NAMESPACE: &str = "istio-system";
 pub(crate) fn case(draw: &mut Draw) {
     let text = text(draw);
     draw.show("stream.yaml", &text);
-    stream(&text);
-}
-
-/// Reads, judges and rewrites a stream.
-pub(crate) fn stream(text: &[u8]) {
-    let read: Vec<_> = Chunks::new("stream".into(), text).collect();
-    let chunks: Vec<_> = read.into_iter().filter_map(Result::ok).collect();
-    if std::str::from_utf8(text).is_ok() {
+    let chunks = chunks(&text);
+    if std::str::from_utf8(&text).is_ok() {
         let joined: String =
             chunks.iter().map(|c| if c.bom { "\u{feff}".to_owned() } else { String::new() } + &c.text).collect();
         assert_eq!(joined.as_bytes(), text, "the chunks are not the stream");
     }
     judge(&chunks);
     chunks.iter().for_each(rewritten);
+}
+
+/// The documents of a stream that can be told apart.
+pub(crate) fn chunks(text: &[u8]) -> Vec<Chunk> {
+    Chunks::new("stream".into(), text).filter_map(Result::ok).collect()
 }
 
 fn text(draw: &mut Draw) -> Vec<u8> {
@@ -94,7 +93,7 @@ const PIECES: [&str; 26] = [
 ];
 
 /// Reads the documents as `check` does, twice: what they say of the cluster, then each object.
-fn judge(chunks: &[Chunk]) {
+pub(crate) fn judge(chunks: &[Chunk]) {
     let now = jiff::Timestamp::now();
     let documents: Vec<_> = chunks.iter().filter_map(|chunk| chunk.parse().ok().flatten()).collect();
     let objects: Vec<Value> =
@@ -109,9 +108,17 @@ fn judge(chunks: &[Chunk]) {
     }
 }
 
+static REGISTRY: LazyLock<Registry> = LazyLock::new(registry);
+
+/// Rewrites a document, once.
+pub(crate) fn rewrite(chunk: &Chunk) {
+    let Ok(Some(document)) = chunk.parse() else { return };
+    let patches: Vec<_> = document.objects().map(|o| (o.pointer, decided(&o.value, &REGISTRY).patch)).collect();
+    let _ = document.edit(patches.iter().map(|(pointer, patch)| (pointer.as_str(), patch)));
+}
+
 /// Rewrites a document, and takes it back.
 fn rewritten(chunk: &Chunk) {
-    static REGISTRY: LazyLock<Registry> = LazyLock::new(registry);
     let Some(patched) = edited(chunk, |object| Some(decided(object, &REGISTRY).patch)) else { return };
     edited(&patched, |object| undo(object).map(|undo| undo.patch));
     let again = edited(&patched, |object| Some(decided(object, &REGISTRY).patch));
