@@ -29,14 +29,15 @@ pub(crate) fn seeded(target: &str, case: Case) {
     // Not on the first case's bill.
     LazyLock::force(&POOL);
     let (start, time) = (Instant::now(), budget());
-    let (mut count, mut worst) = (0, Duration::ZERO);
+    let (mut count, mut worst) = (0, (Duration::ZERO, 0));
     while start.elapsed() < time {
         let before = cpu_time();
         try_one(target, count, case);
-        worst = worst.max(cpu_time() - before);
+        worst = worst.max((cpu_time() - before, count));
         count += 1;
     }
-    println!("{target}: {count} cases in {:.1?}, the longest {worst:.1?}", start.elapsed());
+    let (longest, number) = worst;
+    println!("{target}: {count} cases in {:.1?}, the longest {longest:.1?} ({target}-{number})", start.elapsed());
 }
 
 /// How long a target runs.
