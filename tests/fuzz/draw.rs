@@ -1,5 +1,4 @@
-//! What a case draws its choices from: the bytes of a fuzzing input, one after another. So each byte has a meaning that
-//! a coverage-guided fuzzer can learn, and the input alone repeats the choices.
+//! What a case draws its choices from: the bytes of a fuzzing input, one after another. The input alone repeats them.
 
 /// Choices; all zeros once the input is used up.
 pub(crate) struct Draw {

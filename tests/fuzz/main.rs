@@ -1,7 +1,7 @@
 //! Fuzzing: whatever bytes come, nothing panics, and every verdict has its form.
 //!
 //! `TRUSTSPAN_FUZZ_SECONDS` sets how long each target runs, `TRUSTSPAN_SEED` repeats a run and `TRUSTSPAN_CASE` one of
-//! its cases. `tests/fuzz/guided` lets libFuzzer look for inputs that reach new code.
+//! its cases.
 //!
 //! A case is made from a few hundred bytes: either they are the text themselves, or choices among certificates, objects
 //! and changes. A seed repeats the choices; keys and signatures are new in each run.
@@ -26,9 +26,6 @@ macro_rules! targets {
     ($($name:ident: $case:path,)*) => {$(
         #[test]
         fn $name() {
-            #[cfg(fuzzing)]
-            bolero::check!().for_each(|input: &[u8]| $case(&mut draw::Draw::new(input)));
-            #[cfg(not(fuzzing))]
             run::seeded(stringify!($name), $case);
         }
     )*};
