@@ -74,6 +74,9 @@ const POLICIES: &[&str] = &[
 /// Why a client that Envoy lets pass may be refused by us: where BoringSSL is neither modelled nor measured.
 const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
 
+/// How labels of clients end that nothing but the name leads to their CA, and that are sound themselves.
+pub(crate) const BARE: &str = ", bare";
+
 /// Of these the ground is shown: each generated case tries clients that are refused for it.
 const NAMESAKES: &[&str] = &["expired-beside-renewed", "same-subject-ambiguity"];
 
@@ -95,7 +98,7 @@ pub(crate) struct Result {
     pub(crate) disagreements: Vec<String>,
     /// Whether a client that shows its leaf alone is refused for a revocation list.
     lists_refuse: bool,
-    /// Whether a client is refused that another CA of the same subject would let pass.
+    /// Whether a client is refused for the CA that its own CA's name leads to.
     shadowed: bool,
     /// Whether a client that trusts the root alone misses an issuer in a chain of several certificates.
     lacks_issuer: bool,
@@ -150,7 +153,7 @@ impl Case {
             }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
             (Verdict::Deny, Effect::Works) if !result.shadowed && rules.iter().all(|rule| NAMESAKES.contains(rule)) => {
-                disagree(format!("denied by {rules:?}, and every client passes that another order would let pass"));
+                disagree(format!("denied by {rules:?}, and no client is refused for a namesake"));
             }
             (Verdict::Allow, _) if result.lists_refuse => {
                 disagree("allowed, and a client is refused for revocation lists".to_owned());
@@ -194,7 +197,13 @@ impl Case {
             let for_lists = said.as_ref().is_err_and(|refused| LISTS.contains(&refused.id()));
             // An intermediate that only the client has needs a list, too, of which the Secret cannot know.
             result.lists_refuse |= for_lists && probe.identity.cert.len() == 1;
-            result.shadowed |= !outcome.passed() && said.as_ref().is_err_and(|refused| refused.id() == "shadowed");
+            let for_namesake = said.as_ref().is_err_and(|refused| match refused.id() {
+                "shadowed" => true,
+                // The CA that was taken is out of date, and the one behind it would not do for a reason of its own.
+                "expired" | "not-yet-valid" => probe.label.ends_with(BARE),
+                _ => false,
+            });
+            result.shadowed |= !outcome.passed() && for_namesake;
             result.clients.push((said.is_ok(), outcome.passed()));
             let label = &probe.label;
             match (said, outcome) {

@@ -4,7 +4,7 @@ use anyhow::Result;
 use rcgen::ExtendedKeyUsagePurpose as Eku;
 
 use crate::{
-    case::{Case, Probe},
+    case::{BARE, Case, Probe},
     pki::{Basic, Dates, Identity, Keys, Kind, Spec, Usage, shuffle},
     proxy::Content,
     testbed::Seed,
@@ -164,7 +164,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         if authorities.iter().any(|(other, _)| is_shared(other)) {
             let spec = Spec { authority_key_id: false, ..Spec::leaf(format!("bare client {number}")) };
             let identity = authority.issue(spec, keys.of(Kind::P256)?)?.shown_with(&[])?;
-            probes.push(Probe { label: format!("of {number}, bare"), identity, shows: None });
+            probes.push(Probe { label: format!("of {number}{BARE}"), identity, shows: None });
         }
     }
 
