@@ -10,6 +10,9 @@ mod steps;
 mod trust;
 mod view;
 
+#[cfg(test)]
+mod tests;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::{Period, Phase, StepName, Wait};

@@ -21,16 +21,25 @@ pub(super) struct Bundle {
 
 /// What gateways are to trust.
 pub(super) fn of_gateways(view: &View<'_>) -> Bundle {
-    let chains: Vec<_> = view.clients_in_use().map(|(_, version)| version.chain.as_slice()).collect();
-    bundle(view, &view.journal.client_issuers, &chains, admits, unseen_clients)
+    let chains = view.clients_in_use().map(|(_, version)| version.chain.as_slice());
+    bundle(view, &view.journal.client_issuers, &each_once(chains), admits, unseen_clients)
 }
 
 /// What clients are to trust.
 pub(super) fn of_clients(view: &View<'_>) -> Bundle {
     let served = view.gateways_in_use().map(|version| version.chain.as_slice());
     let next = view.root_chain();
-    let chains: Vec<_> = served.chain(next).filter(|chain| !chain.is_empty()).collect();
-    bundle(view, &view.journal.server_issuers, &chains, verifies, seen_late)
+    let chains = served.chain(next).filter(|chain| !chain.is_empty());
+    bundle(view, &view.journal.server_issuers, &each_once(chains), verifies, seen_late)
+}
+
+fn each_once<'a>(chains: impl Iterator<Item = &'a [Certificate]>) -> Vec<&'a [Certificate]> {
+    chains.fold(Vec::new(), |mut known, chain| {
+        if !known.contains(&chain) {
+            known.push(chain);
+        }
+        known
+    })
 }
 
 type Accepts = fn(&[Certificate], &[Certificate], Timestamp) -> bool;
@@ -45,7 +54,7 @@ fn bundle(
     let (now, spec) = (view.now, view.spec());
     let mut bundle = Bundle { trust: view.sound(issuers), ..Bundle::default() };
     let in_some_order = |trust: &[Certificate], chain: &[Certificate]| {
-        accepts(trust, chain, now) || accepts(&reversed(trust), chain, now)
+        accepts(trust, chain, now) || trust.len() > 1 && accepts(&reversed(trust), chain, now)
     };
     let mut open: Vec<_> = chains.iter().filter(|chain| !in_some_order(&bundle.trust, chain)).collect();
     let mut idle = Vec::new();
@@ -84,10 +93,9 @@ fn bundle(
     }
     bundle.trust.sort_by_key(|held| issuers.iter().position(|authority| authority.certificate == *held));
     let accepted = |trust: &[Certificate]| chains.iter().filter(|chain| accepts(trust, chain, now)).count();
-    let old_first = reversed(&bundle.trust);
-    if accepted(&old_first) > accepted(&bundle.trust) {
+    if bundle.needed > 0 && accepted(&reversed(&bundle.trust)) > accepted(&bundle.trust) {
         // A chain that does not say which of two namesakes signed it. What works now comes first.
-        bundle.trust = old_first;
+        bundle.trust.reverse();
     }
     bundle
 }

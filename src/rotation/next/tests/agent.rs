@@ -1,0 +1,290 @@
+//! The agent's edge: looks, decides, and writes one thing after the other, unless it is killed or overtaken in between.
+
+use std::rc::Rc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::issuer::Whose;
+use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
+use crate::api::Phase;
+use crate::registry::Entry;
+use crate::rotation::journal::Journal;
+use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, next};
+
+#[derive(Default)]
+pub(super) struct Agent {
+    /// It looks, or will.
+    busy: bool,
+    /// Something happened since it looked.
+    again: bool,
+    /// Down: nothing is looked at.
+    pub(super) down: bool,
+    /// It is killed at times, and another one overtakes it.
+    pub(super) falters: bool,
+    /// The last wake-up that was asked for.
+    alarm: u64,
+    /// Its clock less the world's.
+    pub(super) clock: SignedDuration,
+    /// The plan of the last look.
+    pub(super) last: Option<Rc<Plan>>,
+}
+
+/// What one look has read.
+pub(super) struct Look {
+    entry: Entry,
+    secrets: std::collections::BTreeMap<&'static str, Content>,
+    clients: Vec<ClientSeen>,
+    root_certificate: Option<Issuance>,
+    journal: (u64, Journal),
+}
+
+impl Look {
+    pub(super) fn seen(&self) -> Seen<'_> {
+        let facts = |name: &str| self.secrets.get(name).map(|content| content.facts.as_ref());
+        Seen {
+            entry: &self.entry,
+            root: facts(ROOT),
+            ca: facts(CA),
+            client_ca: facts(CLIENT_CA),
+            issuer: facts(ISSUER),
+            managed: facts(MANAGED),
+            clients: self.clients.clone(),
+            root_certificate: self.root_certificate.clone(),
+        }
+    }
+
+    fn id(&self, name: &str) -> Option<u64> {
+        self.secrets.get(name).map(|content| content.id)
+    }
+}
+
+const MOMENT: SignedDuration = SignedDuration::from_secs(1);
+
+impl World {
+    /// Something happened that the agent watches.
+    pub(super) fn poke(&mut self) {
+        if self.agent.busy {
+            self.agent.again = true;
+        } else if !self.agent.down {
+            self.agent.busy = true;
+            self.within(MOMENT, Self::look);
+        }
+    }
+
+    pub(super) fn read(&self) -> Look {
+        let mut entry = self.entry.clone();
+        entry.status.client_bundle =
+            self.told.last().unwrap().1.client_bundle.iter().map(crate::api::TrustAnchor::from).collect();
+        Look {
+            entry,
+            secrets: self.secrets.clone(),
+            clients: self.clients_seen(),
+            root_certificate: self.root_certificate(),
+            journal: self.journal.clone(),
+        }
+    }
+
+    fn look(&mut self) {
+        self.agent.again = false;
+        let look = self.read();
+        self.within(MOMENT, move |world| world.decide(look));
+    }
+
+    fn decide(&mut self, look: Look) {
+        let now = self.now + self.agent.clock;
+        let plan = next(&look.seen(), &look.journal.1, now);
+        self.judge(&look, &plan, now);
+        self.agent.last = Some(Rc::new(plan.clone()));
+        let actions = 2 + plan.steps.len();
+        let falters = self.agent.falters && self.chance(8);
+        let stops = if falters { self.seed.below(actions as u64) as usize } else { usize::MAX };
+        self.act(Rc::new((look, plan)), 0, stops);
+    }
+
+    /// What holds of every plan.
+    fn judge(&mut self, look: &Look, plan: &Plan, now: Timestamp) {
+        if self.agent.last.as_ref().is_none_or(|last| last.phase != plan.phase) {
+            self.note(format!("phase {:?}", plan.phase));
+        }
+        let fail = |world: &Self, what: &str| panic!("{}", world.story(&format!("{what}: {}", world.retold(plan))));
+        if plan.wake.is_some_and(|wake| wake <= now) {
+            fail(self, "the wake-up is over");
+        }
+        let next_end = plan.waits.iter().filter_map(|wait| wait.until).filter(|until| *until > now).min();
+        if next_end.is_some_and(|end| plan.wake.is_none_or(|wake| wake > end)) {
+            fail(self, "nothing wakes at the end of a wait");
+        }
+        if !self.chance(8) {
+            return;
+        }
+        let again = next(&look.seen(), &plan.journal, now);
+        if (&again.journal, &again.steps, again.phase) != (&plan.journal, &plan.steps, plan.phase) {
+            fail(self, &format!("asked again, the answer is another: {}, not", self.retold(&again)));
+        }
+        let stored = Journal::from_text(&plan.journal.to_text()).unwrap();
+        assert!(stored == plan.journal, "{}", self.story("the journal is another when it was stored"));
+    }
+
+    /// A plan for readers.
+    pub(super) fn retold(&self, plan: &Plan) -> String {
+        let journal = &plan.journal;
+        let mut text = format!("{:?} until {:?}\n", plan.phase, plan.wake);
+        for step in &plan.steps {
+            text += &match step {
+                Step::WriteManaged { trust, pair } => {
+                    format!("  step: write {} with pair {pair:?}\n", self.named(trust))
+                }
+                other => format!("  step: {other:?}\n"),
+            };
+        }
+        for wait in &plan.waits {
+            text += &format!("  wait: {:?} until {:?}: {}\n", wait.step, wait.until, wait.reason);
+        }
+        for (what, list) in [("client", &journal.client_issuers), ("server", &journal.server_issuers)] {
+            for ca in list {
+                let name = self.named(std::slice::from_ref(&ca.certificate));
+                text += &format!("  {what} CA {name} current {} retired {:?}\n", ca.current, ca.retired);
+            }
+        }
+        let clients = journal.clients.iter().map(|(name, client)| (name.as_str(), &client.versions));
+        for (name, versions) in clients.chain([("gateways", &journal.gateways), ("status", &journal.client_bundles)]) {
+            for held in versions {
+                let (trust, chain) = (self.named(&held.trust), self.named(&held.chain));
+                text += &format!("  {name}: {trust} with {chain} from {} to {:?}\n", held.since, held.replaced);
+            }
+        }
+        text + &format!("  offered: {}", self.named(&journal.offered))
+    }
+
+    fn act(&mut self, pass: Rc<(Look, Plan)>, action: usize, stops: usize) {
+        if action == stops {
+            self.stop(pass, action);
+            return;
+        }
+        let (look, plan) = &*pass;
+        let done = match action {
+            0 => self.store_journal(look, plan),
+            1 => self.tell(plan),
+            _ => match plan.steps.get(action - 2) {
+                Some(step) => self.take(look, step),
+                None => {
+                    self.rest(plan);
+                    return;
+                }
+            },
+        };
+        if done {
+            self.within(SignedDuration::from_millis(300), move |world| world.act(pass, action + 1, stops));
+        } else {
+            // Somebody was faster: look again.
+            self.within(MOMENT, Self::look);
+        }
+    }
+
+    /// The agent is killed, or stopped so long that another one leads.
+    fn stop(&mut self, pass: Rc<(Look, Plan)>, action: usize) {
+        if self.chance(2) {
+            self.note(format!("agent killed before action {action}"));
+        } else {
+            self.note(format!("agent stopped before action {action}"));
+            self.within(SignedDuration::from_secs(15), move |world| {
+                world.note("the former leader goes on");
+                if world.store_journal(&pass.0, &pass.1) {
+                    for step in &pass.1.steps {
+                        world.take(&pass.0, step);
+                    }
+                }
+            });
+        }
+        self.within(SignedDuration::from_secs(40), Self::look);
+    }
+
+    fn rest(&mut self, plan: &Plan) {
+        let distrusted = |source| {
+            let held = self.facts(source).and_then(|facts| facts.chain.first());
+            held.is_none_or(|held| self.entry.spec.distrust.contains(&held.fingerprint))
+        };
+        let is_sound = !distrusted(self.server_source()) && !distrusted(self.client_source());
+        if plan.phase == Phase::Steady && plan.steps.is_empty() && !self.claims && is_sound && self.failure().is_none()
+        {
+            self.claims = true;
+        }
+        self.agent.busy = false;
+        if self.agent.again || !plan.steps.is_empty() {
+            self.poke();
+        } else if let Some(wake) = plan.wake {
+            let alarm = self.number();
+            self.agent.alarm = alarm;
+            self.at(wake - self.agent.clock, move |world| {
+                if world.agent.alarm == alarm {
+                    world.poke();
+                }
+            });
+        }
+    }
+
+    fn store_journal(&mut self, look: &Look, plan: &Plan) -> bool {
+        if look.journal.0 != self.journal.0 {
+            return false;
+        }
+        if plan.journal != look.journal.1 {
+            self.journal = (self.number(), plan.journal.clone());
+        }
+        true
+    }
+
+    fn tell(&mut self, plan: &Plan) -> bool {
+        let last = &self.told.last().unwrap().1;
+        let changed = last.client_bundle != plan.client_bundle;
+        if changed || last.converged != plan.converged {
+            let (bundle, converged) = (self.named(&plan.client_bundle), self.named(&plan.converged));
+            self.note(format!("status: clients are to trust {bundle}; converged: {converged}"));
+            let told = Told { client_bundle: plan.client_bundle.clone(), converged: plan.converged.clone() };
+            self.told.push((self.now, Rc::new(told)));
+            self.agent.again |= changed;
+        }
+        true
+    }
+
+    /// Takes a step, unless what it writes has changed since the look.
+    fn take(&mut self, look: &Look, step: &Step) -> bool {
+        let writes = match step {
+            Step::WriteManaged { .. } | Step::CopyRoot => Some(MANAGED),
+            Step::PromoteIssuer => Some(ISSUER),
+            Step::Reissue { .. } => None,
+        };
+        if writes.is_some_and(|name| look.id(name) != self.secrets.get(name).map(|content| content.id)) {
+            return false;
+        }
+        match step {
+            Step::WriteManaged { trust, pair } => {
+                let from = if *pair == PairOf::Root { ROOT } else { MANAGED };
+                let chain = look.secrets[from].facts.chain.clone();
+                self.note_deadline(&chain);
+                self.write(MANAGED, trust.clone(), chain);
+            }
+            Step::CopyRoot => {
+                let root = look.secrets[ROOT].facts.clone();
+                self.write(MANAGED, root.anchors.clone(), root.chain.clone());
+            }
+            Step::PromoteIssuer => {
+                let source = look.secrets[self.client_source()].facts.clone();
+                self.write(ISSUER, source.anchors.clone(), source.chain.clone());
+            }
+            Step::Reissue { certificate } => {
+                let client = self.clients.iter().position(|client| client.name == *certificate);
+                self.issue(client.map_or(Whose::Root, Whose::Client));
+            }
+        }
+        true
+    }
+
+    /// A leaf that replaces one at its end is served whether clients trust it or not.
+    fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
+        let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
+        let end = served.not_after - self.entry.spec.settle.gateways.duration() * 2;
+        if self.now + self.agent.clock >= end && chain.first() != Some(served) {
+            self.forced.extend(chain.first().map(|leaf| leaf.fingerprint.clone()));
+        }
+    }
+}

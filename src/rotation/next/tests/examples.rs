@@ -1,0 +1,359 @@
+//! Single decisions, as documentation: what is seen, and what is done about it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::{GatewaySecretStatus, Period, Phase, StepName, TrustAnchor};
+use crate::registry::Entry;
+use crate::registry::tests::entry;
+use crate::rotation::Facts;
+use crate::rotation::journal::{Journal, JournalError};
+use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, Trust, next};
+use crate::trust::Certificate;
+use crate::trust::fixtures::{Authority, ca, ca_between, certificates, now, parsed};
+
+/// A GatewaySecret whose root is signed by the CA in Secret `ca`, and one client.
+struct Scene {
+    entry: Entry,
+    ca: Facts,
+    root: Facts,
+    issuer: Facts,
+    managed: Option<Facts>,
+    client: Facts,
+    loads_once: bool,
+    journal: Journal,
+    now: Timestamp,
+}
+
+fn source(authority: &Authority) -> Facts {
+    let ca = parsed(authority.der());
+    Facts { anchors: vec![ca.clone()], chain: vec![ca], ..Facts::default() }
+}
+
+fn pair(authority: &Authority, name: &str) -> Facts {
+    let leaf = authority.leaf_with(name, |params| params.use_authority_key_identifier_extension = true);
+    Facts { anchors: vec![parsed(authority.der())], chain: vec![parsed(leaf.der())], ..Facts::default() }
+}
+
+impl Scene {
+    /// All of one CA, and looked at so long ago that everything has settled.
+    fn steady(authority: &Authority) -> Self {
+        let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
+        entry.spec.ca_secret_name = Some("ca".to_owned());
+        entry.spec.issuer_secret_name = Some("issuer".to_owned());
+        entry.spec.clients.complete = true;
+        let root = pair(authority, "gateway");
+        let mut scene = Self {
+            entry,
+            ca: source(authority),
+            issuer: source(authority),
+            managed: Some(root.clone()),
+            root,
+            client: pair(authority, "client"),
+            loads_once: false,
+            journal: Journal::default(),
+            now: now(),
+        };
+        scene.look();
+        scene.pass(HOUR);
+        scene
+    }
+
+    fn ask(&self) -> Plan {
+        let seen = Seen {
+            entry: &self.entry,
+            root: Some(&self.root),
+            ca: Some(&self.ca),
+            client_ca: None,
+            issuer: Some(&self.issuer),
+            managed: self.managed.as_ref(),
+            clients: vec![ClientSeen {
+                name: "client".to_owned(),
+                chain: self.client.chain.clone(),
+                trust: Trust::Read(self.client.anchors.clone()),
+                loads_once: self.loads_once,
+                certificate: Some(Issuance { name: "client".to_owned(), is_issuing: false }),
+            }],
+            root_certificate: Some(Issuance { name: "gateway".to_owned(), is_issuing: false }),
+        };
+        next(&seen, &self.journal, self.now)
+    }
+
+    /// Looks, remembers, and tells; the steps are left to the caller.
+    fn look(&mut self) -> Plan {
+        let plan = self.ask();
+        self.journal = plan.journal.clone();
+        self.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
+        plan
+    }
+
+    fn pass(&mut self, time: SignedDuration) {
+        self.look();
+        self.now += time;
+    }
+
+    /// Takes the steps of the agent's own Secrets.
+    fn take(&mut self, plan: &Plan) {
+        for step in &plan.steps {
+            match step {
+                Step::WriteManaged { trust, pair } => {
+                    let from = if *pair == PairOf::Root { Some(&self.root) } else { self.managed.as_ref() };
+                    let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
+                    self.managed = Some(Facts { anchors: trust.clone(), chain, ..Facts::default() });
+                }
+                Step::PromoteIssuer => self.issuer = self.ca.clone(),
+                Step::CopyRoot => self.managed = Some(self.root.clone()),
+                Step::Reissue { .. } => {}
+            }
+        }
+    }
+}
+
+const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+fn bundle(plan: &Plan) -> Option<Vec<&str>> {
+    plan.steps.iter().find_map(|step| match step {
+        Step::WriteManaged { trust, .. } => Some(trust.iter().map(|ca| ca.subject.as_str()).collect()),
+        _ => None,
+    })
+}
+
+fn reissues(plan: &Plan) -> Vec<&str> {
+    let name = |step: &'_ Step| matches!(step, Step::Reissue { .. });
+    let steps = plan.steps.iter().filter(|step| name(step));
+    steps.map(|step| if let Step::Reissue { certificate } = step { certificate.as_str() } else { "" }).collect()
+}
+
+fn waits(plan: &Plan) -> Vec<StepName> {
+    plan.waits.iter().map(|wait| wait.step).collect()
+}
+
+#[test]
+fn a_plain_rotation_goes_step_by_step() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice(), plan.wake.is_some()), (Phase::Steady, &[][..], true));
+
+    // Trust grows at once, the new CA first; nothing else moves.
+    scene.ca = source(&new);
+    let plan = scene.look();
+    assert_eq!((plan.phase, bundle(&plan)), (Phase::TrustExpanded, Some(vec!["CN=new", "CN=old"])));
+    assert_eq!(plan.client_bundle.iter().map(|ca| ca.subject.as_str()).collect::<Vec<_>>(), ["CN=new", "CN=old"]);
+    assert_eq!((plan.steps.len(), waits(&plan)), (1, vec![StepName::PromoteIssuer]));
+    scene.take(&plan);
+
+    // The gateways have 30 s to take it over, the webhooks 10.
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
+    let promotion = plan.waits.iter().find(|wait| wait.step == StepName::PromoteIssuer).unwrap();
+    assert_eq!(promotion.until, Some(scene.now + SignedDuration::from_secs(30)));
+    assert!(plan.wake.is_some_and(|wake| wake <= scene.now + SignedDuration::from_secs(30)));
+    scene.now += SignedDuration::from_secs(30);
+
+    // All gateways trust it: it may sign.
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
+    scene.take(&plan);
+    let plan = scene.look();
+    assert_eq!((plan.phase, reissues(&plan)), (Phase::Converged, vec!["client"]));
+
+    // The client has a new leaf, and three minutes to load it. The root follows when it trusts the new CA.
+    scene.client = pair(&new, "client");
+    scene.client.anchors.push(parsed(old.der()));
+    let plan = scene.look();
+    assert_eq!(
+        (plan.phase, reissues(&plan), waits(&plan)),
+        (Phase::Converged, vec![], vec![StepName::DropOldCa, StepName::ReissueRoot])
+    );
+    scene.now += SignedDuration::from_mins(3);
+    let plan = scene.look();
+    assert_eq!((plan.phase, reissues(&plan)), (Phase::ClientsMigrated, vec!["gateway"]));
+    assert_eq!(bundle(&plan), Some(vec!["CN=new"]));
+    scene.take(&plan);
+
+    // The new leaf is served at once, and when all gateways serve it, clients may forget the old CA.
+    scene.root = pair(&new, "gateway");
+    let plan = scene.look();
+    assert!(matches!(plan.steps.as_slice(), [Step::WriteManaged { pair: PairOf::Root, .. }]), "{:?}", plan.steps);
+    scene.take(&plan);
+    assert_eq!(scene.look().phase, Phase::LeafSwitched);
+    scene.now += SignedDuration::from_secs(30);
+    let plan = scene.look();
+    assert_eq!(plan.client_bundle, [parsed(new.der())]);
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice(), plan.waits.as_slice()), (Phase::Steady, &[][..], &[][..]));
+}
+
+#[test]
+fn a_renewal_under_the_same_key_replaces_the_old_certificate() {
+    let old = ca_between("root", 2026, 2032);
+    let renewed = old.renewed(2029, 2040);
+    let mut scene = Scene::steady(&old);
+    scene.ca = source(&renewed);
+    let plan = scene.look();
+    let written = plan.steps.iter().find_map(|step| match step {
+        Step::WriteManaged { trust, .. } => Some(trust.clone()),
+        _ => None,
+    });
+    assert_eq!(written, Some(vec![parsed(renewed.der())]));
+}
+
+#[test]
+fn reformatted_pem_is_no_change() {
+    let authority = ca("root");
+    let mut scene = Scene::steady(&authority);
+    let text = format!("# exported\r\n{}", authority.pem().replace('\n', "\r\n"));
+    scene.ca.anchors = certificates(&text);
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Steady, &[][..]));
+}
+
+#[test]
+fn a_bundle_in_the_wrong_order_is_put_right() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.ca = source(&new);
+    let plan = scene.look();
+    scene.take(&plan);
+    scene.look();
+    scene.managed.as_mut().unwrap().anchors.reverse();
+    assert_eq!(bundle(&scene.look()), Some(vec!["CN=new", "CN=old"]));
+}
+
+#[test]
+fn a_burst_keeps_what_live_leaves_need_and_the_newest_wins() {
+    let (old, passing, new) = (ca("old"), ca("passing"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    for authority in [&passing, &new] {
+        scene.ca = source(authority);
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.now += SignedDuration::from_secs(5);
+    }
+    let held = scene.managed.as_ref().unwrap().anchors.clone();
+    assert_eq!(held, [&new, &passing, &old].map(|ca| parsed(ca.der())));
+    // Nothing was signed with the one in between: it goes when that is certain.
+    scene.now += SignedDuration::from_mins(3);
+    assert_eq!(bundle(&scene.look()), Some(vec!["CN=new", "CN=old"]));
+}
+
+/// Both sides trust the new CA, but for what the client holds in memory; the root has the new leaf.
+fn before_the_switch(old: &Authority, new: &Authority, loads_once: bool) -> Scene {
+    let mut scene = Scene::steady(old);
+    scene.loads_once = loads_once;
+    scene.ca = source(new);
+    for _ in 0..3 {
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.now += SignedDuration::from_mins(1);
+    }
+    scene.client = pair(new, "client");
+    scene.client.anchors.push(parsed(old.der()));
+    scene.pass(HOUR);
+    scene.root = pair(new, "gateway");
+    scene
+}
+
+#[test]
+fn a_client_that_lags_holds_the_leaf_and_is_named_until_the_deadline() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, true);
+    let plan = scene.look();
+    let wait = plan.waits.iter().find(|wait| wait.step == StepName::SwitchLeaf).unwrap();
+    assert!(wait.reason.ends_with(": client"), "{}", wait.reason);
+    // One minute, twice the gateways' time, before the end of the leaf that is served.
+    let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
+    assert_eq!(wait.until, Some(deadline));
+    assert!(plan.steps.iter().all(|step| !matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
+    scene.now = deadline;
+    let plan = scene.look();
+    assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
+    // One that follows does not hold it.
+    let plan = before_the_switch(&old, &new, false).look();
+    assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
+}
+
+#[test]
+fn the_cap_never_drops_a_ca_that_a_live_leaf_needs() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.spec.max_previous_cas = Some(0);
+    assert!(!scene.look().over_cap);
+    scene.ca = source(&new);
+    let plan = scene.look();
+    assert_eq!((bundle(&plan), plan.over_cap), (Some(vec!["CN=new", "CN=old"]), true));
+}
+
+#[test]
+fn the_cap_bounds_what_is_kept_for_clients_that_are_not_known() {
+    let (old, new) = (ca("old"), ca("new"));
+    let kept = |most| {
+        let mut scene = Scene::steady(&old);
+        scene.entry.spec.clients.complete = false;
+        scene.entry.spec.max_previous_cas = most;
+        (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.pass(HOUR);
+        scene.ask();
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.managed.unwrap().anchors.len()
+    };
+    assert_eq!((kept(None), kept(Some(1)), kept(Some(0))), (2, 2, 1));
+}
+
+#[test]
+fn distrust_drops_a_ca_at_once_and_never_empties_a_bundle() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.spec.distrust = vec![parsed(old.der()).fingerprint];
+    assert_eq!(scene.look().steps, []);
+    scene.ca = source(&new);
+    assert_eq!(bundle(&scene.look()), Some(vec!["CN=new"]));
+}
+
+#[test]
+fn a_pause_lets_trust_grow_and_nothing_else() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.spec.paused = true;
+    scene.ca = source(&new);
+    let plan = scene.look();
+    assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
+    scene.take(&plan);
+    scene.pass(HOUR);
+    assert_eq!(scene.look().steps, []);
+}
+
+#[test]
+fn the_overlap_is_waited_for_where_others_may_trust_the_old_ca_only() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, false);
+    scene.entry.spec.settle.overlap = Period::from_secs(24 * 3600);
+    assert!(waits(&scene.look()).contains(&StepName::SwitchLeaf));
+}
+
+#[test]
+fn accepts_a_journal_as_it_was_stored() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.ca = source(&new);
+    let journal = scene.look().journal;
+    let text = journal.to_text();
+    assert_eq!(Journal::from_text(&text).unwrap(), journal);
+    let count = |certificate: &Certificate| text.matches(certificate.pem().lines().nth(3).unwrap()).count();
+    assert_eq!((count(&parsed(old.der())), text.contains("PRIVATE KEY")), (1, false));
+}
+
+#[test]
+fn rejects_a_journal_that_misses_a_certificate_or_is_none() {
+    assert!(matches!(Journal::from_text("no json"), Err(JournalError::Json(_))));
+    let authority = ca("root");
+    let fingerprint = parsed(authority.der()).fingerprint;
+    let text = Scene::steady(&authority).journal.to_text();
+    let mut stored: serde_json::Value = serde_json::from_str(&text).unwrap();
+    stored["certificates"].as_object_mut().unwrap().remove(&fingerprint);
+    let error = Journal::from_text(&stored.to_string()).unwrap_err();
+    assert_eq!(error.to_string(), format!("certificate {fingerprint} is missing"));
+}

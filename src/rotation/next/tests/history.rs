@@ -1,0 +1,332 @@
+//! Random clusters, and what befalls them.
+
+use jiff::SignedDuration;
+
+use super::clients::Client;
+use super::issuer::{ROOT_LIFETIME, Whose};
+use super::seed::Seed;
+use super::world::{CA, CLIENT_CA, HOUR, ISSUER, MANAGED, MINUTE, ROOT, World, fault};
+use crate::api::{ClientCa, GatewaySecretStatus, Mode, Period};
+use crate::registry::Entry;
+use crate::registry::tests::entry;
+use crate::rotation::Facts;
+
+/// What happens to a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Rotate,
+    RenewCa,
+    Burst,
+    RestoreCa,
+    RotateServerCa,
+    RenewClient,
+    RenewRoot,
+    RestartGateway,
+    DeleteManaged,
+    TamperWithManaged,
+    BreakSource,
+    DeleteRoot,
+    DeleteIssuer,
+    Pause,
+    Copy,
+    AgentDown,
+    ClockBack,
+    Distrust,
+    LoseJournal,
+}
+
+/// Those that leave the promise as it is: no connection fails.
+pub(super) const HARMLESS: [Event; 14] = [
+    Event::Rotate,
+    Event::Rotate,
+    Event::Rotate,
+    Event::RenewCa,
+    Event::Burst,
+    Event::RestoreCa,
+    Event::RotateServerCa,
+    Event::RenewClient,
+    Event::RenewRoot,
+    Event::RestartGateway,
+    Event::BreakSource,
+    Event::Pause,
+    Event::AgentDown,
+    Event::ClockBack,
+];
+
+/// Those after which only recovery is promised.
+pub(super) const HARMFUL: [Event; 7] = [
+    Event::DeleteManaged,
+    Event::TamperWithManaged,
+    Event::DeleteRoot,
+    Event::DeleteIssuer,
+    Event::Copy,
+    Event::Distrust,
+    Event::LoseJournal,
+];
+
+pub(super) fn seconds(seconds: u64) -> SignedDuration {
+    SignedDuration::from_secs(seconds.cast_signed())
+}
+
+/// How many seconds CAs live: those that are replaced, and the last.
+const CA_LIFETIME: u64 = 10 * HOUR;
+const LAST_LIFETIME: u64 = 100 * HOUR;
+
+impl World {
+    /// A cluster with one CA, in one of the shapes, and clients that work.
+    pub(super) fn random(mut seed: Seed) -> Self {
+        let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", ROOT, MANAGED) };
+        let spec = &mut entry.spec;
+        let shape = seed.below(4);
+        // A CA that serves as its own server certificate, or one that signs the root.
+        spec.ca_secret_name = (shape > 0).then(|| CA.to_owned());
+        spec.client_ca = (shape == 3).then(|| ClientCa { secret_name: CLIENT_CA.to_owned() });
+        spec.issuer_secret_name = (seed.below(2) == 0).then(|| ISSUER.to_owned());
+        spec.clients.complete = seed.below(4) > 0;
+        spec.clients.max_leaf_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
+        spec.settle.overlap = Period::from_secs([0, 0, 600][seed.below(3) as usize]);
+        // A cap cuts off clients that nobody knows: whoever sets it means to.
+        let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
+        spec.max_previous_cas = cap.filter(|_| spec.clients.complete);
+        let mut world = Self::new(seed, entry);
+        world.agent.falters = world.chance(2);
+        world.gateways = vec![None; 1 + world.seed.below(2) as usize];
+        world.issuer.root_lifetime = ROOT_LIFETIME;
+        let spec = serde_json::to_string(&world.entry.spec).unwrap();
+        world.note(spec);
+        world.install();
+        world
+    }
+
+    fn install(&mut self) {
+        let ca = self.make_ca(CA_LIFETIME);
+        self.write(self.server_source(), vec![ca.clone()], vec![ca.clone()]);
+        let client_ca = if self.entry.spec.client_ca.is_some() {
+            let own = self.make_ca(CA_LIFETIME);
+            self.write(CLIENT_CA, vec![own.clone()], vec![own.clone()]);
+            own
+        } else {
+            ca.clone()
+        };
+        if self.entry.spec.ca_secret_name.is_some() {
+            let leaf = self.sign(&ca, "gateway", ROOT_LIFETIME);
+            self.write(ROOT, vec![ca.clone()], vec![leaf]);
+            self.renew_in_time(Whose::Root, ROOT_LIFETIME);
+        }
+        if self.entry.spec.issuer_secret_name.is_some() {
+            self.write(ISSUER, vec![client_ca.clone()], vec![client_ca.clone()]);
+        }
+        for at in 0..1 + self.seed.below(2) as usize {
+            self.add_client(at, &ca, &client_ca);
+        }
+        if !self.chance(4) {
+            let served = self.facts(ROOT).unwrap().chain.clone();
+            self.write(MANAGED, vec![client_ca], served);
+            (0..self.gateways.len()).for_each(|replica| self.load_gateway(replica, "starts"));
+        }
+        self.poke();
+    }
+
+    fn add_client(&mut self, at: usize, ca: &crate::trust::Certificate, client_ca: &crate::trust::Certificate) {
+        let declared = self.entry.spec.clients.complete || self.chance(2);
+        let automatic = declared && !self.chance(4);
+        let loads_once = declared && self.chance(3);
+        let name = format!("{}-{at}", if declared { "client" } else { "stranger" });
+        // Strangers are not to outlive `maxLeafLifetime`.
+        let lifetime = if loads_once || !declared { HOUR } else { 3 * HOUR };
+        self.note(format!("{name} is there{}", if loads_once { ", and loads its Secret once" } else { "" }));
+        let leaf = self.sign(client_ca, &name, lifetime);
+        let trust = if ca == client_ca || !automatic { vec![ca.clone()] } else { vec![client_ca.clone(), ca.clone()] };
+        let secret = self.content(Facts { anchors: trust, chain: vec![leaf], ..Facts::default() });
+        self.clients.push(Client {
+            name,
+            loaded: secret.clone(),
+            secret,
+            loads_once,
+            declared,
+            automatic,
+            issuing: false,
+            signed: self.now,
+            lifetime,
+            renewal: 0,
+        });
+        self.restart_in_time(at);
+        if automatic {
+            self.renew_in_time(Whose::Client(at), lifetime);
+        } else if declared {
+            self.renew_by_hand(at);
+        }
+    }
+
+    /// A person renews the client at times, with the bundle that the status shows.
+    fn renew_by_hand(&mut self, at: usize) {
+        self.within(seconds(self.clients[at].lifetime / 2), move |world| {
+            let source = match world.entry.spec.issuer_secret_name {
+                Some(_) => ISSUER,
+                None => world.client_source(),
+            };
+            let ca = world.facts(source).and_then(|facts| facts.chain.first()).cloned();
+            let told = world.webhook();
+            if let Some(ca) = ca.filter(|ca| told.converged.contains(ca)) {
+                let name = world.clients[at].name.clone();
+                let leaf = world.sign(&ca, &name, world.clients[at].lifetime);
+                let mut trust = vec![ca.clone()];
+                trust.extend(told.client_bundle.iter().filter(|bundled| **bundled != ca).cloned());
+                world.write_client(at, Facts { anchors: trust, chain: vec![leaf], ..Facts::default() });
+            }
+            world.renew_by_hand(at);
+        });
+    }
+
+    pub(super) fn happen(&mut self, event: Event) {
+        self.note(format!("== {event:?}"));
+        if HARMFUL.contains(&event) {
+            self.claims = false;
+        }
+        let length = seconds(1 + self.seed.below(20 * MINUTE));
+        match event {
+            Event::Rotate => self.rotate(CA_LIFETIME),
+            Event::RenewCa => self.renew(),
+            Event::Burst => {
+                for _ in 0..2 + self.seed.below(3) {
+                    self.within(seconds(2 * MINUTE), |world| world.rotate(CA_LIFETIME));
+                }
+            }
+            Event::RestoreCa => self.restore_ca(),
+            Event::RotateServerCa => self.rotate_in(self.server_source(), CA_LIFETIME),
+            Event::RenewClient => {
+                let at = self.seed.below(self.clients.len() as u64) as usize;
+                if self.clients[at].automatic {
+                    self.issue(Whose::Client(at));
+                }
+            }
+            Event::RenewRoot => {
+                if self.entry.spec.ca_secret_name.is_some() {
+                    self.issue(Whose::Root);
+                }
+            }
+            Event::RestartGateway => {
+                let replica = self.seed.below(self.gateways.len() as u64) as usize;
+                self.load_gateway(replica, "starts anew");
+            }
+            Event::DeleteManaged => self.delete(MANAGED),
+            Event::TamperWithManaged => {
+                let stranger = self.make_ca(CA_LIFETIME);
+                let chain = self.facts(MANAGED).map(|facts| facts.chain.clone()).unwrap_or_default();
+                self.write(MANAGED, vec![stranger], chain);
+            }
+            Event::BreakSource => self.break_for_a_while(self.client_source(), length),
+            Event::DeleteRoot => {
+                if let Some(root) = self.facts(ROOT).cloned() {
+                    self.delete(ROOT);
+                    self.within(length, move |world| {
+                        if world.facts(ROOT).is_none() {
+                            world.write_facts(ROOT, root);
+                        }
+                    });
+                }
+            }
+            Event::DeleteIssuer => self.delete(ISSUER),
+            Event::Pause => self.for_a_while(length, |world, paused| world.entry.spec.paused = paused),
+            Event::Copy => self.for_a_while(length, |world, copy| {
+                world.entry.spec.mode = if copy { Mode::Copy } else { Mode::Bundle };
+                world.claims = false;
+            }),
+            Event::AgentDown => self.for_a_while(length, |world, down| world.agent.down = down),
+            Event::ClockBack => {
+                let back = -seconds(1 + self.seed.below(HOUR));
+                self.for_a_while(length, move |world, on| {
+                    world.agent.clock = if on { back } else { SignedDuration::ZERO };
+                    // What was written down by the slow clock seems long ago by the right one.
+                    world.claims &= on;
+                });
+            }
+            Event::Distrust => {
+                let previous = self.made[self.seed.below(self.made.len() as u64) as usize].fingerprint.clone();
+                self.entry.spec.distrust.push(previous);
+            }
+            Event::LoseJournal => self.journal = (self.number(), Default::default()),
+        }
+        self.poke();
+    }
+
+    fn for_a_while(&mut self, length: SignedDuration, switch: impl Fn(&mut Self, bool) + 'static) {
+        switch(self, true);
+        self.at(self.now + length, move |world| {
+            switch(world, false);
+            world.note("== that is over");
+            world.poke();
+        });
+    }
+
+    fn rotate(&mut self, lifetime: u64) {
+        self.rotate_in(self.client_source(), lifetime);
+    }
+
+    fn rotate_in(&mut self, source: &'static str, lifetime: u64) {
+        let ca = self.make_ca(lifetime);
+        self.write(source, vec![ca.clone()], vec![ca]);
+    }
+
+    fn renew(&mut self) {
+        // One that is served is a leaf, too: no bundle verifies both it and its namesake.
+        if self.entry.spec.ca_secret_name.is_some()
+            && let Some(held) = self.facts(self.client_source()).and_then(|facts| facts.chain.first()).cloned()
+        {
+            let renewed = self.renew_ca(&held, CA_LIFETIME);
+            self.write(self.client_source(), vec![renewed.clone()], vec![renewed]);
+        }
+    }
+
+    /// The source holds one of its former CAs again.
+    fn restore_ca(&mut self) {
+        let former = self.made[self.seed.below(self.made.len() as u64) as usize].clone();
+        if former.is_valid_at(self.now) && !self.entry.spec.distrust.contains(&former.fingerprint) {
+            self.write(self.client_source(), vec![former.clone()], vec![former]);
+        }
+    }
+
+    fn break_for_a_while(&mut self, source: &'static str, length: SignedDuration) {
+        let Some(sound) = self.facts(source).filter(|facts| facts.denials.is_empty()).cloned() else { return };
+        self.write_facts(source, Facts { denials: fault(), ..Facts::default() });
+        self.within(length, move |world| {
+            if world.facts(source).is_none_or(|facts| !facts.denials.is_empty()) {
+                world.write_facts(source, sound);
+            }
+        });
+    }
+
+    /// Some events in the first two hours, a last rotation, and then as long as everything may take.
+    pub(super) fn live_through(&mut self, events: &[Event]) {
+        let start = self.now;
+        for event in events.iter().copied() {
+            let when = start + seconds(self.seed.below(2 * HOUR));
+            self.at(when, move |world| world.happen(event));
+        }
+        let last = start + seconds(2 * HOUR + 30 * MINUTE);
+        self.at(last, |world| {
+            world.note("== the last rotation");
+            world.agent.falters = false;
+            for source in [world.server_source(), world.client_source()] {
+                world.rotate_in(source, LAST_LIFETIME);
+            }
+        });
+        let needed = if self.entry.spec.clients.complete { 5 * HOUR } else { 12 * HOUR };
+        self.run_until(last + seconds(needed));
+    }
+
+    /// # Panics
+    /// Unless all is as it was meant to end.
+    pub(super) fn assert_steady(&mut self) {
+        let look = self.read();
+        let plan = crate::rotation::next::next(&look.seen(), &self.journal.1, self.now);
+        let phase = plan.phase;
+        let fail = |what: &str| format!("{what}: {}", self.retold(&plan));
+        assert_eq!(phase, crate::api::Phase::Steady, "{}", self.story(&fail("no end")));
+        assert!(plan.steps.is_empty(), "{}", self.story(&fail("steps are left")));
+        let source = self.facts(self.client_source()).unwrap().chain.clone();
+        let held = self.facts(MANAGED).unwrap().anchors.clone();
+        assert_eq!(self.named(&held), self.named(&source), "{}", self.story("another bundle"));
+        assert_eq!(self.failure(), None, "{}", self.story("what was steady"));
+    }
+}

@@ -1,0 +1,14 @@
+//! `next` in a simulated cluster: real certificates, a clock that jumps from event to event, and delays drawn from a seed.
+
+#![allow(clippy::unwrap_used)]
+
+mod agent;
+mod clients;
+mod examples;
+mod history;
+mod issuer;
+mod properties;
+#[path = "../../../../tests/bed/seed.rs"]
+mod seed;
+mod traffic;
+mod world;

@@ -1,0 +1,39 @@
+//! Over random histories: no connection fails, and all ends well.
+
+use super::history::{Event, HARMFUL, HARMLESS};
+use super::seed::Seed;
+use super::world::World;
+
+/// Histories of each of two kinds; `TRUSTSPAN_CASES` asks for more, `TRUSTSPAN_CASE` for one. `TRUSTSPAN_SEED` repeats a run.
+const CASES: u64 = 100;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn each_history(kind: &str, events: impl Fn(&mut Seed) -> Vec<Event>) {
+    let one = number("TRUSTSPAN_CASE");
+    let (first, last) = one.map_or((0, number("TRUSTSPAN_CASES").unwrap_or(CASES)), |case| (case, case + 1));
+    for case in first..last {
+        eprintln!("TRUSTSPAN_CASE={case} of {kind}");
+        let mut seed = Seed::of_run(&format!("{kind} {case}"));
+        let events = events(&mut seed);
+        let mut world = World::random(seed);
+        world.live_through(&events);
+        world.assert_steady();
+    }
+}
+
+fn some(seed: &mut Seed, of: &[Event]) -> Vec<Event> {
+    (0..seed.below(6)).map(|_| of[seed.below(of.len() as u64) as usize]).collect()
+}
+
+#[test]
+fn accepts_every_connection_whatever_happens_and_ends_steady() {
+    each_history("harmless", |seed| some(seed, &HARMLESS));
+}
+
+#[test]
+fn ends_steady_after_harm() {
+    each_history("harmful", |seed| [some(seed, &HARMLESS), some(seed, &HARMFUL)].concat());
+}

@@ -1,0 +1,63 @@
+//! Each client connects to each gateway, after each event.
+
+use jiff::Timestamp;
+
+use super::clients::has_ended;
+use super::world::{Content, World};
+use crate::trust::{Certificate, continuity};
+
+impl World {
+    /// # Panics
+    /// When a connection fails that nobody but the agent can be blamed for.
+    pub(super) fn try_connections(&mut self) {
+        if self.claims
+            && let Some(failure) = self.failure()
+        {
+            panic!("{}", self.story(&failure));
+        }
+    }
+
+    /// The first connection that fails.
+    pub(super) fn failure(&mut self) -> Option<String> {
+        for client in 0..self.clients.len() {
+            let presented = self.clients[client].loaded.clone();
+            for gateway in 0..self.gateways.len() {
+                let Some(served) = self.gateways[gateway].clone() else { continue };
+                if has_ended(&presented, self.now) || has_ended(&served, self.now) || self.works(&presented, &served) {
+                    continue;
+                }
+                return Some(format!(
+                    "{} ({} with {}) and gateway {gateway} ({} with {}) do not get on",
+                    self.clients[client].name,
+                    self.named(&presented.facts.anchors),
+                    self.named(&presented.facts.chain),
+                    self.named(&served.facts.anchors),
+                    self.named(&served.facts.chain),
+                ));
+            }
+        }
+        None
+    }
+
+    fn works(&mut self, client: &Content, gateway: &Content) -> bool {
+        let key = (client.id, gateway.id);
+        if let Some((works, until)) = self.verdicts.get(&key)
+            && self.now < *until
+        {
+            return *works;
+        }
+        let (presented, served) = (&client.facts, &gateway.facts);
+        let forced = served.chain.first().is_some_and(|leaf| self.forced.contains(&leaf.fingerprint));
+        let works = continuity::admits(&served.anchors, &presented.chain, self.now)
+            && (forced || continuity::verifies(&presented.anchors, &served.chain, self.now));
+        let all = [&presented.anchors, &presented.chain, &served.anchors, &served.chain];
+        let until = all.into_iter().flatten().filter_map(|certificate| self.next_date(certificate)).min();
+        self.verdicts.insert(key, (works, until.unwrap_or(Timestamp::MAX)));
+        works
+    }
+
+    /// The next instant at which a certificate's validity is another.
+    fn next_date(&self, certificate: &Certificate) -> Option<Timestamp> {
+        [certificate.not_before, certificate.not_after].into_iter().find(|date| *date > self.now)
+    }
+}
