@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::issuer::Whose;
 use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
-use crate::api::Phase;
+use crate::api::{Mode, Phase};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, next};
@@ -204,7 +204,9 @@ impl World {
             let held = self.facts(source).and_then(|facts| facts.chain.first());
             held.is_none_or(|held| self.entry.spec.distrust.contains(&held.fingerprint))
         };
-        let is_sound = !distrusted(self.server_source()) && !distrusted(self.client_source());
+        let is_sound = self.entry.spec.mode == Mode::Bundle
+            && !distrusted(self.server_source())
+            && !distrusted(self.client_source());
         if plan.phase == Phase::Steady && plan.steps.is_empty() && !self.claims && is_sound && self.failure().is_none()
         {
             self.claims = true;
