@@ -25,7 +25,12 @@ pub(super) struct Decided {
 pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
     let mut decided = Decided { trouble: trouble(view), ..Decided::default() };
     if view.spec().mode == Mode::Copy {
-        decided.steps.extend(copy(view));
+        match copy(view) {
+            Some(_) if view.spec().paused && view.seen.managed.is_some() => {
+                decided.waits.push(wait(StepName::SwitchLeaf, None, "spec.paused is set"));
+            }
+            step => decided.steps.extend(step),
+        }
     } else {
         manage(view, gateways, &mut decided);
     }

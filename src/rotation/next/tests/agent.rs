@@ -204,7 +204,8 @@ impl World {
             let held = self.facts(source).and_then(|facts| facts.chain.first());
             held.is_none_or(|held| self.entry.spec.distrust.contains(&held.fingerprint))
         };
-        let is_sound = self.entry.spec.mode == Mode::Bundle
+        let is_sound = !self.agent.again
+            && self.entry.spec.mode == Mode::Bundle
             && !distrusted(self.server_source())
             && !distrusted(self.client_source());
         if plan.phase == Phase::Steady && plan.steps.is_empty() && !self.claims && is_sound && self.failure().is_none()

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{GatewaySecretStatus, Period, Phase, StepName, TrustAnchor};
+use crate::api::{GatewaySecretStatus, Mode, Period, Phase, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::Facts;
@@ -324,6 +324,19 @@ fn a_pause_lets_trust_grow_and_nothing_else() {
     scene.take(&plan);
     scene.pass(HOUR);
     assert_eq!(scene.look().steps, []);
+}
+
+#[test]
+fn a_copy_follows_the_root_unless_there_is_a_pause() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.spec.mode = Mode::Copy;
+    assert_eq!(scene.look().steps, []);
+    scene.root = pair(&new, "gateway");
+    assert!(scene.look().steps.contains(&Step::CopyRoot));
+    scene.entry.spec.paused = true;
+    let plan = scene.look();
+    assert_eq!((plan.steps.as_slice(), waits(&plan).contains(&StepName::SwitchLeaf)), (&[][..], true));
 }
 
 #[test]
