@@ -7,8 +7,10 @@ mod check;
 mod client_bundle;
 mod continuity;
 mod duty;
+mod kept;
 mod mutate;
 mod rules;
+mod spec_change;
 mod validate;
 
 use json_patch::Patch;

@@ -42,6 +42,17 @@ pub(super) const MANAGED_IN_USE: RuleInfo = RuleInfo {
     mend: "delete the GatewaySecret first, or let the Gateways name another Secret",
 };
 
+/// A write of what the agent keeps.
+pub(super) const KEPT_BY_AGENT: RuleInfo = RuleInfo {
+    id: "kept-by-agent",
+    severity: Severity::Deny,
+    summary: "a change or the deletion of what trustspan's agent keeps",
+    source: "the agent undoes it within seconds; in mid-rotation that is long enough to cut clients off",
+    example: "gw is kept by trustspan for GatewaySecret gw: any other write is undone. change the root Secret or the \
+              GatewaySecret, or delete the GatewaySecret first",
+    mend: "change the root Secret or the GatewaySecret instead",
+};
+
 /// A managed Secret that an outage of the webhook leaves open.
 pub(super) const MANAGED_UNLABELLED: RuleInfo = RuleInfo {
     id: "managed-unlabelled",
@@ -140,6 +151,7 @@ pub(super) const KUBECONFIG_UNREADABLE: RuleInfo = RuleInfo {
 const BEYOND: &[RuleInfo] = &[
     UNREADABLE,
     MANAGED_IN_USE,
+    KEPT_BY_AGENT,
     MANAGED_UNLABELLED,
     NOT_REWRITTEN,
     REWRITE_HELD,

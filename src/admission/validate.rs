@@ -1,37 +1,51 @@
-//! The validating webhook's decision: Secrets that a GatewaySecret names.
+//! The validating webhook's decision: Secrets that a GatewaySecret names, and what the agent keeps.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::duty::duty;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
-use super::{Decision, Kind, Operation, Request, break_glass, continuity};
+use super::{Decision, Kind, Operation, Request, break_glass, continuity, kept, spec_change};
+use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{self, Duty, Finding, Secret, SecretError, Severities};
 
 /// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
 /// With and without `--use-service-account-credentials` of kube-controller-manager.
-const CLEANERS: [&str; 3] = [
+pub(super) const CLEANERS: [&str; 3] = [
     "system:serviceaccount:kube-system:namespace-controller",
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:kube-controller-manager",
 ];
 
-/// Judges a Secret. Never patches; the same under dry-run.
+/// Judges a Secret, or another object that the agent keeps; warns of what a change of a GatewaySecret does. Never patches; the same under dry-run.
 ///
 /// `severities` are the cluster-wide weights; those of the GatewaySecret that names the Secret win over them.
 pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severities, now: Timestamp) -> Decision {
-    let (Kind { group: "", version: "v1", kind: "Secret" }, "") = (request.kind, request.sub_resource) else {
+    if !request.sub_resource.is_empty() {
         return Decision::default();
+    }
+    let findings = match request.kind {
+        Kind { group: "", version: "v1", kind: "Secret" } => {
+            let claim = registry.role(request.namespace, request.name);
+            match request.operation {
+                Operation::Delete => deletion(request, claim),
+                Operation::Create | Operation::Update => {
+                    write(request, claim, registry, &weights(severities, claim), now)
+                }
+                Operation::Connect => Vec::new(),
+            }
+        }
+        Kind { group: "", version: "v1", kind: "ConfigMap" } => Vec::new(),
+        Kind { group: GROUP, kind: "GatewaySecret", .. } => {
+            let notes = spec_change::notes(request, registry, now);
+            return Decision { notes, ..Decision::default() };
+        }
+        _ => return Decision::default(),
     };
-    let claim = registry.role(request.namespace, request.name);
-    let findings = match request.operation {
-        Operation::Delete => deletion(request, claim),
-        Operation::Create | Operation::Update => write(request, claim, registry, &weights(severities, claim), now),
-        Operation::Connect => Vec::new(),
-    };
-    let mut decision = Decision { findings, ..Decision::default() };
+    let kept = kept::findings(request, registry);
+    let mut decision = Decision { findings: findings.into_iter().chain(kept).collect(), ..Decision::default() };
     break_glass::apply(request, &mut decision);
     decision
 }

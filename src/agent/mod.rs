@@ -222,6 +222,8 @@ impl Keeper {
             let next = match self.tick().await {
                 Ok(next) => next,
                 Err(AgentError::NotLeading) => return,
+                // Somebody was faster: look again.
+                Err(error) if error.is(409) => Some(GATHER),
                 Err(error) => {
                     let entry = self.entry.borrow().0.clone();
                     tracing::warn!(namespace, name = entry.name, "{error}");
@@ -251,13 +253,14 @@ impl Keeper {
         if registry.conflict(&entry).is_some() {
             return Ok(None);
         }
+        let world = World::read(&self.client, &entry).await?;
+        // After all was read: what is seen to be replaced was in use until then.
         let now = Timestamp::now();
-        let world = World::read(&self.client, &entry, now).await?;
         let plan = rotation::next::next(&world.seen(&entry), &world.journal, now);
         // First what is remembered, then what was decided on: whoever comes after a kill in between waits longer, never shorter.
         if plan.journal != world.journal {
             self.leading()?;
-            write::journal(&self.client, &entry, &plan.journal).await?;
+            write::journal(&self.client, &entry, &world, &plan.journal).await?;
         }
         let seen = observed_with(&entry, world.held_objects().chain(around.of(&entry)), now);
         let mut status = rotation::report(&entry, &plan, seen, now);
@@ -272,8 +275,6 @@ impl Keeper {
             outcome = write::take(&self.client, &entry, &world, step, now).await;
             match &outcome {
                 Ok(()) => tracing::info!(namespace = entry.namespace, name = entry.name, "{}", sentence(step)),
-                // Somebody was faster: look again.
-                Err(error) if error.is(409) => return Ok(Some(GATHER)),
                 Err(_) => break,
             }
         }

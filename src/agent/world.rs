@@ -25,6 +25,8 @@ pub(super) struct World {
     root_certificate: Option<Issuance>,
     /// What is remembered.
     pub(super) journal: Journal,
+    /// Where that stands, when it is stored already.
+    pub(super) journal_object: Option<Value>,
 }
 
 /// `v1` Secrets, ConfigMaps and cert-manager's objects of a namespace.
@@ -54,7 +56,7 @@ pub(super) fn names(entry: &Entry) -> Vec<String> {
 
 impl World {
     /// Reads it from a cluster.
-    pub(super) async fn read(client: &Client, entry: &Entry, now: Timestamp) -> Result<Self, AgentError> {
+    pub(super) async fn read(client: &Client, entry: &Entry) -> Result<Self, AgentError> {
         let mut objects_read = Vec::new();
         for name in names(entry) {
             objects_read.extend(get(&secrets(client, &entry.namespace), "secrets", &name).await?);
@@ -62,7 +64,7 @@ impl World {
         let configmaps = objects(client, &entry.namespace, "", "v1", "ConfigMap");
         let journal = get(&configmaps, "configmaps", &journal_name(&entry.name)).await?;
         let issued = Issued::read(client, &entry.namespace).await?;
-        let mut world = Self::of(entry, objects_read, journal.as_ref(), now);
+        let mut world = Self::of(entry, objects_read, journal.as_ref(), Timestamp::now());
         world.clients = issued.clients(entry);
         let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| world.client(name)).collect::<Vec<_>>();
         world.clients.extend(by_name);
@@ -88,6 +90,7 @@ impl World {
             clients: Vec::new(),
             root_certificate: None,
             journal: content::read_journal(entry, journal),
+            journal_object: journal.cloned(),
         }
     }
 

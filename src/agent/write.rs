@@ -65,11 +65,19 @@ pub async fn reissue(client: &Client, namespace: &str, name: &str, now: Timestam
     asked.map(drop).map_err(|e| AgentError::api("patch", "certificates.cert-manager.io/status", name, e))
 }
 
-/// Stores the journal.
-pub(super) async fn journal(client: &Client, entry: &Entry, journal: &Journal) -> Result<(), AgentError> {
+/// Stores the journal, unless somebody else has stored another since it was read.
+pub(super) async fn journal(
+    client: &Client,
+    entry: &Entry,
+    world: &World,
+    journal: &Journal,
+) -> Result<(), AgentError> {
     let name = journal_name(&entry.name);
-    let object = content::journal(entry, journal);
     let api = objects(client, &entry.namespace, "", "v1", "ConfigMap");
+    let mut object = content::journal(entry, journal);
+    if let Some(stored) = &world.journal_object {
+        object["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
+    }
     let written = api.patch(&name, &apply(), &Patch::Apply(object)).await;
     written.map(drop).map_err(|e| AgentError::api("patch", "configmaps", &name, e))
 }

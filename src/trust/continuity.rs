@@ -142,7 +142,7 @@ fn early(old: Option<&Secret>, new: &Secret, status: &GatewaySecretStatus, now: 
     // What some gateway may not have yet is nothing to rely on. Without an agent nobody knows, and the bundle has to do.
     let everywhere = status.bundle.iter().filter(|anchor| anchor.converged != Some(false));
     let held = observed(everywhere);
-    if unmoved || held.is_empty() || admits(&held, &chain, now) {
+    if unmoved || status.bundle.is_empty() || admits(&held, &chain, now) {
         return None;
     }
     let message = format!(

@@ -1,0 +1,107 @@
+//! What the agent keeps is the agent's to write: anybody else's write would be undone, and in mid-rotation cut somebody off
+//! until then.
+
+use serde_json::Value;
+
+use super::rules::KEPT_BY_AGENT;
+use super::validate::CLEANERS;
+use super::{Operation, Request};
+use crate::api::names::{KEPT_FOR, MANAGED_LABEL};
+use crate::registry::Registry;
+use crate::trust::Finding;
+
+/// Refuses a change or the end of a Secret or ConfigMap that the agent keeps for a GatewaySecret. Other labels, annotations
+/// and finalizers are anybody's.
+pub(super) fn findings(request: &Request<'_>, registry: &Registry) -> Option<Finding> {
+    let old = request.old_object?;
+    if request.by_agent || CLEANERS.contains(&request.username) {
+        return None;
+    }
+    let keeper = old["metadata"]["annotations"][KEPT_FOR].as_str()?;
+    let is_keeper = |entry: &&crate::registry::Entry| entry.namespace == request.namespace && entry.name == keeper;
+    registry.entries().iter().filter(|entry| !entry.being_deleted).find(is_keeper)?;
+    let changed = match request.operation {
+        Operation::Delete => true,
+        Operation::Update => request.object.is_some_and(|object| owned(object) != owned(old)),
+        Operation::Create | Operation::Connect => false,
+    };
+    changed.then(|| {
+        let message = format!(
+            "{} is kept by trustspan for GatewaySecret {keeper}: any other write is undone. change the root Secret or the \
+             GatewaySecret, or delete the GatewaySecret first",
+            request.name
+        );
+        KEPT_BY_AGENT.finding("metadata.annotations", message)
+    })
+}
+
+/// What the agent owns of an object.
+fn owned(object: &Value) -> [&Value; 6] {
+    let metadata = &object["metadata"];
+    [
+        &object["data"],
+        &object["binaryData"],
+        &object["type"],
+        &object["immutable"],
+        &metadata["annotations"][KEPT_FOR],
+        &metadata["labels"][MANAGED_LABEL],
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::admission::Kind;
+    use crate::registry::tests::entry;
+
+    fn kept(data: &str) -> Value {
+        json!({
+            "metadata": {"name": "gateway", "annotations": {KEPT_FOR: "gateway"}, "labels": {MANAGED_LABEL: "true"}},
+            "data": {"ca.crt": data},
+        })
+    }
+
+    fn refused(old: &Value, object: Option<&Value>, change: impl FnOnce(&mut Request<'_>)) -> bool {
+        let operation = if object.is_some() { Operation::Update } else { Operation::Delete };
+        let mut request = Request {
+            operation,
+            kind: Kind { group: "", version: "v1", kind: "Secret" },
+            sub_resource: "",
+            namespace: "mesh",
+            name: "gateway",
+            username: "jane",
+            by_agent: false,
+            may_break_glass: false,
+            object,
+            old_object: Some(old),
+        };
+        change(&mut request);
+        findings(&request, &Registry::new([entry("mesh", "root", "gateway")])).is_some()
+    }
+
+    #[test]
+    fn accepts_the_agent_cleaners_and_what_is_not_its_own() {
+        let (old, new) = (kept("a"), kept("b"));
+        assert!(!refused(&old, Some(&new), |request| request.by_agent = true));
+        assert!(!refused(&old, None, |request| request.username = CLEANERS[0]));
+        let mut labelled = kept("a");
+        labelled["metadata"]["labels"]["team"] = "checkout".into();
+        assert!(!refused(&old, Some(&labelled), |_| {}));
+        assert!(!refused(&json!({"data": {"ca.crt": "a"}}), Some(&new), |_| {}), "nobody keeps it");
+        assert!(!refused(&old, Some(&new), |request| request.namespace = "other"), "its GatewaySecret is gone");
+    }
+
+    #[test]
+    fn rejects_changes_and_the_end() {
+        let old = kept("a");
+        assert!(refused(&old, Some(&kept("b")), |_| {}));
+        assert!(refused(&old, None, |_| {}));
+        for path in ["/metadata/annotations", "/metadata/labels"] {
+            let mut freed = kept("a");
+            freed.pointer_mut(path).map(Value::take);
+            assert!(refused(&old, Some(&freed), |_| {}), "{path}");
+        }
+    }
+}

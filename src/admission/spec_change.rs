@@ -1,0 +1,149 @@
+//! What a change of a GatewaySecret would do to those who are connected now: warnings, on a dry run too.
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Request;
+use crate::api::{GatewaySecretSpec, GatewaySecretStatus, LeafKind, Mode};
+use crate::registry::Registry;
+use crate::trust::{Certificate, bundle, continuity, is_distrusted};
+
+/// Clients that one warning names.
+const NAMED: usize = 2;
+
+/// Sentences of at most 120 characters, as clients show them.
+pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Vec<String> {
+    let spec = |object: &Value| GatewaySecretSpec::deserialize(&object["spec"]).ok();
+    let (Some(new), Some(old)) = (request.object.and_then(spec), request.old_object.and_then(spec)) else {
+        return Vec::new();
+    };
+    let entries = registry.entries().iter();
+    let Some(entry) = entries.filter(|e| e.namespace == request.namespace).find(|e| e.name == request.name) else {
+        return Vec::new();
+    };
+    let held = continuity::observed(&entry.status.bundle);
+    let mut notes = Vec::new();
+    let removes = |held: &[Certificate]| {
+        held.iter().any(|ca| is_distrusted(ca, &new.distrust) && !is_distrusted(ca, &old.distrust))
+    };
+    if removes(&held) {
+        let rest: Vec<_> = held.iter().filter(|ca| !is_distrusted(ca, &new.distrust)).cloned().collect();
+        if rest.is_empty() {
+            notes.push(
+                "spec.distrust names every CA of the bundle: it is not emptied, and nothing is taken out".to_owned(),
+            );
+        } else {
+            notes.extend(cut_off("spec.distrust", &entry.status, &held, &rest, now));
+            notes.push(
+                "spec.distrust: connections and sessions that are open now live on; restart gateways to end them"
+                    .to_owned(),
+            );
+        }
+    }
+    if old.mode == Mode::Bundle && new.mode == Mode::Copy {
+        // A copy holds what the root holds, which is the first of the bundle.
+        let rest: Vec<_> = held.iter().take(1).cloned().collect();
+        notes.extend(cut_off("spec.mode: Copy", &entry.status, &held, &rest, now));
+    }
+    notes
+}
+
+/// Who is accepted with the bundle as it is, and would not be with another.
+fn cut_off(
+    what: &str,
+    status: &GatewaySecretStatus,
+    before: &[Certificate],
+    after: &[Certificate],
+    now: Timestamp,
+) -> Option<String> {
+    let clients = status.leaves.iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client);
+    let lost = clients.filter(|leaf| {
+        let chain = bundle::read_chain(leaf.pem.as_bytes()).into_certificates();
+        continuity::admits(before, &chain, now) && !continuity::admits(after, &chain, now)
+    });
+    let mut names: Vec<_> = lost.map(|leaf| leaf.name.as_str()).collect();
+    names.dedup();
+    let told = names.iter().take(NAMED).map(|name| shortened(name)).collect::<Vec<_>>().join(", ");
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    (!names.is_empty()).then(|| format!("{what} cuts off {} live client(s) at once: {told}{more}", names.len()))
+}
+
+/// A name of at most 20 characters.
+fn shortened(name: &str) -> String {
+    match name.char_indices().nth(19) {
+        Some((at, _)) if at + 1 < name.len() => format!("{}…", &name[..at]),
+        _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::admission::{Kind, Operation};
+    use crate::api::{Leaf, TrustAnchor};
+    use crate::registry::tests::entry;
+    use crate::trust::fixtures::{Authority, ca, now, parsed};
+
+    fn asked(old: Value, new: Value, bundle: &[&Authority], clients: &[(&str, &Authority)]) -> Vec<String> {
+        let mut entry = entry("mesh", "root", "gateway");
+        entry.status.bundle = bundle.iter().map(|ca| TrustAnchor::from(&parsed(ca.der()))).collect();
+        let leaf = |(name, ca): &(&str, &Authority)| Leaf {
+            kind: LeafKind::Client,
+            namespace: "mesh".to_owned(),
+            name: (*name).to_owned(),
+            subject: format!("CN={name}"),
+            not_after: now(),
+            pem: ca.leaf(name).pem(),
+        };
+        entry.status.leaves = Some(clients.iter().map(leaf).collect());
+        let object = |spec: Value| json!({"metadata": {"name": "gateway"}, "spec": spec});
+        let (old, new) = (object(old), object(new));
+        let request = Request {
+            operation: Operation::Update,
+            kind: Kind { group: "trustspan.dev", version: "v1alpha1", kind: "GatewaySecret" },
+            sub_resource: "",
+            namespace: "mesh",
+            name: "gateway",
+            username: "jane",
+            by_agent: false,
+            may_break_glass: false,
+            object: Some(&new),
+            old_object: Some(&old),
+        };
+        notes(&request, &Registry::new([entry]), now())
+    }
+
+    #[test]
+    fn accepts_changes_that_cut_nobody_off() {
+        let (old, new) = (ca("old"), ca("new"));
+        let (before, copy) = (json!({"rootSecretName": "root"}), json!({"rootSecretName": "root", "mode": "Copy"}));
+        assert_eq!(asked(before.clone(), copy.clone(), &[&new, &old], &[("till", &new)]), [""; 0]);
+        assert_eq!(asked(copy, before.clone(), &[&new], &[("till", &old)]), [""; 0]);
+        let other = json!({"rootSecretName": "root", "distrust": ["00"]});
+        assert_eq!(asked(before, other, &[&new, &old], &[("till", &old)]), [""; 0]);
+    }
+
+    #[test]
+    fn rejects_nothing_but_warns_who_is_cut_off() {
+        let (old, new) = (ca("old"), ca("new"));
+        let before = json!({"rootSecretName": "root"});
+        let clients = [("shop", &old), ("till", &new), ("a-client-with-a-rather-long-name", &old), ("third", &old)];
+        let seen = asked(before.clone(), json!({"rootSecretName": "root", "mode": "Copy"}), &[&new, &old], &clients);
+        assert_eq!(seen, ["spec.mode: Copy cuts off 3 live client(s) at once: shop, a-client-with-a-rat…, …"]);
+        let distrust = |cas: &[&Authority]| {
+            let named: Vec<_> = cas.iter().map(|ca| parsed(ca.der()).fingerprint).collect();
+            json!({"rootSecretName": "root", "distrust": named})
+        };
+        let seen = asked(before.clone(), distrust(&[&old]), &[&new, &old], &clients);
+        assert!(
+            seen[0].starts_with("spec.distrust cuts off 3 live client(s)") && seen[1].contains("live on"),
+            "{seen:?}"
+        );
+        let seen = asked(before, distrust(&[&old, &new]), &[&new, &old], &clients);
+        assert!(seen.len() == 1 && seen[0].contains("not emptied"), "{seen:?}");
+        assert!(seen.iter().all(|note| note.len() <= 120));
+    }
+}
