@@ -89,3 +89,30 @@ fn the_offline_commands_run_as_written() {
         assert!(printed.contains(&text), "{file} did not come back as it was:\n{printed}");
     }
 }
+
+/// The tour's phases on stderr, and what it shows of them on stdout.
+#[test]
+fn the_tour_carries_a_rotation_through() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("tour");
+    let tour = || {
+        let mut command = Command::new("docs/tour");
+        command.arg(&dir).env("TRUSTSPAN", env!("CARGO_BIN_EXE_trustspan"));
+        command.output().unwrap()
+    };
+    let output = tour();
+    let (told, shown) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{told}\n{shown}");
+    let mut phases: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("mesh/gateway: ")).collect();
+    phases.dedup();
+    let wanted = ["Steady", "TrustExpanded", "Converged", "Steady"];
+    let mut passed = phases.iter();
+    assert!(wanted.iter().all(|phase| passed.any(|seen| seen == phase)), "{phases:?}");
+    let place = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text}: not in {shown}"));
+    assert!(place("CN=one") < place("waits: SwitchLeaf: clients that may not trust the new leaf's CA yet: till"));
+    let (_, end) = shown.split_once("the old CA goes").unwrap();
+    assert!(end.contains("CN=two") && !end.contains("CN=one") && end.contains("1 client(s): till"), "{end}");
+
+    let again = tour();
+    assert_eq!(again.status.code(), Some(2), "a directory that is not empty is left alone");
+}

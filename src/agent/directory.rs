@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::content::{self, Content};
 use super::world::{self, World};
 use super::{observed_with, sentence};
+use crate::api::TrustAnchor;
 use crate::api::names::{CLIENT_LABEL, journal_name};
 use crate::registry::{Entry, Registry};
 use crate::rotation::{self, next::Plan};
@@ -89,6 +90,7 @@ pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> 
     let kept = Manifests::read(dir, &Severities::default(), now)?;
     let reported = kept.registry.entries().iter().map(|entry| {
         let world = kept.world(entry, now);
+        let entry = &told(entry, &world);
         let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
         let status = observed_with(entry, world.held_objects().chain(&kept.objects), now);
         let mut status = rotation::report(entry, &plan, status, now);
@@ -97,6 +99,16 @@ pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> 
         Entry { status, ..entry.clone() }
     });
     Ok(reported.collect())
+}
+
+/// A GatewaySecret with the clients' bundle in its status: nobody else needs to hear of it than reads the journal.
+fn told(entry: &Entry, world: &World) -> Entry {
+    let journal = &world.journal;
+    let last = || journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
+    let bundle = if journal.offered.is_empty() { last() } else { &journal.offered };
+    let mut entry = entry.clone();
+    entry.status.client_bundle = bundle.iter().map(TrustAnchor::from).collect();
+    entry
 }
 
 /// What a directory holds.
@@ -141,6 +153,7 @@ impl Manifests {
             return Ok(());
         }
         let world = self.world(entry, now);
+        let entry = &told(entry, &world);
         let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
         if plan.steps.is_empty() && plan.journal == world.journal {
             return Ok(());

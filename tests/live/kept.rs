@@ -2,11 +2,11 @@
 
 use std::{thread::sleep, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    issuer::{MANAGED, ROOT},
+    issuer::{Data, MANAGED, ROOT},
     testbed::{Seed, wait_for},
     world::World,
 };
@@ -66,8 +66,14 @@ pub(crate) fn burst(world: &mut World<'_>) -> Result<()> {
 /// In mid-rotation the managed Secret is deleted, the API server restarts, and gateways are rolled at each phase.
 pub(crate) fn broken(world: &mut World<'_>) -> Result<()> {
     begin(world)?;
+    world.step("tampering is refused");
+    ensure!(world.operator.delete(MANAGED).is_err(), "the managed Secret was deleted through admission");
+    let tampered = Data::from([("ca.crt".to_owned(), world.operator.read(ROOT)?["tls.crt"].clone())]);
+    ensure!(world.operator.write(&[(MANAGED, tampered)]).is_err(), "the managed Secret was changed through admission");
     world.step("managed Secret deleted");
-    world.operator.delete(MANAGED)?;
+    // Somebody whom no webhook holds up.
+    let past_admission = "--as=system:serviceaccount:kube-system:namespace-controller";
+    world.cluster.kubectl(["delete", "secret", MANAGED, past_admission]).ns(&world.ns).ok()?;
     wait_for("the managed Secret to be back", ROTATED, || Ok(world.operator.read(MANAGED).is_ok()))?;
     world.step("API server restarted");
     world.cluster.restart_api_server()?;
