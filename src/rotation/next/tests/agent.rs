@@ -199,6 +199,14 @@ impl World {
         self.within(SignedDuration::from_secs(40), Self::look);
     }
 
+    /// What a lost journal knew of clients that load once nobody finds out before they restart.
+    fn knows_what_is_loaded(&self) -> bool {
+        self.clients.iter().all(|client| {
+            let known = self.journal.1.clients.get(&client.name).map(|known| known.versions.as_slice());
+            known.unwrap_or_default().iter().any(|version| version.chain == client.loaded.facts.chain)
+        })
+    }
+
     fn rest(&mut self, plan: &Plan) {
         let distrusted = |source| {
             let held = self.facts(source).and_then(|facts| facts.chain.first());
@@ -208,8 +216,8 @@ impl World {
             && self.entry.spec.mode == Mode::Bundle
             && !distrusted(self.server_source())
             && !distrusted(self.client_source());
-        if plan.phase == Phase::Steady && plan.steps.is_empty() && !self.claims && is_sound && self.failure().is_none()
-        {
+        let is_calm = plan.phase == Phase::Steady && plan.steps.is_empty();
+        if is_calm && !self.claims && is_sound && self.knows_what_is_loaded() && self.failure().is_none() {
             self.claims = true;
         }
         self.agent.busy = false;
