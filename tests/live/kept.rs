@@ -15,6 +15,8 @@ use crate::{
 const ROTATED: Duration = Duration::from_secs(240);
 /// Kills come within that time of a rotation's begin: it is over for clients that reload by then.
 const KILLED_WITHIN: Duration = Duration::from_secs(20);
+/// Twelve minutes of real life; clients renew with half of their time left.
+const OUTAGE: Duration = Duration::from_secs(8);
 /// New CAs in one overlap.
 const BURST: usize = 5;
 
@@ -89,6 +91,20 @@ pub(crate) fn broken(world: &mut World<'_>) -> Result<()> {
         }
         world.wait_handshakes(10)?;
     }
+}
+
+/// All webhooks are down at a random moment of the rotation, for less time than clients have left when they renew. What they
+/// would have judged is refused until they are back; nobody is cut off.
+pub(crate) fn unjudged(world: &mut World<'_>) -> Result<()> {
+    let mut seed = Seed::of_run("outage");
+    begin(world)?;
+    random_moment(&mut seed);
+    world.step("webhooks down");
+    world.server.kill();
+    // The outage is what is tried.
+    sleep(OUTAGE);
+    world.server.start_again()?;
+    settled(world)
 }
 
 /// A new CA.

@@ -90,6 +90,7 @@ pub(crate) const RUNS: &[Run] = &[
     clean("accepts_agents_that_are_killed", KEPT, kept::killed),
     clean("accepts_rotations_in_a_burst", KEPT, kept::burst),
     clean("accepts_a_world_that_breaks", KEPT, kept::broken),
+    clean("accepts_an_outage_of_the_webhooks", KEPT, kept::unjudged),
     Run {
         by_gateways: Seen::Some,
         by_clients: Seen::Some,

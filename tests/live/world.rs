@@ -51,7 +51,8 @@ pub(crate) struct World<'c> {
     pub(crate) agents: Agents<'c>,
     pub(crate) ns: String,
     _registration: Registration<'c>,
-    _server: Server<'c>,
+    /// The webhooks.
+    pub(crate) server: Server<'c>,
 }
 
 impl<'c> World<'c> {
@@ -121,7 +122,7 @@ impl<'c> World<'c> {
             agents,
             ns: ns.to_owned(),
             _registration: registration,
-            _server: server,
+            server,
         })
     }
 
