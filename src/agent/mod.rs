@@ -6,6 +6,7 @@ pub mod directory;
 pub mod lease;
 mod rights;
 mod surroundings;
+mod sweep;
 mod world;
 mod write;
 
@@ -120,6 +121,13 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Whether a GatewaySecret is kept.
+    fn keeps(&self, entry: &Entry) -> bool {
+        !entry.being_deleted && (self.namespaces.is_empty() || self.namespaces.contains(&entry.namespace))
+    }
+}
+
 /// Keeps the GatewaySecrets of `live` while this process leads.
 pub async fn run(client: Client, live: Arc<Live>, mut leadership: Leadership, settings: Settings) {
     loop {
@@ -147,13 +155,17 @@ async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, setting
             }
             _ = look_around.tick() => {
                 let entries = live.registry().map(|registry| registry.entries().to_vec()).unwrap_or_default();
-                around.send_replace(Arc::new(Surroundings::read(client, &entries).await));
+                let seen = Surroundings::read(client, &entries).await;
+                if let Some(registry) = live.registry() {
+                    sweep::mend(client, leadership, &seen, &registry, settings).await;
+                }
+                around.send_replace(Arc::new(seen));
             }
         }
         let Some(registry) = live.registry() else { continue };
         kept.retain(|key, _| find(&registry, key).is_some());
-        let is_ours = |entry: &&Entry| settings.namespaces.is_empty() || settings.namespaces.contains(&entry.namespace);
-        for entry in registry.entries().iter().filter(|entry| !entry.being_deleted).filter(is_ours) {
+        let is_ours = |entry: &&Entry| settings.keeps(entry);
+        for entry in registry.entries().iter().filter(is_ours) {
             let key = (entry.namespace.clone(), entry.name.clone());
             let mut entry = entry.clone();
             if let Some(legacy) = settings.legacy_copy {
@@ -277,6 +289,10 @@ impl Keeper {
                 Ok(()) => tracing::info!(namespace = entry.namespace, name = entry.name, "{}", sentence(step)),
                 Err(_) => break,
             }
+        }
+        if !plan.client_bundle.is_empty() {
+            self.leading()?;
+            outcome = outcome.and(write::distribute(&self.client, &entry, &plan.client_bundle).await);
         }
         if outcome.is_ok() {
             let synced = (ConditionStatus::True, "Synced", "everything was done that could be".to_owned());

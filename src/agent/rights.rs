@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::world;
+use crate::api::DistributionKind;
 use crate::api::names::journal_name;
 use crate::registry::Entry;
 
@@ -16,14 +17,21 @@ pub fn role(entry: &Entry) -> [Value; 2] {
     let by_name = |resource: &str, names: Value, verbs: Value| json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs });
     let journal = json!([journal_name(&entry.name)]);
     let of_cert_manager = |resource: &str, verbs: Value| json!({ "apiGroups": ["cert-manager.io"], "resources": [resource], "verbs": verbs });
-    let rules = json!([
+    let mut rules = vec![
         by_name("secrets", json!(world::names(entry)), json!(["get", "list", "watch"])),
         by_name("secrets", json!(written), json!(["create", "patch", "update"])),
         by_name("configmaps", journal, json!(["create", "get", "list", "watch", "patch", "update"])),
         of_cert_manager("certificates", json!(["list", "watch"])),
         of_cert_manager("certificates/status", json!(["patch"])),
         of_cert_manager("certificaterequests", json!(["list"])),
-    ]);
+    ];
+    for (kind, resource) in [(DistributionKind::ConfigMap, "configmaps"), (DistributionKind::Secret, "secrets")] {
+        let distributed = entry.spec.distribute.iter().filter(|place| place.kind == kind);
+        let names: Vec<_> = distributed.map(|place| place.name.as_str()).collect();
+        if !names.is_empty() {
+            rules.push(by_name(resource, json!(names), json!(["create", "get", "patch"])));
+        }
+    }
     let name = format!("trustspan-agent-{}", entry.name);
     let metadata = json!({ "name": name, "namespace": entry.namespace });
     let (api, group) = ("rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io");

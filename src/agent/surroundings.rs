@@ -56,6 +56,11 @@ impl Surroundings {
         read
     }
 
+    /// The Gateways.
+    pub(super) fn gateways(&self) -> impl Iterator<Item = &Value> {
+        self.gateways.iter().filter(|object| object["kind"] == "Gateway")
+    }
+
     /// What concerns one GatewaySecret.
     pub(super) fn of(&self, entry: &Entry) -> impl Iterator<Item = &Value> {
         self.gateways.iter().chain(self.pods.get(&entry.spec.workload_labels).into_iter().flatten())

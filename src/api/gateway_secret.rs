@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ClientCa, Clients, Settle};
+use super::{ClientCa, Clients, Distribution, Settle};
 
 /// A GatewaySecret puts a managed Secret between the root Secret that an issuer writes and the gateways that use it.
 ///
@@ -89,6 +89,11 @@ pub struct GatewaySecretSpec {
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub clients: Clients,
+
+    /// ConfigMaps and Secrets in which the clients' bundle is kept, for clients that take their trust from there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 16), transform = without_default)]
+    pub distribute: Vec<Distribution>,
 
     /// SHA-256 fingerprints (lower-case hex) of CA certificates that are trusted no more, at once: of a certificate, or of its
     /// public key (SubjectPublicKeyInfo). A bundle is never emptied by it.

@@ -7,7 +7,7 @@ mod rotation_spec;
 
 pub use gateway_secret::*;
 pub use period::Period;
-pub use rotation_spec::{ClientCa, Clients, Settle};
+pub use rotation_spec::{ClientCa, Clients, Distribution, DistributionKind, Settle};
 use serde_json::Value;
 
 /// The API group of every trustspan resource.

@@ -59,3 +59,31 @@ pub struct Clients {
     #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
     pub secret_names: Vec<String>,
 }
+
+/// A place where the clients' bundle is kept, for those who read it from there.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Distribution {
+    /// The kind of object, in the GatewaySecret's namespace.
+    pub kind: DistributionKind,
+    /// Its name.
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub name: String,
+    /// The key under `data`. Default: `ca.crt`.
+    #[serde(default = "ca_crt")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
+    pub key: String,
+}
+
+/// What a bundle can be kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum DistributionKind {
+    /// A ConfigMap: certificates are public.
+    ConfigMap,
+    /// A Secret, for programs that read nothing else.
+    Secret,
+}
+
+fn ca_crt() -> String {
+    "ca.crt".to_owned()
+}

@@ -5,7 +5,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::stage::expect;
-use crate::testbed::{Agents, Authority, Cluster, SOON, wait_for};
+use crate::testbed::{Agents, Authority, Cluster, Registration, SOON, Scope, Server, Source, User, wait_for};
 
 cases![
     a_new_ca_stands_beside_the_old_at_once,
@@ -13,6 +13,10 @@ cases![
     a_foreign_secret_is_left_alone,
     a_missing_right_is_told_with_what_mends_it,
     of_two_agents_one_leads,
+    the_clients_bundle_is_distributed,
+    a_gateway_that_slipped_by_is_mended,
+    the_mode_is_one_field_there_and_back,
+    what_is_kept_is_refused_to_others,
 ];
 
 /// A namespace whose GatewaySecret an agent keeps.
@@ -44,6 +48,30 @@ impl<'c> Kept<'c> {
             "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
         });
         self.cluster.apply(self.ns, &root.to_string()).map(drop)
+    }
+
+    /// A client's Secret that nobody but a person renews.
+    fn write_client(&self, name: &str, authority: &Authority) -> Result<()> {
+        let (certificate, key) = authority.issue_client(name)?;
+        let client = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": name },
+            "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
+        });
+        self.cluster.apply(self.ns, &client.to_string()).map(drop)
+    }
+
+    /// Sets a field of the spec.
+    fn set(&self, field: &str, value: &Value) -> Result<()> {
+        let patch = json!({ "spec": { field: value } }).to_string();
+        let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
+        self.cluster.kubectl(args).ns(self.ns).ok().map(drop)
+    }
+
+    /// Both webhooks, for this namespace.
+    fn judged(&self) -> Result<(Server<'c>, Registration<'c>)> {
+        let server = Server::start_with(self.cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
+        let registration = Registration::new(self.cluster, &server, &Scope::Namespaces(vec![self.ns.to_owned()]))?;
+        Ok((server, registration))
     }
 
     /// Waits until the managed Secret trusts exactly these, in this order.
@@ -108,8 +136,7 @@ fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {
 fn a_lost_managed_secret_is_rebuilt(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
-        let spec = json!({ "spec": { "settle": { "clients": "1h" } } }).to_string();
-        cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &spec]).ns(kept.ns).ok()?;
+        kept.set("settle", &json!({ "clients": "1h" }))?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
@@ -173,5 +200,124 @@ fn of_two_agents_one_leads(cluster: &Cluster) -> Result<()> {
         // SIGTERM: it is let go.
         ensure!(second.stop(SOON)? == 0, "{}", second.log());
         expect("the holder", &holder()?, Value::Null)
+    })
+}
+
+fn the_clients_bundle_is_distributed(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
+        let places = json!([{ "kind": "ConfigMap", "name": "trust" }, { "kind": "Secret", "name": "trust", "key": "roots.pem" }]);
+        kept.set("distribute", &places)?;
+        kept.write_root(&old)?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        let holds = |authorities: &[&Authority]| -> Result<bool> {
+            let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
+            let read = |kind: &str| cluster.get(kind, kept.ns, "trust");
+            let (Ok(config_map), Ok(secret)) = (read("configmap"), read("secret")) else { return Ok(false) };
+            let encoded = STANDARD.encode(&wanted);
+            Ok(config_map["data"]["ca.crt"] == wanted.as_str() && secret["data"]["roots.pem"] == encoded.as_str())
+        };
+        wait_for("the first CA in both places", SOON, || holds(&[&old]))?;
+        kept.set("paused", &json!(true))?;
+        kept.write_root(&new)?;
+        // A pause holds the leaf switch, and with it the old CA, but never trust.
+        wait_for("both CAs in both places", SOON, || holds(&[&new, &old]))
+    })
+}
+
+fn a_gateway_that_slipped_by_is_mended(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        kept.set("workloadLabels", &json!({ "istio": kept.ns }))?;
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "gateway", "labels": { "istio": kept.ns } },
+            "spec": { "containers": [{ "name": "proxy", "image": "proxy" }] },
+        });
+        cluster.apply(kept.ns, &pod.to_string())?;
+        let server = json!({
+            "port": { "number": 443, "name": "https", "protocol": "HTTPS" }, "hosts": ["shop.example.com"],
+            "tls": { "mode": "MUTUAL", "credentialName": "root" },
+        });
+        let gateway = json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": { "name": "public" },
+            "spec": { "selector": { "istio": kept.ns }, "servers": [server] },
+        });
+        cluster.apply(kept.ns, &gateway.to_string())?;
+        let (_server, _registration) = kept.judged()?;
+        kept.write_root(&Authority::new("root")?)?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        wait_for("the Gateway to name the managed Secret", SOON, || {
+            let gateway = cluster.get("gateways.networking.istio.io", kept.ns, "public")?;
+            Ok(gateway["spec"]["servers"][0]["tls"]["credentialName"] == "managed")
+        })?;
+        // The same manifest again is no change, and no conflict.
+        let again = cluster.kubectl(["apply", "-f", "-"]).ns(kept.ns).stdin(gateway.to_string()).ok()?;
+        ensure!(again.contains("configured") || again.contains("unchanged"), "saw {again}");
+        let stored = cluster.get("gateways.networking.istio.io", kept.ns, "public")?;
+        expect("credentialName", &stored["spec"]["servers"][0]["tls"]["credentialName"], "managed")
+    })
+}
+
+fn the_mode_is_one_field_there_and_back(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
+        let (_server, _registration) = kept.judged()?;
+        kept.write_client("shop", &old)?;
+        kept.set("clients", &json!({ "complete": true, "secretNames": ["shop"] }))?;
+        kept.write_root(&old)?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        kept.wait_bundle(&[&old])?;
+        kept.wait_phase("Steady")?;
+        kept.write_root(&new)?;
+        kept.wait_bundle(&[&new, &old])?;
+        kept.wait_phase("Converged")?;
+        // The old leaf is served, since the client trusts the old CA alone.
+        let switch = |mode: &str, more: &[&str]| {
+            let patch = json!({ "spec": { "mode": mode } }).to_string();
+            let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
+            more.iter().fold(cluster.kubectl(args), |kubectl, arg| kubectl.arg(arg)).ns(kept.ns).run()
+        };
+        let warned = "spec.mode: Copy cuts off 1 live client(s) at once: shop";
+        wait_for("a dry run to warn of the client", SOON, || {
+            Ok(switch("Copy", &["--dry-run=server"])?.stderr.contains(warned))
+        })?;
+        ensure!(switch("Copy", &[])?.stderr.contains(warned), "no warning");
+        kept.wait_bundle(&[&new])?;
+        let (managed, root) = (cluster.get("secret", kept.ns, "managed")?, cluster.get("secret", kept.ns, "root")?);
+        expect("a plain copy", &managed["data"], root["data"].clone())?;
+        wait_for("status to tell the mode", SOON, || Ok(kept.status()?["mode"] == "Copy"))?;
+        let back = switch("Bundle", &[])?;
+        ensure!(back.success() && !back.stderr.contains("cuts off"), "saw {}", back.stderr);
+        // The client's CA is needed still.
+        kept.wait_bundle(&[&new, &old])
+    })
+}
+
+fn what_is_kept_is_refused_to_others(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        let (_server, _registration) = kept.judged()?;
+        let root = Authority::new("root")?;
+        kept.write_root(&root)?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        kept.wait_bundle(&[&root])?;
+        kept.wait_phase("Steady")?;
+        let patch = json!({ "data": { "note": "eA==" } }).to_string();
+        for (kind, name) in [("secret", "managed"), ("configmap", "gateway.trustspan-journal")] {
+            let refused =
+                cluster.kubectl(["patch", kind, name, "--type=merge", "--patch", &patch]).ns(kept.ns).fails()?;
+            ensure!(refused.contains("kept-by-agent"), "{kind}: saw {refused}");
+            let refused = cluster.kubectl(["delete", kind, name]).ns(kept.ns).fails()?;
+            ensure!(refused.contains("kept-by-agent"), "{kind}: saw {refused}");
+            cluster.kubectl(["label", kind, name, "team=checkout"]).ns(kept.ns).ok()?;
+        }
+        // Without its GatewaySecret it is anybody's, and it stays.
+        cluster.kubectl(["delete", "gatewaysecret", "gateway"]).ns(kept.ns).ok()?;
+        ensure!(kept.bundle()?.is_some(), "the managed Secret is gone");
+        wait_for("the Secret to be anybody's", SOON, || {
+            Ok(cluster.kubectl(["delete", "secret", "managed"]).ns(kept.ns).run()?.success())
+        })
     })
 }
