@@ -4,11 +4,13 @@ mod gateway_secret;
 pub mod names;
 mod period;
 mod rotation_spec;
+mod status;
 
 pub use gateway_secret::*;
 pub use period::Period;
 pub use rotation_spec::{ClientCa, Clients, Distribution, DistributionKind, Settle};
 use serde_json::Value;
+pub use status::*;
 
 /// The API group of every trustspan resource.
 pub const GROUP: &str = "trustspan.dev";

@@ -1,0 +1,269 @@
+//! The status of a `GatewaySecret`: what is known of it.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Mode;
+
+/// What is known of the managed Secret and of the cluster around it. The webhook decides from spec and status alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewaySecretStatus {
+    /// The `metadata.generation` that this status was computed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+
+    /// Where the rotation stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+
+    /// Since when it stands there, as far as the agent saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub phase_since: Option<Timestamp>,
+
+    /// The mode as it is in force: the agent's flag wins over `spec.mode`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Mode")]
+    pub mode: Option<Mode>,
+
+    /// The managed Secret's name as it is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_name: Option<String>,
+
+    /// `Ready`: the managed Secret exists and is sound, and nobody older claims its name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+
+    /// The trust anchors in the managed Secret, in their order there: public certificates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bundle: Vec<TrustAnchor>,
+
+    /// A hash for each key of the managed Secret that holds certificates (`ca.crt`, `tls.crt`, …).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hashes: BTreeMap<String, KeyHash>,
+
+    /// Every namespace that holds a workload with `spec.workloadLabels`. Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_namespaces: Option<Vec<String>>,
+
+    /// The Gateways that use the root or the managed Secret. Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateways: Option<Vec<GatewayUse>>,
+
+    /// The `<root>-cacert` sibling, if there is one: Istio takes CAs from it first, and it stops applying after a rename.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cacert_sibling: Option<CacertSibling>,
+
+    /// Namespaces whose Gateways a ReferenceGrant lets name the root Secret, but not the managed one. Absent: not observed,
+    /// and no reference from another namespace is renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ungranted_namespaces: Option<Vec<String>>,
+
+    /// The leaf certificates in use: of declared clients (label `trustspan.dev/client`), and the one that gateways serve.
+    /// Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaves: Option<Vec<Leaf>>,
+
+    /// The CAs that all declared clients trust which verify the gateways now. Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_trust: Option<Vec<TrustAnchor>>,
+
+    /// What clients are to trust, kept by the agent: the webhook writes it into the `ca.crt` of declared clients' Secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_bundle: Vec<TrustAnchor>,
+
+    /// What the rotation waits for, kept by the agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+}
+
+/// A step of the rotation that is held back.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Wait {
+    /// What is held back.
+    pub step: StepName,
+    /// Why, in a sentence.
+    pub reason: String,
+    /// When the clock alone ends it, at the latest. Absent: something else must happen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub until: Option<Timestamp>,
+}
+
+/// A step of a rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
+pub enum StepName {
+    /// The managed Secret and the clients' bundle get the new CA beside the old.
+    ExpandTrust,
+    /// The Issuer's Secret gets the new CA.
+    PromoteIssuer,
+    /// Clients are re-issued.
+    ReissueClients,
+    /// The gateways' certificate is re-issued.
+    ReissueRoot,
+    /// The managed Secret gets the new leaf.
+    SwitchLeaf,
+    /// The old CA leaves the bundles.
+    DropOldCa,
+}
+
+/// A leaf certificate in use.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Leaf {
+    /// Who presents it.
+    pub kind: LeafKind,
+    /// Namespace of the Secret that holds it.
+    pub namespace: String,
+    /// Name of that Secret.
+    pub name: String,
+    /// Subject (RFC 4514).
+    pub subject: String,
+    /// End of validity.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub not_after: Timestamp,
+    /// The chain, leaf first (PEM, public).
+    pub pem: String,
+}
+
+/// Who presents a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum LeafKind {
+    /// A client, to gateways.
+    Client,
+    /// The gateways, to clients.
+    Server,
+}
+
+/// Where a rotation stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum Phase {
+    /// The managed Secret does not exist, or not in a sound state.
+    #[default]
+    Pending,
+    /// One generation of trust: nothing to do.
+    Steady,
+    /// The bundle holds more CAs than the root.
+    TrustExpanded,
+    /// Every gateway trusts the new CA.
+    Converged,
+    /// Every declared client presents a leaf of the new CA.
+    ClientsMigrated,
+    /// The gateways serve a leaf of the new CA.
+    LeafSwitched,
+}
+
+/// One trust anchor of the managed bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TrustAnchor {
+    /// Subject (RFC 4514).
+    pub subject: String,
+    /// SHA-256 over the certificate's DER, lower-case hex.
+    pub fingerprint: String,
+    /// Start of validity.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub not_before: Timestamp,
+    /// End of validity.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub not_after: Timestamp,
+    /// The certificate itself (PEM, public).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pem: Option<String>,
+    /// Whether every gateway has it by now, as far as the agent can tell. Absent: no agent looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    pub converged: Option<bool>,
+}
+
+/// The content of one key of the managed Secret.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyHash {
+    /// SHA-256 over the public certificates under the key, lower-case hex; order, duplicates and PEM layout do not count.
+    pub sha256: String,
+    /// Grows with every change of `sha256`, and never shrinks: the greater of the former revision plus one and the
+    /// change's Unix time in seconds.
+    // The API server warns of formats that it does not know (uint64).
+    #[schemars(with = "i64", range(min = 0))]
+    pub revision: u64,
+}
+
+/// A Gateway that uses the root or the managed Secret.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayUse {
+    /// API group of the Gateway: `networking.istio.io` or `gateway.networking.k8s.io`.
+    pub group: String,
+    /// Namespace of the Gateway object.
+    pub namespace: String,
+    /// Name of the Gateway object.
+    pub name: String,
+    /// Hosts that it serves with that Secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+}
+
+/// A `<root>-cacert` Secret beside the root.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CacertSibling {
+    /// Name of the sibling.
+    pub name: String,
+    /// SHA-256 fingerprints of its CAs that the managed Secret does not hold. While there is one, nothing is renamed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+}
+
+/// A condition, as in `metav1.Condition`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Type of the condition, in CamelCase.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: ConditionStatus,
+    /// Generation that the condition was computed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When the status last changed.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub last_transition_time: Timestamp,
+    /// One word in CamelCase.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// Status of a [`Condition`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum ConditionStatus {
+    /// It holds.
+    True,
+    /// It does not hold.
+    False,
+    /// Not known.
+    Unknown,
+}
+
+/// The condition that allows a rewrite.
+pub const READY: &str = "Ready";
+
+impl GatewaySecretStatus {
+    /// The condition of a type.
+    pub fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|c| c.type_ == type_)
+    }
+
+    /// Whether the managed Secret exists and is sound.
+    pub fn is_ready(&self) -> bool {
+        self.condition(READY).is_some_and(|c| c.status == ConditionStatus::True)
+    }
+}
