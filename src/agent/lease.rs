@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Where the Lease stands, and who we are.
 #[derive(Clone, Debug)]
@@ -95,7 +95,9 @@ pub fn contend(client: Client, candidate: Candidate) -> (Leadership, impl Future
         let mut seen: Option<(LeaseSpec, Instant)> = None;
         loop {
             let started = Instant::now();
-            match round(&api, &candidate, &mut seen).await {
+            // Whoever waits longer than that has lost it.
+            let tried = timeout(candidate.duration / 2, round(&api, &candidate, &mut seen)).await;
+            match tried.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
                 Ok(true) => {
                     if sender.send_replace(Some(started + candidate.duration * 2 / 3)).is_none() {
                         tracing::info!(identity = candidate.identity, "leading");

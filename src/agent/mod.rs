@@ -23,7 +23,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
 
 use crate::api::ConditionStatus;
 use crate::registry::{Entry, Registry};
@@ -40,6 +40,8 @@ pub use write::reissue;
 const MANAGER: &str = "trustspan-agent";
 /// Events come in flocks: a rotation at cert-manager is several writes.
 const GATHER: Duration = Duration::from_millis(20);
+/// The most that one look may take, with all that it writes.
+const TICK: Duration = Duration::from_secs(30);
 /// After an error.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -71,6 +73,9 @@ pub enum AgentError {
     /// An object cannot be sent.
     #[error("cannot encode an object: {0}")]
     Encode(serde_json::Error),
+    /// The API server does not answer.
+    #[error("the API server does not answer")]
+    NoAnswer,
     /// Another process leads by now.
     #[error("leadership lost")]
     NotLeading,
@@ -140,28 +145,51 @@ pub async fn run(client: Client, live: Arc<Live>, mut leadership: Leadership, se
     }
 }
 
-/// One task for each GatewaySecret; they end with this one.
+/// Looks around, and keeps one task for each GatewaySecret; all end with this one.
 async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, settings: &Settings) {
-    let mut published = live.published();
     let (around, surroundings) = watch::channel(Arc::new(Surroundings::default()));
-    let mut kept: BTreeMap<(String, String), Kept> = BTreeMap::new();
-    let mut look_around = tokio::time::interval(settings.poll);
+    tokio::join!(
+        look_around(client, live, leadership, settings, around),
+        keep_each(client, live, leadership, settings, surroundings),
+    );
+}
+
+/// Reads the surroundings again and again, and mends Gateways that slipped by.
+async fn look_around(
+    client: &Client,
+    live: &Live,
+    leadership: &Leadership,
+    settings: &Settings,
+    around: watch::Sender<Arc<Surroundings>>,
+) {
+    let mut published = live.published();
+    while live.registry().is_none() && published.changed().await.is_ok() {}
+    let mut ticks = tokio::time::interval(settings.poll);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            changed = published.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-            }
-            _ = look_around.tick() => {
-                let entries = live.registry().map(|registry| registry.entries().to_vec()).unwrap_or_default();
-                let seen = Surroundings::read(client, &entries).await;
-                if let Some(registry) = live.registry() {
-                    sweep::mend(client, leadership, &seen, &registry, settings).await;
-                }
-                around.send_replace(Arc::new(seen));
-            }
+        ticks.tick().await;
+        let Some(registry) = live.registry() else { continue };
+        let look = async {
+            let seen = Surroundings::read(client, registry.entries()).await;
+            sweep::mend(client, leadership, &seen, &registry, settings).await;
+            around.send_replace(Arc::new(seen));
+        };
+        if timeout(TICK, look).await.is_err() {
+            tracing::warn!("the API server does not answer");
         }
+    }
+}
+
+async fn keep_each(
+    client: &Client,
+    live: &Live,
+    leadership: &Leadership,
+    settings: &Settings,
+    surroundings: watch::Receiver<Arc<Surroundings>>,
+) {
+    let mut published = live.published();
+    let mut kept: BTreeMap<(String, String), Kept> = BTreeMap::new();
+    while published.changed().await.is_ok() {
         let Some(registry) = live.registry() else { continue };
         kept.retain(|key, _| find(&registry, key).is_some());
         let is_ours = |entry: &&Entry| settings.keeps(entry);
@@ -231,9 +259,11 @@ impl Keeper {
         let certificates = world::objects(&self.client, &namespace, "cert-manager.io", "v1", "Certificate");
         watches.spawn(tell(watcher(certificates, watcher::Config::default()), event.clone()));
         loop {
-            let next = match self.tick().await {
+            // Cut off at any place, as by a kill, it goes on right.
+            let next = match timeout(TICK, self.tick()).await.unwrap_or(Err(AgentError::NoAnswer)) {
                 Ok(next) => next,
-                Err(AgentError::NotLeading) => return,
+                // Perhaps for a moment only; if for good, this task is ended.
+                Err(AgentError::NotLeading) => Some(RETRY),
                 // Somebody was faster: look again.
                 Err(error) if error.is(409) => Some(GATHER),
                 Err(error) => {
