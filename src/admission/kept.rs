@@ -4,11 +4,18 @@
 use serde_json::Value;
 
 use super::rules::KEPT_BY_AGENT;
-use super::validate::CLEANERS;
 use super::{Operation, Request};
 use crate::api::names::{KEPT_FOR, MANAGED_LABEL};
 use crate::registry::Registry;
 use crate::trust::Finding;
+
+/// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
+/// With and without `--use-service-account-credentials` of kube-controller-manager.
+pub(super) const CLEANERS: [&str; 3] = [
+    "system:serviceaccount:kube-system:namespace-controller",
+    "system:serviceaccount:kube-system:generic-garbage-collector",
+    "system:kube-controller-manager",
+];
 
 /// Refuses a change or the end of a Secret or ConfigMap that the agent keeps for a GatewaySecret. Other labels, annotations
 /// and finalizers are anybody's.

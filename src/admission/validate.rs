@@ -4,20 +4,13 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::duty::duty;
+use super::kept::CLEANERS;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
 use super::{Decision, Kind, Operation, Request, break_glass, continuity, kept, spec_change};
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{self, Duty, Finding, Secret, SecretError, Severities};
-
-/// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
-/// With and without `--use-service-account-credentials` of kube-controller-manager.
-pub(super) const CLEANERS: [&str; 3] = [
-    "system:serviceaccount:kube-system:namespace-controller",
-    "system:serviceaccount:kube-system:generic-garbage-collector",
-    "system:kube-controller-manager",
-];
 
 /// Judges a Secret, or another object that the agent keeps; warns of what a change of a GatewaySecret does. Never patches; the same under dry-run.
 ///

@@ -5,15 +5,12 @@ use std::collections::BTreeMap;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
+use super::kept::metadata;
 use super::world::World;
-use crate::api::names::{ADOPT, KEPT_FOR, MANAGED_LABEL, journal_name};
+use crate::api::names::{KEPT_FOR, MANAGED_LABEL};
 use crate::registry::Entry;
-use crate::rotation::journal::Journal;
 use crate::rotation::next::{PairOf, Step};
-use crate::trust::{Certificate, Secret, credential};
-
-/// Key of the journal's ConfigMap.
-pub(super) const JOURNAL_KEY: &str = "journal.json";
+use crate::trust::{Certificate, credential};
 
 /// The content of a Secret. Has no `Debug`: it holds a private key.
 pub(super) struct Content {
@@ -78,43 +75,4 @@ impl Content {
         }
         object
     }
-}
-
-/// The journal as a ConfigMap.
-pub(super) fn journal(entry: &Entry, journal: &Journal) -> Value {
-    let metadata = metadata(entry, &journal_name(&entry.name));
-    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { JOURNAL_KEY: journal.to_text() } })
-}
-
-/// Reads the journal's ConfigMap. One that is not readable is begun anew: what is in the cluster says what to do, only with
-/// longer waits.
-pub(super) fn read_journal(entry: &Entry, object: Option<&Value>) -> Journal {
-    let text = object.and_then(|object| object["data"][JOURNAL_KEY].as_str());
-    text.map_or_else(Journal::default, |text| {
-        Journal::from_text(text).unwrap_or_else(|error| {
-            tracing::warn!(namespace = entry.namespace, name = entry.name, "journal begun anew: {error}");
-            Journal::default()
-        })
-    })
-}
-
-fn metadata(entry: &Entry, name: &str) -> Value {
-    json!({
-        "namespace": entry.namespace, "name": name,
-        "labels": { MANAGED_LABEL: "true" }, "annotations": { KEPT_FOR: entry.name },
-    })
-}
-
-/// Whether the agent made an object, for this GatewaySecret, or may take it over.
-pub(super) fn is_kept_for(object: &Value, entry: &Entry) -> bool {
-    let annotations = &object["metadata"]["annotations"];
-    annotations[KEPT_FOR] == entry.name.as_str() || annotations[ADOPT] == "true"
-}
-
-/// A Secret as it was read. Has no `Debug`: it holds private keys.
-pub(super) struct Held {
-    /// The object.
-    pub(super) object: Value,
-    /// The same, decoded.
-    pub(super) secret: Secret,
 }

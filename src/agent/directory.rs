@@ -10,7 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::content::{self, Content};
+use super::content::Content;
+use super::kept;
 use super::world::{self, World};
 use super::{observed_with, sentence};
 use crate::api::TrustAnchor;
@@ -168,15 +169,15 @@ impl Manifests {
 
     /// What the agent's file is to hold.
     fn written(&self, entry: &Entry, world: &World, plan: &Plan) -> Result<Vec<Value>, DirectoryError> {
-        let mut objects = vec![content::journal(entry, &plan.journal)];
+        let mut objects = vec![kept::journal(entry, &plan.journal)];
         let contents: Vec<_> = plan.steps.iter().filter_map(|step| Content::of(entry, world, step)).collect();
         for name in [Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten() {
             let held = world.held(name).map(|held| &held.object);
             let content = contents.iter().find(|content| content.name == name);
-            if held.is_some_and(|held| !content::is_kept_for(held, entry)) && content.is_some() {
+            if held.is_some_and(|held| !kept::is_kept_for(held, entry)) && content.is_some() {
                 return Err(DirectoryError::Foreign { name: name.to_owned(), path: self.file(entry) });
             }
-            let ours = held.filter(|held| content::is_kept_for(held, entry)).cloned();
+            let ours = held.filter(|held| kept::is_kept_for(held, entry)).cloned();
             objects.extend(content.map(|content| content.object(entry)).or(ours));
         }
         Ok(objects)

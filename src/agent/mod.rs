@@ -3,6 +3,7 @@
 
 mod content;
 pub mod directory;
+mod kept;
 pub mod lease;
 mod rights;
 mod surroundings;

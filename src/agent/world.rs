@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use super::AgentError;
-use super::content::{self, Held};
+use super::kept::{self, Held};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name};
 use crate::registry::Entry;
 use crate::rotation::Facts;
@@ -89,7 +89,7 @@ impl World {
             secrets: secrets.into_iter().filter_map(held).collect(),
             clients: Vec::new(),
             root_certificate: None,
-            journal: content::read_journal(entry, journal),
+            journal: kept::read_journal(entry, journal),
             journal_object: journal.cloned(),
         }
     }

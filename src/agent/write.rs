@@ -7,7 +7,8 @@ use kube::Client;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use super::content::{self, Content};
+use super::content::Content;
+use super::kept;
 use super::world::{World, objects, secrets};
 use super::{AgentError, MANAGER};
 use crate::api::names::{KEPT_FOR, journal_name};
@@ -42,7 +43,7 @@ pub(super) async fn take(
         let written = api.patch(name, &apply(), &Patch::Apply(content.object(entry))).await;
         return written.map(drop).map_err(|e| AgentError::api("patch", "secrets", name, e));
     };
-    if !content::is_kept_for(&held.object, entry) {
+    if !kept::is_kept_for(&held.object, entry) {
         return Err(AgentError::Foreign { name: name.clone() });
     }
     let object: DynamicObject =
@@ -76,7 +77,7 @@ pub(super) async fn journal(
 ) -> Result<(), AgentError> {
     let name = journal_name(&entry.name);
     let api = objects(client, &entry.namespace, "", "v1", "ConfigMap");
-    let mut object = content::journal(entry, journal);
+    let mut object = kept::journal(entry, journal);
     if let Some(stored) = &world.journal_object {
         object["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
     }
@@ -98,7 +99,7 @@ pub(super) async fn distribute(client: &Client, entry: &Entry, bundle: &[Certifi
         if found.as_ref().is_some_and(|found| found["data"][key] == value.as_str()) {
             continue;
         }
-        if found.as_ref().is_some_and(|found| !content::is_kept_for(found, entry) && !found["data"][key].is_null()) {
+        if found.as_ref().is_some_and(|found| !kept::is_kept_for(found, entry) && !found["data"][key].is_null()) {
             return Err(AgentError::Foreign { name: name.clone() });
         }
         let object = json!({

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::report::common;
+use super::in_use::{common, leaf};
 use super::{Facts, Observation, config_maps, observe};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
-use crate::api::{GatewaySecretStatus, GatewayUse, Kind, Leaf, LeafKind};
+use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind};
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
 use crate::trust::{self, Certificate, Secret, Severities, bundle, credential};
@@ -268,18 +268,6 @@ impl Inventory {
         };
         (&granted(entry.root_name()) - &granted(entry.managed_name())).into_iter().cloned().collect()
     }
-}
-
-pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certificate]) -> Option<Leaf> {
-    let leaf = chain.first()?;
-    Some(Leaf {
-        kind,
-        namespace: entry.namespace.clone(),
-        name: name.to_owned(),
-        subject: leaf.subject.clone(),
-        not_after: leaf.not_after,
-        pem: chain.iter().map(Certificate::pem).collect(),
-    })
 }
 
 fn points_at(named: &Named<'_>, entry: &Entry) -> bool {

@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 
-use super::inventory::leaf;
+use super::in_use::{common, leaf};
 use super::next::Plan;
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, LeafKind, Phase, TrustAnchor};
 use crate::registry::Entry;
-use crate::trust::{Certificate, continuity};
+use crate::trust::Certificate;
 
 /// The condition that tells whether the sources of a rotation can be used.
 pub const SOURCES: &str = "SourcesUsable";
@@ -63,16 +63,4 @@ pub fn set(
     };
     status.conditions.retain(|other| other.type_ != type_);
     status.conditions.push(condition);
-}
-
-/// The CAs that all those trust which verify the gateways now: others verify by other means, or not at all, and must not
-/// hide what would part the rest.
-pub(super) fn common<'c>(
-    trusts: impl Iterator<Item = &'c [Certificate]>,
-    served: &[Certificate],
-    now: Timestamp,
-) -> Option<Vec<TrustAnchor>> {
-    let works: Vec<_> = trusts.filter(|trust| continuity::verifies(trust, served, now)).collect();
-    let (first, others) = works.split_first()?;
-    Some(first.iter().filter(|ca| others.iter().all(|trust| trust.contains(ca))).map(TrustAnchor::from).collect())
 }

@@ -4,7 +4,7 @@ use super::certificate::{Certificate, CertificateError};
 use super::chain::Crl;
 use super::lookalike::Lookalike;
 use super::pem::{self, Block, Fault, Rejection};
-use super::{Reader, der, go, private_key};
+use super::{der, private_key};
 
 /// Reading stops here. A trust store of the web's public CAs has about 150, and Envoy fails every handshake from about
 /// 2,000 CAs on (64 KiB of subjects, measured).
@@ -65,22 +65,6 @@ pub fn read_chain(pem: &[u8]) -> Bundle {
         "TRUSTED CERTIFICATE" if count == 0 => Role::Certificate { aux: true },
         _ => Role::Other,
     })
-}
-
-/// Reads a CA bundle as a reader does.
-pub fn read_as(reader: Reader, pem: &[u8]) -> Bundle {
-    match reader {
-        Reader::Envoy => read(pem),
-        Reader::Go => go::read(pem),
-    }
-}
-
-/// Reads a chain as a reader does.
-pub fn read_chain_as(reader: Reader, pem: &[u8]) -> Bundle {
-    match reader {
-        Reader::Envoy => read_chain(pem),
-        Reader::Go => go::read_chain(pem),
-    }
 }
 
 impl Bundle {

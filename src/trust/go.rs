@@ -9,12 +9,15 @@ mod certificate;
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::bundle::{self, Bundle, Entry, MAX_CERTIFICATES};
 use super::lookalike::{self, Cause, Lookalike};
 use super::pem::{Block, Fault, Rejection, printable_label};
+use super::private_key::{KeyError, names_its_curve};
 
 const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"\n-----END ";
@@ -61,6 +64,24 @@ pub(super) fn read_chain(text: &[u8]) -> Bundle {
         }
     }
     bundle
+}
+
+/// The SubjectPublicKeyInfo (DER) of a private key, as `tls.X509KeyPair` takes it: the first block of any kind of private key, whose label then does not matter.
+pub(super) fn public_key(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
+    let (blocks, _) = blocks(pem);
+    let block = blocks.into_iter().find(|block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY"));
+    let block = block.ok_or(KeyError::Missing)?;
+    let line = block.line;
+    if block.is_encrypted || block.label == "ENCRYPTED PRIVATE KEY" {
+        return Err(KeyError::Encrypted { line });
+    }
+    let der = block.content.as_slice();
+    let sec1 = || PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(der));
+    let key = any_supported_type(&PrivateKeyDer::Pkcs1(PrivatePkcs1KeyDer::from(der)))
+        .or_else(|_| any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))));
+    let key = key.ok().or_else(|| any_supported_type(&sec1()).ok().filter(|_| names_its_curve(der)));
+    let public = key.and_then(|key| Some(key.public_key()?.as_ref().to_vec()));
+    public.ok_or_else(|| KeyError::Unsupported { line, label: printable_label(&block.label) })
 }
 
 fn left_out(block: &Block, cause: Cause) -> Lookalike {

@@ -5,7 +5,6 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 
 use super::pem::{self, Block, Blocks, Rejection};
-use super::{Reader, go};
 
 /// Why a private key cannot be used. Never tells of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,35 +58,6 @@ pub fn public_key(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
     Err(KeyError::Missing)
 }
 
-/// The SubjectPublicKeyInfo (DER) of the private key that a reader takes.
-///
-/// # Errors
-/// When there is no usable key.
-pub fn public_key_as(reader: Reader, pem: &[u8]) -> Result<Vec<u8>, KeyError> {
-    match reader {
-        Reader::Envoy => public_key(pem),
-        Reader::Go => go_public_key(pem),
-    }
-}
-
-/// As `tls.X509KeyPair` does: the first block of any kind of private key, whose label then does not matter.
-fn go_public_key(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
-    let (blocks, _) = go::blocks(pem);
-    let block = blocks.into_iter().find(|block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY"));
-    let block = block.ok_or(KeyError::Missing)?;
-    let line = block.line;
-    if block.is_encrypted || block.label == "ENCRYPTED PRIVATE KEY" {
-        return Err(KeyError::Encrypted { line });
-    }
-    let der = block.content.as_slice();
-    let sec1 = || PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(der));
-    let key = any_supported_type(&PrivateKeyDer::Pkcs1(PrivatePkcs1KeyDer::from(der)))
-        .or_else(|_| any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))));
-    let key = key.ok().or_else(|| any_supported_type(&sec1()).ok().filter(|_| names_its_curve(der)));
-    let public = key.and_then(|key| Some(key.public_key()?.as_ref().to_vec()));
-    public.ok_or_else(|| KeyError::Unsupported { line, label: pem::printable_label(&block.label) })
-}
-
 /// Whether a label names a private key of any kind.
 pub(crate) fn is_label(label: &str) -> bool {
     label.ends_with("PRIVATE KEY")
@@ -122,7 +92,7 @@ fn derive(block: &Block) -> Option<Vec<u8>> {
 }
 
 /// Whether an ECPrivateKey (RFC 5915) has its optional parameters.
-fn names_its_curve(der: &[u8]) -> bool {
+pub(super) fn names_its_curve(der: &[u8]) -> bool {
     use x509_parser::asn1_rs::{Any, FromDer};
     let third = || {
         let (_, outer) = Any::from_der(der).ok()?;

@@ -1,6 +1,9 @@
 //! Who reads certificates, and what that changes: which keys, which rules, which words.
 
+use super::bundle::{self, Bundle};
 use super::credential::{CA_KEYS, PAIR_KEYS};
+use super::go;
+use super::private_key::{self, KeyError};
 
 /// The program that reads a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +23,33 @@ const CLIENT_PAIR: (&str, &str) = ("client-certificate-data", "client-key-data")
 const ENVOY_ONLY: [&str; 3] = ["expired-beside-renewed", "same-subject-ambiguity", "too-large"];
 
 impl Reader {
+    /// Reads a CA bundle.
+    pub fn bundle(self, pem: &[u8]) -> Bundle {
+        match self {
+            Self::Envoy => bundle::read(pem),
+            Self::Go => go::read(pem),
+        }
+    }
+
+    /// Reads a chain, leaf first.
+    pub fn chain(self, pem: &[u8]) -> Bundle {
+        match self {
+            Self::Envoy => bundle::read_chain(pem),
+            Self::Go => go::read_chain(pem),
+        }
+    }
+
+    /// The SubjectPublicKeyInfo (DER) of a private key.
+    ///
+    /// # Errors
+    /// When there is no usable key.
+    pub fn public_key(self, pem: &[u8]) -> Result<Vec<u8>, KeyError> {
+        match self {
+            Self::Envoy => private_key::public_key(pem),
+            Self::Go => go::public_key(pem),
+        }
+    }
+
     /// Whether a rule, by its id, says something of what this reader does.
     pub fn heeds(self, rule: &str) -> bool {
         self == Self::Envoy || !ENVOY_ONLY.contains(&rule)

@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::bundle::{Bundle, read_as, read_chain_as};
+use super::bundle::Bundle;
 use super::certificate::hex;
 use super::namesakes::{self, Namesakes, Pairs};
-use super::private_key::{self, KeyError};
+use super::private_key::KeyError;
 use super::revocation::Revocation;
 use super::{Certificate, Duty, Reader, Secret, credential};
 
@@ -63,14 +63,14 @@ impl<'a> Subject<'a> {
             secret,
             duty,
             now,
-            ca: credential::ca_bundle_of(reader, secret).map(|ca| text(ca.key, ca.pem, read_as(reader, ca.pem))),
-            crl: credential::revocation_lists(secret).map(|crl| text(crl.key, crl.pem, read_as(reader, crl.pem))),
+            ca: credential::ca_bundle_of(reader, secret).map(|ca| text(ca.key, ca.pem, reader.bundle(ca.pem))),
+            crl: credential::revocation_lists(secret).map(|crl| text(crl.key, crl.pem, reader.bundle(crl.pem))),
             revocation: OnceLock::new(),
             namesakes: OnceLock::new(),
             pair: credential::pair_of(reader, secret).map(|pair| Pair {
-                chain: text(pair.chain_key, pair.chain, read_chain_as(reader, pair.chain)),
+                chain: text(pair.chain_key, pair.chain, reader.chain(pair.chain)),
                 private_key_key: pair.private_key_key,
-                public_key: private_key::public_key_as(reader, pair.private_key),
+                public_key: reader.public_key(pair.private_key),
                 private_key_digest: hex(&Sha256::digest(pair.private_key)),
             }),
         }

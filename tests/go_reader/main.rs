@@ -20,8 +20,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
-use trustspan::trust::private_key::public_key_as;
-use trustspan::trust::{Reader, bundle};
+use trustspan::trust::Reader;
 
 use mutate::mutate;
 use pki::{Basic, Dates, Identity, Keys, Kind, Spec};
@@ -81,7 +80,7 @@ fn bundles_are_read_as_go_reads_them() -> Result<()> {
     let answers = go(&cases.iter().map(|case| format!("bundle {}", STANDARD.encode(&case.text))).collect::<Vec<_>>())?;
     let (mut wrong, mut stricter, mut partial) = (0, 0, 0);
     for (case, answer) in cases.iter().zip(&answers) {
-        let bundle = bundle::read_as(Reader::Go, &case.text);
+        let bundle = Reader::Go.bundle(&case.text);
         let ours: Vec<_> = bundle.entries.iter().map(|entry| entry.certificate.fingerprint.as_str()).collect();
         let theirs: Vec<_> = answer.split_whitespace().collect();
         partial += usize::from(!theirs.is_empty() && (!bundle.lookalikes.is_empty() || !bundle.skipped.is_empty()));
@@ -129,10 +128,10 @@ fn pairs_are_read_as_go_reads_them() -> Result<()> {
     let answers = go(&cases.iter().map(question).collect::<Vec<_>>())?;
     let (mut wrong, mut stricter, mut taken) = (0, 0, 0);
     for ((story, chain, private_key), answer) in cases.iter().zip(&answers) {
-        let chain = bundle::read_chain_as(Reader::Go, chain);
+        let chain = Reader::Go.chain(chain);
         let leaf = chain.entries.first().filter(|_| chain.rejected.is_none());
-        let ours = leaf
-            .is_some_and(|leaf| public_key_as(Reader::Go, private_key).as_ref() == Ok(&leaf.certificate.public_key));
+        let ours =
+            leaf.is_some_and(|leaf| Reader::Go.public_key(private_key).as_ref() == Ok(&leaf.certificate.public_key));
         let theirs = answer == "true";
         taken += usize::from(theirs);
         if ours && !theirs {

@@ -1,0 +1,51 @@
+//! Objects that the agent keeps, as they are stored.
+
+use serde_json::{Value, json};
+
+use crate::api::names::{ADOPT, KEPT_FOR, MANAGED_LABEL, journal_name};
+use crate::registry::Entry;
+use crate::rotation::journal::Journal;
+use crate::trust::Secret;
+
+/// Key of the journal's ConfigMap.
+const JOURNAL_KEY: &str = "journal.json";
+
+/// The journal as a ConfigMap.
+pub(super) fn journal(entry: &Entry, journal: &Journal) -> Value {
+    let metadata = metadata(entry, &journal_name(&entry.name));
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { JOURNAL_KEY: journal.to_text() } })
+}
+
+/// Reads the journal's ConfigMap. One that is not readable is begun anew: what is in the cluster says what to do, only with
+/// longer waits.
+pub(super) fn read_journal(entry: &Entry, object: Option<&Value>) -> Journal {
+    let text = object.and_then(|object| object["data"][JOURNAL_KEY].as_str());
+    text.map_or_else(Journal::default, |text| {
+        Journal::from_text(text).unwrap_or_else(|error| {
+            tracing::warn!(namespace = entry.namespace, name = entry.name, "journal begun anew: {error}");
+            Journal::default()
+        })
+    })
+}
+
+/// The metadata of an object that the agent keeps.
+pub(super) fn metadata(entry: &Entry, name: &str) -> Value {
+    json!({
+        "namespace": entry.namespace, "name": name,
+        "labels": { MANAGED_LABEL: "true" }, "annotations": { KEPT_FOR: entry.name },
+    })
+}
+
+/// Whether the agent made an object, for this GatewaySecret, or may take it over.
+pub(super) fn is_kept_for(object: &Value, entry: &Entry) -> bool {
+    let annotations = &object["metadata"]["annotations"];
+    annotations[KEPT_FOR] == entry.name.as_str() || annotations[ADOPT] == "true"
+}
+
+/// A Secret as it was read. Has no `Debug`: it holds private keys.
+pub(super) struct Held {
+    /// The object.
+    pub(super) object: Value,
+    /// The same, decoded.
+    pub(super) secret: Secret,
+}
