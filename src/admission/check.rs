@@ -120,7 +120,19 @@ fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) ->
     }
     let mut findings = conflicts(object, namespace, registry);
     findings.extend(ignored(object));
+    findings.extend(mistyped(object));
     findings
+}
+
+/// Fingerprints that name nothing, whatever the CA.
+fn mistyped(object: &Value) -> impl Iterator<Item = Finding> {
+    let named = object["spec"]["distrust"].as_array().into_iter().flatten().enumerate();
+    let is_fingerprint = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    named.filter(move |(_, item)| !item.as_str().is_some_and(is_fingerprint)).map(|(at, _)| {
+        let message =
+            "not a fingerprint: nothing is distrusted by it. expected SHA-256 as 64 hex digits, without colons";
+        INVALID_GATEWAY_SECRET.finding(format!("spec.distrust[{at}]"), message.to_owned())
+    })
 }
 
 /// Weights that change nothing.
@@ -146,9 +158,9 @@ fn conflicts(object: &Value, namespace: &str, registry: &Registry) -> Vec<Findin
     let Some((entry, holder)) = entry.and_then(|entry| Some((entry, registry.conflict(entry)?))) else {
         return Vec::new();
     };
-    if entry.root_name() == entry.managed_name() {
-        let message = format!("the managed Secret needs a name of its own: both are {}", entry.root_name());
-        return vec![INVALID_GATEWAY_SECRET.finding("spec.secretName", message)];
+    if let Some(name) = entry.doubled_name() {
+        let message = format!("the managed Secret and the Issuer's need names of their own: {name} stands for two");
+        return vec![INVALID_GATEWAY_SECRET.finding("spec", message)];
     }
     let message =
         format!("GatewaySecret {} is older and claims one of these names: this one has no effect", holder.name);

@@ -5,8 +5,9 @@ use serde_json::Value;
 
 use super::rules::KEPT_BY_AGENT;
 use super::{Operation, Request};
-use crate::api::names::{KEPT_FOR, MANAGED_LABEL};
-use crate::registry::Registry;
+use crate::api::DistributionKind;
+use crate::api::names::{KEPT_FOR, MANAGED_LABEL, journal_name};
+use crate::registry::{Entry, Registry};
 use crate::trust::Finding;
 
 /// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
@@ -25,8 +26,11 @@ pub(super) fn findings(request: &Request<'_>, registry: &Registry) -> Option<Fin
         return None;
     }
     let keeper = old["metadata"]["annotations"][KEPT_FOR].as_str()?;
-    let is_keeper = |entry: &&crate::registry::Entry| entry.namespace == request.namespace && entry.name == keeper;
-    registry.entries().iter().filter(|entry| !entry.being_deleted).find(is_keeper)?;
+    let is_keeper = |entry: &&Entry| entry.namespace == request.namespace && entry.name == keeper;
+    let entry = registry.entries().iter().filter(|entry| !entry.being_deleted).find(is_keeper)?;
+    if !keeps(entry, request.kind.kind, request.name) {
+        return None;
+    }
     let changed = match request.operation {
         Operation::Delete => true,
         Operation::Update => request.object.is_some_and(|object| owned(object) != owned(old)),
@@ -40,6 +44,20 @@ pub(super) fn findings(request: &Request<'_>, registry: &Registry) -> Option<Fin
         );
         KEPT_BY_AGENT.finding("metadata.annotations", message)
     })
+}
+
+/// Whether the agent keeps an object of that name: anybody can write an annotation.
+fn keeps(entry: &Entry, kind: &str, name: &str) -> bool {
+    let distributed =
+        |wanted: DistributionKind| entry.spec.distribute.iter().any(|place| place.kind == wanted && place.name == name);
+    match kind {
+        "Secret" => {
+            name == entry.managed_name()
+                || entry.spec.issuer_secret_name.as_deref() == Some(name)
+                || distributed(DistributionKind::Secret)
+        }
+        _ => name == journal_name(&entry.name) || distributed(DistributionKind::ConfigMap),
+    }
 }
 
 /// What the agent owns of an object.
@@ -98,6 +116,7 @@ mod tests {
         assert!(!refused(&old, Some(&labelled), |_| {}));
         assert!(!refused(&json!({"data": {"ca.crt": "a"}}), Some(&new), |_| {}), "nobody keeps it");
         assert!(!refused(&old, Some(&new), |request| request.namespace = "other"), "its GatewaySecret is gone");
+        assert!(!refused(&old, Some(&new), |request| request.name = "root"), "somebody wrote the annotation there");
     }
 
     #[test]

@@ -14,10 +14,11 @@ use super::content::Content;
 use super::kept;
 use super::world::{self, World};
 use super::{observed_with, sentence};
-use crate::api::TrustAnchor;
-use crate::api::names::{CLIENT_LABEL, journal_name};
+use crate::api::names::{CLIENT_LABEL, KEPT_FOR, journal_name};
+use crate::api::{Phase, TrustAnchor};
 use crate::registry::{Entry, Registry};
-use crate::rotation::{self, next::Plan};
+use crate::rotation;
+use crate::rotation::next::{Plan, Step};
 use crate::store::directory::{self, StoreError};
 use crate::store::manifest::{self, Document, ManifestError};
 use crate::trust::Severities;
@@ -80,7 +81,19 @@ pub async fn keep(dir: PathBuf, severities: Severities) {
 /// Looks once, and does what is to be done.
 fn look(dir: &Path, severities: &Severities, now: Timestamp) -> Result<(), DirectoryError> {
     let kept = Manifests::read(dir, severities, now)?;
-    kept.registry.entries().iter().try_for_each(|entry| kept.keep(entry, now))
+    // One that cannot be kept holds up no other.
+    let results: Vec<_> = kept.registry.entries().iter().map(|entry| kept.keep(entry, now)).collect();
+    results.into_iter().collect()
+}
+
+/// The GatewaySecrets of a directory as webhooks beside the agent see them: with what clients are to trust.
+///
+/// # Errors
+/// When the manifests cannot be read.
+pub fn load(dir: &Path, severities: &Severities, now: Timestamp) -> Result<Registry, DirectoryError> {
+    let kept = Manifests::read(dir, severities, now)?;
+    let entries: Vec<_> = kept.registry.entries().iter().map(|entry| told(entry, &kept.world(entry, now))).collect();
+    Ok(Registry::new(entries))
 }
 
 /// The GatewaySecrets of a directory with the status that the agent would report.
@@ -95,8 +108,11 @@ pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> 
         let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
         let status = observed_with(entry, world.held_objects().chain(&kept.objects), now);
         let mut status = rotation::report(entry, &plan, status, now);
-        // Nobody writes down when a phase began.
+        // Nobody writes down when a phase began; and what is not written yet is nothing that was reached.
         status.phase_since = None;
+        if plan.steps.iter().any(|step| !matches!(step, Step::Reissue { .. })) {
+            status.phase = Some(Phase::Pending);
+        }
         Entry { status, ..entry.clone() }
     });
     Ok(reported.collect())
@@ -159,8 +175,11 @@ impl Manifests {
         if plan.steps.is_empty() && plan.journal == world.journal {
             return Ok(());
         }
-        let objects = self.written(entry, &world, &plan)?;
-        self.write(entry, &objects)?;
+        // First what is remembered. In a file of its own: whoever deletes the other loses no trust by that.
+        self.write(&self.file(entry, "journal."), &[kept::journal(entry, &plan.journal)])?;
+        if !plan.steps.is_empty() {
+            self.write(&self.file(entry, ""), &self.written(entry, &world, &plan)?)?;
+        }
         for step in &plan.steps {
             tracing::info!(namespace = entry.namespace, name = entry.name, "{}", sentence(step));
         }
@@ -169,13 +188,13 @@ impl Manifests {
 
     /// What the agent's file is to hold.
     fn written(&self, entry: &Entry, world: &World, plan: &Plan) -> Result<Vec<Value>, DirectoryError> {
-        let mut objects = vec![kept::journal(entry, &plan.journal)];
+        let mut objects = self.former(entry);
         let contents: Vec<_> = plan.steps.iter().filter_map(|step| Content::of(entry, world, step)).collect();
         for name in [Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten() {
             let held = world.held(name).map(|held| &held.object);
             let content = contents.iter().find(|content| content.name == name);
             if held.is_some_and(|held| !kept::is_kept_for(held, entry)) && content.is_some() {
-                return Err(DirectoryError::Foreign { name: name.to_owned(), path: self.file(entry) });
+                return Err(DirectoryError::Foreign { name: name.to_owned(), path: self.file(entry, "") });
             }
             let ours = held.filter(|held| kept::is_kept_for(held, entry)).cloned();
             objects.extend(content.map(|content| content.object(entry)).or(ours));
@@ -183,25 +202,37 @@ impl Manifests {
         Ok(objects)
     }
 
-    fn file(&self, entry: &Entry) -> PathBuf {
-        self.dir.join(FOLDER).join(format!("{}.{}.yaml", entry.namespace, entry.name))
+    /// Secrets that it kept under a former name: Gateways may still use them.
+    fn former(&self, entry: &Entry) -> Vec<Value> {
+        let names = [Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()];
+        let is_former = |object: &&Value| {
+            let metadata = &object["metadata"];
+            object["kind"] == "Secret"
+                && metadata["annotations"][KEPT_FOR] == entry.name.as_str()
+                && metadata["namespace"] == entry.namespace.as_str()
+                && !names.contains(&metadata["name"].as_str())
+        };
+        self.objects.iter().filter(is_former).cloned().collect()
     }
 
-    /// Replaces the agent's file in one move. It holds private keys: nobody else may read it.
-    fn write(&self, entry: &Entry, objects: &[Value]) -> Result<(), DirectoryError> {
+    fn file(&self, entry: &Entry, part: &str) -> PathBuf {
+        self.dir.join(FOLDER).join(format!("{}.{}.{part}yaml", entry.namespace, entry.name))
+    }
+
+    /// Replaces a file of the agent in one move. It may hold private keys: nobody else may read it.
+    fn write(&self, path: &Path, objects: &[Value]) -> Result<(), DirectoryError> {
         let mut text = "# Kept by trustspan: changes are undone.\n".to_owned();
         for object in objects {
             text += &format!("---\n{}", serde_saphyr::to_string(object)?);
         }
-        let path = self.file(entry);
-        let unnamed = path.with_file_name(format!(".{}.{}.new", entry.namespace, entry.name));
+        let unnamed = path.with_extension("new");
         let replace = || {
             fs::create_dir_all(self.dir.join(FOLDER))?;
             let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unnamed)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            fs::rename(&unnamed, &path)
+            fs::rename(&unnamed, path)
         };
-        replace().map_err(|source| DirectoryError::Write { path: path.clone(), source })
+        replace().map_err(|source| DirectoryError::Write { path: path.to_owned(), source })
     }
 }

@@ -16,7 +16,7 @@ use crate::registry::Entry;
 use crate::rotation::Facts;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{ClientSeen, Issuance, Seen, Trust};
-use crate::trust::{Secret, Severities, bundle};
+use crate::trust::{Secret, Severities, bundle, certificates_under};
 
 /// One reading. Has no `Debug`: it holds Secrets.
 pub(super) struct World {
@@ -104,7 +104,12 @@ impl World {
         let (held, facts) = self.secrets.get(name)?;
         Some(ClientSeen {
             name: name.to_owned(),
-            chain: facts.chain.clone(),
+            // Without its key the Secret presents nothing; a client that has it from elsewhere does.
+            chain: if facts.chain.is_empty() {
+                certificates_under(&held.secret, "tls.crt")
+            } else {
+                facts.chain.clone()
+            },
             trust: Trust::Read(facts.anchors.clone()),
             loads_once: held.object["metadata"]["annotations"][RELOAD] == RELOAD_NEVER,
             certificate: None,

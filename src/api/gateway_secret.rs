@@ -31,6 +31,10 @@ use super::{ClientCa, Clients, Distribution, Settle};
             "self.spec.rootSecretName != (has(self.spec.secretName) ? self.spec.secretName : self.metadata.name)"
         )
         .message("the managed Secret needs a name of its own: spec.secretName (default: metadata.name) equals spec.rootSecretName"),
+        validation = kube::core::cel::Rule::new(
+            "!has(self.spec.issuerSecretName) || !(self.spec.issuerSecretName in [self.spec.rootSecretName, has(self.spec.secretName) ? self.spec.secretName : self.metadata.name, has(self.spec.caSecretName) ? self.spec.caSecretName : '', has(self.spec.clientCA) ? self.spec.clientCA.secretName : ''])"
+        )
+        .message("spec.issuerSecretName needs a name of its own: the agent writes that Secret"),
         printcolumn(name = "Root", type_ = "string", json_path = ".spec.rootSecretName"),
         printcolumn(name = "Managed", type_ = "string", json_path = ".status.secretName"),
         printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
@@ -99,7 +103,7 @@ pub struct GatewaySecretSpec {
     /// SHA-256 fingerprints (lower-case hex) of CA certificates that are trusted no more, at once: of a certificate, or of its
     /// public key (SubjectPublicKeyInfo). A bundle is never emptied by it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "set"), transform = without_default)]
+    #[schemars(with = "Vec<Fingerprint>", extend("maxItems" = 64, "x-kubernetes-list-type" = "set"), transform = without_default)]
     pub distrust: Vec<String>,
 
     /// The most previous CAs to keep. One that a live leaf needs is never dropped for it.
@@ -137,6 +141,14 @@ pub enum Level {
 fn without_default(schema: &mut schemars::Schema) {
     schema.remove("default");
 }
+
+/// An item of `spec.distrust`, for the schema.
+#[derive(JsonSchema)]
+struct Fingerprint(
+    #[schemars(regex(pattern = r"^[0-9a-fA-F]{64}$"))]
+    #[allow(dead_code)]
+    String,
+);
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()

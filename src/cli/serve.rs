@@ -138,7 +138,11 @@ async fn serve(args: Args) -> Result<End, ServeError> {
         Some(dir) => {
             let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
             let severities = args.severity.severities();
-            let load = move |dir: &Path, now| directory::load(dir, &severities, now);
+            let with_agent = args.with_agent;
+            let load = move |dir: &Path, now| match with_agent {
+                true => agent::directory::load(dir, &severities, now),
+                false => Ok(directory::load(dir, &severities, now)?),
+            };
             live.publish(load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
             tokio::spawn(poll::follow(dir.clone(), live.clone(), load));
             if args.with_agent {

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::ArgPredicate;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -26,8 +27,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", required_unless_present = "list", conflicts_with = "list")]
     chain: Option<PathBuf>,
 
-    /// Who presents the chain: a client to a gateway, or a server to its clients.
-    #[arg(long, value_enum, default_value_t)]
+    /// Who presents the chain: a client to a gateway, or a server to its clients. Default: client, and server with --host.
+    #[arg(long, value_enum, default_value = "client", default_value_if("hosts", ArgPredicate::IsPresent, "server"))]
     purpose: Role,
 
     /// A host name or address that the server is called by; may be repeated.

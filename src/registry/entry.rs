@@ -37,6 +37,20 @@ impl Entry {
         self.spec.managed_name(&self.name)
     }
 
+    /// A name that stands for two Secrets which have to be apart: the managed Secret's is also the root's, or the Secret that
+    /// the agent keeps for the Issuer is one of the others. One would be written over the other.
+    pub fn doubled_name(&self) -> Option<&str> {
+        let spec = &self.spec;
+        let sources = [
+            Some(self.root_name()),
+            spec.ca_secret_name.as_deref(),
+            spec.client_ca.as_ref().map(|ca| ca.secret_name.as_str()),
+        ];
+        let kept = [Some(self.managed_name()), spec.issuer_secret_name.as_deref()];
+        let twice = kept[1].filter(|issuer| Some(*issuer) == kept[0]);
+        kept.into_iter().flatten().find(|name| sources.contains(&Some(name))).or(twice)
+    }
+
     /// Whether a pod, or a pod template, carries all workload labels.
     pub fn serves(&self, pod: &Value) -> bool {
         let labels = &pod["metadata"]["labels"];

@@ -77,7 +77,7 @@ impl Registry {
                 registry.lost.insert(index, *holder);
                 continue;
             }
-            if entry.root_name() == entry.managed_name() {
+            if entry.doubled_name().is_some() {
                 // The CRD refuses it; a manifest can still say it.
                 registry.lost.insert(index, index);
                 continue;
@@ -96,7 +96,7 @@ impl Registry {
         &self.entries
     }
 
-    /// The older GatewaySecret that holds a name which `entry` claims too, or `entry` itself when its two names are one.
+    /// The older GatewaySecret that holds a name which `entry` claims too, or `entry` itself when two of its names are one.
     pub fn conflict(&self, entry: &Entry) -> Option<&Entry> {
         let index = self.entries.iter().position(|e| e.namespace == entry.namespace && e.name == entry.name)?;
         self.lost.get(&index).map(|holder| &self.entries[*holder])

@@ -89,9 +89,9 @@ impl<C> Version<C> {
 }
 
 impl Version {
-    /// Whether its leaf still counts for anything.
+    /// Whether its leaf still counts for anything; one that is not known does.
     pub fn is_live(&self, now: Timestamp) -> bool {
-        self.chain.first().is_some_and(|leaf| !leaf.is_expired(now))
+        self.chain.first().is_none_or(|leaf| !leaf.is_expired(now))
     }
 }
 

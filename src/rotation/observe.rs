@@ -24,6 +24,8 @@ pub struct Facts {
     pub chain: Vec<Certificate>,
     /// The content hash of every key with certificates.
     pub hashes: BTreeMap<String, String>,
+    /// Whether the bundle's text is its certificates and nothing else, as the agent writes it.
+    pub is_plain: bool,
 }
 
 impl Facts {
@@ -36,11 +38,17 @@ impl Facts {
         let findings = trust::judge_weighed(secret, Duty::default(), severities, now);
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),
+            is_plain: is_plain(secret),
             anchors: trust::anchors(secret),
             chain: chain(secret),
             hashes: hashed.collect(),
         }
     }
+}
+
+fn is_plain(secret: &Secret) -> bool {
+    let written: String = trust::anchors(secret).iter().map(Certificate::pem).collect();
+    trust::credential::ca_bundle(secret).is_some_and(|ca| ca.key == "ca.crt" && ca.pem == written.as_bytes())
 }
 
 fn chain(secret: &Secret) -> Vec<Certificate> {

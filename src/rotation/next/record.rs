@@ -18,7 +18,10 @@ pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Jour
     told(&seen.entry.status.client_bundle, &mut journal, now);
     let is_shared = seen.entry.spec.client_ca.is_none();
     let signing = seen.issuer.and_then(|issuer| issuer.chain.first());
-    if let Ok(source) = usable(seen.client_source()) {
+    // A source that lost its CA is broken: what was there before goes on.
+    if let Ok(source) = usable(seen.client_source())
+        && !authorities(source).is_empty()
+    {
         follow(&mut journal.client_issuers, &authorities(source), signing, now);
     }
     if let Ok(source) = usable(seen.server_source()) {
@@ -95,7 +98,12 @@ pub(super) fn offer(journal: &mut Journal, bundle: &[Certificate]) {
 }
 
 fn clients(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
-    for client in seen.clients.iter().filter(|client| !client.chain.is_empty()) {
+    // One whose certificate is not known counts by what it trusts.
+    let counts = |client: &&ClientSeen| match &client.trust {
+        Trust::Read(trust) => !client.chain.is_empty() || !trust.is_empty(),
+        Trust::Issued { .. } => !client.chain.is_empty(),
+    };
+    for client in seen.clients.iter().filter(counts) {
         let known = journal.clients.get(&client.name).and_then(Client::newest);
         // What was found out of a content when it was new stays: bundles of later do not count for it.
         let trust = match known {

@@ -2,11 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::seen::usable;
+use super::seen::{authorities, usable};
 use super::trust::{Bundle, holds};
 use super::view::{View, admits, verifies};
 use super::{PairOf, Step, wait};
 use crate::api::{Mode, Phase, StepName, Wait};
+use crate::rotation::Facts;
 use crate::trust::Certificate;
 
 /// Certificates that cert-manager is asked for at a time.
@@ -55,7 +56,11 @@ pub(super) fn converged(view: &View<'_>, trust: &[Certificate]) -> Vec<Certifica
 
 fn trouble(view: &View<'_>) -> Option<String> {
     let root = usable((view.seen.root, view.seen.entry.root_name()));
-    [root, usable(view.seen.server_source()), usable(view.seen.client_source())].into_iter().find_map(Result::err)
+    let source = view.seen.client_source();
+    let without = || usable(source).ok().filter(|facts| authorities(facts).is_empty());
+    let no_ca =
+        || without().map(|_| format!("Secret {} holds no CA: name the one that has it in spec.caSecretName", source.1));
+    [root, usable(view.seen.server_source()), usable(source)].into_iter().find_map(Result::err).or_else(no_ca)
 }
 
 /// The managed Secret of mode `Copy`.
@@ -83,7 +88,9 @@ fn manage(view: &View<'_>, gateways: &Bundle, decided: &mut Decided) {
             }
         },
     };
-    let held = view.seen.managed.is_some_and(|held| held.denials.is_empty() && held.anchors == gateways.trust);
+    // What the agent wrote itself would not get better by writing it again.
+    let is_ours = |held: &Facts| held.denials.is_empty() || held.is_plain;
+    let held = view.seen.managed.is_some_and(|held| held.anchors == gateways.trust && is_ours(held));
     if !held || pair == PairOf::Root {
         decided.steps.push(Step::WriteManaged { trust: gateways.trust.clone(), pair });
     } else if !view.client_issuers().iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
@@ -174,7 +181,7 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
     let newest = |name: &str| view.journal.clients.get(name).and_then(|client| client.newest());
     let lags = |name: &str| {
         newest(name).is_some_and(|held| {
-            !admits(&issuers, &held.chain, view.now) || !anchors.iter().all(|ca| held.trust.contains(ca))
+            !migrated(&issuers, &held.chain, view.now) || !anchors.iter().all(|ca| held.trust.contains(ca))
         })
     };
     let lagging: Vec<_> = view.seen.clients.iter().filter(|client| lags(&client.name)).collect();
@@ -236,7 +243,7 @@ fn phase(view: &View<'_>, gateways: &Bundle) -> Phase {
     let now = view.now;
     let Some(served) = view.served_chain() else { return Phase::Pending };
     let (issuers, anchors) = (view.client_issuers(), view.server_issuers());
-    let migrated = view.clients_in_use().all(|(_, version)| admits(&issuers, &version.chain, now));
+    let migrated = view.clients_in_use().all(|(_, version)| migrated(&issuers, &version.chain, now));
     let switched = verifies(&anchors, served, now);
     let held = view.seen.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
     let dropped = held == gateways.trust && gateways.trust.iter().all(|ca| issuers.contains(ca));
@@ -249,6 +256,11 @@ fn phase(view: &View<'_>, gateways: &Bundle) -> Phase {
         () if migrated && signs_current(view) => Phase::ClientsMigrated,
         () => Phase::Converged,
     }
+}
+
+/// Whether a client's leaf is of the new CA; what is not known of it is not waited for.
+fn migrated(issuers: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    chain.is_empty() || admits(issuers, chain, now)
 }
 
 /// A few of the names, each once; `None` when there is none.

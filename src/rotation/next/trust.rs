@@ -21,7 +21,7 @@ pub(super) struct Bundle {
 
 /// What gateways are to trust.
 pub(super) fn of_gateways(view: &View<'_>) -> Bundle {
-    let chains = view.clients_in_use().map(|(_, version)| version.chain.as_slice());
+    let chains = view.clients_in_use().map(|(_, version)| version.chain.as_slice()).filter(|chain| !chain.is_empty());
     bundle(view, &view.journal.client_issuers, &each_once(chains), admits, unseen_clients)
 }
 
