@@ -169,6 +169,20 @@ fn a_root_that_is_its_own_managed_secret_has_no_effect() {
 }
 
 #[test]
+fn an_issuers_secret_that_is_another_as_well_has_no_effect() {
+    for issuer in ["root", "gw", "ca"] {
+        let doubled = with(entry("mesh", "root", "gw"), |e| {
+            e.spec.ca_secret_name = Some("ca".to_owned());
+            e.spec.issuer_secret_name = Some(issuer.to_owned());
+        });
+        assert_eq!(doubled.doubled_name(), Some(issuer));
+        assert!(Registry::new([doubled.clone()]).conflict(&doubled).is_some(), "{issuer}");
+    }
+    let apart = with(entry("mesh", "root", "gw"), |e| e.spec.issuer_secret_name = Some("issuer".to_owned()));
+    assert!(Registry::new([apart.clone()]).conflict(&apart).is_none());
+}
+
+#[test]
 fn siblings_have_a_role() {
     let registry = Registry::new([entry("mesh", "root", "gw")]);
     let role = |name| registry.role("mesh", name).map(|(_, role)| role);

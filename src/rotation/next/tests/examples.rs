@@ -370,3 +370,49 @@ fn rejects_a_journal_that_misses_a_certificate_or_is_none() {
     let error = Journal::from_text(&stored.to_string()).unwrap_err();
     assert_eq!(error.to_string(), format!("certificate {fingerprint} is missing"));
 }
+
+#[test]
+fn a_client_whose_certificate_is_not_known_counts_by_what_it_trusts() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.client.chain.clear();
+    scene.pass(HOUR);
+    (scene.ca, scene.root) = (source(&new), pair(&new, "gateway"));
+    for _ in 0..3 {
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.now += HOUR;
+    }
+    let plan = scene.look();
+    let held = plan.waits.iter().find(|wait| wait.step == StepName::SwitchLeaf).expect("a leaf that is held");
+    assert!(held.reason.contains("client"), "{}", held.reason);
+}
+
+#[test]
+fn a_bundle_that_the_agent_wrote_itself_is_not_written_again_and_again() {
+    let old = ca("old");
+    let mut scene = Scene::steady(&old);
+    let denied = || {
+        vec![crate::trust::Finding {
+            rule: "same-subject-ambiguity",
+            severity: crate::trust::Severity::Deny,
+            field: "data[ca.crt]".to_owned(),
+            message: String::new(),
+        }]
+    };
+    let managed = scene.managed.take().expect("a managed Secret");
+    scene.managed = Some(Facts { denials: denied(), is_plain: true, ..managed.clone() });
+    assert_eq!(scene.look().steps, []);
+    scene.managed = Some(Facts { denials: denied(), is_plain: false, ..managed });
+    assert_eq!(scene.look().steps.len(), 1, "somebody put something beside it");
+}
+
+#[test]
+fn a_source_without_a_ca_is_told_and_changes_nothing() {
+    let old = ca("old");
+    let mut scene = Scene::steady(&old);
+    scene.ca = Facts { chain: pair(&old, "leaf").chain, ..Facts::default() };
+    let plan = scene.look();
+    assert!(plan.trouble.as_deref().is_some_and(|trouble| trouble.contains("holds no CA")), "{:?}", plan.trouble);
+    assert_eq!(plan.steps, []);
+}
