@@ -1,11 +1,11 @@
 //! The agent on the real API server, with no more rights than `trustspan rbac` prints.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::stage::expect;
-use crate::testbed::{Agents, Authority, Cluster, Registration, SOON, Scope, Server, Source, User, wait_for};
+use crate::testbed::{Authority, Cluster, Kept, SOON, wait_for};
 
 cases![
     a_new_ca_stands_beside_the_old_at_once,
@@ -19,100 +19,8 @@ cases![
     what_is_kept_is_refused_to_others,
 ];
 
-/// A namespace whose GatewaySecret an agent keeps.
-struct Kept<'c> {
-    cluster: &'c Cluster,
-    ns: &'c str,
-    agents: Agents<'c>,
-}
-
-impl<'c> Kept<'c> {
-    fn new(cluster: &'c Cluster, ns: &'c str) -> Result<Self> {
-        let kept = Self { cluster, ns, agents: Agents::new(cluster, ns)? };
-        let spec = json!({
-            "rootSecretName": "root", "secretName": "managed", "clients": { "complete": true },
-            "settle": { "gateways": "1s", "clients": "1s", "admission": "1s" },
-        });
-        let object = json!({
-            "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": "gateway" }, "spec": spec,
-        });
-        cluster.apply(ns, &object.to_string())?;
-        Ok(kept)
-    }
-
-    /// The root as an issuer writes it: a leaf with its CA.
-    fn write_root(&self, authority: &Authority) -> Result<()> {
-        let (certificate, key) = authority.issue(&["shop.example.com"])?;
-        let root = json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": "root" },
-            "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
-        });
-        self.cluster.apply(self.ns, &root.to_string()).map(drop)
-    }
-
-    /// A client's Secret that nobody but a person renews.
-    fn write_client(&self, name: &str, authority: &Authority) -> Result<()> {
-        let (certificate, key) = authority.issue_client(name)?;
-        let client = json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": name },
-            "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
-        });
-        self.cluster.apply(self.ns, &client.to_string()).map(drop)
-    }
-
-    /// Sets a field of the spec.
-    fn set(&self, field: &str, value: &Value) -> Result<()> {
-        let patch = json!({ "spec": { field: value } }).to_string();
-        let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
-        self.cluster.kubectl(args).ns(self.ns).ok().map(drop)
-    }
-
-    /// Both webhooks, for this namespace.
-    fn judged(&self) -> Result<(Server<'c>, Registration<'c>)> {
-        let server = Server::start_with(self.cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
-        let registration = Registration::new(self.cluster, &server, &Scope::Namespaces(vec![self.ns.to_owned()]))?;
-        Ok((server, registration))
-    }
-
-    /// Waits until the managed Secret trusts exactly these, in this order.
-    fn wait_bundle(&self, authorities: &[&Authority]) -> Result<()> {
-        let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
-        wait_for(&format!("a managed Secret with {} CA(s)", authorities.len()), SOON, || {
-            Ok(self.bundle()?.is_some_and(|bundle| bundle == wanted))
-        })
-    }
-
-    fn bundle(&self) -> Result<Option<String>> {
-        let path = "-o=jsonpath={.data.ca\\.crt}";
-        let out = self.cluster.kubectl(["get", "secret", "managed", "--ignore-not-found", path]).ns(self.ns).ok()?;
-        let text = String::from_utf8(STANDARD.decode(out.trim())?)?;
-        Ok(Some(text).filter(|text| !text.is_empty()))
-    }
-
-    fn status(&self) -> Result<Value> {
-        Ok(self.cluster.get("gatewaysecret", self.ns, "gateway")?["status"].take())
-    }
-
-    fn wait_phase(&self, phase: &str) -> Result<()> {
-        wait_for(&format!("phase {phase}"), SOON, || Ok(self.status()?["phase"] == phase))
-    }
-
-    /// Waits for a condition to say a word; returns its message.
-    fn wait_condition(&self, type_: &str, reason: &str) -> Result<String> {
-        let mut message = None;
-        wait_for(&format!("condition {type_} to say {reason}"), SOON, || {
-            let status = self.status()?;
-            let mut conditions = status["conditions"].as_array().into_iter().flatten();
-            let said = conditions.find(|condition| condition["type"] == type_ && condition["reason"] == reason);
-            message = said.and_then(|condition| condition["message"].as_str()).map(str::to_owned);
-            Ok(message.is_some())
-        })?;
-        message.context("a message")
-    }
-}
-
 fn kept(cluster: &Cluster, test: impl FnOnce(&Kept<'_>) -> Result<()>) -> Result<()> {
-    cluster.with_temp_ns(|ns| test(&Kept::new(cluster, ns)?))
+    cluster.with_temp_ns(|ns| test(&Kept::new(cluster, ns, "1s")?))
 }
 
 fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {

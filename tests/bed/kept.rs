@@ -1,0 +1,115 @@
+//! One GatewaySecret, `gateway`, that the agent keeps: root Secret `root`, managed Secret `managed`.
+
+use anyhow::{Context, Result};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use super::{
+    agent::Agents,
+    cluster::{Cluster, SOON},
+    pki::Authority,
+    server::{Server, Source},
+    users::User,
+    wait::wait_for,
+    webhooks::{Registration, Scope},
+};
+
+/// A namespace whose GatewaySecret an agent keeps.
+pub(crate) struct Kept<'c> {
+    pub(crate) cluster: &'c Cluster,
+    pub(crate) ns: &'c str,
+    pub(crate) agents: Agents<'c>,
+}
+
+impl<'c> Kept<'c> {
+    /// Declares it, with this settle time for every hop.
+    pub(crate) fn new(cluster: &'c Cluster, ns: &'c str, settle: &str) -> Result<Self> {
+        let kept = Self { cluster, ns, agents: Agents::new(cluster, ns)? };
+        let spec = json!({
+            "rootSecretName": "root", "secretName": "managed", "clients": { "complete": true },
+            "settle": { "gateways": settle, "clients": settle, "admission": settle },
+        });
+        let object = json!({
+            "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": "gateway" }, "spec": spec,
+        });
+        cluster.apply(ns, &object.to_string())?;
+        Ok(kept)
+    }
+
+    /// The root as an issuer writes it: a leaf with its CA.
+    pub(crate) fn root(authority: &Authority) -> Result<Value> {
+        let (certificate, key) = authority.issue(&["shop.example.com"])?;
+        Ok(json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": "root" },
+            "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
+        }))
+    }
+
+    /// Applies it.
+    pub(crate) fn write_root(&self, authority: &Authority) -> Result<()> {
+        self.cluster.apply(self.ns, &Self::root(authority)?.to_string()).map(drop)
+    }
+
+    /// A client's Secret that nobody but a person renews.
+    pub(crate) fn write_client(&self, name: &str, authority: &Authority) -> Result<()> {
+        let (certificate, key) = authority.issue_client(name)?;
+        let client = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": name },
+            "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
+        });
+        self.cluster.apply(self.ns, &client.to_string()).map(drop)
+    }
+
+    /// Sets a field of the spec.
+    pub(crate) fn set(&self, field: &str, value: &Value) -> Result<()> {
+        let patch = json!({ "spec": { field: value } }).to_string();
+        let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
+        self.cluster.kubectl(args).ns(self.ns).ok().map(drop)
+    }
+
+    /// Both webhooks, for this namespace.
+    pub(crate) fn judged(&self) -> Result<(Server<'c>, Registration<'c>)> {
+        let server = Server::start_with(self.cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
+        let registration = Registration::new(self.cluster, &server, &Scope::Namespaces(vec![self.ns.to_owned()]))?;
+        Ok((server, registration))
+    }
+
+    /// Waits until the managed Secret trusts exactly these, in this order.
+    pub(crate) fn wait_bundle(&self, authorities: &[&Authority]) -> Result<()> {
+        let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
+        wait_for(&format!("a managed Secret with {} CA(s)", authorities.len()), SOON, || {
+            Ok(self.bundle()?.is_some_and(|bundle| bundle == wanted))
+        })
+    }
+
+    /// What the managed Secret trusts, in PEM; none while there is no managed Secret.
+    pub(crate) fn bundle(&self) -> Result<Option<String>> {
+        let path = "-o=jsonpath={.data.ca\\.crt}";
+        let out = self.cluster.kubectl(["get", "secret", "managed", "--ignore-not-found", path]).ns(self.ns).ok()?;
+        let text = String::from_utf8(STANDARD.decode(out.trim())?)?;
+        Ok(Some(text).filter(|text| !text.is_empty()))
+    }
+
+    /// `status` of the GatewaySecret.
+    pub(crate) fn status(&self) -> Result<Value> {
+        Ok(self.cluster.get("gatewaysecret", self.ns, "gateway")?["status"].take())
+    }
+
+    /// Waits for a phase.
+    pub(crate) fn wait_phase(&self, phase: &str) -> Result<()> {
+        wait_for(&format!("phase {phase}"), SOON, || Ok(self.status()?["phase"] == phase))
+    }
+
+    /// Waits for a condition to say a word; returns its message.
+    pub(crate) fn wait_condition(&self, type_: &str, reason: &str) -> Result<String> {
+        let mut message = None;
+        wait_for(&format!("condition {type_} to say {reason}"), SOON, || {
+            let status = self.status()?;
+            let mut conditions = status["conditions"].as_array().into_iter().flatten();
+            let said = conditions.find(|condition| condition["type"] == type_ && condition["reason"] == reason);
+            message = said.and_then(|condition| condition["message"].as_str()).map(str::to_owned);
+            Ok(message.is_some())
+        })?;
+        message.context("a message")
+    }
+}
