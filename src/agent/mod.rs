@@ -29,7 +29,7 @@ use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
 use crate::api::ConditionStatus;
 use crate::registry::{Entry, Registry};
 use crate::rotation::{self, Inventory, Outlook};
-use crate::store::Live;
+use crate::store::{Live, cluster};
 use lease::Leadership;
 use surroundings::Surroundings;
 use world::World;
@@ -196,23 +196,20 @@ async fn keep_each(
         let is_ours = |entry: &&Entry| settings.keeps(entry);
         for entry in registry.entries().iter().filter(is_ours) {
             let key = (entry.namespace.clone(), entry.name.clone());
-            let mut entry = entry.clone();
-            if let Some(legacy) = settings.legacy_copy {
-                entry.spec.mode = if legacy { crate::api::Mode::Copy } else { crate::api::Mode::Bundle };
-            }
-            let names = world::names(&entry);
+            let names = world::names(entry);
             match kept.get(&key).filter(|kept| kept.names == names) {
                 Some(kept) => {
-                    kept.registry.send_replace((entry, registry.clone()));
+                    kept.registry.send_replace((entry.clone(), registry.clone()));
                 }
                 None => {
-                    let (sender, receiver) = watch::channel((entry, registry.clone()));
+                    let (sender, receiver) = watch::channel((entry.clone(), registry.clone()));
                     let keeper = Keeper {
                         client: client.clone(),
                         leadership: leadership.clone(),
                         surroundings: surroundings.clone(),
                         entry: receiver,
                         poll: settings.poll,
+                        legacy_copy: settings.legacy_copy,
                     };
                     let mut tasks = JoinSet::new();
                     tasks.spawn(keeper.keep(names.clone()));
@@ -242,6 +239,7 @@ struct Keeper {
     surroundings: watch::Receiver<Arc<Surroundings>>,
     entry: watch::Receiver<(Entry, Arc<Registry>)>,
     poll: Duration,
+    legacy_copy: Option<bool>,
 }
 
 impl Keeper {
@@ -268,9 +266,11 @@ impl Keeper {
                 // Somebody was faster: look again.
                 Err(error) if error.is(409) => Some(GATHER),
                 Err(error) => {
-                    let entry = self.entry.borrow().0.clone();
-                    tracing::warn!(namespace, name = entry.name, "{error}");
-                    self.complain(&entry, &error).await;
+                    let known = self.entry.borrow().0.clone();
+                    tracing::warn!(namespace, name = known.name, "{error}");
+                    if let Ok(Some(entry)) = self.current(&known).await {
+                        self.complain(&entry, &error).await;
+                    }
                     Some(RETRY)
                 }
             };
@@ -291,11 +291,12 @@ impl Keeper {
 
     /// Looks, decides, writes. In how much time to look again, when time alone changes something.
     async fn tick(&mut self) -> Result<Option<Duration>, AgentError> {
-        let (entry, registry) = self.entry.borrow_and_update().clone();
+        let (known, registry) = self.entry.borrow_and_update().clone();
         let around = self.surroundings.borrow_and_update().clone();
-        if registry.conflict(&entry).is_some() {
+        if registry.conflict(&known).is_some() {
             return Ok(None);
         }
+        let Some(entry) = self.current(&known).await? else { return Ok(None) };
         let world = World::read(&self.client, &entry).await?;
         // After all was read: what is seen to be replaced was in use until then.
         let now = Timestamp::now();
@@ -341,6 +342,16 @@ impl Keeper {
         Ok(plan
             .wake
             .map(|wake| Duration::try_from(wake.duration_since(now)).unwrap_or_default() + Duration::from_millis(1)))
+    }
+
+    /// The GatewaySecret as it stands. A watch that is cut would hide its changes, and which status is stored already.
+    async fn current(&self, known: &Entry) -> Result<Option<Entry>, AgentError> {
+        let read = cluster::current(self.client.clone(), known).await;
+        let mut entry = read.map_err(|error| AgentError::api("get", "gatewaysecrets", &known.name, error))?;
+        if let (Some(entry), Some(legacy)) = (&mut entry, self.legacy_copy) {
+            entry.spec.mode = if legacy { crate::api::Mode::Copy } else { crate::api::Mode::Bundle };
+        }
+        Ok(entry)
     }
 
     /// Says in the status why nothing was done.

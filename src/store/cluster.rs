@@ -76,6 +76,17 @@ pub async fn list(client: Client) -> kube::Result<Vec<Entry>> {
     Ok(listed.items.into_iter().filter_map(|object| read(object, &live)).collect())
 }
 
+/// A GatewaySecret as it stands now. One that does not fit the type any more stays as it is known; `None` when it is gone, or
+/// about to be.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn current(client: Client, known: &Entry) -> kube::Result<Option<Entry>> {
+    let found = Api::<Guarded>::namespaced(client, &known.namespace).get_opt(&known.name).await?;
+    let entry = found.map(|object| read(object, &Live::default()).unwrap_or_else(|| known.clone()));
+    Ok(entry.filter(|entry| !entry.being_deleted))
+}
+
 /// cert-manager's Certificates of a namespace.
 pub fn certificates(client: Client, namespace: &str) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
