@@ -38,9 +38,14 @@ impl<'c> Agents<'c> {
 
     /// Starts one that calls itself `name`. Dropping it kills it.
     pub(crate) fn start(&self, name: &str) -> Result<Process> {
-        let kubeconfig = self.cluster.kubeconfig(User::Agent).display().to_string();
+        self.start_with(name, &self.cluster.kubeconfig(User::Agent), "2s")
+    }
+
+    /// The same by way of another kubeconfig, with another `--poll`.
+    pub(crate) fn start_with(&self, name: &str, kubeconfig: &Path, poll: &str) -> Result<Process> {
+        let kubeconfig = kubeconfig.display().to_string();
         let mut args = vec!["agent", "--kubeconfig", &kubeconfig, "--identity", name];
-        args.extend(["--namespace", &self.ns, "--lease-namespace", &self.ns, "--lease-duration=3s", "--poll=2s"]);
+        args.extend(["--namespace", &self.ns, "--lease-namespace", &self.ns, "--lease-duration=3s", "--poll", poll]);
         let log = format!("agent-{}-{name}", self.cluster.unique());
         self.cluster.spawn(&log, Path::new(env!("CARGO_BIN_EXE_trustspan")), args, &[("RUST_BACKTRACE", "1")])
     }

@@ -14,7 +14,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::{
-    control_plane::{Assets, ControlPlane},
+    audit::{self, Request},
+    control_plane::{AUDIT_LOG, Assets, ControlPlane},
     dump,
     kubectl::Kubectl,
     process::{Process, Scratch, forget_started},
@@ -159,6 +160,11 @@ impl Cluster {
             .filter(|line| !line.starts_with('I') && !line.contains("] [core] "))
             .collect();
         format!("--- kube-apiserver\n{}\n", told[told.len().saturating_sub(lines)..].join("\n"))
+    }
+
+    /// What a user of trustspan's asked of the API server in this run, oldest first.
+    pub(crate) fn requests(&self, user: User) -> Result<Vec<Request>> {
+        audit::requests(&self.scratch.join(AUDIT_LOG), user)
     }
 
     /// A crash of the API server, which comes back.

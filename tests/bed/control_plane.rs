@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{
     assets::exported,
+    audit,
     kubectl::Kubectl,
     pki::{Authority, token_keys},
     process::{Process, Scratch},
@@ -20,6 +21,9 @@ use super::{
 
 /// Longer than any machine needs: 3 s are usual, a loaded CI runner takes some more.
 const READY: Duration = Duration::from_secs(90);
+
+/// The API server's audit log.
+pub(super) const AUDIT_LOG: &str = "audit.log";
 
 /// What `tests/bed/setup` put where.
 pub(super) struct Assets {
@@ -88,6 +92,8 @@ impl ControlPlane {
         fs::write(scratch.join("service-accounts.key"), private)?;
         fs::write(scratch.join("service-accounts.pub"), public)?;
         users::write_all(scratch.path(), &url, &authority.pem())?;
+        // JSON is YAML.
+        fs::write(scratch.join("audit-policy.yaml"), audit::policy().to_string())?;
 
         // Nobody wants this data back after a crash, so nothing waits for the disk.
         let mut etcd = scratch.spawn(
@@ -121,6 +127,8 @@ impl ControlPlane {
                 "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
                 format!("--service-account-key-file={}", file("service-accounts.pub")),
                 format!("--service-account-signing-key-file={}", file("service-accounts.key")),
+                format!("--audit-policy-file={}", file("audit-policy.yaml")),
+                format!("--audit-log-path={}", file(AUDIT_LOG)),
                 "--profiling=false".to_owned(),
             ],
             &[],

@@ -11,6 +11,7 @@
 
 mod agent;
 mod assets;
+mod audit;
 mod cert_manager;
 mod cluster;
 mod control_plane;
@@ -28,6 +29,7 @@ mod wait;
 mod webhooks;
 
 pub(crate) use agent::Agents;
+pub(crate) use audit::Request;
 pub(crate) use cert_manager::CertManager;
 pub(crate) use cluster::{Cluster, SOON, shipped};
 pub(crate) use envoy::{Content, Envoy, Gateway, Secrets, Updates};

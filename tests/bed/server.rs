@@ -172,6 +172,11 @@ impl<'c> Server<'c> {
         Ok(body)
     }
 
+    /// Its process id; none when it does not run.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::pid)
+    }
+
     /// `/metrics`.
     pub(crate) fn metrics(&self) -> Result<String> {
         let (status, body) = http_get(self.metrics_port, "/metrics")?;
