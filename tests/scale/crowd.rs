@@ -1,0 +1,221 @@
+//! What a cluster with many Secrets and Deployments that are no business of trustspan's costs it: memory, and requests.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::{
+    ByteString,
+    api::{apps::v1::Deployment, core::v1::Secret},
+};
+use kube::{Api, Client, api::PostParams};
+use serde_json::json;
+use tokio::runtime::Runtime;
+use trustspan::store::cluster::connect;
+
+use crate::{
+    Size,
+    issuer::Issuer,
+    testbed::{Authority, Cluster, Kept, Process, Registration, Request, Scope, Server, Source, User},
+    usage::{Memory, is_idle, looks, summary, wait_looks, wait_quiet},
+};
+
+/// The agent's `--poll`.
+const POLL: &str = "200ms";
+/// How often the agent looks around while nothing changes, in each measurement.
+const LOOKS: usize = 10;
+/// Rotations in each measurement.
+const ROTATIONS: usize = 3;
+/// What either process may grow by, in KiB. The objects of the short run are more than that as JSON.
+const GROWTH: u64 = 12 * 1024;
+/// Bytes of a Secret that holds no pair.
+const OTHER: usize = 8 * 1024;
+/// How many objects are being created at the same time.
+const AT_ONCE: usize = 16;
+/// The only Secrets that the agent has to do with.
+const NAMES: [&str; 4] = ["root", "root-cacert", "managed", "managed-cacert"];
+
+pub(crate) fn by_name(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
+    let crowd = format!("crowd-{}", cluster.unique());
+    cluster.kubectl(["create", "namespace", &crowd]).ok()?;
+    cluster.with_temp_ns(|ns| {
+        let kept = Kept::new(cluster, ns, "100ms")?;
+        kept.agents.grant()?;
+        let issuer = Issuer::new(&kept)?;
+        let agent = kept.agents.start_with("crowded", &cluster.kubeconfig(User::Agent), POLL)?;
+        let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
+        let namespaces = Scope::Namespaces(vec![ns.to_owned(), crowd.clone()]);
+        let _registration = Registration::new(cluster, &server, &namespaces)?;
+        kept.wait_phase("Steady")?;
+
+        let mut run = Run { cluster, issuer: &issuer, agent: &agent, server: &server, rotations: 0 };
+        let before = run.measure()?;
+        let begun = Instant::now();
+        create(cluster, &crowd, size)?;
+        let took = begun.elapsed();
+        let after = run.measure()?;
+        let mut lines = vec![HEAD.to_owned(), before.line("alone")];
+        lines.push(after.line(&format!("{} Secrets, {} Deployments", size.secrets, size.deployments)));
+        let reviews = reviews(&server)?;
+        lines.push(format!("they were created in {took:.0?}, with {reviews} reviews by the webhook"));
+        lines.push(format!("nothing changes, the agent asks: {}", after.asked));
+        lines.extend(all_by_name(cluster)?);
+        before.compare(&after).with_context(|| lines.join("\n"))?;
+        let due = size.deployments + size.secrets / 2;
+        ensure!(reviews >= due, "expected a review of each Deployment and each pair, {due}, saw {reviews}");
+        Ok(lines)
+    })
+}
+
+/// How often the API server has asked the webhook.
+fn reviews(server: &Server<'_>) -> Result<usize> {
+    let metrics = server.metrics()?;
+    let counters = metrics.lines().filter(|line| line.starts_with("trustspan_admission_requests_total{"));
+    let counts = counters.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<usize>()?));
+    counts.sum()
+}
+
+/// Every request on Secrets in this run was for one of few names, and the webhook made none.
+fn all_by_name(cluster: &Cluster) -> Result<Vec<String>> {
+    let (agent, webhook) = (cluster.requests(User::Agent)?, cluster.requests(User::Webhook)?);
+    let on_secrets = |requests: &[Request]| {
+        requests.iter().filter(|request| request.resource == "secrets").cloned().collect::<Vec<_>>()
+    };
+    let (by_agent, by_webhook) = (on_secrets(&agent), on_secrets(&webhook));
+    let verbs = ["get", "list", "watch", "patch", "update"];
+    let is_by_name = |request: &&Request| NAMES.contains(&&*request.name) && verbs.contains(&&*request.verb);
+    let others: Vec<_> = by_agent.iter().filter(|request| !is_by_name(request)).collect();
+    ensure!(others.is_empty(), "expected the agent to ask for {NAMES:?} only, each by name, saw {others:?}");
+    ensure!(by_webhook.is_empty(), "expected no request of the webhook on Secrets, saw {by_webhook:?}");
+    // An audit log that knows of nothing would prove nothing.
+    ensure!(!by_agent.is_empty() && !webhook.is_empty(), "the audit log holds no requests of either");
+    Ok(vec![
+        format!("requests on Secrets by the agent in this run, all by name: {}", summary(&by_agent)),
+        format!("requests on Secrets by the webhook: none; all that it asked: {}", summary(&webhook)),
+    ])
+}
+
+struct Run<'r> {
+    cluster: &'r Cluster,
+    issuer: &'r Issuer,
+    agent: &'r Process,
+    server: &'r Server<'r>,
+    rotations: usize,
+}
+
+impl Run<'_> {
+    /// Some rotations, some looks while nothing changes, and then what it costs.
+    fn measure(&mut self) -> Result<Cost> {
+        for _ in 0..ROTATIONS {
+            self.rotations += 1;
+            self.issuer.rotate(self.rotations)?;
+        }
+        // The last rotation has yet to be reported.
+        wait_quiet(self.cluster)?;
+        let (from, begun) = (self.cluster.requests(User::Agent)?.len(), Instant::now());
+        wait_looks(self.cluster, from, LOOKS)?;
+        let requests = self.cluster.requests(User::Agent)?.split_off(from);
+        Ok(Cost {
+            agent: Memory::of(self.agent.pid())?,
+            webhook: Memory::of(self.server.pid().context("the webhook does not run")?)?,
+            looks: looks(&requests),
+            requests: requests.len(),
+            took: begun.elapsed(),
+            writes: requests.iter().filter(|request| !is_idle(request)).cloned().collect(),
+            asked: summary(&requests),
+        })
+    }
+}
+
+struct Cost {
+    agent: Memory,
+    webhook: Memory,
+    looks: usize,
+    requests: usize,
+    took: Duration,
+    /// Made while nothing changed.
+    writes: Vec<Request>,
+    asked: String,
+}
+
+const HEAD: &str = "in the cluster                     agent RSS (peak)    webhook RSS (peak)   requests  looks  in";
+
+impl Cost {
+    fn line(&self, what: &str) -> String {
+        let memory = |memory: Memory| format!("{:>6} ({:>6}) KiB", memory.resident, memory.peak);
+        let (agent, webhook) = (memory(self.agent), memory(self.webhook));
+        format!("{what:<32} {agent:>19} {webhook:>21} {:>10} {:>6}  {:.1?}", self.requests, self.looks, self.took)
+    }
+
+    fn compare(&self, after: &Self) -> Result<()> {
+        for (who, before, after) in [("agent", self.agent, after.agent), ("webhook", self.webhook, after.webhook)] {
+            let grown = after.peak.saturating_sub(before.peak);
+            ensure!(grown < GROWTH, "expected the {who} to grow by less than {GROWTH} KiB, saw {grown}");
+        }
+        for cost in [self, after] {
+            ensure!(cost.writes.is_empty(), "nothing changed, and the agent wrote {:?}", cost.writes);
+        }
+        // What is asked once in a while, and not at each look, is no matter of the crowd.
+        let (before, after) = (self.requests / self.looks.max(1), after.requests / after.looks.max(1));
+        ensure!(after <= before + 1, "expected {before} requests a look as before, saw {after}");
+        Ok(())
+    }
+}
+
+/// Half of the Secrets hold a serving pair, half something else; each Deployment mounts one of them, and has no pods.
+fn create(cluster: &Cluster, ns: &str, size: Size) -> Result<()> {
+    let authority = Authority::new("somebody's CA")?;
+    let (certificate, key) = authority.issue(&["shop.example.com"])?;
+    let pair = BTreeMap::from(
+        [("tls.crt", certificate), ("tls.key", key)]
+            .map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))),
+    );
+    let other = BTreeMap::from([("release".to_owned(), ByteString(vec![b'x'; OTHER]))]);
+    let secret = |number: usize| {
+        let (type_, data) = if number.is_multiple_of(2) { ("kubernetes.io/tls", &pair) } else { ("Opaque", &other) };
+        let secret = json!({ "metadata": { "name": format!("other-{number}") }, "type": type_, "data": data });
+        serde_json::from_value::<Secret>(secret)
+    };
+    let deployment = |number: usize| {
+        let labels = json!({ "app": format!("app-{number}") });
+        let container =
+            json!({ "name": "app", "image": "app", "volumeMounts": [{ "name": "pair", "mountPath": "/pair" }] });
+        let volume = json!({ "name": "pair", "secret": { "secretName": format!("other-{number}") } });
+        let template =
+            json!({ "metadata": { "labels": labels }, "spec": { "containers": [container], "volumes": [volume] } });
+        let spec =
+            json!({ "replicas": 0, "paused": true, "selector": { "matchLabels": labels }, "template": template });
+        serde_json::from_value::<Deployment>(json!({ "metadata": { "name": format!("app-{number}") }, "spec": spec }))
+    };
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let client = connect(Some(Path::new(&cluster.kubeconfig(User::Admin)))).await?;
+        create_all::<Secret>(&client, ns, size.secrets, secret).await?;
+        create_all::<Deployment>(&client, ns, size.deployments, deployment).await
+    })
+}
+
+async fn create_all<K>(
+    client: &Client,
+    ns: &str,
+    count: usize,
+    object: impl Fn(usize) -> serde_json::Result<K>,
+) -> Result<()>
+where
+    K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), ns);
+    let create = |number| {
+        let (api, object) = (api.clone(), object(number));
+        async move {
+            api.create(&PostParams::default(), &object?).await?;
+            anyhow::Ok(())
+        }
+    };
+    stream::iter(0..count).map(create).buffer_unordered(AT_ONCE).try_collect().await
+}

@@ -1,0 +1,132 @@
+//! From a new root to the managed Secret that trusts it: by watch, and by poll when watches bring nothing.
+
+use std::{thread::sleep, time::Duration};
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    Size,
+    issuer::Issuer,
+    proxy::Proxy,
+    testbed::{Cluster, Kept, SOON, Seed, User, wait_for},
+    usage::wait_quiet,
+};
+
+/// Longer than any of these tests: what is seen in time is not seen by poll.
+const NEVER: &str = "1h";
+/// What is promised for a watch that works.
+const BY_WATCH: Duration = Duration::from_secs(1);
+/// The interval, and how it is said.
+const POLL: (Duration, &str) = (Duration::from_secs(1), "1s");
+/// For the look itself, once it is time to.
+const LOOK: Duration = Duration::from_secs(1);
+/// Rotations after an outage.
+const RESUMED: usize = 5;
+/// Root and managed Secret, each under its own name and with `-cacert`.
+const SECRETS: usize = 4;
+
+pub(crate) fn by_watch(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
+    cluster.with_temp_ns(|ns| {
+        let (kept, issuer) = prepared(cluster, ns)?;
+        let _agent = kept.agents.start_with("watching", &cluster.kubeconfig(User::Agent), NEVER)?;
+        let times = Times::of(size.watched, |number| {
+            // What goes on in a rotation would look at the next root by itself.
+            kept.wait_phase("Steady")?;
+            issuer.rotate(number)
+        })?;
+        ensure!(times.median() < BY_WATCH, "expected a median below {BY_WATCH:?}, saw {}", times.line(""));
+        Ok(vec![HEAD.to_owned(), times.line("by watch")])
+    })
+}
+
+pub(crate) fn by_poll(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
+    cluster.with_temp_ns(|ns| {
+        let (kept, issuer) = prepared(cluster, ns)?;
+        let proxy = Proxy::start(cluster)?;
+        let _agent = kept.agents.start_with("polling", proxy.kubeconfig(), POLL.1)?;
+        watched(&proxy)?;
+        proxy.mute();
+        let mut seed = Seed::of_run("moments between polls");
+        let times = Times::of(size.polled, |number| {
+            kept.wait_phase("Steady")?;
+            // The moment is what is tried.
+            sleep(Duration::from_millis(seed.below(1_000)));
+            issuer.rotate(number)
+        })?;
+        // Writes that nothing asks for, and a change of the GatewaySecret that no watch tells of.
+        wait_quiet(cluster)?;
+        let longer = r#"{ "spec": { "settle": { "clients": "200ms" } } }"#;
+        cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", longer]).ns(ns).ok()?;
+        let generation = cluster.get("gatewaysecret", ns, "gateway")?["metadata"]["generation"].take();
+        wait_for("the change to be seen", SOON, || Ok(kept.status()?["observedGeneration"] == generation))?;
+        ensure!(proxy.watches() == SECRETS, "expected {SECRETS} mute watches, saw {}", proxy.watches());
+        let bound = POLL.0 + LOOK;
+        ensure!(times.longest() < bound, "expected less than {bound:?}, saw {}", times.line(""));
+        Ok(vec![times.line(&format!("by poll, each {}", POLL.1))])
+    })
+}
+
+pub(crate) fn after_an_outage(cluster: &Cluster, _: Size) -> Result<Vec<String>> {
+    cluster.with_temp_ns(|ns| {
+        let (kept, issuer) = prepared(cluster, ns)?;
+        let proxy = Proxy::start(cluster)?;
+        let _agent = kept.agents.start_with("resuming", proxy.kubeconfig(), NEVER)?;
+        kept.wait_phase("Steady")?;
+        watched(&proxy)?;
+        proxy.break_off();
+        wait_for("all watches to end", SOON, || Ok(proxy.watches() == 0))?;
+        proxy.mend();
+        watched(&proxy)?;
+        let times = Times::of(RESUMED, |number| {
+            kept.wait_phase("Steady")?;
+            issuer.rotate(number)
+        })?;
+        ensure!(times.median() < BY_WATCH, "expected a median below {BY_WATCH:?}, saw {}", times.line(""));
+        Ok(vec![times.line("by watch, resumed")])
+    })
+}
+
+/// Hops settle at once, so that rotations follow each other quickly.
+fn prepared<'c>(cluster: &'c Cluster, ns: &'c str) -> Result<(Kept<'c>, Issuer)> {
+    let kept = Kept::new(cluster, ns, "50ms")?;
+    kept.agents.grant()?;
+    let issuer = Issuer::new(&kept)?;
+    Ok((kept, issuer))
+}
+
+/// Waits until the agent watches all its Secrets.
+fn watched(proxy: &Proxy) -> Result<()> {
+    wait_for("watches on all Secrets", SOON, || Ok(proxy.watches() == SECRETS))
+}
+
+const HEAD: &str = "root changed → managed Secret seen   rotations      min   median      p95      max";
+
+/// What was measured, in order.
+struct Times(Vec<Duration>);
+
+impl Times {
+    fn of(count: usize, measure: impl FnMut(usize) -> Result<Duration>) -> Result<Self> {
+        let mut times = (1..=count).map(measure).collect::<Result<Vec<_>>>()?;
+        times.sort_unstable();
+        Ok(Self(times))
+    }
+
+    /// The time that so many hundredths do not exceed (nearest rank).
+    fn quantile(&self, hundredths: usize) -> Duration {
+        let rank = (self.0.len() * hundredths).div_ceil(100).max(1);
+        self.0.get(rank - 1).copied().unwrap_or_default()
+    }
+
+    fn median(&self) -> Duration {
+        self.quantile(50)
+    }
+
+    fn longest(&self) -> Duration {
+        self.quantile(100)
+    }
+
+    fn line(&self, what: &str) -> String {
+        let [min, median, p95, max] = [0, 50, 95, 100].map(|hundredths| self.quantile(hundredths).as_millis());
+        format!("{what:<36} {:>9} {min:>5} ms {median:>5} ms {p95:>5} ms {max:>5} ms", self.0.len())
+    }
+}

@@ -1,0 +1,87 @@
+//! How long the agent takes from a new root to the managed Secret, and what a cluster with many other objects costs it.
+//!
+//! `TRUSTSPAN_SCALE=full` makes the long run; the short one is part of every test run. `TRUSTSPAN_SEED` repeats a run's moments.
+
+#[path = "../bed/mod.rs"]
+mod testbed;
+
+mod crowd;
+mod issuer;
+mod latency;
+mod proxy;
+mod usage;
+
+use std::{
+    env,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::{Result, bail};
+use libtest_mimic::{Arguments, Trial};
+use testbed::Cluster;
+
+/// What every test stands on, and what they measured.
+struct Bench {
+    cluster: Cluster,
+    table: Mutex<Vec<String>>,
+}
+
+/// A test: it returns lines of the table.
+type Case = (&'static str, fn(&Cluster, Size) -> Result<Vec<String>>);
+
+/// The crowd comes last: it stays until the end.
+const CASES: [Case; 4] = [
+    ("latency::within_a_second_by_watch", latency::by_watch),
+    ("latency::within_the_poll_when_watches_are_mute", latency::by_poll),
+    ("latency::within_a_second_once_watches_are_back", latency::after_an_outage),
+    ("crowd::secrets_are_asked_for_by_name_only", crowd::by_name),
+];
+
+/// How much of everything.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Rotations that the watch tells of.
+    watched: usize,
+    /// Rotations that only a poll finds.
+    polled: usize,
+    /// Secrets and Deployments that are no business of trustspan's.
+    secrets: usize,
+    deployments: usize,
+}
+
+impl Size {
+    fn of_run() -> Result<Self> {
+        match env::var("TRUSTSPAN_SCALE").as_deref() {
+            Err(_) => Ok(Self { watched: 20, polled: 6, secrets: 2_000, deployments: 500 }),
+            Ok("full") => Ok(Self { watched: 200, polled: 50, secrets: 20_000, deployments: 5_000 }),
+            Ok(other) => bail!("TRUSTSPAN_SCALE={other}: expected `full`, or nothing"),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut args = Arguments::from_args();
+    // Times are measured: nothing else may run beside.
+    args.test_threads = Some(1);
+    let start = || Ok(Bench { cluster: Cluster::boot()?, table: Mutex::default() });
+    testbed::run_trials(&args, start, trials, |bench| {
+        println!();
+        bench.table.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|line| println!("{line}"));
+        Ok(())
+    })
+}
+
+fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
+    let trial = |&(name, measure): &Case| {
+        let bench = bench.cloned();
+        Trial::test(name, move || {
+            let bench = bench.ok_or("no bed")?;
+            let measured = Size::of_run().and_then(|size| measure(&bench.cluster, size));
+            let lines = measured.map_err(|error| format!("{error:#}"))?;
+            bench.table.lock().unwrap_or_else(PoisonError::into_inner).extend(lines);
+            Ok(())
+        })
+    };
+    CASES.iter().map(trial).collect()
+}

@@ -1,0 +1,69 @@
+//! What a process and a user cost.
+
+use std::{collections::BTreeMap, fs};
+
+use anyhow::{Context, Result};
+
+use crate::testbed::{Cluster, Request, SOON, User, wait_for};
+
+/// So many looks without a write, and nothing is under way any more.
+const QUIET: usize = 3;
+
+/// Memory of a process, in KiB.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// What is resident now: `VmRSS` of `/proc/PID/status` (proc_pid_status(5)).
+    pub(crate) resident: u64,
+    /// The most that ever was: `VmHWM`.
+    pub(crate) peak: u64,
+}
+
+impl Memory {
+    /// Reads it.
+    pub(crate) fn of(pid: u32) -> Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+            number.with_context(|| format!("/proc/{pid}/status: no {name} in kB"))
+        };
+        Ok(Self { resident: field("VmRSS")?, peak: field("VmHWM")? })
+    }
+}
+
+/// How often each thing was asked: `12 get secrets, 2 watch secrets`.
+pub(crate) fn summary<'r>(requests: impl IntoIterator<Item = &'r Request>) -> String {
+    let mut counts = BTreeMap::new();
+    for request in requests {
+        *counts.entry((&request.resource, &request.verb)).or_insert(0) += 1;
+    }
+    let lines: Vec<_> = counts.iter().map(|((resource, verb), count)| format!("{count} {verb} {resource}")).collect();
+    lines.join(", ")
+}
+
+/// A request that changes nothing; to keep the Lease is no change.
+pub(crate) fn is_idle(request: &Request) -> bool {
+    matches!(&*request.verb, "get" | "list" | "watch") || request.resource == "leases"
+}
+
+/// How often the agent has looked: each time it reads the root once.
+pub(crate) fn looks(requests: &[Request]) -> usize {
+    let is_look = |request: &&Request| request.verb == "get" && request.resource == "secrets" && request.name == "root";
+    requests.iter().filter(is_look).count()
+}
+
+/// Waits until the agent has looked so often since it had made `from` requests.
+pub(crate) fn wait_looks(cluster: &Cluster, from: usize, count: usize) -> Result<()> {
+    wait_for("the agent to look", SOON, || {
+        Ok(looks(cluster.requests(User::Agent)?.get(from..).unwrap_or_default()) >= count)
+    })
+}
+
+/// Waits until the agent looks several times and writes nothing.
+pub(crate) fn wait_quiet(cluster: &Cluster) -> Result<()> {
+    wait_for("nothing to be written any more", SOON, || {
+        let from = cluster.requests(User::Agent)?.len();
+        wait_looks(cluster, from, QUIET)?;
+        Ok(cluster.requests(User::Agent)?.iter().skip(from).all(is_idle))
+    })
+}
