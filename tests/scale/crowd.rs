@@ -67,6 +67,9 @@ pub(crate) fn by_name(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
         before.compare(&after).with_context(|| lines.join("\n"))?;
         let due = size.deployments + size.secrets / 2;
         ensure!(reviews >= due, "expected a review of each Deployment and each pair, {due}, saw {reviews}");
+        // Anything else would have been seen: the API server refuses this, and logs it all the same.
+        cluster.kubectl(["get", "secrets"]).ns(ns).user(User::Agent).fails()?;
+        ensure!(all_by_name(cluster).is_err(), "a list of all Secrets was not told from one by name");
         Ok(lines)
     })
 }
