@@ -3,6 +3,7 @@
 
 mod content;
 pub mod directory;
+mod error;
 mod kept;
 pub mod lease;
 mod rights;
@@ -34,6 +35,7 @@ use lease::Leadership;
 use surroundings::Surroundings;
 use world::World;
 
+pub use error::AgentError;
 pub use rights::role;
 pub use write::reissue;
 
@@ -45,70 +47,6 @@ const GATHER: Duration = Duration::from_millis(20);
 const TICK: Duration = Duration::from_secs(30);
 /// After an error.
 const RETRY: Duration = Duration::from_secs(2);
-
-/// Why something was not done.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AgentError {
-    /// The API server refused or failed.
-    #[error("cannot {verb} {resource} {name}: {source}")]
-    Api {
-        /// What was tried.
-        verb: &'static str,
-        /// On which resource.
-        resource: &'static str,
-        /// Of which name.
-        name: String,
-        /// Why not.
-        source: Box<kube::Error>,
-    },
-    /// A Secret stands where the agent would write, and it is somebody else's.
-    #[error(
-        "Secret {name} was not made by trustspan: it is not overwritten. Delete it, or allow it with the annotation \
-         trustspan.dev/adopt: \"true\""
-    )]
-    Foreign {
-        /// Its name.
-        name: String,
-    },
-    /// An object cannot be sent.
-    #[error("cannot encode an object: {0}")]
-    Encode(serde_json::Error),
-    /// The API server does not answer.
-    #[error("the API server does not answer")]
-    NoAnswer,
-    /// Another process leads by now.
-    #[error("leadership lost")]
-    NotLeading,
-}
-
-impl AgentError {
-    fn api(verb: &'static str, resource: &'static str, name: &str, source: kube::Error) -> Self {
-        Self::Api { verb, resource, name: name.to_owned(), source: Box::new(source) }
-    }
-
-    fn is(&self, code: u16) -> bool {
-        matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == code))
-    }
-
-    /// What happened, and what mends it.
-    fn advice(&self, entry: &Entry) -> String {
-        let Entry { namespace, name, .. } = entry;
-        let mend = || {
-            format!("kubectl get gatewaysecret -n {namespace} {name} -o yaml | trustspan rbac - | kubectl apply -f -")
-        };
-        if self.is(403) { format!("{self}. An administrator grants it: {}", mend()) } else { self.to_string() }
-    }
-
-    /// A word for a condition.
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Foreign { .. } => "ForeignSecret",
-            error if error.is(403) => "Forbidden",
-            _ => "Failed",
-        }
-    }
-}
 
 /// The agent's settings.
 #[derive(Clone, Debug)]
@@ -266,11 +204,8 @@ impl Keeper {
                 // Somebody was faster: look again.
                 Err(error) if error.is(409) => Some(GATHER),
                 Err(error) => {
-                    let known = self.entry.borrow().0.clone();
-                    tracing::warn!(namespace, name = known.name, "{error}");
-                    if let Ok(Some(entry)) = self.current(&known).await {
-                        self.complain(&entry, &error).await;
-                    }
+                    // An API server that does not answer does not take this, either.
+                    let _ = timeout(TICK, self.complain(&error)).await;
                     Some(RETRY)
                 }
             };
@@ -354,13 +289,16 @@ impl Keeper {
         Ok(entry)
     }
 
-    /// Says in the status why nothing was done.
-    async fn complain(&self, entry: &Entry, error: &AgentError) {
+    /// Says why nothing was done, in the status too.
+    async fn complain(&self, error: &AgentError) {
+        let known = self.entry.borrow().0.clone();
+        tracing::warn!(namespace = known.namespace, name = known.name, "{error}");
+        let Ok(Some(entry)) = self.current(&known).await else { return };
         let mut status = entry.status.clone();
-        let said = (ConditionStatus::False, error.reason(), error.advice(entry));
-        rotation::set(entry, &mut status, rotation::SYNCED, said, Timestamp::now());
+        let said = (ConditionStatus::False, error.reason(), error.advice(&entry));
+        rotation::set(&entry, &mut status, rotation::SYNCED, said, Timestamp::now());
         if status != entry.status && self.leading().is_ok() {
-            let written = write::status(&self.client, entry, &status).await;
+            let written = write::status(&self.client, &entry, &status).await;
             let _ = written.inspect_err(|error| tracing::warn!("{error}"));
         }
     }
