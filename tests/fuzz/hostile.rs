@@ -25,18 +25,26 @@ struct Trial {
     took: Duration,
 }
 
-/// The best of up to three: what the machine does besides is not the input's fault.
+/// The best of up to three: what the machine does besides is not the input's fault, unless it is far from the line.
+/// `TRUSTSPAN_TRIAL` tells a part of the names of those to run; the others take no time.
 fn trial(name: impl Into<String>, mut answer: impl FnMut()) -> Trial {
+    let name = name.into();
+    if std::env::var("TRUSTSPAN_TRIAL").is_ok_and(|part| !name.contains(&part)) {
+        return Trial { name, took: Duration::ZERO };
+    }
     let mut took = Duration::MAX;
     for _ in 0..3 {
         let before = cpu_time();
         answer();
         took = took.min(cpu_time() - before);
-        if took < MOST / 2 {
+        if took < MOST / 2 || took > MOST * 5 {
             break;
         }
     }
-    Trial { name: name.into(), took }
+    if took > MOST {
+        println!("{took:8.1?} {name}");
+    }
+    Trial { name, took }
 }
 
 /// Prints what took longest, and fails when it took too long.
