@@ -25,15 +25,40 @@ struct Place {
     texts: Secret,
 }
 
-/// A text that is not base64 where base64 is expected. Holds its field.
+/// A text that cannot be read, by its field.
 #[derive(PartialEq, Eq, Hash)]
-struct NotBase64(String);
+enum Unreadable {
+    /// Not base64 where base64 is expected.
+    NotBase64(String),
+    /// A kubeconfig of more nodes than are read.
+    TooLarge(String),
+}
 
 /// What an object holds.
 #[derive(Default)]
 struct Places {
     readable: Vec<Place>,
-    unreadable: Vec<NotBase64>,
+    unreadable: Vec<Unreadable>,
+}
+
+impl Unreadable {
+    fn finding(&self) -> Finding {
+        match self {
+            Self::NotBase64(field) => KUBECONFIG_UNREADABLE.finding(
+                field.as_str(),
+                "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
+            ),
+            // client-go may well read it.
+            Self::TooLarge(field) => {
+                let message = format!(
+                    "a kubeconfig of more than {} YAML nodes, or one that grows by aliases: what is in it is not judged. \
+                     expected one of a few hundred entries; split it",
+                    kubeconfig::NODES
+                );
+                Finding { severity: Severity::Warn, ..KUBECONFIG_UNREADABLE.finding(field.as_str(), message) }
+            }
+        }
+    }
 }
 
 impl Place {
@@ -128,10 +153,7 @@ pub(super) fn findings(
     let was_unreadable: HashSet<_> = old.unreadable.iter().collect();
     let before: HashMap<_, _> = old.readable.iter().map(|place| (place.prefix.as_str(), &place.texts)).collect();
     for text in &new.unreadable {
-        let mut finding = KUBECONFIG_UNREADABLE.finding(
-            text.0.as_str(),
-            "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
-        );
+        let mut finding = text.finding();
         if was_unreadable.contains(text) {
             finding.severity = Severity::Warn;
         }

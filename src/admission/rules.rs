@@ -141,7 +141,7 @@ pub(super) const SEVERITY_IGNORED: RuleInfo = RuleInfo {
 pub(super) const KUBECONFIG_UNREADABLE: RuleInfo = RuleInfo {
     id: "kubeconfig-unreadable",
     severity: Severity::Deny,
-    summary: "a kubeconfig in a Secret with data that is not base64",
+    summary: "a kubeconfig in a Secret with data that is not base64; one too large to be judged warns",
     source: "client-go reads these fields as bytes, which are base64 in YAML and JSON; one that is not spoils the whole",
     example: "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
     mend: "kubectl config set-credentials and set-cluster with --embed-certs write it right",

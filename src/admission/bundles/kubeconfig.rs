@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{NotBase64, Place, Places};
+use super::{Place, Places, Unreadable};
 use crate::trust::{Duty, Reader, Secret};
 
 /// Keys of a Secret under which kubeconfigs are kept.
@@ -15,7 +15,7 @@ const KEYS: [&str; 3] = ["value", "kubeconfig", "config"];
 
 /// YAML nodes of a kubeconfig, which are enough for a thousand clusters with their users. A mebibyte of small nodes takes
 /// longer to read than an answer may.
-const NODES: usize = 20_000;
+pub(super) const NODES: usize = 20_000;
 
 /// A list in a kubeconfig, of entries with a name.
 struct List {
@@ -40,7 +40,15 @@ pub(super) fn places(object: &Value) -> Option<Places> {
     let secret = Secret::from_value(object).ok()?;
     let mut places = None;
     for key in KEYS {
-        let Some(config) = secret.data.get(key).and_then(|text| read(text)) else { continue };
+        let config = match secret.data.get(key).map(|text| read(text)) {
+            None | Some(Ok(None)) => continue,
+            Some(Ok(Some(config))) => config,
+            Some(Err(TooLarge)) => {
+                let places = places.get_or_insert_with(Places::default);
+                places.unreadable.push(Unreadable::TooLarge(format!("data[{key}]")));
+                continue;
+            }
+        };
         let places = places.get_or_insert_with(Places::default);
         for List { name: list, entry, fields } in LISTS {
             for item in config[list].as_array().into_iter().flatten() {
@@ -53,12 +61,25 @@ pub(super) fn places(object: &Value) -> Option<Places> {
     places
 }
 
+/// There is more of it than is read.
+struct TooLarge;
+
 /// What client-go takes for a kubeconfig has one of its lists; other programs keep other things under these keys.
-fn read(text: &[u8]) -> Option<Value> {
+fn read(text: &[u8]) -> Result<Option<Value>, TooLarge> {
     let budget = serde_saphyr::budget! { max_nodes: NODES };
-    let options = serde_saphyr::options! { budget: budget };
-    let config: Value = serde_saphyr::from_str_with_options(std::str::from_utf8(text).ok()?, options).ok()?;
-    LISTS.iter().any(|list| config[list.name].is_array()).then_some(config)
+    // The text may hold private keys, and an error shall hold none of it.
+    let options = serde_saphyr::options! { budget: budget, with_snippet: false };
+    let Ok(text) = std::str::from_utf8(text) else { return Ok(None) };
+    match serde_saphyr::from_str_with_options::<Value>(text, options) {
+        Ok(config) => Ok(Some(config).filter(|config| LISTS.iter().any(|list| config[list.name].is_array()))),
+        Err(serde_saphyr::Error::Budget { .. }) if mentions_content(text) => Err(TooLarge),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether a text that is not read to its end could hold what is judged here.
+fn mentions_content(text: &str) -> bool {
+    LISTS.iter().any(|list| text.contains(list.name) && list.fields.iter().any(|(data, _)| text.contains(data)))
 }
 
 fn take(places: &mut Places, prefix: String, entry: &Value, fields: &[(&str, &str)]) {
@@ -72,7 +93,7 @@ fn take(places: &mut Places, prefix: String, entry: &Value, fields: &[(&str, &st
         let Some(text) = content(key) else { continue };
         match STANDARD.decode(text) {
             Ok(text) => drop(place.texts.data.insert((*key).to_owned(), Zeroizing::new(text))),
-            Err(_) => return places.unreadable.push(NotBase64(format!("{}{key}", place.prefix))),
+            Err(_) => return places.unreadable.push(Unreadable::NotBase64(format!("{}{key}", place.prefix))),
         }
     }
     if !place.texts.data.is_empty() {

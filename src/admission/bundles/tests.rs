@@ -203,6 +203,19 @@ fn accepts_a_text_that_grows_without_end_as_no_kubeconfig() {
 }
 
 #[test]
+fn rejects_a_kubeconfig_that_is_too_large_with_a_warning() {
+    let user = "- {name: a, user: {client-certificate-data: eA==, client-key-data: eA==}}\n";
+    for (count, expected) in [(100, None), (10_000, Some(Severity::Warn))] {
+        let object = secret("value", &format!("users:\n{}", user.repeat(count)));
+        let found = judged(&object, None).into_iter().find(|finding| finding.rule == "kubeconfig-unreadable");
+        assert_eq!(found.as_ref().map(|finding| finding.severity), expected, "{count} users");
+        let Some(found) = found else { continue };
+        assert_eq!(found.field, "data[value]");
+        assert!(found.message.contains("is not judged. expected"), "{}", found.message);
+    }
+}
+
+#[test]
 fn rejects_a_kubeconfig_with_data_that_is_not_base64() {
     let text = "clusters: [{name: prod, cluster: {certificate-authority-data: '%%%'}}]\nusers: []\n";
     let object = secret("config", text);
