@@ -1,6 +1,8 @@
 //! Carry-over: a Secret that asks for it by annotation keeps its old CAs beside the new ones in the very write that rotates
 //! them, whoever writes it. Stateless: from `object` and `oldObject` alone.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -22,8 +24,10 @@ pub(super) fn bundle(object: &Value, old: &Value, now: Timestamp) -> Option<(&'s
     let (key, new) = held(object)?;
     let (_, old) = held(old)?;
     let mut whole = new.clone();
-    let kept =
-        old.into_iter().filter(|ca| ca.is_ca && !ca.is_expired(now) && !new.iter().any(|new| new.supersedes(ca)));
+    // By name and key, as [`Certificate::supersedes`] has it: a hostile bundle has thousands.
+    let is_there: HashSet<_> = new.iter().map(|ca| (&ca.subject_der, &ca.public_key)).collect();
+    let is_there = |ca: &Certificate| is_there.contains(&(&ca.subject_der, &ca.public_key));
+    let kept = old.into_iter().filter(|ca| ca.is_ca && !ca.is_expired(now) && !is_there(ca));
     whole.extend(kept.take(most));
     (whole.len() > new.len()).then_some((key, whole))
 }

@@ -1,6 +1,8 @@
 //! What a declared client trusts: the webhook writes the GatewaySecret's whole bundle into its Secret in the very write that
 //! re-issues its leaf. cert-manager alone would put the new CA there, while gateways still serve a leaf of the old one.
 
+use std::collections::HashSet;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
@@ -27,11 +29,10 @@ fn whole(entry: &Entry, held: &[Certificate]) -> Vec<Certificate> {
     if whole.is_empty() {
         return held.to_vec();
     }
-    for certificate in held.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrust)) {
-        if !whole.contains(certificate) {
-            whole.push(certificate.clone());
-        }
-    }
+    // By fingerprint, since a hostile bundle has thousands.
+    let mut known: HashSet<_> = whole.iter().map(|certificate| certificate.fingerprint.clone()).collect();
+    let others = held.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrust));
+    whole.extend(others.filter(|certificate| known.insert(certificate.fingerprint.clone())).cloned());
     whole
 }
 

@@ -1,10 +1,11 @@
 //! `expired`: a leaf or CA whose validity is over.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::Certificate;
-use crate::trust::bundle::Entry;
 use crate::trust::name::brief;
 use crate::trust::subject::{Subject, Text};
 
@@ -59,13 +60,14 @@ pub(super) fn is_intermediate(certificate: &Certificate) -> bool {
 }
 
 fn intermediates(chain: &Text, now: Timestamp) -> impl Iterator<Item = Observation> {
-    let above = chain.bundle.entries.iter().skip(1).filter(|entry| is_intermediate(&entry.certificate));
-    let is_valid_namesake = move |entry: &Entry, old: &Certificate| {
-        entry.certificate.subject_der == old.subject_der && entry.certificate.is_valid_at(now)
-    };
+    let others = chain.bundle.entries.iter().skip(1);
+    let valid = others.clone().filter(|entry| entry.certificate.is_valid_at(now));
+    // By name, since a hostile chain has thousands.
+    let valid: HashSet<_> = valid.map(|entry| entry.certificate.subject_der.as_slice()).collect();
+    let above = others.filter(|entry| is_intermediate(&entry.certificate));
     above.filter(move |entry| entry.certificate.is_expired(now)).map(move |entry| {
         let certificate = &entry.certificate;
-        let is_renewed = chain.bundle.entries.iter().skip(1).any(|entry| is_valid_namesake(entry, certificate));
+        let is_renewed = valid.contains(certificate.subject_der.as_slice());
         let effect =
             if is_renewed { "its renewal is there, too" } else { "clients that trust the root alone refuse the chain" };
         let message = format!(
