@@ -7,6 +7,7 @@ mod entry;
 mod hold;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 pub use entry::Entry;
 pub use hold::Hold;
@@ -47,7 +48,7 @@ pub enum Place<'a> {
         from: &'a str,
     },
     /// In every namespace that holds a workload with these labels: an Istio Gateway's `spec.selector`.
-    Selected(BTreeMap<&'a str, &'a str>),
+    Selected(Arc<BTreeMap<&'a str, &'a str>>),
 }
 
 /// Leave to name the managed Secret instead of the root. Only [`Registry::rename`] makes one.

@@ -37,7 +37,7 @@ fn with(mut entry: Entry, change: impl FnOnce(&mut Entry)) -> Entry {
 }
 
 fn selected(registry: &Registry, selector: &[(&str, &str)]) -> Option<Result<String, Hold>> {
-    let outcome = registry.rename(&Place::Selected(selector.iter().copied().collect()), "root");
+    let outcome = registry.rename(&Place::Selected(Arc::new(selector.iter().copied().collect())), "root");
     outcome.map(|result| result.map(|rename| rename.managed_name().to_owned()))
 }
 

@@ -38,6 +38,8 @@ pub struct Outcome {
 /// A Secret that an object names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
+    /// JSON Pointer of the field that names it.
+    pub pointer: String,
     /// The Secret's name.
     pub name: &'a str,
     /// Where it is looked up.
@@ -52,7 +54,8 @@ pub fn is_rewritten(kind: Kind<'_>) -> bool {
 /// Every Secret that an object of a rewritten kind names.
 pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
     let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();
-    references.into_iter().map(|reference| Named { name: reference.name, place: reference.place }).collect()
+    let named = |Reference { pointer, name, place, .. }: Reference<'a>| Named { pointer, name, place };
+    references.into_iter().map(named).collect()
 }
 
 /// A write to the cluster.

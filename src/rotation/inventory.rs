@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::in_use::{common, leaf};
 use super::{Facts, Observation, config_maps, observe};
@@ -227,18 +227,19 @@ impl Inventory {
     }
 
     fn take_gateway(&mut self, kind: Kind<'_>, object: &Value, namespace: &str) {
-        let gateway = |entry| GatewayUse {
-            group: kind.group.to_owned(),
-            namespace: namespace.to_owned(),
-            name: object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
-            hosts: hosts(kind, object, namespace, entry),
-        };
-        for named in rewrite::names(kind, object, namespace) {
-            for (index, entry) in self.claims.entries().iter().enumerate() {
-                if points_at(&named, entry) {
-                    self.gateways.entry(index).or_default().insert(gateway(entry));
-                }
+        let names = rewrite::names(kind, object, namespace);
+        for (index, entry) in self.claims.entries().iter().enumerate() {
+            let mut ours = names.iter().filter(|named| points_at(named, entry)).peekable();
+            if ours.peek().is_some() {
+                self.gateways.entry(index).or_default().insert(GatewayUse {
+                    group: kind.group.to_owned(),
+                    namespace: namespace.to_owned(),
+                    name: object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+                    hosts: hosts(object, ours),
+                });
             }
+        }
+        for named in names {
             let place = match named.place {
                 Place::Namespace(namespace) | Place::Granted { namespace, .. } => Some(namespace.to_owned()),
                 Place::Selected(_) => None,
@@ -280,17 +281,17 @@ fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
 
 /// The hosts that an Istio or Gateway API Gateway serves with the Secrets of a GatewaySecret: its other servers and listeners
 /// have certificates of their own.
-fn hosts(kind: Kind<'_>, gateway: &Value, namespace: &str, entry: &Entry) -> Vec<String> {
-    let spec = &gateway["spec"];
-    let mut hosts = BTreeSet::new();
-    for list in ["servers", "listeners"] {
-        for one in spec[list].as_array().into_iter().flatten() {
-            let alone = json!({ "spec": { "selector": spec["selector"], list: [one] } });
-            if rewrite::names(kind, &alone, namespace).iter().any(|named| points_at(named, entry)) {
-                let named = one["hosts"].as_array().into_iter().flatten().chain([&one["hostname"]]);
-                hosts.extend(named.filter_map(Value::as_str).map(str::to_owned));
-            }
-        }
-    }
-    hosts.into_iter().collect()
+fn hosts<'n>(gateway: &Value, names: impl Iterator<Item = &'n Named<'n>>) -> Vec<String> {
+    // `/spec/servers/0/tls/credentialName`: what is named elsewhere serves no host. One may name thousands.
+    let place = |named: &'n Named<'n>| -> Option<(&str, usize)> {
+        let mut steps = named.pointer.split('/').skip(2);
+        let list = steps.next().filter(|list| ["servers", "listeners"].contains(list))?;
+        Some((list, steps.next()?.parse().ok()?))
+    };
+    let places: BTreeSet<_> = names.filter_map(place).collect();
+    let of = |(list, at): (&str, usize)| {
+        let one = &gateway["spec"][list][at];
+        one["hosts"].as_array().into_iter().flatten().chain([&one["hostname"]]).filter_map(Value::as_str)
+    };
+    places.into_iter().flat_map(of).collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
 }

@@ -4,6 +4,7 @@
 //! those of istiod's `pilot/pkg/model/credentials/resource.go`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -20,12 +21,10 @@ pub(super) const RULE: Rule = Rule {
 fn references<'a>(object: &'a Value, _namespace: &'a str) -> Vec<Reference<'a>> {
     let spec = Node::root(object).get("spec");
     // The Secret lives where the selected workloads run, not where the Gateway object stands.
-    let selector: BTreeMap<&str, &str> = spec.value["selector"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
-        .collect();
+    let labels = spec.value["selector"].as_object().into_iter().flatten();
+    let labels = labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+    // Shared: a hostile Gateway has thousands of labels and thousands of servers.
+    let selector = Arc::new(labels.collect());
     let servers = spec.get("servers").items().map(|server| server.get("tls"));
     let names = servers.flat_map(|tls| {
         let one = [tls.get("credentialName")];
@@ -37,7 +36,7 @@ fn references<'a>(object: &'a Value, _namespace: &'a str) -> Vec<Reference<'a>> 
 
 /// `name`, `namespace/name`, `kubernetes://[namespace/]name` and `kubernetes-gateway://namespace/name` are Secrets; every
 /// other scheme (`configmap://`, `sds://`, `builtin://`) is something else.
-fn credential<'a>(node: &Node<'a>, selector: &BTreeMap<&'a str, &'a str>) -> Option<Reference<'a>> {
+fn credential<'a>(node: &Node<'a>, selector: &Arc<BTreeMap<&'a str, &'a str>>) -> Option<Reference<'a>> {
     let text = node.text()?;
     let rest = match text.split_once("://") {
         None => text,
@@ -45,7 +44,7 @@ fn credential<'a>(node: &Node<'a>, selector: &BTreeMap<&'a str, &'a str>) -> Opt
         Some(_) => return None,
     };
     let (place, name) = match rest.split_once('/') {
-        None => (Place::Selected(selector.clone()), rest),
+        None => (Place::Selected(Arc::clone(selector)), rest),
         Some((_, name)) if name.contains('/') => return None,
         Some((namespace, name)) => (Place::Namespace(namespace), name),
     };

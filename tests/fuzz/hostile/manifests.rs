@@ -28,6 +28,14 @@ fn large_manifests() {
         ("JSON documents", fill(r#"{"kind":"Secret"}"#)),
         ("servers", format!("{gateway}{}", fill("  - tls: {credentialName: gateway-root}\n"))),
         ("servers as JSON", format!(r#"{json},"servers":[{}{{}}]}}}}"#, fill(server))),
+        (
+            "one server of many hosts and names",
+            format!(
+                "{gateway}  - hosts:\n{}    tls:\n      credentialNames:\n{}",
+                keys(|n| format!("    - h{n}.example\n"), 36),
+                keys(|_| "      - gateway-root\n".to_owned(), 38),
+            ),
+        ),
         ("items", format!("kind: List\napiVersion: v1\nitems:\n{}", fill("- {kind: Secret, apiVersion: v1}\n"))),
         ("typed items", format!("kind: SecretList\napiVersion: v1\nitems:\n{}", fill("- {}\n"))),
         ("lists in lists", fill("{kind: List, items: [")),

@@ -84,6 +84,9 @@ fn reviews_of_large_objects() {
     let keys =
         |bytes: usize, value: &str| -> Value { (0..count(bytes)).map(|n| (format!("k{n}"), json!(value))).collect() };
     let server = json!({"tls": {"credentialName": "gateway-root"}});
+    let mut labels = keys(32, "v");
+    labels["istio"] = json!("ingressgateway");
+    let labelled = json!({"selector": labels, "servers": vec![server.clone(); count(80)]});
     let gateway = json!({"selector": {"istio": "ingressgateway"}, "servers": vec![server; count(40)]});
     let listener = json!({"tls": {"certificateRefs": [{"name": "gateway-root"}]}});
     let volume = json!({"name": "v", "secret": {"secretName": "gateway-root"}});
@@ -95,6 +98,7 @@ fn reviews_of_large_objects() {
     };
     let objects = [
         ("servers", kind("networking.istio.io", "Gateway"), gateway),
+        ("servers for many labels", kind("networking.istio.io", "Gateway"), labelled),
         ("listeners", kind("gateway.networking.k8s.io", "Gateway"), json!({"listeners": vec![listener; count(55)]})),
         ("volumes", kind("apps", "Deployment"), pod(json!([]), json!(vec![volume.clone(); count(60)]))),
         (
