@@ -16,8 +16,8 @@ pub use hold::Hold;
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     entries: Vec<Entry>,
-    /// Namespace and name of every root and managed Secret to the entry that claims it.
-    claims: HashMap<(String, String), (usize, Role)>,
+    /// By namespace, every root and managed Secret's name to the entry that claims it.
+    claims: HashMap<String, HashMap<String, (usize, Role)>>,
     /// A root's name to the winning entries, in any namespace.
     roots: HashMap<String, Vec<usize>>,
     /// A losing entry to the one that holds its name.
@@ -73,8 +73,8 @@ impl Registry {
         let mut registry = Self::default();
         for (index, entry) in entries.iter().enumerate() {
             let names = [(entry.root_name(), Role::Root), (entry.managed_name(), Role::Managed)];
-            let key = |name: &str| (entry.namespace.clone(), name.to_owned());
-            if let Some((holder, _)) = names.iter().find_map(|(name, _)| registry.claims.get(&key(name))) {
+            let claims = registry.claims.entry(entry.namespace.clone()).or_default();
+            if let Some((holder, _)) = names.iter().find_map(|(name, _)| claims.get(*name)) {
                 registry.lost.insert(index, *holder);
                 continue;
             }
@@ -84,7 +84,7 @@ impl Registry {
                 continue;
             }
             for (name, role) in names {
-                registry.claims.insert(key(name), (index, role));
+                claims.insert(name.to_owned(), (index, role));
             }
             registry.roots.entry(entry.root_name().to_owned()).or_default().push(index);
         }
@@ -105,7 +105,8 @@ impl Registry {
 
     /// What a Secret is to which GatewaySecret.
     pub fn role(&self, namespace: &str, name: &str) -> Option<(&Entry, Role)> {
-        let claim = |name: &str| self.claims.get(&(namespace.to_owned(), name.to_owned()));
+        let claims = self.claims.get(namespace)?;
+        let claim = |name: &str| claims.get(name);
         if let Some((index, role)) = claim(name) {
             return Some((&self.entries[*index], *role));
         }

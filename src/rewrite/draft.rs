@@ -1,6 +1,6 @@
 //! An object being rewritten: the changes so far, what it looks like after them, and how to take them back.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use json_patch::{Patch, PatchOperation};
 use serde_json::{Value, json};
@@ -16,15 +16,15 @@ pub(super) struct Draft<'a> {
     /// The object with the changes so far.
     pub(super) after: Value,
     patch: Vec<PatchOperation>,
-    /// Pointers of renamed references to the operation that takes the rename back.
-    renamed: BTreeMap<String, PatchOperation>,
+    /// Pointers of renamed references.
+    renamed: BTreeSet<String>,
     /// Takes the hash back.
     unhash: Option<PatchOperation>,
 }
 
 impl<'a> Draft<'a> {
     pub(super) fn new(before: &'a Value) -> Self {
-        Self { before, after: before.clone(), patch: Vec::new(), renamed: BTreeMap::new(), unhash: None }
+        Self { before, after: before.clone(), patch: Vec::new(), renamed: BTreeSet::new(), unhash: None }
     }
 
     /// Gives references the values that `choose` returns.
@@ -36,10 +36,9 @@ impl<'a> Draft<'a> {
         for reference in references {
             let Some(value) = choose(reference) else { continue };
             let Some(place) = self.after.pointer_mut(&reference.pointer) else { continue };
-            *place = json!(value);
-            self.patch.push(replace(&reference.pointer, json!(value)));
-            let inverse = replace(&reference.pointer, json!(reference.renamed(reference.name)));
-            self.renamed.insert(reference.pointer.clone(), inverse);
+            *place = Value::String(value.clone());
+            self.patch.push(replace(&reference.pointer, Value::String(value)));
+            self.renamed.insert(reference.pointer.clone());
         }
     }
 
@@ -59,13 +58,23 @@ impl<'a> Draft<'a> {
         // The first of a place counts. By place, since a hostile object has thousands of both.
         let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
         names(&known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
-        let mut record = Vec::new();
-        for Reference { pointer, .. } in references {
+        let (mut record, mut least) = (Vec::new(), 0);
+        for reference in references {
+            let pointer = &reference.pointer;
             let Some(written) = self.after.pointer(pointer) else { continue };
             // A rename of an earlier write counts while its result stands.
             let earlier = || earlier.get(pointer.as_str())?.iter().find(|name| name.written == written);
-            let restore = self.renamed.get(pointer).cloned().or_else(|| earlier().map(|name| name.restore.clone()));
-            record.extend(restore.into_iter().flat_map(|restore| [test(pointer, written.clone()), restore]));
+            let restore = match self.renamed.contains(pointer) {
+                true => Some(replace(pointer, Value::String(reference.renamed(reference.name)))),
+                false => earlier().map(|name| name.restore.clone()),
+            };
+            let Some(restore) = restore else { continue };
+            record.extend([test(pointer, written.clone()), restore]);
+            // A record that cannot fit is not made to its end.
+            least += 2 * pointer.len();
+            if least > ANNOTATIONS {
+                break;
+            }
         }
         if HASH.read(&self.after).is_some() {
             // What stood there before the first rewrite counts, not what stood there before this one.
@@ -83,7 +92,7 @@ impl<'a> Draft<'a> {
         } else if RECORD.read(self.before).is_some() {
             self.patch.push(RECORD.unset());
         }
-        let renamed = self.renamed.keys().map(|pointer| field(pointer)).collect();
+        let renamed = self.renamed.iter().map(|pointer| field(pointer)).collect();
         Outcome { patch: Patch(self.patch), renamed, holds: Vec::new(), unrecorded }
     }
 }

@@ -11,7 +11,7 @@ mod rotation_hash;
 mod undo;
 
 use json_patch::Patch;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::api::Kind;
 use crate::api::names::{REWRITE, REWRITE_DISABLED, ROTATION_HASH};
@@ -92,14 +92,13 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
         counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
     };
 
-    let mut draft = Draft::new(object);
-    if rule.has_template && old.is_some() {
+    if let Some(old) = old.filter(|_| rule.has_template) {
+        let mut draft = Draft::new(object);
         draft.rename(&references, kept);
-    }
-    let unchanged = old.filter(|old| rule.has_template && same_template(&draft.after, old));
-    if let Some(old) = unchanged {
-        draft.annotate(stored_or_brought(object, old, by_agent));
-        return draft.finish(&references);
+        if same_template(&draft.after, old) {
+            draft.annotate(stored_or_brought(object, old, by_agent));
+            return draft.finish(&references);
+        }
     }
 
     let mut holds: Vec<Hold> = Vec::new();
@@ -147,19 +146,30 @@ fn newest(after: &Value, old: Option<&Value>, namespace: &str, registry: &Regist
 
 /// Whether two objects have the same pod template, but for the rotation hash.
 fn same_template(a: &Value, b: &Value) -> bool {
-    template_without_hash(a) == template_without_hash(b)
+    match (&a["spec"]["template"], &b["spec"]["template"]) {
+        (Value::Object(a), Value::Object(b)) => {
+            let others = |map| Map::iter(map).filter(|(key, _)| *key != "metadata");
+            metadata_without_hash(a) == metadata_without_hash(b)
+                && others(a).count() == others(b).count()
+                && others(a).all(|(key, value)| b.get(key) == Some(value))
+        }
+        (a, b) => a == b,
+    }
 }
 
-fn template_without_hash(object: &Value) -> Value {
-    let mut template = object["spec"]["template"].clone();
-    for (parent, key) in [("/metadata/annotations", ROTATION_HASH), ("/metadata", "annotations"), ("", "metadata")] {
-        let Some(Value::Object(map)) = template.pointer_mut(parent) else { continue };
-        let spent = |value: &Value| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
-        if key == ROTATION_HASH || map.get(key).is_some_and(spent) {
-            map.remove(key);
+/// The metadata of a template; `None` where there is nothing in it but the hash.
+fn metadata_without_hash(template: &Map<String, Value>) -> Option<Value> {
+    let mut metadata = template.get("metadata")?.clone();
+    let spent = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
+    if let Value::Object(fields) = &mut metadata {
+        if let Some(Value::Object(annotations)) = fields.get_mut("annotations") {
+            annotations.remove(ROTATION_HASH);
+        }
+        if fields.get("annotations").is_some_and(spent) {
+            fields.remove("annotations");
         }
     }
-    template
+    (!spent(&metadata)).then_some(metadata)
 }
 
 #[cfg(test)]

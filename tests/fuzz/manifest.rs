@@ -113,7 +113,11 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(registry);
 /// Rewrites a document, once.
 pub(crate) fn rewrite(chunk: &Chunk) {
     let Ok(Some(document)) = chunk.parse() else { return };
-    let patches: Vec<_> = document.objects().map(|o| (o.pointer, decided(&o.value, &REGISTRY).patch)).collect();
+    let patches = document.objects().map(|o| (o.pointer, decided(&o.value, &REGISTRY).patch));
+    let patches: Vec<_> = patches.filter(|(_, patch)| !patch.0.is_empty()).collect();
+    if patches.is_empty() {
+        return;
+    }
     let _ = document.edit(patches.iter().map(|(pointer, patch)| (pointer.as_str(), patch)));
 }
 
