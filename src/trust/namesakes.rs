@@ -37,7 +37,7 @@ impl Namesakes<'_> {
     }
 }
 
-/// All pairs in which one stands before the other and may sign, by their places among the entries; both ways round where the
+/// All pairs of CAs that may sign in which one stands before the other, by their places among the entries; both ways round where the
 /// order is not kept. Of thousands with one subject only neighbours and the first are paired. `lists`: revocation lists that
 /// stand elsewhere.
 pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
@@ -57,10 +57,12 @@ pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
                 if !few && before > 0 && before + 1 < at {
                     continue;
                 }
-                if entries[*first].certificate.may_sign {
-                    pairs.push((*first, *second));
+                // One that may not sign takes nobody's clients, and has none of its own.
+                if ![first, second].iter().all(|at| entries[**at].certificate.may_sign) {
+                    continue;
                 }
-                if any_order && entries[*second].certificate.may_sign {
+                pairs.push((*first, *second));
+                if any_order {
                     pairs.push((*second, *first));
                 }
             }

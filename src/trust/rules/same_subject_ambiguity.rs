@@ -46,7 +46,9 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
 #[cfg(test)]
 mod tests {
     use crate::trust::Severity;
-    use crate::trust::fixtures::{Authority, ca, ca_without_key_id, findings, secret};
+    use rcgen::KeyUsagePurpose;
+
+    use crate::trust::fixtures::{Authority, ca, ca_with, ca_without_key_id, findings, secret};
 
     fn found(cas: &[Authority]) -> Vec<(&'static str, Severity)> {
         let text: String = cas.iter().map(Authority::pem).collect();
@@ -56,6 +58,17 @@ mod tests {
     #[test]
     fn accepts_cas_of_different_names() {
         assert_eq!(found(&[ca_without_key_id("one"), ca_without_key_id("two")]), []);
+    }
+
+    #[test]
+    fn accepts_a_namesake_that_may_not_sign() {
+        let mute = ca_with("one", |params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]);
+        let other = ca_without_key_id("one");
+        for text in [[&other, &mute], [&mute, &other]] {
+            let text: String = text.iter().map(|ca| ca.pem()).collect();
+            let found = findings(&secret(&[("ca.crt", &text)]));
+            assert!(found.iter().all(|finding| finding.rule != "same-subject-ambiguity"), "{found:?}");
+        }
     }
 
     #[test]
