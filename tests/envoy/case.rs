@@ -130,6 +130,14 @@ impl Case {
         }
     }
 
+    /// Whether a client may be refused for a revocation list, before a namesake comes into it.
+    fn has_lists(&self) -> bool {
+        match &self.content {
+            Content::Trust { ca, crl } => crl.is_some() || !bundle::read(ca).crls.is_empty(),
+            Content::Pair { .. } => false,
+        }
+    }
+
     /// Compares.
     pub(crate) fn compare(&self, seen: &Seen, now: Timestamp) -> Result {
         let duty = Duty { ca_required: matches!(self.content, Content::Trust { .. }), ..Duty::default() };
@@ -152,7 +160,9 @@ impl Case {
                 disagree("allowed, and a client that trusts the root misses an issuer".to_owned());
             }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
-            (Verdict::Deny, Effect::Works) if !result.shadowed && rules.iter().all(|rule| NAMESAKES.contains(rule)) => {
+            (Verdict::Deny, Effect::Works)
+                if !result.shadowed && !self.has_lists() && rules.iter().all(|rule| NAMESAKES.contains(rule)) =>
+            {
                 disagree(format!("denied by {rules:?}, and no client is refused for a namesake"));
             }
             (Verdict::Allow, _) if result.lists_refuse => {
