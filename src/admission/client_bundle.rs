@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::continuity::declared;
 use crate::api::Mode;
 use crate::registry::{Entry, Registry};
-use crate::trust::{Certificate, bundle, is_distrusted};
+use crate::trust::{Certificate, bundle, continuity, is_distrusted};
 
 /// The key of a client's Secret that programs take CAs from.
 pub(super) const KEY: &str = "ca.crt";
@@ -24,8 +24,7 @@ pub(super) fn wanted(object: &Value, namespace: &str, registry: &Registry) -> Op
 
 /// The GatewaySecret's bundle, and after it what the issuer or the user wrote beside it.
 fn whole(entry: &Entry, held: &[Certificate]) -> Vec<Certificate> {
-    let pems = entry.status.client_bundle.iter().filter_map(|anchor| anchor.pem.as_deref());
-    let mut whole: Vec<_> = pems.flat_map(|pem| bundle::read(pem.as_bytes()).into_certificates()).collect();
+    let mut whole = continuity::observed(&entry.status.client_bundle);
     if whole.is_empty() {
         return held.to_vec();
     }

@@ -45,8 +45,7 @@ impl Content {
             }
             Step::PromoteIssuer => {
                 let spec = &entry.spec;
-                let of_clients = spec.client_ca.as_ref().map(|ca| ca.secret_name.as_str());
-                let source = secret(of_clients.or(spec.ca_secret_name.as_deref()).unwrap_or(entry.root_name()))?;
+                let source = secret(spec.client_ca_name())?;
                 let keys = ["ca.crt", "tls.crt", "tls.key"].into_iter();
                 let values = keys.filter_map(|key| Some((key, source.data.get(key)?.as_slice())));
                 Some(Self::new(spec.issuer_secret_name.as_deref()?, "kubernetes.io/tls", values))

@@ -175,4 +175,14 @@ impl GatewaySecretSpec {
     pub fn managed_name<'a>(&'a self, own_name: &'a str) -> &'a str {
         self.secret_name.as_deref().unwrap_or(own_name)
     }
+
+    /// Name of the Secret of the CA that signs the gateways' certificate.
+    pub fn ca_name(&self) -> &str {
+        self.ca_secret_name.as_deref().unwrap_or(&self.root_secret_name)
+    }
+
+    /// Name of the Secret of the CA that signs the clients' certificates.
+    pub fn client_ca_name(&self) -> &str {
+        self.client_ca.as_ref().map_or(self.ca_name(), |ca| &ca.secret_name)
+    }
 }

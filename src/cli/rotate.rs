@@ -39,7 +39,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let [entry] = found.as_slice() else {
         return Err(Failure::Impossible(format!("several GatewaySecrets are called {}: say --namespace", args.name)));
     };
-    let ca = entry.spec.ca_secret_name.as_deref().unwrap_or(entry.root_name());
+    let ca = entry.spec.ca_name();
     let certificate = args.source.on_cluster(async |client| -> kube::Result<_> {
         let listed = cluster::certificates(client, &entry.namespace).list(&ListParams::default()).await?;
         let writes = |object: &kube::api::DynamicObject| object.data["spec"]["secretName"] == ca;

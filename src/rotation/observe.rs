@@ -36,18 +36,19 @@ impl Facts {
             (!certificates.is_empty()).then(|| ((*key).to_owned(), trust::content_hash(&certificates)))
         });
         let findings = trust::judge_weighed(secret, Duty::default(), severities, now);
+        let anchors = trust::anchors(secret);
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),
-            is_plain: is_plain(secret),
-            anchors: trust::anchors(secret),
+            is_plain: is_plain(secret, &anchors),
+            anchors,
             chain: chain(secret),
             hashes: hashed.collect(),
         }
     }
 }
 
-fn is_plain(secret: &Secret) -> bool {
-    let written: String = trust::anchors(secret).iter().map(Certificate::pem).collect();
+fn is_plain(secret: &Secret, anchors: &[Certificate]) -> bool {
+    let written: String = anchors.iter().map(Certificate::pem).collect();
     trust::credential::ca_bundle(secret).is_some_and(|ca| ca.key == "ca.crt" && ca.pem == written.as_bytes())
 }
 
