@@ -193,7 +193,7 @@ impl Keeper {
         let api: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(self.client.clone(), &namespace);
         watches.spawn(tell(watcher(api, only(&journal)), event.clone()));
         // A new revision is a change of status, which changes the metadata too.
-        let certificates = world::objects(&self.client, &namespace, "cert-manager.io", "v1", "Certificate");
+        let certificates = cluster::certificates(self.client.clone(), &namespace);
         watches.spawn(tell(watcher(certificates, watcher::Config::default()), event.clone()));
         loop {
             // Cut off at any place, as by a kill, it goes on right.

@@ -16,6 +16,7 @@ use crate::api::{Distribution, DistributionKind, GatewaySecretStatus};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::Step;
+use crate::store::cluster;
 use crate::trust::Certificate;
 
 /// Field manager of requests to cert-manager: of that one condition, and nothing else.
@@ -62,7 +63,7 @@ pub async fn reissue(client: &Client, namespace: &str, name: &str, now: Timestam
         "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "name": name },
         "status": { "conditions": [condition] },
     });
-    let api = objects(client, namespace, "cert-manager.io", "v1", "Certificate");
+    let api = cluster::certificates(client.clone(), namespace);
     let params = PatchParams::apply(REISSUE_MANAGER).force();
     let asked = api.patch_status(name, &params, &Patch::Apply(object)).await;
     asked.map(drop).map_err(|e| AgentError::api("patch", "certificates.cert-manager.io/status", name, e))
