@@ -45,15 +45,21 @@ fn told(anchors: &[TrustAnchor], journal: &mut Journal, now: Timestamp) {
     }
 }
 
-/// What the managed Secret already holds when it is first seen was needed by somebody.
+/// What is already trusted when it is first seen was needed by somebody: what the managed Secret holds, or else the root, which
+/// gateways used until now; and what the Issuer signs with.
 fn adopt(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
-    let held = seen.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
-    // With a CA of the clients' own, the bundle says nothing of the gateways' certificate.
-    let server = seen.entry.spec.client_ca.is_none().then_some(&mut journal.server_issuers);
-    for list in server.into_iter().chain([&mut journal.client_issuers]) {
-        for certificate in held {
-            if !list.iter().any(|known| known.certificate == *certificate) {
-                let certificate = certificate.clone();
+    // With a CA of the clients' own, the managed bundle says nothing of the gateways' certificate, nor the root of the clients'.
+    let is_shared = seen.entry.spec.client_ca.is_none();
+    let root = usable((seen.root, seen.entry.root_name())).map(authorities).unwrap_or_default();
+    let held =
+        seen.managed.map_or_else(|| if is_shared { root.clone() } else { Vec::new() }, |held| held.anchors.clone());
+    let signing = seen.issuer.filter(|issuer| issuer.denials.is_empty()).map(authorities).unwrap_or_default();
+    let server = if is_shared { [held.as_slice(), &signing].concat() } else { root };
+    for (list, found) in
+        [(&mut journal.server_issuers, server), (&mut journal.client_issuers, [held, signing].concat())]
+    {
+        for certificate in found {
+            if !list.iter().any(|known| known.certificate == certificate) {
                 list.push(Authority { certificate, current: false, since: now, retired: Some(now) });
             }
         }

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{GatewaySecretStatus, Mode, Period, Phase, StepName, TrustAnchor};
+use crate::api::{ClientCa, GatewaySecretStatus, Mode, Period, Phase, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::Facts;
@@ -15,6 +15,7 @@ use crate::trust::fixtures::{Authority, ca, ca_between, certificates, now, parse
 struct Scene {
     entry: Entry,
     ca: Facts,
+    client_ca: Option<Facts>,
     root: Facts,
     issuer: Facts,
     managed: Option<Facts>,
@@ -45,6 +46,7 @@ impl Scene {
         let mut scene = Self {
             entry,
             ca: source(authority),
+            client_ca: None,
             issuer: source(authority),
             managed: Some(root.clone()),
             root,
@@ -63,7 +65,7 @@ impl Scene {
             entry: &self.entry,
             root: Some(&self.root),
             ca: Some(&self.ca),
-            client_ca: None,
+            client_ca: self.client_ca.as_ref(),
             issuer: Some(&self.issuer),
             managed: self.managed.as_ref(),
             clients: vec![ClientSeen {
@@ -110,9 +112,13 @@ impl Scene {
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
+fn subjects(bundle: &[Certificate]) -> Vec<&str> {
+    bundle.iter().map(|ca| ca.subject.as_str()).collect()
+}
+
 fn bundle(plan: &Plan) -> Option<Vec<&str>> {
     plan.steps.iter().find_map(|step| match step {
-        Step::WriteManaged { trust, .. } => Some(trust.iter().map(|ca| ca.subject.as_str()).collect()),
+        Step::WriteManaged { trust, .. } => Some(subjects(trust)),
         _ => None,
     })
 }
@@ -415,4 +421,26 @@ fn a_source_without_a_ca_is_told_and_changes_nothing() {
     let plan = scene.look();
     assert!(plan.trouble.as_deref().is_some_and(|trouble| trouble.contains("holds no CA")), "{:?}", plan.trouble);
     assert_eq!(plan.steps, []);
+}
+
+#[test]
+fn the_first_bundle_keeps_what_the_root_holds_and_what_the_issuer_signs_with() {
+    let [new, old, signing] = ["new", "old", "signing"].map(ca);
+    let mut scene = Scene::steady(&old);
+    (scene.ca, scene.issuer, scene.managed) = (source(&new), source(&signing), None);
+    let begin = |scene: &mut Scene| {
+        scene.journal = Journal::default();
+        scene.entry.status = GatewaySecretStatus::default();
+        scene.look()
+    };
+    let plan = begin(&mut scene);
+    assert_eq!(bundle(&plan).unwrap(), ["CN=new", "CN=old", "CN=signing"]);
+    assert_eq!(subjects(&plan.client_bundle), ["CN=new", "CN=old", "CN=signing"]);
+
+    scene.entry.spec.client_ca = Some(ClientCa { secret_name: "client-ca".to_owned() });
+    scene.client_ca = Some(source(&new));
+    scene.client = pair(&new, "client");
+    let plan = begin(&mut scene);
+    assert_eq!(bundle(&plan).unwrap(), ["CN=new", "CN=signing"], "the root's CA signs no clients");
+    assert_eq!(subjects(&plan.client_bundle), ["CN=new", "CN=old"]);
 }

@@ -180,7 +180,8 @@ impl World {
 
     pub(super) fn happen(&mut self, event: Event) {
         self.note(format!("== {event:?}"));
-        if HARMFUL.contains(&event) {
+        // A CA that is replaced before it was ever looked at is known to nobody.
+        if HARMFUL.contains(&event) || self.journal.0 == 0 {
             self.claims = false;
         }
         let length = seconds(1 + self.seed.below(20 * MINUTE));
