@@ -5,16 +5,22 @@ use std::{
     sync::OnceLock,
 };
 
+const USUAL: u64 = 1;
+
 /// A splitmix64 generator (Steele, Lea, Flood 2014).
 pub(crate) struct Seed(u64);
 
 impl Seed {
-    /// The run's seed. `TRUSTSPAN_SEED` repeats a run.
+    /// The run's seed: the same in each run, so that a change passes or fails for what it changes. `TRUSTSPAN_SEED=random`
+    /// draws another one, to find what no run has met yet; a number repeats that run.
     pub(crate) fn number() -> u64 {
         static SEED: OnceLock<u64> = OnceLock::new();
         *SEED.get_or_init(|| {
-            let given = std::env::var("TRUSTSPAN_SEED").ok().and_then(|text| text.parse().ok());
-            let seed = given.unwrap_or_else(|| RandomState::new().hash_one("seed"));
+            let seed = match std::env::var("TRUSTSPAN_SEED").as_deref() {
+                Err(_) => USUAL,
+                Ok("random") => RandomState::new().hash_one("seed"),
+                Ok(number) => number.parse().expect("TRUSTSPAN_SEED: expected a number below 2^64, or random"),
+            };
             eprintln!("TRUSTSPAN_SEED={seed}");
             seed
         })
