@@ -12,6 +12,7 @@ mod diff;
 mod inputs;
 mod log;
 pub mod observe;
+mod printable;
 pub mod rbac;
 pub mod rewrite;
 pub mod rotate;
@@ -85,7 +86,7 @@ pub fn main() -> ExitCode {
 /// One sentence on stderr for an error, and the code that the subcommand promises for it.
 fn end<E: std::error::Error>(result: Result<ExitCode, E>, code: u8) -> ExitCode {
     result.unwrap_or_else(|error| {
-        anstream::eprintln!("error: {error}");
+        anstream::eprintln!("error: {}", printable::printable_lines(&error.to_string()));
         ExitCode::from(code)
     })
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::diff::FileDiff;
 use super::inputs::{create, title, unless_closed};
+use super::printable::printable;
 use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission;
@@ -111,7 +112,7 @@ impl Rewriter<'_> {
             let (patch, notes) = self.decide(&object.value);
             let title = title(&create(&object.value, self.namespace));
             for note in notes {
-                anstream::eprintln!("{}: {title}: {note}", object.source);
+                anstream::eprintln!("{}", printable(&format!("{}: {title}: {note}", object.source)));
             }
             if let Some(patch) = patch.filter(|patch| !patch.0.is_empty()) {
                 patches.push((object.pointer, patch));
@@ -124,6 +125,7 @@ impl Rewriter<'_> {
             Edited::InPlace(text) => text,
             Edited::Anew(text) => {
                 let place = format!("{}:{}", chunk.source_name, document.line());
+                let place = printable(&place);
                 anstream::eprintln!("{place}: written anew, comments are lost: its text cannot be changed in place");
                 text
             }

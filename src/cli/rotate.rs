@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use kube::api::ListParams;
 
 use super::Failure;
+use super::printable::printable;
 use super::source::Source;
 use crate::agent;
 use crate::api::Phase;
@@ -51,7 +52,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     let clients = entry.status.leaves.iter().flatten().filter(|leaf| leaf.kind == crate::api::LeafKind::Client).count();
     anstream::println!(
-        "Certificate {certificate} is issued anew; {clients} client certificate(s) follow, then the gateways' leaf"
+        "Certificate {} is issued anew; {clients} client certificate(s) follow, then the gateways' leaf",
+        printable(&certificate)
     );
     if entry.status.phase != Some(Phase::Steady) {
         anstream::println!("a rotation is under way: its CAs stay trusted while they are needed");

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::inputs::unless_closed;
+use super::printable::printable;
 use crate::trust::bundle::{self, Bundle};
 use crate::trust::chain::{Accepted, Purpose, Refused, horizon, verify};
 
@@ -233,9 +234,4 @@ fn print(out: &mut impl Write, format: Format, place: &str, answer: &Answer) -> 
         Answer::Refused(why) => writeln!(out, "{place}: refused: {}: {}", why.reason, printable(&why.message)),
         Answer::Unreadable { message } => writeln!(out, "{place}: unreadable: {}", printable(message)),
     }
-}
-
-/// File names and subjects come from anywhere, and must not steer the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

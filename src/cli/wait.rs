@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::Failure;
+use super::printable::printable;
 use super::serve::duration;
 use super::source::Source;
 use crate::api::Phase;
@@ -22,7 +23,8 @@ pub struct Args {
 
     /// The phase. Steady is the last: it is reached when the rotation is over.
     ///
-    /// TrustExpanded, Converged, ClientsMigrated, LeafSwitched or Steady.
+    /// Pending, TrustExpanded, Converged, ClientsMigrated, LeafSwitched or Steady. Pending, the first, is always reached: it asks
+    /// whether the GatewaySecret is there.
     #[arg(long = "for", value_name = "PHASE", default_value = "Steady", value_parser = phase)]
     phase: Phase,
 
@@ -43,7 +45,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let phases: Vec<_> = entries.iter().map(|entry| entry.status.phase.unwrap_or_default()).collect();
         if told.as_ref() != Some(&phases) {
             for entry in &entries {
-                anstream::eprintln!("{}/{}: {:?}", entry.namespace, entry.name, entry.status.phase.unwrap_or_default());
+                let name = printable(&format!("{}/{}", entry.namespace, entry.name));
+                anstream::eprintln!("{name}: {:?}", entry.status.phase.unwrap_or_default());
             }
         }
         if phases.iter().all(|phase| rank(*phase) >= rank(args.phase)) {
@@ -52,7 +55,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         told = Some(phases);
         if started.elapsed() >= args.timeout {
             for wait in entries.iter().flat_map(|entry| &entry.status.waits) {
-                anstream::eprintln!("waits: {:?}: {}", wait.step, wait.reason);
+                anstream::eprintln!("waits: {:?}: {}", wait.step, printable(&wait.reason));
             }
             return Ok(ExitCode::FAILURE);
         }

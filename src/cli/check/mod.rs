@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use super::inputs::unless_closed;
+use super::printable::printable_lines;
 use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission::{self, Context};
@@ -109,6 +110,6 @@ impl Checker<'_> {
 }
 
 fn tell(error: &ManifestError) -> bool {
-    anstream::eprintln!("error: {error}");
+    anstream::eprintln!("error: {}", printable_lines(&error.to_string()));
     true
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli::inputs::{create, title};
+use crate::cli::printable::printable;
 use crate::trust::{Finding, Verdict};
 
 /// One object and what was found in it: an element of the JSON array.
@@ -100,11 +101,6 @@ impl<W: Write> Reporter<W> {
         self.out.flush()?;
         Ok(self.denied > 0)
     }
-}
-
-/// A manifest may come from anywhere: its words must not steer the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use jiff::{SignedDuration, SpanRound, Timestamp, Unit};
 
+use crate::cli::printable::printable;
 use crate::rotation::{Story, Validity};
 
 /// Columns of the timeline.
@@ -22,21 +23,21 @@ pub(super) fn draw(story: &Story, now: Timestamp) -> String {
 fn tell(text: &mut String, story: &Story, now: Timestamp) -> std::fmt::Result {
     let phase = story.phase.map_or("not observed".to_owned(), |phase| format!("{phase:?}"));
     let since = story.phase_since.map(|since| format!(", for {}", age(since, now))).unwrap_or_default();
-    writeln!(text, "{}/{}: {phase}{since}", story.namespace, story.name)?;
-    writeln!(text, "  managed Secret {}, mode {:?}", story.secret_name, story.mode)?;
+    writeln!(text, "{}: {phase}{since}", printable(&format!("{}/{}", story.namespace, story.name)))?;
+    writeln!(text, "  managed Secret {}, mode {:?}", printable(&story.secret_name), story.mode)?;
     for trouble in &story.troubles {
-        writeln!(text, "  ! {trouble}")?;
+        writeln!(text, "  ! {}", printable(trouble))?;
     }
     for wait in &story.waits {
         let until = wait.until.map(|until| format!(" (at the latest in {})", age(now, until))).unwrap_or_default();
-        writeln!(text, "  waits: {:?}: {}{until}", wait.step, wait.reason)?;
+        writeln!(text, "  waits: {:?}: {}{until}", wait.step, printable(&wait.reason))?;
     }
     let rows = story.bundle.iter().map(|held| {
         let mut users = Vec::new();
         if held.serves {
             users.push("gateways' leaf".to_owned());
         }
-        let shown = held.clients.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+        let shown = held.clients.iter().take(NAMED).map(|name| printable(name)).collect::<Vec<_>>().join(", ");
         match held.clients.len() {
             0 => {}
             n @ 1..=NAMED => users.push(format!("{n} client(s): {shown}")),
@@ -51,7 +52,7 @@ fn tell(text: &mut String, story: &Story, now: Timestamp) -> std::fmt::Result {
     let end = rows.iter().map(|(_, validity, _)| validity.not_after.max(now)).max().unwrap_or(now);
     let scale = Scale { start, length: end.duration_since(start) };
     for (kind, validity, note) in &rows {
-        writeln!(text, "  {kind:4} {} until {}: {note}", validity.subject, validity.not_after)?;
+        writeln!(text, "  {kind:4} {} until {}: {note}", printable(&validity.subject), validity.not_after)?;
         writeln!(text, "       {}", scale.bar(validity, now))?;
     }
     writeln!(text, "       {}now", " ".repeat(scale.column(now)))?;
@@ -104,9 +105,11 @@ mod tests {
     use crate::api::{Mode, Phase, StepName, Wait};
     use crate::rotation::Held;
 
-    #[test]
-    fn draws_a_rotation() {
-        let at = |text: &str| text.parse::<Timestamp>().expect("an instant");
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("an instant")
+    }
+
+    fn story() -> Story {
         let validity = |name: &str, from: &str, to: &str| Validity {
             subject: format!("CN={name}"),
             not_before: at(from),
@@ -118,7 +121,7 @@ mod tests {
             clients: clients.iter().map(|name| (*name).to_owned()).collect(),
             serves,
         };
-        let story = Story {
+        Story {
             namespace: "mesh".to_owned(),
             name: "gateway".to_owned(),
             secret_name: "gateway-managed".to_owned(),
@@ -137,7 +140,26 @@ mod tests {
             ],
             served: Some(validity("shop", "2030-04-01T00:00:00Z", "2030-06-12T00:00:00Z")),
             next_deadline: Some(at("2030-06-12T00:00:00Z")),
-        };
-        insta::assert_snapshot!(draw(&story, at("2030-06-01T00:00:00Z")));
+        }
+    }
+
+    #[test]
+    fn rejects_control_characters_in_what_a_cluster_says() {
+        let mut story = story();
+        let hostile = "a\u{1b}[2J\nb";
+        (story.namespace, story.name, story.secret_name) = (hostile.into(), hostile.into(), hostile.into());
+        story.troubles = vec![hostile.into()];
+        story.waits[0].reason = hostile.into();
+        story.bundle[0].clients = vec![hostile.into()];
+        story.bundle[0].validity.subject = hostile.into();
+        story.served.as_mut().expect("a leaf").subject = hostile.into();
+        let drawn = draw(&story, at("2030-06-01T00:00:00Z"));
+        assert!(drawn.chars().all(|c| c == '\n' || !c.is_control()), "{drawn:?}");
+        assert_eq!(drawn.matches("a\u{fffd}[2J\u{fffd}b").count(), 8);
+    }
+
+    #[test]
+    fn draws_a_rotation() {
+        insta::assert_snapshot!(draw(&story(), at("2030-06-01T00:00:00Z")));
     }
 }
