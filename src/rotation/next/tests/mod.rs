@@ -8,6 +8,7 @@ mod examples;
 mod history;
 mod issuer;
 mod properties;
+mod scene;
 #[path = "../../../../tests/bed/seed.rs"]
 mod seed;
 mod traffic;

@@ -1,0 +1,151 @@
+//! A GatewaySecret and what belongs to it at one instant, for single decisions.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::{GatewaySecretStatus, StepName, TrustAnchor};
+use crate::registry::Entry;
+use crate::registry::tests::entry;
+use crate::rotation::Facts;
+use crate::rotation::journal::Journal;
+use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, Trust, next};
+use crate::trust::Certificate;
+use crate::trust::fixtures::{Authority, now, parsed};
+
+/// A GatewaySecret whose root is signed by the CA in Secret `ca`, and one client.
+pub(super) struct Scene {
+    pub(super) entry: Entry,
+    pub(super) ca: Facts,
+    pub(super) client_ca: Option<Facts>,
+    pub(super) root: Facts,
+    pub(super) issuer: Facts,
+    pub(super) managed: Option<Facts>,
+    pub(super) client: Facts,
+    pub(super) loads_once: bool,
+    pub(super) journal: Journal,
+    pub(super) now: Timestamp,
+}
+
+pub(super) fn source(authority: &Authority) -> Facts {
+    let ca = parsed(authority.der());
+    Facts { anchors: vec![ca.clone()], chain: vec![ca], ..Facts::default() }
+}
+
+pub(super) fn pair(authority: &Authority, name: &str) -> Facts {
+    let leaf = authority.leaf_with(name, |params| params.use_authority_key_identifier_extension = true);
+    Facts { anchors: vec![parsed(authority.der())], chain: vec![parsed(leaf.der())], ..Facts::default() }
+}
+
+impl Scene {
+    /// All of one CA, and looked at so long ago that everything has settled.
+    pub(super) fn steady(authority: &Authority) -> Self {
+        let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
+        entry.spec.ca_secret_name = Some("ca".to_owned());
+        entry.spec.issuer_secret_name = Some("issuer".to_owned());
+        entry.spec.clients.complete = true;
+        let root = pair(authority, "gateway");
+        let mut scene = Self {
+            entry,
+            ca: source(authority),
+            client_ca: None,
+            issuer: source(authority),
+            managed: Some(root.clone()),
+            root,
+            client: pair(authority, "client"),
+            loads_once: false,
+            journal: Journal::default(),
+            now: now(),
+        };
+        scene.look();
+        scene.pass(HOUR);
+        scene
+    }
+
+    pub(super) fn ask(&self) -> Plan {
+        let seen = Seen {
+            entry: &self.entry,
+            root: Some(&self.root),
+            ca: Some(&self.ca),
+            client_ca: self.client_ca.as_ref(),
+            issuer: Some(&self.issuer),
+            managed: self.managed.as_ref(),
+            clients: vec![ClientSeen {
+                name: "client".to_owned(),
+                chain: self.client.chain.clone(),
+                trust: Trust::Read(self.client.anchors.clone()),
+                loads_once: self.loads_once,
+                certificate: Some(Issuance { name: "client".to_owned(), is_issuing: false }),
+            }],
+            root_certificate: Some(Issuance { name: "gateway".to_owned(), is_issuing: false }),
+        };
+        next(&seen, &self.journal, self.now)
+    }
+
+    /// Looks, remembers, and tells; the steps are left to the caller.
+    pub(super) fn look(&mut self) -> Plan {
+        let plan = self.ask();
+        self.journal = plan.journal.clone();
+        self.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
+        plan
+    }
+
+    pub(super) fn pass(&mut self, time: SignedDuration) {
+        self.look();
+        self.now += time;
+    }
+
+    /// Takes the steps of the agent's own Secrets.
+    pub(super) fn take(&mut self, plan: &Plan) {
+        for step in &plan.steps {
+            match step {
+                Step::WriteManaged { trust, pair } => {
+                    let from = if *pair == PairOf::Root { Some(&self.root) } else { self.managed.as_ref() };
+                    let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
+                    self.managed = Some(Facts { anchors: trust.clone(), chain, ..Facts::default() });
+                }
+                Step::PromoteIssuer => self.issuer = self.ca.clone(),
+                Step::CopyRoot => self.managed = Some(self.root.clone()),
+                Step::Reissue { .. } => {}
+            }
+        }
+    }
+}
+
+pub(super) const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+pub(super) fn subjects(bundle: &[Certificate]) -> Vec<&str> {
+    bundle.iter().map(|ca| ca.subject.as_str()).collect()
+}
+
+pub(super) fn bundle(plan: &Plan) -> Option<Vec<&str>> {
+    plan.steps.iter().find_map(|step| match step {
+        Step::WriteManaged { trust, .. } => Some(subjects(trust)),
+        _ => None,
+    })
+}
+
+pub(super) fn reissues(plan: &Plan) -> Vec<&str> {
+    let name = |step: &'_ Step| matches!(step, Step::Reissue { .. });
+    let steps = plan.steps.iter().filter(|step| name(step));
+    steps.map(|step| if let Step::Reissue { certificate } = step { certificate.as_str() } else { "" }).collect()
+}
+
+pub(super) fn waits(plan: &Plan) -> Vec<StepName> {
+    plan.waits.iter().map(|wait| wait.step).collect()
+}
+
+/// Both sides trust the new CA, but for what the client holds in memory; the root has the new leaf.
+pub(super) fn before_the_switch(old: &Authority, new: &Authority, loads_once: bool) -> Scene {
+    let mut scene = Scene::steady(old);
+    scene.loads_once = loads_once;
+    scene.ca = source(new);
+    for _ in 0..3 {
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.now += SignedDuration::from_mins(1);
+    }
+    scene.client = pair(new, "client");
+    scene.client.anchors.push(parsed(old.der()));
+    scene.pass(HOUR);
+    scene.root = pair(new, "gateway");
+    scene
+}
