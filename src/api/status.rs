@@ -80,6 +80,23 @@ pub struct GatewaySecretStatus {
     /// What the rotation waits for, kept by the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
+
+    /// The declared clients that do not follow the rotation yet, by name, kept by the agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lagging: Vec<LaggingClient>,
+}
+
+/// A declared client that was asked to follow a rotation, and may still go by something of an old CA.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LaggingClient {
+    /// Name of its Secret.
+    pub name: String,
+    /// When it was first seen so.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub since: Timestamp,
+    /// It takes longer than following takes: twice `spec.settle.admission` and `spec.settle.clients` together.
+    pub overdue: bool,
 }
 
 /// A step of the rotation that is held back.

@@ -14,6 +14,8 @@ pub struct Entry {
     pub namespace: String,
     /// Name.
     pub name: String,
+    /// `metadata.uid`, by which Events name it. `None` in a manifest.
+    pub uid: Option<String>,
     /// `metadata.creationTimestamp`: of two that claim the same name, the older wins. `None` (a manifest) counts as newest.
     pub created: Option<Timestamp>,
     /// `metadata.generation`.

@@ -11,6 +11,7 @@ pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
     Entry {
         namespace: namespace.to_owned(),
         name: managed.to_owned(),
+        uid: None,
         created: Some(Timestamp::UNIX_EPOCH),
         generation: Some(1),
         being_deleted: false,

@@ -1,15 +1,19 @@
 //! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
 
 mod config_maps;
+mod followers;
 mod in_use;
 mod inventory;
 pub mod journal;
 pub mod next;
+mod notices;
 mod observe;
 mod report;
 mod story;
 
+pub use followers::CLIENTS;
 pub use inventory::{Inventory, Outlook, Uses};
+pub use notices::{Notice, notices};
 pub use observe::{Facts, Observation, observe};
 pub use report::{SOURCES, SYNCED, report, set};
 pub use story::{Held, Story, Validity};

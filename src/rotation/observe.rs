@@ -114,6 +114,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         client_trust: former.client_trust.clone(),
         client_bundle: former.client_bundle.clone(),
         waits: former.waits.clone(),
+        lagging: former.lagging.clone(),
     }
 }
 

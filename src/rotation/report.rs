@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::followers;
 use super::in_use::{common, leaf};
 use super::next::Plan;
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, LeafKind, Phase, TrustAnchor};
@@ -25,6 +26,7 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     }
     status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
     status.waits = plan.waits.clone();
+    followers::tell(entry, plan, &mut status, now);
     let settle = &entry.spec.settle;
     let clients = plan.journal.clients.iter();
     let in_use = clients.flat_map(|(name, client)| client.in_use(settle.clients, now).map(move |held| (name, held)));

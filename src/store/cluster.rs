@@ -155,6 +155,7 @@ fn read(object: Guarded, live: &Live) -> Option<Entry> {
         Ok(object) => Some(Entry {
             namespace,
             name,
+            uid: object.metadata.uid,
             created: object.metadata.creation_timestamp.map(|t| t.0),
             generation: object.metadata.generation,
             being_deleted: object.metadata.deletion_timestamp.is_some(),

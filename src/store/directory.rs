@@ -147,6 +147,7 @@ pub fn entry(object: &Value, namespace: &str) -> Result<Entry, GatewaySecretErro
     let status = Some(&object["status"]).filter(|status| !status.is_null());
     Ok(Entry {
         namespace: metadata["namespace"].as_str().unwrap_or(namespace).to_owned(),
+        uid: metadata["uid"].as_str().map(str::to_owned),
         created: metadata["creationTimestamp"].as_str().and_then(|time| time.parse().ok()),
         generation: metadata["generation"].as_i64(),
         being_deleted: metadata["deletionTimestamp"].is_string(),

@@ -90,6 +90,7 @@ mod tests {
             entries.push(Entry {
                 namespace: String::new(),
                 name: path.display().to_string(),
+                uid: None,
                 created: None,
                 generation: None,
                 being_deleted: false,

@@ -4,6 +4,7 @@
 //! given to one side that some content in use on the other would not get on with. So each order of events that this allows
 //! is one without a failed handshake, whenever the process is killed, and however often the same step is decided anew.
 
+mod lagging;
 mod record;
 mod seen;
 mod steps;
@@ -36,6 +37,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What is held back, and why.
     pub waits: Vec<Wait>,
+    /// Declared clients that were asked to follow, and do not yet, by name.
+    pub lagging: Vec<String>,
     /// Why a source cannot be used: what was there before stays.
     pub trouble: Option<String>,
     /// Live leaves need more previous CAs than `spec.maxPreviousCAs` allows. They are kept.
@@ -86,13 +89,14 @@ pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
     let decided = steps::decide(&view, &gateways);
     let converged = steps::converged(&view, &gateways.trust);
     let wake = wake(&view, &decided.waits, [gateways.until, clients.until]);
+    let lagging = lagging::lagging(&view);
     let phase = decided.phase;
     let (steps, waits, trouble) = (decided.steps, decided.waits, decided.trouble);
     let over_cap = gateways.over_cap || clients.over_cap;
     let client_bundle = clients.trust;
     let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
     record::forget(seen, &mut journal, &kept, now);
-    Plan { phase, journal, client_bundle, converged, steps, waits, trouble, over_cap, wake }
+    Plan { phase, journal, client_bundle, converged, steps, waits, lagging, trouble, over_cap, wake }
 }
 
 /// The next instant at which something that is in use now is not any more, or a certificate's validity begins or ends.

@@ -169,7 +169,7 @@ fn unconverged(view: &View<'_>) -> Option<Option<Timestamp>> {
 }
 
 /// Whether what is signed now is signed by the source's CA, and accepted by all gateways.
-fn signs_current(view: &View<'_>) -> bool {
+pub(super) fn signs_current(view: &View<'_>) -> bool {
     let Ok(source) = usable(view.seen.client_source()) else { return false };
     let promoted =
         view.spec().issuer_secret_name.is_none() || view.seen.issuer.is_some_and(|issuer| issuer.chain == source.chain);
@@ -259,7 +259,7 @@ fn phase(view: &View<'_>, gateways: &Bundle) -> Phase {
 }
 
 /// Whether a client's leaf is of the new CA; what is not known of it is not waited for.
-fn migrated(issuers: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+pub(super) fn migrated(issuers: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
     chain.is_empty() || admits(issuers, chain, now)
 }
 

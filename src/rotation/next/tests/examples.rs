@@ -140,6 +140,32 @@ fn a_client_that_lags_holds_the_leaf_and_is_named_until_the_deadline() {
 }
 
 #[test]
+fn only_a_client_that_could_follow_lags() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    assert!(scene.look().lagging.is_empty());
+    // Gateways do not trust the new CA yet: nobody was asked.
+    scene.ca = source(&new);
+    let plan = scene.look();
+    assert!(plan.lagging.is_empty());
+    scene.take(&plan);
+    scene.pass(HOUR);
+    let plan = scene.look();
+    scene.take(&plan);
+    scene.pass(HOUR);
+    assert_eq!(scene.look().lagging, ["client"]);
+    scene.entry.spec.paused = true;
+    assert!(scene.look().lagging.is_empty());
+    scene.entry.spec.paused = false;
+    // Renewed, it may go by its former content for a while.
+    scene.client = pair(&new, "client");
+    scene.client.anchors.push(parsed(old.der()));
+    assert_eq!(scene.look().lagging, ["client"]);
+    scene.pass(HOUR);
+    assert!(scene.look().lagging.is_empty());
+}
+
+#[test]
 fn the_cap_never_drops_a_ca_that_a_live_leaf_needs() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);

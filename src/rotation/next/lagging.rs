@@ -1,0 +1,26 @@
+//! Which declared clients do not follow: what everything else of a rotation waits for.
+
+use super::steps::{migrated, signs_current};
+use super::trust::holds;
+use super::view::{View, verifies};
+use crate::rotation::journal::Version;
+use crate::trust::Certificate;
+
+/// The clients that may still go by something of an old CA, although all was asked of them that can be; sorted. While re-issues
+/// are held back, by a pause or for the gateways, nobody lags.
+pub(super) fn lagging(view: &View<'_>) -> Vec<String> {
+    if view.spec().paused || !view.journal.offered.is_empty() || !signs_current(view) {
+        return Vec::new();
+    }
+    let (issuers, anchors) = (view.client_issuers(), view.server_issuers());
+    let served = view.served_chain().unwrap_or_default();
+    // One that does not go by these CAs at all is not waited for.
+    let trusts_old =
+        |trust: &[Certificate]| !served.is_empty() && verifies(trust, served, view.now) && !holds(trust, &anchors);
+    let lags = |held: &Version| !migrated(&issuers, &held.chain, view.now) || trusts_old(&held.trust);
+    // Sorted already: the journal is a map.
+    let mut names: Vec<_> =
+        view.clients_in_use().filter(|(_, held)| lags(held)).map(|(name, _)| name.to_owned()).collect();
+    names.dedup();
+    names
+}

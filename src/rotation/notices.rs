@@ -1,0 +1,149 @@
+//! What people are to hear of one look at a GatewaySecret: what was done, and what began or ended. Each is told once, by
+//! comparing with the status as it was stored before: nothing is remembered.
+
+use super::next::{PairOf, Step};
+use super::{CLIENTS, SOURCES, SYNCED};
+use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, Phase, READY};
+use crate::registry::Entry;
+
+/// Clients that are told of one by one.
+const CLIENTS_TOLD: usize = 10;
+
+/// One thing to tell, as an Event of events.k8s.io/v1 has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Notice {
+    /// Somebody should look.
+    pub is_warning: bool,
+    /// A word in CamelCase for what happened.
+    pub reason: &'static str,
+    /// A word in CamelCase for what was done, or tried.
+    pub action: &'static str,
+    /// A sentence.
+    pub note: String,
+    /// Name of the Secret that it is about, if it is about one.
+    pub secret: Option<String>,
+}
+
+/// What to tell when `taken` was done for a GatewaySecret, and its status became `status`, computed before that.
+pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> Vec<Notice> {
+    let mut notices: Vec<_> = taken.iter().flat_map(|step| of_step(former, status, step)).collect();
+    notices.extend(phase(former, status));
+    for (type_, reason, mended, action) in CONDITIONS {
+        notices.extend(condition(former, status, type_, (reason, mended, action)));
+    }
+    notices.extend(clients(former, status));
+    notices
+}
+
+/// Condition, what to call its failing (nothing: it is told otherwise) and its end, and what was tried.
+const CONDITIONS: [(&str, Option<&str>, &str, &str); 3] = [
+    (SOURCES, Some("SourceUnusable"), "SourceUsable", "ReadSources"),
+    (SYNCED, Some("StepFailed"), "StepsDone", "Sync"),
+    (CLIENTS, None, "ClientsFollow", "AwaitClients"),
+];
+
+fn normal(reason: &'static str, action: &'static str, note: String) -> Notice {
+    Notice { is_warning: false, reason, action, note, secret: None }
+}
+
+fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Notice> {
+    let about = |secret: &str, notice: Notice| Notice { secret: Some(secret.to_owned()), ..notice };
+    let managed = former.managed_name();
+    match step {
+        Step::WriteManaged { trust, pair } => {
+            let write = |reason, note| about(managed, normal(reason, "WriteManagedSecret", note));
+            let held = |fingerprint: &str| status.bundle.iter().any(|anchor| anchor.fingerprint == fingerprint);
+            let stays = |fingerprint: &str| trust.iter().any(|ca| ca.fingerprint == fingerprint);
+            let added = trust.iter().filter(|ca| !held(&ca.fingerprint)).map(|ca| ca.subject.as_str());
+            let added: Vec<_> = added.collect();
+            let new = if added.is_empty() { String::new() } else { format!(", new: {}", added.join(", ")) };
+            let mut told =
+                vec![write("ManagedSecretWritten", format!("Secret {managed} holds {} CA(s){new}", trust.len()))];
+            // What status did not know before was somebody else's write, undone.
+            let known =
+                former.status.bundle.iter().map(|anchor| (anchor.fingerprint.as_str(), anchor.subject.as_str()));
+            let gone = known.filter(|(fingerprint, _)| held(fingerprint) && !stays(fingerprint));
+            let gone: Vec<_> = gone.map(|(_, subject)| subject).collect();
+            if !gone.is_empty() {
+                told.push(write("OldCADropped", format!("gateways do not trust any more: {}", gone.join(", "))));
+            }
+            if *pair == PairOf::Root && !status.bundle.is_empty() {
+                let note = format!("gateways get the certificate of Secret {}", former.root_name());
+                told.push(write("LeafSwitched", note));
+            }
+            told
+        }
+        Step::CopyRoot => {
+            let note = format!("Secret {managed} is a copy of Secret {}", former.root_name());
+            vec![about(managed, normal("ManagedSecretWritten", "WriteManagedSecret", note))]
+        }
+        Step::PromoteIssuer => {
+            let name = former.spec.issuer_secret_name.as_deref().unwrap_or_default();
+            let note = format!("Secret {name} has the new CA: what is issued from now on is signed by it");
+            vec![about(name, normal("IssuerPromoted", "WriteIssuerSecret", note))]
+        }
+        Step::Reissue { certificate } => {
+            let note = format!("cert-manager is asked to issue Certificate {certificate} anew");
+            vec![normal("ReissueAsked", "Reissue", note)]
+        }
+    }
+}
+
+fn phase(former: &Entry, status: &GatewaySecretStatus) -> Option<Notice> {
+    let (before, phase) = (former.status.phase, status.phase?);
+    if before == Some(phase) {
+        return None;
+    }
+    let was = before.map(|before| format!(", was {before:?}")).unwrap_or_default();
+    let ready = status.condition(READY).filter(|_| phase == Phase::Pending);
+    let why = ready.map(|ready| format!(": {}", ready.message)).unwrap_or_default();
+    let note = format!("the rotation is {phase:?}{was}{why}");
+    let is_warning = phase == Phase::Pending && before.is_some();
+    Some(Notice { is_warning, ..normal("PhaseChanged", "Rotate", note) })
+}
+
+/// A condition that fails from now on, or for another reason, or not any more.
+fn condition(
+    former: &Entry,
+    status: &GatewaySecretStatus,
+    type_: &str,
+    (failing, mended, action): (Option<&'static str>, &'static str, &'static str),
+) -> Option<Notice> {
+    let fails = |condition: &&Condition| condition.status == ConditionStatus::False;
+    let before = former.status.condition(type_).filter(fails);
+    let now = status.condition(type_)?;
+    match (before, fails(&now)) {
+        (Some(before), true) if type_ == SYNCED && before.reason == now.reason => None,
+        (Some(before), true) if before.message == now.message => None,
+        (_, true) => Some(Notice { is_warning: true, ..normal(failing?, action, now.message.clone()) }),
+        (Some(_), false) => Some(normal(mended, action, now.message.clone())),
+        (None, false) => None,
+    }
+}
+
+/// Clients that began to take too long.
+fn clients(former: &Entry, status: &GatewaySecretStatus) -> Vec<Notice> {
+    let was = |name: &str| former.status.lagging.iter().any(|client| client.overdue && client.name == name);
+    let overdue = status.lagging.iter().filter(|client| client.overdue && !was(&client.name));
+    let told = |note, secret| Notice { is_warning: true, secret, ..normal("ClientLags", "AwaitClients", note) };
+    let mut notices: Vec<_> = overdue
+        .map(|client| {
+            let name = client.name.clone();
+            let note = format!(
+                "client {name} holds the rotation back since {}: it may still go by something of an old CA. Renew it, or \
+                 restart what reads its Secret at start only",
+                client.since
+            );
+            told(note, Some(name))
+        })
+        .collect();
+    let more = notices.len().saturating_sub(CLIENTS_TOLD);
+    if more > 0 {
+        notices.truncate(CLIENTS_TOLD);
+        notices.push(told(format!("{more} more client(s) hold the rotation back: status.lagging names them"), None));
+    }
+    notices
+}
+
+#[cfg(test)]
+mod tests;
