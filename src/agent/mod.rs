@@ -4,6 +4,7 @@
 mod content;
 pub mod directory;
 mod error;
+mod events;
 mod kept;
 pub mod lease;
 mod rights;
@@ -31,6 +32,7 @@ use crate::api::ConditionStatus;
 use crate::registry::{Entry, Registry};
 use crate::rotation::{self, Inventory, Outlook};
 use crate::store::{Live, cluster};
+use events::Teller;
 use lease::Leadership;
 use surroundings::Surroundings;
 use world::World;
@@ -74,22 +76,26 @@ impl Settings {
 
 /// Keeps the GatewaySecrets of `live` while this process leads.
 pub async fn run(client: Client, live: Arc<Live>, mut leadership: Leadership, settings: Settings) {
-    loop {
-        leadership.gained().await;
-        let mut end = leadership.clone();
-        tokio::select! {
-            () = end.lost() => {}
-            () = keep_all(&client, &live, &leadership, &settings) => {}
+    let (teller, telling) = events::teller(client.clone());
+    let keeping = async {
+        loop {
+            leadership.gained().await;
+            let mut end = leadership.clone();
+            tokio::select! {
+                () = end.lost() => {}
+                () = keep_all(&client, &live, &leadership, &settings, &teller) => {}
+            }
         }
-    }
+    };
+    tokio::join!(telling, keeping);
 }
 
 /// Looks around, and keeps one task for each GatewaySecret; all end with this one.
-async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, settings: &Settings) {
+async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, settings: &Settings, teller: &Teller) {
     let (around, surroundings) = watch::channel(Arc::new(Surroundings::default()));
     tokio::join!(
         look_around(client, live, leadership, settings, around),
-        keep_each(client, live, leadership, settings, surroundings),
+        keep_each(client, live, leadership, settings, surroundings, teller),
     );
 }
 
@@ -125,6 +131,7 @@ async fn keep_each(
     leadership: &Leadership,
     settings: &Settings,
     surroundings: watch::Receiver<Arc<Surroundings>>,
+    teller: &Teller,
 ) {
     let mut published = live.published();
     let mut kept: BTreeMap<(String, String), Kept> = BTreeMap::new();
@@ -146,6 +153,7 @@ async fn keep_each(
                         leadership: leadership.clone(),
                         surroundings: surroundings.clone(),
                         entry: receiver,
+                        teller: teller.clone(),
                         poll: settings.poll,
                         legacy_copy: settings.legacy_copy,
                     };
@@ -176,6 +184,7 @@ struct Keeper {
     leadership: Leadership,
     surroundings: watch::Receiver<Arc<Surroundings>>,
     entry: watch::Receiver<(Entry, Arc<Registry>)>,
+    teller: Teller,
     poll: Duration,
     legacy_copy: Option<bool>,
 }
@@ -249,13 +258,15 @@ impl Keeper {
             write::status(&self.client, &entry, &status).await?;
         }
         let mut outcome = Ok(());
+        let mut taken = 0;
         for step in &plan.steps {
             self.leading()?;
             outcome = write::take(&self.client, &entry, &world, step, now).await;
-            match &outcome {
-                Ok(()) => tracing::info!(namespace = entry.namespace, name = entry.name, "{}", sentence(step)),
-                Err(_) => break,
+            if outcome.is_err() {
+                break;
             }
+            taken += 1;
+            tracing::info!(namespace = entry.namespace, name = entry.name, "{}", sentence(step));
         }
         if !plan.client_bundle.is_empty() {
             self.leading()?;
@@ -265,10 +276,15 @@ impl Keeper {
             let synced = (ConditionStatus::True, "Synced", "everything was done that could be".to_owned());
             rotation::set(&entry, &mut status, rotation::SYNCED, synced, now);
         }
+        let mut stored = Ok(());
         if status != entry.status {
             self.leading()?;
-            write::status(&self.client, &entry, &status).await?;
+            stored = write::status(&self.client, &entry, &status).await;
         }
+        // What status does not say yet is told once it does.
+        let said = if stored.is_ok() { &status } else { &entry.status };
+        self.teller.tell(&entry, rotation::notices(&entry, said, &plan.steps[..taken]));
+        stored?;
         outcome?;
         if !plan.steps.is_empty() {
             // What was written shows in the next look; the watch may be cut.
@@ -298,8 +314,10 @@ impl Keeper {
         let said = (ConditionStatus::False, error.reason(), error.advice(&entry));
         rotation::set(&entry, &mut status, rotation::SYNCED, said, Timestamp::now());
         if status != entry.status && self.leading().is_ok() {
-            let written = write::status(&self.client, &entry, &status).await;
-            let _ = written.inspect_err(|error| tracing::warn!("{error}"));
+            match write::status(&self.client, &entry, &status).await {
+                Ok(()) => self.teller.tell(&entry, rotation::notices(&entry, &status, &[])),
+                Err(error) => tracing::warn!("{error}"),
+            }
         }
     }
 

@@ -24,6 +24,7 @@ pub fn role(entry: &Entry) -> [Value; 2] {
         of_cert_manager("certificates", json!(["list", "watch"])),
         of_cert_manager("certificates/status", json!(["patch"])),
         of_cert_manager("certificaterequests", json!(["list"])),
+        json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
     ];
     for (kind, resource) in [(DistributionKind::ConfigMap, "configmaps"), (DistributionKind::Secret, "secrets")] {
         let distributed = entry.spec.distribute.iter().filter(|place| place.kind == kind);
