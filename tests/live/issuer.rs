@@ -4,15 +4,18 @@ use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
-use k8s_openapi::{ByteString, api::core::v1};
+use k8s_openapi::{
+    ByteString,
+    api::{coordination::v1::Lease, core::v1},
+};
 use kube::{
     Api, Client,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use trustspan::trust::{Certificate, bundle};
 
-use crate::testbed::{SOON, wait_for};
+use crate::testbed::{SOON, Seed, wait_for};
 
 /// The CA's Certificate and Secret.
 pub(crate) const ROOT: &str = "root-ca";
@@ -30,7 +33,8 @@ const CLIENTS: usize = 20;
 pub(crate) struct Certificates {
     /// The CA issuer's Secret.
     pub(crate) issuer: &'static str,
-    /// How long the leaves of clients live that reload; cert-manager renews each leaf after a third of its life.
+    /// How long the leaves of clients live that reload, at most: each draws a life of its own, so that they renew at moments of
+    /// their own. cert-manager renews each leaf after a third of its life.
     pub(crate) life: Duration,
     /// How long the gateways' leaf lives.
     pub(crate) server_life: Duration,
@@ -93,9 +97,12 @@ spec:
 "
             )
         };
+        // At most a quarter less.
+        let drawn = (self.life.as_secs() / 4).max(1);
         yaml += &leaf(SERVER, self.server_life, "server auth", "{}");
         for (name, load_once) in self.clients() {
-            let (reload, life) = if load_once { ("never", self.load_once_life) } else { ("always", self.life) };
+            let own_life = || self.life - Duration::from_secs(Seed::of_run(&format!("life of {name}")).below(drawn));
+            let (reload, life) = if load_once { ("never", self.load_once_life) } else { ("always", own_life()) };
             let labels = "labels: { trustspan.dev/client: gateway }";
             let annotations = format!("annotations: {{ trustspan.dev/reload: {reload} }}");
             let _ = write!(yaml, "{}", leaf(&name, life, "client auth", &format!("{{ {labels}, {annotations} }}")));
@@ -112,25 +119,41 @@ pub(crate) struct Operator {
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) secrets: Api<v1::Secret>,
     certificates: Api<DynamicObject>,
+    gateway_secrets: Api<DynamicObject>,
+    leases: Api<Lease>,
 }
 
 impl Operator {
     pub(crate) fn new(runtime: tokio::runtime::Handle, client: Client, ns: &str) -> Self {
-        let kind = ApiResource {
-            group: "cert-manager.io".to_owned(),
-            version: "v1".to_owned(),
-            api_version: "cert-manager.io/v1".to_owned(),
-            kind: "Certificate".to_owned(),
-            plural: "certificates".to_owned(),
+        let objects = |group: &str, version: &str, kind: &str| {
+            let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+            Api::namespaced_with(client.clone(), ns, &kind)
         };
-        let certificates = Api::namespaced_with(client.clone(), ns, &kind);
-        Self { runtime, secrets: Api::namespaced(client, ns), certificates }
+        Self {
+            runtime,
+            secrets: Api::namespaced(client.clone(), ns),
+            certificates: objects("cert-manager.io", "v1", "Certificate"),
+            gateway_secrets: objects("trustspan.dev", "v1alpha1", "GatewaySecret"),
+            leases: Api::namespaced(client.clone(), ns),
+        }
     }
 
     /// What a Secret holds.
     pub(crate) fn read(&self, name: &str) -> Result<Data> {
         let secret = self.runtime.block_on(self.secrets.get(name)).with_context(|| format!("reading {name}"))?;
         secret.data.with_context(|| format!("{name}: no data"))
+    }
+
+    /// `status` of the GatewaySecret.
+    pub(crate) fn status(&self) -> Result<Value> {
+        let mut found = self.runtime.block_on(self.gateway_secrets.get("gateway"))?;
+        Ok(found.data["status"].take())
+    }
+
+    /// The name of the agent that holds the Lease.
+    pub(crate) fn leader(&self) -> Result<String> {
+        let lease = self.runtime.block_on(self.leases.get("trustspan-agent"))?;
+        lease.spec.and_then(|spec| spec.holder_identity).context("nobody holds the Lease")
     }
 
     /// resourceVersion of each Secret.

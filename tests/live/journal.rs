@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::shelf::lock;
+use anyhow::Result;
+
+use crate::{load::Load, shelf::lock};
 
 /// Who ended a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +62,17 @@ pub(crate) struct Journal {
 
 #[derive(Default)]
 struct State {
-    step: String,
-    /// Handshakes tried in each second.
-    seconds: Vec<u32>,
-    failures: Vec<(Duration, String, Failure)>,
+    /// The steps, each with the time at which it began.
+    steps: Vec<(Duration, String)>,
+    load: Load,
+    failures: Vec<Failed>,
+}
+
+/// A failure and when it was.
+struct Failed {
+    began: Duration,
+    ended: Duration,
+    failure: Failure,
 }
 
 impl Journal {
@@ -74,56 +83,63 @@ impl Journal {
 
     /// The rotation takes a step.
     pub(crate) fn step(&self, step: &str) {
-        self.state().step = step.to_owned();
+        let at = self.started.elapsed();
+        let steps = &mut self.state().steps;
+        if steps.last().is_none_or(|(_, last)| last != step) {
+            steps.push((at, step.to_owned()));
+        }
     }
 
-    /// A handshake with its request ended.
-    pub(crate) fn ended(&self, failure: Option<Failure>) {
-        let at = self.started.elapsed();
-        let second = usize::try_from(at.as_secs()).unwrap_or(usize::MAX);
+    /// A handshake with its request, begun at that instant, ended.
+    pub(crate) fn ended(&self, began: Instant, failure: Option<Failure>) {
         let mut state = self.state();
-        if state.seconds.len() <= second {
-            state.seconds.resize(second + 1, 0);
-        }
-        state.seconds[second] += 1;
+        // Under the lock: seconds come one after the other.
+        let ended = self.started.elapsed();
+        state.load.count(usize::try_from(ended.as_secs()).unwrap_or(usize::MAX));
         if let Some(failure) = failure {
-            let step = state.step.clone();
-            state.failures.push((at, step, failure));
+            let began = began.saturating_duration_since(self.started);
+            state.failures.push(Failed { began, ended, failure });
         }
     }
 
     /// How many handshakes have been tried.
     pub(crate) fn handshakes(&self) -> u32 {
-        self.state().seconds.iter().sum()
+        self.state().load.handshakes()
+    }
+
+    /// How many have failed since an instant, and how long after it the last one did.
+    pub(crate) fn failed_since(&self, since: Instant) -> (usize, Duration) {
+        let since = since.saturating_duration_since(self.started);
+        let state = self.state();
+        let times: Vec<_> = state.failures.iter().filter_map(|failed| failed.ended.checked_sub(since)).collect();
+        (times.len(), times.iter().max().copied().unwrap_or_default())
     }
 
     /// The sum of it.
     pub(crate) fn tally(&self) -> Tally {
         let elapsed = self.started.elapsed();
         let state = self.state();
-        let refused = |side| state.failures.iter().filter(|(.., failure)| failure.side == side).count();
-        let steps: BTreeSet<_> = state.failures.iter().map(|(_, step, _)| step.clone()).collect();
-        // The last second is not over.
-        let whole = state.seconds.len().saturating_sub(1);
+        let refused = |side| state.failures.iter().filter(|failed| failed.failure.side == side).count();
         Tally {
-            handshakes: state.seconds.iter().sum(),
+            load: state.load.clone(),
             elapsed,
-            slowest: state.seconds[..whole].iter().copied().min().unwrap_or_default(),
             by_gateways: refused(Side::Gateway),
             by_clients: refused(Side::Client),
             broken: refused(Side::Neither),
-            load_once_only: state.failures.iter().all(|(.., failure)| failure.load_once),
-            steps,
+            load_once_only: state.failures.iter().all(|failed| failed.failure.load_once),
+            steps: state.failures.iter().map(|failed| state.during(failed)).collect(),
         }
     }
 
     /// A line for each failure.
     pub(crate) fn failures(&self) -> Vec<String> {
-        let line = |(at, step, failure): &(Duration, String, Failure)| {
-            let Failure { side, client, story, .. } = failure;
-            format!("{:7.3} s, at \"{step}\", {side}: {client} with {story}", at.as_secs_f64())
+        let state = self.state();
+        let line = |failed: &Failed| {
+            let Failure { side, client, story, .. } = &failed.failure;
+            let (at, steps) = (failed.ended.as_secs_f64(), state.during(failed));
+            format!("{at:7.3} s, at \"{steps}\", {side}: {client} with {story}")
         };
-        self.state().failures.iter().map(line).collect()
+        state.failures.iter().map(line).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -131,30 +147,39 @@ impl Journal {
     }
 }
 
+impl State {
+    /// The steps at which a handshake was under way.
+    fn during(&self, failed: &Failed) -> String {
+        let ends = self.steps.iter().skip(1).map(|(at, _)| *at).chain([Duration::MAX]);
+        let steps = self.steps.iter().zip(ends);
+        let met = steps.filter(|((began, _), end)| *began <= failed.ended && failed.began <= *end);
+        met.map(|((_, step), _)| step.as_str()).collect::<Vec<_>>().join(" → ")
+    }
+}
+
 /// The sum of a run.
 pub(crate) struct Tally {
-    pub(crate) handshakes: u32,
+    load: Load,
     elapsed: Duration,
-    /// Handshakes in the slowest whole second.
-    slowest: u32,
     pub(crate) by_gateways: usize,
     pub(crate) by_clients: usize,
     pub(crate) broken: usize,
     /// No client that reloads has failed.
     pub(crate) load_once_only: bool,
     /// At which steps there were failures.
-    steps: BTreeSet<String>,
+    pub(crate) steps: BTreeSet<String>,
 }
 
 impl Tally {
-    /// Handshakes per second.
-    pub(crate) fn rate(&self) -> f64 {
-        f64::from(self.handshakes) / self.elapsed.as_secs_f64()
+    /// # Errors
+    /// When there was too little traffic.
+    pub(crate) fn judge_load(&self) -> Result<()> {
+        self.load.judge()
     }
 
     /// The head of the table that [`Display`](fmt::Display) gives lines of.
     pub(crate) fn head() -> String {
-        let mut head = format!("{:>10} {:>6} {:>8}", "handshakes", "per s", "slowest");
+        let mut head = format!("{:>10} {:>6} {:>8} {:>6}", "handshakes", "per s", "slowest", "<100/s");
         let _ = write!(head, " {:>12} {:>12} {:>6}  failing at", "by gateways", "by clients", "broken");
         head
     }
@@ -162,9 +187,13 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { handshakes, slowest, by_gateways, by_clients, broken, steps, .. } = self;
+        let Self { load, elapsed, by_gateways, by_clients, broken, steps, .. } = self;
         let steps = steps.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let rate = self.rate();
-        write!(f, "{handshakes:10} {rate:6.0} {slowest:8} {by_gateways:12} {by_clients:12} {broken:6}  {steps}")
+        let (handshakes, slowest, short) = (load.handshakes(), load.slowest(), load.short());
+        let rate = f64::from(handshakes) / elapsed.as_secs_f64();
+        write!(
+            f,
+            "{handshakes:10} {rate:6.0} {slowest:8} {short:6} {by_gateways:12} {by_clients:12} {broken:6}  {steps}"
+        )
     }
 }

@@ -3,18 +3,23 @@
 use std::{thread::sleep, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
 use crate::{
     issuer::{Data, MANAGED, ROOT},
-    testbed::{Seed, wait_for},
+    testbed::{Process, Seed, wait_for},
     world::World,
 };
 
 /// Longer than a rotation takes on a loaded machine: load-once clients go on until their leaf ends.
-const ROTATED: Duration = Duration::from_secs(240);
+pub(crate) const ROTATED: Duration = Duration::from_secs(240);
 /// Kills come within that time of a rotation's begin: it is over for clients that reload by then.
-const KILLED_WITHIN: Duration = Duration::from_secs(20);
+const KILLED_WITHIN: Duration = Duration::from_secs(14);
+/// The leader is paused within that time, twice: meanwhile gateways and clients are told, and the leaf is switched.
+const PAUSED_WITHIN: Duration = Duration::from_secs(8);
+/// So much longer it stands still, at most, when another leads.
+const PAUSED_ON: Duration = Duration::from_secs(2);
+/// What an agent says that finds another leading.
+const LOST: &str = "leadership lost to another";
 /// Twelve minutes of real life; clients renew with half of their time left.
 const OUTAGE: Duration = Duration::from_secs(8);
 /// New CAs in one overlap.
@@ -34,10 +39,15 @@ spec:
   clients: { complete: true }
 ";
 
-/// A plain rotation.
+/// A plain rotation. In it the agent has each client re-issued once; the others are the clients' own renewals.
 pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     begin(world)?;
-    settled(world)
+    let before = world.loads();
+    settled(world)?;
+    let (loads, clients) = (world.loads() - before, world.certificates.clients().len());
+    ensure!(loads as usize > clients, "{loads} new certificates came into use: expected more than {clients}");
+    world.notes.push(format!("  {loads} new certificates of {clients} clients came into use in it"));
+    Ok(())
 }
 
 /// The leader is killed at random moments; a second agent stands by, and a third comes in its place.
@@ -45,14 +55,42 @@ pub(crate) fn killed(world: &mut World<'_>) -> Result<()> {
     let mut seed = Seed::of_run("kills");
     let standby = world.agents.start("standby")?;
     begin(world)?;
-    random_moment(&mut seed);
+    random_moment(&mut seed, KILLED_WITHIN);
     world.step("leader killed");
     world.agent = Some(standby);
-    random_moment(&mut seed);
+    random_moment(&mut seed, KILLED_WITHIN);
     world.step("leader killed again");
     world.agent = None;
     world.agent = Some(world.agents.start("third")?);
     settled(world)
+}
+
+/// The leader stands still past its Lease; another takes over; the first goes on where it stood, as one that believes that it
+/// leads. Then once more, with the one that leads by then.
+pub(crate) fn failover(world: &mut World<'_>) -> Result<()> {
+    let mut seed = Seed::of_run("failover");
+    let mut standby = world.agents.start("standby")?;
+    begin(world)?;
+    for _ in 0..2 {
+        random_moment(&mut seed, PAUSED_WITHIN);
+        let led = world.operator.leader()?;
+        let first = world.agent.as_mut().context("no agent")?;
+        let leader = if led == "standby" { &mut standby } else { first };
+        let times = told(leader);
+        leader.signal("STOP")?;
+        world.around.journal.step(&format!("{led} paused"));
+        wait_for("another to lead", ROTATED, || Ok(world.operator.leader()? != led))?;
+        random_moment(&mut seed, PAUSED_ON);
+        leader.signal("CONT")?;
+        world.around.journal.step(&format!("{led} goes on"));
+        wait_for("who was paused to find another leading", ROTATED, || Ok(told(leader) > times))?;
+    }
+    settled(world)
+}
+
+/// How often an agent has found another leading.
+fn told(agent: &Process) -> usize {
+    agent.log().matches(LOST).count()
 }
 
 /// New CAs come faster than the old ones can go.
@@ -98,7 +136,7 @@ pub(crate) fn broken(world: &mut World<'_>) -> Result<()> {
 pub(crate) fn unjudged(world: &mut World<'_>) -> Result<()> {
     let mut seed = Seed::of_run("outage");
     begin(world)?;
-    random_moment(&mut seed);
+    random_moment(&mut seed, KILLED_WITHIN);
     world.step("webhooks down");
     world.server.kill();
     // The outage is what is tried.
@@ -116,17 +154,17 @@ fn begin(world: &World<'_>) -> Result<()> {
 }
 
 /// The moment is what is tried.
-fn random_moment(seed: &mut Seed) {
-    let most = u64::try_from(KILLED_WITHIN.as_millis()).unwrap_or(u64::MAX);
+fn random_moment(seed: &mut Seed, within: Duration) {
+    let most = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     sleep(Duration::from_millis(seed.below(most)));
 }
 
 /// Waits for phase Steady with the newest CA alone, and tells failures the phases on the way.
-fn settled(world: &World<'_>) -> Result<()> {
+pub(crate) fn settled(world: &World<'_>) -> Result<()> {
     let newest = trustspan::trust::bundle::read(&world.operator.read(ROOT)?["tls.crt"].0).into_certificates();
     let fingerprint = newest.first().context("a CA")?.fingerprint.clone();
     wait_for("the rotation to end", ROTATED, || {
-        let status = status(world)?;
+        let status = world.operator.status()?;
         world.step(status["phase"].as_str().unwrap_or("no phase"));
         let bundle: Vec<_> =
             status["bundle"].as_array().into_iter().flatten().map(|ca| ca["fingerprint"].clone()).collect();
@@ -136,17 +174,13 @@ fn settled(world: &World<'_>) -> Result<()> {
 }
 
 fn phase(world: &World<'_>) -> Result<String> {
-    Ok(status(world)?["phase"].as_str().unwrap_or_default().to_owned())
-}
-
-fn status(world: &World<'_>) -> Result<Value> {
-    Ok(world.cluster.get("gatewaysecret", &world.ns, "gateway")?["status"].take())
+    Ok(world.operator.status()?["phase"].as_str().unwrap_or_default().to_owned())
 }
 
 /// What it waits for, for people.
 fn waits(world: &World<'_>) -> String {
     let log = world.agent.as_ref().map(|agent| agent.log_tail(30)).unwrap_or_default();
-    match status(world) {
+    match world.operator.status() {
         Ok(status) => format!("phase {}, waits {:#}\n{log}", status["phase"], status["waits"]),
         Err(error) => format!("no status: {error:#}"),
     }

@@ -4,8 +4,9 @@
 //! A run that must be clean fails with the first handshake or request that does. Ways to rotate that cannot work must be seen
 //! to fail, or the harness is blind. The table of all runs is printed at the end.
 //!
-//! `TRUSTSPAN_LIVE_ROUNDS` sets how many rotations each clean run makes, `TRUSTSPAN_LIVE_FACTOR` how much shorter than in real life
-//! all delays are, `TRUSTSPAN_SEED` repeats the delays of a run.
+//! `TRUSTSPAN_LIVE_ROUNDS` sets how many rotations the clean runs make: plain ones and those with agents that are killed or paused
+//! so many, each other kind a quarter of it. `TRUSTSPAN_LIVE_FACTOR` sets how much shorter than in real life all delays are,
+//! `TRUSTSPAN_SEED` repeats the delays of a run.
 
 #[path = "../bed/mod.rs"]
 mod testbed;
@@ -15,11 +16,13 @@ mod gateways;
 mod issuer;
 mod journal;
 mod kept;
+mod load;
 mod naive;
 mod pace;
 mod run;
 mod shelf;
 mod sound;
+mod tampered;
 mod world;
 
 use std::{
@@ -63,8 +66,8 @@ fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
         let bench = bench.cloned();
         Trial::test(run.name, move || {
             let bench = bench.ok_or("no bed")?;
-            let (line, result) = run.perform(&bench.cluster);
-            lock(&bench.table).extend(line);
+            let (lines, result) = run.perform(&bench.cluster);
+            lock(&bench.table).extend(lines);
             result.map_err(|error| format!("{error:#}").into())
         })
     };

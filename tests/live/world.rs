@@ -50,9 +50,12 @@ pub(crate) struct World<'c> {
     pub(crate) agent: Option<Process>,
     pub(crate) agents: Agents<'c>,
     pub(crate) ns: String,
-    _registration: Registration<'c>,
+    /// None while admission is off.
+    registration: Option<Registration<'c>>,
     /// The webhooks.
     pub(crate) server: Server<'c>,
+    /// What a run has to tell beside its line of the table.
+    pub(crate) notes: Vec<String>,
 }
 
 impl<'c> World<'c> {
@@ -68,7 +71,7 @@ impl<'c> World<'c> {
             agent = Some(agents.start("first")?);
         }
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
-        let registration = Registration::new(cluster, &server, &Scope::Namespaces(vec![ns.to_owned()]))?;
+        let registration = Some(registered(cluster, &server, ns)?);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let client = runtime.block_on(connect(Some(Path::new(&cluster.kubeconfig(User::Admin)))))?;
         let operator = Operator::new(runtime.handle().clone(), client, ns);
@@ -121,8 +124,9 @@ impl<'c> World<'c> {
             agent,
             agents,
             ns: ns.to_owned(),
-            _registration: registration,
+            registration,
             server,
+            notes: Vec::new(),
         })
     }
 
@@ -172,6 +176,12 @@ impl<'c> World<'c> {
         })
     }
 
+    /// How often clients have loaded their Secrets.
+    pub(crate) fn loads(&self) -> u32 {
+        let consumers = self.around.shelf.consumers();
+        consumers.iter().filter(|((consumer, secret), _)| consumer == secret).map(|(_, loaded)| loaded.times).sum()
+    }
+
     /// Waits for that many handshakes more.
     pub(crate) fn wait_handshakes(&self, more: u32) -> Result<()> {
         let goal = self.around.journal.handshakes() + more;
@@ -184,6 +194,17 @@ impl<'c> World<'c> {
             wait_for("a gateway's last connection to end", SOON, || Ok(self.gateways.drain(number)))?;
             self.gateways.restart(number)?;
         }
+        Ok(())
+    }
+
+    /// Takes the webhooks' registrations out: nothing is judged or changed on its way into the cluster.
+    pub(crate) fn admission_off(&mut self) -> Result<()> {
+        self.registration.take().context("admission is off")?.unregister()
+    }
+
+    /// Registers the webhooks again.
+    pub(crate) fn admission_on(&mut self) -> Result<()> {
+        self.registration = Some(registered(self.cluster, &self.server, &self.ns)?);
         Ok(())
     }
 
@@ -203,6 +224,10 @@ impl<'c> World<'c> {
         }
         Ok(())
     }
+}
+
+fn registered<'c>(cluster: &'c Cluster, server: &Server<'_>, ns: &str) -> Result<Registration<'c>> {
+    Registration::new(cluster, server, &Scope::Namespaces(vec![ns.to_owned()]))
 }
 
 /// `tls.crt` and `tls.key`.
