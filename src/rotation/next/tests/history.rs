@@ -90,10 +90,13 @@ impl World {
         spec.max_previous_cas = cap.filter(|_| spec.clients.complete);
         let mut world = Self::new(seed, entry);
         world.agent.falters = world.chance(2);
+        // Where the agent keeps the Issuer's Secret nothing is signed that would have to be held back.
+        world.holds_back = world.entry.spec.issuer_secret_name.is_none() || world.chance(2);
         world.gateways = vec![None; 1 + world.seed.below(2) as usize];
         world.issuer.root_lifetime = ROOT_LIFETIME;
         let spec = serde_json::to_string(&world.entry.spec).unwrap();
-        world.note(spec);
+        let held_back = if world.holds_back { "holds back" } else { "lets pass" };
+        world.note(format!("the webhook {held_back} what gateways may refuse; {spec}"));
         world.install();
         world
     }

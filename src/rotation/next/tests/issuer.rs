@@ -91,7 +91,7 @@ impl World {
             return;
         };
         let converged = &self.webhook().converged;
-        if !converged.is_empty() && !continuity::admits(converged, &chain, self.now) {
+        if self.holds_back && !converged.is_empty() && !continuity::admits(converged, &chain, self.now) {
             self.note(format!("the webhook holds {} back", self.named(&chain)));
             let ca = ca.clone();
             self.at(self.now + SignedDuration::from_secs(pause), move |world| {

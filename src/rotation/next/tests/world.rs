@@ -59,6 +59,8 @@ pub(super) struct World {
     pub(super) told: Vec<(Timestamp, Rc<Told>)>,
     pub(super) agent: Agent,
     pub(super) issuer: Issuer,
+    /// The webhook refuses leaves that not every gateway would accept.
+    pub(super) holds_back: bool,
     pub(super) clients: Vec<Client>,
     /// What each replica of the gateway has loaded.
     pub(super) gateways: Vec<Option<Content>>,
@@ -87,6 +89,7 @@ impl World {
             told: vec![(Timestamp::UNIX_EPOCH, Rc::default())],
             agent: Agent::default(),
             issuer: Issuer::default(),
+            holds_back: true,
             clients: Vec::new(),
             gateways: Vec::new(),
             verdicts: HashMap::new(),
