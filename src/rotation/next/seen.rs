@@ -1,5 +1,7 @@
 //! What is seen of one GatewaySecret's world at one instant.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use crate::registry::Entry;
@@ -95,11 +97,11 @@ pub(super) fn usable<'a>((facts, name): (Option<&'a Facts>, &str)) -> Result<&'a
     }
 }
 
-/// The CAs that a source stands for: its bundle, or else its own certificate, where that is a CA.
+/// The CAs that a source stands for, each once: its bundle, or else its own certificate, where that is a CA.
 pub(super) fn authorities(facts: &Facts) -> Vec<Certificate> {
     if facts.anchors.is_empty() {
-        facts.chain.iter().take(1).filter(|certificate| certificate.is_ca).cloned().collect()
-    } else {
-        facts.anchors.clone()
+        return facts.chain.iter().take(1).filter(|certificate| certificate.is_ca).cloned().collect();
     }
+    let mut known = BTreeSet::new();
+    facts.anchors.iter().filter(|certificate| known.insert(&certificate.fingerprint)).cloned().collect()
 }
