@@ -2,6 +2,7 @@
 //! be told is logged and lost.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -10,6 +11,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::metrics::Tally;
 use crate::api::{GROUP, VERSION};
 use crate::registry::Entry;
 use crate::rotation::Notice;
@@ -27,13 +29,18 @@ const NOTE: usize = 1024;
 
 /// Takes notices.
 #[derive(Clone, Debug)]
-pub(super) struct Teller(mpsc::Sender<(ObjectReference, Notice)>);
+pub(super) struct Teller {
+    waiting: mpsc::Sender<(ObjectReference, Notice)>,
+    /// What this process did.
+    pub(super) tally: Arc<Tally>,
+}
 
 impl Teller {
     /// Takes notices on a GatewaySecret, and returns at once.
     pub(super) fn tell(&self, entry: &Entry, notices: Vec<Notice>) {
         for notice in notices {
-            if self.0.try_send((regarding(entry), notice)).is_err() {
+            if self.waiting.try_send((regarding(entry), notice)).is_err() {
+                self.tally.event_lost();
                 tracing::debug!(namespace = entry.namespace, name = entry.name, "an Event is lost: too many wait");
             }
         }
@@ -41,8 +48,9 @@ impl Teller {
 }
 
 /// A teller, and the task that writes what it takes.
-pub(super) fn teller(client: Client) -> (Teller, impl Future<Output = ()>) {
+pub(super) fn teller(client: Client, tally: Arc<Tally>) -> (Teller, impl Future<Output = ()>) {
     let (sender, mut waiting) = mpsc::channel::<(ObjectReference, Notice)>(WAITING);
+    let teller = Teller { waiting: sender, tally: tally.clone() };
     let task = async move {
         let mut known: BTreeMap<(Option<String>, Notice), Recorder> = BTreeMap::new();
         while let Some((regarding, notice)) = waiting.recv().await {
@@ -54,17 +62,15 @@ pub(super) fn teller(client: Client) -> (Teller, impl Future<Output = ()>) {
                 .entry((regarding.uid.clone(), notice.clone()))
                 .or_insert_with(|| Recorder::new(client.clone(), Reporter::from(REPORTER)));
             let event = event(&notice, &regarding);
-            let reason = notice.reason;
-            match timeout(PATIENCE, recorder.publish(&event, &regarding)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!("Event {reason} not written: {error}; `trustspan rbac` prints the right")
-                }
-                Err(_) => tracing::warn!("Event {reason} not written: the API server does not answer"),
+            let written = timeout(PATIENCE, recorder.publish(&event, &regarding)).await;
+            if let Err(error) = written.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
+                tally.event_lost();
+                let reason = notice.reason;
+                tracing::warn!("Event {reason} not written: {error}; `trustspan rbac` prints the right to");
             }
         }
     };
-    (Teller(sender), task)
+    (teller, task)
 }
 
 fn event(notice: &Notice, regarding: &ObjectReference) -> Event {

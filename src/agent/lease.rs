@@ -52,6 +52,14 @@ impl Default for Candidate {
 #[derive(Clone, Debug)]
 pub struct Leadership(watch::Receiver<Option<Instant>>);
 
+#[cfg(test)]
+impl Default for Leadership {
+    /// Nobody's, for ever.
+    fn default() -> Self {
+        Self(watch::channel(None).1)
+    }
+}
+
 impl Leadership {
     /// Whether this process leads at this very instant.
     pub fn holds(&self) -> bool {

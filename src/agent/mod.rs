@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod kept;
 pub mod lease;
+pub mod metrics;
 mod rights;
 mod surroundings;
 mod sweep;
@@ -74,9 +75,15 @@ impl Settings {
     }
 }
 
-/// Keeps the GatewaySecrets of `live` while this process leads.
-pub async fn run(client: Client, live: Arc<Live>, mut leadership: Leadership, settings: Settings) {
-    let (teller, telling) = events::teller(client.clone());
+/// Keeps the GatewaySecrets of `live` while this process leads, and counts what it does.
+pub async fn run(
+    client: Client,
+    live: Arc<Live>,
+    mut leadership: Leadership,
+    settings: Settings,
+    tally: Arc<metrics::Tally>,
+) {
+    let (teller, telling) = events::teller(client.clone(), tally);
     let keeping = async {
         loop {
             leadership.gained().await;
@@ -266,6 +273,7 @@ impl Keeper {
                 break;
             }
             taken += 1;
+            self.teller.tally.wrote(&entry, step);
             tracing::info!(namespace = entry.namespace, name = entry.name, "{}", sentence(step));
         }
         if !plan.client_bundle.is_empty() {
@@ -286,6 +294,7 @@ impl Keeper {
         self.teller.tell(&entry, rotation::notices(&entry, said, &plan.steps[..taken]));
         stored?;
         outcome?;
+        self.teller.tally.looked(&entry, now);
         if !plan.steps.is_empty() {
             // What was written shows in the next look; the watch may be cut.
             return Ok(Some(GATHER));
@@ -309,6 +318,7 @@ impl Keeper {
     async fn complain(&self, error: &AgentError) {
         let known = self.entry.borrow().0.clone();
         tracing::warn!(namespace = known.namespace, name = known.name, "{error}");
+        self.teller.tally.failed(&known, error);
         let Ok(Some(entry)) = self.current(&known).await else { return };
         let mut status = entry.status.clone();
         let said = (ConditionStatus::False, error.reason(), error.advice(&entry));

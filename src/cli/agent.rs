@@ -1,16 +1,19 @@
 //! `trustspan agent`: carries rotations through.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::log::LogArgs;
-use super::serve::duration;
+use super::serve::{ListenError, duration, listen};
 use crate::agent::lease::{self, Candidate};
 use crate::agent::{self, Settings};
 use crate::store::{Live, cluster};
-use crate::webhook::server::Signals;
+use crate::webhook::metrics::Metrics;
+use crate::webhook::monitor;
+use crate::webhook::server::{self, Signals};
 
 /// Keeps the managed Secrets of a cluster, and carries a rotation through: trust first, then clients, then the leaf, then the
 /// old CA goes.
@@ -44,6 +47,14 @@ pub struct Args {
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Vec<String>,
 
+    /// Address of the HTTP port.
+    #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::UNSPECIFIED.into())]
+    bind_address: IpAddr,
+
+    /// Plain HTTP port: /metrics, /livez, /readyz.
+    #[arg(long, value_name = "PORT", default_value_t = 9402)]
+    metrics_port: u16,
+
     /// true: treat every GatewaySecret as of mode Copy; false: as of mode Bundle. Default: as its spec.mode says.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     legacy_copy: Option<bool>,
@@ -56,6 +67,9 @@ pub struct Args {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
+    /// The port cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// There is no client for the cluster.
     #[error(transparent)]
     Cluster(#[from] cluster::ConnectError),
@@ -78,6 +92,8 @@ pub fn run(args: Args) -> Result<ExitCode, RunError> {
 
 async fn keep(args: Args) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
+    let listener = listen(args.bind_address, args.metrics_port, "--metrics-port")?;
+    let address = listener.local_addr()?;
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
     let live = Arc::new(Live::default());
     let candidate = Candidate {
@@ -92,13 +108,21 @@ async fn keep(args: Args) -> Result<ExitCode, RunError> {
         poll: args.poll.max(Duration::from_millis(100)),
         legacy_copy: args.legacy_copy,
     };
-    tokio::select! {
-        () = contend => {}
-        () = cluster::follow(client.clone(), live.clone()) => {}
-        () = agent::run(client.clone(), live, leadership, settings) => {}
-        () = signals.next() => tracing::info!("ending"),
-    }
+    let tally = Arc::default();
+    let metrics = Metrics::new(live.clone(), None);
+    let metrics = metrics.with(agent::metrics::collector(live.clone(), Arc::clone(&tally), leadership.clone()));
+    tracing::info!("listening on http://{address}: /metrics, /livez, /readyz");
+    let end = tokio::select! {
+        () = contend => Ok(ExitCode::SUCCESS),
+        () = cluster::follow(client.clone(), live.clone()) => Ok(ExitCode::SUCCESS),
+        error = server::plain(listener, monitor::router(live.clone(), metrics)) => Err(error.into()),
+        () = agent::run(client.clone(), live, leadership, settings, tally) => Ok(ExitCode::SUCCESS),
+        () = signals.next() => {
+            tracing::info!("ending");
+            Ok(ExitCode::SUCCESS)
+        }
+    };
     // Nothing is written any more: another may begin at once.
     lease::release(client, &candidate).await;
-    Ok(ExitCode::SUCCESS)
+    end
 }

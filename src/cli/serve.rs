@@ -77,15 +77,8 @@ pub struct Args {
 #[non_exhaustive]
 pub enum ServeError {
     /// A port cannot be listened on.
-    #[error("cannot listen on {address}: {source}; choose another with {flag} or --bind-address")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// The flag that sets the port.
-        flag: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The manifests cannot be read.
     #[error("--manifests {}: {reason}", dir.display())]
     Manifests {
@@ -106,6 +99,15 @@ pub enum ServeError {
     /// The operating system refuses threads, signals or a listener.
     #[error("cannot serve: {0}")]
     Io(#[from] io::Error),
+}
+
+/// A port cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}; choose another with {flag} or --bind-address")]
+pub struct ListenError {
+    address: SocketAddr,
+    flag: &'static str,
+    source: io::Error,
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -134,6 +136,7 @@ async fn serve(args: Args) -> Result<End, ServeError> {
 
     let live = Arc::new(Live::default());
     let certificate = certificate(&args, address)?;
+    let mut metrics_of = Metrics::new(live.clone(), Some(certificate.clone()));
     match &args.manifests {
         Some(dir) => {
             let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
@@ -155,7 +158,10 @@ async fn serve(args: Args) -> Result<End, ServeError> {
             if args.with_agent {
                 let (leadership, contend) = lease::contend(client.clone(), Candidate::default());
                 tokio::spawn(contend);
-                tokio::spawn(agent::run(client, live.clone(), leadership, agent::Settings::default()));
+                let tally = Arc::default();
+                let agents = agent::metrics::collector(live.clone(), Arc::clone(&tally), leadership.clone());
+                metrics_of = metrics_of.with(agents);
+                tokio::spawn(agent::run(client, live.clone(), leadership, agent::Settings::default(), tally));
             }
         }
     }
@@ -167,7 +173,6 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);
     let config = certificate.server_config()?;
     let severities = args.severity.severities();
-    let metrics_of = Metrics::new(live.clone(), Some(certificate));
     let webhook = Webhook::new(live, metrics_of, Decide::default(), severities, args.agent_username);
     let endpoints = if args.manifests.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
     let drain = Drain { delay: args.drain_delay.unwrap_or(endpoints), timeout: args.drain_timeout };
@@ -187,9 +192,9 @@ fn certificate(args: &Args, address: IpAddr) -> Result<Arc<ServingCertificate>, 
     Ok(certificate)
 }
 
-fn listen(address: IpAddr, port: u16, flag: &'static str) -> Result<TcpListener, ServeError> {
+pub(super) fn listen(address: IpAddr, port: u16, flag: &'static str) -> Result<TcpListener, ListenError> {
     let address = SocketAddr::new(address, port);
-    TcpListener::bind(address).map_err(|source| ServeError::Listen { address, flag, source })
+    TcpListener::bind(address).map_err(|source| ListenError { address, flag, source })
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {

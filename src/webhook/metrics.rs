@@ -115,6 +115,12 @@ impl Metrics {
         Self { registry, requests, findings, break_glass, duration }
     }
 
+    /// With more, read at each scrape.
+    pub fn with(mut self, collector: Box<dyn Collector>) -> Self {
+        self.registry.register_collector(collector);
+        self
+    }
+
     /// Counts a decision.
     pub fn decided(&self, webhook: &'static str, subject: Subject, decision: &Decision) {
         let result = match decision.verdict() {

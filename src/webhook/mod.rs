@@ -7,6 +7,7 @@ pub mod answer;
 pub mod ephemeral;
 pub mod listener;
 pub mod metrics;
+pub mod monitor;
 pub mod review;
 mod router;
 pub mod server;

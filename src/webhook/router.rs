@@ -211,15 +211,26 @@ impl Webhook {
 async fn ready(State(webhook): State<Arc<Webhook>>) -> (StatusCode, &'static str) {
     if webhook.draining.load(Ordering::Acquire) {
         (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
-    } else if webhook.live.registry().is_none() {
-        (StatusCode::SERVICE_UNAVAILABLE, "the GatewaySecrets are not read yet\n")
     } else {
-        (StatusCode::OK, "ok\n")
+        readiness(&webhook.live)
+    }
+}
+
+/// Ready once all GatewaySecrets were read.
+pub(super) fn readiness(live: &Live) -> (StatusCode, &'static str) {
+    match live.registry() {
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the GatewaySecrets are not read yet\n"),
+        Some(_) => (StatusCode::OK, "ok\n"),
     }
 }
 
 async fn scrape(State(webhook): State<Arc<Webhook>>) -> Response {
-    match webhook.metrics.encode() {
+    scraped(&webhook.metrics)
+}
+
+/// What Prometheus gets.
+pub(super) fn scraped(metrics: &Metrics) -> Response {
+    match metrics.encode() {
         Ok(text) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

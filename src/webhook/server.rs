@@ -100,6 +100,14 @@ pub async fn run(
     }
 }
 
+/// Serves a router over plain HTTP. Ends only when the listener fails, with why.
+pub async fn plain(listener: TcpListener, router: Router) -> io::Error {
+    match Port::open(listener, DefaultAcceptor, router) {
+        Ok(port) => ended(port.task.await),
+        Err(error) => error,
+    }
+}
+
 struct Port {
     handle: Handle<SocketAddr>,
     task: JoinHandle<io::Result<()>>,

@@ -2,10 +2,10 @@
 
 use std::{path::Path, process::Command};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::{cluster::Cluster, process::Process, users::User};
+use super::{cluster::Cluster, process::Process, server::http_get, users::User};
 
 /// Agents for the GatewaySecrets of one namespace, with a Lease of their own there.
 pub(crate) struct Agents<'c> {
@@ -45,8 +45,19 @@ impl<'c> Agents<'c> {
     pub(crate) fn start_with(&self, name: &str, kubeconfig: &Path, poll: &str) -> Result<Process> {
         let kubeconfig = kubeconfig.display().to_string();
         let mut args = vec!["agent", "--kubeconfig", &kubeconfig, "--identity", name];
+        args.extend(["--bind-address=127.0.0.1", "--metrics-port=0"]);
         args.extend(["--namespace", &self.ns, "--lease-namespace", &self.ns, "--lease-duration=3s", "--poll", poll]);
         let log = format!("agent-{}-{name}", self.cluster.unique());
         self.cluster.spawn(&log, Path::new(env!("CARGO_BIN_EXE_trustspan")), args, &[("RUST_BACKTRACE", "1")])
+    }
+
+    /// `/metrics` of one that runs.
+    pub(crate) fn metrics(agent: &Process) -> Result<String> {
+        let log = agent.log();
+        let address = log.split("listening on http://127.0.0.1:").nth(1).context("the agent does not listen yet")?;
+        let port = address.split(':').next().unwrap_or_default().parse().with_context(|| address.to_owned())?;
+        let (status, body) = http_get(port, "/metrics")?;
+        ensure!(status == 200, "/metrics: expected 200, saw {status}\n{body}");
+        Ok(body)
     }
 }

@@ -8,6 +8,7 @@ use super::{
     agent::Agents,
     cluster::{Cluster, SOON},
     pki::Authority,
+    process::Process,
     server::{Server, Source},
     users::User,
     wait::wait_for,
@@ -111,5 +112,36 @@ impl<'c> Kept<'c> {
             Ok(message.is_some())
         })?;
         message.context("a message")
+    }
+
+    /// The Events that tell of the GatewaySecret for a reason.
+    pub(crate) fn events(&self, reason: &str) -> Result<Vec<Value>> {
+        let mut events = self.cluster.list("events.v1.events.k8s.io", self.ns, "")?;
+        events.retain(|event| event["regarding"]["kind"] == "GatewaySecret" && event["reason"] == reason);
+        Ok(events)
+    }
+
+    /// Waits for an Event whose note says something.
+    pub(crate) fn wait_event(&self, type_: &str, reason: &str, words: &str) -> Result<()> {
+        wait_for(&format!("Event {reason} to say {words:?}"), SOON, || {
+            let says = |event: &Value| event["note"].as_str().is_some_and(|note| note.contains(words));
+            Ok(self.events(reason)?.iter().any(|event| event["type"] == type_ && says(event)))
+        })
+    }
+
+    /// Waits for a line of the agent's metrics on this GatewaySecret: `trustspan_METRIC{namespace="…",name="gateway"LABELS} VALUE`.
+    pub(crate) fn wait_metric(
+        &self,
+        agent: &Process,
+        metric: &str,
+        labels: &str,
+        is_wanted: impl Fn(f64) -> bool,
+    ) -> Result<()> {
+        let series = format!("trustspan_{metric}{{namespace=\"{}\",name=\"gateway\"{labels}}} ", self.ns);
+        wait_for(&format!("another value of {series}"), SOON, || {
+            let text = Agents::metrics(agent)?;
+            let value = text.lines().find_map(|line| line.strip_prefix(&series)).context("no such series")?;
+            Ok(is_wanted(value.parse()?))
+        })
     }
 }

@@ -5,7 +5,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::stage::expect;
-use crate::testbed::{Authority, Cluster, Kept, SOON, wait_for};
+use crate::testbed::{Agents, Authority, Cluster, Kept, Process, SOON, wait_for};
 
 cases![
     a_new_ca_stands_beside_the_old_at_once,
@@ -28,17 +28,51 @@ fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         kept.write_root(&old)?;
         kept.agents.grant()?;
-        let _agent = kept.agents.start("a")?;
+        let agent = kept.agents.start("a")?;
         kept.wait_bundle(&[&old])?;
         kept.wait_phase("Steady")?;
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
         kept.wait_bundle(&[&new])?;
         kept.wait_phase("Steady")?;
+        a_rotation_was_told(kept, &agent)?;
         let managed = cluster.get("secret", kept.ns, "managed")?;
         let root = cluster.get("secret", kept.ns, "root")?;
         expect("the served chain", &managed["data"]["tls.crt"], root["data"]["tls.crt"].clone())
     })
+}
+
+fn a_rotation_was_told(kept: &Kept<'_>, agent: &Process) -> Result<()> {
+    kept.wait_event("Normal", "ManagedSecretWritten", "2 CA(s), new: CN=root 2")?;
+    kept.wait_event("Normal", "LeafSwitched", "Secret root")?;
+    kept.wait_event("Normal", "OldCADropped", "CN=root 1")?;
+    kept.wait_event("Normal", "PhaseChanged", "Steady, was ")?;
+    let shown = kept.cluster.kubectl(["describe", "gatewaysecret", "gateway"]).ns(kept.ns).ok()?;
+    ensure!(shown.contains("OldCADropped"), "kubectl describe shows no Event:\n{shown}");
+    kept.wait_metric(agent, "gatewaysecret_phase", ",phase=\"Steady\"", |value| value == 1.0)?;
+    kept.wait_metric(agent, "gatewaysecret_condition", ",type=\"Ready\"", |value| value == 1.0)?;
+    kept.wait_metric(agent, "agent_writes_total", ",what=\"managed_secret\"", |writes| writes >= 3.0)?;
+    for kind in ["leaf", "client_ca", "server_ca"] {
+        let labels = format!(",kind=\"{kind}\"");
+        kept.wait_metric(agent, "gatewaysecret_not_after_timestamp_seconds", &labels, |end| end > 0.0)?;
+    }
+    let metrics = Agents::metrics(agent)?;
+    ensure!(metrics.contains("\ntrustspan_agent_leading 1\n"), "{metrics}");
+    ensure!(metrics.contains("\ntrustspan_agent_events_lost_total 0\n"), "{metrics}");
+
+    // The same certificates in another layout: no write, no Event.
+    let version = || anyhow::Ok(kept.cluster.get("secret", kept.ns, "managed")?["metadata"]["resourceVersion"].take());
+    let (before, told) = (version()?, kept.events("ManagedSecretWritten")?);
+    let root = kept.cluster.get("secret", kept.ns, "root")?;
+    let bundle = String::from_utf8(STANDARD.decode(root["data"]["ca.crt"].as_str().unwrap_or_default())?)?;
+    let patch = json!({ "stringData": { "ca.crt": format!("# the same\n{bundle}{bundle}") } }).to_string();
+    kept.cluster.kubectl(["patch", "secret", "root", "--type=merge", "--patch", &patch]).ns(kept.ns).ok()?;
+    let written = jiff::Timestamp::now().as_second() as f64;
+    kept.wait_metric(agent, "agent_last_look_timestamp_seconds", "", |at| at > written)?;
+    expect("the managed Secret's version", &version()?, before)?;
+    ensure!(kept.events("ManagedSecretWritten")? == told, "an Event tells of a change that is none");
+    ensure!(kept.events("SourceUnusable")?.is_empty(), "comments and duplicates are no trouble");
+    Ok(())
 }
 
 fn a_lost_managed_secret_is_rebuilt(cluster: &Cluster) -> Result<()> {
@@ -57,7 +91,13 @@ fn a_lost_managed_secret_is_rebuilt(cluster: &Cluster) -> Result<()> {
         }
         let tampered = json!({ "stringData": { "ca.crt": new.pem() } }).to_string();
         cluster.kubectl(["patch", "secret", "managed", "--type=merge", "--patch", &tampered]).ns(kept.ns).ok()?;
-        kept.wait_bundle(&[&new, &old])
+        kept.wait_bundle(&[&new, &old])?;
+        // Without its source, too, it stays as it is.
+        cluster.kubectl(["delete", "secret", "root"]).ns(kept.ns).ok()?;
+        kept.wait_event("Warning", "SourceUnusable", "Secret root does not exist")?;
+        kept.wait_bundle(&[&new, &old])?;
+        kept.write_root(&new)?;
+        kept.wait_event("Normal", "SourceUsable", "can be used")
     })
 }
 
@@ -175,13 +215,21 @@ fn the_mode_is_one_field_there_and_back(cluster: &Cluster) -> Result<()> {
         kept.set("clients", &json!({ "complete": true, "secretNames": ["shop"] }))?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
-        let _agent = kept.agents.start("a")?;
+        let agent = kept.agents.start("a")?;
         kept.wait_bundle(&[&old])?;
         kept.wait_phase("Steady")?;
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
         kept.wait_phase("Converged")?;
-        // The old leaf is served, since the client trusts the old CA alone.
+        // The old leaf is served, since the client trusts the old CA alone; it is told by name, once.
+        let message = kept.wait_condition("ClientsFollow", "Lagging")?;
+        ensure!(message.contains("shop"), "saw {message}");
+        kept.wait_event("Warning", "ClientLags", "client shop ")?;
+        kept.wait_metric(&agent, "gatewaysecret_lagging_clients", "", |clients| clients == 1.0)?;
+        let label = ",client=\"shop\"";
+        kept.wait_metric(&agent, "gatewaysecret_client_lagging_since_timestamp_seconds", label, |since| since > 0.0)?;
+        let told = kept.events("ClientLags")?;
+        ensure!(told.len() == 1 && told[0]["related"]["name"] == "shop", "saw {told:?}");
         let switch = |mode: &str, more: &[&str]| {
             let patch = json!({ "spec": { "mode": mode } }).to_string();
             let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
