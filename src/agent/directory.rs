@@ -20,7 +20,7 @@ use crate::registry::{Entry, Registry};
 use crate::rotation;
 use crate::rotation::next::{Plan, Step};
 use crate::store::directory::{self, StoreError};
-use crate::store::manifest::{self, Document, ManifestError};
+use crate::store::manifest::ManifestError;
 use crate::trust::Severities;
 
 /// Folder of the files that the agent writes.
@@ -138,14 +138,7 @@ struct Manifests {
 impl Manifests {
     fn read(dir: &Path, severities: &Severities, now: Timestamp) -> Result<Self, DirectoryError> {
         let registry = directory::load(dir, severities, now)?;
-        let mut objects = Vec::new();
-        for source in manifest::open(&[dir.to_owned()])? {
-            for chunk in source.chunks()? {
-                let chunk = chunk?;
-                let document = chunk.parse()?;
-                objects.extend(document.iter().flat_map(Document::objects).map(|object| object.value.into_owned()));
-            }
-        }
+        let objects = directory::objects(dir)?;
         Ok(Self { dir: dir.to_owned(), registry, objects })
     }
 

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use kube::api::{DynamicObject, ListParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client};
-use serde_json::{Value, json};
+use kube::Client;
+use serde_json::Value;
 
 use crate::registry::Entry;
+use crate::store::objects;
 
 /// What was read last. What cannot be read is not observed: it stays out.
 #[derive(Clone, Debug, Default)]
@@ -29,12 +28,9 @@ impl Surroundings {
     /// Reads what these GatewaySecrets need.
     pub(super) async fn read(client: &Client, entries: &[Entry]) -> Self {
         let mut read = Self::default();
-        let params = ListParams::default().match_any();
         for (group, version, kind) in GATEWAYS {
-            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-            let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-            match api.list(&params).await {
-                Ok(list) => read.gateways.extend(list.items.into_iter().filter_map(|object| typed(&resource, &object))),
+            match objects::list(client, group, version, kind).await {
+                Ok(gateways) => read.gateways.extend(gateways),
                 Err(error) => tracing::debug!("{kind}s of {group} not read: {error}"),
             }
         }
@@ -43,14 +39,9 @@ impl Surroundings {
             if read.pods.contains_key(labels) {
                 continue;
             }
-            let selector = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
-            let api: Api<k8s_openapi::api::core::v1::Pod> = Api::all(client.clone());
-            match api.list_metadata(&params.clone().labels(&selector)).await {
-                Ok(list) => {
-                    let pod = |metadata| json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
-                    read.pods.insert(labels.clone(), list.items.into_iter().map(|item| pod(item.metadata)).collect());
-                }
-                Err(error) => tracing::debug!("pods {selector} not read: {error}"),
+            match objects::pods(client, labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))).await {
+                Ok(pods) => drop(read.pods.insert(labels.clone(), pods)),
+                Err(error) => tracing::debug!("pods with {labels:?} not read: {error}"),
             }
         }
         read
@@ -65,12 +56,4 @@ impl Surroundings {
     pub(super) fn of(&self, entry: &Entry) -> impl Iterator<Item = &Value> {
         self.gateways.iter().chain(self.pods.get(&entry.spec.workload_labels).into_iter().flatten())
     }
-}
-
-/// The items of a list do not say what they are.
-fn typed(resource: &ApiResource, object: &DynamicObject) -> Option<Value> {
-    let mut value = serde_json::to_value(object).ok()?;
-    value["apiVersion"] = resource.api_version.clone().into();
-    value["kind"] = resource.kind.clone().into();
-    Some(value)
 }

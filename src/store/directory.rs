@@ -127,6 +127,22 @@ fn each<'s>(
     errors
 }
 
+/// All objects of the manifests of a directory. They are held in memory.
+///
+/// # Errors
+/// When one cannot be read.
+pub fn objects(directory: &Path) -> Result<Vec<Value>, ManifestError> {
+    let mut objects = Vec::new();
+    for source in manifest::open(&[directory.to_owned()])? {
+        for chunk in source.chunks()? {
+            let chunk = chunk?;
+            let document = chunk.parse()?;
+            objects.extend(document.iter().flat_map(Document::objects).map(|object| object.value.into_owned()));
+        }
+    }
+    Ok(objects)
+}
+
 /// Whether an object is a GatewaySecret of any version.
 pub fn is_gateway_secret(object: &Value) -> bool {
     let group = object["apiVersion"].as_str().and_then(|v| v.split_once('/')).map(|(group, _)| group);

@@ -4,6 +4,7 @@ pub mod cluster;
 pub mod directory;
 mod live;
 pub mod manifest;
+pub mod objects;
 pub mod poll;
 
 pub use live::Live;

@@ -1,0 +1,50 @@
+//! Objects of a cluster, read once.
+
+use kube::api::{DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// The objects of a kind in all namespaces, as of any version that the API server has in memory.
+///
+/// # Errors
+/// When they cannot be listed, such as where the kind is not installed (404).
+pub async fn list(client: &Client, group: &str, version: &str, kind: &str) -> kube::Result<Vec<Value>> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let listed = api.list(&ListParams::default().match_any()).await?;
+    Ok(listed.items.into_iter().filter_map(|object| typed(&resource, &object)).collect())
+}
+
+/// The items of a list do not say what they are.
+fn typed(resource: &ApiResource, object: &DynamicObject) -> Option<Value> {
+    let mut value = serde_json::to_value(object).ok()?;
+    value["apiVersion"] = resource.api_version.clone().into();
+    value["kind"] = resource.kind.clone().into();
+    Some(value)
+}
+
+/// Pods with these labels in all namespaces: where they are, and nothing else of them.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn pods<'l>(
+    client: &Client,
+    labels: impl IntoIterator<Item = (&'l str, &'l str)>,
+) -> kube::Result<Vec<Value>> {
+    let selector = labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
+    let api: Api<k8s_openapi::api::core::v1::Pod> = Api::all(client.clone());
+    let listed = api.list_metadata(&ListParams::default().match_any().labels(&selector)).await?;
+    let pod = |metadata| json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
+    Ok(listed.items.into_iter().map(|item| pod(item.metadata)).collect())
+}
+
+/// One Secret, by its name.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn secret(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<Value>> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Secret"));
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    Ok(api.get_opt(name).await?.and_then(|object| typed(&resource, &object)))
+}
