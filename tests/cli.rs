@@ -1,5 +1,8 @@
 //! The offline subcommands, run as users run them.
 
+#[path = "cli/init.rs"]
+mod init;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write};

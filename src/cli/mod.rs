@@ -9,6 +9,7 @@ pub mod check;
 pub mod completions;
 pub mod crd;
 mod diff;
+pub mod init;
 mod inputs;
 mod log;
 pub mod observe;
@@ -46,6 +47,8 @@ enum Command {
     Rewrite(rewrite::Args),
     /// Prints GatewaySecrets with the status that the manifests show.
     Observe(observe::Args),
+    /// Proposes GatewaySecrets for the Gateways that are there.
+    Init(init::Args),
     /// Prints the rights that the agent needs for GatewaySecrets.
     Rbac(rbac::Args),
     /// Tells where rotations stand.
@@ -72,6 +75,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => end(check::run(args), 2),
         Command::Rewrite(args) => end(rewrite::run(args), 2),
         Command::Observe(args) => end(observe::run(args), 2),
+        Command::Init(args) => end(init::run(args), 2),
         Command::Rbac(args) => end(rbac::run(args), 2),
         Command::Status(args) => end(status::run(args), 2),
         Command::Wait(args) => end(wait::run(args), 2),

@@ -19,11 +19,11 @@ pub(super) struct Source {
 
     /// A directory of manifests instead of a cluster.
     #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
-    manifests: Option<PathBuf>,
+    pub(super) manifests: Option<PathBuf>,
 
     /// Their namespace. Default: all.
     #[arg(short, long, value_name = "NAMESPACE")]
-    namespace: Option<String>,
+    pub(super) namespace: Option<String>,
 }
 
 impl Source {

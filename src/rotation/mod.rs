@@ -8,6 +8,7 @@ pub mod journal;
 pub mod next;
 mod notices;
 mod observe;
+pub mod propose;
 mod report;
 mod story;
 

@@ -1,11 +1,13 @@
 //! The agent on the real API server, with no more rights than `trustspan rbac` prints.
 
+use std::process::Command;
+
 use anyhow::{Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::stage::expect;
-use crate::testbed::{Agents, Authority, Cluster, Kept, Process, SOON, wait_for};
+use crate::testbed::{Agents, Authority, Cluster, Kept, Process, SOON, User, wait_for};
 
 cases![
     a_new_ca_stands_beside_the_old_at_once,
@@ -17,6 +19,7 @@ cases![
     a_gateway_that_slipped_by_is_mended,
     the_mode_is_one_field_there_and_back,
     what_is_kept_is_refused_to_others,
+    what_init_proposes_is_kept,
 ];
 
 fn kept(cluster: &Cluster, test: impl FnOnce(&Kept<'_>) -> Result<()>) -> Result<()> {
@@ -275,5 +278,45 @@ fn what_is_kept_is_refused_to_others(cluster: &Cluster) -> Result<()> {
         wait_for("the Secret to be anybody's", SOON, || {
             Ok(cluster.kubectl(["delete", "secret", "managed"]).ns(kept.ns).run()?.success())
         })
+    })
+}
+
+fn what_init_proposes_is_kept(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "gateway", "labels": { "istio": ns } },
+            "spec": { "containers": [{ "name": "proxy", "image": "proxy" }] },
+        });
+        let server = json!({
+            "port": { "number": 443, "name": "https", "protocol": "HTTPS" }, "hosts": ["shop.example.com"],
+            "tls": { "mode": "MUTUAL", "credentialName": "root" },
+        });
+        let gateway = json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": { "name": "public" },
+            "spec": { "selector": { "istio": ns }, "servers": [server] },
+        });
+        let root = Authority::new("root")?;
+        for object in [pod, gateway, Kept::root(&root)?] {
+            cluster.apply(ns, &object.to_string())?;
+        }
+        let kubeconfig = cluster.kubeconfig(User::Admin);
+        let init = || -> Result<String> {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_trustspan"));
+            let printed = command.args(["init", "--namespace", ns, "--kubeconfig"]).arg(&kubeconfig).output()?;
+            ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+            Ok(String::from_utf8(printed.stdout)?)
+        };
+        let proposed = init()?;
+        ensure!(proposed.contains("used by Istio Gateway") && proposed.contains("who the clients are"), "{proposed}");
+        ensure!(cluster.list("gatewaysecrets", ns, "")?.is_empty(), "init wrote something");
+        cluster.apply(ns, &proposed)?;
+        let _agent = Agents::new(cluster, ns)?.start("a")?;
+        wait_for("the managed Secret", SOON, || {
+            let bundle = cluster.get("secret", ns, "root-managed")?["data"]["ca.crt"].take();
+            Ok(bundle == STANDARD.encode(root.pem().replace("\r\n", "\n")))
+        })?;
+        let again = init()?;
+        ensure!(again.contains("root-managed names it already") && again.contains("nothing to propose"), "{again}");
+        Ok(())
     })
 }

@@ -1,0 +1,148 @@
+//! `trustspan init`.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::Value;
+
+use super::Failure;
+use super::inputs::unless_closed;
+use super::source::Source;
+use crate::agent;
+use crate::api::GatewaySecret;
+use crate::rotation::Facts;
+use crate::rotation::propose::{Found, Held, Proposal, Proposals, propose};
+use crate::store::{cluster, directory, objects};
+use crate::trust::{Secret, Severities};
+
+/// Proposes a GatewaySecret for each Secret that Gateways serve with, and the agent's rights for it. Nothing is written: read
+/// what is printed, change it, and apply it.
+///
+/// Gateways, pods with the labels that they select, and cert-manager's Certificates and Issuers are listed, where there are any;
+/// Secrets are read by name only.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    source: Source,
+}
+
+/// What is listed, and whether `init` goes on without it.
+const KINDS: [(&str, &str, &str, bool); 5] = [
+    ("networking.istio.io", "v1", "Gateway", false),
+    ("gateway.networking.k8s.io", "v1", "Gateway", false),
+    ("cert-manager.io", "v1", "Certificate", true),
+    ("cert-manager.io", "v1", "Issuer", true),
+    ("cert-manager.io", "v1", "ClusterIssuer", true),
+];
+
+/// Runs it.
+///
+/// # Errors
+/// When an input cannot be read, or stdout cannot be written.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let now = Timestamp::now();
+    let (found, unread) = match &args.source.manifests {
+        Some(dir) => (in_directory(dir, now)?, Vec::new()),
+        None => args.source.on_cluster(async |client| in_cluster(&client, now).await)?,
+    };
+    let mut proposals = propose(&found);
+    if let Some(namespace) = &args.source.namespace {
+        proposals.gateway_secrets.retain(|proposal| proposal.entry.namespace == *namespace);
+    }
+    unless_closed(print(&proposals, &unread).map(|()| ExitCode::SUCCESS))
+}
+
+fn in_directory(dir: &Path, now: Timestamp) -> Result<Found, Failure> {
+    let mut found = Found { objects: directory::objects(dir)?, ..Found::default() };
+    for object in &found.objects {
+        let metadata = &object["metadata"];
+        let namespace = metadata["namespace"].as_str().unwrap_or("default");
+        if directory::is_gateway_secret(object) {
+            let entry = directory::entry(object, namespace);
+            found.known.push(entry.map_err(|error| Failure::Unreadable(error.to_string()))?);
+        }
+        if object["kind"] == "Secret" && object["apiVersion"] == "v1" {
+            let name = metadata["name"].as_str().unwrap_or_default();
+            found.secrets.insert((namespace.to_owned(), name.to_owned()), read(object, now)?);
+        }
+    }
+    Ok(found)
+}
+
+/// What a cluster has, and what of it could not be read.
+async fn in_cluster(client: &Client, now: Timestamp) -> Result<(Found, Vec<String>), Failure> {
+    let (mut found, mut unread) = (Found::default(), Vec::new());
+    for (group, version, kind, is_optional) in KINDS {
+        match objects::list(client, group, version, kind).await {
+            Ok(listed) => found.objects.extend(listed),
+            // Not installed.
+            Err(error) if is(&error, 404) => {}
+            Err(error) if is_optional => unread.push(format!("{kind}s of {group}: {error}")),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    found.known = match cluster::list(client.clone()).await {
+        Err(error) if is(&error, 404) => Vec::new(),
+        listed => listed?,
+    };
+    let mut pods = Vec::new();
+    for selector in found.selectors() {
+        match objects::pods(client, selector.iter().map(|(key, value)| (*key, *value))).await {
+            Ok(seen) => pods.extend(seen),
+            Err(error) => unread.push(format!("pods with {selector:?}: {error}")),
+        }
+    }
+    found.objects.extend(pods);
+    for (namespace, name) in found.secrets_to_read() {
+        let held = match objects::secret(client, &namespace, &name).await {
+            Ok(None) => Held::Missing,
+            Ok(Some(object)) => read(&object, now)?,
+            Err(error) if is(&error, 403) => Held::Refused,
+            Err(error) => return Err(error.into()),
+        };
+        found.secrets.insert((namespace, name), held);
+    }
+    Ok((found, unread))
+}
+
+fn read(secret: &Value, now: Timestamp) -> Result<Held, Failure> {
+    let name = &secret["metadata"]["name"];
+    let read = Secret::from_value(secret).map_err(|error| Failure::Unreadable(format!("Secret {name}: {error}")))?;
+    Ok(Held::Read(Facts::of(&read, &Severities::default(), now)))
+}
+
+fn is(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+fn print(proposals: &Proposals, unread: &[String]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let comment = |out: &mut io::StdoutLock<'_>, title: &str, sentences: &[String]| -> io::Result<()> {
+        if !sentences.is_empty() {
+            writeln!(out, "# {title}:")?;
+        }
+        // A name in a manifest may hold anything: no line of it leaves the comment.
+        let lines = sentences.iter().map(|sentence| sentence.split_whitespace().collect::<Vec<_>>().join(" "));
+        lines.into_iter().try_for_each(|line| writeln!(out, "# - {line}"))
+    };
+    writeln!(out, "# Proposed by trustspan init: read it, change it, and apply it. Nothing has been written.")?;
+    comment(&mut out, "What could not be read, and may be missing below", unread)?;
+    comment(&mut out, "Left out", &proposals.left_out)?;
+    if proposals.gateway_secrets.is_empty() {
+        writeln!(out, "# There is nothing to propose.")?;
+    }
+    for Proposal { entry, comments } in &proposals.gateway_secrets {
+        writeln!(out, "---")?;
+        comment(&mut out, &format!("For Secret {}/{}", entry.namespace, entry.root_name()), comments)?;
+        let mut object = GatewaySecret::new(&entry.name, entry.spec.clone());
+        object.metadata.namespace = Some(entry.namespace.clone());
+        write!(out, "{}", serde_saphyr::to_string(&object)?)?;
+    }
+    for object in proposals.gateway_secrets.iter().flat_map(|proposal| agent::role(&proposal.entry)) {
+        write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,105 @@
+//! Who issues a root Secret, and from which CA, as cert-manager's objects tell.
+
+use serde_json::Value;
+
+use super::roots::{Root, namespace};
+use super::{Found, Held};
+
+/// Where a root's certificate comes from.
+#[derive(Debug, Default)]
+pub(super) struct Source<'a> {
+    certificate: Option<&'a Value>,
+    /// `Issuer name` or `ClusterIssuer name`.
+    issuer: Option<String>,
+    /// The issuer's `spec`, where the issuer was found.
+    spec: Option<&'a Value>,
+    is_cluster_wide: bool,
+    /// It is a CA itself.
+    is_ca: bool,
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["spec"][field].as_str().unwrap_or_default()
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or("?")
+}
+
+/// Finds it.
+pub(super) fn source<'a>(found: &'a Found, root: &Root<'_>) -> Source<'a> {
+    let is_ca =
+        found.facts(root.namespace, root.name).and_then(|facts| facts.chain.first()).is_some_and(|leaf| leaf.is_ca);
+    let writes = |object: &&Value| {
+        object["kind"] == "Certificate"
+            && namespace(object) == root.namespace
+            && text(object, "secretName") == root.name
+    };
+    let Some(certificate) = found.objects.iter().find(writes) else { return Source { is_ca, ..Source::default() } };
+    let reference = &certificate["spec"]["issuerRef"];
+    let kind = reference["kind"].as_str().unwrap_or("Issuer");
+    let issuer = reference["name"].as_str().unwrap_or("?");
+    let is_cluster_wide = kind == "ClusterIssuer";
+    let issues = |object: &&Value| {
+        object["kind"] == kind && name(object) == issuer && (is_cluster_wide || namespace(object) == root.namespace)
+    };
+    Source {
+        certificate: Some(certificate),
+        issuer: Some(format!("{kind} {issuer}")),
+        spec: found.objects.iter().find(issues).map(|object| &object["spec"]),
+        is_cluster_wide,
+        is_ca: is_ca || certificate["spec"]["isCA"] == true,
+    }
+}
+
+impl Source<'_> {
+    /// The Secret of the CA, where that stands beside the root and is another.
+    pub(super) fn ca_secret_name(&self) -> Option<&str> {
+        let signs = self.spec.filter(|_| !self.is_cluster_wide && !self.is_ca)?;
+        signs["ca"]["secretName"].as_str()
+    }
+
+    /// Whether a Certificate is issued by the same issuer.
+    pub(super) fn issues(&self, certificate: &Value) -> bool {
+        let reference = |certificate: &Value| {
+            let reference = &certificate["spec"]["issuerRef"];
+            (reference["kind"].as_str().unwrap_or("Issuer").to_owned(), reference["name"].clone())
+        };
+        self.certificate.is_some_and(|own| reference(own) == reference(certificate))
+    }
+
+    /// The issuer: its kind and name.
+    pub(super) fn issuer(&self) -> Option<&str> {
+        self.issuer.as_deref()
+    }
+
+    /// Whether it is the Certificate that writes the root.
+    pub(super) fn is_of(&self, certificate: &Value) -> bool {
+        self.certificate == Some(certificate)
+    }
+
+    /// What is known of the CA.
+    pub(super) fn comments(&self, found: &Found, root: &Root<'_>) -> Vec<String> {
+        let Some(certificate) = self.certificate else {
+            let by_hand =
+                "no Certificate of cert-manager writes it: whoever does has to renew it when the CA is rotated";
+            return vec![by_hand.to_owned()];
+        };
+        let (issuer, certificate) = (self.issuer().unwrap_or("?"), name(certificate));
+        let written = format!("written by Certificate {certificate}, of {issuer}");
+        let open = |why: &str| format!("{written}: {why}. The gateways learn of a new CA with the root's next issue");
+        vec![match (self.spec, self.ca_secret_name()) {
+            _ if self.is_ca => format!("{written}, and a CA itself: gateways serve with it"),
+            (_, Some(ca)) => match found.held(root.namespace, ca) {
+                Some(Held::Missing) => format!("{written}, whose CA is in Secret {ca}, which does not exist yet"),
+                _ => format!("{written}, whose CA is in Secret {ca}"),
+            },
+            (None, _) => open("that issuer was not found, so where its CA stands is not known"),
+            (Some(spec), _) if spec["ca"].is_object() => {
+                open("its CA stands in cert-manager's own namespace, where the agent does not look")
+            }
+            (Some(spec), _) if spec["selfSigned"].is_object() => open("it is signed by itself, and is no CA"),
+            (Some(_), _) => open("its CA stands in no Secret"),
+        }]
+    }
+}

@@ -1,0 +1,169 @@
+//! Proposes GatewaySecrets from what a cluster has. Pure: what was found in, proposals out, each with why it is as it is and what
+//! could not be known.
+
+mod clients;
+mod issued;
+mod name;
+mod roots;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::Facts;
+use crate::api::{GatewaySecretStatus, names::CACERT_SUFFIX};
+use crate::registry::{Entry, Registry};
+
+use roots::{Root, Roots};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Gateways, pods and workloads, cert-manager's Certificates, Issuers and ClusterIssuers.
+    pub objects: Vec<Value>,
+    /// The GatewaySecrets that are there already.
+    pub known: Vec<Entry>,
+    /// The Secrets of [`Found::secrets_to_read`], as far as they were looked for: namespace and name.
+    pub secrets: BTreeMap<(String, String), Held>,
+}
+
+/// A Secret that was looked for.
+#[derive(Clone, Debug)]
+pub enum Held {
+    /// It is not there.
+    Missing,
+    /// It may not be read.
+    Refused,
+    /// What counts of it.
+    Read(Facts),
+}
+
+/// What is proposed.
+#[derive(Debug, Default)]
+pub struct Proposals {
+    /// One for each Secret that Gateways serve with and no GatewaySecret names.
+    pub gateway_secrets: Vec<Proposal>,
+    /// What was left out, and why: a sentence each.
+    pub left_out: Vec<String>,
+}
+
+/// A GatewaySecret that is proposed.
+#[derive(Debug)]
+pub struct Proposal {
+    /// It, without a status.
+    pub entry: Entry,
+    /// Why it is as it is, and what could not be known: a sentence each.
+    pub comments: Vec<String>,
+}
+
+impl Found {
+    /// The selectors of Istio Gateways. The pods that they pick tell where Secrets are looked up.
+    pub fn selectors(&self) -> BTreeSet<BTreeMap<&str, &str>> {
+        roots::selectors(&self.objects)
+    }
+
+    /// The Secrets that proposals depend on, by namespace and name. No other needs to be read.
+    pub fn secrets_to_read(&self) -> BTreeSet<(String, String)> {
+        let mut keys = BTreeSet::new();
+        for root in Roots::of(&self.objects).by_place.values() {
+            let mut names = vec![root.name.to_owned(), format!("{}{CACERT_SUFFIX}", root.name)];
+            names.extend(name::candidates(root.name));
+            names.extend(issued::source(self, root).ca_secret_name().map(str::to_owned));
+            keys.extend(names.into_iter().map(|name| (root.namespace.to_owned(), name)));
+        }
+        keys
+    }
+
+    fn held(&self, namespace: &str, name: &str) -> Option<&Held> {
+        self.secrets.get(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    fn facts(&self, namespace: &str, name: &str) -> Option<&Facts> {
+        match self.held(namespace, name) {
+            Some(Held::Read(facts)) => Some(facts),
+            _ => None,
+        }
+    }
+}
+
+/// Proposes a GatewaySecret for each Secret that Gateways serve with, unless one names it already.
+pub fn propose(found: &Found) -> Proposals {
+    let registry = Registry::new(found.known.iter().cloned());
+    let Roots { by_place, left_out } = Roots::of(&found.objects);
+    let mut proposals = Proposals { left_out, ..Proposals::default() };
+    let mut taken = name::taken(found);
+    for root in by_place.into_values() {
+        let title = format!("Secret {}/{}", root.namespace, root.name);
+        if let Some((entry, _)) = registry.role(root.namespace, root.name) {
+            proposals.left_out.push(format!("{title}: GatewaySecret {} names it already", entry.name));
+            continue;
+        }
+        match proposal(found, &root, &mut taken) {
+            Ok(proposal) => proposals.gateway_secrets.push(proposal),
+            Err(why) => proposals.left_out.push(format!("{title}: {why}")),
+        }
+    }
+    proposals
+}
+
+fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String)>) -> Result<Proposal, String> {
+    let Root { namespace, name: root_name, .. } = *root;
+    name::check(namespace)?;
+    name::check(root_name)?;
+    let source = issued::source(found, root);
+    let facts = found.facts(namespace, root_name);
+    let sibling = format!("{root_name}{CACERT_SUFFIX}");
+    let has_sibling = found.facts(namespace, &sibling).is_some();
+    let holds_ca = facts.is_none_or(|facts| !facts.anchors.is_empty() || facts.chain.iter().any(|leaf| leaf.is_ca));
+    if !holds_ca && source.ca_secret_name().is_none() && !has_sibling && !root.asks_clients() {
+        return Err(
+            "it holds no CA, and no Gateway asks clients for a certificate: there is nothing to rotate".to_owned()
+        );
+    }
+    let name = name::free(found, root, taken)?;
+    let mut comments = root.comments();
+    comments.extend(source.comments(found, root));
+    match found.held(namespace, root_name) {
+        Some(Held::Read(facts)) => comments.extend(unsound(root_name, facts)),
+        Some(Held::Refused) => comments.push(format!(
+            "Secret {root_name} may not be read by you: what it holds is not known, and whether {name} is free neither"
+        )),
+        Some(Held::Missing) => comments.push(format!("Secret {root_name} does not exist yet")),
+        None => comments.push(format!("Secret {root_name} is not among the manifests: what it holds is not known")),
+    }
+    if has_sibling {
+        comments.push(format!(
+            "Istio takes the clients' CAs from Secret {sibling}: they are taken for a CA of their own. No Gateway is renamed \
+             before {name} holds them all"
+        ));
+    } else if !holds_ca && source.ca_secret_name().is_none() {
+        comments.push(format!(
+            "no CA was found for it: name the Secret that holds one in caSecretName, or put it in ca.crt of {root_name}"
+        ));
+    }
+    comments.extend(clients::comments(found, root, &source, &name));
+    let mut spec = json!({ "rootSecretName": root_name, "workloadLabels": root.workload_labels() });
+    // As the managed Secret is named by default; written out since it is what Gateways will name.
+    spec["secretName"] = name.clone().into();
+    if let Some(ca) = source.ca_secret_name() {
+        spec["caSecretName"] = ca.into();
+    }
+    if has_sibling {
+        spec["clientCA"] = json!({ "secretName": sibling });
+    }
+    let spec = serde_json::from_value(spec).map_err(|error| error.to_string())?;
+    let namespace = namespace.to_owned();
+    let status = GatewaySecretStatus::default();
+    let entry =
+        Entry { namespace, name, uid: None, created: None, generation: None, being_deleted: false, spec, status };
+    Ok(Proposal { entry, comments })
+}
+
+fn unsound(name: &str, facts: &Facts) -> Option<String> {
+    let finding = facts.denials.first()?;
+    let said = format!("Secret {name}: {}: {}: {}", finding.rule, finding.field, finding.message);
+    Some(format!("{said}. It is not used before that is mended"))
+}
+
+#[cfg(test)]
+mod tests;

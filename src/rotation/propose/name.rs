@@ -1,0 +1,63 @@
+//! A name for the managed Secret, which is the GatewaySecret's too.
+
+use std::collections::BTreeSet;
+
+use super::roots::Root;
+use super::{Found, Held};
+
+/// What the names end with, in the order in which they are tried.
+const SUFFIXES: [&str; 3] = ["-managed", "-managed-2", "-managed-3"];
+/// Bytes of a name: a DNS subdomain (RFC 1123, Kubernetes' "Object Names and IDs").
+const LENGTH: usize = 253;
+
+/// The names that are tried for the managed Secret of a root.
+pub(super) fn candidates(root: &str) -> impl Iterator<Item = String> {
+    let room = |suffix: &str| root.floor_char_boundary(LENGTH - suffix.len());
+    SUFFIXES.into_iter().map(move |suffix| format!("{}{suffix}", &root[..room(suffix)]))
+}
+
+/// The names that objects other than Secrets claim, by namespace.
+pub(super) fn taken(found: &Found) -> BTreeSet<(String, String)> {
+    let mut taken = BTreeSet::new();
+    for entry in &found.known {
+        let names = [Some(entry.name.as_str()), Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()];
+        taken.extend(names.into_iter().flatten().map(|name| (entry.namespace.clone(), name.to_owned())));
+    }
+    for object in found.objects.iter().filter(|object| object["kind"] == "Certificate") {
+        if let Some(name) = object["spec"]["secretName"].as_str() {
+            taken.insert((super::roots::namespace(object).to_owned(), name.to_owned()));
+        }
+    }
+    taken
+}
+
+/// The first name that nothing has, and which is taken from now on.
+pub(super) fn free(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String)>) -> Result<String, String> {
+    let namespace = root.namespace;
+    let is_free = |name: &String| {
+        let stands = matches!(found.held(namespace, name), Some(Held::Read(_)));
+        !stands && !taken.contains(&(namespace.to_owned(), name.clone()))
+    };
+    let name = candidates(root.name).find(is_free);
+    let name = name.ok_or_else(|| {
+        let tried = candidates(root.name).collect::<Vec<_>>().join(", ");
+        format!("no free name for the managed Secret ({tried} exist): write a GatewaySecret with a name of your own")
+    })?;
+    taken.insert((namespace.to_owned(), name.clone()));
+    Ok(name)
+}
+
+/// Whether Kubernetes takes it as the name of a Secret.
+pub(super) fn check(name: &str) -> Result<(), String> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_part = |part: &str| {
+        part.bytes().all(|byte| is_inner(byte) || byte == b'-')
+            && part.bytes().next().is_some_and(is_inner)
+            && part.bytes().last().is_some_and(is_inner)
+    };
+    if name.len() <= LENGTH && name.split('.').all(is_part) {
+        Ok(())
+    } else {
+        Err(format!("{name:?} is no name that Kubernetes takes: expected lower-case letters, digits, - and ."))
+    }
+}

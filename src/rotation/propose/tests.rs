@@ -1,0 +1,233 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::registry::tests::entry;
+use crate::trust::fixtures::{Authority, ca, now};
+use crate::trust::{Secret, Severities};
+
+fn gateway(namespace: &str, name: &str, tls: Value) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"namespace": namespace, "name": name},
+        "spec": {"selector": {"istio": "ingressgateway"}, "servers": [{"hosts": ["shop.example.com"], "tls": tls}]},
+    })
+}
+
+fn mutual(credential: &str) -> Value {
+    gateway("apps", "public", json!({"mode": "MUTUAL", "credentialName": credential}))
+}
+
+fn pod(namespace: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "labels": {"istio": "ingressgateway", "app": "gw"}}})
+}
+
+fn certificate(name: &str, spec: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"namespace": "mesh", "name": name},
+        "spec": {"secretName": name, "issuerRef": {"name": "mesh-ca"}},
+    });
+    for (key, value) in spec.as_object().into_iter().flatten() {
+        object["spec"][key] = value.clone();
+    }
+    object
+}
+
+fn issuer(kind: &str, spec: Value) -> Value {
+    json!({"apiVersion": "cert-manager.io/v1", "kind": kind, "metadata": {"namespace": "mesh", "name": "mesh-ca"}, "spec": spec})
+}
+
+fn held(data: Value) -> Held {
+    let secret =
+        Secret::from_value(&json!({"apiVersion": "v1", "kind": "Secret", "stringData": data})).expect("a Secret");
+    Held::Read(Facts::of(&secret, &Severities::default(), now()))
+}
+
+fn pair(authority: &Authority, with_ca: bool) -> Held {
+    let leaf = authority.leaf("shop.example.com");
+    let mut data = json!({"tls.crt": leaf.pem(), "tls.key": leaf.key_pem()});
+    if with_ca {
+        data["ca.crt"] = authority.pem().into();
+    }
+    held(data)
+}
+
+fn found(objects: &[Value], secrets: &[(&str, Held)]) -> Found {
+    let key = |name: &str| ("mesh".to_owned(), name.to_owned());
+    let secrets = secrets.iter().map(|(name, held)| (key(name), held.clone())).collect();
+    Found { objects: objects.to_vec(), known: Vec::new(), secrets }
+}
+
+fn only(found: &Found) -> (Value, String) {
+    let proposals = propose(found);
+    let [proposal] = &proposals.gateway_secrets[..] else { panic!("one proposal, not {proposals:?}") };
+    assert_eq!(proposal.entry.namespace, "mesh");
+    (serde_json::to_value(&proposal.entry.spec).expect("a spec"), proposal.comments.join("\n"))
+}
+
+#[track_caller]
+fn left_out(found: &Found, why: &str) {
+    let proposals = propose(found);
+    assert!(proposals.gateway_secrets.is_empty(), "{proposals:?}");
+    assert!(proposals.left_out.iter().any(|said| said.contains(why)), "{why:?} not in {:?}", proposals.left_out);
+}
+
+#[test]
+fn accepts_a_root_of_a_ca_issuer_with_its_clients() {
+    let authority = ca("mesh");
+    let objects = [
+        mutual("root"),
+        gateway("apps", "admin", json!({"mode": "SIMPLE", "credentialName": "root"})),
+        pod("mesh"),
+        certificate("root", json!({})),
+        certificate("till", json!({"usages": ["client auth"]})),
+        certificate(
+            "declared",
+            json!({"usages": ["client auth"], "secretTemplate": {"labels": {"trustspan.dev/client": "x"}}}),
+        ),
+        certificate("internal", json!({"usages": ["server auth"]})),
+        issuer("Issuer", json!({"ca": {"secretName": "mesh-ca"}})),
+    ];
+    let found = found(&objects, &[("root", pair(&authority, true)), ("mesh-ca", pair(&authority, true))]);
+    let wanted: Vec<_> = found.secrets_to_read().into_iter().map(|(_, name)| name).collect();
+    assert_eq!(wanted, ["mesh-ca", "root", "root-cacert", "root-managed", "root-managed-2", "root-managed-3"]);
+    let (spec, comments) = only(&found);
+    assert_eq!((&spec["rootSecretName"], &spec["secretName"]), (&json!("root"), &json!("root-managed")));
+    assert_eq!(
+        (&spec["caSecretName"], &spec["workloadLabels"]),
+        (&json!("mesh-ca"), &json!({"istio": "ingressgateway"}))
+    );
+    assert!(spec["clientCA"].is_null());
+    for said in [
+        "used by Istio Gateway apps/public, which asks clients",
+        "used by Istio Gateway apps/admin",
+        "written by Certificate root, of Issuer mesh-ca, whose CA is in Secret mesh-ca",
+        "may be clients': till. Declare",
+        "issuerSecretName: root-managed-issuer",
+    ] {
+        assert!(comments.contains(said), "{said:?} not in:\n{comments}");
+    }
+}
+
+#[test]
+fn what_cannot_be_known_is_said() {
+    let authority = ca("mesh");
+    let of = |more: &[Value], root: Held| {
+        let objects: Vec<_> = [mutual("root"), pod("mesh")].into_iter().chain(more.to_vec()).collect();
+        only(&found(&objects, &[("root", root)])).1
+    };
+    let by = |spec: Value| [certificate("root", json!({})), issuer("Issuer", spec)];
+    for (comments, said) in [
+        (of(&[], pair(&authority, true)), "no Certificate of cert-manager writes it"),
+        (of(&[], Held::Refused), "may not be read by you"),
+        (of(&[], Held::Missing), "does not exist yet"),
+        (of(&[], held(json!({"ca.crt": "prose"}))), "It is not used before that is mended"),
+        (of(&[], pair(&authority, false)), "no CA was found for it"),
+        (of(&by(json!({"acme": {}})), pair(&authority, true)), "its CA stands in no Secret"),
+        (of(&by(json!({"selfSigned": {}})), pair(&authority, true)), "signed by itself"),
+        (of(&[certificate("root", json!({}))], pair(&authority, true)), "that issuer was not found"),
+        (of(&[certificate("root", json!({"isCA": true}))], pair(&authority, true)), "a CA itself"),
+        (of(&[], pair(&authority, true)), "who the clients are is not known"),
+    ] {
+        assert!(comments.contains(said), "{said:?} not in:\n{comments}");
+    }
+    let wide = [
+        certificate("root", json!({"issuerRef": {"kind": "ClusterIssuer", "name": "mesh-ca"}})),
+        issuer("ClusterIssuer", json!({"ca": {"secretName": "mesh-ca"}})),
+    ];
+    assert!(of(&wide, pair(&authority, true)).contains("cert-manager's own namespace"));
+    let objects = [mutual("root"), pod("mesh")];
+    assert!(only(&found(&objects, &[])).1.contains("not among the manifests"));
+}
+
+#[test]
+fn a_cacert_sibling_is_a_ca_of_the_clients_own() {
+    let (public, private) = (ca("public"), ca("private"));
+    let sibling = held(json!({"cacert": private.pem()}));
+    let objects = [mutual("root"), pod("mesh")];
+    let (spec, comments) = only(&found(&objects, &[("root", pair(&public, false)), ("root-cacert", sibling)]));
+    assert_eq!(spec["clientCA"], json!({"secretName": "root-cacert"}));
+    assert!(comments.contains("Secret root-cacert"), "{comments}");
+}
+
+#[test]
+fn accepts_a_name_that_nothing_has() {
+    let authority = ca("mesh");
+    let taken = [("root", pair(&authority, true)), ("root-managed", pair(&authority, true))];
+    let name = |found: &Found| only(found).0["secretName"].clone();
+    assert_eq!(name(&found(&[mutual("root"), pod("mesh")], &taken)), "root-managed-2");
+    let objects = [mutual("root"), pod("mesh"), certificate("root-managed-2", json!({}))];
+    assert_eq!(name(&found(&objects, &taken)), "root-managed-3");
+    let other = Found { known: vec![entry("mesh", "another", "root-managed-3")], ..found(&objects, &taken) };
+    left_out(&other, "no free name for the managed Secret");
+    let long = "r".repeat(253);
+    let (spec, _) = only(&found(&[mutual(&long), pod("mesh")], &[]));
+    assert_eq!(spec["secretName"].as_str().map(str::len), Some(253));
+}
+
+#[test]
+fn rejects_what_is_named_already_or_never_renamed() {
+    let authority = ca("mesh");
+    let root = [("root", pair(&authority, true))];
+    let with = |object: Value| found(&[object, pod("mesh")], &root);
+    let known = Found { known: vec![entry("mesh", "root", "gw")], ..with(mutual("root")) };
+    left_out(&known, "GatewaySecret gw names it already");
+    let known = Found { known: vec![entry("mesh", "other", "root")], ..with(mutual("root")) };
+    left_out(&known, "GatewaySecret root names it already");
+    let mut whole_mesh = mutual("root");
+    whole_mesh["spec"]["selector"] = json!({});
+    left_out(&with(whole_mesh), "selects all workloads of the mesh");
+    let mut opted_out = mutual("root");
+    opted_out["metadata"]["annotations"] = json!({"trustspan.dev/rewrite": "disabled"});
+    left_out(&with(opted_out), "not to be rewritten");
+    left_out(&with(mutual("Root_1")), "no name that Kubernetes takes");
+    left_out(&found(&[mutual("root")], &root), "no pod with istio=ingressgateway was found");
+    let simple = gateway("apps", "public", json!({"mode": "SIMPLE", "credentialName": "root"}));
+    left_out(&found(&[simple, pod("mesh")], &[("root", pair(&authority, false))]), "there is nothing to rotate");
+    // Bundles of CAs are no serving pairs, and Gateways that are going need none.
+    let ca_only = gateway("apps", "public", json!({"mode": "MUTUAL", "caCertCredentialName": "root"}));
+    let mut going = mutual("root");
+    going["metadata"]["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
+    for object in [ca_only, going] {
+        let proposals = propose(&with(object));
+        assert!(proposals.gateway_secrets.is_empty() && proposals.left_out.is_empty(), "{proposals:?}");
+    }
+}
+
+#[test]
+fn workload_labels_are_what_all_selectors_ask_for() {
+    let selecting = |name: &str, selector: Value| {
+        let mut object = gateway("apps", name, json!({"mode": "MUTUAL", "credentialName": "root"}));
+        object["spec"]["selector"] = selector;
+        object
+    };
+    let labels = |one: Value, other: Value| {
+        let (spec, comments) = only(&found(&[selecting("a", one), selecting("b", other), pod("mesh")], &[]));
+        (spec["workloadLabels"].clone(), comments)
+    };
+    let (common, comments) = labels(json!({"istio": "ingressgateway", "app": "gw"}), json!({"app": "gw"}));
+    assert_eq!(common, json!({"app": "gw"}));
+    assert!(comments.contains("what they have in common"), "{comments}");
+    let (_, comments) = labels(json!({"istio": "ingressgateway"}), json!({"app": "gw"}));
+    assert!(comments.contains("nothing in common"), "{comments}");
+}
+
+#[test]
+fn a_gateway_of_the_gateway_api_names_secrets_where_it_stands() {
+    let listener = json!({"name": "https", "tls": {"certificateRefs": [{"name": "root"}]}});
+    let object = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"namespace": "mesh", "name": "public"},
+        "spec": {"listeners": [listener], "tls": {"frontend": {"default": {"validation": {}}}}},
+    });
+    let (spec, comments) = only(&found(&[object], &[("root", pair(&ca("mesh"), true))]));
+    assert_eq!(spec["rootSecretName"], "root");
+    assert!(comments.contains("used by Gateway mesh/public, which asks clients"), "{comments}");
+}
+
+#[test]
+fn without_pods_one_certificate_tells_where_and_two_do_not() {
+    let one = certificate("root", json!({}));
+    let mut two = one.clone();
+    two["metadata"]["namespace"] = "other".into();
+    let (_, comments) = only(&found(&[mutual("root"), one.clone()], &[]));
+    assert!(comments.contains("is a guess"), "{comments}");
+    left_out(&found(&[mutual("root"), one, two], &[]), "is not known");
+}
