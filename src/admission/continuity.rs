@@ -30,6 +30,10 @@ pub(super) fn findings(
         Some(_) => return Vec::new(),
         None => {
             let Some(entry) = declared(object, namespace, registry) else { return Vec::new() };
+            if entry.spec.canary_name() == Some(new.name.as_str()) {
+                // It is to be of the new CA before gateways are known to trust that: it is what shows it.
+                return Vec::new();
+            }
             (entry, continuity::client(old.as_ref(), &new, &entry.status, now))
         }
     };

@@ -149,7 +149,10 @@ impl Manifests {
         };
         let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let names = world::names(entry);
-        let is_client = |object: &Value| object["metadata"]["labels"][CLIENT_LABEL] == entry.name.as_str();
+        let is_client = |object: &Value| {
+            object["metadata"]["labels"][CLIENT_LABEL] == entry.name.as_str()
+                && entry.spec.canary_name() != Some(name(object).as_str())
+        };
         let journal = of_kind("ConfigMap").find(|object| name(object) == journal_name(&entry.name));
         let counts = |object: &&Value| names.contains(&name(object)) || is_client(object);
         let mut world = World::of(entry, of_kind("Secret").filter(counts).cloned(), journal, now);

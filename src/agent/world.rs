@@ -15,7 +15,7 @@ use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journ
 use crate::registry::Entry;
 use crate::rotation::Facts;
 use crate::rotation::journal::Journal;
-use crate::rotation::next::{ClientSeen, Issuance, Seen, Trust};
+use crate::rotation::next::{Canary, ClientSeen, Issuance, Seen, Trust, Wire};
 use crate::trust::{Secret, Severities, bundle, certificates_under};
 
 /// One reading. Has no `Debug`: it holds Secrets.
@@ -23,6 +23,9 @@ pub(super) struct World {
     secrets: BTreeMap<String, (Held, Facts)>,
     clients: Vec<ClientSeen>,
     root_certificate: Option<Issuance>,
+    canary_certificate: Option<Issuance>,
+    /// What gateways showed on the wire, when somebody looked.
+    pub(super) wire: Option<Wire>,
     /// What is remembered.
     pub(super) journal: Journal,
     /// Where that stands, when it is stored already.
@@ -49,6 +52,7 @@ pub(super) fn names(entry: &Entry) -> Vec<String> {
     names.extend(spec.issuer_secret_name.clone());
     names.extend(spec.client_ca.as_ref().map(|ca| ca.secret_name.clone()));
     names.extend(spec.clients.secret_names.clone());
+    names.extend(spec.canary_name().map(str::to_owned));
     names.sort();
     names.dedup();
     names
@@ -69,6 +73,7 @@ impl World {
         let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| world.client(name)).collect::<Vec<_>>();
         world.clients.extend(by_name);
         world.root_certificate = issued.of_secret(entry.root_name());
+        world.canary_certificate = entry.spec.canary_name().and_then(|name| issued.of_secret(name));
         Ok(world)
     }
 
@@ -89,6 +94,8 @@ impl World {
             secrets: secrets.into_iter().filter_map(held).collect(),
             clients: Vec::new(),
             root_certificate: None,
+            canary_certificate: None,
+            wire: None,
             journal: kept::read_journal(entry, journal),
             journal_object: journal.cloned(),
         }
@@ -129,6 +136,11 @@ impl World {
             managed: facts(entry.managed_name()),
             clients: self.clients.clone(),
             root_certificate: self.root_certificate.clone(),
+            canary: spec
+                .canary_name()
+                .and_then(facts)
+                .map(|facts| Canary { chain: facts.chain.clone(), certificate: self.canary_certificate.clone() }),
+            wire: self.wire.clone(),
         }
     }
 
@@ -184,7 +196,12 @@ impl Issued {
         let declared = self
             .certificates
             .iter()
-            .filter(|certificate| template(certificate)["labels"][CLIENT_LABEL] == entry.name.as_str());
+            .filter(|certificate| template(certificate)["labels"][CLIENT_LABEL] == entry.name.as_str())
+            // The canary is nobody whom gateways must not refuse.
+            .filter(|certificate| {
+                let is_canary = |name| certificate.data["spec"]["secretName"] == name;
+                !entry.spec.canary_name().is_some_and(is_canary)
+            });
         let client = |certificate: &DynamicObject| {
             let request = self.request(certificate);
             let pem = |field: &str| request.map(|request| decoded(&request.data["status"][field])).unwrap_or_default();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "edge")]
 use super::GatewaySecretStatus;
-use super::{ClientCa, Clients, Distribution, Settle};
+use super::{ClientCa, Clients, Distribution, Reach, Settle};
 
 /// A GatewaySecret puts a managed Secret between the root Secret that an issuer writes and the gateways that use it.
 ///
@@ -35,6 +35,10 @@ use super::{ClientCa, Clients, Distribution, Settle};
             "!has(self.spec.issuerSecretName) || !(self.spec.issuerSecretName in [self.spec.rootSecretName, has(self.spec.secretName) ? self.spec.secretName : self.metadata.name, has(self.spec.caSecretName) ? self.spec.caSecretName : '', has(self.spec.clientCA) ? self.spec.clientCA.secretName : ''])"
         )
         .message("spec.issuerSecretName needs a name of its own: the agent writes that Secret"),
+        validation = kube::core::cel::Rule::new(
+            "!has(self.spec.reach) || !has(self.spec.reach.canarySecretName) || !(self.spec.reach.canarySecretName in [self.spec.rootSecretName, has(self.spec.secretName) ? self.spec.secretName : self.metadata.name, has(self.spec.caSecretName) ? self.spec.caSecretName : '', has(self.spec.issuerSecretName) ? self.spec.issuerSecretName : '', has(self.spec.clientCA) ? self.spec.clientCA.secretName : ''])"
+        )
+        .message("spec.reach.canarySecretName needs a Secret of its own: a client's certificate, which gateways neither serve nor trust"),
         printcolumn(name = "Root", type_ = "string", json_path = ".spec.rootSecretName"),
         printcolumn(name = "Managed", type_ = "string", json_path = ".status.secretName"),
         printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
@@ -89,6 +93,12 @@ pub struct GatewaySecretSpec {
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub settle: Settle,
+
+    /// How to reach the gateways. The agent then looks at each of them for what it has loaded, and goes by `settle` only where
+    /// that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Reach")]
+    pub reach: Option<Reach>,
 
     /// What is known of the clients.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -184,5 +194,10 @@ impl GatewaySecretSpec {
     /// Name of the Secret of the CA that signs the clients' certificates.
     pub fn client_ca_name(&self) -> &str {
         self.client_ca.as_ref().map_or(self.ca_name(), |ca| &ca.secret_name)
+    }
+
+    /// Name of the Secret of the client that the agent presents to the gateways.
+    pub fn canary_name(&self) -> Option<&str> {
+        self.reach.as_ref()?.canary_secret_name.as_deref()
     }
 }

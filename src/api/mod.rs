@@ -8,7 +8,7 @@ mod status;
 
 pub use gateway_secret::*;
 pub use period::Period;
-pub use rotation_spec::{ClientCa, Clients, Distribution, DistributionKind, Settle};
+pub use rotation_spec::{ClientCa, Clients, Distribution, DistributionKind, Reach, Settle};
 use serde_json::Value;
 pub use status::*;
 

@@ -43,6 +43,30 @@ impl Default for Settle {
     }
 }
 
+/// How the agent reaches the gateways, to see what they have loaded: it opens TLS to every endpoint of a Service.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Reach {
+    /// The Service of the gateways, in the GatewaySecret's namespace. Its EndpointSlices (label `kubernetes.io/service-name`)
+    /// tell every pod's address; the Service's own address is not used.
+    #[schemars(length(min = 1, max = 63), regex(pattern = DNS_SUBDOMAIN))]
+    pub service_name: String,
+    /// Name of the Service's port on which gateways serve the managed Secret; the EndpointSlices tell its number at the pods.
+    /// Empty for the only port of a Service that has no name. Default: `https`, as in Istio's charts.
+    #[serde(default = "https")]
+    #[schemars(length(max = 63), regex(pattern = "^[-a-z0-9]*$"))]
+    pub port_name: String,
+    /// The host to ask for (SNI, RFC 6066): one that Gateways serve with the managed Secret, without a wildcard.
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub host: String,
+    /// Name of a Secret (`tls.crt`, `tls.key`) with a client's certificate that is presented to the gateways: of a new CA it
+    /// shows whether they trust that by now. It belongs to nobody else, and may do nothing behind the gateways. Without it
+    /// the served leaf is seen, and for trust the settle time counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub canary_secret_name: Option<String>,
+}
+
 /// What is known of the clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -82,6 +106,10 @@ pub enum DistributionKind {
     ConfigMap,
     /// A Secret, for programs that read nothing else.
     Secret,
+}
+
+fn https() -> String {
+    "https".to_owned()
 }
 
 fn ca_crt() -> String {

@@ -77,6 +77,11 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub client_bundle: Vec<TrustAnchor>,
 
+    /// What the gateways showed on the wire, kept by the agent. Absent: it has nothing to look for, or `spec.reach` is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Endpoints")]
+    pub endpoints: Option<Endpoints>,
+
     /// What the rotation waits for, kept by the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
@@ -97,6 +102,25 @@ pub struct LaggingClient {
     pub since: Timestamp,
     /// It takes longer than following takes: twice `spec.settle.admission` and `spec.settle.clients` together.
     pub overdue: bool,
+}
+
+/// How many endpoints of the gateways' Service showed what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Endpoints {
+    /// All there are.
+    // The API server warns of formats that it does not know (uint32).
+    #[schemars(with = "i64", range(min = 0))]
+    pub total: u32,
+    /// Those that serve the newest leaf, and show nothing of a former content.
+    #[schemars(with = "i64", range(min = 0))]
+    pub current: u32,
+    /// Those that were seen with a former content: whatever relies on a newer one waits for them.
+    #[schemars(with = "i64", range(min = 0))]
+    pub former: u32,
+    /// Those that could not be looked at. For them the settle time counts.
+    #[schemars(with = "i64", range(min = 0))]
+    pub unreachable: u32,
 }
 
 /// A step of the rotation that is held back.

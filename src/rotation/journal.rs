@@ -55,6 +55,34 @@ pub struct Version<C = Certificate> {
     /// When another was first seen in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Timestamp>,
+    /// Where it was seen on the wire after that.
+    #[serde(default, skip_serializing_if = "Sightings::is_empty")]
+    pub seen: Sightings,
+}
+
+/// Endpoints that were seen with a content which was replaced, and not without it since: there it is in use, whatever the
+/// clock says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Sightings {
+    /// They serve its leaf.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leaf: Vec<String>,
+    /// They refuse whom newer bundles admit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bundle: Vec<String>,
+}
+
+impl Sightings {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.leaf.is_empty() && self.bundle.is_empty()
+    }
+
+    /// Whether an endpoint is among them.
+    pub fn contains(&self, address: &str) -> bool {
+        self.leaf.iter().chain(&self.bundle).any(|seen| seen == address)
+    }
 }
 
 /// A declared client.
@@ -82,9 +110,9 @@ impl<C> Default for Journal<C> {
 }
 
 impl<C> Version<C> {
-    /// Whether somebody may still use it: nothing has taken its place, or not for so long.
+    /// Whether somebody may still use it: nothing has taken its place, or not for so long, or it was seen in use.
     pub fn may_be_in_use(&self, settle: Period, now: Timestamp) -> bool {
-        self.replaced.is_none_or(|replaced| now < settle.after(replaced))
+        !self.seen.is_empty() || self.replaced.is_none_or(|replaced| now < settle.after(replaced))
     }
 }
 
@@ -163,6 +191,11 @@ impl Journal {
 }
 
 impl<C> Journal<C> {
+    /// Whether gateways may still have something else than the newest content.
+    pub fn is_converging(&self) -> bool {
+        self.gateways.iter().any(|version| version.replaced.is_some())
+    }
+
     /// The same with other certificates; `None` as soon as there is none for one.
     fn map<D>(&self, f: &mut impl FnMut(&C) -> Option<D>) -> Option<Journal<D>> {
         Some(Journal {
@@ -196,7 +229,8 @@ fn versions<C, D>(list: &[Version<C>], f: &mut impl FnMut(&C) -> Option<D>) -> O
         .map(|version| {
             let trust = version.trust.iter().map(&mut *f).collect::<Option<_>>()?;
             let chain = version.chain.iter().map(&mut *f).collect::<Option<_>>()?;
-            Some(Version { trust, chain, since: version.since, replaced: version.replaced })
+            let seen = version.seen.clone();
+            Some(Version { trust, chain, since: version.since, replaced: version.replaced, seen })
         })
         .collect()
 }

@@ -113,6 +113,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         leaves: former.leaves.clone(),
         client_trust: former.client_trust.clone(),
         client_bundle: former.client_bundle.clone(),
+        endpoints: former.endpoints,
         waits: former.waits.clone(),
         lagging: former.lagging.clone(),
     }

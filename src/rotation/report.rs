@@ -27,6 +27,7 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
     status.waits = plan.waits.clone();
     followers::tell(entry, plan, &mut status, now);
+    status.endpoints = plan.endpoints;
     let settle = &entry.spec.settle;
     let clients = plan.journal.clients.iter();
     let in_use = clients.flat_map(|(name, client)| client.in_use(settle.clients, now).map(move |held| (name, held)));

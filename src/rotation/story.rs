@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::api::{LeafKind, Mode, Phase, TrustAnchor, Wait};
+use crate::api::{Endpoints, LeafKind, Mode, Phase, TrustAnchor, Wait};
 use crate::registry::Entry;
 use crate::trust::{Certificate, bundle, continuity};
 
@@ -29,6 +29,9 @@ pub struct Story {
     pub troubles: Vec<String>,
     /// What is held back, and why.
     pub waits: Vec<Wait>,
+    /// What the gateways showed on the wire, while the agent looks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<Endpoints>,
     /// The CAs that gateways trust, new first.
     pub bundle: Vec<Held>,
     /// The leaf that gateways serve.
@@ -91,6 +94,7 @@ impl Story {
             phase_since: status.phase_since,
             troubles: failing.map(|c| format!("{} ({}): {}", c.type_, c.reason, c.message)).collect(),
             waits: status.waits.clone(),
+            endpoints: status.endpoints,
             next_deadline: ends.filter(|end| *end > now).min(),
             bundle: held,
             served,

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::*;
 use crate::admission::{Decision, Kind, Operation, Request, validate};
-use crate::api::GatewaySecretStatus;
 use crate::api::names::MANAGED_LABEL;
+use crate::api::{GatewaySecretStatus, Reach};
 use crate::registry::tests::entry;
 use crate::rotation::Inventory;
 use crate::trust::fixtures::{Authority, Leaf, ca, ca_between};
@@ -85,6 +85,12 @@ impl World {
         let mut bare = entry("mesh", "root", "gw");
         bare.status = GatewaySecretStatus::default();
         bare.spec.mode = self.mode;
+        bare.spec.reach = Some(Reach {
+            service_name: "gateway".to_owned(),
+            port_name: "https".to_owned(),
+            host: "shop.example.com".to_owned(),
+            canary_secret_name: Some("canary".to_owned()),
+        });
         let mut inventory = Inventory::new([bare]);
         self.secrets.iter().for_each(|(name, content)| inventory.take(&content.object(name), "mesh", now));
         inventory.into_registry(crate::rotation::Outlook::Whole, now)
@@ -201,6 +207,8 @@ fn rejects_a_client_leaf_before_its_ca_is_trusted() {
         .with("gw", Content::new(&[0, 1], 0))
         .with("shop", Content::new(&[0], 0));
     assert_eq!(expanded.broken("shop", &renewed), []);
+    // The canary comes before: it shows whether they trust it.
+    assert_eq!(world.broken("canary", &renewed), []);
     // What works not yet may stay as it is.
     let odd = world.with("odd", renewed.clone());
     assert_eq!(odd.broken("odd", &renewed), []);

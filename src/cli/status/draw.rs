@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use jiff::{SignedDuration, SpanRound, Timestamp, Unit};
 
+use crate::api::Endpoints;
 use crate::cli::printable::printable;
 use crate::rotation::{Story, Validity};
 
@@ -31,6 +32,10 @@ fn tell(text: &mut String, story: &Story, now: Timestamp) -> std::fmt::Result {
     for wait in &story.waits {
         let until = wait.until.map(|until| format!(" (at the latest in {})", age(now, until))).unwrap_or_default();
         writeln!(text, "  waits: {:?}: {}{until}", wait.step, printable(&wait.reason))?;
+    }
+    if let Some(Endpoints { total, current, former, unreachable }) = story.endpoints {
+        let text_of = format!("{current} current, {former} with a former content, {unreachable} not reached");
+        writeln!(text, "  seen: {total} endpoint(s), {text_of}")?;
     }
     let rows = story.bundle.iter().map(|held| {
         let mut users = Vec::new();
@@ -134,6 +139,7 @@ mod tests {
                 reason: "clients that may not trust the new CA yet: till".to_owned(),
                 until: Some(at("2030-06-01T01:00:00Z")),
             }],
+            endpoints: Some(Endpoints { total: 3, current: 1, former: 1, unreachable: 1 }),
             bundle: vec![
                 held("new", "2030-05-01T00:00:00Z", "2031-05-01T00:00:00Z", &["a", "b", "c", "d", "e"], false),
                 held("old", "2029-06-15T00:00:00Z", "2030-06-15T00:00:00Z", &["till"], true),

@@ -10,17 +10,19 @@ mod seen;
 mod steps;
 mod trust;
 mod view;
+mod wire;
 
 #[cfg(test)]
 mod tests;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{Period, Phase, StepName, Wait};
+use crate::api::{Endpoints, Period, Phase, StepName, Wait};
 use crate::rotation::journal::{Journal, Version};
 use crate::trust::Certificate;
-pub use seen::{ClientSeen, Issuance, Seen, Trust};
+pub use seen::{Canary, ClientSeen, Issuance, Seen, Trust};
 use view::View;
+pub use wire::{Answer, Endpoint, Shown, Wire};
 
 /// What to do now.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ pub struct Plan {
     pub waits: Vec<Wait>,
     /// Declared clients that were asked to follow, and do not yet, by name.
     pub lagging: Vec<String>,
+    /// What the gateways showed on the wire, when somebody looked.
+    pub endpoints: Option<Endpoints>,
     /// Why a source cannot be used: what was there before stays.
     pub trouble: Option<String>,
     /// Live leaves need more previous CAs than `spec.maxPreviousCAs` allows. They are kept.
@@ -91,12 +95,13 @@ pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
     let wake = wake(&view, &decided.waits, [gateways.until, clients.until]);
     let lagging = lagging::lagging(&view);
     let phase = decided.phase;
+    let endpoints = wire::count(&view);
     let (steps, waits, trouble) = (decided.steps, decided.waits, decided.trouble);
     let over_cap = gateways.over_cap || clients.over_cap;
     let client_bundle = clients.trust;
     let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
     record::forget(seen, &mut journal, &kept, now);
-    Plan { phase, journal, client_bundle, converged, steps, waits, lagging, trouble, over_cap, wake }
+    Plan { phase, journal, client_bundle, converged, steps, waits, lagging, endpoints, trouble, over_cap, wake }
 }
 
 /// The next instant at which something that is in use now is not any more, or a certificate's validity begins or ends.

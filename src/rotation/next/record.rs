@@ -5,8 +5,9 @@ use jiff::Timestamp;
 
 use super::seen::{ClientSeen, Seen, Trust, authorities, usable};
 use super::view::verifies;
+use super::wire;
 use crate::api::{Period, TrustAnchor};
-use crate::rotation::journal::{Authority, Client, Journal, Version};
+use crate::rotation::journal::{Authority, Client, Journal, Sightings, Version};
 use crate::trust::{Certificate, continuity};
 
 /// The journal with what is seen.
@@ -31,6 +32,7 @@ pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Jour
     if let Some(managed) = seen.managed.filter(|managed| !managed.anchors.is_empty()) {
         supersede(&mut journal.gateways, managed.anchors.clone(), managed.chain.clone(), now);
     }
+    wire::record(seen, &mut journal.gateways, now);
     clients(seen, &mut journal, now);
     journal
 }
@@ -94,7 +96,7 @@ fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Ce
         }
         newest.replaced = Some(now);
     }
-    versions.push(Version { trust, chain, since: now, replaced: None });
+    versions.push(Version { trust, chain, since: now, replaced: None, seen: Sightings::default() });
 }
 
 /// Writes down what clients are to trust next, unless webhooks have been told so.

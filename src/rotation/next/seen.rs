@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::wire::Wire;
 use crate::registry::Entry;
 use crate::rotation::Facts;
 use crate::trust::Certificate;
@@ -27,6 +28,19 @@ pub struct Seen<'a> {
     pub clients: Vec<ClientSeen>,
     /// The Certificate of cert-manager that writes the root Secret.
     pub root_certificate: Option<Issuance>,
+    /// The canary of `spec.reach`.
+    pub canary: Option<Canary>,
+    /// What gateways showed on the wire; `None` when nobody looked.
+    pub wire: Option<Wire>,
+}
+
+/// A client of the agent's own.
+#[derive(Clone, Debug)]
+pub struct Canary {
+    /// The chain that it presents, leaf first.
+    pub chain: Vec<Certificate>,
+    /// The Certificate of cert-manager that writes its Secret.
+    pub certificate: Option<Issuance>,
 }
 
 /// A declared client.

@@ -5,9 +5,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::seen::{authorities, usable};
 use super::trust::{Bundle, holds};
 use super::view::{View, admits, verifies};
-use super::{PairOf, Step, wait};
+use super::{PairOf, Step, wait, wire};
 use crate::api::{Mode, Phase, StepName, Wait};
 use crate::rotation::Facts;
+use crate::rotation::journal::Version;
 use crate::trust::Certificate;
 
 /// Certificates that cert-manager is asked for at a time.
@@ -35,6 +36,7 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
     } else {
         manage(view, gateways, &mut decided);
     }
+    wire::reissue_canary(view, &mut decided.steps);
     promote(view, &mut decided);
     let signs_current = signs_current(view);
     if signs_current {
@@ -45,6 +47,7 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
         reissue_root(view, &mut decided);
     }
     decided.phase = phase(view, gateways);
+    decided.waits.extend(wire::waits(view));
     decided
 }
 
@@ -159,12 +162,13 @@ fn promote(view: &View<'_>, decided: &mut Decided) {
 }
 
 /// Until when some gateway may not trust what signs; `None` when all do.
-fn unconverged(view: &View<'_>) -> Option<Option<Timestamp>> {
+pub(super) fn unconverged(view: &View<'_>) -> Option<Option<Timestamp>> {
     let issuers = view.client_issuers();
     let lacking: Vec<_> = view.gateways_in_use().filter(|version| !holds(&version.trust, &issuers)).collect();
     let settle = view.spec().settle.gateways;
-    let ends = lacking.iter().map(|version| version.replaced.map(|at| settle.after(at)));
-    // A content that nothing has replaced yet has no end.
+    // A content that nothing has replaced yet has no end, and neither has one that was seen in use.
+    let timed = |version: &Version| version.replaced.filter(|_| version.seen.is_empty());
+    let ends = lacking.iter().map(|version| timed(version).map(|at| settle.after(at)));
     (!lacking.is_empty()).then(|| ends.max_by_key(|end| end.unwrap_or(Timestamp::MAX)).flatten())
 }
 
@@ -264,7 +268,7 @@ pub(super) fn migrated(issuers: &[Certificate], chain: &[Certificate], now: Time
 }
 
 /// A few of the names, each once; `None` when there is none.
-fn names<'n>(names: impl Iterator<Item = &'n str>) -> Option<String> {
+pub(super) fn names<'n>(names: impl Iterator<Item = &'n str>) -> Option<String> {
     let mut names: Vec<_> = names.collect();
     names.dedup();
     let told = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");

@@ -9,7 +9,7 @@ use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
 use crate::api::{Mode, Phase};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
-use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, next};
+use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, Wire, next};
 
 #[derive(Default)]
 pub(super) struct Agent {
@@ -36,6 +36,7 @@ pub(super) struct Look {
     clients: Vec<ClientSeen>,
     root_certificate: Option<Issuance>,
     journal: (u64, Journal),
+    wire: Option<Wire>,
 }
 
 impl Look {
@@ -50,6 +51,8 @@ impl Look {
             managed: facts(MANAGED),
             clients: self.clients.clone(),
             root_certificate: self.root_certificate.clone(),
+            canary: None,
+            wire: self.wire.clone(),
         }
     }
 
@@ -71,7 +74,7 @@ impl World {
         }
     }
 
-    pub(super) fn read(&self) -> Look {
+    pub(super) fn read(&mut self) -> Look {
         let mut entry = self.entry.clone();
         entry.status.client_bundle =
             self.told.last().unwrap().1.client_bundle.iter().map(crate::api::TrustAnchor::from).collect();
@@ -81,6 +84,7 @@ impl World {
             clients: self.clients_seen(),
             root_certificate: self.root_certificate(),
             journal: self.journal.clone(),
+            wire: self.wire(),
         }
     }
 
@@ -223,7 +227,7 @@ impl World {
         self.agent.busy = false;
         if self.agent.again || !plan.steps.is_empty() {
             self.poke();
-        } else if let Some(wake) = plan.wake {
+        } else if let Some(wake) = plan.wake.into_iter().chain(self.next_glance()).min() {
             let alarm = self.number();
             self.agent.alarm = alarm;
             self.at(wake - self.agent.clock, move |world| {

@@ -92,6 +92,7 @@ impl World {
         world.agent.falters = world.chance(2);
         // Where the agent keeps the Issuer's Secret nothing is signed that would have to be held back.
         world.holds_back = world.entry.spec.issuer_secret_name.is_none() || world.chance(2);
+        world.watch();
         world.gateways = vec![None; 1 + world.seed.below(2) as usize];
         world.issuer.root_lifetime = ROOT_LIFETIME;
         let spec = serde_json::to_string(&world.entry.spec).unwrap();

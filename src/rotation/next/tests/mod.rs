@@ -7,9 +7,11 @@ mod clients;
 mod examples;
 mod history;
 mod issuer;
+mod lookout;
 mod properties;
 mod scene;
 #[path = "../../../../tests/bed/seed.rs"]
 mod seed;
 mod traffic;
+mod wire;
 mod world;

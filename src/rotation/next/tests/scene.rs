@@ -7,11 +7,12 @@ use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::Facts;
 use crate::rotation::journal::Journal;
-use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, Trust, next};
+use crate::rotation::next::{Canary, ClientSeen, Issuance, PairOf, Plan, Seen, Step, Trust, Wire, next};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{Authority, now, parsed};
 
 /// A GatewaySecret whose root is signed by the CA in Secret `ca`, and one client.
+#[derive(Clone)]
 pub(super) struct Scene {
     pub(super) entry: Entry,
     pub(super) ca: Facts,
@@ -21,6 +22,8 @@ pub(super) struct Scene {
     pub(super) managed: Option<Facts>,
     pub(super) client: Facts,
     pub(super) loads_once: bool,
+    pub(super) canary: Option<Canary>,
+    pub(super) wire: Option<Wire>,
     pub(super) journal: Journal,
     pub(super) now: Timestamp,
 }
@@ -52,6 +55,8 @@ impl Scene {
             root,
             client: pair(authority, "client"),
             loads_once: false,
+            canary: None,
+            wire: None,
             journal: Journal::default(),
             now: now(),
         };
@@ -76,6 +81,8 @@ impl Scene {
                 certificate: Some(Issuance { name: "client".to_owned(), is_issuing: false }),
             }],
             root_certificate: Some(Issuance { name: "gateway".to_owned(), is_issuing: false }),
+            canary: self.canary.clone(),
+            wire: self.wire.clone(),
         };
         next(&seen, &self.journal, self.now)
     }

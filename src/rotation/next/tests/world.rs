@@ -9,6 +9,7 @@ use rcgen::{CertificateParams, date_time_ymd};
 use super::agent::Agent;
 use super::clients::Client;
 use super::issuer::Issuer;
+use super::lookout::Lookout;
 use super::seed::Seed;
 use crate::registry::Entry;
 use crate::rotation::Facts;
@@ -68,6 +69,8 @@ pub(super) struct World {
     pub(super) verdicts: HashMap<(u64, u64), (bool, Timestamp)>,
     /// Whether nothing happened that no agent could make good.
     pub(super) claims: bool,
+    /// How the gateways are looked at.
+    pub(super) lookout: Lookout,
     /// Leaves that gateways serve since the former one's end.
     pub(super) forced: Vec<String>,
 }
@@ -94,6 +97,7 @@ impl World {
             gateways: Vec::new(),
             verdicts: HashMap::new(),
             claims: true,
+            lookout: Lookout::default(),
             forced: Vec::new(),
         }
     }
@@ -274,7 +278,8 @@ impl World {
 
     fn push_to_gateways(&mut self) {
         for replica in 0..self.gateways.len() {
-            self.within(self.entry.spec.settle.gateways.duration(), move |world| {
+            let patience = if self.lookout.hangs && self.chance(4) { 10 } else { 1 };
+            self.within(self.entry.spec.settle.gateways.duration() * patience, move |world| {
                 world.load_gateway(replica, "takes over")
             });
         }
