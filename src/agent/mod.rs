@@ -11,6 +11,7 @@ pub mod metrics;
 mod rights;
 mod surroundings;
 mod sweep;
+mod wire;
 mod world;
 mod write;
 
@@ -36,6 +37,7 @@ use crate::store::{Live, cluster};
 use events::Teller;
 use lease::Leadership;
 use surroundings::Surroundings;
+use wire::Lookout;
 use world::World;
 
 pub use error::AgentError;
@@ -163,6 +165,7 @@ async fn keep_each(
                         teller: teller.clone(),
                         poll: settings.poll,
                         legacy_copy: settings.legacy_copy,
+                        lookout: Lookout::default(),
                     };
                     let mut tasks = JoinSet::new();
                     tasks.spawn(keeper.keep(names.clone()));
@@ -194,6 +197,7 @@ struct Keeper {
     teller: Teller,
     poll: Duration,
     legacy_copy: Option<bool>,
+    lookout: Lookout,
 }
 
 impl Keeper {
@@ -248,7 +252,8 @@ impl Keeper {
             return Ok(None);
         }
         let Some(entry) = self.current(&known).await? else { return Ok(None) };
-        let world = World::read(&self.client, &entry).await?;
+        let mut world = World::read(&self.client, &entry).await?;
+        world.wire = self.lookout.look(&self.client, &entry, &world).await?;
         // After all was read: what is seen to be replaced was in use until then.
         let now = Timestamp::now();
         let plan = rotation::next::next(&world.seen(&entry), &world.journal, now);
@@ -299,9 +304,11 @@ impl Keeper {
             // What was written shows in the next look; the watch may be cut.
             return Ok(Some(GATHER));
         }
-        Ok(plan
-            .wake
-            .map(|wake| Duration::try_from(wake.duration_since(now)).unwrap_or_default() + Duration::from_millis(1)))
+        let until = |wake: Timestamp| Duration::try_from(wake.duration_since(now)).unwrap_or_default();
+        let wake = plan.wake.map(|wake| until(wake) + Duration::from_millis(1));
+        // Nobody tells when a gateway has loaded something.
+        let look = (entry.spec.reach.is_some() && plan.journal.is_converging()).then_some(wire::PACE);
+        Ok(wake.into_iter().chain(look).min())
     }
 
     /// The GatewaySecret as it stands. A watch that is cut would hide its changes, and which status is stored already.

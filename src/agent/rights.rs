@@ -26,6 +26,10 @@ pub fn role(entry: &Entry) -> [Value; 2] {
         of_cert_manager("certificaterequests", json!(["list"])),
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
     ];
+    if entry.spec.reach.is_some() {
+        // Slices have names of their own, and are found by the label of their Service.
+        rules.push(json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"] }));
+    }
     for (kind, resource) in [(DistributionKind::ConfigMap, "configmaps"), (DistributionKind::Secret, "secrets")] {
         let distributed = entry.spec.distribute.iter().filter(|place| place.kind == kind);
         let names: Vec<_> = distributed.map(|place| place.name.as_str()).collect();
@@ -63,5 +67,28 @@ mod tests {
         let writes = rules.iter().find(|rule| rule["verbs"] == json!(["create", "patch", "update"]));
         assert_eq!(writes.map(|rule| rule["resourceNames"].clone()), Some(json!(["gateway", "issuer-ca"])));
         assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    }
+
+    #[test]
+    fn accepts_endpoints_and_the_canary_where_gateways_are_looked_at() {
+        let rules = |reach| {
+            let mut entry = entry("mesh", "root", "gateway");
+            entry.spec.reach = reach;
+            role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default()
+        };
+        let reads_slices = |rules: &[Value]| rules.iter().any(|rule| rule["resources"] == json!(["endpointslices"]));
+        let reads_canary = |rules: &[Value]| {
+            let names = rules[0]["resourceNames"].as_array().into_iter().flatten();
+            rules[0]["resources"] == json!(["secrets"]) && names.into_iter().any(|name| name == "canary")
+        };
+        let without = rules(None);
+        assert!(!reads_slices(&without) && !reads_canary(&without));
+        let with = rules(Some(crate::api::Reach {
+            service_name: "gateway".to_owned(),
+            port_name: "https".to_owned(),
+            host: "shop.example.com".to_owned(),
+            canary_secret_name: Some("canary".to_owned()),
+        }));
+        assert!(reads_slices(&with) && reads_canary(&with));
     }
 }
