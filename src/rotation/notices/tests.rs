@@ -155,6 +155,8 @@ fn plan(lagging: &[&str]) -> next::Plan {
         managed: None,
         clients: Vec::new(),
         root_certificate: None,
+        wire: None,
+        canary: None,
     };
     let lagging = lagging.iter().map(|name| (*name).to_owned()).collect();
     next::Plan { lagging, ..next::next(&seen, &Journal::default(), now()) }
