@@ -306,6 +306,26 @@ mod tests {
     }
 
     #[test]
+    fn the_page_names_every_metric_and_its_alerts_no_other() {
+        let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+        let text = scraped(&[], &Arc::default());
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE trustspan_")?.split_once(' '));
+        let name = |(name, kind): (&str, &str)| format!("{name}{}", if kind == "counter" { "_total" } else { "" });
+        let names: Vec<_> = types.map(name).collect();
+        let ours = |name: &&String| name.starts_with("gatewaysecret_") || name.starts_with("agent_");
+        for name in names.iter().filter(ours) {
+            assert!(page.contains(&format!("| `{name}`")), "docs/operations.md does not tell of {name}");
+        }
+        for word in page
+            .split("trustspan_")
+            .skip(1)
+            .filter_map(|rest| rest.split(|c: char| c != '_' && !c.is_alphanumeric()).next())
+        {
+            assert!(word.is_empty() || names.iter().any(|name| name == word), "docs/operations.md tells of {word}");
+        }
+    }
+
+    #[test]
     fn series_of_clients_are_bounded() {
         let mut entry = entry("mesh", "root", "gw");
         let client =

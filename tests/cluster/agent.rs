@@ -125,9 +125,14 @@ fn a_foreign_secret_is_left_alone(cluster: &Cluster) -> Result<()> {
 fn a_missing_right_is_told_with_what_mends_it(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         kept.write_root(&Authority::new("root")?)?;
-        let _agent = kept.agents.start("a")?;
+        let agent = kept.agents.start("a")?;
         let message = kept.wait_condition("Synced", "Forbidden")?;
         ensure!(message.contains("secrets") && message.contains("trustspan rbac"), "saw {message}");
+        kept.wait_metric(&agent, "agent_failures_total", ",reason=\"Forbidden\"", |failures| failures >= 1.0)?;
+        // It may not write Events, either; that stops nothing.
+        wait_for("a lost Event to be counted", SOON, || {
+            Ok(!Agents::metrics(&agent)?.contains("\ntrustspan_agent_events_lost_total 0\n"))
+        })?;
         kept.agents.grant()?;
         kept.wait_condition("Synced", "Synced").map(drop)
     })
