@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Failure;
 use super::inputs::unless_closed;
+use super::printable::printable;
 use super::source::Source;
 use crate::agent;
 use crate::api::GatewaySecret;
@@ -44,19 +45,16 @@ const KINDS: [(&str, &str, &str, bool); 5] = [
 /// When an input cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = Timestamp::now();
+    let empty = Found { only: args.source.namespace.clone(), ..Found::default() };
     let (found, unread) = match &args.source.manifests {
-        Some(dir) => (in_directory(dir, now)?, Vec::new()),
-        None => args.source.on_cluster(async |client| in_cluster(&client, now).await)?,
+        Some(dir) => (in_directory(empty, dir, now)?, Vec::new()),
+        None => args.source.on_cluster(async |client| in_cluster(empty, &client, now).await)?,
     };
-    let mut proposals = propose(&found);
-    if let Some(namespace) = &args.source.namespace {
-        proposals.gateway_secrets.retain(|proposal| proposal.entry.namespace == *namespace);
-    }
-    unless_closed(print(&proposals, &unread).map(|()| ExitCode::SUCCESS))
+    unless_closed(print(&propose(&found), &unread).map(|()| ExitCode::SUCCESS))
 }
 
-fn in_directory(dir: &Path, now: Timestamp) -> Result<Found, Failure> {
-    let mut found = Found { objects: directory::objects(dir)?, ..Found::default() };
+fn in_directory(mut found: Found, dir: &Path, now: Timestamp) -> Result<Found, Failure> {
+    found.objects = directory::objects(dir)?;
     for object in &found.objects {
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().unwrap_or("default");
@@ -73,8 +71,8 @@ fn in_directory(dir: &Path, now: Timestamp) -> Result<Found, Failure> {
 }
 
 /// What a cluster has, and what of it could not be read.
-async fn in_cluster(client: &Client, now: Timestamp) -> Result<(Found, Vec<String>), Failure> {
-    let (mut found, mut unread) = (Found::default(), Vec::new());
+async fn in_cluster(mut found: Found, client: &Client, now: Timestamp) -> Result<(Found, Vec<String>), Failure> {
+    let mut unread = Vec::new();
     for (group, version, kind, is_optional) in KINDS {
         match objects::list(client, group, version, kind).await {
             Ok(listed) => found.objects.extend(listed),
@@ -124,9 +122,8 @@ fn print(proposals: &Proposals, unread: &[String]) -> Result<(), Failure> {
         if !sentences.is_empty() {
             writeln!(out, "# {title}:")?;
         }
-        // A name in a manifest may hold anything: no line of it leaves the comment.
-        let lines = sentences.iter().map(|sentence| sentence.split_whitespace().collect::<Vec<_>>().join(" "));
-        lines.into_iter().try_for_each(|line| writeln!(out, "# - {line}"))
+        // No line break in a name of a manifest leaves the comment.
+        sentences.iter().try_for_each(|sentence| writeln!(out, "# - {}", printable(sentence)))
     };
     writeln!(out, "# Proposed by trustspan init: read it, change it, and apply it. Nothing has been written.")?;
     comment(&mut out, "What could not be read, and may be missing below", unread)?;

@@ -31,11 +31,11 @@ spec: {ca: {secretName: mesh-ca}}
 
 /// What `init` prints for these manifests, its exit code, and what it says on stderr.
 fn init(manifests: &str, more: &[&str]) -> (String, i32, String) {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("objects.yaml"), manifests).unwrap();
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("objects.yaml"), manifests).expect("a file");
     let path = dir.path().display().to_string();
-    let output = trustspan(&[&["init", "--manifests", &path], more].concat()).output().unwrap();
-    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    let output = trustspan(&[&["init", "--manifests", &path], more].concat()).output().expect("the binary");
+    let names: Vec<_> = fs::read_dir(dir.path()).expect("a directory").collect();
     assert_eq!(names.len(), 1, "init wrote something");
     (text(&output.stdout), code(&output), text(&output.stderr))
 }
@@ -80,7 +80,7 @@ fn rejects_input_that_it_cannot_read() {
     refused("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {ca.crt: '!'}\n", "data[ca.crt]: not base64");
     let half = "apiVersion: trustspan.dev/v1alpha1\nkind: GatewaySecret\nmetadata: {name: gw}\nspec: {}\n";
     refused(half, "missing field `rootSecretName`");
-    let missing = trustspan(&["init", "--manifests", "/does/not/exist"]).output().unwrap();
+    let missing = trustspan(&["init", "--manifests", "/does/not/exist"]).output().expect("the binary");
     assert_eq!(code(&missing), 2);
     assert!(text(&missing.stderr).contains("/does/not/exist"), "{}", text(&missing.stderr));
 }

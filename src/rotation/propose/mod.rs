@@ -19,6 +19,8 @@ use roots::{Root, Roots};
 /// What was found.
 #[derive(Debug, Default)]
 pub struct Found {
+    /// Only Secrets in this namespace count. `None`: all.
+    pub only: Option<String>,
     /// Gateways, pods and workloads, cert-manager's Certificates, Issuers and ClusterIssuers.
     pub objects: Vec<Value>,
     /// The GatewaySecrets that are there already.
@@ -65,13 +67,19 @@ impl Found {
     /// The Secrets that proposals depend on, by namespace and name. No other needs to be read.
     pub fn secrets_to_read(&self) -> BTreeSet<(String, String)> {
         let mut keys = BTreeSet::new();
-        for root in Roots::of(&self.objects).by_place.values() {
+        for root in self.roots().by_place.values() {
             let mut names = vec![root.name.to_owned(), format!("{}{CACERT_SUFFIX}", root.name)];
             names.extend(name::candidates(root.name));
             names.extend(issued::source(self, root).ca_secret_name().map(str::to_owned));
             keys.extend(names.into_iter().map(|name| (root.namespace.to_owned(), name)));
         }
         keys
+    }
+
+    fn roots(&self) -> Roots<'_> {
+        let mut roots = Roots::of(&self.objects);
+        roots.by_place.retain(|(namespace, _), _| self.only.as_ref().is_none_or(|only| only == namespace));
+        roots
     }
 
     fn held(&self, namespace: &str, name: &str) -> Option<&Held> {
@@ -89,7 +97,7 @@ impl Found {
 /// Proposes a GatewaySecret for each Secret that Gateways serve with, unless one names it already.
 pub fn propose(found: &Found) -> Proposals {
     let registry = Registry::new(found.known.iter().cloned());
-    let Roots { by_place, left_out } = Roots::of(&found.objects);
+    let Roots { by_place, left_out } = found.roots();
     let mut proposals = Proposals { left_out, ..Proposals::default() };
     let mut taken = name::taken(found);
     for root in by_place.into_values() {

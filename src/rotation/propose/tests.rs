@@ -53,7 +53,7 @@ fn pair(authority: &Authority, with_ca: bool) -> Held {
 fn found(objects: &[Value], secrets: &[(&str, Held)]) -> Found {
     let key = |name: &str| ("mesh".to_owned(), name.to_owned());
     let secrets = secrets.iter().map(|(name, held)| (key(name), held.clone())).collect();
-    Found { objects: objects.to_vec(), known: Vec::new(), secrets }
+    Found { objects: objects.to_vec(), secrets, ..Found::default() }
 }
 
 fn only(found: &Found) -> (Value, String) {
@@ -190,6 +190,15 @@ fn rejects_what_is_named_already_or_never_renamed() {
         let proposals = propose(&with(object));
         assert!(proposals.gateway_secrets.is_empty() && proposals.left_out.is_empty(), "{proposals:?}");
     }
+}
+
+#[test]
+fn of_other_namespaces_nothing_is_read_or_proposed() {
+    let objects = [mutual("root"), pod("mesh")];
+    let only = |namespace: &str| Found { only: Some(namespace.to_owned()), ..found(&objects, &[]) };
+    assert!(!only("mesh").secrets_to_read().is_empty());
+    assert!(only("other").secrets_to_read().is_empty());
+    assert!(propose(&only("other")).gateway_secrets.is_empty());
 }
 
 #[test]
