@@ -9,7 +9,7 @@ use super::rules::{
     INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED, UNREADABLE,
 };
 use super::validate::{judged, weights};
-use super::{break_glass, bundles, continuity};
+use super::{break_glass, bundles, continuity, time_zones};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
@@ -121,6 +121,7 @@ fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) ->
     let mut findings = conflicts(object, namespace, registry);
     findings.extend(ignored(object));
     findings.extend(mistyped(object));
+    findings.extend(time_zones::findings(object, None));
     findings
 }
 

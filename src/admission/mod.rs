@@ -11,6 +11,7 @@ mod kept;
 mod mutate;
 mod rules;
 mod spec_change;
+mod time_zones;
 mod validate;
 
 use json_patch::Patch;

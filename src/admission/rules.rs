@@ -97,8 +97,8 @@ pub(super) const NAME_CONFLICT: RuleInfo = RuleInfo {
 pub(super) const INVALID_GATEWAY_SECRET: RuleInfo = RuleInfo {
     id: "invalid-gatewaysecret",
     severity: Severity::Deny,
-    summary: "a GatewaySecret that its CustomResourceDefinition refuses",
-    source: "manifests/base/crd.yaml",
+    summary: "a GatewaySecret that its CustomResourceDefinition refuses, or with a time zone that there is none of",
+    source: "manifests/base/crd.yaml; a schema does not know the IANA Time Zone Database",
     example: "the managed Secret needs a name of its own: both are gw",
     mend: "correct the field that the message names",
 };

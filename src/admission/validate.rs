@@ -6,13 +6,14 @@ use serde_json::Value;
 use super::duty::duty;
 use super::kept::CLEANERS;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
-use super::{Decision, Kind, Operation, Request, break_glass, continuity, kept, spec_change};
+use super::{Decision, Kind, Operation, Request, break_glass, continuity, kept, spec_change, time_zones};
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{self, Duty, Finding, Secret, SecretError, Severities};
 
-/// Judges a Secret, or another object that the agent keeps; warns of what a change of a GatewaySecret does. Never patches; the same under dry-run.
+/// Judges a Secret, another object that the agent keeps, or what the schema of a GatewaySecret cannot tell; warns of what a change of one
+/// does. Never patches; the same under dry-run.
 ///
 /// `severities` are the cluster-wide weights; those of the GatewaySecret that names the Secret win over them.
 pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severities, now: Timestamp) -> Decision {
@@ -33,7 +34,10 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
         Kind { group: "", version: "v1", kind: "ConfigMap" } => Vec::new(),
         Kind { group: GROUP, kind: "GatewaySecret", .. } => {
             let notes = spec_change::notes(request, registry, now);
-            return Decision { notes, ..Decision::default() };
+            let is_going = |object: &&Value| object["metadata"]["deletionTimestamp"].is_string();
+            let object = request.object.filter(|object| !is_going(object));
+            let findings = object.map(|object| time_zones::findings(object, request.old_object)).unwrap_or_default();
+            return Decision { findings, notes, ..Decision::default() };
         }
         _ => return Decision::default(),
     };

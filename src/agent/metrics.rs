@@ -18,7 +18,7 @@ use super::lease::Leadership;
 use crate::api::{ConditionStatus, LeafKind, Phase, READY, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::rotation::next::Step;
-use crate::rotation::{CLIENTS, SOURCES, SYNCED};
+use crate::rotation::{CLIENTS, LEAF, SOURCES, SYNCED};
 use crate::store::Live;
 
 /// Clients that have a series of their own, for each GatewaySecret.
@@ -134,7 +134,7 @@ fn phase_since(entry: &Entry) -> Vec<Sample> {
 fn conditions(entry: &Entry) -> Vec<Sample> {
     let holds = |type_: &str| entry.status.condition(type_).is_some_and(|c| c.status == ConditionStatus::True);
     let sample = |type_: &'static str| (Some(("type", type_.to_owned())), i64::from(holds(type_)));
-    [READY, SOURCES, SYNCED, CLIENTS].map(sample).into()
+    [READY, SOURCES, SYNCED, CLIENTS, LEAF].map(sample).into()
 }
 
 fn waits(entry: &Entry) -> Vec<Sample> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "edge")]
 use super::GatewaySecretStatus;
-use super::{ClientCa, Clients, Distribution, Reach, Settle};
+use super::{AtLeafExpiry, ChangeWindow, ClientCa, Clients, Distribution, Reach, Settle};
 
 /// A GatewaySecret puts a managed Secret between the root Secret that an issuer writes and the gateways that use it.
 ///
@@ -122,11 +122,22 @@ pub struct GatewaySecretSpec {
     #[schemars(with = "i64", range(min = 0, max = 16))]
     pub max_previous_cas: Option<u32>,
 
-    /// Holds back every step that takes something away from anybody: re-issue, promotion, the change of the gateways' leaf. Trust
-    /// still grows.
+    /// Holds back every step that takes something away from anybody: re-issue, promotion, the change of the gateways' leaf (until
+    /// shortly before the old one ends), and what mode `Copy` writes (as long). Trust still grows.
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub paused: bool,
+
+    /// When the steps may be taken that `paused` holds back, as if it were set at all other times. Default: always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 16), transform = without_default)]
+    pub windows: Vec<ChangeWindow>,
+
+    /// What becomes of the gateways' leaf when it is about to end while clients hold its change back: `Switch` serves the new one
+    /// shortly before, `Keep` goes on with the old one, expired or not.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub at_leaf_expiry: AtLeafExpiry,
 
     /// Weights of rules, by id, for the Secrets that this GatewaySecret names; they win over the cluster-wide ones.
     /// `trustspan rules` lists the ids. Rules whose weight is fixed are not changed by it. Quote "Off": YAML 1.1 reads it as

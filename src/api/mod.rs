@@ -5,12 +5,14 @@ pub mod names;
 mod period;
 mod rotation_spec;
 mod status;
+mod window;
 
 pub use gateway_secret::*;
 pub use period::Period;
-pub use rotation_spec::{ClientCa, Clients, Distribution, DistributionKind, Reach, Settle};
+pub use rotation_spec::{AtLeafExpiry, ClientCa, Clients, Distribution, DistributionKind, Reach, Settle};
 use serde_json::Value;
 pub use status::*;
+pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};
 
 /// The API group of every trustspan resource.
 pub const GROUP: &str = "trustspan.dev";

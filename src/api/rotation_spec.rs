@@ -112,6 +112,19 @@ fn https() -> String {
     "https".to_owned()
 }
 
+/// What becomes of the gateways' leaf when it is about to end while clients hold its change back, since they may not trust the new
+/// leaf's CA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum AtLeafExpiry {
+    /// Shortly before its end (twice `settle.gateways`) the new leaf is served: clients that do not follow are cut off, and all
+    /// others go on. The default, since whoever looks at dates refuses an expired leaf.
+    #[default]
+    Switch,
+    /// It is served until all follow, expired or not: for clients that do not look at dates, or where a person decides. Clients that
+    /// do look refuse it from its end on.
+    Keep,
+}
+
 fn ca_crt() -> String {
     "ca.crt".to_owned()
 }

@@ -2,14 +2,16 @@
 
 use jiff::Timestamp;
 
-use super::next::Plan;
+use super::next::{LeafHold, Plan};
 use super::report::set;
 use crate::api::{ConditionStatus, GatewaySecretStatus, LaggingClient};
 use crate::registry::Entry;
 
 /// The condition that tells whether the declared clients follow.
 pub const CLIENTS: &str = "ClientsFollow";
-/// Names that its message gives.
+/// The condition that tells whether clients hold the change of the gateways' leaf, and what its deadline does to them.
+pub const LEAF: &str = "LeafMayChange";
+/// Names that a message gives.
 const NAMED: usize = 3;
 
 /// Adds to `status` who lags, since when, and whether that is too long.
@@ -29,6 +31,7 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
         (ConditionStatus::False, "Lagging", message)
     };
     set(entry, status, CLIENTS, told, now);
+    set(entry, status, LEAF, leaf(plan.leaf_hold.as_ref()), now);
 }
 
 fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
@@ -38,4 +41,32 @@ fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
     let once = settle.admission.duration().saturating_add(settle.clients.duration());
     let overdue = now.duration_since(since) >= once.saturating_mul(2);
     LaggingClient { name: name.to_owned(), since, overdue }
+}
+
+/// Whether the gateways' leaf may change for all that is known of clients, and what becomes of those who hold it.
+fn leaf(hold: Option<&LeafHold>) -> (ConditionStatus, &'static str, String) {
+    let Some(LeafHold { clients, end, switch }) = hold else {
+        return (ConditionStatus::True, "NotHeld", "no client holds the gateways' leaf".to_owned());
+    };
+    let (status, reason, who) = match clients {
+        Some(names) => (ConditionStatus::False, "Lagging", format!("may not trust the new leaf's CA yet: {names}")),
+        None => (
+            ConditionStatus::Unknown,
+            "Undeclared",
+            "clients that are not declared may trust the old CA only".to_owned(),
+        ),
+    };
+    let then = match switch {
+        Some(at) => format!(
+            "those that do not by then are cut off at {at}: the old leaf ends at {end}, and the gateways change theirs (spec.atLeafExpiry: Switch)"
+        ),
+        None => format!(
+            "the old leaf is kept (spec.atLeafExpiry: Keep): it ends at {end}, and whoever looks at dates refuses it from then on"
+        ),
+    };
+    let mend = match clients {
+        Some(_) => "renew and restart them",
+        None => "declare all, and say so with spec.clients.complete",
+    };
+    (status, reason, format!("{who}. {then}. {mend}"))
 }

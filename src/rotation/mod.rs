@@ -12,11 +12,11 @@ pub mod propose;
 mod report;
 mod story;
 
-pub use followers::CLIENTS;
+pub use followers::{CLIENTS, LEAF};
 pub use inventory::{Inventory, Outlook, Uses};
 pub use notices::{Notice, notices};
 pub use observe::{Facts, Observation, observe};
-pub use report::{SOURCES, SYNCED, report, set};
+pub use report::{DISTRUST, SOURCES, SYNCED, report, set};
 pub use story::{Held, Story, Validity};
 
 #[cfg(test)]

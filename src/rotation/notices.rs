@@ -2,7 +2,7 @@
 //! comparing with the status as it was stored before: nothing is remembered.
 
 use super::next::{PairOf, Step};
-use super::{CLIENTS, SOURCES, SYNCED};
+use super::{CLIENTS, DISTRUST, SOURCES, SYNCED};
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
 
@@ -36,10 +36,11 @@ pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> 
 }
 
 /// Condition, what to call its failing (nothing: it is told otherwise) and its end, and what was tried.
-const CONDITIONS: [(&str, Option<&str>, &str, &str); 3] = [
+const CONDITIONS: [(&str, Option<&str>, &str, &str); 4] = [
     (SOURCES, Some("SourceUnusable"), "SourceUsable", "ReadSources"),
     (SYNCED, Some("StepFailed"), "StepsDone", "Sync"),
     (CLIENTS, None, "ClientsFollow", "AwaitClients"),
+    (DISTRUST, Some("DistrustImpossible"), "Distrusted", "Distrust"),
 ];
 
 fn normal(reason: &'static str, action: &'static str, note: String) -> Notice {

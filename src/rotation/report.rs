@@ -14,6 +14,9 @@ pub const SOURCES: &str = "SourcesUsable";
 /// The condition that tells whether the agent could do what was to be done.
 pub const SYNCED: &str = "Synced";
 
+/// The condition that tells whether `spec.distrust` is carried out. There is none while nothing is distrusted.
+pub const DISTRUST: &str = "Distrusted";
+
 /// Adds to `status`, which was computed from what is seen, what the plan knows.
 pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {
     let phase = if status.is_ready() { plan.phase } else { Phase::Pending };
@@ -44,6 +47,16 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
         Some(trouble) => (ConditionStatus::False, "Unusable", format!("{trouble}. What was good before stays in use")),
     };
     set(entry, &mut status, SOURCES, sources, now);
+    if entry.spec.distrust.is_empty() {
+        status.conditions.retain(|condition| condition.type_ != DISTRUST);
+    } else {
+        let carried_out = "what the agent writes holds nothing that spec.distrust names";
+        let distrust = match &plan.undistrusted {
+            None => (ConditionStatus::True, "CarriedOut", carried_out.to_owned()),
+            Some(reason) => (ConditionStatus::False, "NothingElse", reason.clone()),
+        };
+        set(entry, &mut status, DISTRUST, distrust, now);
+    }
     status
 }
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::api::{Endpoints, LeafKind, Mode, Phase, TrustAnchor, Wait};
+use crate::api::{Endpoints, LeafKind, Mode, Phase, TrustAnchor, Wait, WindowState};
 use crate::registry::Entry;
 use crate::trust::{Certificate, bundle, continuity};
 
@@ -32,6 +32,9 @@ pub struct Story {
     /// What the gateways showed on the wire, while the agent looks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Endpoints>,
+    /// The change windows, where there are some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change_windows: Option<WindowState>,
     /// The CAs that gateways trust, new first.
     pub bundle: Vec<Held>,
     /// The leaf that gateways serve.
@@ -72,7 +75,7 @@ pub struct Validity {
 impl Story {
     /// What is to tell at an instant.
     pub fn of(entry: &Entry, now: Timestamp) -> Self {
-        let status = &entry.status;
+        let (status, windows) = (&entry.status, &entry.spec.windows);
         let leaves: Vec<_> = status
             .leaves
             .iter()
@@ -95,6 +98,7 @@ impl Story {
             troubles: failing.map(|c| format!("{} ({}): {}", c.type_, c.reason, c.message)).collect(),
             waits: status.waits.clone(),
             endpoints: status.endpoints,
+            change_windows: (!windows.is_empty()).then(|| WindowState::of(windows, now)),
             next_deadline: ends.filter(|end| *end > now).min(),
             bundle: held,
             served,

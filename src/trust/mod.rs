@@ -40,6 +40,7 @@ pub use subject::{Pair, Subject, Text};
 use jiff::Timestamp;
 
 use crate::api::GatewayUse;
+pub(crate) use rules::EXPIRED;
 use rules::Judged;
 
 /// Findings of one rule on one field that are told one by one; of the rest only the number is.

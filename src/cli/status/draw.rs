@@ -37,6 +37,16 @@ fn tell(text: &mut String, story: &Story, now: Timestamp) -> std::fmt::Result {
         let text_of = format!("{current} current, {former} with a former content, {unreachable} not reached");
         writeln!(text, "  seen: {total} endpoint(s), {text_of}")?;
     }
+    if let Some(windows) = &story.change_windows {
+        let until = |word, at| format!("{word} {at}, in {}", age(now, at));
+        let said = match (windows.is_open, windows.until) {
+            (true, Some(end)) => until("open until", end),
+            (true, None) => "always open".to_owned(),
+            (false, Some(start)) => until("closed; the next opens at", start),
+            (false, None) => "never open: see spec.windows".to_owned(),
+        };
+        writeln!(text, "  change windows: {said}")?;
+    }
     let rows = story.bundle.iter().map(|held| {
         let mut users = Vec::new();
         if held.serves {
@@ -107,7 +117,7 @@ fn age(from: Timestamp, to: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Mode, Phase, StepName, Wait};
+    use crate::api::{Mode, Phase, StepName, Wait, WindowState};
     use crate::rotation::Held;
 
     fn at(text: &str) -> Timestamp {
@@ -140,6 +150,7 @@ mod tests {
                 until: Some(at("2030-06-01T01:00:00Z")),
             }],
             endpoints: Some(Endpoints { total: 3, current: 1, former: 1, unreachable: 1 }),
+            change_windows: Some(WindowState { is_open: false, until: Some(at("2030-06-01T22:00:00Z")) }),
             bundle: vec![
                 held("new", "2030-05-01T00:00:00Z", "2031-05-01T00:00:00Z", &["a", "b", "c", "d", "e"], false),
                 held("old", "2029-06-15T00:00:00Z", "2030-06-15T00:00:00Z", &["till"], true),

@@ -9,7 +9,7 @@ use crate::trust::Certificate;
 /// The clients that may still go by something of an old CA, although all was asked of them that can be; sorted. While re-issues
 /// are held back, by a pause or for the gateways, nobody lags.
 pub(super) fn lagging(view: &View<'_>) -> Vec<String> {
-    if view.spec().paused || !view.journal.offered.is_empty() || !signs_current(view) {
+    if view.pause().is_some() || !view.journal.offered.is_empty() || !signs_current(view) {
         return Vec::new();
     }
     let (issuers, anchors) = (view.client_issuers(), view.server_issuers());

@@ -5,6 +5,7 @@
 //! is one without a failed handshake, whenever the process is killed, and however often the same step is decided anew.
 
 mod lagging;
+mod leaf;
 mod record;
 mod seen;
 mod steps;
@@ -17,9 +18,10 @@ mod tests;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{Endpoints, Period, Phase, StepName, Wait};
+use crate::api::{Endpoints, Period, Phase, StepName, Wait, WindowState};
 use crate::rotation::journal::{Journal, Version};
 use crate::trust::Certificate;
+pub use leaf::LeafHold;
 pub use seen::{Canary, ClientSeen, Issuance, Seen, Trust};
 use view::View;
 pub use wire::{Answer, Endpoint, Shown, Wire};
@@ -45,6 +47,10 @@ pub struct Plan {
     pub endpoints: Option<Endpoints>,
     /// Why a source cannot be used: what was there before stays.
     pub trouble: Option<String>,
+    /// Who holds the change of the gateways' leaf, and what becomes of them.
+    pub leaf_hold: Option<LeafHold>,
+    /// Why `spec.distrust` is not carried out.
+    pub undistrusted: Option<String>,
     /// Live leaves need more previous CAs than `spec.maxPreviousCAs` allows. They are kept.
     pub over_cap: bool,
     /// The next instant at which time alone changes something.
@@ -84,11 +90,12 @@ pub enum PairOf {
 /// Computes what to do now. Doing it and asking again gives the next steps; asking twice gives the same.
 pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
     let mut journal = record::record(seen, journal, now);
-    let clients = trust::of_clients(&View { seen, journal: &journal, now });
+    let windows = WindowState::of(&seen.entry.spec.windows, now);
+    let clients = trust::of_clients(&View { seen, journal: &journal, windows, now });
     if !clients.trust.is_empty() {
         record::offer(&mut journal, &clients.trust);
     }
-    let view = View { seen, journal: &journal, now };
+    let view = View { seen, journal: &journal, windows, now };
     let gateways = trust::of_gateways(&view);
     let decided = steps::decide(&view, &gateways);
     let converged = steps::converged(&view, &gateways.trust);
@@ -96,12 +103,25 @@ pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
     let lagging = lagging::lagging(&view);
     let phase = decided.phase;
     let endpoints = wire::count(&view);
-    let (steps, waits, trouble) = (decided.steps, decided.waits, decided.trouble);
     let over_cap = gateways.over_cap || clients.over_cap;
     let client_bundle = clients.trust;
     let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
     record::forget(seen, &mut journal, &kept, now);
-    Plan { phase, journal, client_bundle, converged, steps, waits, lagging, endpoints, trouble, over_cap, wake }
+    Plan {
+        phase,
+        journal,
+        client_bundle,
+        converged,
+        steps: decided.steps,
+        waits: decided.waits,
+        lagging,
+        leaf_hold: decided.leaf_hold,
+        undistrusted: decided.undistrusted,
+        endpoints,
+        trouble: decided.trouble,
+        over_cap,
+        wake,
+    }
 }
 
 /// The next instant at which something that is in use now is not any more, or a certificate's validity begins or ends.
@@ -114,6 +134,7 @@ fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Optio
     at.extend(journal.clients.values().flat_map(|client| settled(&client.versions, settle.clients)));
     at.extend(waits.iter().filter_map(|wait| wait.until));
     at.extend(until.into_iter().flatten());
+    at.extend(view.windows.until);
     let sources = [seen.root, seen.ca, seen.client_ca].into_iter().flatten().flat_map(|facts| &facts.chain);
     let leaves =
         journal.clients.values().flat_map(|client| &client.versions).filter_map(|version| version.chain.first());

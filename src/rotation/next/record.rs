@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use super::seen::{ClientSeen, Seen, Trust, authorities, usable};
-use super::view::verifies;
+use super::view::verifies_to_the_end;
 use super::wire;
 use crate::api::{Period, TrustAnchor};
 use crate::rotation::journal::{Authority, Client, Journal, Sightings, Version};
@@ -173,7 +173,7 @@ pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate
     // What nobody shall trust may still be what all clients trust.
     let serves = |authority: &Authority| {
         let ca = std::slice::from_ref(&authority.certificate);
-        journal.gateways.iter().any(|version| verifies(ca, &version.chain, now))
+        journal.gateways.iter().any(|version| verifies_to_the_end(ca, &version.chain, now))
     };
     journal.server_issuers.retain(|authority| is_kept(authority) || serves(authority));
     let oldest = settle.admission.duration().saturating_add(settle.clients.duration());

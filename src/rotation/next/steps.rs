@@ -2,25 +2,26 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::leaf::{self, LeafHold};
 use super::seen::{authorities, usable};
 use super::trust::{Bundle, holds};
-use super::view::{View, admits, verifies};
+use super::view::{View, admits, names, verifies};
 use super::{PairOf, Step, wait, wire};
 use crate::api::{Mode, Phase, StepName, Wait};
 use crate::rotation::Facts;
 use crate::rotation::journal::Version;
-use crate::trust::Certificate;
+use crate::trust::{Certificate, is_distrusted};
 
 /// Certificates that cert-manager is asked for at a time.
 const AT_ONCE: usize = 10;
-/// Names that one reason gives.
-const NAMED: usize = 3;
 
 #[derive(Default)]
 pub(super) struct Decided {
     pub(super) steps: Vec<Step>,
     pub(super) waits: Vec<Wait>,
     pub(super) trouble: Option<String>,
+    pub(super) leaf_hold: Option<LeafHold>,
+    pub(super) undistrusted: Option<String>,
     pub(super) phase: Phase,
 }
 
@@ -28,10 +29,11 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
     let mut decided = Decided { trouble: trouble(view), ..Decided::default() };
     if view.spec().mode == Mode::Copy {
         match copy(view) {
-            Some(_) if view.spec().paused && view.seen.managed.is_some() => {
-                decided.waits.push(wait(StepName::SwitchLeaf, None, "spec.paused is set"));
-            }
-            step => decided.steps.extend(step),
+            None => {}
+            Some(step) => match view.served_chain().and_then(|served| leaf::paused(view, served)) {
+                Some(wait) => decided.waits.push(wait),
+                None => decided.steps.push(step),
+            },
         }
     } else {
         manage(view, gateways, &mut decided);
@@ -46,6 +48,9 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
     if signs_current || view.spec().client_ca.is_some() {
         reissue_root(view, &mut decided);
     }
+    decided.undistrusted = undistrusted(view);
+    let undistrusted = decided.undistrusted.iter().map(|reason| wait(StepName::DropOldCa, None, reason.as_str()));
+    decided.waits.extend(undistrusted);
     decided.phase = phase(view, gateways);
     decided.waits.extend(wire::waits(view));
     decided
@@ -83,13 +88,13 @@ fn manage(view: &View<'_>, gateways: &Bundle, decided: &mut Decided) {
         (None, Some(_)) => PairOf::Root,
         (Some(_), None) => PairOf::Managed,
         (Some(served), Some(root)) if served == root => PairOf::Managed,
-        (Some(served), Some(root)) => match held_leaf(view, served, root) {
-            None => PairOf::Root,
-            Some(wait) => {
-                decided.waits.push(wait);
-                PairOf::Managed
-            }
-        },
+        (Some(served), Some(root)) => {
+            let (held, leaf_hold) = leaf::held(view, served, root);
+            decided.leaf_hold = leaf_hold;
+            let pair = if held.is_some() { PairOf::Managed } else { PairOf::Root };
+            decided.waits.extend(held);
+            pair
+        }
     };
     // What the agent wrote itself would not get better by writing it again.
     let is_ours = |held: &Facts| held.denials.is_empty() || held.is_plain;
@@ -97,48 +102,16 @@ fn manage(view: &View<'_>, gateways: &Bundle, decided: &mut Decided) {
     if !held || pair == PairOf::Root {
         decided.steps.push(Step::WriteManaged { trust: gateways.trust.clone(), pair });
     } else if !view.client_issuers().iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
-        let reason = format!("{} previous CA(s) are needed by live leaves", gateways.needed);
+        let issuers = view.client_issuers();
+        let needs = |held: &Version| !migrated(&issuers, &held.chain, view.now);
+        let who = names(view.clients_in_use().filter(|(_, held)| needs(held)).map(|(name, _)| view.told(name)));
+        let who = who.map(|who| format!(": {who}")).unwrap_or_default();
+        let reason = format!("{} previous CA(s) are needed by live leaves{who}", gateways.needed);
         decided.waits.push(wait(StepName::DropOldCa, gateways.until, reason));
     } else if let Some(until) = gateways.until {
         let reason = "leaves of the previous CA may be in use that are not known";
         decided.waits.push(wait(StepName::DropOldCa, Some(until), reason));
     }
-}
-
-/// Why the gateways must not serve the root's leaf yet.
-fn held_leaf(view: &View<'_>, served: &[Certificate], root: &[Certificate]) -> Option<Wait> {
-    let (spec, now) = (view.spec(), view.now);
-    // Its own end is the deadline: after it nobody verifies the old leaf either.
-    let end = served.first().map_or(now, |leaf| leaf.not_after);
-    let margin = spec.settle.gateways.duration().saturating_mul(2);
-    let deadline = end.saturating_sub(margin).unwrap_or(now);
-    let hold = |until: Timestamp, reason: String| Some(wait(StepName::SwitchLeaf, Some(until), reason));
-    if now >= deadline {
-        return None;
-    }
-    if spec.paused {
-        return hold(deadline, "spec.paused is set".to_owned());
-    }
-    let breaks = |trust: &[Certificate]| verifies(trust, served, now) && !verifies(trust, root, now);
-    let lagging = names(view.clients_in_use().filter(|(_, version)| breaks(&version.trust)).map(|(name, _)| name));
-    if let Some(lagging) = lagging {
-        return hold(deadline, format!("clients that may not trust the new leaf's CA yet: {lagging}"));
-    }
-    let before: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
-    let sufficed: Vec<_> = before.into_iter().filter(|ca| verifies(std::slice::from_ref(ca), served, now)).collect();
-    if !breaks(&sufficed) {
-        return None;
-    }
-    if !spec.clients.complete {
-        let reason = "there may be clients that are not declared: declare all, and say so with spec.clients.complete";
-        return hold(deadline, reason.to_owned());
-    }
-    let since = view.journal.server_issuers.iter().filter(|a| a.current).map(|a| a.since).max().unwrap_or(now);
-    let overlap = spec.settle.overlap.after(since);
-    if now < overlap {
-        return hold(overlap.min(deadline), "the overlap of spec.settle.overlap is not over".to_owned());
-    }
-    None
 }
 
 /// The new CA signs only when every gateway trusts it.
@@ -152,8 +125,8 @@ fn promote(view: &View<'_>, decided: &mut Decided) {
     if !source.chain[0].is_ca {
         let reason = format!("Secret {} holds no CA: nothing to sign with", view.seen.client_source().1);
         decided.waits.push(hold(None, reason));
-    } else if view.spec().paused && view.seen.issuer.is_some() {
-        decided.waits.push(hold(None, "spec.paused is set".to_owned()));
+    } else if let Some(pause) = view.pause().filter(|_| view.seen.issuer.is_some()) {
+        decided.waits.push(hold(pause.until, pause.reason));
     } else if let Some(until) = unconverged(view) {
         decided.waits.push(hold(until, format!("not every gateway trusts the new CA yet: Secret {issuer_name} waits")));
     } else {
@@ -192,16 +165,15 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
     if lagging.is_empty() {
         return;
     }
-    let foreign =
-        names(lagging.iter().filter(|client| client.certificate.is_none()).map(|client| client.name.as_str()));
+    let foreign = names(lagging.iter().filter(|client| client.certificate.is_none()).map(|client| client.name.clone()));
     if let Some(foreign) = foreign {
         let reason =
             format!("no Certificate of cert-manager stands for {foreign}: renew by hand, with the new CA in ca.crt");
         decided.waits.push(wait(StepName::ReissueClients, None, reason));
     }
     let certificates: Vec<_> = lagging.iter().filter_map(|client| client.certificate.as_ref()).collect();
-    if view.spec().paused {
-        decided.waits.push(wait(StepName::ReissueClients, None, "spec.paused is set"));
+    if let Some(pause) = view.pause() {
+        decided.waits.push(wait(StepName::ReissueClients, pause.until, pause.reason));
         return;
     }
     // What is asked for before webhooks know the clients' new bundle would have to be asked for again.
@@ -216,7 +188,7 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
     let room = AT_ONCE.saturating_sub(under_way.count());
     let idle = certificates.iter().filter(|certificate| !certificate.is_issuing).take(room);
     decided.steps.extend(idle.map(|certificate| Step::Reissue { certificate: certificate.name.clone() }));
-    if let Some(names) = names(certificates.iter().map(|certificate| certificate.name.as_str())) {
+    if let Some(names) = names(certificates.iter().map(|certificate| certificate.name.clone())) {
         decided.waits.push(wait(StepName::ReissueClients, None, format!("being re-issued: {names}")));
     }
 }
@@ -233,14 +205,36 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
     if verifies(&anchors, root, view.now) || certificate.is_issuing {
         return;
     }
-    let lagging =
-        names(view.clients_in_use().filter(|(_, version)| !holds(&version.trust, &anchors)).map(|(name, _)| name));
-    let hold = |reason: String| wait(StepName::ReissueRoot, None, reason);
-    match lagging {
-        _ if view.spec().paused => decided.waits.push(hold("spec.paused is set".to_owned())),
-        Some(lagging) => decided.waits.push(hold(format!("clients that may not trust the new CA yet: {lagging}"))),
-        None => decided.steps.push(Step::Reissue { certificate: certificate.name.clone() }),
+    let follows = |held: &Version| holds(&held.trust, &anchors);
+    let lagging = names(view.clients_in_use().filter(|(_, held)| !follows(held)).map(|(name, _)| view.told(name)));
+    let hold = |until, reason| wait(StepName::ReissueRoot, until, reason);
+    if let Some(names) = &lagging {
+        decided.leaf_hold = LeafHold::of(view, root, Some(names.clone()));
     }
+    match (view.pause(), lagging) {
+        (Some(pause), _) => decided.waits.push(hold(pause.until, pause.reason)),
+        (None, Some(names)) => {
+            decided.waits.push(hold(None, format!("clients that may not trust the new CA yet: {names}")));
+        }
+        (None, None) => decided.steps.push(Step::Reissue { certificate: certificate.name.clone() }),
+    }
+}
+
+/// What `spec.distrust` names and the agent's bundle holds all the same, for people.
+fn undistrusted(view: &View<'_>) -> Option<String> {
+    let distrusted = |ca: &&Certificate| is_distrusted(ca, &view.spec().distrust);
+    if view.spec().mode == Mode::Copy {
+        let copied = view.seen.root.map(|root| root.anchors.as_slice()).unwrap_or_default();
+        let kept = names(copied.iter().filter(distrusted).map(|ca| ca.subject.clone()))?;
+        return Some(format!(
+            "mode Copy takes the root as it is, with what spec.distrust names: {kept}. have a new CA written there"
+        ));
+    }
+    let signing = [view.client_issuers(), view.server_issuers()].concat();
+    let kept = names(signing.iter().filter(distrusted).map(|ca| ca.subject.clone()))?;
+    Some(format!(
+        "spec.distrust names every CA that its Secret holds: {kept} stays, or nothing were left. have a new CA written there"
+    ))
 }
 
 fn phase(view: &View<'_>, gateways: &Bundle) -> Phase {
@@ -265,16 +259,4 @@ fn phase(view: &View<'_>, gateways: &Bundle) -> Phase {
 /// Whether a client's leaf is of the new CA; what is not known of it is not waited for.
 pub(super) fn migrated(issuers: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
     chain.is_empty() || admits(issuers, chain, now)
-}
-
-/// A few of the names, each once; `None` when there is none.
-pub(super) fn names<'n>(names: impl Iterator<Item = &'n str>) -> Option<String> {
-    let mut names: Vec<_> = names.collect();
-    names.dedup();
-    let told = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-    match names.len() {
-        0 => None,
-        1..=NAMED => Some(told),
-        more => Some(format!("{told} and {} more", more - NAMED)),
-    }
 }

@@ -1,22 +1,50 @@
 //! What is seen and what is remembered, as the steps ask for it.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::seen::{Seen, usable};
-use crate::api::GatewaySecretSpec;
+use crate::api::{AtLeafExpiry, GatewaySecretSpec, WindowState};
 use crate::rotation::journal::{Authority, Journal, Version};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{Certificate, Finding, continuity, field, is_distrusted};
+use crate::trust::{Certificate, EXPIRED, Finding, continuity, field, is_distrusted};
+
+/// Names that one reason gives.
+const NAMED: usize = 3;
+
+/// What holds back every step that takes something away from anybody.
+pub(super) struct Pause {
+    /// When time alone ends it.
+    pub(super) until: Option<Timestamp>,
+    pub(super) reason: String,
+}
 
 pub(super) struct View<'a> {
     pub(super) seen: &'a Seen<'a>,
     pub(super) journal: &'a Journal,
+    /// Of `spec.windows`.
+    pub(super) windows: WindowState,
     pub(super) now: Timestamp,
 }
 
 impl<'a> View<'a> {
     pub(super) fn spec(&self) -> &'a GatewaySecretSpec {
         &self.seen.entry.spec
+    }
+
+    /// `spec.paused`, or a time outside `spec.windows`.
+    pub(super) fn pause(&self) -> Option<Pause> {
+        let spec = self.spec();
+        if spec.paused {
+            return Some(Pause { until: None, reason: "spec.paused is set".to_owned() });
+        }
+        if self.windows.is_open || spec.windows.is_empty() {
+            return None;
+        }
+        let reason = match (self.windows.until, spec.windows.iter().find_map(|window| window.zone().err())) {
+            (None, Some(unknown)) => format!("no change window of spec.windows ever opens: {unknown}"),
+            _ => "no change window of spec.windows is open".to_owned(),
+        };
+        Some(Pause { until: self.windows.until, reason })
     }
 
     /// What gateways may still go by.
@@ -32,16 +60,31 @@ impl<'a> View<'a> {
         clients.flat_map(move |(name, client)| client.in_use(settle, now).map(move |version| (name.as_str(), version)))
     }
 
+    /// A client's name, and why it counts where nobody can see that.
+    pub(super) fn told(&self, name: &str) -> String {
+        if self.seen.clients.iter().any(|client| client.name == name) {
+            return name.to_owned();
+        }
+        let held = self.clients_in_use().filter(|(held_by, _)| *held_by == name);
+        let end = held.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
+        let until = end.map_or("its certificate ends, which is not known".to_owned(), |end| end.to_string());
+        format!("{name} (its Secret is not declared any more, but whoever loaded it may go on until {until})")
+    }
+
     /// The chain in the root Secret, when it can be served.
     pub(super) fn root_chain(&self) -> Option<&'a [Certificate]> {
         let root = usable((self.seen.root, self.seen.entry.root_name())).ok()?;
         Some(root.chain.as_slice()).filter(|chain| !chain.is_empty())
     }
 
-    /// The chain in the managed Secret, when its pair is sound: a broken bundle beside it is no reason to change the leaf.
+    /// The chain in the managed Secret, when its pair is sound: a broken bundle beside it is no reason to change the leaf, nor is its
+    /// end with `spec.atLeafExpiry: Keep`.
     pub(super) fn served_chain(&self) -> Option<&'a [Certificate]> {
-        let is_of_bundle = |finding: &Finding| CA_KEYS.iter().any(|key| finding.field == field(key));
-        let managed = self.seen.managed.filter(|managed| managed.denials.iter().all(is_of_bundle))?;
+        let is_kept = self.spec().at_leaf_expiry == AtLeafExpiry::Keep;
+        let is_no_reason = |finding: &Finding| {
+            CA_KEYS.iter().any(|key| finding.field == field(key)) || is_kept && finding.rule == EXPIRED
+        };
+        let managed = self.seen.managed.filter(|managed| managed.denials.iter().all(is_no_reason))?;
         Some(managed.chain.as_slice()).filter(|chain| !chain.is_empty())
     }
 
@@ -75,7 +118,26 @@ pub(super) fn verifies(trust: &[Certificate], chain: &[Certificate], now: Timest
     continuity::verifies(trust, chain, begun(chain, now))
 }
 
+/// Whether a client verifies a gateway's chain, or did so at its end: whoever does not look at dates still does.
+pub(super) fn verifies_to_the_end(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    // For BoringSSL a certificate has ended in its last second (X509_cmp_time).
+    let ends = chain.iter().map(|certificate| certificate.not_after - SignedDuration::from_secs(1));
+    verifies(trust, chain, ends.fold(now, Timestamp::min))
+}
+
 /// By a clock that is behind, what is in use seems not to be valid yet. It is needed all the same.
 fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
     chain.iter().map(|certificate| certificate.not_before).fold(now, Timestamp::max)
+}
+
+/// A few of the names, each once; `None` when there is none.
+pub(super) fn names(names: impl Iterator<Item = String>) -> Option<String> {
+    let mut names: Vec<_> = names.collect();
+    names.dedup();
+    let told = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => None,
+        1..=NAMED => Some(told),
+        more => Some(format!("{told} and {} more", more - NAMED)),
+    }
 }

@@ -7,8 +7,8 @@
 use jiff::Timestamp;
 
 use super::seen::Seen;
-use super::steps::{names, unconverged};
-use super::view::{View, admits};
+use super::steps::unconverged;
+use super::view::{View, admits, names};
 use super::{Step, wait};
 use crate::api::{Endpoints, StepName, Wait};
 use crate::rotation::journal::{Sightings, Version};
@@ -67,12 +67,15 @@ pub(super) fn record(seen: &Seen<'_>, versions: &mut Vec<Version>, now: Timestam
     let Some(wire) = &seen.wire else { return };
     let Some(newest) = versions.last().cloned() else { return };
     let evidence = Evidence { wire, newest: &newest, now };
-    let is_over: Vec<_> = (0..versions.len()).map(|at| evidence.is_over(versions, at)).collect();
     for version in versions.iter_mut() {
         version.seen = evidence.sightings(version);
     }
-    let mut is_over = is_over.into_iter();
-    versions.retain(|version| !is_over.next().unwrap_or_default() || !version.seen.is_empty());
+    versions.retain(|version| version.may_be_in_use(spec.settle.gateways, now));
+    // Each that goes may be what hid that another one is over.
+    let is_over = |versions: &[Version], at: &usize| versions[*at].seen.is_empty() && evidence.is_over(versions, *at);
+    while let Some(at) = (0..versions.len()).find(|at| is_over(versions, at)) {
+        versions.remove(at);
+    }
 }
 
 struct Evidence<'a> {
@@ -169,7 +172,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
         Some(_) => StepName::ReissueClients,
     };
     let which = |is: &dyn Fn(&Endpoint) -> bool| {
-        names(wire.endpoints.iter().filter(|endpoint| is(endpoint)).map(|endpoint| endpoint.address.as_str()))
+        names(wire.endpoints.iter().filter(|endpoint| is(endpoint)).map(|endpoint| endpoint.address.clone()))
     };
     let is_strange = |endpoint: &Endpoint| {
         let known = |shown: &Shown| view.journal.gateways.iter().any(|version| serves(version, shown));

@@ -32,6 +32,9 @@ use std::collections::HashSet;
 
 use super::{Finding, Severities, Severity, Subject};
 
+/// Id of the rule on validity that is over.
+pub(crate) const EXPIRED: &str = expired::RULE.id;
+
 /// All rules, in the order in which findings are told.
 pub const RULES: &[Rule] = &[
     unparsable::RULE,

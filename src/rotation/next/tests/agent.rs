@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::issuer::Whose;
 use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
-use crate::api::{Mode, Phase};
+use crate::api::{AtLeafExpiry, Mode, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, Wire, next};
@@ -118,6 +118,9 @@ impl World {
         if next_end.is_some_and(|end| plan.wake.is_none_or(|wake| wake > end)) {
             fail(self, "nothing wakes at the end of a wait");
         }
+        if let Some(step) = self.breaks_a_pause(look, plan, now) {
+            fail(self, &format!("{step:?} in a pause"));
+        }
         if !self.chance(8) {
             return;
         }
@@ -127,6 +130,24 @@ impl World {
         }
         let stored = Journal::from_text(&plan.journal.to_text()).unwrap();
         assert!(stored == plan.journal, "{}", self.story("the journal is another when it was stored"));
+    }
+
+    /// A step that takes something away, with the deadline of the leaf far off.
+    fn breaks_a_pause<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p Step> {
+        let spec = &look.entry.spec;
+        let is_open = spec.windows.is_empty() || WindowState::of(&spec.windows, now).is_open;
+        if is_open && !spec.paused {
+            return None;
+        }
+        let served = look.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
+        let end = served.and_then(|managed| managed.facts.chain.first()).map(|leaf| leaf.not_after);
+        let is_held = end.is_some_and(|end| now < end - spec.settle.gateways.duration() * 2);
+        plan.steps.iter().find(|step| match step {
+            Step::Reissue { .. } => true,
+            Step::PromoteIssuer => look.secrets.contains_key(ISSUER),
+            Step::CopyRoot | Step::WriteManaged { pair: PairOf::Root, .. } => is_held,
+            Step::WriteManaged { pair: PairOf::Managed, .. } => false,
+        })
     }
 
     /// A plan for readers.
@@ -294,12 +315,17 @@ impl World {
         true
     }
 
-    /// A leaf that replaces one at its end is served whether clients trust it or not.
+    /// A leaf that replaces one at its end is served whether clients trust it or not, and so are those of its CA that follow it.
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
+        if self.entry.spec.at_leaf_expiry == AtLeafExpiry::Keep {
+            return;
+        }
         let end = served.not_after - self.entry.spec.settle.gateways.duration() * 2;
-        if self.now + self.agent.clock >= end && chain.first() != Some(served) {
-            self.forced.extend(chain.first().map(|leaf| leaf.fingerprint.clone()));
+        let Some(leaf) = chain.first().filter(|leaf| *leaf != served) else { return };
+        let follows = self.forced.contains(&served.fingerprint) && leaf.authority_key_id == served.authority_key_id;
+        if follows || self.now + self.agent.clock >= end {
+            self.forced.push(leaf.fingerprint.clone());
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Random clusters, and what befalls them.
 
 use jiff::SignedDuration;
+use serde::Deserialize;
+use serde_json::json;
 
 use super::clients::Client;
 use super::issuer::{ROOT_LIFETIME, Whose};
 use super::seed::Seed;
 use super::world::{CA, CLIENT_CA, HOUR, ISSUER, MANAGED, MINUTE, ROOT, World, fault};
-use crate::api::{ClientCa, GatewaySecretStatus, Mode, Period};
+use crate::api::{AtLeafExpiry, ChangeWindow, ClientCa, GatewaySecretStatus, Mode, Period};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::Facts;
@@ -28,6 +30,7 @@ pub(super) enum Event {
     DeleteRoot,
     DeleteIssuer,
     Pause,
+    Windows,
     Copy,
     AgentDown,
     ClockBack,
@@ -36,7 +39,7 @@ pub(super) enum Event {
 }
 
 /// Those that leave the promise as it is: no connection fails.
-pub(super) const HARMLESS: [Event; 14] = [
+pub(super) const HARMLESS: [Event; 15] = [
     Event::Rotate,
     Event::Rotate,
     Event::Rotate,
@@ -49,6 +52,7 @@ pub(super) const HARMLESS: [Event; 14] = [
     Event::RestartGateway,
     Event::BreakSource,
     Event::Pause,
+    Event::Windows,
     Event::AgentDown,
     Event::ClockBack,
 ];
@@ -72,6 +76,16 @@ pub(super) fn seconds(seconds: u64) -> SignedDuration {
 const CA_LIFETIME: u64 = 10 * HOUR;
 const LAST_LIFETIME: u64 = 100 * HOUR;
 
+/// Half an hour, or ten minutes, of every second hour.
+fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
+    let (odd, from) = (seed.below(2), seed.below(30));
+    let to = from + [10, 30][seed.below(2) as usize];
+    let zone = ["UTC", "Asia/Kolkata", "America/New_York"][seed.below(3) as usize];
+    let window =
+        |hour| json!({ "from": format!("{hour:02}:{from:02}"), "to": format!("{hour:02}:{to:02}"), "timeZone": zone });
+    (0..12).map(|half| ChangeWindow::deserialize(window(2 * half + odd)).unwrap()).collect()
+}
+
 impl World {
     /// A cluster with one CA, in one of the shapes, and clients that work.
     pub(super) fn random(mut seed: Seed) -> Self {
@@ -88,13 +102,18 @@ impl World {
         // A cap cuts off clients that nobody knows: whoever sets it means to.
         let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
         spec.max_previous_cas = cap.filter(|_| spec.clients.complete);
+        // Where clients are not known, an old leaf that is kept would be kept for ever.
+        let keeps = spec.clients.complete && seed.below(2) == 0;
+        spec.at_leaf_expiry = if keeps { AtLeafExpiry::Keep } else { AtLeafExpiry::Switch };
+        spec.windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
         let mut world = Self::new(seed, entry);
         world.agent.falters = world.chance(2);
         // Where the agent keeps the Issuer's Secret nothing is signed that would have to be held back.
         world.holds_back = world.entry.spec.issuer_secret_name.is_none() || world.chance(2);
         world.watch();
         world.gateways = vec![None; 1 + world.seed.below(2) as usize];
-        world.issuer.root_lifetime = ROOT_LIFETIME;
+        // A short one ends while clients that load once hold it.
+        world.issuer.root_lifetime = if world.chance(3) { 2 * HOUR } else { ROOT_LIFETIME };
         let spec = serde_json::to_string(&world.entry.spec).unwrap();
         let held_back = if world.holds_back { "holds back" } else { "lets pass" };
         world.note(format!("the webhook {held_back} what gateways may refuse; {spec}"));
@@ -113,9 +132,9 @@ impl World {
             ca.clone()
         };
         if self.entry.spec.ca_secret_name.is_some() {
-            let leaf = self.sign(&ca, "gateway", ROOT_LIFETIME);
+            let leaf = self.sign(&ca, "gateway", self.issuer.root_lifetime);
             self.write(ROOT, vec![ca.clone()], vec![leaf]);
-            self.renew_in_time(Whose::Root, ROOT_LIFETIME);
+            self.renew_in_time(Whose::Root, self.issuer.root_lifetime);
         }
         if self.entry.spec.issuer_secret_name.is_some() {
             self.write(ISSUER, vec![client_ca.clone()], vec![client_ca.clone()]);
@@ -233,6 +252,13 @@ impl World {
             }
             Event::DeleteIssuer => self.delete(ISSUER),
             Event::Pause => self.for_a_while(length, |world, paused| world.entry.spec.paused = paused),
+            Event::Windows => {
+                let former = self.entry.spec.windows.clone();
+                let windows = windows(&mut self.seed);
+                self.for_a_while(length, move |world, on| {
+                    world.entry.spec.windows = if on { windows.clone() } else { former.clone() };
+                });
+            }
             Event::Copy => self.for_a_while(length, |world, copy| {
                 world.entry.spec.mode = if copy { Mode::Copy } else { Mode::Bundle };
                 world.claims = false;
@@ -317,6 +343,8 @@ impl World {
             }
         });
         let needed = if self.entry.spec.clients.complete { 5 * HOUR } else { 12 * HOUR };
+        // Each step may wait for a window.
+        let needed = if self.entry.spec.windows.is_empty() { needed } else { needed + 9 * HOUR };
         self.run_until(last + seconds(needed));
     }
 

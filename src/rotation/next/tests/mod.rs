@@ -6,6 +6,7 @@ mod agent;
 mod clients;
 mod examples;
 mod history;
+mod holds;
 mod issuer;
 mod lookout;
 mod properties;

@@ -24,6 +24,7 @@ pub(super) struct Scene {
     pub(super) loads_once: bool,
     pub(super) canary: Option<Canary>,
     pub(super) wire: Option<Wire>,
+    pub(super) declared: bool,
     pub(super) journal: Journal,
     pub(super) now: Timestamp,
 }
@@ -57,6 +58,7 @@ impl Scene {
             loads_once: false,
             canary: None,
             wire: None,
+            declared: true,
             journal: Journal::default(),
             now: now(),
         };
@@ -66,6 +68,13 @@ impl Scene {
     }
 
     pub(super) fn ask(&self) -> Plan {
+        let client = self.declared.then(|| ClientSeen {
+            name: "client".to_owned(),
+            chain: self.client.chain.clone(),
+            trust: Trust::Read(self.client.anchors.clone()),
+            loads_once: self.loads_once,
+            certificate: Some(Issuance { name: "client".to_owned(), is_issuing: false }),
+        });
         let seen = Seen {
             entry: &self.entry,
             root: Some(&self.root),
@@ -73,13 +82,7 @@ impl Scene {
             client_ca: self.client_ca.as_ref(),
             issuer: Some(&self.issuer),
             managed: self.managed.as_ref(),
-            clients: vec![ClientSeen {
-                name: "client".to_owned(),
-                chain: self.client.chain.clone(),
-                trust: Trust::Read(self.client.anchors.clone()),
-                loads_once: self.loads_once,
-                certificate: Some(Issuance { name: "client".to_owned(), is_issuing: false }),
-            }],
+            clients: client.into_iter().collect(),
             root_certificate: Some(Issuance { name: "gateway".to_owned(), is_issuing: false }),
             canary: self.canary.clone(),
             wire: self.wire.clone(),

@@ -1,0 +1,81 @@
+//! The gateways' leaf: when it changes, what holds that back, and what becomes of those who do not follow.
+
+use jiff::Timestamp;
+
+use super::view::{View, names, verifies, verifies_to_the_end};
+use super::wait;
+use crate::api::{AtLeafExpiry, StepName, Wait};
+use crate::trust::Certificate;
+
+/// Clients that hold the change of the gateways' leaf, and what becomes of them at its deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafHold {
+    /// The declared clients, for people; `None`: there may be some that are not declared.
+    pub clients: Option<String>,
+    /// When the leaf ends that gateways serve.
+    pub end: Timestamp,
+    /// When the gateways serve a new one all the same; `None`: not at all (`spec.atLeafExpiry: Keep`).
+    pub switch: Option<Timestamp>,
+}
+
+impl LeafHold {
+    pub(super) fn of(view: &View<'_>, served: &[Certificate], clients: Option<String>) -> Option<Self> {
+        let end = served.first()?.not_after;
+        Some(Self { clients, end, switch: deadline(view, served).filter(|_| !keeps(view)) })
+    }
+}
+
+fn keeps(view: &View<'_>) -> bool {
+    view.spec().at_leaf_expiry == AtLeafExpiry::Keep
+}
+
+/// Shortly before the end of the old leaf: after it nobody verifies that one either.
+fn deadline(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
+    let margin = view.spec().settle.gateways.duration().saturating_mul(2);
+    served.first().map(|leaf| leaf.not_after.saturating_sub(margin).unwrap_or(view.now))
+}
+
+/// A wait for the change of the leaf, until the deadline at the latest.
+fn hold(view: &View<'_>, deadline: Option<Timestamp>, until: Option<Timestamp>, reason: String) -> Option<Wait> {
+    let until = until.into_iter().chain(deadline).min();
+    deadline.is_none_or(|at| view.now < at).then(|| wait(StepName::SwitchLeaf, until, reason))
+}
+
+/// Why the gateways must not serve what a pause or a closed window holds back. Neither is worth an expired leaf.
+pub(super) fn paused(view: &View<'_>, served: &[Certificate]) -> Option<Wait> {
+    view.pause().and_then(|pause| hold(view, deadline(view, served), pause.until, pause.reason))
+}
+
+/// Why the gateways must not serve the root's leaf yet, and the clients that do not follow.
+pub(super) fn held(view: &View<'_>, served: &[Certificate], root: &[Certificate]) -> (Option<Wait>, Option<LeafHold>) {
+    let (spec, now) = (view.spec(), view.now);
+    let breaks = |trust: &[Certificate]| verifies_to_the_end(trust, served, now) && !verifies(trust, root, now);
+    let lagging =
+        names(view.clients_in_use().filter(|(_, version)| breaks(&version.trust)).map(|(name, _)| view.told(name)));
+    let before: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
+    let sufficed = |ca: &Certificate| verifies_to_the_end(std::slice::from_ref(ca), served, now);
+    let sufficed: Vec<_> = before.into_iter().filter(sufficed).collect();
+    let others = breaks(&sufficed);
+    let since = view.journal.server_issuers.iter().filter(|a| a.current).map(|a| a.since).max().unwrap_or(now);
+    let overlap = spec.settle.overlap.after(since);
+    let of = |clients| LeafHold::of(view, served, clients);
+    let (why, hold_by) = match lagging {
+        Some(names) => {
+            let reason = format!("clients that may not trust the new leaf's CA yet: {names}");
+            (Some((None, reason)), of(Some(names)))
+        }
+        None if others && !spec.clients.complete => {
+            let reason =
+                "there may be clients that are not declared: declare all, and say so with spec.clients.complete";
+            (Some((None, reason.to_owned())), of(None))
+        }
+        None if others && now < overlap => {
+            (Some((Some(overlap), "the overlap of spec.settle.overlap is not over".to_owned())), None)
+        }
+        None => (None, None),
+    };
+    let last = deadline(view, served).filter(|_| !keeps(view));
+    let held = paused(view, served).or_else(|| why.and_then(|(until, reason)| hold(view, last, until, reason)));
+    let hold = hold_by.filter(|_| held.is_some());
+    (held, hold)
+}
