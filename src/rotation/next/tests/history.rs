@@ -218,12 +218,7 @@ impl World {
             }
             Event::RestoreCa => self.restore_ca(),
             Event::RotateServerCa => self.rotate_in(self.server_source(), CA_LIFETIME),
-            Event::RenewClient => {
-                let at = self.seed.below(self.clients.len() as u64) as usize;
-                if self.clients[at].automatic {
-                    self.issue(Whose::Client(at));
-                }
-            }
+            Event::RenewClient => self.renew_client(),
             Event::RenewRoot => {
                 if self.entry.spec.ca_secret_name.is_some() {
                     self.issue(Whose::Root);
@@ -294,9 +289,18 @@ impl World {
         self.rotate_in(self.client_source(), lifetime);
     }
 
+    fn renew_client(&mut self) {
+        let at = self.seed.below(self.clients.len() as u64) as usize;
+        if self.clients[at].automatic {
+            self.issue(Whose::Client(at));
+        }
+    }
+
     fn rotate_in(&mut self, source: &'static str, lifetime: u64) {
         let ca = self.make_ca(lifetime);
         self.write(source, vec![ca.clone()], vec![ca]);
+        // Perhaps when not every gateway knows it yet.
+        self.within(self.entry.spec.settle.gateways.duration(), Self::renew_client);
     }
 
     fn renew(&mut self) {
