@@ -4,7 +4,7 @@
 //! nothing of the bundle. That is told by a canary, a client that only newer bundles admit. Where neither tells two
 //! contents apart, the settle time decides.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::seen::Seen;
 use super::steps::unconverged;
@@ -202,17 +202,21 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
     [former, unreachable, strange, none].into_iter().flatten().collect()
 }
 
-/// The canary is to be of the new CA before anybody else is. Where its Issuer is held back it is asked for in vain, and once
-/// more when the Issuer signs with the new CA.
+/// The least time between two issues of a canary that is not of the new CA.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
+
+/// The canary is to be of the new CA before anybody else is. Where its Issuer is held back it is asked for in vain, each time
+/// after twice as long, until the Issuer signs with the new CA.
 pub(super) fn reissue_canary(view: &View<'_>, steps: &mut Vec<Step>) {
     let Some(canary) = &view.seen.canary else { return };
     let Some(certificate) = canary.certificate.as_ref().filter(|certificate| !certificate.is_issuing) else { return };
+    let Some(issued) = canary.chain.first().map(|leaf| leaf.not_before) else { return };
     let of_source = view.journal.client_issuers.iter().filter(|authority| authority.current);
-    let turned = of_source.map(|authority| authority.since);
-    let turned = turned.chain(view.journal.client_issuers.iter().filter_map(|authority| authority.retired)).max();
-    let issued = canary.chain.first().map(|leaf| leaf.not_before);
-    let is_former = turned.is_some_and(|turned| issued.is_some_and(|issued| issued < turned));
-    if is_former && !admits(&view.client_issuers(), &canary.chain, view.now) {
+    let retired = view.journal.client_issuers.iter().filter_map(|authority| authority.retired);
+    let Some(turned) = of_source.map(|authority| authority.since).chain(retired).max() else { return };
+    let waited = issued.duration_since(turned);
+    let is_due = waited.is_negative() || view.now.duration_since(issued) >= waited.max(PATIENCE);
+    if is_due && !admits(&view.client_issuers(), &canary.chain, view.now) {
         steps.push(Step::Reissue { certificate: certificate.name.clone() });
     }
 }

@@ -227,7 +227,7 @@ fn canary(authority: &Authority, issued: Timestamp) -> Option<Canary> {
 }
 
 #[test]
-fn the_canary_is_asked_for_first_and_in_vain_only_once() {
+fn the_canary_is_asked_for_first_and_in_vain_ever_more_rarely() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.watch();
@@ -241,11 +241,16 @@ fn the_canary_is_asked_for_first_and_in_vain_only_once() {
     assert_eq!(reissues(&scene.look()), [""; 0]);
 
     // Its Issuer signs with the former CA still.
-    scene.now += SignedDuration::from_secs(5);
-    scene.canary = canary(&old, scene.now);
-    assert_eq!(reissues(&scene.look()), [""; 0]);
+    for pause in [6, 6, 12, 24] {
+        scene.now += SignedDuration::from_secs(pause - 1);
+        assert_eq!(reissues(&scene.look()), [""; 0], "{pause}");
+        scene.now += SignedDuration::from_secs(1);
+        scene.canary.as_mut().unwrap().certificate.as_mut().unwrap().is_issuing = false;
+        assert_eq!(reissues(&scene.look()), ["canary"], "{pause}");
+        scene.canary = canary(&old, scene.now);
+    }
     // Promoted.
-    scene.now += SignedDuration::from_secs(5);
+    scene.now += SignedDuration::from_secs(1);
     scene.issuer = source(&new);
     assert_eq!(reissues(&scene.look()), ["canary"]);
     scene.canary = canary(&new, scene.now);
