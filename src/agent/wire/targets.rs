@@ -29,7 +29,10 @@ pub(super) struct Target {
 pub(super) async fn of(client: &Client, namespace: &str, reach: &Reach) -> Result<Vec<Target>, AgentError> {
     let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default().labels(&format!("{SERVICE}={}", reach.service_name));
-    let slices = api.list(&params).await.map_err(|error| AgentError::api("list", "endpointslices", "", error))?;
+    let slices = api
+        .list(&params)
+        .await
+        .map_err(|error| AgentError::api("list", "endpointslices", &reach.service_name, error))?;
     Ok(targets(&slices.items, &reach.port_name))
 }
 
