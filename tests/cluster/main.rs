@@ -33,6 +33,7 @@ mod outage;
 mod pki;
 mod secrets;
 mod stage;
+mod wire;
 mod workloads;
 
 use std::{
@@ -56,6 +57,7 @@ const MODULES: &[&[Case]] = &[
     install::CASES,
     outage::CASES,
     secrets::CASES,
+    wire::CASES,
     workloads::CASES,
 ];
 
