@@ -141,6 +141,11 @@ impl Member {
 }
 
 impl Pool {
+    /// Where each Envoy listens.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.members.iter().map(|member| member.address).collect()
+    }
+
     /// Feeds an Envoy whenever its Secrets change, and never ends.
     pub(crate) async fn feed(self: Arc<Self>, number: usize, shelf: Arc<Shelf>, sources: Sources, pace: Pace) {
         let member = &self.members[number];

@@ -23,6 +23,7 @@ mod run;
 mod shelf;
 mod sound;
 mod tampered;
+mod watched;
 mod world;
 
 use std::{

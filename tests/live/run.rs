@@ -16,6 +16,7 @@ use crate::{
     pace::Pace,
     sound, tampered,
     testbed::Cluster,
+    watched,
     world::{Shape, World},
 };
 
@@ -102,6 +103,7 @@ pub(crate) const RUNS: &[Run] = &[
     clean("accepts_renewals_under_one_ca", RENEWING, sound::renewals),
     clean("accepts_a_rotation_by_a_patient_hand", HELD_BACK, sound::by_hand),
     often("accepts_a_rotation_by_the_agent", kept::rotation),
+    clean("accepts_a_rotation_that_is_watched", KEPT, watched::rotation),
     often("accepts_agents_that_are_killed", kept::killed),
     often("accepts_leaders_that_stand_still", kept::failover),
     clean("accepts_rotations_in_a_burst", KEPT, kept::burst),

@@ -1,0 +1,69 @@
+//! A rotation that goes by what the agent sees of the gateways: by their settle time it would not end.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use serde_json::json;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
+
+use crate::{
+    gateways::HOST,
+    kept,
+    testbed::{endpoint_slice, own_address},
+    world::World,
+};
+
+/// Its Issuer refers to the CA itself, and not to what waits until gateways trust it.
+const CANARY: &str = r"
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata: { name: canary }
+spec: { ca: { secretName: root-ca } }
+---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata: { name: canary }
+spec:
+  secretName: canary
+  commonName: canary
+  usages: [digital signature, client auth]
+  privateKey: { algorithm: ECDSA, size: 256, rotationPolicy: Always }
+  issuerRef: { name: canary, kind: Issuer }
+";
+
+/// A plain rotation with eyes.
+pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
+    world.cluster.apply(&world.ns, CANARY)?;
+    for envoy in world.around.pool.addresses() {
+        let endpoint = world.operator.runtime.block_on(forward(envoy))?;
+        world.cluster.apply(&world.ns, &endpoint_slice("gateway", endpoint).to_string())?;
+    }
+    let spec = json!({
+        "settle": { "gateways": "1h" },
+        "reach": { "serviceName": "gateway", "host": HOST, "canarySecretName": "canary" },
+    });
+    let patch = json!({ "spec": spec }).to_string();
+    let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
+    world.cluster.kubectl(args).ns(&world.ns).ok()?;
+    world.agents.grant()?;
+    kept::rotation(world)
+}
+
+/// Envoys listen on loopback, which the API server takes for nobody's endpoint.
+async fn forward(envoy: SocketAddr) -> Result<SocketAddr> {
+    let listener = TcpListener::bind((own_address()?, 0)).await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                if let Ok(mut envoy) = TcpStream::connect(envoy).await {
+                    let _ = copy_bidirectional(&mut client, &mut envoy).await;
+                }
+            });
+        }
+    });
+    Ok(address)
+}
