@@ -108,7 +108,7 @@ type Sample = (Option<(&'static str, String)>, i64);
 type Told = (&'static str, &'static str, fn(&Entry) -> Vec<Sample>);
 
 /// What status says.
-const TOLD: [Told; 7] = [
+const TOLD: [Told; 8] = [
     ("gatewaysecret_phase", "1 for the phase that the rotation is in, 0 for the others", phase),
     ("gatewaysecret_phase_since_timestamp_seconds", "When that phase began", phase_since),
     ("gatewaysecret_condition", "1 when the condition is True", conditions),
@@ -119,6 +119,7 @@ const TOLD: [Told; 7] = [
         "Since when a client does not follow: the first 20 by name, those that are overdue first",
         lagging_since,
     ),
+    ("gatewaysecret_endpoints", "Endpoints of the gateways, by what they showed when they were looked at", endpoints),
     ("gatewaysecret_not_after_timestamp_seconds", "End of validity of the served leaf and of CAs", not_after),
 ];
 
@@ -150,6 +151,13 @@ fn lagging_since(entry: &Entry) -> Vec<Sample> {
     let (overdue, others): (Vec<_>, Vec<_>) = entry.status.lagging.iter().partition(|client| client.overdue);
     let named = overdue.into_iter().chain(others).take(CLIENTS_NAMED);
     named.map(|client| (Some(("client", client.name.clone())), client.since.as_second())).collect()
+}
+
+fn endpoints(entry: &Entry) -> Vec<Sample> {
+    let Some(seen) = entry.status.endpoints else { return Vec::new() };
+    let shown =
+        [("total", seen.total), ("current", seen.current), ("former", seen.former), ("unreachable", seen.unreachable)];
+    shown.map(|(shown, count)| (Some(("shown", shown.to_owned())), i64::from(count))).into()
 }
 
 fn not_after(entry: &Entry) -> Vec<Sample> {
@@ -240,7 +248,7 @@ fn each<V>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{LaggingClient, Wait};
+    use crate::api::{Endpoints, LaggingClient, Wait};
     use crate::registry::{Registry, tests::entry};
     use crate::webhook::metrics::Metrics;
 
@@ -273,6 +281,7 @@ mod tests {
         entry.status.waits = vec![Wait { step: StepName::SwitchLeaf, reason: String::new(), until: None }];
         // An old CA that ends later stands first while a namesake needs that.
         entry.status.bundle = vec![anchor("old", 1, 900), anchor("new", 2, 800), anchor("older", 0, 700)];
+        entry.status.endpoints = Some(Endpoints { total: 3, current: 1, former: 0, unreachable: 2 });
         let tally = Arc::new(Tally::default());
         tally.wrote(&entry, &Step::CopyRoot);
         tally.wrote(&entry, &Step::CopyRoot);
@@ -288,6 +297,8 @@ mod tests {
             r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="SwitchLeaf"} 1"#,
             r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="DropOldCa"} 0"#,
             r#"gatewaysecret_lagging_clients{namespace="mesh",name="gw"} 0"#,
+            r#"gatewaysecret_endpoints{namespace="mesh",name="gw",shown="current"} 1"#,
+            r#"gatewaysecret_endpoints{namespace="mesh",name="gw",shown="unreachable"} 2"#,
             r#"gatewaysecret_not_after_timestamp_seconds{namespace="mesh",name="gw",kind="client_ca"} 800"#,
             r#"gatewaysecret_not_after_timestamp_seconds{namespace="mesh",name="gw",kind="previous_client_ca"} 700"#,
             r#"agent_last_look_timestamp_seconds{namespace="mesh",name="gw"} 50"#,
