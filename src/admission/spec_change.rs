@@ -42,9 +42,12 @@ pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) 
         }
     }
     if old.mode == Mode::Bundle && new.mode == Mode::Copy {
-        // A copy holds what the root holds, which is the first of the bundle.
-        let rest: Vec<_> = held.iter().take(1).cloned().collect();
-        notes.extend(cut_off("spec.mode: Copy", &entry.status, &held, &rest, now));
+        let what = "spec.mode: Copy";
+        notes.extend(match &entry.status.cut_off_by_copy {
+            Some(names) => told(what, &names.iter().map(String::as_str).collect::<Vec<_>>()),
+            // No agent looked. A copy holds what the root holds, which mostly is the first of the bundle.
+            None => cut_off(what, &entry.status, &held, &held[..held.len().min(1)], now),
+        });
     }
     notes
 }
@@ -64,6 +67,11 @@ fn cut_off(
     });
     let mut names: Vec<_> = lost.map(|leaf| leaf.name.as_str()).collect();
     names.dedup();
+    told(what, &names)
+}
+
+/// The warning; none when it is about nobody.
+fn told(what: &str, names: &[&str]) -> Option<String> {
     let told = names.iter().take(NAMED).map(|name| shortened(name)).collect::<Vec<_>>().join(", ");
     let more = if names.len() > NAMED { ", …" } else { "" };
     (!names.is_empty()).then(|| format!("{what} cuts off {} live client(s) at once: {told}{more}", names.len()))
@@ -88,7 +96,18 @@ mod tests {
     use crate::trust::fixtures::{Authority, ca, now, parsed};
 
     fn asked(old: Value, new: Value, bundle: &[&Authority], clients: &[(&str, &Authority)]) -> Vec<String> {
+        asked_after(old, new, bundle, clients, None)
+    }
+
+    fn asked_after(
+        old: Value,
+        new: Value,
+        bundle: &[&Authority],
+        clients: &[(&str, &Authority)],
+        cut_off_by_copy: Option<Vec<String>>,
+    ) -> Vec<String> {
         let mut entry = entry("mesh", "root", "gateway");
+        entry.status.cut_off_by_copy = cut_off_by_copy;
         entry.status.bundle = bundle.iter().map(|ca| TrustAnchor::from(&parsed(ca.der()))).collect();
         let leaf = |(name, ca): &(&str, &Authority)| Leaf {
             kind: LeafKind::Client,
@@ -145,5 +164,17 @@ mod tests {
         let seen = asked(before, distrust(&[&old, &new]), &[&new, &old], &clients);
         assert!(seen.len() == 1 && seen[0].contains("not emptied"), "{seen:?}");
         assert!(seen.iter().all(|note| note.len() <= 120));
+    }
+
+    #[test]
+    fn what_the_agent_found_out_of_a_copy_counts() {
+        let (old, new) = (ca("old"), ca("new"));
+        let (before, copy) = (json!({"rootSecretName": "root"}), json!({"rootSecretName": "root", "mode": "Copy"}));
+        let seen = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            asked_after(before.clone(), copy.clone(), &[&new, &old], &[("shop", &old)], Some(names))
+        };
+        assert_eq!(seen(&["shop", "till"]), ["spec.mode: Copy cuts off 2 live client(s) at once: shop, till"]);
+        assert_eq!(seen(&[]), [""; 0]);
     }
 }

@@ -89,6 +89,10 @@ pub struct GatewaySecretStatus {
     /// The declared clients that do not follow the rotation yet, by name, kept by the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lagging: Vec<LaggingClient>,
+
+    /// Names of declared clients that `spec.mode: Copy` would cut off at once, kept by the agent. Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_off_by_copy: Option<Vec<String>>,
 }
 
 /// A declared client that was asked to follow a rotation, and may still go by something of an old CA.

@@ -31,6 +31,7 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     status.waits = plan.waits.clone();
     followers::tell(entry, plan, &mut status, now);
     status.endpoints = plan.endpoints;
+    status.cut_off_by_copy = Some(plan.cut_off_by_copy.clone());
     let settle = &entry.spec.settle;
     let clients = plan.journal.clients.iter();
     let in_use = clients.flat_map(|(name, client)| client.in_use(settle.clients, now).map(move |held| (name, held)));

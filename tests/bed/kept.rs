@@ -53,10 +53,16 @@ impl<'c> Kept<'c> {
 
     /// A client's Secret that nobody but a person renews.
     pub(crate) fn write_client(&self, name: &str, authority: &Authority) -> Result<()> {
+        self.write_client_with(name, authority, &[authority])
+    }
+
+    /// The same, of a client that trusts others.
+    pub(crate) fn write_client_with(&self, name: &str, authority: &Authority, trust: &[&Authority]) -> Result<()> {
         let (certificate, key) = authority.issue_client(name)?;
+        let bundle: String = trust.iter().map(|authority| authority.pem()).collect();
         let client = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": name },
-            "stringData": { "ca.crt": authority.pem(), "tls.crt": certificate, "tls.key": key },
+            "stringData": { "ca.crt": bundle, "tls.crt": certificate, "tls.key": key },
         });
         self.cluster.apply(self.ns, &client.to_string()).map(drop)
     }

@@ -20,6 +20,7 @@ macro_rules! cases {
 }
 
 mod agent;
+mod agent_mode;
 mod bad_inputs;
 mod bed;
 mod break_glass;
@@ -48,6 +49,7 @@ use testbed::Cluster;
 /// Every module's tests.
 const MODULES: &[&[Case]] = &[
     agent::CASES,
+    agent_mode::CASES,
     bad_inputs::CASES,
     bed::CASES,
     break_glass::CASES,

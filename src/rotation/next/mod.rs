@@ -4,6 +4,7 @@
 //! given to one side that some content in use on the other would not get on with. So each order of events that this allows
 //! is one without a failed handshake, whenever the process is killed, and however often the same step is decided anew.
 
+mod copy;
 mod lagging;
 mod leaf;
 mod record;
@@ -49,6 +50,8 @@ pub struct Plan {
     pub trouble: Option<String>,
     /// Who holds the change of the gateways' leaf, and what becomes of them.
     pub leaf_hold: Option<LeafHold>,
+    /// Declared clients that mode `Copy` would cut off now.
+    pub cut_off_by_copy: Vec<String>,
     /// Why `spec.distrust` is not carried out.
     pub undistrusted: Option<String>,
     /// Live leaves need more previous CAs than `spec.maxPreviousCAs` allows. They are kept.
@@ -103,6 +106,7 @@ pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
     let lagging = lagging::lagging(&view);
     let phase = decided.phase;
     let endpoints = wire::count(&view);
+    let cut_off_by_copy = copy::cuts_off(&view);
     let over_cap = gateways.over_cap || clients.over_cap;
     let client_bundle = clients.trust;
     let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
@@ -117,6 +121,7 @@ pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
         lagging,
         leaf_hold: decided.leaf_hold,
         undistrusted: decided.undistrusted,
+        cut_off_by_copy,
         endpoints,
         trouble: decided.trouble,
         over_cap,

@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::copy;
 use super::leaf::{self, LeafHold};
 use super::seen::{authorities, usable};
 use super::trust::{Bundle, holds};
@@ -28,7 +29,7 @@ pub(super) struct Decided {
 pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
     let mut decided = Decided { trouble: trouble(view), ..Decided::default() };
     if view.spec().mode == Mode::Copy {
-        match copy(view) {
+        match copy::step(view) {
             None => {}
             Some(step) => match view.served_chain().and_then(|served| leaf::paused(view, served)) {
                 Some(wait) => decided.waits.push(wait),
@@ -69,13 +70,6 @@ fn trouble(view: &View<'_>) -> Option<String> {
     let no_ca =
         || without().map(|_| format!("Secret {} holds no CA: name the one that has it in spec.caSecretName", source.1));
     [root, usable(view.seen.server_source()), usable(source)].into_iter().find_map(Result::err).or_else(no_ca)
-}
-
-/// The managed Secret of mode `Copy`.
-fn copy(view: &View<'_>) -> Option<Step> {
-    let root = usable((view.seen.root, view.seen.entry.root_name())).ok()?;
-    let same = view.seen.managed.is_some_and(|held| held.anchors == root.anchors && held.chain == root.chain);
-    (!same).then_some(Step::CopyRoot)
 }
 
 /// The managed Secret of mode `Bundle`.

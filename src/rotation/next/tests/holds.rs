@@ -235,3 +235,30 @@ fn a_client_that_is_not_declared_any_more_is_named_with_the_end_of_its_leaf() {
     let plan = scene.look();
     assert!(wait(&plan, StepName::SwitchLeaf).reason.ends_with(": client"), "{:?}", plan.waits);
 }
+
+#[test]
+fn whom_a_copy_would_cut_off_is_known_from_both_sides() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    assert_eq!(scene.look().cut_off_by_copy, [""; 0]);
+    // The root is new: gateways would refuse the client.
+    (scene.ca, scene.root) = (source(&new), pair(&new, "gateway"));
+    let plan = scene.look();
+    scene.take(&plan);
+    assert_eq!(scene.look().cut_off_by_copy, ["client"]);
+    // It has a new leaf, and would refuse the gateways.
+    scene.client.chain = pair(&new, "client").chain;
+    scene.pass(HOUR);
+    let plan = scene.look();
+    scene.take(&plan);
+    assert_eq!(scene.look().cut_off_by_copy, ["client"]);
+    // It trusts both.
+    scene.client.anchors.push(parsed(new.der()));
+    scene.pass(HOUR);
+    assert_eq!(scene.look().cut_off_by_copy, [""; 0]);
+    // A root that is behind: the client's leaf is of a CA that the root does not hold.
+    scene.root = pair(&old, "gateway");
+    assert_eq!(scene.look().cut_off_by_copy, ["client"]);
+    scene.entry.spec.mode = Mode::Copy;
+    assert_eq!(scene.look().cut_off_by_copy, [""; 0], "it is one already");
+}
