@@ -20,6 +20,7 @@ cases![
     a_client_that_does_not_follow_is_told_once,
     what_is_kept_is_refused_to_others,
     what_init_proposes_is_kept,
+    change_windows_that_cannot_be_are_refused,
 ];
 
 pub(crate) fn kept(cluster: &Cluster, test: impl FnOnce(&Kept<'_>) -> Result<()>) -> Result<()> {
@@ -306,5 +307,31 @@ fn what_init_proposes_is_kept(cluster: &Cluster) -> Result<()> {
         let again = init()?;
         ensure!(again.contains("root-managed names it already") && again.contains("nothing to propose"), "{again}");
         Ok(())
+    })
+}
+
+fn change_windows_that_cannot_be_are_refused(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        let (_server, _registration) = kept.judged()?;
+        let set = |from: &str, zone: &str| {
+            let windows = json!([{ "days": ["Sat"], "from": from, "to": "04:00", "timeZone": zone }]);
+            let patch = json!({ "spec": { "windows": windows } }).to_string();
+            cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch]).ns(kept.ns)
+        };
+        for (from, zone, expected) in [
+            ("24:30", "Europe/Berlin", "spec.windows[0].from"),
+            ("22:00", "Europe Berlin", "spec.windows[0].timeZone"),
+            ("22:00", "Europe/Berlni", "no such time zone: Europe/Berlni"),
+        ] {
+            let refused = set(from, zone).fails()?;
+            ensure!(refused.contains(expected), "expected {expected}, saw {refused}");
+        }
+        let mut object = cluster.get("gatewaysecret", kept.ns, "gateway")?;
+        object["metadata"] = json!({ "name": "other" });
+        object["spec"]["secretName"] = json!("other");
+        object["spec"]["windows"] = json!([{ "from": "22:00", "to": "04:00", "timeZone": "Europe/Berlni" }]);
+        let refused = cluster.kubectl(["create", "-f", "-"]).ns(kept.ns).stdin(object.to_string()).fails()?;
+        ensure!(refused.contains("no such time zone"), "saw {refused}");
+        set("22:00", "Europe/Berlin").ok().map(drop)
     })
 }
