@@ -1,11 +1,10 @@
 //! What a certificate says, read once.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
-use sha2::{Digest, Sha256};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Version};
@@ -84,7 +83,7 @@ impl Certificate {
         let self_issued = x509.subject().as_raw() == x509.issuer().as_raw();
         let mut certificate = Self {
             der: der.to_vec(),
-            fingerprint: hex(&Sha256::digest(der)),
+            fingerprint: hex(&sha256(der)),
             subject: name::rfc4514(x509.subject()),
             issuer: name::rfc4514(x509.issuer()),
             subject_der: x509.subject().as_raw().to_vec(),
@@ -171,16 +170,21 @@ pub(super) fn timestamp(seconds: i64) -> Timestamp {
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digit = |half: u8| char::from(b"0123456789abcdef"[usize::from(half)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
+}
+
+/// SHA-256 at one go, by AWS-LC: twice as fast without the processor's help.
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    hash
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use sha2::{Digest, Sha256};
 
     use super::*;
     use crate::trust::fixtures::{ca, ca_with};

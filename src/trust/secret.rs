@@ -54,9 +54,7 @@ impl Secret {
         let mut data = BTreeMap::new();
         for (key, value) in entries(object, "data")? {
             let value = string(value, "data", key)?;
-            // Kubernetes' own decoder (Go encoding/base64) skips line ends.
-            let compact = Zeroizing::new(value.bytes().filter(|b| !matches!(b, b'\r' | b'\n')).collect::<Vec<_>>());
-            let bytes = STANDARD.decode(&*compact).map_err(|_| SecretError::Base64 { key: key.clone() })?;
+            let bytes = decoded(value).ok_or_else(|| SecretError::Base64 { key: key.clone() })?;
             data.insert(key.clone(), Zeroizing::new(bytes));
         }
         for (key, value) in entries(object, "stringData")? {
@@ -76,6 +74,16 @@ impl Secret {
             data,
         })
     }
+}
+
+/// Kubernetes' own decoder (Go encoding/base64) skips line ends.
+fn decoded(value: &str) -> Option<Vec<u8>> {
+    let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    if !value.as_bytes().iter().any(is_line_end) {
+        return STANDARD.decode(value).ok();
+    }
+    let compact = Zeroizing::new(value.bytes().filter(|byte| !is_line_end(byte)).collect::<Vec<_>>());
+    STANDARD.decode(&*compact).ok()
 }
 
 fn entries<'a>(
