@@ -60,7 +60,10 @@ fn bare(host: &str) -> &str {
 fn serves(leaf: &Certificate, host: &str) -> bool {
     let Some(parent) = host.strip_prefix('*') else { return covers(leaf, host) };
     let below = |name: &AltName| match name {
-        AltName::Dns(name) => name.to_ascii_lowercase().ends_with(&parent.to_ascii_lowercase()),
+        AltName::Dns(name) => {
+            let end = name.len().checked_sub(parent.len()).and_then(|at| name.get(at..));
+            end.is_some_and(|end| end.eq_ignore_ascii_case(parent))
+        }
         _ => false,
     };
     parent.is_empty() || leaf.names.iter().any(below)
