@@ -5,16 +5,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::duty::duty;
-use super::rules::{
-    INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED, UNREADABLE,
-};
-use super::validate::{judged, weights};
+use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED};
+use super::validate::{unreadable, weights};
 use super::{break_glass, bundles, continuity, time_zones};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::rotation::{Inventory, Outlook, Uses};
-use crate::trust::{Finding, Severities, Severity};
+use crate::trust::{self, Contents, Finding, Reader, Secret, Severities, Severity};
 
 /// What surrounds the objects that are checked.
 #[derive(Clone, Debug, Default)]
@@ -83,14 +81,17 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
         return None;
     }
     let severities = weights(&context.severities, claim);
-    let mut findings = judged(object, None, duty(claim, None, now), &severities, now);
+    let secret = match Secret::from_value(object) {
+        Ok(secret) => secret,
+        Err(error) => return Some(vec![unreadable(&error)]),
+    };
+    let contents = Contents::new(&secret, Reader::Envoy);
+    let mut findings = trust::judge_contents(&contents, duty(claim, None, now), &severities, now);
     if !context.counts(namespace, name, Uses::contains) {
-        // The cluster lets it pass, since nothing here uses it, but for what the API server itself refuses.
-        for finding in findings.iter_mut().filter(|finding| finding.rule != UNREADABLE.id) {
-            finding.severity = Severity::Warn;
-        }
+        // The cluster lets it pass, since nothing here uses it.
+        findings.iter_mut().for_each(|finding| finding.severity = Severity::Warn);
     }
-    findings.extend(continuity::findings(object, None, namespace, claim, &context.registry, &severities, now));
+    findings.extend(continuity::findings(&contents, None, namespace, claim, &context.registry, &severities, now));
     Some(findings)
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::continuity::declared;
 use crate::api::Mode;
+use crate::api::names::CLIENT_LABEL;
 use crate::registry::{Entry, Registry};
 use crate::trust::{Certificate, bundle, continuity, is_distrusted};
 
@@ -16,7 +17,7 @@ pub(super) const KEY: &str = "ca.crt";
 
 /// The bundle that a declared client's Secret shall hold; `None` for any other Secret, and when it has it.
 pub(super) fn wanted(object: &Value, namespace: &str, registry: &Registry) -> Option<Vec<Certificate>> {
-    let entry = declared(object, namespace, registry)?;
+    let entry = declared(object["metadata"]["labels"][CLIENT_LABEL].as_str(), namespace, registry)?;
     let held = certificates(object["data"].as_object()?.get(KEY))?;
     let wanted = whole(entry, &held);
     (entry.spec.mode == Mode::Bundle && wanted != held).then_some(wanted)

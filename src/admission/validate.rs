@@ -10,7 +10,7 @@ use super::{Decision, Kind, Operation, Request, break_glass, continuity, kept, s
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::{self, Duty, Finding, Secret, SecretError, Severities};
+use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, SecretError, Severities};
 
 /// Judges a Secret, another object that the agent keeps, or what the schema of a GatewaySecret cannot tell; warns of what a change of one
 /// does. Never patches; the same under dry-run.
@@ -83,35 +83,45 @@ fn write(
         return Vec::new();
     }
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
-    let mut findings = continuity::findings(object, old, request.namespace, claim, registry, severities, now);
     let labelled = |object: &Value| object["metadata"]["labels"][MANAGED_LABEL] == "true";
     // A labelled Secret is judged even when this replica has not heard of its GatewaySecret yet.
-    let Some(role) = claim.map(|(_, role)| role).or_else(|| labelled(object).then_some(Role::Managed)) else {
-        return findings;
+    let role = claim.map(|(_, role)| role).or_else(|| labelled(object).then_some(Role::Managed));
+    let mut findings = match (Secret::from_value(object), role) {
+        (Ok(secret), role) => {
+            let old_secret = old.and_then(|old| Secret::from_value(old).ok());
+            let new = Contents::new(&secret, Reader::Envoy);
+            let before = old_secret.as_ref().map(|old| Contents::new(old, Reader::Envoy));
+            let before = before.as_ref();
+            let mut findings = continuity::findings(&new, before, request.namespace, claim, registry, severities, now);
+            if role.is_some() {
+                findings.extend(judged(&new, before, duty(claim, old, now), severities, now));
+            }
+            findings
+        }
+        (Err(error), Some(_)) => vec![unreadable(&error)],
+        (Err(_), None) => Vec::new(),
     };
-    findings.extend(judged(object, old, duty(claim, old, now), severities, now));
-    if role == Role::Managed && !labelled(object) {
+    if role == Some(Role::Managed) && !labelled(object) {
         findings.extend(severities.weigh(unlabelled(request.name)));
     }
     findings
 }
 
-/// The findings on a Secret object, or on the change of one.
-pub(super) fn judged(
-    object: &Value,
-    old: Option<&Value>,
+/// The findings on a Secret, or on the change of one.
+fn judged(
+    new: &Contents<'_>,
+    old: Option<&Contents<'_>>,
     duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    match (Secret::from_value(object), old.map(Secret::from_value)) {
-        (Ok(secret), Some(Ok(old))) => trust::judge_update_weighed(&old, &secret, duty, severities, now),
-        (Ok(secret), _) => trust::judge_weighed(&secret, duty, severities, now),
-        (Err(error), _) => vec![unreadable(&error)],
+    match old {
+        Some(old) => trust::judge_change(old, new, duty, severities, now),
+        None => trust::judge_contents(new, duty, severities, now),
     }
 }
 
-fn unreadable(error: &SecretError) -> Finding {
+pub(super) fn unreadable(error: &SecretError) -> Finding {
     // The error's text begins with the field.
     let text = error.to_string();
     let (field, message) = text.split_once(": ").unwrap_or(("data", &text));

@@ -6,9 +6,7 @@ use super::lookalike::Lookalike;
 use super::pem::{self, Block, Fault, Rejection};
 use super::{der, private_key};
 
-/// Reading stops here. A trust store of the web's public CAs has about 150, and Envoy fails every handshake from about
-/// 2,000 CAs on (64 KiB of subjects, measured).
-pub const MAX_CERTIFICATES: usize = 5_000;
+pub use super::limits::MAX_CERTIFICATES;
 
 /// What a PEM text holds.
 #[derive(Clone, Debug, Default)]

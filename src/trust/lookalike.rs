@@ -4,6 +4,8 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use super::limits::MAX_LOOKALIKES;
+
 /// A stretch of skipped text that looks like a block. Holds none of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookalike {
@@ -77,9 +79,6 @@ impl Lookalike {
         Self { line, cause: Cause::SameBlock, digest: Sha256::digest(trailing).into() }
     }
 }
-
-/// Lookalikes that are told apart; all that follows them in a text counts as part of the last.
-const MAX_LOOKALIKES: usize = 1_000;
 
 /// A lookalike whose end has not been seen.
 struct Open {

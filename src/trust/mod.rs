@@ -1,12 +1,13 @@
 //! What a Secret holds, as a proxy would load it, and whether that is sound. Pure: bytes and `now` in, findings out.
 //!
 //! ```text
-//!  Secret ─► credential (which keys are in force) ─► pem ─► bundle (certificates) ─► Subject ─► rules ─► findings
+//!  Secret ─► credential (which keys are in force) ─► pem ─► bundle (certificates) ─► Contents ─► Subject ─► rules ─► findings
 //! ```
 
 pub mod bundle;
 pub mod certificate;
 pub mod chain;
+pub mod contents;
 pub mod continuity;
 pub mod credential;
 mod der;
@@ -15,6 +16,7 @@ mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod go;
+mod limits;
 pub mod lookalike;
 mod name;
 mod namesakes;
@@ -28,14 +30,15 @@ mod severities;
 mod subject;
 
 pub use certificate::{AltName, Certificate, CertificateError};
+pub use contents::{Contents, Pair, Text};
 pub use finding::{Finding, Severity, Verdict};
 pub use fingerprint::{anchors, certificates_under, content_hash, is_distrusted};
 pub use reader::Reader;
 pub use rules::{Observation, RULES, Rule};
 pub use secret::{Secret, SecretError};
 pub use severities::{FIXED, Severities};
+pub use subject::Subject;
 pub(crate) use subject::field;
-pub use subject::{Pair, Subject, Text};
 
 use jiff::Timestamp;
 
@@ -70,11 +73,21 @@ pub fn judge(secret: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
 
 /// Judges a Secret at an instant, with other weights.
 pub fn judge_weighed(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Finding> {
-    tell(weighed(secret, duty, severities, now))
+    judge_contents(&Contents::new(secret, duty.reader), duty, severities, now)
 }
 
-fn weighed(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Judged> {
-    let judged = rules::run(Subject::new(secret, duty, now));
+/// Judges a Secret at an instant that may be parsed already.
+pub fn judge_contents(
+    contents: &Contents<'_>,
+    duty: Duty<'_>,
+    severities: &Severities,
+    now: Timestamp,
+) -> Vec<Finding> {
+    tell(weighed(contents, duty, severities, now))
+}
+
+fn weighed(contents: &Contents<'_>, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Judged> {
+    let judged = rules::run(Subject::new(contents, duty, now));
     judged.into_iter().filter_map(|judged| judged.weighed(severities)).collect()
 }
 
@@ -95,8 +108,20 @@ pub fn judge_update_weighed(
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
+    let [old, new] = [old, new].map(|secret| Contents::new(secret, duty.reader));
+    judge_change(&old, &new, duty, severities, now)
+}
+
+/// Judges the change of a Secret, both of which may be parsed already.
+pub fn judge_change(
+    old: &Contents<'_>,
+    new: &Contents<'_>,
+    duty: Duty<'_>,
+    severities: &Severities,
+    now: Timestamp,
+) -> Vec<Finding> {
     let mut judged = weighed(new, duty, severities, now);
-    if old.data == new.data {
+    if old.secret.data == new.secret.data {
         judged.iter_mut().for_each(|j| j.finding.severity = Severity::Warn);
     } else if judged.iter().any(|j| j.finding.severity == Severity::Deny) {
         let before = weighed(old, duty, severities, now);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::admission::{Decision, Kind, Operation, Request, validate};
@@ -13,7 +13,7 @@ use crate::api::{GatewaySecretStatus, Reach};
 use crate::registry::tests::entry;
 use crate::rotation::Inventory;
 use crate::trust::fixtures::{Authority, Leaf, ca, ca_between};
-use crate::trust::{Certificate, Verdict, bundle, credential};
+use crate::trust::{Certificate, Reader, Secret, Verdict, bundle, credential};
 
 /// Three CAs that last, and one that ends in 2032.
 static CAS: LazyLock<Vec<Authority>> =
@@ -119,6 +119,13 @@ impl World {
         found.into_iter().filter(|f| f.rule == CONTINUITY.id).map(|f| (f.severity, f.message)).collect()
     }
 
+    /// What is told when the first of two CAs is taken out.
+    fn told(status: &GatewaySecretStatus) -> Vec<continuity::Broken> {
+        let secrets = [&[0, 1][..], &[1]].map(|cas| Secret::from_value(&Content::new(cas, 1).object("gw")).unwrap());
+        let [old, new] = [0, 1].map(|at: usize| Contents::new(&secrets[at], Reader::Envoy));
+        continuity::managed(&old, &new, status, "mesh", at(2030))
+    }
+
     /// For each client: whether gateways accept it, and whether it verifies them.
     fn works(&self, now: Timestamp) -> BTreeMap<String, (bool, bool)> {
         let managed = &self.secrets["gw"];
@@ -168,15 +175,35 @@ fn accepts_what_is_not_observed_and_hides_other_namespaces() {
     let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
     let registry = world.registry(at(2030));
     let mut entry = registry.entries()[0].clone();
-    let messages = |status: &GatewaySecretStatus| {
-        let [old, new] = [&[0, 1][..], &[1]].map(|cas| Secret::from_value(&Content::new(cas, 1).object("gw")).unwrap());
-        continuity::managed(&old, &new, status, "mesh", at(2030))
-    };
+    let messages = |status: &GatewaySecretStatus| World::told(status);
     entry.status.leaves.as_mut().unwrap()[0].namespace = "elsewhere".to_owned();
     let told = messages(&entry.status);
     assert!(told[0].1.contains("(in other namespaces)") && !told[0].1.contains("shop"), "{told:?}");
     (entry.status.leaves, entry.status.client_trust) = (None, None);
     assert_eq!(messages(&entry.status), []);
+}
+
+/// Six chains of nearly a hundred links cost more signatures than one answer may.
+#[test]
+fn rejects_what_takes_too_long_to_tell() {
+    let chain = || {
+        let mut cas = vec![CAS[0].intermediate("0", |_| {})];
+        for number in 1..95 {
+            cas.push(cas[number - 1].intermediate(&number.to_string(), |_| {}));
+        }
+        cas[94].leaf("leaf.example.com").pem() + &cas.iter().rev().map(Authority::pem).collect::<String>()
+    };
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let mut status = world.registry(at(2030)).entries()[0].status.clone();
+    let leaf = status.leaves.as_ref().unwrap().iter().find(|leaf| leaf.name == "shop").unwrap().clone();
+    status.leaves = Some((0..6).map(|_| crate::api::Leaf { pem: chain(), ..leaf.clone() }).collect());
+    let told = World::told(&status);
+    for words in ["6 live client certificate(s)", "for 1 of them", "more than 512 signatures", "one by one"] {
+        assert!(told[0].1.contains(words), "{told:?}");
+    }
+    status.leaves.as_mut().unwrap().pop();
+    let told = World::told(&status);
+    assert!(told[0].1.contains("5 live client certificate(s) (shop, shop, shop and 2 more) chain only to"), "{told:?}");
 }
 
 #[test]

@@ -1,66 +1,12 @@
 //! What BoringSSL looks at once the path stands.
 
-use std::collections::HashMap;
-
 use jiff::Timestamp;
 
+use super::budget::Budget;
 use super::facts::{DIGITAL_SIGNATURE, Facts};
 use super::path::{Path, issued};
 use super::signature::{self, Fault, Key};
-use super::{Accepted, Purpose, Refused, Store, constraints, crl, hosts};
-use crate::trust::Certificate;
-
-/// What all paths of one verdict, or of the verdicts on many chains, may cost together.
-pub(crate) struct Budget {
-    /// Signatures, where a chain's own are used up.
-    signatures: usize,
-    /// Signatures that are each chain's own.
-    own: usize,
-    /// Names times constraints; BoringSSL allows 2^20 for each pair of certificates.
-    names: usize,
-    /// By the certificate's fingerprint and the key: chains of one CA go the same way up.
-    known: HashMap<(String, Vec<u8>), Result<(), Fault>>,
-}
-
-/// Signatures that one of many chains may cost, whatever the others did: more than real paths are long.
-const OWN: usize = 6;
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self { signatures: 256, own: 0, names: 1 << 17, known: HashMap::new() }
-    }
-}
-
-impl Budget {
-    /// Begins another chain.
-    pub(super) fn next_chain(&mut self) {
-        self.own = OWN;
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_used_up(&self) -> bool {
-        self.signatures == 0
-    }
-
-    /// Pays for a signature over so many bytes: hashing 32 KiB takes as long as verifying.
-    pub(super) fn signature(&mut self, bytes: usize) -> Result<(), Refused> {
-        let cost = 1 + bytes / (32 << 10);
-        let purse = if self.own >= cost { &mut self.own } else { &mut self.signatures };
-        *purse = purse.checked_sub(cost).ok_or(Refused::Budget)?;
-        Ok(())
-    }
-
-    fn verify(&mut self, facts: &Facts<'_>, key: &[u8]) -> Result<Result<(), Fault>, Refused> {
-        let link = (facts.certificate.fingerprint.clone(), key.to_vec());
-        if let Some(known) = self.known.get(&link) {
-            return Ok(*known);
-        }
-        self.signature(facts.signed.body.len())?;
-        let verdict = signature::verify(&facts.signed, key);
-        self.known.insert(link, verdict);
-        Ok(verdict)
-    }
-}
+use super::{Purpose, Refused, Store, constraints, crl, hosts};
 
 /// Checks a path in BoringSSL's order.
 pub(super) fn path(
@@ -69,7 +15,7 @@ pub(super) fn path(
     purpose: Purpose<'_>,
     now: Timestamp,
     budget: &mut Budget,
-) -> Result<Accepted, Refused> {
+) -> Result<(), Refused> {
     extensions(path, purpose)?;
     if store.checks_crls {
         (0..path.links.len()).try_for_each(|at| crl::check(store, &path.links, at, now, budget))?;
@@ -79,16 +25,11 @@ pub(super) fn path(
     if purpose != Purpose::Client {
         modern(path)?;
     }
-    let anchor = path.untrusted.min(path.links.len() - 1);
     let policies = path.links[..path.links.len() - 1].iter().find(|facts| facts.has_policy_constraints);
-    if let Some(facts) = policies {
-        return Err(Refused::Policy { subject: facts.certificate.subject.clone() });
+    match policies {
+        Some(facts) => Err(Refused::Policy { subject: facts.certificate.subject.clone() }),
+        None => Ok(()),
     }
-    Ok(Accepted {
-        path: path.links.iter().map(|facts| facts.certificate.subject.clone()).collect(),
-        anchor: path.links[anchor].certificate.fingerprint.clone(),
-        until: path.links.iter().map(|facts| facts.certificate.not_after).min().unwrap_or(Timestamp::MIN),
-    })
 }
 
 /// Clients of other kinds (Go, rustls, browsers) refuse SHA-1, which Envoy takes.
@@ -101,7 +42,8 @@ fn modern(path: &Path<'_>) -> Result<(), Refused> {
 }
 
 /// What TLS, not path validation, asks of a leaf; and its names.
-pub(super) fn leaf(leaf: &Certificate, facts: Option<&Facts<'_>>, purpose: Purpose<'_>) -> Result<(), Refused> {
+pub(super) fn leaf(facts: &Facts<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
+    let leaf = facts.certificate;
     let subject = || leaf.subject.clone();
     // Envoy itself serves with no RSA key under 2048 bits, but takes one of 1024 from a client (measured).
     let rsa = if purpose == Purpose::Client { 1024 } else { 2048 };
@@ -112,7 +54,7 @@ pub(super) fn leaf(leaf: &Certificate, facts: Option<&Facts<'_>>, purpose: Purpo
     if !takes(signature::key(&leaf.public_key).0) {
         return Err(Refused::LeafKey { subject: subject() });
     }
-    if facts.is_some_and(|facts| !facts.may(DIGITAL_SIGNATURE)) {
+    if !facts.may(DIGITAL_SIGNATURE) {
         return Err(Refused::LeafKeyUsage { subject: subject() });
     }
     if let Purpose::Server { hosts: wanted } = purpose
@@ -173,7 +115,7 @@ fn signatures_and_dates(path: &Path<'_>, now: Timestamp, budget: &mut Budget) ->
 
 fn signed(facts: &Facts<'_>, issuer: &Facts<'_>, budget: &mut Budget) -> Result<(), Refused> {
     let subject = facts.certificate.subject.clone();
-    match budget.verify(facts, &issuer.certificate.public_key)? {
+    match budget.link(facts, &issuer.certificate.public_key)? {
         Ok(()) => Ok(()),
         Err(Fault::Unsupported) => Err(Refused::SignatureAlgorithm { subject }),
         Err(Fault::Wrong) => {

@@ -6,7 +6,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::facts::{self, Authority, CRL_SIGN, Facts, KEY_CERT_SIGN};
 use super::name::Name;
-use super::{Budget, Refused, Store, signature};
+use super::{Budget, Refused, Store};
 use crate::trust::certificate::timestamp;
 use crate::trust::der::{self, Cbs, SEQUENCE};
 use crate::trust::{Certificate, name};
@@ -19,7 +19,7 @@ pub struct Crl {
     issuer_text: String,
     this_update: Timestamp,
     next_update: Option<Timestamp>,
-    authority: Option<Vec<u8>>,
+    authority: Option<Authority<'static>>,
     /// `None`: everything.
     scope: Option<Scope>,
     has_critical: bool,
@@ -121,8 +121,8 @@ impl Crl {
             let is_known = [KEY_ID, SCOPE].contains(&extension.oid.as_bytes());
             match extension.parsed_extension() {
                 ParsedExtension::AuthorityKeyIdentifier(_) if self.authority.is_none() => {
-                    self.authority = Some(extension.value.to_vec());
-                    self.authority().ok_or(MALFORMED)?;
+                    let id = Cbs(extension.value).take(SEQUENCE, MALFORMED).map(facts::authority)?;
+                    self.authority = Some(id.ok_or(MALFORMED)?.into_owned());
                 }
                 ParsedExtension::IssuingDistributionPoint(point) if self.scope.is_none() => {
                     self.scope = Some(Scope::of(point));
@@ -136,10 +136,6 @@ impl Crl {
         let entries = list.iter_revoked_certificates();
         self.has_critical |= entries.flat_map(|entry| entry.extensions()).any(|extension| extension.critical);
         Ok(())
-    }
-
-    fn authority(&self) -> Option<Authority<'_>> {
-        facts::authority(Cbs(self.authority.as_deref()?).take(SEQUENCE, "").ok()?)
     }
 
     fn is_current(&self, now: Timestamp) -> bool {
@@ -235,8 +231,9 @@ fn ask(
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
-    let lists = store.crls.get(question.issuer).into_iter().flatten();
-    let candidates = lists.filter(|crl| crl.scope != Some(Scope::Never));
+    let lists = store.crls.get(question.issuer).map(Vec::as_slice).unwrap_or_default();
+    budget.lists(lists.len())?;
+    let candidates = lists.iter().filter(|crl| crl.scope != Some(Scope::Never));
     let scored = candidates.filter_map(|crl| {
         let (signer, is_direct) = signer(crl, above)?;
         // The weights of BoringSSL's score, then the newer one.
@@ -272,8 +269,7 @@ fn apply(
         return Err(Refused::CrlOutdated { issuer });
     }
     let Some((signed, _)) = facts::signed(&crl.der) else { return unusable("it is malformed") };
-    budget.signature(crl.der.len())?;
-    if signature::verify(&signed, &signer.certificate.public_key).is_err() {
+    if budget.signature(&signed, &signer.certificate.public_key)?.is_err() {
         return unusable("its signature is not the CA's; publish it anew");
     }
     if crl.has_critical {
@@ -287,8 +283,7 @@ fn apply(
 
 /// `crl_akid_check`: the issuer on the path, or a CA further up with the list's name.
 fn signer<'p>(crl: &Crl, above: &[&'p Facts<'p>]) -> Option<(&'p Facts<'p>, bool)> {
-    let authority = crl.authority();
-    let fits = |facts: &Facts<'_>| authority.as_ref().is_none_or(|id| id.fits(facts));
+    let fits = |facts: &Facts<'_>| crl.authority.as_ref().is_none_or(|id| id.fits(facts));
     let (direct, further) = above.split_first()?;
     if fits(direct) {
         return Some((direct, true));

@@ -1,5 +1,7 @@
 //! What BoringSSL reads off a certificate before it judges it (`x509v3_cache_extensions`, crypto/x509/v3_purp.cc).
 
+use std::borrow::Cow;
+
 use super::name::Name;
 use crate::trust::Certificate;
 use crate::trust::der::{self, CONSTRUCTED, CONTEXT, Cbs, SEQUENCE};
@@ -45,10 +47,11 @@ pub(super) struct ExtendedUsage {
 }
 
 /// authorityKeyIdentifier.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Authority<'a> {
-    pub(super) key_id: Option<&'a [u8]>,
+    pub(super) key_id: Option<Cow<'a, [u8]>>,
     pub(super) issuer: Option<Name>,
-    pub(super) serial: Option<&'a [u8]>,
+    pub(super) serial: Option<Cow<'a, [u8]>>,
 }
 
 /// A GeneralName: the number of its context tag, and its content.
@@ -217,9 +220,14 @@ impl<'a> Facts<'a> {
 impl Authority<'_> {
     /// `X509_check_akid`: what both name must be equal.
     pub(super) fn fits(&self, issuer: &Facts<'_>) -> bool {
-        let keys = self.key_id.zip(issuer.subject_key_id).is_none_or(|(a, b)| a == b);
-        keys && self.serial.is_none_or(|serial| serial == issuer.serial)
+        let keys = self.key_id.as_deref().zip(issuer.subject_key_id).is_none_or(|(a, b)| a == b);
+        keys && self.serial.as_deref().is_none_or(|serial| serial == issuer.serial)
             && self.issuer.as_ref().is_none_or(|name| *name == issuer.issuer)
+    }
+
+    pub(super) fn into_owned(self) -> Authority<'static> {
+        let owned = |bytes: Option<Cow<'_, [u8]>>| bytes.map(|bytes| Cow::Owned(bytes.into_owned()));
+        Authority { key_id: owned(self.key_id), issuer: self.issuer, serial: owned(self.serial) }
     }
 }
 
@@ -267,7 +275,7 @@ fn extended_usage(mut list: Cbs<'_>) -> Option<ExtendedUsage> {
 pub(super) fn authority<'a>(mut input: Cbs<'a>) -> Option<Authority<'a>> {
     let mut id = Authority { key_id: None, issuer: None, serial: None };
     if input.peek(CONTEXT) {
-        id.key_id = Some(input.any()?.1);
+        id.key_id = Some(input.any()?.1.into());
     }
     if input.peek(CONTEXT | CONSTRUCTED | 1) {
         // Of several names only the first directory name counts.
@@ -277,7 +285,7 @@ pub(super) fn authority<'a>(mut input: Cbs<'a>) -> Option<Authority<'a>> {
         }
     }
     if input.peek(CONTEXT | 2) {
-        id.serial = Some(input.any()?.1).filter(|serial| der::valid_integer(serial));
+        id.serial = Some(input.any()?.1).filter(|serial| der::valid_integer(serial)).map(Cow::from);
     }
     input.end("").ok()?;
     Some(id)

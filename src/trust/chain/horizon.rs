@@ -6,9 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Crl, Purpose, Refused, Store};
 use crate::trust::Certificate;
-
-/// Dates that are looked at; a bundle has two for each certificate.
-const MAX_DATES: usize = 64;
+use crate::trust::limits::CHAIN_DATES;
 
 /// A chain that is accepted now and will not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +52,6 @@ pub fn horizon(
     let end = chain.first()?.not_after;
     store.verify(chain, purpose, now).ok()?;
     let dates = dates(bundle.iter().chain(chain), crls.unwrap_or_default(), now);
-    let mut ahead = dates.into_iter().take_while(|at| *at < end).take(MAX_DATES);
+    let mut ahead = dates.into_iter().take_while(|at| *at < end).take(CHAIN_DATES);
     ahead.find_map(|at| Some(Break { at, refused: store.verify(chain, purpose, at).err()? }))
 }

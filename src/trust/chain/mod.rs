@@ -15,6 +15,7 @@
 //! One path makes the cost small, whatever the input: 102 steps, each a look-up by subject. Only where BoringSSL's order is
 //! not known (see [`Refused::OrderUndetermined`]) are several paths tried, within a budget.
 
+mod budget;
 mod check;
 mod constraints;
 mod crl;
@@ -27,6 +28,7 @@ mod path;
 pub(crate) mod signature;
 #[cfg(test)]
 mod tests;
+mod update;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -34,18 +36,20 @@ use std::sync::OnceLock;
 use jiff::Timestamp;
 
 use super::Certificate;
+use super::limits::MAX_PATHS;
 use facts::Facts;
 use name::Name;
 pub(crate) use path::{may_issue, signed_by};
 
-use path::Choices;
+use path::{Choices, Path};
 
-pub(crate) use check::Budget;
+pub(crate) use budget::Budget;
 pub use crl::Crl;
 pub use error::{Accepted, Refused};
 pub(crate) use horizon::dates_after;
 pub use horizon::{Break, horizon};
 pub(crate) use hosts::covers;
+pub(crate) use update::{Effect, Update};
 
 /// What a chain is presented for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +76,6 @@ const MAX_CHAIN: usize = 100 * 1024 - 16;
 /// with `std::sort`, which keeps the order of equals only for short input. Measured: kept with 23, lost with 24.
 pub(crate) const UNORDERED: usize = 24;
 
-/// Paths that are tried where the order is not known.
-const MAX_PATHS: usize = 32;
-
 /// A bundle, prepared for many chains.
 pub struct Store<'a> {
     anchors: Vec<Anchor<'a>>,
@@ -86,9 +87,35 @@ pub struct Store<'a> {
     subjects: usize,
 }
 
+/// A chain, read once for all that it is asked.
+struct Presented<'c> {
+    /// Leaf first; those of a chain that is too long are not read.
+    facts: Vec<Option<Facts<'c>>>,
+    /// What it takes in a handshake.
+    bytes: usize,
+}
+
+impl<'c> Presented<'c> {
+    fn read(chain: impl IntoIterator<Item = &'c Certificate>) -> Self {
+        let mut bytes = 0;
+        let facts = chain.into_iter().map(|certificate| {
+            bytes += certificate.der.len() + 8;
+            (bytes <= MAX_CHAIN).then(|| Facts::read(certificate)).flatten()
+        });
+        let facts = facts.collect();
+        Self { facts, bytes }
+    }
+
+    fn leaf(&self) -> Option<&Facts<'c>> {
+        self.facts.first()?.as_ref()
+    }
+}
+
 struct Anchor<'a> {
     certificate: &'a Certificate,
     facts: OnceLock<Option<Facts<'a>>>,
+    /// The places of those that fit as its issuer.
+    issuers: OnceLock<Vec<usize>>,
 }
 
 /// What the subjects of a bundle's CAs take on the wire: each once, with its length.
@@ -142,7 +169,7 @@ impl<'a> Store<'a> {
                 store.subjects += certificate.subject_der.len() + 2;
             }
             same.push(store.anchors.len());
-            store.anchors.push(Anchor { certificate, facts: OnceLock::new() });
+            store.anchors.push(Anchor { certificate, facts: OnceLock::new(), issuers: OnceLock::new() });
         }
         let (mut seen, mut lists) = (HashSet::new(), 0);
         for crl in crls.unwrap_or_default() {
@@ -160,43 +187,72 @@ impl<'a> Store<'a> {
     /// # Errors
     /// The reason that helps most when it is refused.
     pub fn verify(&self, chain: &[Certificate], purpose: Purpose<'_>, now: Timestamp) -> Result<Accepted, Refused> {
-        let explain = |facts: &[Option<Facts<'_>>], refused| match self.is_ordered() {
-            true => self.explained(facts, purpose, now, refused),
-            false => refused,
-        };
-        self.verify_with(chain, purpose, now, &mut Budget::default(), explain)
+        let presented = Presented::read(chain);
+        self.takes(&presented, purpose)?;
+        let mut budget = Budget::default();
+        let accepted =
+            self.decide(&presented.facts, purpose, now, &mut budget).map_err(|refused| match self.is_ordered() {
+                true => self.explained(&presented.facts, purpose, now, &mut budget, refused),
+                false => refused,
+            })?;
+        presented.leaf().map_or(Ok(()), |leaf| check::leaf(leaf, purpose))?;
+        Ok(accepted)
     }
 
-    /// Whether one of many chains is accepted; what they cost together is bounded by `budget`.
-    pub(crate) fn accepts(
+    /// Whether a chain is accepted at an instant, without the reasons: costs less.
+    pub(crate) fn accepts<'c>(
         &self,
-        chain: &[Certificate],
+        chain: impl IntoIterator<Item = &'c Certificate>,
         purpose: Purpose<'_>,
         now: Timestamp,
-        budget: &mut Budget,
     ) -> bool {
-        budget.next_chain();
-        self.verify_with(chain, purpose, now, budget, |_, refused| refused).is_ok()
+        let presented = Presented::read(chain);
+        self.first_refusal(&presented, purpose, now, &mut Budget::default()).is_ok()
     }
 
-    fn verify_with(
+    /// Whether a chain is accepted, or it would take too long to tell.
+    pub(crate) fn may_accept<'c>(
         &self,
-        chain: &[Certificate],
+        chain: impl IntoIterator<Item = &'c Certificate>,
+        purpose: Purpose<'_>,
+        now: Timestamp,
+    ) -> bool {
+        let presented = Presented::read(chain);
+        let verdict = self.first_refusal(&presented, purpose, now, &mut Budget::default());
+        matches!(verdict, Ok(()) | Err(Refused::Budget))
+    }
+
+    /// The first thing that refuses a chain on any path that BoringSSL could take; [`Refused::Budget`] when it is not known
+    /// whether there is one. What many chains cost together is bounded by `budget`.
+    fn first_refusal(
+        &self,
+        presented: &Presented<'_>,
         purpose: Purpose<'_>,
         now: Timestamp,
         budget: &mut Budget,
-        explain: impl FnOnce(&[Option<Facts<'_>>], Refused) -> Refused,
-    ) -> Result<Accepted, Refused> {
-        let leaf = chain.first().ok_or(Refused::NoCertificate)?;
-        self.sound(purpose)?;
-        let bytes = chain.iter().map(|c| c.der.len() + 8).sum();
-        if bytes > MAX_CHAIN {
-            return Err(Refused::ChainTooLong { bytes });
+    ) -> Result<(), Refused> {
+        self.takes(presented, purpose)?;
+        presented.leaf().map_or(Ok(()), |leaf| check::leaf(leaf, purpose))?;
+        let mut choices = Choices::new(!self.is_ordered());
+        for _ in 0..MAX_PATHS {
+            self.attempt(&presented.facts, purpose, now, &mut choices, budget)?;
+            if !choices.next() {
+                return Ok(());
+            }
         }
-        let facts: Vec<_> = chain.iter().map(Facts::read).collect();
-        let verdict = self.decide(&facts, purpose, now, budget).map_err(|refused| explain(&facts, refused))?;
-        check::leaf(leaf, facts[0].as_ref(), purpose)?;
-        Ok(verdict)
+        Err(Refused::Budget)
+    }
+
+    /// What refuses a chain before its certificates are looked at.
+    fn takes(&self, presented: &Presented<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
+        if presented.facts.is_empty() {
+            return Err(Refused::NoCertificate);
+        }
+        self.sound(purpose)?;
+        match presented.bytes {
+            bytes if bytes > MAX_CHAIN => Err(Refused::ChainTooLong { bytes }),
+            _ => Ok(()),
+        }
     }
 
     /// What refuses everyone.
@@ -223,16 +279,17 @@ impl<'a> Store<'a> {
         budget: &mut Budget,
     ) -> Result<Accepted, Refused> {
         let mut choices = Choices::new(!self.is_ordered());
-        let first = self.attempt(facts, purpose, now, &mut choices, budget);
+        let mut next =
+            |choices: &mut Choices| self.attempt(facts, purpose, now, choices, budget).map(|path| path.accepted());
+        let mut worst = next(&mut choices);
         if self.is_ordered() {
-            return first;
+            return worst;
         }
-        let mut worst = first;
         for _ in 0..MAX_PATHS {
             if !choices.next() {
                 return worst;
             }
-            match (self.attempt(facts, purpose, now, &mut choices, budget), &worst) {
+            match (next(&mut choices), &worst) {
                 (Err(refused), Ok(_)) => worst = Err(Refused::OrderUndetermined { because: Box::new(refused) }),
                 (Ok(_), Err(refused)) if !matches!(refused, Refused::OrderUndetermined { .. }) => {
                     worst = Err(Refused::OrderUndetermined { because: Box::new(refused.clone()) });
@@ -245,16 +302,18 @@ impl<'a> Store<'a> {
         if worst.is_ok() { Err(Refused::Budget) } else { worst }
     }
 
-    fn attempt(
-        &self,
-        chain: &[Option<Facts<'_>>],
+    fn attempt<'p>(
+        &'p self,
+        chain: &'p [Option<Facts<'p>>],
         purpose: Purpose<'_>,
         now: Timestamp,
         choices: &mut Choices,
         budget: &mut Budget,
-    ) -> Result<Accepted, Refused> {
+    ) -> Result<Path<'p>, Refused> {
+        budget.path()?;
         let path = self.path(chain, choices)?;
-        check::path(self, &path, purpose, now, budget)
+        check::path(self, &path, purpose, now, budget)?;
+        Ok(path)
     }
 
     /// Whether another CA of the same subject would have done, had it stood first.
@@ -263,12 +322,12 @@ impl<'a> Store<'a> {
         chain: &[Option<Facts<'_>>],
         purpose: Purpose<'_>,
         now: Timestamp,
+        budget: &mut Budget,
         refused: Refused,
     ) -> Refused {
-        let mut budget = Budget::default();
         let mut choices = Choices::new(true);
         for _ in 0..MAX_PATHS {
-            if self.attempt(chain, purpose, now, &mut choices, &mut budget).is_ok()
+            if self.attempt(chain, purpose, now, &mut choices, budget).is_ok()
                 && let Some((issuer, count)) = choices.taken(self)
             {
                 return Refused::Shadowed { issuer, count, because: Box::new(refused) };

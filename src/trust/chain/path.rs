@@ -1,9 +1,14 @@
 //! The path that BoringSSL builds (`X509_verify_cert`, crypto/x509/x509_vfy.cc).
 
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+
 use super::facts::{Facts, KEY_CERT_SIGN};
 use super::name::Name;
-use super::{Anchor, Refused, Store, signature};
+use super::{Accepted, Anchor, Refused, Store, signature};
 use crate::trust::Certificate;
+use crate::trust::limits::MAX_PATHS;
 
 /// `X509_VERIFY_PARAM`'s default depth of 100 counts neither the leaf nor the anchor.
 const MAX_PATH: usize = 102;
@@ -13,6 +18,19 @@ pub(super) struct Path<'p> {
     pub(super) links: Vec<&'p Facts<'p>>,
     /// How many of them, from the leaf on, are not from the bundle.
     pub(super) untrusted: usize,
+}
+
+impl Path<'_> {
+    /// What is told of it once it has been checked.
+    pub(super) fn accepted(&self) -> Accepted {
+        let certificates = || self.links.iter().map(|facts| facts.certificate);
+        let anchor = self.links[self.untrusted.min(self.links.len() - 1)].certificate;
+        Accepted {
+            path: certificates().map(|certificate| certificate.subject.clone()).collect(),
+            anchor: anchor.fingerprint.clone(),
+            until: certificates().map(|certificate| certificate.not_after).min().unwrap_or(Timestamp::MIN),
+        }
+    }
 }
 
 /// Which of several CAs is taken at each step where more than one fits.
@@ -27,6 +45,11 @@ pub(super) struct Choices {
 impl Choices {
     pub(super) fn new(explores: bool) -> Self {
         Self { explores, script: Vec::new(), at: 0 }
+    }
+
+    /// Whether there was nothing to choose.
+    fn is_empty(&self) -> bool {
+        self.script.is_empty()
     }
 
     /// Goes on to the next combination; `false` when there is none.
@@ -48,12 +71,8 @@ impl Choices {
         Some((store.anchors[*anchor].certificate.subject.clone(), *count))
     }
 
-    fn choose(&mut self, mut fitting: impl Iterator<Item = usize>) -> Option<usize> {
-        if !self.explores {
-            return fitting.next();
-        }
-        let fitting: Vec<_> = fitting.take(super::MAX_PATHS + 1).collect();
-        if fitting.len() < 2 {
+    fn choose(&mut self, fitting: &[usize]) -> Option<usize> {
+        if !self.explores || fitting.len() < 2 {
             return fitting.first().copied();
         }
         if self.at == self.script.len() {
@@ -116,7 +135,7 @@ impl<'a> Store<'a> {
         if x.is_self_signed() {
             if links.len() == 1 {
                 // It must be in the bundle itself; its namesake would be an impersonation.
-                let found = choices.choose(self.issuer(x)).and_then(|at| self.anchors[at].facts());
+                let found = choices.choose(&self.fitting(x)).and_then(|at| self.anchors[at].facts());
                 match found.filter(|found| found.certificate.der == x.certificate.der) {
                     Some(_) => untrusted = 0,
                     None => return Err(Refused::SelfSigned { subject: x.certificate.subject.clone() }),
@@ -127,10 +146,14 @@ impl<'a> Store<'a> {
                 x = links[links.len() - 1];
             }
         }
+        let mut fitting = Cow::Owned(self.fitting(x));
         while links.len() < MAX_PATH && !x.is_self_signed() {
-            let Some(next) = choices.choose(self.issuer(x)).and_then(|at| self.anchors[at].facts()) else { break };
+            let Some(at) = choices.choose(&fitting) else { break };
+            let Some(next) = self.anchors[at].facts() else { break };
             x = next;
             links.push(x);
+            // Paths of many chains come by here.
+            fitting = Cow::Borrowed(self.anchors[at].issuers.get_or_init(|| self.fitting(next)));
         }
         if untrusted == links.len() {
             if !self.holds(leaf) {
@@ -139,6 +162,18 @@ impl<'a> Store<'a> {
             untrusted = 0;
         }
         Ok(Path { links, untrusted })
+    }
+
+    /// The path of a chain, when there is just one; empty otherwise.
+    pub(super) fn only_path<'p>(&'p self, chain: &'p [Option<Facts<'p>>]) -> Vec<&'p Facts<'p>> {
+        let mut choices = Choices::new(!self.is_ordered());
+        let path = self.path(chain, &mut choices).map(|path| path.links);
+        path.ok().filter(|_| choices.is_empty()).unwrap_or_default()
+    }
+
+    /// The bundle's certificates with a subject.
+    pub(super) fn group(&self, subject: &Name) -> Vec<&Certificate> {
+        self.same(subject).map(|at| self.anchors[at].certificate).collect()
     }
 
     /// A CA of the bundle and those above it, as every path goes on from it.
@@ -156,6 +191,11 @@ impl<'a> Store<'a> {
     fn issuer(&self, subject: &Facts<'_>) -> impl Iterator<Item = usize> {
         let same = self.same(&subject.issuer);
         same.filter(|at| self.anchors[*at].facts().is_some_and(|issuer| issued(issuer, subject)))
+    }
+
+    /// As many of them as there may be paths, and one more.
+    fn fitting(&self, subject: &Facts<'_>) -> Vec<usize> {
+        self.issuer(subject).take(MAX_PATHS + 1).collect()
     }
 
     fn same(&self, subject: &Name) -> impl Iterator<Item = usize> {

@@ -8,18 +8,14 @@ use jiff::Timestamp;
 
 use super::{Judged, Severity, Subject};
 use crate::trust::chain::dates_after;
-
-/// Dates that are looked at: far more than a bundle has that is in use.
-const MAX_DATES: usize = 64;
-/// What all dates together may cost, in certificates and pairs of one subject.
-const MAX_STEPS: usize = 20_000;
+use crate::trust::limits::{SECRET_DATES, SECRET_STEPS};
 
 /// The dates to judge at, the earliest first. Hostile bundles of thousands of CAs get fewer.
 pub(super) fn dates(subject: &Subject<'_>) -> Vec<Timestamp> {
     let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     let steps = ca.bundle.entries.len() + subject.namesakes().len();
     let dates = dates_after(ca.bundle.entries.iter().map(|entry| &entry.certificate), subject.now);
-    dates.into_iter().take(MAX_DATES.min(MAX_STEPS / steps.max(1))).collect()
+    dates.into_iter().take(SECRET_DATES.min(SECRET_STEPS / steps.max(1))).collect()
 }
 
 /// A denial that is to come, as it is told now.

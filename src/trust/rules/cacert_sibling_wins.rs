@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let shadowed = subject.duty.sibling.zip(subject.ca.as_ref()).map(|(sibling, ca)| {
+    let shadowed = subject.duty.sibling.zip(subject.ca).map(|(sibling, ca)| {
         let message = format!(
             "{}: Istio takes CAs from Secret {sibling}. expected no such Secret: what stands here does nothing; change that \
              one, or delete it",

@@ -3,8 +3,9 @@
 use super::{Observation, Rule, Severity};
 use crate::trust::Certificate;
 use crate::trust::chain::{may_issue, signed_by};
+use crate::trust::contents::Text;
 use crate::trust::name::brief;
-use crate::trust::subject::{Subject, Text};
+use crate::trust::subject::Subject;
 
 /// Longer ones have no business in a handshake, and would take long to sort.
 const LONGEST: usize = 32;
@@ -26,7 +27,7 @@ pub(super) const RULE: Rule = Rule {
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let Some((chain, leaf)) = subject.served() else { return Vec::new() };
     // What stands first is not the leaf then, or not with its key: another rule's.
-    if subject.pair.as_ref().is_some_and(|pair| pair.public_key.as_ref().is_ok_and(|key| *key != leaf.public_key)) {
+    if subject.pair.is_some_and(|pair| pair.public_key.as_ref().is_ok_and(|key| *key != leaf.public_key)) {
         return Vec::new();
     }
     let certificates: Vec<_> = chain.bundle.entries.iter().map(|entry| &entry.certificate).collect();

@@ -43,7 +43,7 @@ fn ignored(subject: &Subject<'_>) -> Option<Observation> {
     if subject.crl.is_some() || credential::content(subject.secret, key).is_none() {
         return None;
     }
-    let ca = subject.ca.as_ref()?.key;
+    let ca = subject.ca?.key;
     let message = format!(
         "{key}: gateways look for the lists of {ca} under {read}, so that nobody is revoked. expected them there; move them \
          to {read}"

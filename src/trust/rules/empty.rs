@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let seen = match &subject.ca {
+    let seen = match subject.ca {
         Some(ca) if ca.is_loaded() && ca.bundle.entries.is_empty() => {
             let message = format!(
                 "{}: no certificate was found. expected at least one CA as a PEM block; {}",

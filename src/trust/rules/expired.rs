@@ -6,8 +6,9 @@ use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::Certificate;
+use crate::trust::contents::Text;
 use crate::trust::name::brief;
-use crate::trust::subject::{Subject, Text};
+use crate::trust::subject::Subject;
 
 /// RFC 5280 section 4.1.2.5. Envoy serves an expired leaf, and its clients refuse it; it refuses the clients of an expired
 /// CA, the other CAs of the bundle go on working (measured).

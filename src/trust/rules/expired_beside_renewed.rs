@@ -6,9 +6,10 @@ use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::Entry;
+use crate::trust::contents::Text;
 use crate::trust::name::brief;
 use crate::trust::namesakes::Namesakes;
-use crate::trust::subject::{Subject, Text};
+use crate::trust::subject::Subject;
 
 /// Measured: BoringSSL takes the first CA that fits by name and key identifier, and looks at its dates only then; with the
 /// expired CA first, every client of its renewal is refused. The other way round they pass.

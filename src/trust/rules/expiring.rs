@@ -25,8 +25,9 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    let cas = subject.ca.iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
-    let served = subject.pair.iter().flat_map(|pair| pair.chain.bundle.entries.iter().map(move |e| (&pair.chain, e)));
+    let cas = subject.ca.into_iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
+    let served =
+        subject.pair.into_iter().flat_map(|pair| pair.chain.bundle.entries.iter().map(move |e| (&pair.chain, e)));
     let leaf_and_intermediates = served.enumerate().filter(|(at, (_, e))| *at == 0 || is_intermediate(&e.certificate));
     for (text, entry) in
         cas.chain(leaf_and_intermediates.map(|(_, served)| served)).filter(|(text, _)| text.is_loaded())

@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(pair) = &subject.pair else { return Vec::new() };
+    let Some(pair) = subject.pair else { return Vec::new() };
     let key = pair.private_key_key;
     let leaf = pair.chain.bundle.entries.first().filter(|_| pair.chain.is_loaded());
     let message = match (&pair.public_key, leaf) {

@@ -37,7 +37,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
             seen.push(Observation::new(ca.field(), identity, message).only_warns(any_valid));
         }
     }
-    if let Some(chain) = subject.pair.as_ref().map(|pair| &pair.chain).filter(|chain| chain.is_loaded())
+    if let Some(chain) = subject.pair.map(|pair| &pair.chain).filter(|chain| chain.is_loaded())
         && let Some(leaf) =
             chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_not_yet_valid(subject.now))
     {

@@ -25,7 +25,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
     if subject.secret.labels.get(NEXT_PRIVATE_KEY).is_some_and(|value| value == "true") {
         return Vec::new();
     }
-    let other = subject.pair.as_ref().map(|pair| pair.chain.key);
+    let other = subject.pair.map(|pair| pair.chain.key);
     credential::half_pairs(subject.duty.reader, subject.secret)
         .map(|half| {
             let (present, missing) = (half.present, half.missing);

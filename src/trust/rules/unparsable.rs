@@ -2,7 +2,8 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::MAX_CERTIFICATES;
-use crate::trust::subject::{Subject, Text};
+use crate::trust::contents::Text;
+use crate::trust::subject::Subject;
 
 /// Envoy rejects the whole SDS update when one block cannot be read (measured), and goes on with its old copy until it
 /// starts anew; then it has none.
@@ -40,7 +41,7 @@ fn observe(text: &Text) -> Option<Observation> {
 }
 
 fn chain_without_certificate(subject: &Subject<'_>) -> Option<Observation> {
-    let chain = &subject.pair.as_ref()?.chain;
+    let chain = &subject.pair?.chain;
     let nothing = chain.is_loaded() && chain.bundle.entries.is_empty();
     nothing.then(|| {
         let message =

@@ -20,8 +20,8 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let cas = subject.ca.iter().map(|ca| (ca, true));
-    let chain = subject.pair.iter().map(|pair| (&pair.chain, false));
+    let cas = subject.ca.into_iter().map(|ca| (ca, true));
+    let chain = subject.pair.into_iter().map(|pair| (&pair.chain, false));
     let texts = cas.chain(chain).filter(|(text, _)| text.is_loaded());
     let entries = texts.flat_map(|(text, is_bundle)| text.bundle.entries.iter().map(move |e| (text, is_bundle, e)));
     let observe = |(text, is_bundle, entry): (&crate::trust::Text, bool, &crate::trust::bundle::Entry)| {

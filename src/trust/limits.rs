@@ -1,0 +1,41 @@
+//! What hostile input may cost: limits of ours. Those of Envoy stand where they are judged.
+//!
+//! A Secret holds a mebibyte at most, and no verdict on one may take 100 ms (`tests/fuzz/hostile.rs` measures). What is cut
+//! short by a limit is refused with a message that says so, and never passes.
+
+/// Certificates of a text. A trust store of the web's public CAs has about 150, and Envoy fails every handshake from about
+/// 2,000 CAs on (64 KiB of subjects, measured).
+pub const MAX_CERTIFICATES: usize = 5_000;
+
+/// Paths that are tried where the order of CAs with one subject is not known.
+pub(super) const MAX_PATHS: usize = 32;
+
+/// Signatures that one verdict may cost, or the verdicts on many chains together; in units of one with P-256, about 60 µs.
+pub(super) const SIGNATURES: usize = 512;
+
+/// Signatures that each of many chains may cost, whatever the others did: more than real paths are long.
+pub(super) const CHAIN_SIGNATURES: usize = 6;
+
+/// What all chains together may cost of these.
+pub(super) const OWN_SIGNATURES: usize = 256;
+
+/// Paths that all chains together may cost: a few for each client that a GatewaySecret can hold.
+pub(super) const PATH_STEPS: usize = 4_000;
+
+/// Names times name constraints of one verdict.
+pub(super) const NAME_STEPS: usize = 1 << 17;
+
+/// Revocation lists that the CAs of a bundle may look at, each CA at each list of its subject.
+pub(super) const CRL_STEPS: usize = 50_000;
+
+/// Dates ahead at which a chain is judged; a bundle has two for each certificate.
+pub(super) const CHAIN_DATES: usize = 64;
+
+/// Dates ahead at which a Secret is judged: far more than a bundle has that is in use.
+pub(super) const SECRET_DATES: usize = 64;
+
+/// What all these dates together may cost, in certificates and pairs of one subject.
+pub(super) const SECRET_STEPS: usize = 20_000;
+
+/// Lookalikes that are told apart; all that follows them in a text counts as part of the last.
+pub(super) const MAX_LOOKALIKES: usize = 1_000;
