@@ -8,8 +8,12 @@ use trustspan::store::directory::entry;
 use trustspan::trust::Severities;
 use trustspan::webhook::{answer::answer, review::Review};
 
-use super::{SIZE, certificates::texts, conclude, fill, trial};
-use crate::pki::Identity;
+use super::{
+    SIZE,
+    certificates::{many, texts},
+    conclude, fill, trial,
+};
+use crate::pki::{Dates, Identity, Spec};
 use crate::pool::POOL;
 use crate::review::claim;
 
@@ -71,7 +75,56 @@ fn reviews_of_large_secrets() {
             trials.push(trial(format!("{name}, {how}"), || answered(&body, &registry)));
         }
     }
+    let carried = |mut secret: Value| {
+        secret["metadata"]["name"] = json!("other");
+        secret["metadata"]["annotations"] = json!({"trustspan.dev/carry-over": "1000"});
+        secret
+    };
+    let client = |mut secret: Value| {
+        secret["metadata"]["name"] = json!("client");
+        secret["metadata"]["labels"] = json!({"trustspan.dev/client": "public-gateway"});
+        secret
+    };
+    let (crowd, others) = (many(&POOL.cas[8], true), many(&POOL.cas[11], false));
+    let [crowd, others] =
+        [crowd, others].map(|text| secret(&[("ca.crt", &text), ("tls.crt", &leaf), ("tls.key", &key)]));
+    let lists = lists(&POOL.cas[8]);
+    let half = |text: String| text[..text.len() / 2].rsplit_once("-----BEGIN").map(|(half, _)| half.to_owned());
+    let listed = secret(&[("ca.crt", &half(many(&POOL.cas[8], true)).expect("CAs")), ("ca.crl", &lists)]);
+    let long_list = POOL.cas[8].crl(Dates::Valid, &(0..SIZE as u64 / 40).collect::<Vec<_>>()).expect("a list");
+    let long_list = secret(&[("ca.crt", &POOL.cas[8].pem()), ("ca.crl", &long_list)]);
+    for (name, new, old) in [
+        ("carried over", carried(crowd.clone()), carried(others.clone())),
+        ("a declared client", client(crowd.clone()), client(others.clone())),
+        ("namesakes instead of others", crowd.clone(), others.clone()),
+        ("others instead of namesakes", others, crowd),
+        ("hundreds of CAs and lists of one name", listed.clone(), sound.clone()),
+        ("hundreds of CAs and lists of one name, mended", sound.clone(), listed),
+        ("a list of thousands", long_list, sound.clone()),
+    ] {
+        let body = body(kind.clone(), &new, &old);
+        trials.push(trial(name, || answered(&body, &registry)));
+    }
+    // What a GatewaySecret can hold of live clients, all of the CA that goes.
+    let ca = &POOL.cas[8];
+    let leaf = |serial| ca.issue(Spec { serial, ..Spec::leaf(format!("client {serial}")) }, POOL.leaves[6].key.clone());
+    let crowd: Vec<_> = (0..SIZE as u64 / 700).map(|serial| leaf(serial).expect("a leaf")).collect();
+    let crowded = self::registry(&crowd);
+    let without: String =
+        POOL.cas.iter().filter(|other| other.spec.subject != ca.spec.subject).map(Identity::pem).collect();
+    for (name, text) in
+        [("the CA of a thousand clients goes", without), ("the only CA of a thousand clients stays", ca.pem())]
+    {
+        let body = body(kind.clone(), &secret(&[("ca.crt", &text)]), &sound);
+        trials.push(trial(name, || answered(&body, &crowded)));
+    }
     conclude("reviews of Secrets", trials);
+}
+
+/// Half as many lists of a CA as fit, of which each is another.
+fn lists(ca: &Identity) -> String {
+    let list = |serial| ca.crl(Dates::Valid, &[serial]).expect("a list");
+    (0..SIZE as u64 / 2 / list(0).len() as u64).map(list).collect()
 }
 
 #[test]
