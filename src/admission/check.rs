@@ -183,9 +183,9 @@ fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Regis
         true => "Any change of its pod template has it rewritten, such as kubectl rollout restart",
         false => "Any write has it rewritten, such as kubectl annotate",
     };
-    let slipped = outcome.renamed.iter().filter(|_| stored).map(|field| {
+    let slipped = outcome.renamed().filter(|_| stored).map(|field| {
         let message = format!("names a root Secret: the webhook did not see this write. {mend}");
-        NOT_REWRITTEN.finding(field.as_str(), message)
+        NOT_REWRITTEN.finding(field, message)
     });
     Some(held.chain(slipped).collect())
 }

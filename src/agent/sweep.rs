@@ -51,7 +51,7 @@ fn slipped_by(gateway: &Value, registry: &Registry, now: Timestamp) -> bool {
     let write = Write { kind: Kind::of(gateway), namespace, object: gateway, old: None, by_agent: true };
     swept.is_none_or(|at| now.duration_since(at) >= AGAIN)
         && metadata["deletionTimestamp"].is_null()
-        && !rewrite(&write, registry).renamed.is_empty()
+        && rewrite(&write, registry).renamed().len() > 0
 }
 
 async fn touch(client: &Client, gateway: &Value, namespace: &str, name: &str, now: Timestamp) -> kube::Result<()> {

@@ -1,6 +1,8 @@
-//! An object being rewritten: the changes so far, what it looks like after them, and how to take them back.
+//! An object being rewritten: the changes so far, what its pod template looks like after them, and how to take them back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::iter::zip;
 
 use json_patch::{Patch, PatchOperation};
 use serde_json::{Value, json};
@@ -8,92 +10,103 @@ use serde_json::{Value, json};
 use super::Outcome;
 use super::annotation::{HASH, RECORD, replace, test};
 use super::kinds::Reference;
-use super::node::field;
+use super::node::at_mut;
 use super::undo::{names, recorded};
 
 pub(super) struct Draft<'a> {
     before: &'a Value,
-    /// The object with the changes so far.
-    pub(super) after: Value,
-    patch: Vec<PatchOperation>,
-    /// Pointers of renamed references.
-    renamed: BTreeSet<String>,
-    /// Takes the hash back.
-    unhash: Option<PatchOperation>,
+    references: &'a [Reference<'a>],
+    /// What each reference gets instead of its value.
+    chosen: Vec<Option<String>>,
+    /// Sets the hash, and takes it back.
+    hash: Option<(PatchOperation, PatchOperation)>,
 }
 
 impl<'a> Draft<'a> {
-    pub(super) fn new(before: &'a Value) -> Self {
-        Self { before, after: before.clone(), patch: Vec::new(), renamed: BTreeSet::new(), unhash: None }
+    /// Gives references the values that `choose` returns.
+    pub(super) fn new(
+        before: &'a Value,
+        references: &'a [Reference<'a>],
+        choose: impl FnMut(&Reference<'a>) -> Option<String>,
+    ) -> Self {
+        Self { before, references, chosen: references.iter().map(choose).collect(), hash: None }
     }
 
-    /// Gives references the values that `choose` returns.
-    pub(super) fn rename(
-        &mut self,
-        references: &[Reference<'_>],
-        mut choose: impl FnMut(&Reference<'_>) -> Option<String>,
-    ) {
-        for reference in references {
-            let Some(value) = choose(reference) else { continue };
-            let Some(place) = self.after.pointer_mut(&reference.pointer) else { continue };
-            *place = Value::String(value.clone());
-            self.patch.push(replace(&reference.pointer, Value::String(value)));
-            self.renamed.insert(reference.pointer.clone());
+    /// The pod template with the names that were chosen.
+    pub(super) fn template(&self) -> Cow<'a, Value> {
+        let mut template = Cow::Borrowed(&self.before["spec"]["template"]);
+        for (reference, chosen) in zip(self.references, &self.chosen) {
+            let (Some(chosen), Some(pointer)) = (chosen, reference.pointer.strip_prefix("/spec/template")) else {
+                continue;
+            };
+            if let Some(place) = at_mut(template.to_mut(), pointer) {
+                *place = Value::from(chosen.as_str());
+            }
         }
+        template
     }
 
     /// Sets the rotation hash.
     pub(super) fn annotate(&mut self, hash: Option<String>) {
-        let Some((set, unset)) = hash.and_then(|hash| HASH.set(self.before, &hash)) else { return };
-        // The pointer was found or made by `set`, so applying it cannot fail.
-        if json_patch::patch(&mut self.after, std::slice::from_ref(&set)).is_ok() {
-            self.patch.push(set);
-            self.unhash = Some(unset);
-        }
+        self.hash = hash.and_then(|hash| HASH.set(self.before, &hash));
     }
 
     /// Adds the record by which the whole is taken back.
-    pub(super) fn finish(mut self, references: &[Reference<'_>]) -> Outcome {
+    pub(super) fn finish(self) -> Outcome {
         let known = recorded(self.before);
-        // The first of a place counts. By place, since a hostile object has thousands of both.
-        let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
-        names(&known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
-        let (mut record, mut least) = (Vec::new(), 0);
-        for reference in references {
-            let pointer = &reference.pointer;
-            let Some(written) = self.after.pointer(pointer) else { continue };
-            // A rename of an earlier write counts while its result stands.
-            let earlier = || earlier.get(pointer.as_str())?.iter().find(|name| name.written == written);
-            let restore = match self.renamed.contains(pointer) {
-                true => Some(replace(pointer, Value::String(reference.renamed(reference.name)))),
-                false => earlier().map(|name| name.restore.clone()),
-            };
-            let Some(restore) = restore else { continue };
-            record.extend([test(pointer, written.clone()), restore]);
-            // A record that cannot fit is not made to its end.
-            least += 2 * pointer.len();
-            if least > ANNOTATIONS {
-                break;
-            }
-        }
-        if HASH.read(&self.after).is_some() {
+        let mut record = self.record(&known);
+        let (hash, unhash) = self.hash.unzip();
+        if unhash.is_some() || HASH.read(self.before).is_some() {
             // What stood there before the first rewrite counts, not what stood there before this one.
-            record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(self.unhash));
+            record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(unhash));
         }
-        let mut unrecorded = false;
+        let changes = zip(self.references, self.chosen);
+        let renames = changes.filter_map(|(reference, value)| Some(replace(&reference.pointer, value?.into())));
+        let mut patch: Vec<_> = renames.collect();
+        let (renames, mut unrecorded) = (patch.len(), false);
+        patch.extend(hash);
         if !record.is_empty() {
             let made_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
             record.extend(known.iter().find(|entry| RECORD.owns(entry)).cloned().or(made_map));
             let text = json!(Patch(record)).to_string();
             unrecorded = RECORD.size_with(self.before, &text) > ANNOTATIONS;
             if !unrecorded {
-                self.patch.extend(RECORD.set(self.before, &text).map(|(set, _)| set));
+                patch.extend(RECORD.set(self.before, &text).map(|(set, _)| set));
             }
         } else if RECORD.read(self.before).is_some() {
-            self.patch.push(RECORD.unset());
+            patch.push(RECORD.unset());
         }
-        let renamed = self.renamed.iter().map(|pointer| field(pointer)).collect();
-        Outcome { patch: Patch(self.patch), renamed, holds: Vec::new(), unrecorded }
+        Outcome { patch: Patch(patch), renames, holds: Vec::new(), unrecorded }
+    }
+
+    /// Takes the names back, those of earlier writes too. A record that cannot fit is not made to its end.
+    fn record(&self, known: &[PatchOperation]) -> Vec<PatchOperation> {
+        // The first of a place counts. By place, since a hostile object has thousands of both.
+        let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
+        names(known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
+        let (mut record, mut least) = (Vec::new(), 0);
+        for (reference, chosen) in zip(self.references, &self.chosen) {
+            let pointer = reference.pointer.as_str();
+            let pair = match chosen {
+                Some(chosen) => {
+                    let restore = reference.renamed(reference.name);
+                    [test(pointer, chosen.as_str().into()), replace(pointer, restore.into())]
+                }
+                // A rename of an earlier write counts while its result stands.
+                None => {
+                    let stands = |written: &Value| written.as_str().is_some_and(|written| reference.is(written));
+                    let earlier = earlier.get(pointer).and_then(|all| all.iter().find(|name| stands(name.written)));
+                    let Some(earlier) = earlier else { continue };
+                    [test(pointer, earlier.written.clone()), earlier.restore.clone()]
+                }
+            };
+            record.extend(pair);
+            least += 2 * pointer.len();
+            if least > ANNOTATIONS {
+                break;
+            }
+        }
+        record
     }
 }
 

@@ -6,39 +6,27 @@ use serde_json::Value;
 
 /// Keys of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Keys {
+pub(super) enum Keys<'a> {
     /// Every key that the Secret has.
     All,
     /// These keys.
-    Only(BTreeSet<String>),
+    Only(BTreeSet<&'a str>),
 }
 
-impl Keys {
+impl Keys<'_> {
     pub(super) fn contains(&self, key: &str) -> bool {
         match self {
             Self::All => true,
             Self::Only(keys) => keys.contains(key),
         }
     }
-
-    fn add(&mut self, other: Self) {
-        match (self, other) {
-            (Self::Only(keys), Self::Only(more)) => keys.extend(more),
-            (this, _) => *this = Self::All,
-        }
-    }
 }
 
 /// Secret names to the keys that the containers and init containers of a pod load: mounted volumes (with `items` and
 /// `subPath`), environment variables and `envFrom`. A volume that no container mounts loads nothing.
-pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys> {
+pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys<'_>> {
     let volumes = volumes(pod_spec);
-    let mut pairs = 0;
-    let mut loads = BTreeMap::new();
-    let mut add = |name, keys| match loads.get_mut(name) {
-        Some(known) => Keys::add(known, keys),
-        None => drop(loads.insert(name, keys)),
-    };
+    let (mut pairs, mut loads) = (0, Loads::default());
     for container in ["initContainers", "containers"].iter().flat_map(|list| items(&pod_spec[list])) {
         for mount in items(&container["volumeMounts"]) {
             if pairs > PAIRS {
@@ -46,23 +34,23 @@ pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys> {
             }
             for &(name, source) in mount["name"].as_str().and_then(|name| volumes.get(name)).into_iter().flatten() {
                 pairs += 1;
-                add(name, mounted(source, mount));
+                loads.mounted(name, source, mount);
             }
         }
         for reference in items(&container["env"]).map(|variable| &variable["valueFrom"]["secretKeyRef"]) {
             if let (Some(name), Some(key)) = (reference["name"].as_str(), reference["key"].as_str()) {
-                add(name, Keys::Only(BTreeSet::from([key.to_owned()])));
+                loads.some(name, [key]);
             }
         }
         for name in items(&container["envFrom"]).filter_map(|source| source["secretRef"]["name"].as_str()) {
-            add(name, Keys::All);
+            loads.all(name);
         }
     }
     if pairs > PAIRS {
         // Hostile: keys are not told apart any more.
-        volumes.values().flatten().for_each(|(name, _)| add(name, Keys::All));
+        volumes.values().flatten().for_each(|(name, _)| loads.all(name));
     }
-    loads
+    loads.0
 }
 
 /// Mounts times sources that are looked at; a pod has some ten of each.
@@ -81,20 +69,37 @@ fn volumes(pod_spec: &Value) -> BTreeMap<&str, Vec<(&str, &Value)>> {
     volumes
 }
 
-/// The keys that a mount of a source shows. `subPath` narrows them to one file or folder.
-fn mounted(source: &Value, mount: &Value) -> Keys {
-    let below = mount["subPath"].as_str().filter(|path| !path.is_empty());
-    let shows = |path: &str| {
-        below.is_none_or(|below| path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
-    };
-    match (source["items"].as_array(), below) {
-        (Some(list), _) => {
-            let pairs = list.iter().filter_map(|item| Some((item["key"].as_str()?, item["path"].as_str()?)));
-            Keys::Only(pairs.filter(|(_, path)| shows(path)).map(|(key, _)| key.to_owned()).collect())
+#[derive(Default)]
+struct Loads<'a>(BTreeMap<&'a str, Keys<'a>>);
+
+impl<'a> Loads<'a> {
+    fn all(&mut self, name: &'a str) {
+        self.0.insert(name, Keys::All);
+    }
+
+    fn some(&mut self, name: &'a str, keys: impl IntoIterator<Item = &'a str>) {
+        if let Keys::Only(known) = self.0.entry(name).or_insert(Keys::Only(BTreeSet::new())) {
+            known.extend(keys);
         }
-        // Without items every key is a file of its own name.
-        (None, Some(below)) => Keys::Only(BTreeSet::from([below.to_owned()])),
-        (None, None) => Keys::All,
+    }
+
+    /// The keys that a mount of a source shows. `subPath` narrows them to one file or folder.
+    fn mounted(&mut self, name: &'a str, source: &'a Value, mount: &'a Value) {
+        let below = mount["subPath"].as_str().filter(|path| !path.is_empty());
+        let shows = |path: &str| {
+            below.is_none_or(|below| {
+                path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+        };
+        match (source["items"].as_array(), below) {
+            (Some(list), _) => {
+                let pairs = list.iter().filter_map(|item| Some((item["key"].as_str()?, item["path"].as_str()?)));
+                self.some(name, pairs.filter(|(_, path)| shows(path)).map(|(key, _)| key));
+            }
+            // Without items every key is a file of its own name.
+            (None, Some(below)) => self.some(name, [below]),
+            (None, None) => self.all(name),
+        }
     }
 }
 

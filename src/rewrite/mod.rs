@@ -19,6 +19,7 @@ use crate::registry::{Hold, Place, Registry};
 use annotation::HASH;
 use draft::Draft;
 use kinds::Reference;
+use node::{at, field};
 use rotation_hash::RotationHash;
 pub use undo::{Undo, undo};
 
@@ -27,12 +28,19 @@ pub use undo::{Undo, undo};
 pub struct Outcome {
     /// The changes; empty when the object stays as it is.
     pub patch: Patch,
-    /// Fields that changed their Secret's name, as users write them.
-    pub renamed: Vec<String>,
+    /// How many fields changed their Secret's name: the first operations of the patch.
+    renames: usize,
     /// Why a rename was held back, each reason once.
     pub holds: Vec<Hold>,
     /// The record that takes the rewrite back did not fit into the object's annotations.
     pub unrecorded: bool,
+}
+
+impl Outcome {
+    /// Fields that changed their Secret's name, as users write them.
+    pub fn renamed(&self) -> impl ExactSizeIterator<Item = String> {
+        self.patch.0[..self.renames].iter().map(|operation| field(operation.path().as_str()))
+    }
 }
 
 /// A Secret that an object names.
@@ -85,39 +93,37 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
     let Some(rule) = kinds::find(kind).filter(|_| !opted_out && !being_deleted) else { return Outcome::default() };
 
     let references = (rule.references)(object, namespace);
-    let stored = |reference: &Reference<'_>| old.and_then(|old| old.pointer(&reference.pointer)?.as_str());
     let kept = |reference: &Reference<'_>| -> Option<String> {
+        let stored = at(old?, &reference.pointer)?.as_str()?;
         let counterparts = registry.counterparts(&reference.place, reference.name);
-        let stored = stored(reference)?;
         counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
     };
 
     if let Some(old) = old.filter(|_| rule.has_template) {
-        let mut draft = Draft::new(object);
-        draft.rename(&references, kept);
-        if same_template(&draft.after, old) {
+        let mut draft = Draft::new(object, &references, kept);
+        if same_template(&draft.template(), &old["spec"]["template"]) {
             draft.annotate(stored_or_brought(object, old, by_agent));
-            return draft.finish(&references);
+            return draft.finish();
         }
     }
 
     let mut holds: Vec<Hold> = Vec::new();
-    let mut draft = Draft::new(object);
-    draft.rename(&references, |reference| match registry.rename(&reference.place, reference.name)? {
-        Ok(rename) => Some(reference.renamed(rename.managed_name())),
-        Err(hold) => {
-            if !holds.contains(&hold) {
-                holds.push(hold);
+    let mut draft = Draft::new(object, &references, |reference| {
+        match registry.rename(&reference.place, reference.name)? {
+            Ok(rename) => Some(reference.renamed(rename.managed_name())),
+            Err(hold) => {
+                if !holds.contains(&hold) {
+                    holds.push(hold);
+                }
+                // A stored object that names the managed Secret already keeps it: going back to the root would move trust.
+                kept(reference)
             }
-            // A stored object that names the managed Secret already keeps it: going back to the root would move trust.
-            kept(reference)
         }
     });
     if rule.has_template {
-        let hash = newest(&draft.after, old, namespace, registry);
-        draft.annotate(hash);
+        draft.annotate(newest(&draft.template(), object, old, namespace, registry));
     }
-    Outcome { holds, ..draft.finish(&references) }
+    Outcome { holds, ..draft.finish() }
 }
 
 /// The hash for an update that leaves the template as it was: the stored one. Only the agent brings another, to roll the
@@ -134,19 +140,25 @@ fn stored_or_brought(object: &Value, old: &Value, by_agent: bool) -> Option<Stri
 /// The hash for a new or changed template: the newest of the current one, the stored one and the one that the request
 /// carries. Where one of the others is newer, this replica is behind; the request carries one when the API server
 /// invokes the webhook again, and asks another replica.
-fn newest(after: &Value, old: Option<&Value>, namespace: &str, registry: &Registry) -> Option<String> {
-    let stored = old.and_then(|old| HASH.read(old));
-    let Some(current) = RotationHash::of(&after["spec"]["template"], namespace, registry) else {
-        return stored.filter(|_| HASH.read(after).is_none()).map(str::to_owned);
+fn newest(
+    template: &Value,
+    object: &Value,
+    old: Option<&Value>,
+    namespace: &str,
+    registry: &Registry,
+) -> Option<String> {
+    let (stored, brought) = (old.and_then(|old| HASH.read(old)), HASH.read(object));
+    let Some(current) = RotationHash::of(template, namespace, registry) else {
+        return stored.filter(|_| brought.is_none()).map(str::to_owned);
     };
-    let others = [stored, HASH.read(after)].into_iter().flatten().filter_map(RotationHash::parse);
+    let others = [stored, brought].into_iter().flatten().filter_map(RotationHash::parse);
     let newer = others.filter(|other| other.is_newer_than(&current)).max_by_key(|other| other.revision);
     Some(newer.unwrap_or(current).to_string())
 }
 
-/// Whether two objects have the same pod template, but for the rotation hash.
+/// Whether two pod templates are the same, but for the rotation hash.
 fn same_template(a: &Value, b: &Value) -> bool {
-    match (&a["spec"]["template"], &b["spec"]["template"]) {
+    match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
             let others = |map| Map::iter(map).filter(|(key, _)| *key != "metadata");
             metadata_without_hash(a) == metadata_without_hash(b)

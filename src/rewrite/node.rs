@@ -1,41 +1,80 @@
 //! A place in a JSON object: its value and its JSON Pointer (RFC 6901), for walks that remember where they are.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
+use json_patch::jsonptr::{Pointer, Resolve, ResolveMut};
 use serde_json::Value;
 
-/// A value and where it stands. A step into what is absent gives null, whose place is not written: hostile objects have
-/// hundreds of thousands of fields that are not there.
-#[derive(Clone, Debug)]
+/// Most steps from an object to a reference; the longest is `/spec/template/spec/containers/0/env/0/valueFrom/secretKeyRef/name`.
+const STEPS: usize = 10;
+
+/// A value and where it stands. The JSON Pointer is written for those who ask: hostile objects have hundreds of thousands of
+/// fields that are passed on the way.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Node<'a> {
     pub(super) value: &'a Value,
-    pub(super) pointer: String,
+    steps: [Step; STEPS],
+    depth: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Key(&'static str),
+    Index(usize),
 }
 
 impl<'a> Node<'a> {
     pub(super) fn root(value: &'a Value) -> Self {
-        Self { value, pointer: String::new() }
+        Self { value, steps: [Step::Index(0); STEPS], depth: 0 }
     }
 
-    pub(super) fn get(&self, key: &str) -> Self {
-        let value = &self.value[key];
-        let pointer = if value.is_null() { String::new() } else { [&self.pointer, "/", &*escape(key)].concat() };
-        Self { value, pointer }
+    /// A step into what is absent gives null.
+    pub(super) fn get(&self, key: &'static str) -> Self {
+        self.below(&self.value[key], Step::Key(key))
     }
 
-    pub(super) fn path(&self, keys: &[&str]) -> Self {
-        keys.iter().fold(self.clone(), |node, key| node.get(key))
+    pub(super) fn path(&self, keys: &[&'static str]) -> Self {
+        keys.iter().fold(*self, |node, key| node.get(key))
     }
 
     pub(super) fn items(&self) -> impl Iterator<Item = Self> + use<'a> {
-        let pointer = self.pointer.clone();
-        let items = self.value.as_array().into_iter().flatten().enumerate();
-        items.map(move |(index, value)| Self { value, pointer: format!("{pointer}/{index}") })
+        let list = *self;
+        let items = list.value.as_array().into_iter().flatten().enumerate();
+        items.map(move |(index, value)| list.below(value, Step::Index(index)))
     }
 
     pub(super) fn text(&self) -> Option<&'a str> {
         self.value.as_str().filter(|text| !text.is_empty())
     }
+
+    /// The place as a JSON Pointer.
+    pub(super) fn pointer(&self) -> String {
+        let mut pointer = String::with_capacity(64);
+        for step in &self.steps[..self.depth] {
+            // Writing to a string cannot fail.
+            let _ = match step {
+                Step::Key(key) => write!(pointer, "/{}", escape(key)),
+                Step::Index(index) => write!(pointer, "/{index}"),
+            };
+        }
+        pointer
+    }
+
+    fn below(mut self, value: &'a Value, step: Step) -> Self {
+        self.steps[self.depth] = step;
+        Self { value, depth: self.depth + 1, ..self }
+    }
+}
+
+/// The value at a JSON Pointer, without a copy of each step as [`Value::pointer`] makes it.
+pub(super) fn at<'v>(value: &'v Value, pointer: &str) -> Option<&'v Value> {
+    value.resolve(Pointer::parse(pointer).ok()?).ok()
+}
+
+/// [`at`], to be changed.
+pub(super) fn at_mut<'v>(value: &'v mut Value, pointer: &str) -> Option<&'v mut Value> {
+    value.resolve_mut(Pointer::parse(pointer).ok()?).ok()
 }
 
 /// Escapes a key for a JSON Pointer (RFC 6901 §3).

@@ -5,11 +5,14 @@
 //! object can write a record, and an administrator undoes it, so a record is not trusted: it may touch references to
 //! Secrets and trustspan's own annotations, in this object, and nothing else.
 
+use std::collections::HashSet;
+
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
 use super::annotation::{HASH, RECORD};
 use super::kinds;
+use super::node::at;
 use crate::api::Kind;
 
 /// How a rewrite is taken back.
@@ -26,9 +29,10 @@ pub fn undo(object: &Value) -> Option<Undo> {
     let text = RECORD.read(object)?;
     let record = recorded(object);
     let references = kinds::find(Kind::of(object)).map(|rule| (rule.references)(object, "")).unwrap_or_default();
-    let is_reference = |pointer: &str| references.iter().any(|reference| reference.pointer == pointer);
+    // By place, since a hostile object has thousands of both.
+    let places: HashSet<_> = references.iter().map(|reference| reference.pointer.as_str()).collect();
     let (fit, unfit): (Vec<_>, Vec<_>) = names(&record)
-        .partition(|name| is_reference(name.pointer) && object.pointer(name.pointer) == Some(name.written));
+        .partition(|name| places.contains(name.pointer) && at(object, name.pointer) == Some(name.written));
     let mut patch: Vec<_> = fit.iter().map(|name| name.restore.clone()).collect();
     if let Some(inverse) = record.iter().find(|entry| HASH.owns(entry))
         && HASH.read(object).is_some()

@@ -41,5 +41,5 @@ fn secret<'a>(node: &Node<'a>, own: &'a str) -> Option<Reference<'a>> {
     let namespace = text("namespace").filter(|namespace| !namespace.is_empty()).unwrap_or(own);
     let place = if namespace == own { Place::Namespace(own) } else { Place::Granted { namespace, from: own } };
     let name = node.get("name");
-    Some(Reference { pointer: name.pointer.clone(), prefix: "", name: name.text()?, place })
+    Some(Reference { pointer: name.pointer(), prefix: "", name: name.text()?, place })
 }

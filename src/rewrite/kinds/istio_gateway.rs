@@ -49,5 +49,5 @@ fn credential<'a>(node: &Node<'a>, selector: &Arc<BTreeMap<&'a str, &'a str>>) -
         Some((namespace, name)) => (Place::Namespace(namespace), name),
     };
     let prefix = text.strip_suffix(name)?;
-    Some(Reference { pointer: node.pointer.clone(), prefix, name, place })
+    Some(Reference { pointer: node.pointer(), prefix, name, place })
 }

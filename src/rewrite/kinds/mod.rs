@@ -49,7 +49,12 @@ impl<'a> Reference<'a> {
     /// A field that holds a bare name, looked up in one namespace.
     fn bare(node: &Node<'a>, namespace: &'a str) -> Option<Self> {
         let place = Place::Namespace(namespace);
-        Some(Self { pointer: node.pointer.clone(), prefix: "", name: node.text()?, place })
+        Some(Self { pointer: node.pointer(), prefix: "", name: node.text()?, place })
+    }
+
+    /// Whether this is the field's value.
+    pub(super) fn is(&self, value: &str) -> bool {
+        value.strip_prefix(self.prefix) == Some(self.name)
     }
 
     /// The field's value with another name in it.

@@ -94,7 +94,7 @@ fn a_cross_namespace_reference_is_looked_up_where_it_points() {
     let rewritten = |registry: &Registry| {
         let write = Write { kind: Kind::of(&object), namespace: "apps", object: &object, old: None, by_agent: false };
         let outcome = rewrite(&write, registry);
-        (outcome.renamed, outcome.holds.len())
+        (outcome.renamed().collect::<Vec<_>>(), outcome.holds.len())
     };
     assert_eq!(rewritten(&registry()), (vec!["spec.listeners[0].tls.certificateRefs[0].name".to_owned()], 0));
     let mut ungranted = gw();
