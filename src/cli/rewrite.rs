@@ -112,10 +112,10 @@ impl Rewriter<'_> {
             let (patch, notes) = self.decide(&object.value);
             let title = title(&create(&object.value, self.namespace));
             for note in notes {
-                anstream::eprintln!("{}", printable(&format!("{}: {title}: {note}", object.source)));
+                anstream::eprintln!("{}", printable(&format!("{}: {title}: {note}", object.source())));
             }
             if let Some(patch) = patch.filter(|patch| !patch.0.is_empty()) {
-                patches.push((object.pointer, patch));
+                patches.push((object.pointer(), patch));
             }
         }
         if patches.is_empty() {

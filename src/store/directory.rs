@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::manifest::{self, Document, ManifestError, Source};
+use super::manifest::{self, Document, ManifestError, Object, Source};
 use crate::admission::Context;
 use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus};
 use crate::registry::{Entry, Registry};
@@ -77,17 +77,17 @@ pub fn collect<'s>(
     let sources = sources.into_iter();
     let mut errors = Vec::new();
     let mut entries = Vec::new();
-    let read = each(sources.clone(), &[GROUP], |place, object| {
-        if is_gateway_secret(object) {
-            match entry(object, namespace) {
+    let read = each(sources.clone(), &[GROUP], |object| {
+        if is_gateway_secret(&object.value) {
+            match entry(&object.value, namespace) {
                 Ok(entry) => entries.push(entry),
-                Err(cause) => errors.push(StoreError::GatewaySecret { place: place.to_owned(), cause }),
+                Err(cause) => errors.push(StoreError::GatewaySecret { place: object.source(), cause }),
             }
         }
     });
     errors.extend(read.into_iter().map(StoreError::from));
     let mut inventory = Inventory::new(entries).with_severities(severities.clone());
-    let unreadable = each(sources, &OBSERVED, |_, object| inventory.take(object, namespace, now));
+    let unreadable = each(sources, &OBSERVED, |object| inventory.take(&object.value, namespace, now));
     Collected { context: Context::new(inventory, outlook, now), errors, unreadable }
 }
 
@@ -99,7 +99,7 @@ const OBSERVED: [&str; 7] = ["Secret", "Gateway", "BackendTLSPolicy", "Deploymen
 fn each<'s>(
     sources: impl Iterator<Item = &'s Source>,
     words: &[&str],
-    mut visit: impl FnMut(&str, &Value),
+    mut visit: impl FnMut(&Object<'_>),
 ) -> Vec<ManifestError> {
     let mut errors = Vec::new();
     for source in sources {
@@ -112,7 +112,7 @@ fn each<'s>(
                 match chunk.parse() {
                     Ok(document) => {
                         let objects = document.iter().flat_map(Document::objects);
-                        objects.for_each(|object| visit(&object.source, &object.value));
+                        objects.for_each(|object| visit(&object));
                     }
                     // The next document may be sound.
                     Err(error) => errors.push(error),

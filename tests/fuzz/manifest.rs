@@ -9,7 +9,7 @@ use trustspan::registry::Registry;
 use trustspan::rewrite::undo;
 use trustspan::rotation::{Inventory, Outlook};
 use trustspan::store::directory::{entry, is_gateway_secret};
-use trustspan::store::manifest::{Chunk, Chunks};
+use trustspan::store::manifest::{Chunk, Chunks, Document};
 
 use crate::{
     draw::Draw,
@@ -92,18 +92,17 @@ const PIECES: [&str; 26] = [
     "~",
 ];
 
-/// Reads the documents as `check` does, twice: what they say of the cluster, then each object.
+/// Reads the documents as `check` does: what they say of the cluster, then each object.
 pub(crate) fn judge(chunks: &[Chunk]) {
     let now = jiff::Timestamp::now();
     let documents: Vec<_> = chunks.iter().filter_map(|chunk| chunk.parse().ok().flatten()).collect();
-    let objects: Vec<Value> =
-        documents.iter().flat_map(|d| d.objects().map(|o| o.value.into_owned()).collect::<Vec<_>>()).collect();
-    let entries = objects.iter().filter(|o| is_gateway_secret(o)).filter_map(|o| entry(o, NAMESPACE).ok());
+    let objects = || documents.iter().flat_map(Document::objects);
+    let entries = objects().filter(|o| is_gateway_secret(&o.value)).filter_map(|o| entry(&o.value, NAMESPACE).ok());
     let mut inventory = Inventory::new(entries);
-    objects.iter().for_each(|object| inventory.take(object, NAMESPACE, now));
+    objects().for_each(|object| inventory.take(&object.value, NAMESPACE, now));
     let context = Context::new(inventory, Outlook::Whole, now);
-    for object in &objects {
-        let findings = admission::check(object, NAMESPACE, &context, now).unwrap_or_default();
+    for object in objects() {
+        let findings = admission::check(&object.value, NAMESPACE, &context, now).unwrap_or_default();
         assert!(findings.iter().all(|finding| !finding.message.is_empty()));
     }
 }
@@ -113,7 +112,7 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(registry);
 /// Rewrites a document, once.
 pub(crate) fn rewrite(chunk: &Chunk) {
     let Ok(Some(document)) = chunk.parse() else { return };
-    let patches = document.objects().map(|o| (o.pointer, decided(&o.value, &REGISTRY).patch));
+    let patches = document.objects().map(|o| (o.pointer(), decided(&o.value, &REGISTRY).patch));
     let patches: Vec<_> = patches.filter(|(_, patch)| !patch.0.is_empty()).collect();
     if patches.is_empty() {
         return;
@@ -148,7 +147,7 @@ fn decided(object: &Value, registry: &Registry) -> Decision {
 /// The document with patches applied to its text, which must read as the patched value; `None` when none changes it.
 fn edited(chunk: &Chunk, patch: impl Fn(&Value) -> Option<Patch>) -> Option<Chunk> {
     let document = chunk.parse().ok()??;
-    let patches: Vec<_> = document.objects().filter_map(|o| Some((o.pointer, patch(&o.value)?))).collect();
+    let patches: Vec<_> = document.objects().filter_map(|o| Some((o.pointer(), patch(&o.value)?))).collect();
     let patches: Vec<_> = patches.into_iter().filter(|(_, patch)| !patch.0.is_empty()).collect();
     if patches.is_empty() {
         return None;

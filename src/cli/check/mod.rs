@@ -102,7 +102,7 @@ impl Checker<'_> {
         for object in document.objects() {
             if let Some(findings) = admission::check(&object.value, self.namespace, &self.context, self.now) {
                 let verdict = Verdict::of(&findings);
-                reporter.judged(&Judged::new(&object.value, self.namespace, object.source, verdict, findings))?;
+                reporter.judged(&Judged::new(&object.value, self.namespace, object.source(), verdict, findings))?;
             }
         }
         Ok(false)

@@ -1,10 +1,11 @@
 //! A document that was read, and the objects in it.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::tree::{Node, Shape, compose};
+use super::tree::{Node, Shape, compose, fields};
 use super::{Chunk, ManifestError};
 
 /// A document: its text, its value, and where each node of the value stands in the text.
@@ -18,14 +19,34 @@ pub struct Document<'c> {
 /// A Kubernetes object: a document, or an item of a List.
 #[derive(Debug)]
 pub struct Object<'d> {
-    /// JSON pointer from the document's value to the object: empty, or `/items/N`.
-    pub pointer: String,
     /// Line of the source on which it begins.
     pub line: usize,
-    /// `file:line`.
-    pub source: String,
     /// The object. An item of a typed list (`SecretList`) gets the kind that the list implies.
     pub value: Cow<'d, Value>,
+    chunk: &'d Chunk,
+    /// JSON pointer of the list that it is an item of, and which.
+    place: Option<(Rc<str>, usize)>,
+}
+
+impl Object<'_> {
+    /// JSON pointer from the document's value to the object: empty, or `/items/N`.
+    pub fn pointer(&self) -> String {
+        self.place.as_ref().map(|(list, index)| format!("{list}/{index}")).unwrap_or_default()
+    }
+
+    /// `file:line`.
+    pub fn source(&self) -> String {
+        format!("{}:{}", self.chunk.source_name, self.line)
+    }
+}
+
+/// Where an object is, without a copy of anything: a hostile List has hundreds of thousands.
+struct Found<'d> {
+    value: &'d Value,
+    node: &'d Node,
+    place: Option<(Rc<str>, usize)>,
+    /// Kind and `apiVersion` that a typed list implies for an item that has none.
+    implied: Option<(&'d str, &'d Value)>,
 }
 
 impl Chunk {
@@ -71,46 +92,48 @@ impl Document<'_> {
     /// Its objects: a List's items, those of Lists among them too, or the document itself. None when it has no `kind`.
     pub fn objects(&self) -> impl Iterator<Item = Object<'_>> {
         let mut found = Vec::new();
-        self.collect(String::new(), Cow::Borrowed(&self.value), &self.root, &mut found);
-        found.into_iter()
+        collect(Found { value: &self.value, node: &self.root, place: None, implied: None }, &mut found);
+        found.into_iter().map(|found| self.object(found))
     }
 
-    /// Recursion is bounded by the depth that a document may have.
-    fn collect<'d>(&'d self, pointer: String, value: Cow<'d, Value>, node: &'d Node, found: &mut Vec<Object<'d>>) {
-        let kind = text(&value["kind"]);
-        if kind.is_empty() {
-            return;
+    fn object<'d>(&'d self, Found { value, node, place, implied }: Found<'d>) -> Object<'d> {
+        let mut value = Cow::Borrowed(value);
+        if let Some((kind, api_version)) = implied {
+            let fields = value.to_mut();
+            fields["kind"] = kind.into();
+            fields["apiVersion"] = api_version.clone();
         }
-        let Some(item_kind) = kind.strip_suffix("List").filter(|_| value["items"].is_array()) else {
-            return found.push(self.object(pointer, node.line, value));
-        };
-        let nodes = match &node.shape {
-            Shape::Mapping { entries, .. } => entries.iter().find(|entry| entry.key.as_deref() == Some("items")),
-            _ => None,
-        };
-        let node_of = |index: usize| match nodes.map(|entry| &entry.node.shape) {
-            Some(Shape::Sequence { items }) => items.get(index).unwrap_or(node),
-            _ => node,
-        };
-        let implied = |item: &mut Cow<'d, Value>| {
-            if item.is_object() && item.get("kind").is_none() && !item_kind.is_empty() {
-                item.to_mut()["kind"] = item_kind.into();
-                item.to_mut()["apiVersion"] = value["apiVersion"].clone();
-            }
-        };
-        let items: Vec<Cow<'d, Value>> = match &value {
-            Cow::Borrowed(list) => list["items"].as_array().into_iter().flatten().map(Cow::Borrowed).collect(),
-            Cow::Owned(list) => list["items"].as_array().into_iter().flatten().cloned().map(Cow::Owned).collect(),
-        };
-        for (index, mut item) in items.into_iter().enumerate() {
-            implied(&mut item);
-            self.collect(format!("{pointer}/items/{index}"), item, node_of(index), found);
-        }
+        Object { line: self.chunk.line + node.line - 1, value, chunk: self.chunk, place }
     }
+}
 
-    fn object<'d>(&'d self, pointer: String, line: usize, value: Cow<'d, Value>) -> Object<'d> {
-        let line = self.chunk.line + line - 1;
-        Object { pointer, line, source: format!("{}:{line}", self.chunk.source_name), value }
+/// Recursion is bounded by the depth that a document may have.
+fn collect<'d>(one: Found<'d>, found: &mut Vec<Found<'d>>) {
+    let Found { value, node, .. } = one;
+    let (kind, api_version) = one.implied.unwrap_or_else(|| (text(&value["kind"]), &value["apiVersion"]));
+    let Some((item_kind, items)) = kind.strip_suffix("List").zip(value["items"].as_array()) else {
+        if !kind.is_empty() {
+            found.push(one);
+        }
+        return;
+    };
+    let nodes = match (&node.shape, value) {
+        (Shape::Mapping { entries, .. }, Value::Object(map)) => {
+            fields(entries, map).find(|(_, field)| field.is_some_and(|(key, _)| key == "items"))
+        }
+        _ => None,
+    };
+    let nodes = match nodes.map(|(entry, _)| &entry.node.shape) {
+        Some(Shape::Sequence { items }) => items.as_slice(),
+        _ => &[],
+    };
+    let pointer: Rc<str> = one.place.map_or("/items".into(), |(list, at)| format!("{list}/{at}/items").into());
+    for (index, value) in items.iter().enumerate() {
+        // Nothing in an empty map is a Secret's, or whatever the list is of.
+        let kindless = value.as_object().is_some_and(|item| !item.is_empty() && !item.contains_key("kind"));
+        let implied = (kindless && !item_kind.is_empty()).then_some((item_kind, api_version));
+        let place = Some((Rc::clone(&pointer), index));
+        collect(Found { value, node: nodes.get(index).unwrap_or(node), place, implied }, found);
     }
 }
 
@@ -127,7 +150,11 @@ mod tests {
         for chunk in Chunks::new("f".into(), text.as_bytes()) {
             if let Some(document) = chunk.expect("a chunk").parse().expect("a document") {
                 all.extend(document.objects().map(|o| {
-                    (o.source, o.pointer, format!("{} {}", super::text(&o.value["kind"]), o.value["metadata"]["name"]))
+                    (
+                        o.source(),
+                        o.pointer(),
+                        format!("{} {}", super::text(&o.value["kind"]), o.value["metadata"]["name"]),
+                    )
                 }));
             }
         }
@@ -157,6 +184,7 @@ mod tests {
             [at("f:2", "/items/0", "Secret \"s\"")]
         );
         assert_eq!(objects("kind: List\nitems: []\n"), []);
+        assert_eq!(objects("kind: SecretList\nitems: [{}, {a: b}, ~]\n"), [at("f:2", "/items/1", "Secret null")]);
         assert_eq!(
             objects("kind: List\nitems:\n- kind: List\n  items:\n  - kind: A\n  - kind: B\n- kind: C\n"),
             [

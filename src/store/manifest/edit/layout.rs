@@ -1,12 +1,13 @@
 //! From an old and a new value to edits of the text, in the style that stands around them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use granit_parser::ScalarStyle;
 use serde_json::Value;
 
 use super::super::scalar::{double_quoted, is_plain_safe, single_quoted};
-use super::super::tree::{Entry, Node, Shape};
+use super::super::tree::{Entry, Node, Shape, fields};
 
 /// A document's text and habits.
 pub(super) struct Layout<'t> {
@@ -70,10 +71,14 @@ impl<'t> Layout<'t> {
     fn node(&mut self, node: &Node, old: &Value, new: &Value, slot: Slot) -> Option<()> {
         match (&node.shape, old, new) {
             (Shape::Mapping { flow, entries }, Value::Object(old), Value::Object(new)) => {
-                let kept = |e: &Entry| e.key.as_ref().is_none_or(|key| new.contains_key(key));
-                let added: Vec<_> = new.iter().filter(|(key, _)| !old.contains_key(*key)).collect();
-                if !added.is_empty() || !entries.iter().all(kept) {
+                if !old.keys().eq(new.keys()) {
+                    let gone =
+                        fields(entries, old).filter(|(_, own)| own.is_some_and(|(key, _)| !new.contains_key(key)));
+                    let gone: BTreeSet<_> = gone.map(|(entry, _)| entry.key_span.start).collect();
+                    let kept = |entry: &Entry| !gone.contains(&entry.key_span.start);
+                    let added: Vec<_> = new.iter().filter(|(key, _)| !old.contains_key(*key)).collect();
                     match flow {
+                        _ if added.is_empty() && gone.is_empty() => {}
                         true => self.flow_entries(node, entries, &kept, &added)?,
                         false => self.block_entries(entries, &kept, &added, slot)?,
                     }
@@ -81,10 +86,8 @@ impl<'t> Layout<'t> {
                 // Not in flow style: all of a JSON document may stand on one line.
                 let first = entries.first().filter(|_| !flow).map(|e| e.key_span.start);
                 let column = first.map_or(0, |start| start - self.line_start(start));
-                entries.iter().try_for_each(|entry| {
-                    let (Some(old), Some(new)) =
-                        (entry.key.as_ref().and_then(|k| old.get(k)), entry.key.as_ref().and_then(|k| new.get(k)))
-                    else {
+                fields(entries, old).try_for_each(|(entry, field)| {
+                    let Some((old, new)) = field.and_then(|(key, old)| Some((old, new.get(key)?))) else {
                         return Some(());
                     };
                     let slot = match (flow, self.after_colon(entry)) {

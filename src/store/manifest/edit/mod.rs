@@ -42,7 +42,8 @@ impl Document<'_> {
         let mut target = self.value.clone();
         for (pointer, patch) in patches {
             if let Some(object) = target.pointer_mut(pointer) {
-                json_patch::patch(object, patch).map_err(|cause| ManifestError::Patch {
+                // What a failure leaves behind is not looked at.
+                json_patch::patch_unsafe(object, patch).map_err(|cause| ManifestError::Patch {
                     source_name: self.chunk.source_name.to_string(),
                     line: self.line(),
                     cause,
@@ -80,7 +81,9 @@ impl Document<'_> {
 }
 
 fn reads_as(text: &str, target: &Value) -> bool {
-    matches!(compose(text), Ok(Some((value, _))) if value == *target)
+    // JSON is YAML, and quicker to read as JSON.
+    let json = || serde_json::from_str::<Value>(text).is_ok_and(|value| value == *target);
+    text.starts_with('{') && json() || matches!(compose(text), Ok(Some((value, _))) if value == *target)
 }
 
 #[cfg(test)]
@@ -194,6 +197,16 @@ mod tests {
         assert_eq!(edit(text, one), Edited::Anew("a: new\nb: root\n".to_owned()));
         let alias = json!([{"op": "replace", "path": "/b", "value": "new"}]);
         assert_eq!(edit(text, alias), Edited::InPlace("a: &x root # c\nb: new\n".to_owned()));
+    }
+
+    #[test]
+    fn a_merge_key_among_others_stays() {
+        both_ways(
+            "x: &x {k: 1}\nm:\n  a: 1\n  <<: *x\n  b: root\n",
+            json!([{"op": "replace", "path": "/m/b", "value": "new"}, {"op": "add", "path": "/m/c", "value": 2}]),
+            "x: &x {k: 1}\nm:\n  c: 2\n  a: 1\n  <<: *x\n  b: new\n",
+            json!([{"op": "replace", "path": "/m/b", "value": "root"}, {"op": "remove", "path": "/m/c"}]),
+        );
     }
 
     #[test]
