@@ -29,15 +29,16 @@ pub(crate) fn seeded(target: &str, case: Case) {
     // Not on the first case's bill.
     LazyLock::force(&POOL);
     let (start, time) = (Instant::now(), budget());
-    let (mut count, mut worst) = (0, (Duration::ZERO, 0));
+    let (mut count, mut worst) = (0, (Duration::ZERO, 0, 0));
     while start.elapsed() < time {
         let before = cpu_time();
-        try_one(target, count, case);
-        worst = worst.max((cpu_time() - before, count));
+        let bytes = try_one(target, count, case);
+        worst = worst.max((cpu_time() - before, count, bytes));
         count += 1;
     }
-    let (longest, number) = worst;
-    println!("{target}: {count} cases in {:.1?}, the longest {longest:.1?} ({target}-{number})", start.elapsed());
+    let (longest, number, bytes) = worst;
+    let what = format!("{longest:.1?} for {bytes} bytes ({target}-{number})");
+    println!("{target}: {count} cases in {:.1?}, the longest {what}", start.elapsed());
 }
 
 /// How long a target runs.
@@ -53,7 +54,8 @@ pub(crate) fn cpu_time() -> Duration {
     Duration::from_nanos(stat.split(' ').next().and_then(|text| text.parse().ok()).expect("a number"))
 }
 
-fn try_one(target: &str, number: u64, case: Case) {
+/// Returns the bytes of what was made of the input.
+fn try_one(target: &str, number: u64, case: Case) -> usize {
     let mut seed = RunSeed::of_run(&format!("{target}-{number}"));
     let length = seed.below(INPUT);
     let input: Vec<_> = (0..length).map(|_| seed.below(256) as u8).collect();
@@ -67,6 +69,7 @@ fn try_one(target: &str, number: u64, case: Case) {
         );
         panic::resume_unwind(fault);
     }
+    draw.shown().iter().map(|(_, bytes)| bytes.len()).sum()
 }
 
 /// Writes an input, and what was made of it. Certificates are new in each run, so the latter may be what is needed.

@@ -1,8 +1,9 @@
 //! Reviews, from their bytes to the bytes of the answer.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use jiff::Timestamp;
 use serde_json::{Value, json};
-use trustspan::admission;
+use trustspan::admission::{self, Decision, Request};
 use trustspan::registry::Registry;
 use trustspan::store::directory::entry;
 use trustspan::trust::Severities;
@@ -42,6 +43,13 @@ fn answered(body: &str, registry: &Registry) {
     let decision = admission::validate(&request, registry, &Severities::default(), now);
     answer(&review.uid, &decision).expect("an answer");
     answer(&review.uid, &admission::mutate(&request, registry, now)).expect("an answer");
+}
+
+/// What one webhook does with a body.
+fn judged(body: &str, decide: impl FnOnce(&Request<'_>, Timestamp) -> Decision) {
+    let Ok(review) = Review::parse(body.as_bytes()) else { return };
+    let decision = decide(&review.request("agent"), Timestamp::now());
+    answer(&review.uid, &decision).expect("an answer");
 }
 
 fn registry(leaves: &[Identity]) -> Registry {
@@ -167,7 +175,16 @@ fn reviews_of_large_objects() {
         ("variables", kind("apps", "StatefulSet"), pod(json!([{"env": vec![variable; count(80)]}]), json!([]))),
         ("selector labels", kind("networking.istio.io", "Gateway"), json!({"selector": keys(16, "v"), "servers": []})),
     ];
+    // Each webhook reads the review and answers for itself.
     let mut trials = Vec::new();
+    let mut both = |name: &str, body: &str| {
+        trials.push(trial(format!("{name}, validated"), || {
+            judged(body, |request, now| admission::validate(request, &registry, &Severities::default(), now))
+        }));
+        trials.push(trial(format!("{name}, mutated"), || {
+            judged(body, |request, now| admission::mutate(request, &registry, now))
+        }));
+    };
     for (name, kind, spec) in objects {
         let object = json!({"metadata": metadata, "spec": spec});
         for (how, old) in [
@@ -176,7 +193,7 @@ fn reviews_of_large_objects() {
             ("as it was", object.clone()),
         ] {
             let body = body(kind.clone(), &object, &old);
-            trials.push(trial(format!("{name}, {how}"), || answered(&body, &registry)));
+            both(&format!("{name}, {how}"), &body);
         }
     }
     let record = |text: String| {
@@ -213,9 +230,9 @@ fn reviews_of_large_objects() {
         ("a record that is none", kind("networking.istio.io", "Gateway"), record(fill("["))),
         ("a list", kind("", "Secret"), filled("", "data", json!(vec![0; count(2)]))),
     ] {
-        for old in [Value::Null, object.clone()] {
+        for (how, old) in [("new", Value::Null), ("as it was", object.clone())] {
             let body = body(kind.clone(), &object, &old);
-            trials.push(trial(name, || answered(&body, &registry)));
+            both(&format!("{name}, {how}"), &body);
         }
     }
     for (name, text) in [
@@ -228,7 +245,7 @@ fn reviews_of_large_objects() {
         ("one key, again and again", format!("{{{}\"a\":1}}", fill("\"a\":1,"))),
     ] {
         let body = body(kind("", "Secret"), &json!("OBJECT"), &Value::Null).replace("\"OBJECT\"", &text);
-        trials.push(trial(name, || answered(&body, &registry)));
+        both(name, &body);
     }
     conclude("reviews of objects", trials);
 }
