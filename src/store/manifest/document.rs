@@ -129,8 +129,7 @@ fn collect<'d>(one: Found<'d>, found: &mut Vec<Found<'d>>) {
     };
     let pointer: Rc<str> = one.place.map_or("/items".into(), |(list, at)| format!("{list}/{at}/items").into());
     for (index, value) in items.iter().enumerate() {
-        // Nothing in an empty map is a Secret's, or whatever the list is of.
-        let kindless = value.as_object().is_some_and(|item| !item.is_empty() && !item.contains_key("kind"));
+        let kindless = value.as_object().is_some_and(|item| !item.contains_key("kind"));
         let implied = (kindless && !item_kind.is_empty()).then_some((item_kind, api_version));
         let place = Some((Rc::clone(&pointer), index));
         collect(Found { value, node: nodes.get(index).unwrap_or(node), place, implied }, found);
@@ -184,7 +183,7 @@ mod tests {
             [at("f:2", "/items/0", "Secret \"s\"")]
         );
         assert_eq!(objects("kind: List\nitems: []\n"), []);
-        assert_eq!(objects("kind: SecretList\nitems: [{}, {a: b}, ~]\n"), [at("f:2", "/items/1", "Secret null")]);
+        assert_eq!(objects("kind: SecretList\nitems: [~, {}]\n"), [at("f:2", "/items/1", "Secret null")]);
         assert_eq!(
             objects("kind: List\nitems:\n- kind: List\n  items:\n  - kind: A\n  - kind: B\n- kind: C\n"),
             [
