@@ -16,7 +16,7 @@ pub use followers::{CLIENTS, LEAF};
 pub use inventory::{Inventory, Outlook, Uses};
 pub use notices::{Notice, notices};
 pub use observe::{Facts, Observation, observe};
-pub use report::{DISTRUST, SOURCES, SYNCED, report, set};
+pub use report::{CAP, DISTRUST, SOURCES, SYNCED, report, set};
 pub use story::{Held, Story, Validity};
 
 #[cfg(test)]

@@ -17,6 +17,10 @@ pub const SYNCED: &str = "Synced";
 /// The condition that tells whether `spec.distrust` is carried out. There is none while nothing is distrusted.
 pub const DISTRUST: &str = "Distrusted";
 
+/// The condition that tells that more previous CAs are kept than `spec.maxPreviousCAs` allows. It is there while that is so, and
+/// `True` then.
+pub const CAP: &str = "CapExceeded";
+
 /// Adds to `status`, which was computed from what is seen, what the plan knows.
 pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {
     let phase = if status.is_ready() { plan.phase } else { Phase::Pending };
@@ -57,6 +61,16 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
             Some(reason) => (ConditionStatus::False, "NothingElse", reason.clone()),
         };
         set(entry, &mut status, DISTRUST, distrust, now);
+    }
+    match entry.spec.max_previous_cas.filter(|_| plan.over_cap) {
+        None => status.conditions.retain(|condition| condition.type_ != CAP),
+        Some(most) => {
+            let message = format!(
+                "live leaves need more previous CAs than spec.maxPreviousCAs allows ({most}): they are kept until the leaves are \
+                 renewed, or end"
+            );
+            set(entry, &mut status, CAP, (ConditionStatus::True, "NeededByLiveLeaves", message), now);
+        }
     }
     status
 }

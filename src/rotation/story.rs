@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::api::{Endpoints, LeafKind, Mode, Phase, TrustAnchor, Wait, WindowState};
+use super::report::CAP;
+use crate::api::{Condition, ConditionStatus, Endpoints, LeafKind, Mode, Phase, TrustAnchor, Wait, WindowState};
 use crate::registry::Entry;
 use crate::trust::{Certificate, bundle, continuity};
 
@@ -86,8 +87,8 @@ impl Story {
         let served = leaves.iter().filter(|(kind, ..)| *kind == LeafKind::Server);
         let served = served.filter_map(|(.., chain)| chain.first()).next().map(validity);
         let ends = held.iter().map(|held| held.validity.not_after).chain(served.as_ref().map(|leaf| leaf.not_after));
-        let failing =
-            status.conditions.iter().filter(|condition| condition.status != crate::api::ConditionStatus::True);
+        let is_well = |condition: &Condition| (condition.status == ConditionStatus::True) == (condition.type_ != CAP);
+        let failing = status.conditions.iter().filter(|condition| !is_well(condition));
         Self {
             namespace: entry.namespace.clone(),
             name: entry.name.clone(),

@@ -3,10 +3,10 @@
 use jiff::SignedDuration;
 
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, subjects, waits};
-use crate::api::{ClientCa, GatewaySecretStatus, Mode, Period, Phase, StepName};
-use crate::rotation::Facts;
+use crate::api::{ClientCa, ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, StepName};
 use crate::rotation::journal::{Journal, JournalError};
 use crate::rotation::next::{PairOf, Step};
+use crate::rotation::{CAP, Facts, Story};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{ca, ca_between, certificates, parsed};
 
@@ -172,10 +172,22 @@ fn the_cap_never_drops_a_ca_that_a_live_leaf_needs() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.entry.spec.max_previous_cas = Some(0);
-    assert!(!scene.look().over_cap);
+    let plan = scene.look();
+    assert_eq!(scene.status(&plan).condition(CAP), None);
     scene.ca = source(&new);
     let plan = scene.look();
-    assert_eq!((bundle(&plan), plan.over_cap), (Some(vec!["CN=new", "CN=old"]), true));
+    assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
+    scene.entry.status = scene.status(&plan);
+    assert_eq!(scene.entry.status.condition(CAP).unwrap().status, ConditionStatus::True);
+    let troubles = |scene: &Scene| Story::of(&scene.entry, scene.now).troubles;
+    assert!(
+        troubles(&scene).iter().any(|trouble| trouble.contains("maxPreviousCAs allows (0)")),
+        "{:?}",
+        troubles(&scene)
+    );
+    scene.entry.spec.max_previous_cas = Some(1);
+    let plan = scene.look();
+    assert_eq!(scene.status(&plan).condition(CAP), None, "one is allowed");
 }
 
 #[test]

@@ -5,9 +5,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, waits};
-use crate::api::{AtLeafExpiry, ChangeWindow, ConditionStatus, GatewaySecretStatus, Mode, StepName, Wait};
+use crate::api::{AtLeafExpiry, ChangeWindow, ConditionStatus, Mode, StepName, Wait};
 use crate::rotation::next::{PairOf, Plan, Step};
-use crate::rotation::{DISTRUST, Facts, LEAF, report};
+use crate::rotation::{DISTRUST, Facts, LEAF};
 use crate::trust::fixtures::{Authority, ca, parsed, secret};
 use crate::trust::{Severities, certificates_under};
 
@@ -24,12 +24,8 @@ fn switches(plan: &Plan) -> bool {
     plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. }))
 }
 
-fn status(scene: &Scene, plan: &Plan) -> GatewaySecretStatus {
-    report(&scene.entry, plan, scene.entry.status.clone(), scene.now)
-}
-
 fn said(scene: &Scene, plan: &Plan, type_: &str) -> (ConditionStatus, String) {
-    let status = status(scene, plan);
+    let status = scene.status(plan);
     let condition = status.condition(type_).unwrap_or_else(|| panic!("no condition {type_}"));
     (condition.status, condition.message.clone())
 }
@@ -185,7 +181,7 @@ fn distrusting(authorities: &[&Authority]) -> Vec<String> {
 fn distrust_that_would_leave_nothing_is_told_until_there_is_another_ca() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
-    assert!(status(&scene, &scene.ask()).condition(DISTRUST).is_none());
+    assert!(scene.status(&scene.ask()).condition(DISTRUST).is_none());
     scene.entry.spec.distrust = distrusting(&[&old]);
     let plan = scene.look();
     assert_eq!(plan.steps, []);

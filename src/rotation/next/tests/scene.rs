@@ -5,9 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::{GatewaySecretStatus, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
-use crate::rotation::Facts;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{Canary, ClientSeen, Issuance, PairOf, Plan, Seen, Step, Trust, Wire, next};
+use crate::rotation::{Facts, report};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{Authority, now, parsed};
 
@@ -96,6 +96,11 @@ impl Scene {
         self.journal = plan.journal.clone();
         self.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
         plan
+    }
+
+    /// What status tells after a plan.
+    pub(super) fn status(&self, plan: &Plan) -> GatewaySecretStatus {
+        report(&self.entry, plan, self.entry.status.clone(), self.now)
     }
 
     pub(super) fn pass(&mut self, time: SignedDuration) {
