@@ -47,7 +47,7 @@ pub const RELOAD_NEVER: &str = "never";
 /// Annotation of a Secret that keeps its old CAs beside new ones: `"true"`, or how many.
 pub const CARRY_OVER: &str = "trustspan.dev/carry-over";
 
-/// Annotation by which the agent has a Gateway written once more: when it did so.
+/// Annotation by which the agent has a Gateway or a workload written once more: when it did so. From anybody else it means nothing.
 pub const SWEPT: &str = "trustspan.dev/swept";
 
 /// Name of the ConfigMap that holds the journal of a GatewaySecret.

@@ -63,7 +63,7 @@ impl<'a> Draft<'a> {
         let changes = zip(self.references, self.chosen);
         let renames = changes.filter_map(|(reference, value)| Some(replace(&reference.pointer, value?.into())));
         let mut patch: Vec<_> = renames.collect();
-        let (renames, mut unrecorded) = (patch.len(), false);
+        let (renames, rehashes, mut unrecorded) = (patch.len(), hash.is_some(), false);
         patch.extend(hash);
         if !record.is_empty() {
             let made_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
@@ -76,7 +76,7 @@ impl<'a> Draft<'a> {
         } else if RECORD.read(self.before).is_some() {
             patch.push(RECORD.unset());
         }
-        Outcome { patch: Patch(patch), renames, holds: Vec::new(), unrecorded }
+        Outcome { patch: Patch(patch), renames, rehashes, holds: Vec::new(), unrecorded }
     }
 
     /// Takes the names back, those of earlier writes too. A record that cannot fit is not made to its end.

@@ -14,7 +14,7 @@ use json_patch::Patch;
 use serde_json::{Map, Value};
 
 use crate::api::Kind;
-use crate::api::names::{REWRITE, REWRITE_DISABLED, ROTATION_HASH};
+use crate::api::names::{REWRITE, REWRITE_DISABLED, ROTATION_HASH, SWEPT};
 use crate::registry::{Hold, Place, Registry};
 use annotation::HASH;
 use draft::Draft;
@@ -30,6 +30,8 @@ pub struct Outcome {
     pub patch: Patch,
     /// How many fields changed their Secret's name: the first operations of the patch.
     renames: usize,
+    /// Whether the rotation hash changes.
+    rehashes: bool,
     /// Why a rename was held back, each reason once.
     pub holds: Vec<Hold>,
     /// The record that takes the rewrite back did not fit into the object's annotations.
@@ -40,6 +42,11 @@ impl Outcome {
     /// Fields that changed their Secret's name, as users write them.
     pub fn renamed(&self) -> impl ExactSizeIterator<Item = String> {
         self.patch.0[..self.renames].iter().map(|operation| field(operation.path().as_str()))
+    }
+
+    /// Whether the pod template of a workload changes: it is a rollout.
+    pub fn rolls(&self) -> bool {
+        self.renames > 0 || self.rehashes
     }
 }
 
@@ -77,14 +84,16 @@ pub struct Write<'a> {
     pub object: &'a Value,
     /// The stored object, for an UPDATE.
     pub old: Option<&'a Value>,
-    /// Written by trustspan's own agent, which rolls a workload by a newer hash.
+    /// Written by trustspan's own agent, which rolls a workload by a newer hash, or by touching its annotation
+    /// [`SWEPT`]: it then gets the current names and the current hash, though its template is as it was.
     pub by_agent: bool,
 }
 
 /// Rewrites an object as it is written to the cluster.
 ///
 /// An update that leaves the pod template as it was keeps the stored names and
-/// the stored hash, whatever the manifest says and whether or not the GatewaySecret is Ready: it never causes a rollout.
+/// the stored hash, whatever the manifest says and whether or not the GatewaySecret is Ready: it never causes a rollout,
+/// unless the agent asks for one.
 /// Applying the patch and rewriting again gives an empty patch.
 pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
     let Write { kind, namespace, object, old, by_agent } = *write;
@@ -99,7 +108,9 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
         counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
     };
 
-    if let Some(old) = old.filter(|_| rule.has_template) {
+    let swept = |object: &Value| object["metadata"]["annotations"][SWEPT].clone();
+    let asks_to_roll = |old: &Value| by_agent && swept(object) != swept(old);
+    if let Some(old) = old.filter(|old| rule.has_template && !asks_to_roll(old)) {
         let mut draft = Draft::new(object, &references, kept);
         if same_template(&draft.template(), &old["spec"]["template"]) {
             draft.annotate(stored_or_brought(object, old, by_agent));

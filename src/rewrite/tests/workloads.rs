@@ -199,6 +199,32 @@ fn a_newer_hash_from_the_agent_goes_through_a_replica_that_is_behind() {
 }
 
 #[test]
+fn the_agents_annotation_rolls_a_workload_and_nobody_elses() {
+    let swept = |workload: &Value| {
+        let mut swept = workload.clone();
+        swept["metadata"]["annotations"][SWEPT] = json!("1970-01-01T00:00:00Z");
+        swept
+    };
+    // It slipped by, or loads what has changed since.
+    let older = after(&deployment("root", json!({})), None, &registry());
+    let newest = after(&deployment("root", json!({})), None, &rotated());
+    for stored in [deployment("root", json!({})), older] {
+        assert_eq!(after(&swept(&stored), Some(&stored), &rotated())["spec"], stored["spec"]);
+        let rolled = after_agent(&swept(&stored), &stored, &rotated());
+        assert_eq!(rolled["spec"], newest["spec"]);
+        // The user's manifest changes nothing of it, with the annotation or without.
+        for manifest in [deployment("root", json!({})), swept(&deployment("root", json!({})))] {
+            assert_eq!(after(&manifest, Some(&rolled), &rotated())["spec"], rolled["spec"]);
+        }
+        assert!(after_agent(&rolled, &rolled, &rotated()) == rolled);
+    }
+    // A replica that is behind takes nothing back, and one that may not rename does not.
+    assert_eq!(after_agent(&swept(&newest), &newest, &registry())["spec"], newest["spec"]);
+    let stored = deployment("root", json!({}));
+    assert_eq!(after_agent(&swept(&stored), &stored, &unready())["spec"], stored["spec"]);
+}
+
+#[test]
 fn naming_the_managed_secret_by_hand_is_a_change_of_the_template() {
     let stored = deployment("root", json!({}));
     let by_hand = deployment("gw", json!({}));
