@@ -18,7 +18,7 @@ use super::lease::Leadership;
 use crate::api::{ConditionStatus, LeafKind, Phase, READY, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::rotation::next::Step;
-use crate::rotation::{CLIENTS, LEAF, SOURCES, SYNCED};
+use crate::rotation::{CLIENTS, LEAF, SOURCES, SYNCED, WORKLOADS};
 use crate::store::Live;
 
 /// Clients that have a series of their own, for each GatewaySecret.
@@ -108,7 +108,7 @@ type Sample = (Option<(&'static str, String)>, i64);
 type Told = (&'static str, &'static str, fn(&Entry) -> Vec<Sample>);
 
 /// What status says.
-const TOLD: [Told; 8] = [
+const TOLD: [Told; 9] = [
     ("gatewaysecret_phase", "1 for the phase that the rotation is in, 0 for the others", phase),
     ("gatewaysecret_phase_since_timestamp_seconds", "When that phase began", phase_since),
     ("gatewaysecret_condition", "1 when the condition is True", conditions),
@@ -118,6 +118,11 @@ const TOLD: [Told; 8] = [
         "gatewaysecret_client_lagging_since_timestamp_seconds",
         "Since when a client does not follow: the first 20 by name, those that are overdue first",
         lagging_since,
+    ),
+    (
+        "gatewaysecret_workloads_behind",
+        "Workloads that name the root Secret, or run with older content of the managed one",
+        workloads_behind,
     ),
     ("gatewaysecret_endpoints", "Endpoints of the gateways, by what they showed when they were looked at", endpoints),
     ("gatewaysecret_not_after_timestamp_seconds", "End of validity of the served leaf and of CAs", not_after),
@@ -135,7 +140,7 @@ fn phase_since(entry: &Entry) -> Vec<Sample> {
 fn conditions(entry: &Entry) -> Vec<Sample> {
     let holds = |type_: &str| entry.status.condition(type_).is_some_and(|c| c.status == ConditionStatus::True);
     let sample = |type_: &'static str| (Some(("type", type_.to_owned())), i64::from(holds(type_)));
-    [READY, SOURCES, SYNCED, CLIENTS, LEAF].map(sample).into()
+    [READY, SOURCES, SYNCED, CLIENTS, LEAF, WORKLOADS].map(sample).into()
 }
 
 fn waits(entry: &Entry) -> Vec<Sample> {
@@ -151,6 +156,10 @@ fn lagging_since(entry: &Entry) -> Vec<Sample> {
     let (overdue, others): (Vec<_>, Vec<_>) = entry.status.lagging.iter().partition(|client| client.overdue);
     let named = overdue.into_iter().chain(others).take(CLIENTS_NAMED);
     named.map(|client| (Some(("client", client.name.clone())), client.since.as_second())).collect()
+}
+
+fn workloads_behind(entry: &Entry) -> Vec<Sample> {
+    entry.status.workloads_behind.iter().map(|count| (None, i64::from(*count))).collect()
 }
 
 fn endpoints(entry: &Entry) -> Vec<Sample> {
@@ -281,6 +290,7 @@ mod tests {
         entry.status.waits = vec![Wait { step: StepName::SwitchLeaf, reason: String::new(), until: None }];
         // An old CA that ends later stands first while a namesake needs that.
         entry.status.bundle = vec![anchor("old", 1, 900), anchor("new", 2, 800), anchor("older", 0, 700)];
+        entry.status.workloads_behind = Some(2);
         entry.status.endpoints = Some(Endpoints { total: 3, current: 1, former: 0, unreachable: 2 });
         let tally = Arc::new(Tally::default());
         tally.wrote(&entry, &Step::CopyRoot);
@@ -297,6 +307,7 @@ mod tests {
             r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="SwitchLeaf"} 1"#,
             r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="DropOldCa"} 0"#,
             r#"gatewaysecret_lagging_clients{namespace="mesh",name="gw"} 0"#,
+            r#"gatewaysecret_workloads_behind{namespace="mesh",name="gw"} 2"#,
             r#"gatewaysecret_endpoints{namespace="mesh",name="gw",shown="current"} 1"#,
             r#"gatewaysecret_endpoints{namespace="mesh",name="gw",shown="unreachable"} 2"#,
             r#"gatewaysecret_not_after_timestamp_seconds{namespace="mesh",name="gw",kind="client_ca"} 800"#,

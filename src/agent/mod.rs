@@ -9,6 +9,7 @@ mod kept;
 pub mod lease;
 pub mod metrics;
 mod rights;
+mod rollouts;
 mod surroundings;
 mod sweep;
 mod wire;
@@ -36,6 +37,7 @@ use crate::rotation::{self, Inventory, Outlook};
 use crate::store::{Live, cluster};
 use events::Teller;
 use lease::Leadership;
+use rollouts::Rounds;
 use surroundings::Surroundings;
 use wire::Lookout;
 use world::World;
@@ -102,9 +104,11 @@ pub async fn run(
 /// Looks around, and keeps one task for each GatewaySecret; all end with this one.
 async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, settings: &Settings, teller: &Teller) {
     let (around, surroundings) = watch::channel(Arc::new(Surroundings::default()));
+    let (round, rounds) = watch::channel(Arc::default());
     tokio::join!(
         look_around(client, live, leadership, settings, around),
-        keep_each(client, live, leadership, settings, surroundings, teller),
+        rollouts::keep(client, live, leadership, settings, teller, round),
+        keep_each(client, live, leadership, settings, surroundings, rounds, teller),
     );
 }
 
@@ -140,6 +144,7 @@ async fn keep_each(
     leadership: &Leadership,
     settings: &Settings,
     surroundings: watch::Receiver<Arc<Surroundings>>,
+    rounds: watch::Receiver<Arc<Rounds>>,
     teller: &Teller,
 ) {
     let mut published = live.published();
@@ -161,6 +166,7 @@ async fn keep_each(
                         client: client.clone(),
                         leadership: leadership.clone(),
                         surroundings: surroundings.clone(),
+                        rounds: rounds.clone(),
                         entry: receiver,
                         teller: teller.clone(),
                         poll: settings.poll,
@@ -193,6 +199,7 @@ struct Keeper {
     client: Client,
     leadership: Leadership,
     surroundings: watch::Receiver<Arc<Surroundings>>,
+    rounds: watch::Receiver<Arc<Rounds>>,
     entry: watch::Receiver<(Entry, Arc<Registry>)>,
     teller: Teller,
     poll: Duration,
@@ -239,6 +246,7 @@ impl Keeper {
                     }
                 }
                 _ = self.surroundings.changed() => {}
+                _ = self.rounds.changed() => {}
             }
             tokio::time::sleep(GATHER).await;
         }
@@ -264,6 +272,9 @@ impl Keeper {
         }
         let seen = observed_with(&entry, world.held_objects().chain(around.of(&entry)), now);
         let mut status = rotation::report(&entry, &plan, seen, now);
+        if let Some(found) = self.rounds.borrow_and_update().get(&(entry.namespace.clone(), entry.name.clone())) {
+            rotation::rollouts::tell(&entry, found, &mut status, now);
+        }
         if status.client_bundle != entry.status.client_bundle {
             // Webhooks are to give it to clients before anything relies on that.
             self.leading()?;

@@ -3,12 +3,15 @@
 use serde_json::{Value, json};
 
 use super::world;
-use crate::api::DistributionKind;
 use crate::api::names::journal_name;
+use crate::api::{DistributionKind, Rollouts};
 use crate::registry::Entry;
 
 /// ServiceAccount of the agent in the shipped manifests: namespace and name.
 const ACCOUNT: (&str, &str) = ("trustspan-system", "trustspan-agent");
+
+/// What may name a Secret, and be behind.
+const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
 
 /// A namespaced Role, and its binding: Secrets by name only, and public certificates of cert-manager.
 pub fn role(entry: &Entry) -> [Value; 2] {
@@ -25,7 +28,11 @@ pub fn role(entry: &Entry) -> [Value; 2] {
         of_cert_manager("certificates/status", json!(["patch"])),
         of_cert_manager("certificaterequests", json!(["list"])),
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
+        json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["list"] }),
     ];
+    if entry.spec.rollouts == Rollouts::Paced {
+        rules.push(json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["patch"] }));
+    }
     if entry.spec.reach.is_some() {
         // Slices have names of their own, and are found by the label of their Service.
         rules.push(json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"] }));
@@ -67,6 +74,19 @@ mod tests {
         let writes = rules.iter().find(|rule| rule["verbs"] == json!(["create", "patch", "update"]));
         assert_eq!(writes.map(|rule| rule["resourceNames"].clone()), Some(json!(["gateway", "issuer-ca"])));
         assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    }
+
+    #[test]
+    fn accepts_a_write_of_workloads_only_where_they_are_to_be_rolled() {
+        let verbs = |rollouts| {
+            let mut entry = entry("mesh", "root", "gateway");
+            entry.spec.rollouts = rollouts;
+            let rules = role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default();
+            let of_workloads = rules.iter().filter(|rule| rule["apiGroups"] == json!(["apps"]));
+            of_workloads.map(|rule| rule["verbs"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(verbs(Rollouts::Never), [json!(["list"])]);
+        assert_eq!(verbs(Rollouts::Paced), [json!(["list"]), json!(["patch"])]);
     }
 
     #[test]

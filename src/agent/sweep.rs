@@ -1,6 +1,6 @@
 //! Finds Gateways that slipped by while the webhook was down, and has them written once more. Only an annotation of our own
-//! is touched, so that it is the webhook that rewrites, and the user's next apply meets no conflict. Workloads are left to
-//! `trustspan check`: mending one is a rollout.
+//! is touched, so that it is the webhook that rewrites, and the user's next apply meets no conflict. Workloads are
+//! not mended here: that is a rollout.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "edge")]
 use super::GatewaySecretStatus;
-use super::{AtLeafExpiry, ChangeWindow, ClientCa, Clients, Distribution, Reach, Settle};
+use super::{AtLeafExpiry, ChangeWindow, ClientCa, Clients, Distribution, Reach, Rollouts, Settle};
 
 /// A GatewaySecret puts a managed Secret between the root Secret that an issuer writes and the gateways that use it.
 ///
@@ -138,6 +138,12 @@ pub struct GatewaySecretSpec {
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub at_leaf_expiry: AtLeafExpiry,
+
+    /// What becomes of workloads in this namespace that still name the root Secret, or that load what has changed: `Never` reports
+    /// them, `Paced` has the agent roll them, one after the other, while neither `paused` nor `windows` hold it back.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub rollouts: Rollouts,
 
     /// Weights of rules, by id, for the Secrets that this GatewaySecret names; they win over the cluster-wide ones.
     /// `trustspan rules` lists the ids. Rules whose weight is fixed are not changed by it. Quote "Off": YAML 1.1 reads it as

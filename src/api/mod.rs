@@ -9,7 +9,7 @@ mod window;
 
 pub use gateway_secret::*;
 pub use period::Period;
-pub use rotation_spec::{AtLeafExpiry, ClientCa, Clients, Distribution, DistributionKind, Reach, Settle};
+pub use rotation_spec::{AtLeafExpiry, ClientCa, Clients, Distribution, DistributionKind, Reach, Rollouts, Settle};
 use serde_json::Value;
 pub use status::*;
 pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};

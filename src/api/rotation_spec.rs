@@ -125,6 +125,16 @@ pub enum AtLeafExpiry {
     Keep,
 }
 
+/// What the agent does about workloads that are behind: they name the root Secret, or run with older content of the managed one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum Rollouts {
+    /// They are reported. The default, since a rollout is a thing that people choose.
+    #[default]
+    Never,
+    /// They are rolled, one after the other: the next when no rollout is under way any more.
+    Paced,
+}
+
 fn ca_crt() -> String {
     "ca.crt".to_owned()
 }

@@ -90,6 +90,11 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lagging: Vec<LaggingClient>,
 
+    /// Workloads in this namespace that name the root Secret, or run with older content of the managed one. Absent: not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 0))]
+    pub workloads_behind: Option<u32>,
+
     /// Names of declared clients that `spec.mode: Copy` would cut off at once, kept by the agent. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_off_by_copy: Option<Vec<String>>,

@@ -10,6 +10,7 @@ mod notices;
 mod observe;
 pub mod propose;
 mod report;
+pub mod rollouts;
 mod story;
 
 pub use followers::{CLIENTS, LEAF};
@@ -17,6 +18,7 @@ pub use inventory::{Inventory, Outlook, Uses};
 pub use notices::{Notice, notices};
 pub use observe::{Facts, Observation, observe};
 pub use report::{CAP, DISTRUST, SOURCES, SYNCED, report, set};
+pub use rollouts::WORKLOADS;
 pub use story::{Held, Story, Validity};
 
 #[cfg(test)]

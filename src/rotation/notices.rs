@@ -2,7 +2,7 @@
 //! comparing with the status as it was stored before: nothing is remembered.
 
 use super::next::{PairOf, Step};
-use super::{CLIENTS, DISTRUST, SOURCES, SYNCED};
+use super::{CLIENTS, DISTRUST, SOURCES, SYNCED, WORKLOADS};
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
 
@@ -36,14 +36,15 @@ pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> 
 }
 
 /// Condition, what to call its failing (nothing: it is told otherwise) and its end, and what was tried.
-const CONDITIONS: [(&str, Option<&str>, &str, &str); 4] = [
+const CONDITIONS: [(&str, Option<&str>, &str, &str); 5] = [
     (SOURCES, Some("SourceUnusable"), "SourceUsable", "ReadSources"),
     (SYNCED, Some("StepFailed"), "StepsDone", "Sync"),
     (CLIENTS, None, "ClientsFollow", "AwaitClients"),
     (DISTRUST, Some("DistrustImpossible"), "Distrusted", "Distrust"),
+    (WORKLOADS, Some("WorkloadsBehind"), "WorkloadsCurrent", "RollOut"),
 ];
 
-fn normal(reason: &'static str, action: &'static str, note: String) -> Notice {
+pub(super) fn normal(reason: &'static str, action: &'static str, note: String) -> Notice {
     Notice { is_warning: false, reason, action, note, secret: None }
 }
 
@@ -114,7 +115,7 @@ fn condition(
     let before = former.status.condition(type_).filter(fails);
     let now = status.condition(type_)?;
     match (before, fails(&now)) {
-        (Some(before), true) if type_ == SYNCED && before.reason == now.reason => None,
+        (Some(before), true) if [SYNCED, WORKLOADS].contains(&type_) && before.reason == now.reason => None,
         (Some(before), true) if before.message == now.message => None,
         (_, true) => Some(Notice { is_warning: true, ..normal(failing?, action, now.message.clone()) }),
         (Some(_), false) => Some(normal(mended, action, now.message.clone())),

@@ -116,6 +116,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         endpoints: former.endpoints,
         waits: former.waits.clone(),
         lagging: former.lagging.clone(),
+        workloads_behind: former.workloads_behind,
         cut_off_by_copy: former.cut_off_by_copy.clone(),
     }
 }

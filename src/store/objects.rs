@@ -16,6 +16,33 @@ pub async fn list(client: &Client, group: &str, version: &str, kind: &str) -> ku
     Ok(listed.items.into_iter().filter_map(|object| typed(&resource, &object)).collect())
 }
 
+/// Objects of a page of [`each`]: what is in memory at a time. A Deployment is some ten KiB.
+const PAGE: u32 = 100;
+
+/// Shows every object of a kind in a namespace, page by page.
+///
+/// # Errors
+/// When they cannot be listed to their end.
+pub async fn each(
+    client: &Client,
+    namespace: &str,
+    (group, version, kind): (&str, &str, &str),
+    mut see: impl FnMut(Value),
+) -> kube::Result<()> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    // Not of any version in memory: for that one the API server heeds no limit.
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&params).await?;
+        page.items.iter().filter_map(|object| typed(&resource, object)).for_each(&mut see);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
 /// The items of a list do not say what they are.
 fn typed(resource: &ApiResource, object: &DynamicObject) -> Option<Value> {
     let mut value = serde_json::to_value(object).ok()?;

@@ -24,6 +24,7 @@ use crate::rotation::journal::{Journal, Version};
 use crate::trust::Certificate;
 pub use leaf::LeafHold;
 pub use seen::{Canary, ClientSeen, Issuance, Seen, Trust};
+pub(super) use view::Pause;
 use view::View;
 pub use wire::{Answer, Endpoint, Shown, Wire};
 

@@ -12,10 +12,27 @@ use crate::trust::{Certificate, EXPIRED, Finding, continuity, field, is_distrust
 const NAMED: usize = 3;
 
 /// What holds back every step that takes something away from anybody.
-pub(super) struct Pause {
+pub(in crate::rotation) struct Pause {
     /// When time alone ends it.
     pub(super) until: Option<Timestamp>,
-    pub(super) reason: String,
+    pub(in crate::rotation) reason: String,
+}
+
+impl Pause {
+    /// `spec.paused`, or a time outside `spec.windows`, of which `windows` is the state.
+    pub(in crate::rotation) fn of(spec: &GatewaySecretSpec, windows: WindowState) -> Option<Self> {
+        if spec.paused {
+            return Some(Self { until: None, reason: "spec.paused is set".to_owned() });
+        }
+        if windows.is_open || spec.windows.is_empty() {
+            return None;
+        }
+        let reason = match (windows.until, spec.windows.iter().find_map(|window| window.zone().err())) {
+            (None, Some(unknown)) => format!("no change window of spec.windows ever opens: {unknown}"),
+            _ => "no change window of spec.windows is open".to_owned(),
+        };
+        Some(Self { until: windows.until, reason })
+    }
 }
 
 pub(super) struct View<'a> {
@@ -33,18 +50,7 @@ impl<'a> View<'a> {
 
     /// `spec.paused`, or a time outside `spec.windows`.
     pub(super) fn pause(&self) -> Option<Pause> {
-        let spec = self.spec();
-        if spec.paused {
-            return Some(Pause { until: None, reason: "spec.paused is set".to_owned() });
-        }
-        if self.windows.is_open || spec.windows.is_empty() {
-            return None;
-        }
-        let reason = match (self.windows.until, spec.windows.iter().find_map(|window| window.zone().err())) {
-            (None, Some(unknown)) => format!("no change window of spec.windows ever opens: {unknown}"),
-            _ => "no change window of spec.windows is open".to_owned(),
-        };
-        Some(Pause { until: self.windows.until, reason })
+        Pause::of(self.spec(), self.windows)
     }
 
     /// What gateways may still go by.

@@ -1,0 +1,47 @@
+//! How far a workload's rollout is, as `kubectl rollout status` tells it
+//! (`k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go`).
+
+use serde_json::Value;
+
+/// What is missing until the rollout is complete; `None` when it is.
+pub(super) fn unfinished(workload: &Value) -> Option<String> {
+    let (spec, status) = (&workload["spec"], &workload["status"]);
+    let count = |field: &str| status[field].as_i64().unwrap_or_default();
+    if count("observedGeneration") < workload["metadata"]["generation"].as_i64().unwrap_or_default() {
+        return Some("its controller has yet to see the last change".to_owned());
+    }
+    let (wanted, updated, available) = match workload["kind"].as_str() {
+        Some("DaemonSet") => ("desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable"),
+        _ => ("", "updatedReplicas", "availableReplicas"),
+    };
+    // The API server fills in the one replica of a spec that does not say.
+    let wanted = if wanted.is_empty() { spec["replicas"].as_i64().unwrap_or(1) } else { count(wanted) };
+    let (updated, available) = (count(updated), count(available));
+    let to_update = if restarts_by_hand(workload) == Some(ON_DELETE) { 0 } else { wanted - partition(workload) };
+    if updated < to_update || available < wanted {
+        return Some(format!("of {wanted} pod(s) {updated} are updated, {available} available"));
+    }
+    // DaemonSets do not count those.
+    let former = if workload["kind"] == "Deployment" { count("replicas") - updated } else { 0 };
+    (former > 0).then(|| format!("{former} former pod(s) are still there"))
+}
+
+const ON_DELETE: &str = "OnDelete: delete its pods afterwards";
+
+/// Why a change of the pod template does not restart all pods.
+pub(super) fn restarts_by_hand(workload: &Value) -> Option<&'static str> {
+    let spec = &workload["spec"];
+    if spec["updateStrategy"]["type"] == "OnDelete" {
+        Some(ON_DELETE)
+    } else if partition(workload) > 0 {
+        Some("rollingUpdate.partition keeps pods as they are")
+    } else if spec["paused"] == true {
+        Some("paused: kubectl rollout resume first")
+    } else {
+        None
+    }
+}
+
+fn partition(workload: &Value) -> i64 {
+    workload["spec"]["updateStrategy"]["rollingUpdate"]["partition"].as_i64().unwrap_or_default()
+}
