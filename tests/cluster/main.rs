@@ -32,6 +32,7 @@ mod outage;
 #[allow(dead_code)] // Envoy's clients need more of it.
 #[path = "../envoy/pki.rs"]
 mod pki;
+mod rollouts;
 mod secrets;
 mod stage;
 mod wire;
@@ -58,6 +59,7 @@ const MODULES: &[&[Case]] = &[
     gateways::CASES,
     install::CASES,
     outage::CASES,
+    rollouts::CASES,
     secrets::CASES,
     wire::CASES,
     workloads::CASES,

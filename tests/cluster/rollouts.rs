@@ -1,0 +1,165 @@
+//! Workloads that are behind, on the real API server with its Deployment controller: found, told, and rolled one by one where
+//! that is asked for. There is no node: the tests stand in for the kubelet, and say that pods are up.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use crate::agent::kept;
+use crate::stage::{HASH, deployment, expect, hash, volume};
+use crate::testbed::{Authority, Cluster, Kept, SOON, wait_for};
+
+cases![
+    what_slipped_by_is_told_then_rolled_one_by_one,
+    nothing_rolls_while_the_webhook_is_down,
+    a_change_of_content_rolls_once_who_loads_it,
+];
+
+/// The agent's mark on what it has written once more.
+const SWEPT: &str = "trustspan.dev/swept";
+
+fn get(kept: &Kept<'_>, name: &str) -> Result<Value> {
+    kept.cluster.get("deployment", kept.ns, name)
+}
+
+/// As the kubelet would: the pods of a Deployment come up, until its rollout is complete.
+fn come_up(kept: &Kept<'_>, name: &str) -> Result<()> {
+    let now = jiff::Timestamp::now().to_string();
+    let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
+    let up = json!({ "status": { "phase": "Running", "conditions": [ready] } }).to_string();
+    wait_for(&format!("the rollout of {name} to be complete"), SOON, || {
+        for pod in kept.cluster.list("pods", kept.ns, &format!("app={name}"))? {
+            let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
+            let args = ["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &up];
+            // It may be gone by now.
+            kept.cluster.kubectl(args).ns(kept.ns).run()?;
+        }
+        let stored = get(kept, name)?;
+        let status = &stored["status"];
+        Ok(status["observedGeneration"] == stored["metadata"]["generation"]
+            && ["replicas", "updatedReplicas", "availableReplicas"].iter().all(|count| status[count] == 1))
+    })
+}
+
+/// How many rollouts a Deployment has had, the first one included.
+fn rollouts(kept: &Kept<'_>, name: &str) -> Result<usize> {
+    Ok(kept.cluster.list("replicasets", kept.ns, &format!("app={name}"))?.len())
+}
+
+fn is_mended(stored: &Value) -> bool {
+    volume(stored) == "managed" && hash(stored).is_some()
+}
+
+fn what_slipped_by_is_told_then_rolled_one_by_one(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        let flags = [("a", "--server-side=false"), ("b", "--server-side=true")];
+        let apply = |name: &str, flag: &str| {
+            let manifest = deployment(name, "root", &[]).to_string();
+            cluster.kubectl(["apply", flag, "-f", "-"]).ns(kept.ns).stdin(manifest).ok()
+        };
+        for (name, flag) in flags {
+            apply(name, flag)?;
+            come_up(kept, name)?;
+        }
+        let (_server, _registration) = kept.judged()?;
+        kept.write_root(&Authority::new("root")?)?;
+        kept.agents.grant()?;
+        let agent = kept.agents.start("a")?;
+
+        let message = kept.wait_condition("WorkloadsCurrent", "Behind")?;
+        let mend = format!("kubectl rollout restart -n {} deployment/a deployment/b;", kept.ns);
+        ensure!(message.contains("2 workload(s) name Secret root") && message.contains(&mend), "saw {message}");
+        kept.wait_event("Warning", "WorkloadsBehind", "deployment/a, deployment/b")?;
+        kept.wait_metric(&agent, "gatewaysecret_workloads_behind", "", |count| count == 2.0)?;
+
+        // To write workloads is a right of its own.
+        kept.set("rollouts", &json!("Paced"))?;
+        let message = kept.wait_condition("WorkloadsCurrent", "Held")?;
+        ensure!(message.contains("deployment/a") && message.contains("trustspan rbac"), "saw {message}");
+        for (name, _) in flags {
+            ensure!(rollouts(kept, name)? == 1 && volume(&get(kept, name)?) == "root", "{name} was changed");
+        }
+        kept.agents.grant()?;
+        wait_for("the first to be rolled", SOON, || Ok(is_mended(&get(kept, "a")?)))?;
+        wait_for("the second to wait for it", SOON, || {
+            let message = kept.wait_condition("WorkloadsCurrent", "Rolling")?;
+            Ok(message.contains("when the rollout of deployment/a is complete"))
+        })?;
+        expect("the second", volume(&get(kept, "b")?), "root")?;
+        come_up(kept, "a")?;
+        wait_for("the second to be rolled", SOON, || Ok(is_mended(&get(kept, "b")?)))?;
+        come_up(kept, "b")?;
+        kept.wait_condition("WorkloadsCurrent", "Current")?;
+        ensure!(kept.events("WorkloadRolled")?.len() == 2, "saw {:?}", kept.events("WorkloadRolled")?);
+
+        // The user's manifests still name the root: no conflict, and no other rollout.
+        for (name, flag) in flags {
+            let template = get(kept, name)?["spec"]["template"].clone();
+            apply(name, flag)?;
+            expect(name, &get(kept, name)?["spec"]["template"], template.clone())?;
+            // Without the agent's annotation.
+            let manifest = deployment(name, "root", &[]).to_string();
+            cluster.kubectl(["replace", "-f", "-"]).ns(kept.ns).stdin(manifest).ok()?;
+            expect(name, &get(kept, name)?["spec"]["template"], template)?;
+            come_up(kept, name)?;
+            ensure!(rollouts(kept, name)? == 2, "{name}: expected one rollout after the first");
+        }
+        Ok(())
+    })
+}
+
+fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        cluster.apply(kept.ns, &deployment("app", "root", &[]).to_string())?;
+        come_up(kept, "app")?;
+        let before = get(kept, "app")?["spec"].clone();
+        kept.write_root(&Authority::new("root")?)?;
+        let (mut server, _registration) = kept.judged()?;
+        server.kill();
+        kept.set("rollouts", &json!("Paced"))?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        let message = kept.wait_condition("WorkloadsCurrent", "Held")?;
+        ensure!(message.contains("a dry run shows that the webhook does not mend deployment/app"), "saw {message}");
+        let stored = get(kept, "app")?;
+        expect("the spec", &stored["spec"], before)?;
+        expect("the agent's mark", &stored["metadata"]["annotations"][SWEPT], Value::Null)?;
+        // Back again, it mends.
+        server.start_again()?;
+        wait_for("the workload to be rolled", SOON, || Ok(is_mended(&get(kept, "app")?)))?;
+        come_up(kept, "app")?;
+        ensure!(rollouts(kept, "app")? == 2, "expected one rollout after the first");
+        Ok(())
+    })
+}
+
+fn a_change_of_content_rolls_once_who_loads_it(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
+        let (_server, _registration) = kept.judged()?;
+        // Clients that are not known hold the leaf, and the old CA.
+        kept.set("clients", &json!({ "complete": false }))?;
+        kept.set("rollouts", &json!("Paced"))?;
+        kept.write_root(&old)?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        kept.wait_phase("Steady")?;
+        for (name, key) in [("trusts", "ca.crt"), ("serves", "tls.crt")] {
+            let manifest = deployment(name, "root", &[key]).to_string();
+            wait_for("the webhook to know the managed Secret", SOON, || {
+                let shown = cluster.kubectl(["create", "--dry-run=server", "-o", "json", "-f", "-"]).ns(kept.ns);
+                Ok(shown.stdin(manifest.clone()).ok()?.contains(HASH))
+            })?;
+            cluster.apply(kept.ns, &manifest)?;
+            come_up(kept, name)?;
+        }
+        let before = get(kept, "serves")?["spec"].clone();
+        let former = hash(&get(kept, "trusts")?).map(str::to_owned);
+        kept.write_root(&new)?;
+        kept.wait_bundle(&[&new, &old])?;
+        wait_for("who loads the CAs to be rolled", SOON, || Ok(hash(&get(kept, "trusts")?) != former.as_deref()))?;
+        come_up(kept, "trusts")?;
+        kept.wait_condition("WorkloadsCurrent", "Current")?;
+        ensure!(rollouts(kept, "trusts")? == 2, "expected one rollout after the first");
+        expect("who loads the leaf", &get(kept, "serves")?["spec"], before)
+    })
+}
