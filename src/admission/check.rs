@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::duty::duty;
 use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED};
 use super::validate::{unreadable, weights};
-use super::{break_glass, bundles, continuity, time_zones};
+use super::{break_glass, bundles, continuity, renamed, time_zones};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
@@ -123,6 +123,7 @@ fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) ->
     findings.extend(ignored(object));
     findings.extend(mistyped(object));
     findings.extend(time_zones::findings(object, None));
+    findings.extend(renamed::stored(object));
     findings
 }
 

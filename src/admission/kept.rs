@@ -53,6 +53,7 @@ fn keeps(entry: &Entry, kind: &str, name: &str) -> bool {
     match kind {
         "Secret" => {
             name == entry.managed_name()
+                || entry.left_behind() == Some(name)
                 || entry.spec.issuer_secret_name.as_deref() == Some(name)
                 || distributed(DistributionKind::Secret)
         }

@@ -9,6 +9,7 @@ mod continuity;
 mod duty;
 mod kept;
 mod mutate;
+mod renamed;
 mod rules;
 mod spec_change;
 mod time_zones;

@@ -42,6 +42,17 @@ pub(super) const MANAGED_IN_USE: RuleInfo = RuleInfo {
     mend: "delete the GatewaySecret first, or let the Gateways name another Secret",
 };
 
+/// A managed Secret that gets another name under its users.
+pub(super) const MANAGED_RENAMED: RuleInfo = RuleInfo {
+    id: "managed-renamed",
+    severity: Severity::Deny,
+    summary: "another spec.secretName while the managed Secret stands under the former one",
+    source: "what names the managed Secret is not rewritten to another, and would keep what the former holds, through no rotation",
+    example: "Secret gw is in use: Gateways and workloads that name it would not follow to gw-2. keep spec.secretName; for another \
+              name wait for phase Steady, let them name the root Secret, delete this GatewaySecret and make one of another name",
+    mend: "keep the name; or, in phase Steady, delete the GatewaySecret and make one of another name",
+};
+
 /// A write of what the agent keeps.
 pub(super) const KEPT_BY_AGENT: RuleInfo = RuleInfo {
     id: "kept-by-agent",
@@ -151,6 +162,7 @@ pub(super) const KUBECONFIG_UNREADABLE: RuleInfo = RuleInfo {
 const BEYOND: &[RuleInfo] = &[
     UNREADABLE,
     MANAGED_IN_USE,
+    MANAGED_RENAMED,
     KEPT_BY_AGENT,
     MANAGED_UNLABELLED,
     NOT_REWRITTEN,

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::duty::duty;
 use super::kept::CLEANERS;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
-use super::{Decision, Kind, Operation, Request, break_glass, continuity, kept, spec_change, time_zones};
+use super::{Decision, Kind, Operation, Request, break_glass, continuity, kept, renamed, spec_change, time_zones};
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
@@ -36,7 +36,9 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
             let notes = spec_change::notes(request, registry, now);
             let is_going = |object: &&Value| object["metadata"]["deletionTimestamp"].is_string();
             let object = request.object.filter(|object| !is_going(object));
-            let findings = object.map(|object| time_zones::findings(object, request.old_object)).unwrap_or_default();
+            let mut findings =
+                object.map(|object| time_zones::findings(object, request.old_object)).unwrap_or_default();
+            findings.extend(object.zip(request.old_object).and_then(|(object, old)| renamed::change(object, old)));
             return Decision { findings, notes, ..Decision::default() };
         }
         _ => return Decision::default(),

@@ -21,7 +21,7 @@ use crate::rotation;
 use crate::rotation::next::{Plan, Step};
 use crate::store::directory::{self, StoreError};
 use crate::store::manifest::ManifestError;
-use crate::trust::Severities;
+use crate::trust::{Secret, Severities, bundle, credential};
 
 /// Folder of the files that the agent writes.
 const FOLDER: &str = "trustspan";
@@ -52,6 +52,17 @@ pub enum DirectoryError {
         /// Its name.
         name: String,
         /// Where it should stand.
+        path: PathBuf,
+    },
+    /// The managed Secret got another name under its users.
+    #[error("Secret {former} holds what gateways were given last: who names it would not follow to Secret {managed}. set \
+             spec.secretName to {former} again, or, once nothing names that Secret, take it out of {}", path.display())]
+    Renamed {
+        /// The name under which it stands.
+        former: String,
+        /// The name that the spec has now.
+        managed: String,
+        /// Where it stands.
         path: PathBuf,
     },
     /// An object cannot be written as YAML.
@@ -166,6 +177,10 @@ impl Manifests {
             return Ok(());
         }
         let world = self.world(entry, now);
+        if let Some(former) = self.left_behind(entry, &world) {
+            let (managed, path) = (entry.managed_name().to_owned(), self.file(entry, ""));
+            return Err(DirectoryError::Renamed { former, managed, path });
+        }
         let entry = &told(entry, &world);
         let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
         if plan.steps.is_empty() && plan.journal == world.journal {
@@ -211,6 +226,17 @@ impl Manifests {
         self.objects.iter().filter(is_former).cloned().collect()
     }
 
+    /// The managed Secret, where it stands under a former name: what gateways were given last tells it from the Issuer's.
+    fn left_behind(&self, entry: &Entry, world: &World) -> Option<String> {
+        let given = world.journal.gateways.last().filter(|_| world.held(entry.managed_name()).is_none())?;
+        let holds = |secret: &Secret| {
+            let pair = credential::serving_pair(secret);
+            pair.is_some_and(|pair| bundle::read_chain(pair.chain).into_certificates() == given.chain)
+        };
+        let former = self.former(entry).into_iter().filter_map(|object| Secret::from_value(&object).ok());
+        former.filter(holds).map(|secret| secret.name.clone()).next()
+    }
+
     fn file(&self, entry: &Entry, part: &str) -> PathBuf {
         self.dir.join(FOLDER).join(format!("{}.{}.{part}yaml", entry.namespace, entry.name))
     }
@@ -232,3 +258,6 @@ impl Manifests {
         replace().map_err(|source| DirectoryError::Write { path: path.to_owned(), source })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,17 @@ pub enum AgentError {
         /// Its name.
         name: String,
     },
+    /// The managed Secret got another name under its users.
+    #[error(
+        "Secret {former} is in use: who names it would not follow to Secret {managed}, and its pair is not to be had for that. \
+         Nothing is done until spec.secretName is {former} again"
+    )]
+    Renamed {
+        /// The name under which it stands.
+        former: String,
+        /// The name that the spec has now.
+        managed: String,
+    },
     /// An object cannot be sent.
     #[error("cannot encode an object: {0}")]
     Encode(serde_json::Error),
@@ -60,6 +71,7 @@ impl AgentError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Foreign { .. } => "ForeignSecret",
+            Self::Renamed { .. } => "ManagedRenamed",
             error if error.is(403) => "Forbidden",
             _ => "Failed",
         }

@@ -61,6 +61,10 @@ pub(super) fn names(entry: &Entry) -> Vec<String> {
 impl World {
     /// Reads it from a cluster.
     pub(super) async fn read(client: &Client, entry: &Entry) -> Result<Self, AgentError> {
+        if let Some(former) = entry.left_behind() {
+            let (former, managed) = (former.to_owned(), entry.managed_name().to_owned());
+            return Err(AgentError::Renamed { former, managed });
+        }
         let mut objects_read = Vec::new();
         for name in names(entry) {
             objects_read.extend(get(&secrets(client, &entry.namespace), "secrets", &name).await?);

@@ -71,7 +71,7 @@ pub fn markdown() -> String {
              `check`, `observe` and `rewrite`, for the Secrets of one GatewaySecret with `spec.severities` (`Deny`, `Warn`, `Off`), which wins. A \
              raised rule denies with all of its findings, except those that the stored object already had. Some weights are \
              fixed: `unreadable` and `invalid-gatewaysecret` repeat what the API server refuses, and the way around \
-             `managed-in-use` is to delete the GatewaySecret. Who may edit a GatewaySecret decides on its weights, as it could \
+             `managed-in-use` and `managed-renamed` is to delete the GatewaySecret. Who may edit a GatewaySecret decides on its weights, as it could \
               delete it.\n\nA Secret is judged now and at every date in it that lies ahead (the 64 earliest). What only time has to break is a \
               warning with its date: an order of CAs that fails once one of them has ended, two CAs of one name that both become \
               valid, a gap in which no CA is. That is told however far ahead, since it is mended today by another order. What \

@@ -53,6 +53,12 @@ impl Entry {
         kept.into_iter().flatten().find(|name| sources.contains(&Some(name))).or(twice)
     }
 
+    /// The managed Secret that was seen under another name than the spec has now. Those who use it would not follow.
+    pub fn left_behind(&self) -> Option<&str> {
+        let former = self.status.secret_name.as_deref()?;
+        (former != self.managed_name() && !self.status.bundle.is_empty()).then_some(former)
+    }
+
     /// Whether a pod, or a pod template, carries all workload labels.
     pub fn serves(&self, pod: &Value) -> bool {
         let labels = &pod["metadata"]["labels"];

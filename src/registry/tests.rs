@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::api::{CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, READY};
+use crate::api::{CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, READY, TrustAnchor};
+use crate::trust::fixtures::{ca, parsed};
 
 /// A Ready GatewaySecret `namespace/managed` for root `root`, whose workloads run in its own namespace.
 pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
@@ -192,4 +193,18 @@ fn siblings_have_a_role() {
     assert_eq!(role("root-cacert"), Some(Role::CacertSibling));
     assert_eq!(role("gw-cacert"), Some(Role::CacertSibling));
     assert_eq!(role("other"), None);
+}
+
+#[test]
+fn a_managed_secret_under_a_former_name_is_left_behind() {
+    let seen = |secret_name: &str, bundle: Vec<TrustAnchor>| {
+        with(entry("mesh", "root", "gw"), |e| {
+            e.status.secret_name = Some(secret_name.to_owned());
+            e.status.bundle = bundle;
+        })
+    };
+    let held = || vec![TrustAnchor::from(&parsed(ca("one").der()))];
+    assert_eq!(seen("former", held()).left_behind(), Some("former"));
+    assert_eq!(seen("former", vec![]).left_behind(), None, "it was never made");
+    assert_eq!(seen("gw", held()).left_behind(), None);
 }

@@ -6,9 +6,10 @@ use super::{Finding, Severity};
 use crate::api::Level;
 
 /// Rules whose weight nobody changes. `unreadable` and `invalid-gatewaysecret` repeat what the API server refuses anyway.
-/// `managed-in-use` has a way out that says what is meant: the deletion of the GatewaySecret. `break-glass` guards the
+/// `managed-in-use` and `managed-renamed` have a way out that says what is meant: the deletion of the GatewaySecret. `break-glass` guards the
 /// overrides themselves.
-pub const FIXED: [&str; 4] = ["unreadable", "invalid-gatewaysecret", "managed-in-use", "break-glass"];
+pub const FIXED: [&str; 5] =
+    ["unreadable", "invalid-gatewaysecret", "managed-in-use", "managed-renamed", "break-glass"];
 
 /// Weights of rules by id; a rule that is not named keeps its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

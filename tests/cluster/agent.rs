@@ -21,6 +21,7 @@ cases![
     what_is_kept_is_refused_to_others,
     what_init_proposes_is_kept,
     change_windows_that_cannot_be_are_refused,
+    another_name_of_the_managed_secret_is_refused,
 ];
 
 pub(crate) fn kept(cluster: &Cluster, test: impl FnOnce(&Kept<'_>) -> Result<()>) -> Result<()> {
@@ -333,5 +334,31 @@ fn change_windows_that_cannot_be_are_refused(cluster: &Cluster) -> Result<()> {
         let refused = cluster.kubectl(["create", "-f", "-"]).ns(kept.ns).stdin(object.to_string()).fails()?;
         ensure!(refused.contains("no such time zone"), "saw {refused}");
         set("22:00", "Europe/Berlin").ok().map(drop)
+    })
+}
+
+fn another_name_of_the_managed_secret_is_refused(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        kept.write_root(&Authority::new("root 1")?)?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        kept.wait_phase("Steady")?;
+        {
+            let (_server, _registration) = kept.judged()?;
+            let patch = json!({ "spec": { "secretName": "other" } }).to_string();
+            let change = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
+            let refused = cluster.kubectl(change).ns(kept.ns).fails()?;
+            ensure!(refused.contains("managed-renamed"), "saw {refused}");
+        }
+        // No webhook sees this one, and the agent may write what it names.
+        kept.set("secretName", &json!("other"))?;
+        kept.agents.grant()?;
+        let message = kept.wait_condition("Synced", "ManagedRenamed")?;
+        ensure!(message.contains("until spec.secretName is managed again"), "saw {message}");
+        let made = cluster.kubectl(["get", "secret", "other", "--ignore-not-found", "-o=name"]).ns(kept.ns).ok()?;
+        ensure!(made.is_empty(), "the agent made {made}");
+        kept.set("secretName", &json!("managed"))?;
+        kept.agents.grant()?;
+        kept.wait_condition("Synced", "Synced").map(drop)
     })
 }

@@ -1,0 +1,72 @@
+#![allow(clippy::unwrap_used)]
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::trust::fixtures::{ca, now};
+
+/// A directory with a GatewaySecret `gw` and its root.
+fn manifests() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = ca("mesh");
+    let leaf = authority.leaf("shop.example.com");
+    let root = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": {"namespace": "mesh", "name": "root"},
+        "stringData": {"ca.crt": authority.pem(), "tls.crt": leaf.pem(), "tls.key": *leaf.key_pem()},
+    });
+    fs::write(dir.path().join("root.json"), root.to_string()).unwrap();
+    name(&dir, "gw");
+    dir
+}
+
+/// Says how the managed Secret is called.
+fn name(dir: &TempDir, managed: &str) {
+    let spec = json!({"rootSecretName": "root", "secretName": managed});
+    let metadata = json!({"namespace": "mesh", "name": "gateway"});
+    let object =
+        json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": metadata, "spec": spec});
+    fs::write(dir.path().join("gateway.json"), object.to_string()).unwrap();
+}
+
+fn look_at(dir: &TempDir) -> Result<(), String> {
+    look(dir.path(), &Severities::default(), now()).map_err(|error| error.to_string())
+}
+
+fn secrets(dir: &TempDir) -> Vec<String> {
+    let objects = directory::objects(dir.path()).unwrap();
+    let names = objects.iter().filter(|object| object["kind"] == "Secret");
+    names.map(|object| object["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn accepts_a_directory_without_a_managed_secret() {
+    let dir = manifests();
+    look_at(&dir).unwrap();
+    look_at(&dir).unwrap();
+    assert_eq!(secrets(&dir), ["root", "gw"]);
+}
+
+#[test]
+fn rejects_another_name_while_the_managed_secret_stands() {
+    let dir = manifests();
+    look_at(&dir).unwrap();
+    look_at(&dir).unwrap();
+    name(&dir, "gw-2");
+    let said = look_at(&dir).unwrap_err();
+    assert!(said.contains("Secret gw holds what gateways were given last"), "{said}");
+    assert_eq!(secrets(&dir), ["root", "gw"]);
+    name(&dir, "gw");
+    look_at(&dir).unwrap();
+}
+
+#[test]
+fn accepts_another_name_once_the_former_is_taken_out() {
+    let dir = manifests();
+    look_at(&dir).unwrap();
+    look_at(&dir).unwrap();
+    fs::remove_file(dir.path().join("trustspan/mesh.gateway.yaml")).unwrap();
+    name(&dir, "gw-2");
+    look_at(&dir).unwrap();
+    assert_eq!(secrets(&dir), ["root", "gw-2"]);
+}
