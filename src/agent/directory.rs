@@ -46,6 +46,15 @@ pub enum DirectoryError {
         /// Why not.
         source: std::io::Error,
     },
+    /// What is written would not be read again.
+    #[error("{}: not a folder of its own ({found}). expected none, or one that is no link: linked folders are not read, since links \
+             may form a ring. take it away", path.display())]
+    NoFolder {
+        /// The agent's folder.
+        path: PathBuf,
+        /// What stands there.
+        found: &'static str,
+    },
     /// A Secret is somebody else's.
     #[error("Secret {name} stands in another manifest than {}: take it out there", path.display())]
     Foreign {
@@ -241,12 +250,25 @@ impl Manifests {
         self.dir.join(FOLDER).join(format!("{}.{}.{part}yaml", entry.namespace, entry.name))
     }
 
+    /// A journal that is written and not read again would begin anew at each look.
+    fn is_folder_ours(&self) -> Result<(), DirectoryError> {
+        let path = self.dir.join(FOLDER);
+        let found = match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_symlink() => "a symbolic link",
+            Ok(found) if !found.is_dir() => "a file",
+            // What else is against it the write tells.
+            _ => return Ok(()),
+        };
+        Err(DirectoryError::NoFolder { path, found })
+    }
+
     /// Replaces a file of the agent in one move. It may hold private keys: nobody else may read it.
     fn write(&self, path: &Path, objects: &[Value]) -> Result<(), DirectoryError> {
         let mut text = "# Kept by trustspan: changes are undone.\n".to_owned();
         for object in objects {
             text += &format!("---\n{}", serde_saphyr::to_string(object)?);
         }
+        self.is_folder_ours()?;
         let unnamed = path.with_extension("new");
         let replace = || {
             fs::create_dir_all(self.dir.join(FOLDER))?;

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::os::unix::fs::symlink;
+
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -40,11 +42,26 @@ fn secrets(dir: &TempDir) -> Vec<String> {
 }
 
 #[test]
-fn accepts_a_directory_without_a_managed_secret() {
+fn accepts_an_empty_place_and_its_own_folder() {
     let dir = manifests();
     look_at(&dir).unwrap();
     look_at(&dir).unwrap();
     assert_eq!(secrets(&dir), ["root", "gw"]);
+}
+
+#[test]
+fn rejects_a_folder_that_would_not_be_read_again() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    for target in ["trustspan", ".", elsewhere.path().to_str().unwrap()] {
+        let dir = manifests();
+        symlink(target, dir.path().join("trustspan")).unwrap();
+        let said = look_at(&dir).unwrap_err();
+        assert!(said.contains("trustspan: not a folder of its own (a symbolic link)"), "{target}: {said}");
+    }
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    let dir = manifests();
+    fs::write(dir.path().join("trustspan"), "").unwrap();
+    assert!(look_at(&dir).unwrap_err().contains("(a file)"));
 }
 
 #[test]
