@@ -17,10 +17,7 @@ const DEFAULT: usize = 1;
 /// The old CAs are taken in their order, which is new first, up to the number in the annotation; expired ones, and those
 /// that a CA of the same name and key replaces, are left out. A write that brings the old ones itself is not changed.
 pub(super) fn bundle(object: &Value, old: &Value, now: Timestamp) -> Option<(&'static str, Vec<Certificate>)> {
-    let most = match object["metadata"]["annotations"][CARRY_OVER].as_str()? {
-        "true" => DEFAULT,
-        number => number.parse().ok()?,
-    };
+    let most = most(object["metadata"]["annotations"][CARRY_OVER].as_str()?)?;
     let (key, new) = held(object)?;
     let (_, old) = held(old)?;
     let mut whole = new.clone();
@@ -30,6 +27,14 @@ pub(super) fn bundle(object: &Value, old: &Value, now: Timestamp) -> Option<(&'s
     let kept = old.into_iter().filter(|ca| ca.is_ca && !ca.is_expired(now) && !is_there(ca));
     whole.extend(kept.take(most));
     (whole.len() > new.len()).then_some((key, whole))
+}
+
+/// How many old CAs the annotation wants kept; `None` for a value that has no effect.
+pub(super) fn most(annotation: &str) -> Option<usize> {
+    match annotation {
+        "true" => Some(DEFAULT),
+        number => number.parse().ok(),
+    }
 }
 
 /// The bundle in force; `None` for one that a proxy would not load whole: the validating webhook says why.

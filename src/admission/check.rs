@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::duty::duty;
 use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED};
 use super::validate::{unreadable, weights};
-use super::{break_glass, bundles, continuity, renamed, time_zones};
+use super::{break_glass, bundles, continuity, odd_values, renamed, time_zones};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
@@ -46,7 +46,12 @@ const GATEWAY_KEYS: [&str; 8] = ["ca.crt", "tls.crt", "tls.key", "ca.crl", "cace
 
 /// The findings on an object; `None` when trustspan has nothing to say about its kind.
 pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
-    let findings = found(object, namespace, context, now)?;
+    let odd = odd_values::findings(Kind::of(object), object, None);
+    let odd: Vec<_> = odd.into_iter().filter_map(|finding| context.severities.weigh(finding)).collect();
+    let findings = match found(object, namespace, context, now) {
+        None if odd.is_empty() => return None,
+        findings => [findings.unwrap_or_default(), odd].concat(),
+    };
     Some(break_glass::foresee(object, findings, context.may_break_glass))
 }
 

@@ -9,6 +9,7 @@ mod continuity;
 mod duty;
 mod kept;
 mod mutate;
+mod odd_values;
 mod renamed;
 mod rules;
 mod spec_change;

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use serde_json::Value;
 
-use super::{Decision, Kind, Operation, Request, carry_over, client_bundle};
+use super::{Decision, Kind, Operation, Request, carry_over, client_bundle, odd_values};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::trust::Certificate;
@@ -27,7 +27,9 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
     let unrecorded =
         outcome.unrecorded.then_some("annotations are full: trustspan rewrite --undo will not restore this object");
     let notes = held.chain(unrecorded.map(str::to_owned)).collect();
-    Decision { patch: outcome.patch, notes, ..Decision::default() }
+    // No rule refuses a Gateway or workload: whatever its weight, this is a warning.
+    let findings = odd_values::findings(request.kind, object, old);
+    Decision { patch: outcome.patch, notes, findings, ..Decision::default() }
 }
 
 /// The CA bundle that a Secret gets in this write, if any.

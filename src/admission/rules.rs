@@ -148,6 +148,16 @@ pub(super) const SEVERITY_IGNORED: RuleInfo = RuleInfo {
     mend: "take an id from `trustspan rules`, or remove the line",
 };
 
+/// An annotation or label that nobody reads as it was meant.
+pub(super) const VALUE_IGNORED: RuleInfo = RuleInfo {
+    id: "value-ignored",
+    severity: Severity::Warn,
+    summary: "an annotation or label of trustspan with a value that has no effect",
+    source: "values are compared as they are written: \"True\" and \"yes\" are other strings than \"true\"",
+    example: "\"yes\" has no effect. expected \"true\", or how many old CAs to keep",
+    mend: "write one of the values that the message names, or take it off",
+};
+
 /// A kubeconfig that its users cannot read.
 pub(super) const KUBECONFIG_UNREADABLE: RuleInfo = RuleInfo {
     id: "kubeconfig-unreadable",
@@ -170,6 +180,7 @@ const BEYOND: &[RuleInfo] = &[
     NAME_CONFLICT,
     INVALID_GATEWAY_SECRET,
     SEVERITY_IGNORED,
+    VALUE_IGNORED,
     BREAK_GLASS,
     CONTINUITY,
     KUBECONFIG_UNREADABLE,

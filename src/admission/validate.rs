@@ -6,7 +6,9 @@ use serde_json::Value;
 use super::duty::duty;
 use super::kept::CLEANERS;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
-use super::{Decision, Kind, Operation, Request, break_glass, continuity, kept, renamed, spec_change, time_zones};
+use super::{
+    Decision, Kind, Operation, Request, break_glass, continuity, kept, odd_values, renamed, spec_change, time_zones,
+};
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
@@ -106,6 +108,8 @@ fn write(
     if role == Some(Role::Managed) && !labelled(object) {
         findings.extend(severities.weigh(unlabelled(request.name)));
     }
+    let odd = odd_values::findings(request.kind, object, old);
+    findings.extend(odd.into_iter().filter_map(|finding| severities.weigh(finding)));
     findings
 }
 

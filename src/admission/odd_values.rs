@@ -1,0 +1,210 @@
+//! Annotations and labels of ours with a value that has no effect, which would be passed over in silence.
+
+use serde_json::Value;
+
+use super::carry_over;
+use super::rules::VALUE_IGNORED;
+use crate::api::Kind;
+use crate::api::names::{
+    ADOPT, CA_BUNDLE_LABEL, CARRY_OVER, MANAGED_LABEL, RELOAD, RELOAD_NEVER, REWRITE, REWRITE_DISABLED,
+};
+use crate::rewrite::is_rewritten;
+use crate::trust::{Finding, Severity};
+
+/// An annotation or label with a closed set of values.
+struct Known {
+    /// The map of metadata that it stands in.
+    map: &'static str,
+    key: &'static str,
+    /// The objects on which it is read.
+    is_read_of: fn(Kind<'_>) -> bool,
+    counts: fn(&str) -> bool,
+    /// The values, for people.
+    expected: &'static str,
+}
+
+const KNOWN: [Known; 6] = [
+    Known {
+        map: "annotations",
+        key: CARRY_OVER,
+        is_read_of: is_secret,
+        counts: |value| value == "false" || carry_over::most(value).is_some(),
+        expected: "\"true\", or how many old CAs to keep",
+    },
+    Known {
+        map: "annotations",
+        key: RELOAD,
+        is_read_of: is_secret,
+        counts: |value| value == RELOAD_NEVER,
+        expected: "\"never\", or none",
+    },
+    Known { map: "annotations", key: ADOPT, is_read_of: is_kept, counts: is_boolean, expected: BOOLEAN },
+    Known { map: "labels", key: MANAGED_LABEL, is_read_of: is_secret, counts: is_boolean, expected: BOOLEAN },
+    Known { map: "labels", key: CA_BUNDLE_LABEL, is_read_of: is_config_map, counts: is_boolean, expected: BOOLEAN },
+    Known {
+        map: "annotations",
+        key: REWRITE,
+        is_read_of: is_rewritten,
+        counts: |value| value == REWRITE_DISABLED || value == "enabled",
+        expected: "\"disabled\", or none",
+    },
+];
+
+const BOOLEAN: &str = "\"true\", or none";
+
+/// `"false"` says what is so without it.
+fn is_boolean(value: &str) -> bool {
+    matches!(value, "true" | "false")
+}
+
+fn is_secret(kind: Kind<'_>) -> bool {
+    matches!(kind, Kind { group: "", kind: "Secret", .. })
+}
+
+fn is_config_map(kind: Kind<'_>) -> bool {
+    matches!(kind, Kind { group: "", kind: "ConfigMap", .. })
+}
+
+fn is_kept(kind: Kind<'_>) -> bool {
+    is_secret(kind) || is_config_map(kind)
+}
+
+/// Values that nothing reads: on an object, or in the `secretTemplate` of a Certificate of cert-manager, which is the metadata of a
+/// Secret. One that the stored object already had weighs no more than a warning.
+pub(super) fn findings(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Vec<Finding> {
+    let secret = Kind { group: "", version: "v1", kind: "Secret" };
+    let (kind, place) = match kind {
+        Kind { group: "cert-manager.io", kind: "Certificate", .. } => (secret, "/spec/secretTemplate"),
+        _ => (kind, "/metadata"),
+    };
+    let value = |object: &Value, known: &Known| {
+        let value = object.pointer(place)?[known.map].get(known.key)?.clone();
+        (!value.as_str().is_some_and(known.counts)).then_some(value)
+    };
+    let odd = KNOWN.iter().filter(|known| (known.is_read_of)(kind)).filter_map(|known| {
+        let seen = value(object, known)?;
+        let field = format!("{}.{}[{}]", place[1..].replace('/', "."), known.map, known.key);
+        let finding =
+            VALUE_IGNORED.finding(field, format!("{} has no effect. expected {}", shortened(&seen), known.expected));
+        let was_there = old.and_then(|old| value(old, known)) == Some(seen);
+        Some((finding, was_there))
+    });
+    odd.map(|(finding, was_there)| if was_there { Finding { severity: Severity::Warn, ..finding } } else { finding })
+        .collect()
+}
+
+/// The value as JSON, at most some 20 characters of it.
+fn shortened(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(20) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::admission::{Context, Operation, Request, Verdict, check, mutate, validate};
+    use crate::registry::Registry;
+    use crate::trust::Severities;
+    use crate::trust::fixtures::now;
+
+    fn said(object: &Value) -> Vec<String> {
+        let findings = findings(Kind::of(object), object, None);
+        findings.iter().map(|finding| format!("{}: {}", finding.field, finding.message)).collect()
+    }
+
+    fn object(api_version: &str, kind: &str, map: &str, key: &str, value: Value) -> Value {
+        json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "it", map: {key: value}}})
+    }
+
+    #[test]
+    fn accepts_values_that_count_and_those_that_say_what_is_so() {
+        for (api_version, kind, map, key, values) in [
+            ("v1", "Secret", "annotations", CARRY_OVER, ["true", "2", "false"]),
+            ("v1", "Secret", "annotations", RELOAD, ["never"; 3]),
+            ("v1", "ConfigMap", "annotations", ADOPT, ["true", "true", "false"]),
+            ("v1", "Secret", "labels", MANAGED_LABEL, ["true", "true", "false"]),
+            ("v1", "ConfigMap", "labels", CA_BUNDLE_LABEL, ["true", "true", "false"]),
+            ("apps/v1", "Deployment", "annotations", REWRITE, ["disabled", "disabled", "enabled"]),
+            // Nothing of ours is read there.
+            ("v1", "Pod", "annotations", REWRITE, ["off"; 3]),
+            ("v1", "Secret", "annotations", REWRITE, ["off"; 3]),
+        ] {
+            for value in values {
+                assert_eq!(said(&object(api_version, kind, map, key, json!(value))), [""; 0], "{kind} {key} {value}");
+            }
+        }
+        assert_eq!(said(&json!({"apiVersion": "v1", "kind": "Secret"})), [""; 0]);
+    }
+
+    #[test]
+    fn rejects_others_with_what_was_seen_and_what_counts() {
+        for value in ["yes", "True", "", "-1", "1.5"] {
+            let said = said(&object("v1", "Secret", "annotations", CARRY_OVER, json!(value)));
+            let expected = "has no effect. expected \"true\", or how many old CAs to keep";
+            assert_eq!(said, [format!("metadata.annotations[trustspan.dev/carry-over]: \"{value}\" {expected}")]);
+        }
+        for (api_version, kind, map, key) in [
+            ("v1", "Secret", "annotations", RELOAD),
+            ("v1", "Secret", "annotations", ADOPT),
+            ("v1", "Secret", "labels", MANAGED_LABEL),
+            ("v1", "ConfigMap", "labels", CA_BUNDLE_LABEL),
+            ("apps/v1", "DaemonSet", "annotations", REWRITE),
+            ("networking.istio.io/v1", "Gateway", "annotations", REWRITE),
+        ] {
+            for value in [json!("Yes"), json!(true), json!("disabled ")] {
+                assert_eq!(said(&object(api_version, kind, map, key, value)).len(), 1, "{kind} {key}");
+            }
+        }
+    }
+
+    #[test]
+    fn rejects_a_template_of_a_secret_too() {
+        let template = json!({"annotations": {RELOAD: "Never"}, "labels": {MANAGED_LABEL: "true"}});
+        let certificate =
+            json!({"apiVersion": "cert-manager.io/v1", "kind": "Certificate", "spec": {"secretTemplate": template}});
+        let expected = "spec.secretTemplate.annotations[trustspan.dev/reload]: \"Never\" has no effect. expected \"never\", or none";
+        assert_eq!(said(&certificate), [expected]);
+    }
+
+    #[test]
+    fn a_value_that_was_there_before_and_a_long_one_stay_small() {
+        let odd = |value: &str| object("v1", "Secret", "annotations", CARRY_OVER, json!(value));
+        let (old, long) = (odd("yes"), "y".repeat(5000));
+        let of = |object: &Value| findings(Kind::of(object), object, Some(&old)).remove(0);
+        assert_eq!(of(&old).severity, Severity::Warn);
+        assert!(of(&odd(&long)).message.len() < 120, "{}", of(&odd(&long)).message);
+    }
+
+    #[test]
+    fn both_webhooks_and_check_say_so() {
+        let said = |findings: &[Finding]| findings.iter().filter(|finding| finding.rule == "value-ignored").count();
+        let mut secret = object("v1", "Secret", "annotations", CARRY_OVER, json!("yes"));
+        secret["data"] = json!({"note": ""});
+        let gateway = object("networking.istio.io/v1", "Gateway", "annotations", REWRITE, json!("off"));
+        let (registry, now) = (Registry::default(), now());
+        for object in [&secret, &gateway] {
+            let request = Request {
+                operation: Operation::Create,
+                kind: Kind::of(object),
+                sub_resource: "",
+                namespace: "mesh",
+                name: "it",
+                username: "jane",
+                by_agent: false,
+                may_break_glass: false,
+                object: Some(object),
+                old_object: None,
+            };
+            let validated = validate(&request, &registry, &Severities::default(), now);
+            let mutated = mutate(&request, &registry, now);
+            assert!(validated.verdict() != Verdict::Deny && mutated.verdict() != Verdict::Deny);
+            assert_eq!(said(&validated.findings) + said(&mutated.findings), 1, "{object}");
+            assert_eq!(said(&check(object, "mesh", &Context::default(), now).unwrap()), 1, "{object}");
+        }
+    }
+}
