@@ -60,6 +60,16 @@ pub enum Hold {
         /// The root Secret.
         root: String,
     },
+    /// The managed Secret's `ca.crt` is not the one that the pod loads from the root.
+    #[error(
+        "Secret {managed} holds the clients' CA in ca.crt, not {root}'s: load tls.crt and tls.key alone to follow it"
+    )]
+    OtherCa {
+        /// The root Secret.
+        root: String,
+        /// The managed Secret.
+        managed: String,
+    },
 }
 
 impl Hold {

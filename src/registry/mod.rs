@@ -145,6 +145,13 @@ impl Registry {
         }
     }
 
+    /// Why a pod that loads a CA from a root keeps to it: with a CA of the clients' own the managed bundle holds that one, while the
+    /// root holds the CA behind its leaf. In both modes, since a change of mode changes no workload.
+    pub fn other_ca(&self, namespace: &str, root: &str) -> Option<Hold> {
+        let entry = self.root(namespace, root).filter(|entry| entry.spec.client_ca.is_some())?;
+        Some(Hold::OtherCa { root: root.to_owned(), managed: entry.managed_name().to_owned() })
+    }
+
     /// The managed names that a root stands for at a place, whether or not a rename is allowed now. An object that already
     /// names one of them keeps it while the rename is held.
     pub fn counterparts(&self, place: &Place<'_>, name: &str) -> Vec<&str> {

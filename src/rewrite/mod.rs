@@ -10,12 +10,15 @@ mod node;
 mod rotation_hash;
 mod undo;
 
+use std::cell::LazyCell;
+
 use json_patch::Patch;
 use serde_json::{Map, Value};
 
 use crate::api::Kind;
 use crate::api::names::{REWRITE, REWRITE_DISABLED, ROTATION_HASH, SWEPT};
 use crate::registry::{Hold, Place, Registry};
+use crate::trust::credential::CA_KEYS;
 use annotation::HASH;
 use draft::Draft;
 use kinds::Reference;
@@ -119,8 +122,12 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
     }
 
     let mut holds: Vec<Hold> = Vec::new();
+    let loaded = LazyCell::new(|| loads::of(&object["spec"]["template"]["spec"]));
+    let loads_ca = |name: &str| loaded.get(name).is_some_and(|keys| CA_KEYS.iter().any(|key| keys.contains(key)));
     let mut draft = Draft::new(object, &references, |reference| {
-        match registry.rename(&reference.place, reference.name)? {
+        let rename = registry.rename(&reference.place, reference.name)?;
+        let other_ca = registry.other_ca(namespace, reference.name).filter(|_| loads_ca(reference.name));
+        match other_ca.map_or(rename, Err) {
             Ok(rename) => Some(reference.renamed(rename.managed_name())),
             Err(hold) => {
                 if !holds.contains(&hold) {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::ClientCa;
 
 /// A Deployment whose one container mounts a Secret volume.
 fn deployment(secret: &str, mount: Value) -> Value {
@@ -254,4 +255,38 @@ fn a_revision_that_nobody_can_have_is_not_believed() {
     let text = hash(&forged).unwrap().replacen("8-", "18446744073709551615-", 1);
     forged["spec"]["template"]["metadata"]["annotations"][ROTATION_HASH] = json!(text);
     assert_eq!(revision(&after(&forged, None, &registry())), Some(8));
+}
+
+/// With a CA of the clients' own the managed bundle is for those who verify clients.
+#[test]
+fn a_pod_that_loads_the_roots_ca_keeps_the_root_where_clients_have_a_ca_of_their_own() {
+    let with_client_ca = |client_ca: Option<&str>| {
+        let mut entry = gw();
+        entry.spec.client_ca = client_ca.map(|name| ClientCa { secret_name: name.to_owned() });
+        Registry::new([entry])
+    };
+    let secret = |object: &Value| object["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"].clone();
+    let pair = json!([{"key": "tls.crt", "path": "tls.crt"}, {"key": "tls.key", "path": "tls.key"}]);
+    for (mount, items, name) in [
+        (json!({}), json!(null), "root"),
+        (json!({"subPath": "ca.crt"}), json!(null), "root"),
+        (json!({}), json!([{"key": "cacert", "path": "ca.pem"}]), "root"),
+        (json!({}), pair, "gw"),
+        (json!({"subPath": "tls.crt"}), json!(null), "gw"),
+    ] {
+        let mut object = deployment("root", mount);
+        if items.is_array() {
+            object["spec"]["template"]["spec"]["volumes"][0]["secret"]["items"] = items.clone();
+        }
+        assert_eq!(secret(&after(&object, None, &with_client_ca(Some("clients")))), name, "{items}");
+        assert_eq!(secret(&after(&object, None, &with_client_ca(None))), "gw", "{items}");
+    }
+    let object = deployment("root", json!({}));
+    let outcome = outcome(&object, None, &with_client_ca(Some("clients")));
+    let held: Vec<_> = outcome.holds.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        held,
+        ["Secret gw holds the clients' CA in ca.crt, not root's: load tls.crt and tls.key alone to follow it"]
+    );
+    assert!(outcome.patch.0.is_empty());
 }
