@@ -123,7 +123,8 @@ pub struct GatewaySecretSpec {
     pub max_previous_cas: Option<u32>,
 
     /// Holds back every step that takes something away from anybody: re-issue, promotion, the change of the gateways' leaf (until
-    /// shortly before the old one ends), and what mode `Copy` writes (as long). Trust still grows.
+    /// shortly before the old one ends), and what mode `Copy` writes (as long). Trust still grows. Nothing is held to the end of an old
+    /// CA: twice all of `settle` before, the Issuer signs with the new one, and what goes by the old one is re-issued.
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub paused: bool,

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::ends;
 use super::view::{View, names, verifies, verifies_to_the_end};
 use super::wait;
 use crate::api::{AtLeafExpiry, StepName, Wait};
@@ -12,7 +13,7 @@ use crate::trust::Certificate;
 pub struct LeafHold {
     /// The declared clients, for people; `None`: there may be some that are not declared.
     pub clients: Option<String>,
-    /// When the leaf ends that gateways serve.
+    /// When the leaf ends that gateways serve, or the CA behind it.
     pub end: Timestamp,
     /// When the gateways serve a new one all the same; `None`: not at all (`spec.atLeafExpiry: Keep`).
     pub switch: Option<Timestamp>,
@@ -20,7 +21,7 @@ pub struct LeafHold {
 
 impl LeafHold {
     pub(super) fn of(view: &View<'_>, served: &[Certificate], clients: Option<String>) -> Option<Self> {
-        let end = served.first()?.not_after;
+        let end = ends::of_served(view, served)?;
         Some(Self { clients, end, switch: deadline(view, served).filter(|_| !keeps(view)) })
     }
 }
@@ -32,7 +33,7 @@ fn keeps(view: &View<'_>) -> bool {
 /// Shortly before the end of the old leaf: after it nobody verifies that one either.
 fn deadline(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
     let margin = view.spec().settle.gateways.duration().saturating_mul(2);
-    served.first().map(|leaf| leaf.not_after.saturating_sub(margin).unwrap_or(view.now))
+    ends::of_served(view, served).map(|end| end.saturating_sub(margin).unwrap_or(view.now))
 }
 
 /// A wait for the change of the leaf, until the deadline at the latest.

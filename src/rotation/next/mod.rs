@@ -5,6 +5,7 @@
 //! is one without a failed handshake, whenever the process is killed, and however often the same step is decided anew.
 
 mod copy;
+mod ends;
 mod lagging;
 mod leaf;
 mod record;

@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::copy;
+use super::ends;
 use super::leaf::{self, LeafHold};
 use super::seen::{authorities, usable};
 use super::trust::{Bundle, holds};
@@ -119,7 +120,7 @@ fn promote(view: &View<'_>, decided: &mut Decided) {
     if !source.chain[0].is_ca {
         let reason = format!("Secret {} holds no CA: nothing to sign with", view.seen.client_source().1);
         decided.waits.push(hold(None, reason));
-    } else if let Some(pause) = view.pause().filter(|_| view.seen.issuer.is_some()) {
+    } else if let Some(pause) = view.pause_until(ends::of_issuer(view)).filter(|_| view.seen.issuer.is_some()) {
         decided.waits.push(hold(pause.until, pause.reason));
     } else if let Some(until) = unconverged(view) {
         decided.waits.push(hold(until, format!("not every gateway trusts the new CA yet: Secret {issuer_name} waits")));
@@ -155,7 +156,7 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
             !migrated(&issuers, &held.chain, view.now) || !anchors.iter().all(|ca| held.trust.contains(ca))
         })
     };
-    let lagging: Vec<_> = view.seen.clients.iter().filter(|client| lags(&client.name)).collect();
+    let mut lagging: Vec<_> = view.seen.clients.iter().filter(|client| lags(&client.name)).collect();
     if lagging.is_empty() {
         return;
     }
@@ -165,9 +166,14 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
             format!("no Certificate of cert-manager stands for {foreign}: renew by hand, with the new CA in ca.crt");
         decided.waits.push(wait(StepName::ReissueClients, None, reason));
     }
-    let certificates: Vec<_> = lagging.iter().filter_map(|client| client.certificate.as_ref()).collect();
-    if let Some(pause) = view.pause() {
+    let paused = |name: &str| view.pause_until(newest(name).and_then(|held| ends::of_client(view, held)));
+    let pauses: Vec<_> = lagging.iter().filter_map(|client| paused(&client.name)).collect();
+    if let Some(pause) = pauses.into_iter().min_by_key(|pause| pause.until.unwrap_or(Timestamp::MAX)) {
         decided.waits.push(wait(StepName::ReissueClients, pause.until, pause.reason));
+        lagging.retain(|client| paused(&client.name).is_none());
+    }
+    let certificates: Vec<_> = lagging.iter().filter_map(|client| client.certificate.as_ref()).collect();
+    if certificates.is_empty() {
         return;
     }
     // What is asked for before webhooks know the clients' new bundle would have to be asked for again.
@@ -205,7 +211,7 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
     if let Some(names) = &lagging {
         decided.leaf_hold = LeafHold::of(view, root, Some(names.clone()));
     }
-    match (view.pause(), lagging) {
+    match (view.pause_until(ends::of_root(view, root)), lagging) {
         (Some(pause), _) => decided.waits.push(hold(pause.until, pause.reason)),
         (None, Some(names)) => {
             decided.waits.push(hold(None, format!("clients that may not trust the new CA yet: {names}")));

@@ -53,6 +53,12 @@ impl<'a> View<'a> {
         Pause::of(self.spec(), self.windows)
     }
 
+    /// The same, for a step that has to be taken at a deadline.
+    pub(super) fn pause_until(&self, deadline: Option<Timestamp>) -> Option<Pause> {
+        let pause = self.pause().filter(|_| deadline.is_none_or(|at| self.now < at))?;
+        Some(Pause { until: pause.until.into_iter().chain(deadline).min(), ..pause })
+    }
+
     /// What gateways may still go by.
     pub(super) fn gateways_in_use(&self) -> impl Iterator<Item = &'a Version> {
         let (settle, now) = (self.spec().settle.gateways, self.now);

@@ -10,6 +10,7 @@ use crate::api::{AtLeafExpiry, Mode, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, Wire, next};
+use crate::trust::Certificate;
 
 #[derive(Default)]
 pub(super) struct Agent {
@@ -142,9 +143,18 @@ impl World {
         let served = look.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
         let end = served.and_then(|managed| managed.facts.chain.first()).map(|leaf| leaf.not_after);
         let is_held = end.is_some_and(|end| now < end - spec.settle.gateways.duration() * 2);
+        // The end of an old CA comes before any pause, with room for the steps up to it.
+        let settle = &spec.settle;
+        let hops = [settle.gateways, settle.admission, settle.clients].map(|hop| hop.duration());
+        let room = hops.into_iter().sum::<SignedDuration>() * 2;
+        let ends = |ca: &Certificate| now >= ca.not_after - room;
+        let (_, journal) = &look.journal;
+        let mut issuers = journal.client_issuers.iter().chain(&journal.server_issuers);
+        let a_ca_ends = issuers.any(|authority| ends(&authority.certificate));
+        let issuer_ends = look.secrets.get(ISSUER).is_none_or(|issuer| issuer.facts.chain.first().is_some_and(ends));
         plan.steps.iter().find(|step| match step {
-            Step::Reissue { .. } => true,
-            Step::PromoteIssuer => look.secrets.contains_key(ISSUER),
+            Step::Reissue { .. } => !a_ca_ends,
+            Step::PromoteIssuer => !issuer_ends,
             Step::CopyRoot | Step::WriteManaged { pair: PairOf::Root, .. } => is_held,
             Step::WriteManaged { pair: PairOf::Managed, .. } => false,
         })

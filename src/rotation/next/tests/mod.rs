@@ -4,6 +4,7 @@
 
 mod agent;
 mod clients;
+mod ends;
 mod examples;
 mod history;
 mod holds;
