@@ -22,8 +22,8 @@ use crate::trust::{Secret, Severities};
 /// Proposes a GatewaySecret for each Secret that Gateways serve with, and the agent's rights for it. Nothing is written: read
 /// what is printed, change it, and apply it.
 ///
-/// Gateways, pods with the labels that they select, and cert-manager's Certificates and Issuers are listed, where there are any;
-/// Secrets are read by name only.
+/// Gateways, pods with the labels that they select, Services, and cert-manager's Certificates and Issuers are listed, where there are
+/// any; Secrets are read by name only.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -31,12 +31,13 @@ pub struct Args {
 }
 
 /// What is listed, and whether `init` goes on without it.
-const KINDS: [(&str, &str, &str, bool); 5] = [
+const KINDS: [(&str, &str, &str, bool); 6] = [
     ("networking.istio.io", "v1", "Gateway", false),
     ("gateway.networking.k8s.io", "v1", "Gateway", false),
     ("cert-manager.io", "v1", "Certificate", true),
     ("cert-manager.io", "v1", "Issuer", true),
     ("cert-manager.io", "v1", "ClusterIssuer", true),
+    ("", "v1", "Service", true),
 ];
 
 /// Runs it.
@@ -78,7 +79,7 @@ async fn in_cluster(mut found: Found, client: &Client, now: Timestamp) -> Result
             Ok(listed) => found.objects.extend(listed),
             // Not installed.
             Err(error) if is(&error, 404) => {}
-            Err(error) if is_optional => unread.push(format!("{kind}s of {group}: {error}")),
+            Err(error) if is_optional => unread.push(format!("{}: {error}", plural(kind, group))),
             Err(error) => return Err(error.into()),
         }
     }
@@ -110,6 +111,10 @@ fn read(secret: &Value, now: Timestamp) -> Result<Held, Failure> {
     let name = &secret["metadata"]["name"];
     let read = Secret::from_value(secret).map_err(|error| Failure::Unreadable(format!("Secret {name}: {error}")))?;
     Ok(Held::Read(Facts::of(&read, &Severities::default(), now)))
+}
+
+fn plural(kind: &str, group: &str) -> String {
+    if group.is_empty() { format!("{kind}s") } else { format!("{kind}s of {group}") }
 }
 
 fn is(error: &kube::Error, code: u16) -> bool {

@@ -18,6 +18,11 @@ kind: Deployment
 metadata: {name: gateway, namespace: istio-system}
 spec: {template: {metadata: {labels: {istio: ingressgateway}}}}
 ---
+apiVersion: v1
+kind: Service
+metadata: {name: gateway, namespace: istio-system}
+spec: {selector: {istio: ingressgateway}, ports: [{name: https, port: 443}]}
+---
 apiVersion: cert-manager.io/v1
 kind: Certificate
 metadata: {name: gateway, namespace: istio-system}
@@ -51,6 +56,8 @@ fn proposes_what_rbac_and_check_take() {
         "  rootSecretName: gw-root",
         "  secretName: gw-root-managed",
         "  caSecretName: mesh-ca",
+        "    serviceName: gateway",
+        "    host: shop.example.com",
     ] {
         assert!(proposed.lines().any(|seen| seen == line), "{line:?} not in:\n{proposed}");
     }

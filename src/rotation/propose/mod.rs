@@ -4,14 +4,16 @@
 mod clients;
 mod issued;
 mod name;
+mod reach;
 mod roots;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Facts;
-use crate::api::{GatewaySecretStatus, names::CACERT_SUFFIX};
+use crate::api::{GatewaySecretSpec, GatewaySecretStatus, names::CACERT_SUFFIX};
 use crate::registry::{Entry, Registry};
 
 use roots::{Root, Roots};
@@ -21,7 +23,7 @@ use roots::{Root, Roots};
 pub struct Found {
     /// Only Secrets in this namespace count. `None`: all.
     pub only: Option<String>,
-    /// Gateways, pods and workloads, cert-manager's Certificates, Issuers and ClusterIssuers.
+    /// Gateways, pods and workloads, Services, cert-manager's Certificates, Issuers and ClusterIssuers.
     pub objects: Vec<Value>,
     /// The GatewaySecrets that are there already.
     pub known: Vec<Entry>,
@@ -150,6 +152,8 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
         ));
     }
     comments.extend(clients::comments(found, root, &source, &name));
+    let (reach, of_reach) = reach::reach(found, root);
+    comments.extend(of_reach);
     let mut spec = json!({ "rootSecretName": root_name, "workloadLabels": root.workload_labels() });
     // As the managed Secret is named by default; written out since it is what Gateways will name.
     spec["secretName"] = name.clone().into();
@@ -159,7 +163,8 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     if has_sibling {
         spec["clientCA"] = json!({ "secretName": sibling });
     }
-    let spec = serde_json::from_value(spec).map_err(|error| error.to_string())?;
+    let spec = GatewaySecretSpec::deserialize(spec).map_err(|error| error.to_string())?;
+    let spec = GatewaySecretSpec { reach, ..spec };
     let namespace = namespace.to_owned();
     let status = GatewaySecretStatus::default();
     let entry =

@@ -31,6 +31,8 @@ struct Use<'a> {
     /// Where it stands is not shown by any pod.
     is_guessed: bool,
     asks_clients: bool,
+    /// The hosts that it serves with it, as it writes them.
+    hosts: Vec<&'a str>,
     /// Another Secret from which it takes the clients' CAs.
     ca_from: Option<&'a str>,
 }
@@ -79,7 +81,7 @@ impl<'a> Roots<'a> {
             return;
         }
         for named in rewrite::names(kind, object, own) {
-            let Some(settings) = served_by(object, &named.pointer) else { continue };
+            let Some((server, settings)) = served_by(object, &named.pointer) else { continue };
             let (name, selector) = (named.name, selector(named.clone()));
             let places = match (&named.place, &selector) {
                 (Place::Namespace(namespace) | Place::Granted { namespace, .. }, _) => vec![(*namespace, false)],
@@ -108,6 +110,7 @@ impl<'a> Roots<'a> {
                     selector: selector.clone(),
                     is_guessed,
                     asks_clients,
+                    hosts: hosts(server),
                     ca_from,
                 });
             }
@@ -115,12 +118,19 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// The TLS settings that name a serving pair, for a reference of a Gateway that does.
-fn served_by<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
-    let (settings, field) = pointer.rsplit_once("/tls/").map(|(server, field)| (format!("{server}/tls"), field))?;
+/// The server or listener, and the TLS settings that name a serving pair, for a reference of a Gateway that does.
+fn served_by<'a>(object: &'a Value, pointer: &str) -> Option<(&'a Value, &'a Value)> {
+    let (server, field) = pointer.rsplit_once("/tls/")?;
     let serves = ["credentialName", "certificateRefs"].iter().any(|name| field.starts_with(name));
-    let is_server = settings.starts_with("/spec/servers/") || settings.starts_with("/spec/listeners/");
-    object.pointer(&settings).filter(|_| serves && is_server)
+    let is_server = server.starts_with("/spec/servers/") || server.starts_with("/spec/listeners/");
+    let server = object.pointer(server).filter(|_| serves && is_server)?;
+    Some((server, &server["tls"]))
+}
+
+/// Of an Istio server, without the namespace that may stand before each; or the one of a Gateway API listener.
+fn hosts(server: &Value) -> Vec<&str> {
+    let named = server["hosts"].as_array().into_iter().flatten().chain([&server["hostname"]]).filter_map(Value::as_str);
+    named.map(|host| host.rsplit_once('/').map_or(host, |(_, host)| host)).collect()
 }
 
 /// Whether clients have to show a certificate, or may.
@@ -130,18 +140,25 @@ fn asks_clients(object: &Value, settings: &Value) -> bool {
         || [&object["spec"]["tls"]["frontend"], &settings["frontendValidation"]].iter().any(|v| !v.is_null())
 }
 
+/// A pod, or the template of those of a workload.
+pub(super) fn pod(object: &Value) -> Option<&Value> {
+    match object["kind"].as_str()? {
+        "Pod" => Some(object),
+        "Deployment" | "StatefulSet" | "DaemonSet" => Some(&object["spec"]["template"]),
+        _ => None,
+    }
+}
+
+/// Whether a pod has all of these labels.
+pub(super) fn is_picked(pod: &Value, labels: &BTreeMap<&str, &str>) -> bool {
+    labels.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
+}
+
 /// Where Istio looks a Secret up for the workloads with these labels. Without a pod that says so, where a Certificate writes it;
 /// that is a guess.
 fn looked_up<'a>(objects: &'a [Value], selector: Option<&BTreeMap<&str, &str>>, name: &str) -> Vec<(&'a str, bool)> {
     let Some(selector) = selector else { return Vec::new() };
-    let picked = |object: &&Value| {
-        let pod = match object["kind"].as_str() {
-            Some("Pod") => *object,
-            Some("Deployment" | "StatefulSet" | "DaemonSet") => &object["spec"]["template"],
-            _ => return false,
-        };
-        selector.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
-    };
+    let picked = |object: &&Value| pod(object).is_some_and(|pod| is_picked(pod, selector));
     let namespaces: BTreeSet<_> = objects.iter().filter(picked).map(namespace).collect();
     if !namespaces.is_empty() {
         return namespaces.into_iter().map(|namespace| (namespace, false)).collect();
@@ -159,6 +176,11 @@ impl Root<'_> {
     /// Whether a Gateway asks clients for a certificate.
     pub(super) fn asks_clients(&self) -> bool {
         self.uses.iter().any(|one| one.asks_clients)
+    }
+
+    /// The hosts that Gateways serve with it.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.uses.iter().flat_map(|one| &one.hosts).copied()
     }
 
     /// The labels that all selectors ask for; the default where nothing is selected by labels.

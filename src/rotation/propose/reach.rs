@@ -1,0 +1,152 @@
+//! How the agent may reach a root's gateways, as far as Services tell.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::roots::{Root, is_picked, namespace, pod};
+use super::{Found, name};
+use crate::api::Reach;
+
+/// The port of HTTPS (RFC 9110, section 4.2.2), and what Istio's charts call it.
+const PORT: (&str, u64) = ("https", 443);
+
+/// `spec.reach`, and what is to be said of it: what is not known, or why there is none.
+pub(super) fn reach(found: &Found, root: &Root<'_>) -> (Option<Reach>, Vec<String>) {
+    let without = |why: &str| (None, vec![format!("spec.reach is left out, and settle times count alone: {why}")]);
+    let Some(host) = root.hosts().find(|host| name::check(host).is_ok()) else {
+        return without("no Gateway serves a host with it that is no wildcard");
+    };
+    let labels = root.workload_labels();
+    let services =
+        found.objects.iter().filter(|object| object["kind"] == "Service" && namespace(object) == root.namespace);
+    let mut picking = services.filter(|service| picks(found, root.namespace, service, &labels));
+    let port = |service: &&Value| Some((service["metadata"]["name"].as_str()?.to_owned(), port_name(service)?));
+    let Some((service_name, port_name)) = picking.find_map(|service| port(&service)) else {
+        let labels = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
+        return without(&format!(
+            "no Service in namespace {} was found that selects all pods with {labels} and has a port {} or {}",
+            root.namespace, PORT.0, PORT.1
+        ));
+    };
+    let comments = vec![
+        format!(
+            "the agent looks at all pods behind Service {service_name}, and asks them for {host}: it has to be let through to them \
+             (NetworkPolicy, firewall)"
+        ),
+        "reach.canarySecretName is not known: with a client's certificate that nobody else uses, the agent sees whom gateways trust, \
+         too, and not only which leaf they serve"
+            .to_owned(),
+    ];
+    (Some(Reach { service_name, port_name, host: host.to_owned(), canary_secret_name: None }), comments)
+}
+
+/// Whether a Service selects every gateway: one that it leaves out would never be looked at. Without a pod, whether it cannot but do so.
+fn picks(found: &Found, in_namespace: &str, service: &Value, labels: &BTreeMap<&str, &str>) -> bool {
+    let selector = service["spec"]["selector"].as_object().into_iter().flatten();
+    let selector: BTreeMap<_, _> = selector.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
+    let pods = found.objects.iter().filter(|object| namespace(object) == in_namespace).filter_map(pod);
+    let (gateways, others): (Vec<_>, Vec<_>) = pods.partition(|pod| is_picked(pod, labels));
+    let covers = if gateways.is_empty() {
+        selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    } else {
+        gateways.iter().all(|pod| is_picked(pod, &selector))
+    };
+    !selector.is_empty() && covers && !others.iter().any(|pod| is_picked(pod, &selector))
+}
+
+/// The name of its port; empty for an only port that has none.
+fn port_name(service: &Value) -> Option<String> {
+    let ports = || service["spec"]["ports"].as_array().into_iter().flatten();
+    let port = ports().find(|port| port["name"] == PORT.0).or_else(|| ports().find(|port| port["port"] == PORT.1))?;
+    Some(port["name"].as_str().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::rotation::propose::propose;
+
+    fn gateway(hosts: Value) -> Value {
+        let tls = json!({"mode": "MUTUAL", "credentialName": "root"});
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"namespace": "apps", "name": "public"},
+            "spec": {"selector": {"istio": "gw"}, "servers": [{"hosts": hosts, "tls": tls}]},
+        })
+    }
+
+    fn pod(labels: Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "mesh", "labels": labels}})
+    }
+
+    fn service(name: &str, selector: Value, ports: Value) -> Value {
+        let metadata = json!({"namespace": "mesh", "name": name});
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"selector": selector, "ports": ports}})
+    }
+
+    /// `spec.reach`, and all comments.
+    fn proposed(objects: &[Value]) -> (Option<Reach>, String) {
+        let proposals = propose(&Found { objects: objects.to_vec(), ..Found::default() });
+        let [proposal] = &proposals.gateway_secrets[..] else { panic!("one proposal, not {proposals:?}") };
+        (proposal.entry.spec.reach.clone(), proposal.comments.join("\n"))
+    }
+
+    fn hosts() -> Value {
+        gateway(json!(["*.example.com", "apps/shop.example.com"]))
+    }
+
+    #[test]
+    fn accepts_the_service_of_the_gateways_and_says_what_is_not_known() {
+        let https = json!([{"name": "http2", "port": 80}, {"name": "https", "port": 8443}]);
+        let others = service("other", json!({"app": "other"}), https.clone());
+        let objects =
+            [hosts(), pod(json!({"istio": "gw", "app": "gw"})), others, service("gw", json!({"app": "gw"}), https)];
+        let (reach, comments) = proposed(&objects);
+        let expected = json!({"serviceName": "gw", "portName": "https", "host": "shop.example.com"});
+        assert_eq!(serde_json::to_value(reach).unwrap(), expected);
+        assert!(comments.contains("canarySecretName is not known") && comments.contains("NetworkPolicy"), "{comments}");
+    }
+
+    #[test]
+    fn accepts_port_443_of_any_name_and_labels_without_a_pod() {
+        for (port, name) in [(json!({"name": "tls", "port": 443}), "tls"), (json!({"port": 443}), "")] {
+            let found = service("gw", json!({"istio": "gw"}), json!([port]));
+            // Where no pod runs, a Certificate says in which namespace the Gateway's Secret is.
+            let certificate = json!({
+                "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"namespace": "mesh", "name": "root"},
+                "spec": {"secretName": "root", "issuerRef": {"name": "mesh"}},
+            });
+            assert_eq!(proposed(&[hosts(), found, certificate]).0.unwrap().port_name, name);
+        }
+    }
+
+    #[test]
+    fn rejects_services_that_miss_a_gateway_or_lead_elsewhere() {
+        let (https, gw) = (
+            json!([{"name": "https", "port": 443}]),
+            pod(json!({"istio": "gw", "app": "gw", "zone": "a", "team": "x"})),
+        );
+        for (what, object) in [
+            ("another selector", service("gw", json!({"app": "other"}), https.clone())),
+            ("no selector", service("gw", json!({}), https.clone())),
+            ("one of two zones", service("gw", json!({"zone": "a"}), https.clone())),
+            ("other pods, too", service("gw", json!({"team": "x"}), https)),
+            ("no such port", service("gw", json!({"istio": "gw"}), json!([{"name": "http", "port": 80}]))),
+        ] {
+            let also = pod(json!({"istio": "gw", "app": "gw", "zone": "b", "team": "x"}));
+            let stranger = pod(json!({"team": "x"}));
+            let (reach, comments) = proposed(&[hosts(), gw.clone(), also, stranger, object]);
+            assert_eq!(reach, None, "{what}");
+            assert!(comments.contains("spec.reach is left out") && comments.contains("istio=gw"), "{what}: {comments}");
+        }
+    }
+
+    #[test]
+    fn rejects_a_wildcard_as_the_host() {
+        let found = service("gw", json!({"istio": "gw"}), json!([{"name": "https", "port": 443}]));
+        let (reach, comments) = proposed(&[gateway(json!(["*", "*.example.com"])), pod(json!({"istio": "gw"})), found]);
+        assert!(reach.is_none() && comments.contains("no wildcard"), "{comments}");
+    }
+}
