@@ -55,7 +55,7 @@ pub(crate) fn by_name(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
         let mut run = Run { cluster, issuer: &issuer, agent: &agent, server: &server, rotations: 0 };
         let before = run.measure()?;
         let begun = Instant::now();
-        create(cluster, &crowd, size)?;
+        create(cluster, &crowd, ns, size)?;
         let took = begun.elapsed();
         let after = run.measure()?;
         let mut lines = vec![HEAD.to_owned(), before.line("alone")];
@@ -175,8 +175,9 @@ impl Cost {
     }
 }
 
-/// Half of the Secrets hold a serving pair, half something else; each Deployment mounts one of them, and has no pods.
-fn create(cluster: &Cluster, ns: &str, size: Size) -> Result<()> {
+/// Half of the Secrets hold a serving pair, half something else; each Deployment mounts one of that name, and has no pods. The
+/// Deployments stand beside the GatewaySecret, where the agent looks for those that are behind.
+fn create(cluster: &Cluster, crowd: &str, ns: &str, size: Size) -> Result<()> {
     let authority = Authority::new("somebody's CA")?;
     let (certificate, key) = authority.issue(&["shop.example.com"])?;
     let pair = BTreeMap::from(
@@ -203,7 +204,7 @@ fn create(cluster: &Cluster, ns: &str, size: Size) -> Result<()> {
     let runtime = Runtime::new()?;
     runtime.block_on(async {
         let client = connect(Some(Path::new(&cluster.kubeconfig(User::Admin)))).await?;
-        create_all::<Secret>(&client, ns, size.secrets, secret).await?;
+        create_all::<Secret>(&client, crowd, size.secrets, secret).await?;
         create_all::<Deployment>(&client, ns, size.deployments, deployment).await
     })
 }
