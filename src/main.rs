@@ -1,5 +1,8 @@
 //! The `trustspan` binary: everything is in the library.
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> std::process::ExitCode {
     trustspan::cli::main()
 }

@@ -22,6 +22,10 @@ mod review;
 mod run;
 mod testbed;
 
+/// As in the binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 macro_rules! targets {
     ($($name:ident: $case:path,)*) => {$(
         #[test]
