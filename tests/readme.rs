@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use base64::Engine;
@@ -15,10 +14,6 @@ fn blocks() -> Vec<String> {
     let readme = include_str!("../README.md");
     let blocks = readme.split("```sh\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Ends the server with the test.
@@ -46,10 +41,9 @@ fn the_first_command_serves_and_curl_gets_the_patch_and_the_denial() {
 
     // As written, but for ports and a folder of its own: other tests run beside this one.
     let certs = tempfile::tempdir().unwrap();
-    let (port, metrics) = (free_port().to_string(), free_port().to_string());
     let mut child = Command::new(env!("CARGO_BIN_EXE_trustspan"))
         .args(args.split_whitespace())
-        .args(["--port", &port, "--metrics-port", &metrics, "--cert-dir"])
+        .args(["--port", "0", "--metrics-port", "0", "--cert-dir"])
         .arg(certs.path())
         .stderr(Stdio::piped())
         .spawn()
@@ -57,7 +51,13 @@ fn the_first_command_serves_and_curl_gets_the_patch_and_the_denial() {
     let log = BufReader::new(child.stderr.take().unwrap());
     let _server = Server(child);
     let mut lines = log.lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.contains("listening on http:")), "the server ended before it listened");
+    let port = lines.find_map(|line| {
+        let (address, _) = line.split_once("listening on https://")?.1.split_once(": ")?;
+        Some(address.rsplit_once(':')?.1.to_owned())
+    });
+    let port = port.expect("the server ended before it listened");
+    // Read on, or the pipe fills up.
+    std::thread::spawn(move || lines.for_each(drop));
 
     let curl = |block: &str| {
         assert!(block.starts_with("curl "), "{block}");

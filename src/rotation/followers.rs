@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::few::few;
 use super::next::{LeafHold, Plan};
 use super::report::set;
 use crate::api::{ConditionStatus, GatewaySecretStatus, LaggingClient};
@@ -11,24 +12,23 @@ use crate::registry::Entry;
 pub const CLIENTS: &str = "ClientsFollow";
 /// The condition that tells whether clients hold the change of the gateways' leaf, and what its deadline does to them.
 pub const LEAF: &str = "LeafMayChange";
-/// Names that a message gives.
-const NAMED: usize = 3;
 
 /// Adds to `status` who lags, since when, and whether that is too long.
 pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus, now: Timestamp) {
     status.lagging = plan.lagging.iter().map(|name| lagging(entry, name, now)).collect();
     let overdue: Vec<_> = status.lagging.iter().filter(|client| client.overdue).map(|client| &*client.name).collect();
-    let told = if overdue.is_empty() {
-        (ConditionStatus::True, "Following", "no declared client takes longer to follow than it may".to_owned())
-    } else {
-        let more = if overdue.len() > NAMED { ", …" } else { "" };
-        let named = overdue.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-        let message = format!(
-            "{} client(s) may still go by something of an old CA: {named}{more}. Renew them, and restart those that read \
-             their Secret at start only",
-            overdue.len()
-        );
-        (ConditionStatus::False, "Lagging", message)
+    let told = match few(&overdue) {
+        None => {
+            (ConditionStatus::True, "Following", "no declared client takes longer to follow than it may".to_owned())
+        }
+        Some(named) => {
+            let message = format!(
+                "{} client(s) may still go by something of an old CA: {named}. Renew them, and restart those that read their \
+                 Secret at start only",
+                overdue.len()
+            );
+            (ConditionStatus::False, "Lagging", message)
+        }
     };
     set(entry, status, CLIENTS, told, now);
     set(entry, status, LEAF, leaf(plan.leaf_hold.as_ref()), now);

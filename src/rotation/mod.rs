@@ -1,6 +1,7 @@
 //! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
 
 mod config_maps;
+mod few;
 mod followers;
 mod in_use;
 mod inventory;

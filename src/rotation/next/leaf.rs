@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 
 use super::ends;
-use super::view::{View, names, verifies, verifies_to_the_end};
+use super::view::{View, verifies, verifies_to_the_end};
 use super::wait;
 use crate::api::{AtLeafExpiry, StepName, Wait};
+use crate::rotation::few::few;
 use crate::trust::Certificate;
 
 /// Clients that hold the change of the gateways' leaf, and what becomes of them at its deadline.
@@ -52,7 +53,7 @@ pub(super) fn held(view: &View<'_>, served: &[Certificate], root: &[Certificate]
     let (spec, now) = (view.spec(), view.now);
     let breaks = |trust: &[Certificate]| verifies_to_the_end(trust, served, now) && !verifies(trust, root, now);
     let lagging =
-        names(view.clients_in_use().filter(|(_, version)| breaks(&version.trust)).map(|(name, _)| view.told(name)));
+        few(view.clients_in_use().filter(|(_, version)| breaks(&version.trust)).map(|(name, _)| view.told(name)));
     let before: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
     let sufficed = |ca: &Certificate| verifies_to_the_end(std::slice::from_ref(ca), served, now);
     let sufficed: Vec<_> = before.into_iter().filter(sufficed).collect();

@@ -53,8 +53,11 @@ fn adopt(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
     // With a CA of the clients' own, the managed bundle says nothing of the gateways' certificate, nor the root of the clients'.
     let is_shared = seen.entry.spec.client_ca.is_none();
     let root = usable((seen.root, seen.entry.root_name())).map(authorities).unwrap_or_default();
-    let held =
-        seen.managed.map_or_else(|| if is_shared { root.clone() } else { Vec::new() }, |held| held.anchors.clone());
+    let held = match seen.managed {
+        Some(managed) => managed.anchors.clone(),
+        None if is_shared => root.clone(),
+        None => Vec::new(),
+    };
     let signing = seen.issuer.filter(|issuer| issuer.denials.is_empty()).map(authorities).unwrap_or_default();
     let server = if is_shared { [held.as_slice(), &signing].concat() } else { root };
     for (list, found) in

@@ -7,10 +7,11 @@ use super::ends;
 use super::leaf::{self, LeafHold};
 use super::seen::{authorities, usable};
 use super::trust::{Bundle, holds};
-use super::view::{View, admits, names, verifies};
+use super::view::{View, admits, verifies};
 use super::{PairOf, Step, wait, wire};
 use crate::api::{Mode, Phase, StepName, Wait};
 use crate::rotation::Facts;
+use crate::rotation::few::few;
 use crate::rotation::journal::Version;
 use crate::trust::{Certificate, is_distrusted};
 
@@ -99,7 +100,7 @@ fn manage(view: &View<'_>, gateways: &Bundle, decided: &mut Decided) {
     } else if !view.client_issuers().iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
         let issuers = view.client_issuers();
         let needs = |held: &Version| !migrated(&issuers, &held.chain, view.now);
-        let who = names(view.clients_in_use().filter(|(_, held)| needs(held)).map(|(name, _)| view.told(name)));
+        let who = few(view.clients_in_use().filter(|(_, held)| needs(held)).map(|(name, _)| view.told(name)));
         let who = who.map(|who| format!(": {who}")).unwrap_or_default();
         let reason = format!("{} previous CA(s) are needed by live leaves{who}", gateways.needed);
         decided.waits.push(wait(StepName::DropOldCa, gateways.until, reason));
@@ -160,7 +161,7 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
     if lagging.is_empty() {
         return;
     }
-    let foreign = names(lagging.iter().filter(|client| client.certificate.is_none()).map(|client| client.name.clone()));
+    let foreign = few(lagging.iter().filter(|client| client.certificate.is_none()).map(|client| client.name.clone()));
     if let Some(foreign) = foreign {
         let reason =
             format!("no Certificate of cert-manager stands for {foreign}: renew by hand, with the new CA in ca.crt");
@@ -188,7 +189,7 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
     let room = AT_ONCE.saturating_sub(under_way.count());
     let idle = certificates.iter().filter(|certificate| !certificate.is_issuing).take(room);
     decided.steps.extend(idle.map(|certificate| Step::Reissue { certificate: certificate.name.clone() }));
-    if let Some(names) = names(certificates.iter().map(|certificate| certificate.name.clone())) {
+    if let Some(names) = few(certificates.iter().map(|certificate| certificate.name.clone())) {
         decided.waits.push(wait(StepName::ReissueClients, None, format!("being re-issued: {names}")));
     }
 }
@@ -206,7 +207,7 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
         return;
     }
     let follows = |held: &Version| holds(&held.trust, &anchors);
-    let lagging = names(view.clients_in_use().filter(|(_, held)| !follows(held)).map(|(name, _)| view.told(name)));
+    let lagging = few(view.clients_in_use().filter(|(_, held)| !follows(held)).map(|(name, _)| view.told(name)));
     let hold = |until, reason| wait(StepName::ReissueRoot, until, reason);
     if let Some(names) = &lagging {
         decided.leaf_hold = LeafHold::of(view, root, Some(names.clone()));
@@ -225,13 +226,13 @@ fn undistrusted(view: &View<'_>) -> Option<String> {
     let distrusted = |ca: &&Certificate| is_distrusted(ca, &view.spec().distrust);
     if view.spec().mode == Mode::Copy {
         let copied = view.seen.root.map(|root| root.anchors.as_slice()).unwrap_or_default();
-        let kept = names(copied.iter().filter(distrusted).map(|ca| ca.subject.clone()))?;
+        let kept = few(copied.iter().filter(distrusted).map(|ca| ca.subject.clone()))?;
         return Some(format!(
             "mode Copy takes the root as it is, with what spec.distrust names: {kept}. have a new CA written there"
         ));
     }
     let signing = [view.client_issuers(), view.server_issuers()].concat();
-    let kept = names(signing.iter().filter(distrusted).map(|ca| ca.subject.clone()))?;
+    let kept = few(signing.iter().filter(distrusted).map(|ca| ca.subject.clone()))?;
     Some(format!(
         "spec.distrust names every CA that its Secret holds: {kept} stays, or nothing were left. have a new CA written there"
     ))

@@ -8,9 +8,6 @@ use crate::rotation::journal::{Authority, Journal, Version};
 use crate::trust::credential::CA_KEYS;
 use crate::trust::{Certificate, EXPIRED, Finding, continuity, field, is_distrusted};
 
-/// Names that one reason gives.
-const NAMED: usize = 3;
-
 /// What holds back every step that takes something away from anybody.
 pub(in crate::rotation) struct Pause {
     /// When time alone ends it.
@@ -140,16 +137,4 @@ pub(super) fn verifies_to_the_end(trust: &[Certificate], chain: &[Certificate], 
 /// By a clock that is behind, what is in use seems not to be valid yet. It is needed all the same.
 fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
     chain.iter().map(|certificate| certificate.not_before).fold(now, Timestamp::max)
-}
-
-/// A few of the names, each once; `None` when there is none.
-pub(super) fn names(names: impl Iterator<Item = String>) -> Option<String> {
-    let mut names: Vec<_> = names.collect();
-    names.dedup();
-    let told = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match names.len() {
-        0 => None,
-        1..=NAMED => Some(told),
-        more => Some(format!("{told} and {} more", more - NAMED)),
-    }
 }

@@ -8,9 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::seen::Seen;
 use super::steps::unconverged;
-use super::view::{View, admits, names};
+use super::view::{View, admits};
 use super::{Step, wait};
 use crate::api::{Endpoints, StepName, Wait};
+use crate::rotation::few::few;
 use crate::rotation::journal::{Sightings, Version};
 use crate::trust::Certificate;
 
@@ -172,7 +173,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
         Some(_) => StepName::ReissueClients,
     };
     let which = |is: &dyn Fn(&Endpoint) -> bool| {
-        names(wire.endpoints.iter().filter(|endpoint| is(endpoint)).map(|endpoint| endpoint.address.clone()))
+        few(wire.endpoints.iter().filter(|endpoint| is(endpoint)).map(|endpoint| endpoint.address.clone()))
     };
     let is_strange = |endpoint: &Endpoint| {
         let known = |shown: &Shown| view.journal.gateways.iter().any(|version| serves(version, shown));

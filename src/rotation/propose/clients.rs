@@ -6,6 +6,7 @@ use super::Found;
 use super::issued::Source;
 use super::roots::{Root, namespace};
 use crate::api::names::CLIENT_LABEL;
+use crate::rotation::few::first;
 
 /// Names that one comment gives.
 const NAMED: usize = 5;
@@ -25,19 +26,16 @@ pub(super) fn comments(found: &Found, root: &Root<'_>, source: &Source<'_>, name
     };
     let clients: Vec<_> = found.objects.iter().filter(may_be_client).collect();
     let mut comments = Vec::new();
-    if clients.is_empty() {
-        comments.push(format!(
+    let names = first(NAMED, clients.iter().filter_map(|object| object["metadata"]["name"].as_str()));
+    match names {
+        None => comments.push(format!(
             "no Certificate for client auth was found here that is not declared: who the clients are is not known. Declare them \
              by the label {CLIENT_LABEL}: {name} in secretTemplate of their Certificates, or in spec.clients.secretNames"
-        ));
-    } else {
-        let names = clients.iter().take(NAMED).filter_map(|object| object["metadata"]["name"].as_str());
-        let names = names.collect::<Vec<_>>().join(", ");
-        let more = if clients.len() > NAMED { ", …" } else { "" };
-        comments.push(format!(
-            "Certificates that may be clients': {names}{more}. Declare those that are by the label {CLIENT_LABEL}: {name} in their \
+        )),
+        Some(names) => comments.push(format!(
+            "Certificates that may be clients': {names}. Declare those that are by the label {CLIENT_LABEL}: {name} in their \
              secretTemplate"
-        ));
+        )),
     }
     comments.push(
         "once all clients are declared, say so with clients: {complete: true}: an old CA then goes when none needs it"
