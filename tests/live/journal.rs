@@ -3,7 +3,8 @@
 use std::{
     collections::BTreeSet,
     fmt::{self, Write as _},
-    io,
+    fs::File,
+    io::{self, Write as _},
     sync::{Mutex, MutexGuard},
     time::{Duration, Instant},
 };
@@ -57,6 +58,8 @@ pub(crate) struct Failure {
 /// The record of a run.
 pub(crate) struct Journal {
     started: Instant,
+    /// Each failure as it happens: a run that hangs, or is ended, has told what it saw.
+    log: File,
     state: Mutex<State>,
 }
 
@@ -77,8 +80,8 @@ struct Failed {
 
 impl Journal {
     /// Begins now.
-    pub(crate) fn new() -> Self {
-        Self { started: Instant::now(), state: Mutex::default() }
+    pub(crate) fn new(log: File) -> Self {
+        Self { started: Instant::now(), log, state: Mutex::default() }
     }
 
     /// The rotation takes a step.
@@ -98,7 +101,11 @@ impl Journal {
         state.load.count(usize::try_from(ended.as_secs()).unwrap_or(usize::MAX));
         if let Some(failure) = failure {
             let began = began.saturating_duration_since(self.started);
-            state.failures.push(Failed { began, ended, failure });
+            let failed = Failed { began, ended, failure };
+            if let Err(error) = writeln!(&self.log, "{}", state.line(&failed)) {
+                eprintln!("{}: not in its file: {error}", state.line(&failed));
+            }
+            state.failures.push(failed);
         }
     }
 
@@ -134,12 +141,7 @@ impl Journal {
     /// A line for each failure.
     pub(crate) fn failures(&self) -> Vec<String> {
         let state = self.state();
-        let line = |failed: &Failed| {
-            let Failure { side, client, story, .. } = &failed.failure;
-            let (at, steps) = (failed.ended.as_secs_f64(), state.during(failed));
-            format!("{at:7.3} s, at \"{steps}\", {side}: {client} with {story}")
-        };
-        state.failures.iter().map(line).collect()
+        state.failures.iter().map(|failed| state.line(failed)).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -148,6 +150,13 @@ impl Journal {
 }
 
 impl State {
+    /// It, for people.
+    fn line(&self, failed: &Failed) -> String {
+        let Failure { side, client, story, .. } = &failed.failure;
+        let (at, steps) = (failed.ended.as_secs_f64(), self.during(failed));
+        format!("{at:7.3} s, at \"{steps}\", {side}: {client} with {story}")
+    }
+
     /// The steps at which a handshake was under way.
     fn during(&self, failed: &Failed) -> String {
         let ends = self.steps.iter().skip(1).map(|(at, _)| *at).chain([Duration::MAX]);

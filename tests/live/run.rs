@@ -1,8 +1,9 @@
 //! The table of runs, and what each must show.
 
 use std::{
-    env, fs,
-    path::Path,
+    env,
+    fs::{self, File},
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -162,14 +163,16 @@ impl Run {
         let result = cluster.with_temp_ns(|ns| {
             let (pace, rounds) = (Pace::of_run()?, self.rounds()?);
             let started = Instant::now();
-            let mut world = World::new(cluster, ns, self.shape, pace)?;
+            let log = self.log()?;
+            let file = File::create(&log).with_context(|| log.display().to_string())?;
+            let mut world = World::new(cluster, ns, self.shape, pace, file)?;
             eprintln!("{}: set up in {:.1?}", self.name, started.elapsed());
             let played = (1..=rounds).try_for_each(|round| self.play(round, rounds, &mut world));
             let finished = world.finish();
             let (tally, failures) = (world.around.journal.tally(), world.around.journal.failures());
             lines.push(format!("{:40} {rounds:6} {tally}", self.name));
             lines.append(&mut world.notes);
-            self.tell(&failures)?;
+            tell(&failures, &log);
             played?;
             finished?;
             self.judge(&tally)
@@ -186,19 +189,11 @@ impl Run {
         Ok(())
     }
 
-    /// Writes all failures to a file, and tells the first few.
-    fn tell(&self, failures: &[String]) -> Result<()> {
+    /// The file that holds all failures.
+    fn log(&self) -> Result<PathBuf> {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("live");
         fs::create_dir_all(&dir)?;
-        let file = dir.join(format!("{}.log", self.name));
-        fs::write(&file, failures.join("\n")).with_context(|| file.display().to_string())?;
-        for failure in failures.iter().take(TOLD) {
-            eprintln!("{failure}");
-        }
-        if failures.len() > TOLD {
-            eprintln!("and {} more in {}", failures.len() - TOLD, file.display());
-        }
-        Ok(())
+        Ok(dir.join(format!("{}.log", self.name)))
     }
 
     fn judge(&self, tally: &Tally) -> Result<()> {
@@ -225,5 +220,15 @@ impl Run {
             }
             _ => Ok(1),
         }
+    }
+}
+
+/// Tells the first few failures.
+fn tell(failures: &[String], log: &Path) {
+    for failure in failures.iter().take(TOLD) {
+        eprintln!("{failure}");
+    }
+    if failures.len() > TOLD {
+        eprintln!("and {} more in {}", failures.len() - TOLD, log.display());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
     net::SocketAddr,
     path::Path,
     sync::{
@@ -59,8 +60,8 @@ pub(crate) struct World<'c> {
 }
 
 impl<'c> World<'c> {
-    /// Sets everything up; when it returns, the clients are at work.
-    pub(crate) fn new(cluster: &'c Cluster, ns: &str, shape: Shape, pace: Pace) -> Result<Self> {
+    /// Sets everything up; when it returns, the clients are at work. `log` gets a line for each handshake that fails.
+    pub(crate) fn new(cluster: &'c Cluster, ns: &str, shape: Shape, pace: Pace, log: File) -> Result<Self> {
         let Shape { certificates, sources, by_agent } = shape;
         cluster.apply(ns, &certificates.manifests(HOST))?;
         let agents = Agents::new(cluster, ns)?;
@@ -107,7 +108,7 @@ impl<'c> World<'c> {
         let listener = runtime.block_on(TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))))?;
         let address = listener.local_addr()?;
         runtime.spawn(Arc::clone(&pool).serve(listener));
-        let journal = Arc::new(Journal::new());
+        let journal = Arc::new(Journal::new(log));
         journal.step("steady");
         let (restarts, over) = (AtomicU32::new(0), AtomicBool::new(false));
         let around = Arc::new(Surroundings { shelf, journal, pool, address, pace, restarts, over });
