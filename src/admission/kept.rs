@@ -80,7 +80,9 @@ mod tests {
 
     use super::*;
     use crate::admission::Kind;
+    use crate::api::TrustAnchor;
     use crate::registry::tests::entry;
+    use crate::trust::fixtures::{ca, parsed};
 
     fn kept(data: &str) -> Value {
         json!({
@@ -130,5 +132,15 @@ mod tests {
             freed.pointer_mut(path).map(Value::take);
             assert!(refused(&old, Some(&freed), |_| {}), "{path}");
         }
+    }
+
+    #[test]
+    fn rejects_writes_to_a_managed_secret_under_its_former_name() {
+        let mut entry = entry("mesh", "root", "gateway");
+        entry.spec.secret_name = Some("other".to_owned());
+        assert!(!keeps(&entry, "Secret", "gateway"));
+        entry.status.secret_name = Some("gateway".to_owned());
+        entry.status.bundle = vec![TrustAnchor::from(&parsed(ca("one").der()))];
+        assert!(keeps(&entry, "Secret", "gateway") && keeps(&entry, "Secret", "other"));
     }
 }
