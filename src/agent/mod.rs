@@ -8,10 +8,12 @@ mod events;
 mod kept;
 pub mod lease;
 pub mod metrics;
+mod retry;
 mod rights;
 mod rollouts;
 mod surroundings;
 mod sweep;
+mod watches;
 mod wire;
 mod world;
 mod write;
@@ -20,16 +22,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher};
-use kube::{Api, Client};
+use kube::Client;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
+use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::api::ConditionStatus;
 use crate::registry::{Entry, Registry};
@@ -37,6 +34,7 @@ use crate::rotation::{self, Inventory, Outlook};
 use crate::store::{Live, cluster};
 use events::Teller;
 use lease::Leadership;
+use retry::Retry;
 use rollouts::Rounds;
 use surroundings::Surroundings;
 use wire::Lookout;
@@ -52,7 +50,7 @@ const MANAGER: &str = "trustspan-agent";
 const GATHER: Duration = Duration::from_millis(20);
 /// The most that one look may take, with all that it writes.
 const TICK: Duration = Duration::from_secs(30);
-/// After an error.
+/// After an error, at least.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// The agent's settings.
@@ -210,37 +208,32 @@ struct Keeper {
 impl Keeper {
     async fn keep(mut self, names: Vec<String>) {
         let event = Arc::new(Notify::new());
-        let mut watches = JoinSet::new();
-        let namespace = self.entry.borrow().0.namespace.clone();
-        for name in names {
-            let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(self.client.clone(), &namespace);
-            watches.spawn(tell(watcher(api, only(&name)), event.clone()));
-        }
-        let journal = crate::api::names::journal_name(&self.entry.borrow().0.name);
-        let api: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(self.client.clone(), &namespace);
-        watches.spawn(tell(watcher(api, only(&journal)), event.clone()));
-        // A new revision is a change of status, which changes the metadata too.
-        let certificates = cluster::certificates(self.client.clone(), &namespace);
-        watches.spawn(tell(watcher(certificates, watcher::Config::default()), event.clone()));
+        let _watches = watches::start(&self.client, &self.entry.borrow().0, names, &event);
+        let mut retry = Retry::default();
         loop {
             // Cut off at any place, as by a kill, it goes on right.
-            let next = match timeout(TICK, self.tick()).await.unwrap_or(Err(AgentError::NoAnswer)) {
-                Ok(next) => next,
+            let looked = timeout(TICK, self.tick()).await.unwrap_or(Err(AgentError::NoAnswer));
+            let failed = looked.is_err().then(|| self.entry.borrow().0.clone());
+            let rest = match looked {
+                Ok(next) => {
+                    retry = Retry::default();
+                    next.unwrap_or(self.poll).min(self.poll)
+                }
                 // Perhaps for a moment only; if for good, this task is ended.
-                Err(AgentError::NotLeading) => Some(RETRY),
+                Err(AgentError::NotLeading) => RETRY.min(self.poll),
                 // Somebody was faster: look again.
-                Err(error) if error.is(409) => Some(GATHER),
+                Err(error) if error.is(409) => retry.rest(GATHER, self.poll),
                 Err(error) => {
                     // An API server that does not answer does not take this, either.
                     let _ = timeout(TICK, self.complain(&error)).await;
-                    Some(RETRY)
+                    tokio::time::sleep(RETRY.min(self.poll)).await;
+                    retry.rest(RETRY, self.poll).saturating_sub(RETRY)
                 }
             };
-            let wake = Instant::now() + next.unwrap_or(self.poll).min(self.poll);
             tokio::select! {
                 () = event.notified() => {}
-                () = sleep_until(wake) => {}
-                changed = self.entry.changed() => {
+                () = tokio::time::sleep(rest) => {}
+                changed = retry::changed(&mut self.entry, failed.as_ref()) => {
                     if changed.is_err() {
                         return;
                     }
@@ -376,20 +369,5 @@ fn sentence(step: &rotation::next::Step) -> String {
         Step::CopyRoot => "managed Secret written: a copy of the root".to_owned(),
         Step::PromoteIssuer => "the Issuer's Secret has the new CA".to_owned(),
         Step::Reissue { certificate } => format!("Certificate {certificate} is being re-issued"),
-    }
-}
-
-fn only(name: &str) -> watcher::Config {
-    watcher::Config::default().fields(&format!("metadata.name={name}"))
-}
-
-/// Tells of every event of a watch. What it says is read again: only that something happened counts.
-async fn tell<T>(events: impl futures::Stream<Item = watcher::Result<watcher::Event<T>>>, event: Arc<Notify>) {
-    let mut events = std::pin::pin!(events.default_backoff());
-    while let Some(happened) = events.next().await {
-        match happened {
-            Ok(_) => event.notify_one(),
-            Err(error) => tracing::debug!("watch lost, trying again: {error}"),
-        }
     }
 }

@@ -5,6 +5,10 @@ use std::io::{self, IsTerminal};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
+/// kube's watches warn of each try that is refused, with a dump of the answer; whoever uses them here tells of it in a sentence. A
+/// filter that names them wins over this.
+const OTHERS: &str = "kube_runtime=error";
+
 /// How to log.
 #[derive(Debug, clap::Args)]
 pub(super) struct LogArgs {
@@ -29,7 +33,7 @@ impl LogArgs {
         let logger = tracing_subscriber::fmt()
             .with_writer(io::stderr)
             .with_ansi(io::stderr().is_terminal())
-            .with_env_filter(EnvFilter::new(&self.log_level));
+            .with_env_filter(EnvFilter::new(format!("{OTHERS},{}", self.log_level)));
         // Fails only when there is a logger already.
         let _ = match self.log_format {
             LogFormat::Text => logger.with_target(false).try_init(),

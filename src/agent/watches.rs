@@ -1,0 +1,87 @@
+//! Watches that say when to look again. What they tell of is read anew: only that something happened counts.
+
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt, TryStreamExt, future};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::api::names::journal_name;
+use crate::registry::Entry;
+use crate::store::cluster;
+
+/// Watches what a GatewaySecret's rotation depends on: Secrets by these names, the journal, and cert-manager's Certificates.
+pub(super) fn start(client: &Client, entry: &Entry, names: Vec<String>, event: &Arc<Notify>) -> JoinSet<()> {
+    let mut watches = JoinSet::new();
+    for name in names {
+        let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &entry.namespace);
+        watches.spawn(tell(watcher(api, only(&name)), event.clone()));
+    }
+    let api: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(client.clone(), &entry.namespace);
+    watches.spawn(tell(watcher(api, only(&journal_name(&entry.name))), event.clone()));
+    // A new revision is a change of status, which changes the metadata too.
+    let certificates = cluster::certificates(client.clone(), &entry.namespace);
+    watches.spawn(tell(watcher(certificates, watcher::Config::default()), event.clone()));
+    watches
+}
+
+fn only(name: &str) -> watcher::Config {
+    watcher::Config::default().fields(&format!("metadata.name={name}"))
+}
+
+/// Tells of every event of a watch. That one begins is none: it is said before the API server was asked, each time when that then
+/// fails, and would make tries follow each other as if there had been no failure.
+async fn tell<T>(events: impl Stream<Item = watcher::Result<Event<T>>>, event: Arc<Notify>) {
+    let events = events.try_filter(|event| future::ready(!matches!(event, Event::Init))).default_backoff();
+    let mut events = std::pin::pin!(events);
+    while let Some(happened) = events.next().await {
+        match happened {
+            Ok(_) => event.notify_one(),
+            Err(error) => tracing::debug!("watch lost, trying again: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::{FutureExt, stream};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    async fn is_told(events: Vec<watcher::Result<Event<()>>>) -> bool {
+        let event = Arc::new(Notify::new());
+        tell(stream::iter(events), event.clone()).await;
+        event.notified().now_or_never().is_some()
+    }
+
+    fn lost<T>() -> watcher::Result<Event<T>> {
+        Err(watcher::Error::NoResourceVersion)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn accepts_what_happened_and_rejects_a_watch_that_fails() {
+        assert!(!is_told(vec![Ok(Event::Init), lost(), Ok(Event::Init), lost()]).await);
+        assert!(is_told(vec![Ok(Event::Init), lost(), Ok(Event::Init), Ok(Event::InitDone)]).await, "it is back");
+        assert!(is_told(vec![Ok(Event::Apply(()))]).await);
+        assert!(is_told(vec![Ok(Event::Delete(()))]).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_fails_for_good_is_tried_ever_more_rarely() {
+        let mut tries = 0;
+        let events = stream::repeat_with(|| {
+            tries += 1;
+            [Ok(Event::<()>::Init), lost()]
+        });
+        let _ = timeout(Duration::from_secs(300), tell(events.flat_map(stream::iter), Arc::new(Notify::new()))).await;
+        assert!((5..40).contains(&tries), "{tries} tries in five minutes");
+    }
+}
