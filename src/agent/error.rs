@@ -1,13 +1,14 @@
 //! Why the agent did not do something, and what mends it.
 
 use crate::registry::Entry;
+use crate::store::cluster;
 
 /// Why something was not done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
     /// The API server refused or failed.
-    #[error("cannot {verb} {resource} {name}: {source}")]
+    #[error("cannot {verb} {resource} {name}: {}", cluster::told(source))]
     Api {
         /// What was tried.
         verb: &'static str,
@@ -58,13 +59,33 @@ impl AgentError {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == code))
     }
 
-    /// What happened, and what mends it.
+    /// Whether the API server does not know what is written into a GatewaySecret: its CRD is another version's.
+    fn is_of_other_crd(&self) -> bool {
+        let Self::Api { resource, source, .. } = self else { return false };
+        let kube::Error::Api(status) = &**source else { return false };
+        // What a server-side apply says (structured-merge-diff), and what `fieldValidation=Strict` does.
+        let is_unknown =
+            ["field not declared in schema", "unknown field"].iter().any(|said| status.message.contains(said));
+        // What this version writes fits its own schema.
+        resource.starts_with("gatewaysecrets") && (is_unknown || status.code == 422)
+    }
+
+    /// What mends it, and what happened. The same from look to look, as long as the cause is: it is written into the status.
     pub(super) fn advice(&self, entry: &Entry) -> String {
         let Entry { namespace, name, .. } = entry;
-        let mend = || {
-            format!("kubectl get gatewaysecret -n {namespace} {name} -o yaml | trustspan rbac - | kubectl apply -f -")
-        };
-        if self.is(403) { format!("{self}. An administrator grants it: {}", mend()) } else { self.to_string() }
+        if self.is_of_other_crd() {
+            // The field that the API server names is another one each time.
+            return "the cluster's CRD is not of this version, and what is told in the status does not fit it. An administrator \
+                    applies it: trustspan crd | kubectl apply -f -"
+                .to_owned();
+        }
+        if self.is(403) {
+            return format!(
+                "a right is missing. An administrator grants it: kubectl get gatewaysecret -n {namespace} {name} -o yaml | \
+                 trustspan rbac - | kubectl apply -f -. {self}"
+            );
+        }
+        self.to_string()
     }
 
     /// A word for a condition.
@@ -72,8 +93,62 @@ impl AgentError {
         match self {
             Self::Foreign { .. } => "ForeignSecret",
             Self::Renamed { .. } => "ManagedRenamed",
+            error if error.is_of_other_crd() => "CRDOutdated",
             error if error.is(403) => "Forbidden",
             _ => "Failed",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+    use crate::registry::tests::entry;
+
+    fn refused(resource: &'static str, code: u16, message: &str) -> AgentError {
+        let status = Status::failure(message, "Reason").with_code(code);
+        AgentError::api("patch", resource, "gw", kube::Error::Api(status.boxed()))
+    }
+
+    fn told(error: &AgentError) -> (&'static str, String) {
+        (error.reason(), error.advice(&entry("mesh", "root", "gw")))
+    }
+
+    #[test]
+    fn an_older_crd_is_told_in_the_same_words_whichever_field_the_api_server_names() {
+        const STATUS: &str = "gatewaysecrets.trustspan.dev/status";
+        let unknown = |field: &str| {
+            let message = format!(
+                "failed to create typed patch object (mesh/gw; GatewaySecret): {field}: field not declared in schema"
+            );
+            told(&refused(STATUS, 500, &message))
+        };
+        assert_eq!(unknown(".status.waits"), unknown(".status.phaseSince"));
+        let (reason, advice) = unknown(".status.waits");
+        assert_eq!(reason, "CRDOutdated");
+        assert!(advice.contains("trustspan crd | kubectl apply -f -"), "{advice}");
+        assert_eq!(told(&refused(STATUS, 400, "strict decoding error: unknown field \"status.waits\"")).0, reason);
+        assert_eq!(told(&refused(STATUS, 422, "status.phase: Unsupported value: \"LeafSwitched\"")).0, reason);
+        assert_eq!(told(&refused(STATUS, 500, "etcdserver: request timed out")).0, "Failed");
+        assert_eq!(told(&refused("secrets", 422, "Secret \"gw\" is invalid")).0, "Failed");
+    }
+
+    #[test]
+    fn a_missing_right_begins_with_how_it_is_granted() {
+        let (reason, advice) = told(&refused("secrets", 403, "secrets \"gw\" is forbidden"));
+        assert_eq!(reason, "Forbidden");
+        let mend = "kubectl get gatewaysecret -n mesh gw -o yaml | trustspan rbac - | kubectl apply -f -";
+        let at = advice.find(mend).expect("the mend");
+        assert!(at < advice.find("is forbidden").expect("what the API server said"), "{advice}");
+    }
+
+    #[test]
+    fn rejects_what_is_for_programmers_in_a_sentence() {
+        let error = refused("secrets", 500, "no quorum");
+        assert_eq!(error.to_string(), "cannot patch secrets gw: no quorum");
+        assert_eq!(told(&error), ("Failed", error.to_string()));
+        assert_eq!(refused("secrets", 503, "").to_string(), "cannot patch secrets gw: Reason");
     }
 }

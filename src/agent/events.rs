@@ -15,6 +15,7 @@ use super::metrics::Tally;
 use crate::api::{GROUP, VERSION};
 use crate::registry::Entry;
 use crate::rotation::Notice;
+use crate::store::cluster;
 
 /// Name of the agent in Events.
 const REPORTER: &str = "trustspan.dev/agent";
@@ -66,6 +67,7 @@ pub(super) fn teller(client: Client, tally: Arc<Tally>) -> (Teller, impl Future<
             if let Err(error) = written.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
                 tally.event_lost();
                 let reason = notice.reason;
+                let error = cluster::told(&error);
                 tracing::warn!("Event {reason} not written: {error}; `trustspan rbac` prints the right to");
             }
         }

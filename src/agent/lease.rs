@@ -11,6 +11,8 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::store::cluster;
+
 /// Where the Lease stands, and who we are.
 #[derive(Clone, Debug)]
 pub struct Candidate {
@@ -117,7 +119,7 @@ pub fn contend(client: Client, candidate: Candidate) -> (Leadership, impl Future
                     }
                 }
                 // Leadership goes on until its time is over.
-                Err(error) => tracing::warn!("lease {} not renewed: {error}", candidate.lease),
+                Err(error) => tracing::warn!("lease {} not renewed: {}", candidate.lease, cluster::told(&error)),
             }
             sleep(candidate.duration / 8).await;
         }

@@ -328,7 +328,7 @@ impl Keeper {
     /// Says why nothing was done, in the status too.
     async fn complain(&self, error: &AgentError) {
         let known = self.entry.borrow().0.clone();
-        tracing::warn!(namespace = known.namespace, name = known.name, "{error}");
+        tracing::warn!(namespace = known.namespace, name = known.name, "{}", error.advice(&known));
         self.teller.tally.failed(&known, error);
         let Ok(Some(entry)) = self.current(&known).await else { return };
         let mut status = entry.status.clone();

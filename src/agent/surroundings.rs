@@ -7,7 +7,7 @@ use kube::Client;
 use serde_json::Value;
 
 use crate::registry::Entry;
-use crate::store::objects;
+use crate::store::{cluster, objects};
 
 /// What was read last. What cannot be read is not observed: it stays out.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl Surroundings {
         for (group, version, kind) in GATEWAYS {
             match objects::list(client, group, version, kind).await {
                 Ok(gateways) => read.gateways.extend(gateways),
-                Err(error) => tracing::debug!("{kind}s of {group} not read: {error}"),
+                Err(error) => tracing::debug!("{kind}s of {group} not read: {}", cluster::told(&error)),
             }
         }
         for entry in entries {
@@ -41,7 +41,7 @@ impl Surroundings {
             }
             match objects::pods(client, labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))).await {
                 Ok(pods) => drop(read.pods.insert(labels.clone(), pods)),
-                Err(error) => tracing::debug!("pods with {labels:?} not read: {error}"),
+                Err(error) => tracing::debug!("pods with {labels:?} not read: {}", cluster::told(&error)),
             }
         }
         read

@@ -15,6 +15,7 @@ use crate::api::Kind;
 use crate::api::names::SWEPT;
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
+use crate::store::cluster;
 
 /// A Gateway is not touched again so soon: the webhook may be down still.
 const AGAIN: SignedDuration = SignedDuration::from_mins(5);
@@ -37,7 +38,12 @@ pub(super) async fn mend(
         match touch(client, gateway, namespace, name, now).await {
             Ok(()) => tracing::info!(namespace, name, "Gateway written once more: it names a root Secret"),
             Err(error) => {
-                tracing::warn!(namespace, name, "Gateway names a root Secret, and cannot be touched: {error}")
+                tracing::warn!(
+                    namespace,
+                    name,
+                    "Gateway names a root Secret, and cannot be touched: {}",
+                    cluster::told(&error)
+                )
             }
         }
     }

@@ -79,7 +79,7 @@ async fn in_cluster(mut found: Found, client: &Client, now: Timestamp) -> Result
             Ok(listed) => found.objects.extend(listed),
             // Not installed.
             Err(error) if is(&error, 404) => {}
-            Err(error) if is_optional => unread.push(format!("{}: {error}", plural(kind, group))),
+            Err(error) if is_optional => unread.push(format!("{}: {}", plural(kind, group), cluster::told(&error))),
             Err(error) => return Err(error.into()),
         }
     }
@@ -91,7 +91,7 @@ async fn in_cluster(mut found: Found, client: &Client, now: Timestamp) -> Result
     for selector in found.selectors() {
         match objects::pods(client, selector.iter().map(|(key, value)| (*key, *value))).await {
             Ok(seen) => pods.extend(seen),
-            Err(error) => unread.push(format!("pods with {selector:?}: {error}")),
+            Err(error) => unread.push(format!("pods with {selector:?}: {}", cluster::told(&error))),
         }
     }
     found.objects.extend(pods);

@@ -174,6 +174,16 @@ fn publish(known: &BTreeMap<Key, Entry>, live: &Live) {
     live.publish(Registry::new(known.values().cloned()));
 }
 
+/// What the API server said of a request that failed, or what went wrong before it could: a sentence.
+pub fn told(error: &kube::Error) -> String {
+    match error {
+        // kube's own words end with a dump of the answer.
+        kube::Error::Api(status) if status.message.is_empty() => status.reason.clone(),
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
 fn sentence(error: &watcher::Error) -> String {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     match error {
@@ -183,8 +193,8 @@ fn sentence(error: &watcher::Error) -> String {
             "the cluster knows no GatewaySecret: install the CRD (`trustspan crd | kubectl apply -f -`); trying again"
                 .to_owned()
         }
-        InitialListFailed(e) => format!("cannot list GatewaySecrets, trying again: {e}"),
-        WatchStartFailed(e) | WatchFailed(e) => format!("cannot watch GatewaySecrets, trying again: {e}"),
+        InitialListFailed(e) => format!("cannot list GatewaySecrets, trying again: {}", told(e)),
+        WatchStartFailed(e) | WatchFailed(e) => format!("cannot watch GatewaySecrets, trying again: {}", told(e)),
         WatchError(status) => format!("the watch on GatewaySecrets ended, trying again: {}", status.message),
         other => format!("cannot follow GatewaySecrets, trying again: {other}"),
     }
