@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use base64::Engine;
@@ -115,4 +116,32 @@ fn the_tour_carries_a_rotation_through() {
 
     let again = tour();
     assert_eq!(again.status.code(), Some(2), "a directory that is not empty is left alone");
+}
+
+#[test]
+fn the_tour_makes_nothing_without_its_programs() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("tour");
+    let output = Command::new("docs/tour").arg(&dir).env("TRUSTSPAN", "/nonexistent/trustspan").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("/nonexistent/trustspan: no such program"), "{told}");
+    assert!(!dir.exists(), "nothing was made");
+}
+
+/// Ctrl-C goes to all processes of a terminal's foreground group, and people press it more than once.
+#[test]
+fn the_tour_that_is_interrupted_leaves_nothing_behind() {
+    let places = tempfile::tempdir().unwrap();
+    let mut command = Command::new("docs/tour");
+    command.env("TRUSTSPAN", env!("CARGO_BIN_EXE_trustspan")).env("TMPDIR", places.path());
+    let mut tour = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut shown = BufReader::new(tour.stdout.take().unwrap()).lines();
+    assert!(shown.any(|line| line.unwrap().contains("the issuer rotates")), "the agent runs");
+    assert_ne!(std::fs::read_dir(places.path()).unwrap().count(), 0, "keys are there");
+    while tour.try_wait().unwrap().is_none() {
+        Command::new("kill").args(["-INT", "--", &format!("-{}", tour.id())]).status().unwrap();
+    }
+    assert_eq!(tour.wait().unwrap().code(), Some(130));
+    assert_eq!(std::fs::read_dir(places.path()).unwrap().count(), 0, "nothing is left");
 }
