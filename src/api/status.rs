@@ -121,7 +121,8 @@ pub struct Endpoints {
     // The API server warns of formats that it does not know (uint32).
     #[schemars(with = "i64", range(min = 0))]
     pub total: u32,
-    /// Those that serve the newest leaf, and show nothing of a former content.
+    /// Those that were seen with the newest content: its leaf, and, where a CA has come, a canary of it was let in. The rest of
+    /// `total` did not tell.
     #[schemars(with = "i64", range(min = 0))]
     pub current: u32,
     /// Those that were seen with a former content: whatever relies on a newer one waits for them.

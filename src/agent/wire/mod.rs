@@ -83,7 +83,7 @@ async fn look_at(targets: Vec<Target>, host: &str, canary: Option<&Secret>) -> W
             }
             Err(error) => Err(error),
         };
-        Endpoint { address: target.address, at, shown }
+        Endpoint { address: target.address, pod: target.pod, at, shown }
     };
     let endpoints = stream::iter(targets).map(look).buffered(AT_ONCE).collect().await;
     Wire { canary: presented.map(|(chain, _)| chain).unwrap_or_default(), endpoints }

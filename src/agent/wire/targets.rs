@@ -18,6 +18,8 @@ const SERVICE: &str = "kubernetes.io/service-name";
 pub(super) struct Target {
     /// Its address, as people see it.
     pub(super) address: String,
+    /// Name of its pod, where the slice says it.
+    pub(super) pod: Option<String>,
     /// Where to connect, or why that is not known.
     pub(super) socket: Result<SocketAddr, String>,
 }
@@ -45,21 +47,21 @@ fn targets(slices: &[EndpointSlice], port_name: &str) -> Vec<Target> {
         let port = port.and_then(|port| u16::try_from(port).ok());
         // All addresses of an endpoint are the same pod's.
         let addresses = slice.endpoints.iter().flatten().filter(|endpoint| is_there(endpoint));
-        for address in addresses.filter_map(|endpoint| endpoint.addresses.first()) {
-            let target = match (address.parse::<IpAddr>(), port) {
-                (Ok(ip), Some(port)) => {
-                    let socket = SocketAddr::new(ip, port);
-                    Target { address: socket.to_string(), socket: Ok(socket) }
-                }
-                (Ok(_), None) => {
-                    Target { address: address.clone(), socket: Err(format!("it has no port called {port_name:?}")) }
-                }
-                (Err(_), _) => Target { address: address.clone(), socket: Err("it is not an IP address".to_owned()) },
+        for (endpoint, address) in addresses.filter_map(|endpoint| Some((endpoint, endpoint.addresses.first()?))) {
+            let socket = match (address.parse::<IpAddr>(), port) {
+                (Ok(ip), Some(port)) => Ok(SocketAddr::new(ip, port)),
+                (Ok(_), None) => Err(format!("it has no port called {port_name:?}")),
+                (Err(_), _) => Err("it is not an IP address".to_owned()),
             };
-            targets.insert(target.address.clone(), target);
+            let address = socket.as_ref().map_or_else(|_| address.clone(), SocketAddr::to_string);
+            targets.insert(address.clone(), Target { address, pod: pod(endpoint), socket });
         }
     }
     targets.into_values().collect()
+}
+
+fn pod(endpoint: &Endpoint) -> Option<String> {
+    endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"))?.name.clone()
 }
 
 /// One that is not ready may be soon. One that ends and takes no more connections is gone.
@@ -95,6 +97,19 @@ mod tests {
         let expected =
             ["10.0.0.1:8443", "10.0.0.2:8443", "[fd00::1]:9443"].map(|address| (address.to_owned(), true)).to_vec();
         assert_eq!(addresses(&[one.clone(), two, one]), expected);
+    }
+
+    #[test]
+    fn a_pod_is_named_where_the_slice_says_it() {
+        let endpoint =
+            |kind: &str| json!({ "addresses": ["10.0.0.1"], "targetRef": { "kind": kind, "name": "gateway-a" } });
+        let pod = |endpoint: Value| {
+            let slice = slice(&json!([{ "name": "https", "port": 8443 }]), &json!([endpoint]));
+            targets(&[serde_json::from_value(slice).expect("a slice")], "https").remove(0).pod
+        };
+        assert_eq!(pod(endpoint("Pod")), Some("gateway-a".to_owned()));
+        assert_eq!(pod(endpoint("VirtualMachine")), None);
+        assert_eq!(pod(json!({ "addresses": ["10.0.0.1"] })), None);
     }
 
     #[test]

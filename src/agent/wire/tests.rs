@@ -85,7 +85,7 @@ async fn gateway(
 }
 
 fn target(socket: SocketAddr) -> Target {
-    Target { address: socket.to_string(), socket: Ok(socket) }
+    Target { address: socket.to_string(), pod: None, socket: Ok(socket) }
 }
 
 async fn shown(socket: SocketAddr, canary: Option<&Secret>) -> Result<Shown, String> {
@@ -152,7 +152,11 @@ async fn each_endpoint_is_looked_at_and_one_does_not_hide_another() {
     for leaf in [&old, &new] {
         targets.push(target(gateway(Served::new(leaf, leaf), None, &version::TLS13).await));
     }
-    targets.push(Target { address: "gateway".to_owned(), socket: Err("it is not an IP address".to_owned()) });
+    targets.push(Target {
+        address: "gateway".to_owned(),
+        pod: None,
+        socket: Err("it is not an IP address".to_owned()),
+    });
     let wire = look_at(targets.clone(), HOST, None).await;
     let shown: Vec<_> = wire.endpoints.iter().map(|endpoint| endpoint.shown.clone()).collect();
     assert_eq!(shown, [seen(&old, None), seen(&new, None), Err("it is not an IP address".to_owned())]);

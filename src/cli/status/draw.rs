@@ -35,7 +35,9 @@ fn tell(text: &mut String, story: &Story, now: Timestamp) -> std::fmt::Result {
     }
     if let Some(Endpoints { total, current, former, unreachable }) = story.endpoints {
         let text_of = format!("{current} current, {former} with a former content, {unreachable} not reached");
-        writeln!(text, "  seen: {total} endpoint(s), {text_of}")?;
+        let silent = total.saturating_sub(current + former + unreachable);
+        let silent = if silent > 0 { format!(", {silent} that did not tell") } else { String::new() };
+        writeln!(text, "  seen: {total} endpoint(s), {text_of}{silent}")?;
     }
     if let Some(windows) = &story.change_windows {
         let until = |word, at| format!("{word} {at}, in {}", age(now, at));

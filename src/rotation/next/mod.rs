@@ -93,8 +93,8 @@ pub enum PairOf {
 }
 
 /// Computes what to do now. Doing it and asking again gives the next steps; asking twice gives the same.
-pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
-    let mut journal = record::record(seen, journal, now);
+pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
+    let mut journal = record::record(seen, before, now);
     let windows = WindowState::of(&seen.entry.spec.windows, now);
     let clients = trust::of_clients(&View { seen, journal: &journal, windows, now });
     if !clients.trust.is_empty() {
@@ -107,7 +107,7 @@ pub fn next(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Plan {
     let wake = wake(&view, &decided.waits, [gateways.until, clients.until]);
     let lagging = lagging::lagging(&view);
     let phase = decided.phase;
-    let endpoints = wire::count(&view);
+    let endpoints = wire::count(&view, &before.gateways);
     let cut_off_by_copy = copy::cuts_off(&view);
     let over_cap = gateways.over_cap || clients.over_cap;
     let client_bundle = clients.trust;

@@ -29,10 +29,19 @@ pub struct Wire {
 pub struct Endpoint {
     /// IP address and port.
     pub address: String,
+    /// Name of the pod behind it, where that is known.
+    pub pod: Option<String>,
     /// When the connection was begun: of later nothing is known.
     pub at: Timestamp,
     /// What it showed, or why it could not be looked at.
     pub shown: Result<Shown, String>,
+}
+
+impl Endpoint {
+    /// As people find it.
+    fn label(&self) -> String {
+        self.pod.as_ref().map_or_else(|| self.address.clone(), |pod| format!("{pod} ({})", self.address))
+    }
 }
 
 /// What one of them showed.
@@ -90,26 +99,35 @@ impl Evidence<'_> {
         !self.wire.canary.is_empty() && admits(&version.trust, &self.wire.canary, self.now)
     }
 
-    /// Whether every endpoint was seen to be past a version. What it shows must be of later versions alone: with what an
-    /// earlier one has too, the endpoint may be before the version as well as after it.
+    /// Whether every endpoint was seen to be past a version.
     fn is_over(&self, versions: &[Version], at: usize) -> bool {
-        let Some(replaced) = versions[at].replaced else { return false };
+        let Some(is_past) = self.past(versions, at) else { return false };
+        !self.wire.endpoints.is_empty() && self.wire.endpoints.iter().all(is_past)
+    }
+
+    /// Whether an endpoint was seen to be past a version; `None` when it is the newest. What it shows must be of later versions
+    /// alone: with what an earlier one has too, the endpoint may be before the version as well as after it.
+    fn past<'v>(&self, versions: &'v [Version], at: usize) -> Option<impl Fn(&Endpoint) -> bool + 'v> {
+        let replaced = versions[at].replaced?;
         let (until, after) = versions.split_at(at + 1);
         // A part that is as good as the newest in it, and in all that came between, makes no difference to anybody.
         let same_chain = versions[at..].iter().all(|version| version.chain == self.newest.chain);
-        let trusts_newest = |version: &Version| self.newest.trust.iter().all(|ca| version.trust.contains(ca));
-        let no_less_trust = versions[at..].iter().all(trusts_newest);
+        let no_less_trust = versions[at..].iter().all(|version| self.trusts_newest(version));
         let admits = |versions: &[Version]| versions.iter().any(|version| self.admits_canary(version));
         let told_by_canary = admits(after) && !admits(until);
-        let is_past = |endpoint: &Endpoint| {
+        Some(move |endpoint: &Endpoint| {
             let Ok(shown) = &endpoint.shown else { return false };
             let is_later_leaf =
                 || after.iter().any(|version| serves(version, shown)) && !until.iter().any(|v| serves(v, shown));
             endpoint.at >= replaced
                 && (same_chain || is_later_leaf())
                 && (no_less_trust || told_by_canary && shown.canary == Some(Answer::Accepted))
-        };
-        !self.wire.endpoints.is_empty() && self.wire.endpoints.iter().all(is_past)
+        })
+    }
+
+    /// Whether a version trusts all that the newest does.
+    fn trusts_newest(&self, version: &Version) -> bool {
+        self.newest.trust.iter().all(|ca| version.trust.contains(ca))
     }
 
     /// The endpoints that have a version which was replaced. One that does not say keeps what was said of it before, as long
@@ -137,15 +155,29 @@ fn serves(version: &Version, shown: &Shown) -> bool {
     version.chain.first().is_some_and(|leaf| leaf.fingerprint == shown.leaf)
 }
 
-/// How many endpoints showed what; `None` when nobody looked.
-pub(super) fn count(view: &View<'_>) -> Option<Endpoints> {
-    let endpoints = &view.seen.wire.as_ref()?.endpoints;
+/// How many endpoints showed what; `None` when nobody looked. `before`: the contents that were known before this look, with those
+/// that the clock has just ended: that it did is nothing that was seen.
+pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
+    let wire = view.seen.wire.as_ref()?;
+    let endpoints = &wire.endpoints;
+    let newest = view.journal.gateways.last()?;
+    let is_former = |version: &&Version| {
+        version.replaced.is_some() || version.trust != newest.trust || version.chain != newest.chain
+    };
+    let replaced = |version: &Version| Version { replaced: version.replaced.or(Some(view.now)), ..version.clone() };
+    let versions: Vec<_> = before.iter().filter(is_former).map(replaced).chain([newest.clone()]).collect();
+    let evidence = Evidence { wire, newest, now: view.now };
+    let past: Vec<_> = (0..versions.len()).filter_map(|at| evidence.past(&versions, at)).collect();
+    let is_current = |endpoint: &Endpoint| {
+        let serves_newest = endpoint.shown.as_ref().is_ok_and(|shown| serves(newest, shown));
+        serves_newest && past.iter().all(|is_past| is_past(endpoint)) && !has_former(view, endpoint)
+    };
     let number = |is: &dyn Fn(&Endpoint) -> bool| {
         u32::try_from(endpoints.iter().filter(|endpoint| is(endpoint)).count()).unwrap_or(u32::MAX)
     };
     Some(Endpoints {
         total: number(&|_| true),
-        current: number(&|endpoint| is_current(view, endpoint)),
+        current: number(&is_current),
         former: number(&|endpoint| has_former(view, endpoint)),
         unreachable: number(&|endpoint| endpoint.shown.is_err()),
     })
@@ -153,12 +185,6 @@ pub(super) fn count(view: &View<'_>) -> Option<Endpoints> {
 
 fn has_former(view: &View<'_>, endpoint: &Endpoint) -> bool {
     view.journal.gateways.iter().any(|version| version.seen.contains(&endpoint.address))
-}
-
-fn is_current(view: &View<'_>, endpoint: &Endpoint) -> bool {
-    let newest = view.journal.gateways.last();
-    let serves_newest = endpoint.shown.as_ref().is_ok_and(|shown| newest.is_some_and(|newest| serves(newest, shown)));
-    serves_newest && !has_former(view, endpoint)
 }
 
 /// What is told of endpoints while some may have a former content.
@@ -173,7 +199,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
         Some(_) => StepName::ReissueClients,
     };
     let which = |is: &dyn Fn(&Endpoint) -> bool| {
-        few(wire.endpoints.iter().filter(|endpoint| is(endpoint)).map(|endpoint| endpoint.address.clone()))
+        few(wire.endpoints.iter().filter(|endpoint| is(endpoint)).map(Endpoint::label))
     };
     let is_strange = |endpoint: &Endpoint| {
         let known = |shown: &Shown| view.journal.gateways.iter().any(|version| serves(version, shown));
@@ -200,7 +226,41 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
         let reason = format!("Service {} has no endpoint to look at: the settle time counts", reach.service_name);
         wait(step, ahead, reason)
     });
-    [former, unreachable, strange, none].into_iter().flatten().collect()
+    let mute = mute_canary(view, wire).map(|why| {
+        let reason =
+            format!("the canary does not tell whether gateways trust the new CA: {why}. the settle time counts");
+        wait(step, ahead, reason)
+    });
+    [former, unreachable, strange, none, mute].into_iter().flatten().collect()
+}
+
+/// Why nothing can be told by the canary, where one is named and there is something to tell; and what mends it.
+fn mute_canary(view: &View<'_>, wire: &Wire) -> Option<String> {
+    let name = view.spec().canary_name()?;
+    let newest = view.journal.gateways.last()?;
+    let evidence = Evidence { wire, newest, now: view.now };
+    let mut narrower = view.gateways_in_use().filter(|version| !evidence.trusts_newest(version)).peekable();
+    narrower.peek()?;
+    let Some(leaf) = wire.canary.first() else {
+        return Some(match view.seen.canary {
+            None => format!("Secret {name} does not exist. have a Certificate write it"),
+            Some(_) => format!("Secret {name} holds no certificate with its key. check the Certificate that writes it"),
+        });
+    };
+    if leaf.not_after < view.now {
+        return Some(format!("its certificate in Secret {name} ended at {}. have it renewed", leaf.not_after));
+    }
+    let source = view.seen.client_source().1;
+    let mend = format!("expected one of the new CA, from an Issuer that refers to Secret {source} itself");
+    if !evidence.admits_canary(newest) {
+        return Some(format!("its certificate in Secret {name} is of no CA of the new bundle. {mend}"));
+    }
+    if narrower.any(|version| evidence.admits_canary(version)) {
+        return Some(format!("its certificate in Secret {name} is of a CA that gateways trusted before, too. {mend}"));
+    }
+    let is_silent = |endpoint: &&Endpoint| endpoint.shown.as_ref().is_ok_and(|shown| shown.canary.is_none());
+    let silent = few(wire.endpoints.iter().filter(is_silent).map(Endpoint::label))?;
+    Some(format!("neither let in nor refused by {silent}. expected gateways that ask for a client's certificate"))
 }
 
 /// The least time between two issues of a canary that is not of the new CA.

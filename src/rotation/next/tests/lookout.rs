@@ -68,13 +68,18 @@ impl World {
         let address = format!("gateway {replica}");
         let loaded = self.gateways[replica].clone();
         let Some(loaded) = loaded.filter(|loaded| !loaded.facts.chain.is_empty() && !fails(self)) else {
-            return Endpoint { address, at, shown: Err("connection refused".to_owned()) };
+            return Endpoint { address, pod: None, at, shown: Err("connection refused".to_owned()) };
         };
         let answers = !canary.is_empty() && !fails(self);
         let canary = answers.then(|| match continuity::admits(&loaded.facts.anchors, canary, self.now) {
             true => Answer::Accepted,
             false => Answer::Refused,
         });
-        Endpoint { address, at, shown: Ok(Shown { leaf: loaded.facts.chain[0].fingerprint.clone(), canary }) }
+        Endpoint {
+            address,
+            pod: None,
+            at,
+            shown: Ok(Shown { leaf: loaded.facts.chain[0].fingerprint.clone(), canary }),
+        }
     }
 }

@@ -32,7 +32,7 @@ impl Scene {
         let at = self.now;
         let endpoint = |(address, shown): &Sight<'_>| {
             let shown = shown.map(|(facts, canary)| Shown { leaf: facts.chain[0].fingerprint.clone(), canary });
-            Endpoint { address: (*address).to_owned(), at, shown: shown.map_err(str::to_owned) }
+            Endpoint { address: (*address).to_owned(), pod: None, at, shown: shown.map_err(str::to_owned) }
         };
         let canary = canary.map(|facts| facts.chain.clone()).unwrap_or_default();
         self.wire = Some(Wire { canary, endpoints: sights.iter().map(endpoint).collect() });
@@ -214,6 +214,69 @@ fn rejects_a_leaf_that_an_earlier_content_has_too() {
     scene.see(None, &[(ONE, Ok((&former, None)))]);
     let held: Vec<_> = scene.look().journal.gateways.iter().map(|version| version.replaced.is_some()).collect();
     assert_eq!(held, [true, true, false]);
+}
+
+/// One endpoint of a bundle that was just written, with this Secret of the canary, presented or not: how many are told to be
+/// current, and what is told of the canary.
+fn told(old: &Authority, new: &Authority, held: Option<&Facts>, shown: bool, answer: Option<Answer>) -> (u32, String) {
+    let mut scene = expanded(old, new);
+    let root = scene.root.clone();
+    scene.canary = held.map(|facts| Canary { chain: facts.chain.clone(), certificate: None });
+    scene.see(held.filter(|_| shown), &[(ONE, Ok((&root, answer)))]);
+    let plan = scene.look();
+    let of_canary = plan.waits.iter().map(|wait| wait.reason.as_str()).filter(|reason| reason.contains("canary"));
+    (plan.endpoints.expect("a count").current, of_canary.collect::<Vec<_>>().join("; "))
+}
+
+#[test]
+fn rejects_to_count_what_an_unusable_canary_cannot_tell_and_says_why() {
+    let (old, new) = (ca("old"), ca("new"));
+    let (of_new, of_old, strange) = (pair(&new, "canary"), pair(&old, "canary"), pair(&ca("strange"), "canary"));
+    let mut ended = of_new.clone();
+    ended.chain[0].not_after = Scene::steady(&old).now - HOUR;
+    let cases = [
+        (None, false, None, "Secret canary does not exist"),
+        (Some(&of_new), false, None, "holds no certificate with its key"),
+        (Some(&ended), true, Some(Refused), "ended at"),
+        (Some(&strange), true, Some(Refused), "of no CA of the new bundle"),
+        (Some(&of_old), true, Some(Accepted), "trusted before, too"),
+        (Some(&of_new), true, None, "neither let in nor refused by 10.0.0.1:8443"),
+    ];
+    for (held, shown, answer, why) in cases {
+        let (current, reason) = told(&old, &new, held, shown, answer);
+        assert_eq!(current, 0, "{why}");
+        assert!(reason.contains(why), "{why}: {reason}");
+    }
+    assert_eq!(told(&old, &new, Some(&of_new), true, Some(Accepted)), (1, String::new()));
+    assert_eq!(told(&old, &new, Some(&of_new), true, Some(Refused)), (0, String::new()));
+}
+
+#[test]
+fn rejects_to_count_as_seen_what_the_clock_has_ended() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = expanded(&old, &new);
+    let root = scene.root.clone();
+    scene.entry.spec.reach.as_mut().unwrap().canary_secret_name = None;
+    for (pause, promotes) in [(1, false), (HOUR.as_secs(), true)] {
+        scene.now += SignedDuration::from_secs(pause);
+        scene.see(None, &[(ONE, Ok((&root, None)))]);
+        let plan = scene.look();
+        assert_eq!(plan.steps.contains(&Step::PromoteIssuer), promotes);
+        assert_eq!(plan.endpoints, Some(Endpoints { total: 1, current: 0, former: 0, unreachable: 0 }));
+    }
+}
+
+#[test]
+fn a_pod_is_named_beside_its_address() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = expanded(&old, &new);
+    let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
+    scene.see(Some(&canary), &[(ONE, Ok((&root, Some(Refused))))]);
+    scene.wire.as_mut().unwrap().endpoints[0].pod = Some("gateway-a".to_owned());
+    let plan = scene.look();
+    assert!(plan.waits.iter().any(|wait| wait.reason.contains("gateway-a (10.0.0.1:8443)")), "{:?}", plan.waits);
+    // What is remembered goes by the address: another pod may have it.
+    assert_eq!(plan.journal.gateways[0].seen.bundle, [ONE]);
 }
 
 fn canary(authority: &Authority, issued: Timestamp) -> Option<Canary> {
