@@ -355,7 +355,7 @@ fn observed_with<'o>(
 ) -> crate::api::GatewaySecretStatus {
     let mut inventory = Inventory::new([entry.clone()]);
     objects.for_each(|object| inventory.take(object, &entry.namespace, now));
-    let registry = inventory.into_registry(Outlook::Part, now);
+    let registry = inventory.into_registry(Outlook::Secrets, now);
     registry.entries().first().map(|entry| entry.status.clone()).unwrap_or_default()
 }
 

@@ -39,7 +39,7 @@ pub struct GatewaySecretStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The trust anchors in the managed Secret, in their order there: public certificates.
+    /// The trust anchors in the managed Secret, in their order there: public certificates. Those that it held last, while it is gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bundle: Vec<TrustAnchor>,
 

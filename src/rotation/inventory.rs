@@ -23,6 +23,8 @@ pub enum Outlook {
     Whole,
     /// A part of a cluster: what they do not show is not observed.
     Part,
+    /// The same, with all Secrets that GatewaySecrets name: one of those that they do not show does not exist.
+    Secrets,
 }
 
 /// The fold. GatewaySecrets come first, since they say which Secrets count.
@@ -130,7 +132,7 @@ impl Inventory {
     }
 
     /// The registry, each GatewaySecret with the status that the objects show. A GatewaySecret whose managed Secret is not
-    /// among them keeps the status it came with, if any.
+    /// among them keeps the status it came with, if any, unless they are all Secrets that count.
     pub fn into_registry(self, outlook: Outlook, now: Timestamp) -> Registry {
         let status = |index, entry| self.status(index, entry, outlook, now);
         let entries = self.claims.entries().iter().enumerate();
@@ -142,7 +144,8 @@ impl Inventory {
         let sibling = |name: &str| secret(&format!("{name}{CACERT_SUFFIX}"));
         let holder = self.claims.conflict(entry);
         let managed = secret(entry.managed_name());
-        if managed.is_none() && holder.is_none() && entry.status != Default::default() {
+        let is_unseen = managed.is_none() && outlook != Outlook::Secrets;
+        if is_unseen && holder.is_none() && entry.status != Default::default() {
             return entry.status.clone();
         }
         let mut namespaces = self.workloads.get(&index).cloned().unwrap_or_default();

@@ -101,7 +101,10 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         mode: former.mode,
         secret_name: Some(seen.entry.managed_name().to_owned()),
         conditions: std::iter::once(ready).chain(others).collect(),
-        bundle: seen.managed.map(|managed| managed.anchors.iter().map(TrustAnchor::from).collect()).unwrap_or_default(),
+        // Gateways go on with that of a Secret that is gone, and so do verdicts on what clients get.
+        bundle: seen
+            .managed
+            .map_or_else(|| former.bundle.clone(), |managed| managed.anchors.iter().map(TrustAnchor::from).collect()),
         hashes: hashes(seen, now),
         workload_namespaces: seen.workload_namespaces.clone(),
         gateways: seen.gateways.clone(),

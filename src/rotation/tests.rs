@@ -143,6 +143,23 @@ fn a_part_of_a_cluster_shows_no_absence() {
 }
 
 #[test]
+fn rejects_readiness_of_a_managed_secret_that_is_gone() {
+    let (old, new) = (ca("old"), ca("new"));
+    let sound = status(&[managed(&[&new, &old])]);
+    assert!(sound.is_ready());
+    let seen = |outlook| {
+        let mut inventory = Inventory::new([Entry { status: sound.clone(), ..bare() }]);
+        inventory.take(&secret("other", json!({})), "default", now());
+        inventory.into_registry(outlook, now()).entries()[0].status.clone()
+    };
+    let gone = seen(Outlook::Secrets);
+    assert_eq!((ready(&gone), gone.phase), ((ConditionStatus::False, "SecretMissing"), Some(Phase::Pending)));
+    // Gateways go on with what it held, and revisions go on growing.
+    assert_eq!((&gone.bundle, &gone.hashes), (&sound.bundle, &sound.hashes));
+    assert_eq!(seen(Outlook::Part), sound, "where not all Secrets are seen, absence says nothing");
+}
+
+#[test]
 fn a_weight_of_the_whole_cluster_counts_for_readiness() {
     // A bundle of a leaf alone is denied by default.
     let leaf = ca("root").leaf("shop.example.com");
