@@ -50,6 +50,9 @@ pub struct Version<C = Certificate> {
     /// The chain, leaf first.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<C>,
+    /// It was not seen: it stands for what was there when the journal before this one was lost. `trust` is the least of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guessed: bool,
     /// When it was seen first.
     pub since: Timestamp,
     /// When another was first seen in its place.
@@ -110,6 +113,11 @@ impl<C> Default for Journal<C> {
 }
 
 impl<C> Version<C> {
+    /// What is seen first now.
+    pub fn new(trust: Vec<C>, chain: Vec<C>, now: Timestamp) -> Self {
+        Self { trust, chain, guessed: false, since: now, replaced: None, seen: Sightings::default() }
+    }
+
     /// Whether somebody may still use it: nothing has taken its place, or not for so long, or it was seen in use.
     pub fn may_be_in_use(&self, settle: Period, now: Timestamp) -> bool {
         !self.seen.is_empty() || self.replaced.is_none_or(|replaced| now < settle.after(replaced))
@@ -229,8 +237,8 @@ fn versions<C, D>(list: &[Version<C>], f: &mut impl FnMut(&C) -> Option<D>) -> O
         .map(|version| {
             let trust = version.trust.iter().map(&mut *f).collect::<Option<_>>()?;
             let chain = version.chain.iter().map(&mut *f).collect::<Option<_>>()?;
-            let seen = version.seen.clone();
-            Some(Version { trust, chain, since: version.since, replaced: version.replaced, seen })
+            let (guessed, since, replaced) = (version.guessed, version.since, version.replaced);
+            Some(Version { trust, chain, guessed, since, replaced, seen: version.seen.clone() })
         })
         .collect()
 }

@@ -21,6 +21,10 @@ pub const DISTRUST: &str = "Distrusted";
 /// `True` then.
 pub const CAP: &str = "CapExceeded";
 
+/// The condition that tells that a journal was lost in mid-rotation. It is there while what gateways had before may matter, and `False`
+/// then.
+pub const JOURNAL: &str = "JournalKept";
+
 /// Adds to `status`, which was computed from what is seen, what the plan knows.
 pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {
     let phase = if status.is_ready() { plan.phase } else { Phase::Pending };
@@ -61,6 +65,17 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
             Some(reason) => (ConditionStatus::False, "NothingElse", reason.clone()),
         };
         set(entry, &mut status, DISTRUST, distrust, now);
+    }
+    match plan.forgotten {
+        None => status.conditions.retain(|condition| condition.type_ != JOURNAL),
+        Some(since) => {
+            let message = format!(
+                "no journal says what gateways and clients had before {since} (it was deleted, or could not be read): what stood \
+                 there counts as written then, and all settle times begin anew. With spec.reach a leaf that is not known \
+                 counts as a former one"
+            );
+            set(entry, &mut status, JOURNAL, (ConditionStatus::False, "Lost", message), now);
+        }
     }
     match entry.spec.max_previous_cas.filter(|_| plan.over_cap) {
         None => status.conditions.retain(|condition| condition.type_ != CAP),

@@ -8,6 +8,7 @@ mod copy;
 mod ends;
 mod lagging;
 mod leaf;
+mod lost;
 mod record;
 mod seen;
 mod steps;
@@ -58,6 +59,8 @@ pub struct Plan {
     pub undistrusted: Option<String>,
     /// Live leaves need more previous CAs than `spec.maxPreviousCAs` allows. They are kept.
     pub over_cap: bool,
+    /// Since when a journal that is lost leaves open what gateways had before.
+    pub forgotten: Option<Timestamp>,
     /// The next instant at which time alone changes something.
     pub wake: Option<Timestamp>,
 }
@@ -111,6 +114,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
     let cut_off_by_copy = copy::cuts_off(&view);
     let over_cap = gateways.over_cap || clients.over_cap;
     let client_bundle = clients.trust;
+    let forgotten = view.gateways_in_use().find(|version| version.guessed).map(|version| version.since);
     let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
     record::forget(seen, &mut journal, &kept, now);
     Plan {
@@ -127,6 +131,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
         endpoints,
         trouble: decided.trouble,
         over_cap,
+        forgotten,
         wake,
     }
 }

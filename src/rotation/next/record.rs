@@ -5,15 +5,18 @@ use jiff::Timestamp;
 
 use super::seen::{ClientSeen, Seen, Trust, authorities, usable};
 use super::view::verifies_to_the_end;
-use super::wire;
+use super::{lost, wire};
 use crate::api::{Period, TrustAnchor};
-use crate::rotation::journal::{Authority, Client, Journal, Sightings, Version};
+use crate::rotation::journal::{Authority, Client, Journal, Version};
 use crate::trust::{Certificate, continuity};
 
 /// The journal with what is seen.
 pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Journal {
     let mut journal = journal.clone();
-    if journal.gateways.is_empty() {
+    if lost::is_lost(seen, &journal) {
+        adopt(seen, &mut journal, now);
+        lost::recover(seen, &mut journal, now);
+    } else if journal.gateways.is_empty() {
         adopt(seen, &mut journal, now);
     }
     told(&seen.entry.status.client_bundle, &mut journal, now);
@@ -48,18 +51,21 @@ fn told(anchors: &[TrustAnchor], journal: &mut Journal, now: Timestamp) {
 }
 
 /// What is already trusted when it is first seen was needed by somebody: what the managed Secret holds, or else the root, which
-/// gateways used until now; and what the Issuer signs with.
+/// gateways used until now; what status tells, should a journal be lost; and what the Issuer signs with.
 fn adopt(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
     // With a CA of the clients' own, the managed bundle says nothing of the gateways' certificate, nor the root of the clients'.
     let is_shared = seen.entry.spec.client_ca.is_none();
     let root = usable((seen.root, seen.entry.root_name())).map(authorities).unwrap_or_default();
-    let held = match seen.managed {
+    let mut held = match seen.managed {
         Some(managed) => managed.anchors.clone(),
         None if is_shared => root.clone(),
         None => Vec::new(),
     };
+    let status = &seen.entry.status;
+    held.extend(continuity::observed(&status.bundle));
     let signing = seen.issuer.filter(|issuer| issuer.denials.is_empty()).map(authorities).unwrap_or_default();
-    let server = if is_shared { [held.as_slice(), &signing].concat() } else { root };
+    let mut server = if is_shared { [held.as_slice(), &signing].concat() } else { root };
+    server.extend(continuity::observed(&status.client_bundle));
     for (list, found) in
         [(&mut journal.server_issuers, server), (&mut journal.client_issuers, [held, signing].concat())]
     {
@@ -99,7 +105,7 @@ fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Ce
         }
         newest.replaced = Some(now);
     }
-    versions.push(Version { trust, chain, since: now, replaced: None, seen: Sightings::default() });
+    versions.push(Version::new(trust, chain, now));
 }
 
 /// Writes down what clients are to trust next, unless webhooks have been told so.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::view::{View, admits, verifies};
-use crate::rotation::journal::Authority;
+use crate::rotation::journal::{Authority, Version};
 use crate::trust::{Certificate, is_distrusted};
 
 /// A bundle, and what was against making it smaller.
@@ -30,7 +30,7 @@ pub(super) fn of_clients(view: &View<'_>) -> Bundle {
     let served = view.gateways_in_use().map(|version| version.chain.as_slice());
     let next = view.root_chain();
     let chains = served.chain(next).filter(|chain| !chain.is_empty());
-    bundle(view, &view.journal.server_issuers, &each_once(chains), verifies, seen_late)
+    bundle(view, &view.journal.server_issuers, &each_once(chains), verifies, unseen_leaves)
 }
 
 fn each_once<'a>(chains: impl Iterator<Item = &'a [Certificate]>) -> Vec<&'a [Certificate]> {
@@ -43,13 +43,15 @@ fn each_once<'a>(chains: impl Iterator<Item = &'a [Certificate]>) -> Vec<&'a [Ce
 }
 
 type Accepts = fn(&[Certificate], &[Certificate], Timestamp) -> bool;
+/// Until when what a CA signed may be in use that nobody has seen. The last: whether the cap has room for it.
+type Unseen = fn(&View<'_>, &Authority, bool) -> Timestamp;
 
 fn bundle(
     view: &View<'_>,
     issuers: &[Authority],
     chains: &[&[Certificate]],
     accepts: Accepts,
-    unseen_until: fn(&View<'_>, &Authority) -> Timestamp,
+    unseen_until: Unseen,
 ) -> Bundle {
     let (now, spec) = (view.now, view.spec());
     let mut bundle = Bundle { trust: view.sound(issuers), ..Bundle::default() };
@@ -81,11 +83,7 @@ fn bundle(
     for authority in idle {
         let certificate = &authority.certificate;
         let room = spec.max_previous_cas.is_none_or(|most| previous(&bundle.trust, issuers) < most as usize);
-        let mut until = unseen_until(view, authority);
-        if !room {
-            // The cap is for clients that are not known, not for leaves that are under way.
-            until = until.min(seen_late(view, authority));
-        }
+        let until = unseen_until(view, authority, room);
         if now < until && !bundle.trust.iter().any(|held| held.supersedes(certificate)) {
             bundle.until = bundle.until.max(Some(until));
             bundle.trust.push(certificate.clone());
@@ -110,14 +108,26 @@ fn previous(trust: &[Certificate], issuers: &[Authority]) -> usize {
     trust.iter().filter(|certificate| !is_current(certificate)).count()
 }
 
-/// Until when leaves of a previous CA may be in use that nobody has seen.
-fn unseen_clients(view: &View<'_>, authority: &Authority) -> Timestamp {
+/// Until when leaves of clients may be in use that nobody has seen. The cap is for those, not for leaves that are under way.
+fn unseen_clients(view: &View<'_>, authority: &Authority, room: bool) -> Timestamp {
     let clients = &view.spec().clients;
     match (authority.retired, clients.max_leaf_lifetime) {
+        _ if !room => seen_late(view, authority),
         (Some(retired), Some(lifetime)) if !clients.complete => lifetime.after(retired).max(seen_late(view, authority)),
         _ if !clients.complete => authority.certificate.not_after,
         _ => seen_late(view, authority),
     }
+}
+
+/// Until when gateways may serve a leaf that nobody has seen: longer where it is not known what they had.
+fn unseen_leaves(view: &View<'_>, authority: &Authority, _: bool) -> Timestamp {
+    let end = authority.certificate.not_after;
+    let settled = |version: &Version| match version.replaced {
+        Some(replaced) if version.seen.is_empty() => view.spec().settle.gateways.after(replaced).min(end),
+        _ => end,
+    };
+    let guessed = view.gateways_in_use().filter(|version| version.guessed).map(settled);
+    guessed.fold(seen_late(view, authority), Timestamp::max)
 }
 
 /// Until when a leaf may be seen that a previous CA signed last.

@@ -76,9 +76,11 @@ pub(super) fn record(seen: &Seen<'_>, versions: &mut Vec<Version>, now: Timestam
     }
     let Some(wire) = &seen.wire else { return };
     let Some(newest) = versions.last().cloned() else { return };
+    let known: Vec<_> =
+        versions.iter().filter_map(|version| version.chain.first()).map(|leaf| leaf.fingerprint.clone()).collect();
     let evidence = Evidence { wire, newest: &newest, now };
     for version in versions.iter_mut() {
-        version.seen = evidence.sightings(version);
+        version.seen = evidence.sightings(version, &known);
     }
     versions.retain(|version| version.may_be_in_use(spec.settle.gateways, now));
     // Each that goes may be what hid that another one is over.
@@ -105,22 +107,24 @@ impl Evidence<'_> {
         !self.wire.endpoints.is_empty() && self.wire.endpoints.iter().all(is_past)
     }
 
-    /// Whether an endpoint was seen to be past a version; `None` when it is the newest. What it shows must be of later versions
-    /// alone: with what an earlier one has too, the endpoint may be before the version as well as after it.
+    /// Whether an endpoint was seen to be past a version; `None` when that is the newest, or was guessed. What it shows must be of
+    /// later versions alone: with what an earlier one has too, the endpoint may be before the version as well as after it.
     fn past<'v>(&self, versions: &'v [Version], at: usize) -> Option<impl Fn(&Endpoint) -> bool + 'v> {
-        let replaced = versions[at].replaced?;
+        let replaced = versions[at].replaced.filter(|_| !versions[at].guessed)?;
         let (until, after) = versions.split_at(at + 1);
         // A part that is as good as the newest in it, and in all that came between, makes no difference to anybody.
         let same_chain = versions[at..].iter().all(|version| version.chain == self.newest.chain);
         let no_less_trust = versions[at..].iter().all(|version| self.trusts_newest(version));
         let admits = |versions: &[Version]| versions.iter().any(|version| self.admits_canary(version));
-        let told_by_canary = admits(after) && !admits(until);
+        // What is not known may be anything.
+        let is_told = !until.iter().any(|version| version.guessed);
+        let told_by_canary = is_told && admits(after) && !admits(until);
         Some(move |endpoint: &Endpoint| {
             let Ok(shown) = &endpoint.shown else { return false };
             let is_later_leaf =
                 || after.iter().any(|version| serves(version, shown)) && !until.iter().any(|v| serves(v, shown));
             endpoint.at >= replaced
-                && (same_chain || is_later_leaf())
+                && (same_chain || is_told && is_later_leaf())
                 && (no_less_trust || told_by_canary && shown.canary == Some(Answer::Accepted))
         })
     }
@@ -131,8 +135,8 @@ impl Evidence<'_> {
     }
 
     /// The endpoints that have a version which was replaced. One that does not say keeps what was said of it before, as long
-    /// as it is there.
-    fn sightings(&self, version: &Version) -> Sightings {
+    /// as it is there. `known`: the leaves that the managed Secret is known to have held.
+    fn sightings(&self, version: &Version, known: &[String]) -> Sightings {
         let Some(replaced) = version.replaced else { return Sightings::default() };
         let with = |before: &[String], has: &dyn Fn(&Shown) -> Option<bool>| {
             let has = |endpoint: &&Endpoint| {
@@ -141,9 +145,13 @@ impl Evidence<'_> {
             };
             self.wire.endpoints.iter().filter(has).map(|endpoint| endpoint.address.clone()).collect()
         };
+        let has_leaf = |shown: &Shown| match version.guessed {
+            true => !known.contains(&shown.leaf),
+            false => serves(version, shown) && !serves(self.newest, shown),
+        };
         let tells = self.admits_canary(self.newest) && !self.admits_canary(version);
         Sightings {
-            leaf: with(&version.seen.leaf, &|shown| Some(serves(version, shown) && !serves(self.newest, shown))),
+            leaf: with(&version.seen.leaf, &|shown| Some(has_leaf(shown))),
             bundle: with(&version.seen.bundle, &|shown| {
                 shown.canary.filter(|_| tells).map(|answer| answer == Answer::Refused)
             }),
@@ -167,10 +175,12 @@ pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
     let replaced = |version: &Version| Version { replaced: version.replaced.or(Some(view.now)), ..version.clone() };
     let versions: Vec<_> = before.iter().filter(is_former).map(replaced).chain([newest.clone()]).collect();
     let evidence = Evidence { wire, newest, now: view.now };
-    let past: Vec<_> = (0..versions.len()).filter_map(|at| evidence.past(&versions, at)).collect();
+    // None is known to be past a content that was guessed.
+    let past: Option<Vec<_>> = (0..versions.len() - 1).map(|at| evidence.past(&versions, at)).collect();
     let is_current = |endpoint: &Endpoint| {
         let serves_newest = endpoint.shown.as_ref().is_ok_and(|shown| serves(newest, shown));
-        serves_newest && past.iter().all(|is_past| is_past(endpoint)) && !has_former(view, endpoint)
+        let is_past_all = past.as_ref().is_some_and(|past| past.iter().all(|is_past| is_past(endpoint)));
+        serves_newest && is_past_all && !has_former(view, endpoint)
     };
     let number = |is: &dyn Fn(&Endpoint) -> bool| {
         u32::try_from(endpoints.iter().filter(|endpoint| is(endpoint)).count()).unwrap_or(u32::MAX)
@@ -215,7 +225,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
         let reason = format!("not to be looked at ({why}): {names}. expected TLS there; the settle time counts");
         wait(step, ahead, reason)
     });
-    let strange = which(&is_strange).map(|names| {
+    let strange = which(&|endpoint| is_strange(endpoint) && !has_former(view, endpoint)).map(|names| {
         let reason = format!(
             "serving {} with a leaf that the managed Secret did not hold: {names}. check spec.reach; the settle time counts",
             reach.host

@@ -5,11 +5,13 @@ use std::rc::Rc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::issuer::Whose;
+use super::scene::observation;
 use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
 use crate::api::{AtLeafExpiry, Mode, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, Wire, next};
+use crate::rotation::{observe, report};
 use crate::trust::Certificate;
 
 #[derive(Default)]
@@ -76,11 +78,8 @@ impl World {
     }
 
     pub(super) fn read(&mut self) -> Look {
-        let mut entry = self.entry.clone();
-        entry.status.client_bundle =
-            self.told.last().unwrap().1.client_bundle.iter().map(crate::api::TrustAnchor::from).collect();
         Look {
-            entry,
+            entry: self.entry.clone(),
             secrets: self.secrets.clone(),
             clients: self.clients_seen(),
             root_certificate: self.root_certificate(),
@@ -199,10 +198,11 @@ impl World {
         let (look, plan) = &*pass;
         let done = match action {
             0 => self.store_journal(look, plan),
-            1 => self.tell(plan),
+            1 => self.tell(look, plan),
             _ => match plan.steps.get(action - 2) {
                 Some(step) => self.take(look, step),
                 None => {
+                    self.store_status(look, plan);
                     self.rest(plan);
                     return;
                 }
@@ -212,6 +212,9 @@ impl World {
             self.within(SignedDuration::from_millis(300), move |world| world.act(pass, action + 1, stops));
         } else {
             // Somebody was faster: look again.
+            if action > 1 {
+                self.store_status(look, plan);
+            }
             self.within(MOMENT, Self::look);
         }
     }
@@ -279,7 +282,14 @@ impl World {
         true
     }
 
-    fn tell(&mut self, plan: &Plan) -> bool {
+    fn store_status(&mut self, look: &Look, plan: &Plan) {
+        let seen = look.seen();
+        let observation = observation(&look.entry, seen.root, seen.managed);
+        let now = self.now + self.agent.clock;
+        self.entry.status = report(&look.entry, plan, observe(&observation, now), now);
+    }
+
+    fn tell(&mut self, look: &Look, plan: &Plan) -> bool {
         let last = &self.told.last().unwrap().1;
         let changed = last.client_bundle != plan.client_bundle;
         if changed || last.converged != plan.converged {
@@ -287,7 +297,10 @@ impl World {
             self.note(format!("status: clients are to trust {bundle}; converged: {converged}"));
             let told = Told { client_bundle: plan.client_bundle.clone(), converged: plan.converged.clone() };
             self.told.push((self.now, Rc::new(told)));
-            self.agent.again |= changed;
+            if changed {
+                self.store_status(look, plan);
+                self.agent.again = true;
+            }
         }
         true
     }

@@ -39,7 +39,7 @@ pub(super) enum Event {
 }
 
 /// Those that leave the promise as it is: no connection fails.
-pub(super) const HARMLESS: [Event; 15] = [
+pub(super) const HARMLESS: [Event; 16] = [
     Event::Rotate,
     Event::Rotate,
     Event::Rotate,
@@ -55,17 +55,17 @@ pub(super) const HARMLESS: [Event; 15] = [
     Event::Windows,
     Event::AgentDown,
     Event::ClockBack,
+    Event::LoseJournal,
 ];
 
 /// Those after which only recovery is promised.
-pub(super) const HARMFUL: [Event; 7] = [
+pub(super) const HARMFUL: [Event; 6] = [
     Event::DeleteManaged,
     Event::TamperWithManaged,
     Event::DeleteRoot,
     Event::DeleteIssuer,
     Event::Copy,
     Event::Distrust,
-    Event::LoseJournal,
 ];
 
 pub(super) fn seconds(seconds: u64) -> SignedDuration {

@@ -10,6 +10,7 @@ mod history;
 mod holds;
 mod issuer;
 mod lookout;
+mod lost;
 mod properties;
 mod scene;
 #[path = "../../../../tests/bed/seed.rs"]

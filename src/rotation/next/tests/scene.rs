@@ -7,7 +7,7 @@ use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{Canary, ClientSeen, Issuance, PairOf, Plan, Seen, Step, Trust, Wire, next};
-use crate::rotation::{Facts, report};
+use crate::rotation::{Facts, Observation, observe, report};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{Authority, now, parsed};
 
@@ -103,6 +103,13 @@ impl Scene {
         report(&self.entry, plan, self.entry.status.clone(), self.now)
     }
 
+    /// Stores what status tells of what is seen, and of a plan.
+    pub(super) fn keep_status(&mut self, plan: &Plan) {
+        let (entry, root, managed) = (&self.entry, Some(&self.root), self.managed.as_ref());
+        let seen = observe(&observation(entry, root, managed), self.now);
+        self.entry.status = report(&self.entry, plan, seen, self.now);
+    }
+
     pub(super) fn pass(&mut self, time: SignedDuration) {
         self.look();
         self.now += time;
@@ -122,6 +129,25 @@ impl Scene {
                 Step::Reissue { .. } => {}
             }
         }
+    }
+}
+
+/// What is observed of the root and the managed Secret alone.
+pub(super) fn observation<'a>(
+    entry: &'a Entry,
+    root: Option<&'a Facts>,
+    managed: Option<&'a Facts>,
+) -> Observation<'a> {
+    Observation {
+        entry,
+        holder: None,
+        root,
+        managed,
+        root_sibling: None,
+        managed_sibling: None,
+        workload_namespaces: None,
+        gateways: None,
+        ungranted_namespaces: None,
     }
 }
 

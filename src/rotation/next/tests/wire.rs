@@ -10,14 +10,14 @@ use crate::rotation::next::{Answer, Canary, Endpoint, Issuance, Plan, Shown, Ste
 use crate::trust::fixtures::{Authority, ca, parsed};
 use Answer::{Accepted, Refused};
 
-const ONE: &str = "10.0.0.1:8443";
-const TWO: &str = "10.0.0.2:8443";
+pub(super) const ONE: &str = "10.0.0.1:8443";
+pub(super) const TWO: &str = "10.0.0.2:8443";
 
 /// What an endpoint shows: whose leaf, and what it makes of the canary.
-type Sight<'a> = (&'a str, Result<(&'a Facts, Option<Answer>), &'a str>);
+pub(super) type Sight<'a> = (&'a str, Result<(&'a Facts, Option<Answer>), &'a str>);
 
 impl Scene {
-    fn watch(&mut self) {
+    pub(super) fn watch(&mut self) {
         self.entry.spec.reach = Some(Reach {
             service_name: "gateway".to_owned(),
             port_name: "https".to_owned(),
@@ -27,7 +27,7 @@ impl Scene {
     }
 
     /// A second later the endpoints show this.
-    fn see(&mut self, canary: Option<&Facts>, sights: &[Sight<'_>]) {
+    pub(super) fn see(&mut self, canary: Option<&Facts>, sights: &[Sight<'_>]) {
         self.now += SignedDuration::from_secs(1);
         let at = self.now;
         let endpoint = |(address, shown): &Sight<'_>| {

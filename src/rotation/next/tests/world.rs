@@ -53,6 +53,7 @@ pub(super) struct World {
     authorities: HashMap<String, Rc<Authority>>,
     /// The CAs in the order in which they were made.
     pub(super) made: Vec<Certificate>,
+    /// The GatewaySecret, with the status that is stored.
     pub(super) entry: Entry,
     pub(super) secrets: BTreeMap<&'static str, Content>,
     pub(super) journal: (u64, Journal),
