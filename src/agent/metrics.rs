@@ -196,6 +196,12 @@ impl Collector for Reported {
                 each(&mut family, entry, of(entry), |value, metric| ConstGauge::new(value).encode(metric))?;
             }
         }
+        let help = "1 while the GatewaySecret cannot be read as it stands";
+        let mut family = encoder.encode_descriptor("gatewaysecret_unreadable", help, None, MetricType::Gauge)?;
+        for (namespace, name) in self.live.unread().keys() {
+            let labels = [("namespace", namespace.as_str()), ("name", name)];
+            ConstGauge::new(1_i64).encode(family.encode_family(&labels)?)?;
+        }
         let mut tally = self.tally.kept();
         if registry.is_some() {
             tally.retain(|key, _| entries.iter().any(|entry| (&entry.namespace, &entry.name) == (&key.0, &key.1)));
@@ -345,6 +351,16 @@ mod tests {
         {
             assert!(word.is_empty() || names.iter().any(|name| name == word), "docs/operations.md tells of {word}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_by_name() {
+        let live = Arc::new(Live::default());
+        let key = ("mesh".to_owned(), "gw".to_owned());
+        live.publish_unread([(key, "a bad duration".to_owned())].into());
+        let metrics = Metrics::new(live.clone(), None).with(collector(live, Arc::default(), Leadership::default()));
+        let text = metrics.encode().expect("metrics");
+        assert!(text.contains(r#"trustspan_gatewaysecret_unreadable{namespace="mesh",name="gw"} 1"#), "{text}");
     }
 
     #[test]

@@ -290,7 +290,14 @@ impl Keeper {
             outcome = outcome.and(write::distribute(&self.client, &entry, &plan.client_bundle).await);
         }
         if outcome.is_ok() {
-            let synced = (ConditionStatus::True, "Synced", "everything was done that could be".to_owned());
+            let synced = match &entry.unread {
+                None => (ConditionStatus::True, "Synced", "everything was done that could be".to_owned()),
+                Some(why) => (
+                    ConditionStatus::False,
+                    "Unreadable",
+                    format!("this GatewaySecret cannot be read: {why}. The last spec that could be is carried out"),
+                ),
+            };
             rotation::set(&entry, &mut status, rotation::SYNCED, synced, now);
         }
         let mut stored = Ok(());

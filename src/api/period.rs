@@ -7,9 +7,12 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+/// What the API server takes: no more than can be read, and in the order in which it can.
+const PATTERN: &str = "^([0-9]{1,7}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?$";
+
 /// A length of time, zero or more: `30s`, `2m`, `1h30m`. Days and more have no fixed length and are refused: `24h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
-#[schemars(with = "String", extend("pattern" = r"^([0-9]+(h|m|s|ms))+$"))]
+#[schemars(with = "String", extend("pattern" = PATTERN, "minLength" = 2))]
 pub struct Period(SignedDuration);
 
 impl Period {
@@ -68,12 +71,14 @@ mod tests {
             assert_eq!(period, Period::from_secs(seconds), "{text}");
             assert_eq!(serde_json::to_value(period).expect("a text"), text);
         }
+        // The most that the schema takes.
+        assert!("9999999h99999999m999999999s999999999ms".parse::<Period>().is_ok());
         assert_eq!(Period(SignedDuration::MAX).after(Timestamp::UNIX_EPOCH), Timestamp::MAX);
     }
 
     #[test]
     fn rejects_what_is_no_length() {
-        for text in ["", "30", "-5s", "1d", "1 month", "soon"] {
+        for text in ["", "30", "-5s", "1d", "1 month", "soon", "30s2m", "99999999999999999999h"] {
             assert!(text.parse::<Period>().is_err(), "{text}");
         }
     }

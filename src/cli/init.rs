@@ -85,7 +85,13 @@ async fn in_cluster(mut found: Found, client: &Client, now: Timestamp) -> Result
     }
     found.known = match cluster::list(client.clone()).await {
         Err(error) if is(&error, 404) => Vec::new(),
-        listed => listed?,
+        listed => {
+            let (known, unreadable) = listed?;
+            unread.extend(
+                unreadable.iter().map(|((namespace, name), why)| format!("GatewaySecret {namespace}/{name}: {why}")),
+            );
+            known
+        }
     };
     let mut pods = Vec::new();
     for selector in found.selectors() {

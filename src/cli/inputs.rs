@@ -52,6 +52,18 @@ pub enum Failure {
     /// A GatewaySecret was asked for that is not there.
     #[error("no GatewaySecret {0}")]
     NoGatewaySecret(String),
+    /// A GatewaySecret does not fit the type.
+    #[error(
+        "GatewaySecret {namespace}/{name} cannot be read: {why}. the agent goes by the last that could be, if it knows one"
+    )]
+    UnreadGatewaySecret {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Why.
+        why: String,
+    },
     /// There is no client for the cluster.
     #[error(transparent)]
     Connect(#[from] cluster::ConnectError),

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use kube::Client;
 
 use super::Failure;
+use super::printable::printable;
 use crate::agent;
 use crate::registry::Entry;
-use crate::store::cluster;
+use crate::store::{Unread, cluster};
 
 /// Where GatewaySecrets are looked up.
 #[derive(Debug, clap::Args)]
@@ -43,12 +44,21 @@ impl Source {
 
     /// The GatewaySecrets there, those with one of the names, or all.
     pub(super) fn read(&self, names: &[String]) -> Result<Vec<Entry>, Failure> {
-        let entries = match &self.manifests {
-            Some(dir) => agent::directory::report(dir, Timestamp::now())?,
+        let (mut found, unread) = match &self.manifests {
+            Some(dir) => (agent::directory::report(dir, Timestamp::now())?, Unread::new()),
             None => self.on_cluster(cluster::list)?,
         };
-        let in_namespace = |entry: &&Entry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
-        let mut found: Vec<_> = entries.iter().filter(in_namespace).cloned().collect();
+        let is_asked_for = |namespace: &String| self.namespace.as_ref().is_none_or(|name| name == namespace);
+        found.retain(|entry| is_asked_for(&entry.namespace));
+        for ((namespace, name), why) in unread.iter().filter(|((namespace, _), _)| is_asked_for(namespace)) {
+            let failure =
+                Failure::UnreadGatewaySecret { namespace: namespace.clone(), name: name.clone(), why: why.clone() };
+            if names.contains(name) {
+                return Err(failure);
+            } else if names.is_empty() {
+                anstream::eprintln!("warning: {}", printable(&failure.to_string()));
+            }
+        }
         for name in names {
             if !found.iter().any(|entry| entry.name == *name) {
                 return Err(Failure::NoGatewaySecret(name.clone()));

@@ -22,6 +22,8 @@ pub struct Entry {
     pub generation: Option<i64>,
     /// It has a `metadata.deletionTimestamp`.
     pub being_deleted: bool,
+    /// Why the object cannot be read as it stands now: `spec` is the last that could be.
+    pub unread: Option<String>,
     /// Spec.
     pub spec: GatewaySecretSpec,
     /// Status.

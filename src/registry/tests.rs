@@ -16,6 +16,7 @@ pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
         created: Some(Timestamp::UNIX_EPOCH),
         generation: Some(1),
         being_deleted: false,
+        unread: None,
         spec: serde_json::from_value(json!({"rootSecretName": root})).expect("a spec"),
         status: GatewaySecretStatus {
             conditions: vec![Condition {

@@ -11,9 +11,10 @@ use kube::core::{ApiResource, DeserializeGuard, GroupVersionKind};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Config, ResourceExt};
+use serde::Deserialize;
 
-use super::Live;
-use crate::api::GatewaySecret;
+use super::{Live, Unread};
+use crate::api::{GatewaySecret, GatewaySecretStatus};
 use crate::registry::{Entry, Registry};
 
 /// Why there is no client for a cluster.
@@ -66,25 +67,40 @@ pub async fn connect_as_kubectl(kubeconfig: Option<&Path>) -> Result<Client, Con
     }
 }
 
-/// All GatewaySecrets, once. One that does not fit the type is left out, and told on stderr.
+/// All GatewaySecrets, once, and those that do not fit the type.
 ///
 /// # Errors
 /// When they cannot be listed.
-pub async fn list(client: Client) -> kube::Result<Vec<Entry>> {
+pub async fn list(client: Client) -> kube::Result<(Vec<Entry>, Unread)> {
     let listed = Api::<Guarded>::all(client).list(&kube::api::ListParams::default()).await?;
-    let live = Live::default();
-    Ok(listed.items.into_iter().filter_map(|object| read(object, &live)).collect())
+    let (mut entries, mut unread) = (Vec::new(), Unread::new());
+    for object in listed.items {
+        let key = key(&object);
+        match read(object) {
+            Ok(entry) => entries.push(entry),
+            Err(error) => drop(unread.insert(key, error)),
+        }
+    }
+    Ok((entries, unread))
 }
 
-/// A GatewaySecret as it stands now. One that does not fit the type any more stays as it is known; `None` when it is gone, or
-/// about to be.
+/// A GatewaySecret as it stands now. One that does not fit the type any more stays as it is known, with its stored status; `None`
+/// when it is gone, or about to be.
 ///
 /// # Errors
 /// When it cannot be read.
 pub async fn current(client: Client, known: &Entry) -> kube::Result<Option<Entry>> {
-    let found = Api::<Guarded>::namespaced(client, &known.namespace).get_opt(&known.name).await?;
-    let entry = found.map(|object| read(object, &Live::default()).unwrap_or_else(|| known.clone()));
+    let resource = ApiResource::erase::<GatewaySecret>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client, &known.namespace, &resource);
+    let entry = api.get_opt(&known.name).await?.map(|object| last_good(object, known));
     Ok(entry.filter(|entry| !entry.being_deleted))
+}
+
+fn last_good(object: DynamicObject, known: &Entry) -> Entry {
+    let status = GatewaySecretStatus::deserialize(&object.data["status"]).unwrap_or_else(|_| known.status.clone());
+    let being_deleted = object.metadata.deletion_timestamp.is_some();
+    let guarded = serde_json::to_value(object).and_then(serde_json::from_value).map_err(|error| error.to_string());
+    guarded.and_then(read).unwrap_or_else(|error| Entry { unread: Some(error), being_deleted, status, ..known.clone() })
 }
 
 /// cert-manager's Certificates of a namespace.
@@ -108,30 +124,34 @@ async fn feed(events: impl Stream<Item = watcher::Result<Event<Guarded>>>, live:
     let mut events = std::pin::pin!(events);
     let mut known = BTreeMap::new();
     let mut listed = BTreeMap::new();
+    let mut unread = Unread::new();
     while let Some(event) = events.next().await {
         match event {
             // managedFields and the rest of the object end here: an entry is identity, spec and status.
-            Ok(Event::Init) => listed = BTreeMap::new(),
+            Ok(Event::Init) => {
+                listed = BTreeMap::new();
+                unread = Unread::new();
+            }
             Ok(Event::InitApply(object)) => {
                 let key = key(&object);
-                if let Some(entry) = read(object, live).or_else(|| known.get(&key).cloned()) {
-                    listed.insert(key, entry);
-                }
+                let former = known.get(&key).cloned();
+                listed.extend(take(object, former, &mut unread, live).map(|entry| (key, entry)));
             }
             Ok(Event::InitDone) => {
                 known = std::mem::take(&mut listed);
                 tracing::info!(gatewaysecrets = known.len(), "GatewaySecrets listed");
-                publish(&known, live);
+                publish(&known, &unread, live);
             }
             Ok(Event::Apply(object)) => {
-                if let Some(entry) = read(object, live) {
-                    known.insert((entry.namespace.clone(), entry.name.clone()), entry);
-                    publish(&known, live);
-                }
+                let key = key(&object);
+                let former = known.get(&key).cloned();
+                known.extend(take(object, former, &mut unread, live).map(|entry| (key, entry)));
+                publish(&known, &unread, live);
             }
             Ok(Event::Delete(object)) => {
                 known.remove(&key(&object));
-                publish(&known, live);
+                unread.remove(&key(&object));
+                publish(&known, &unread, live);
             }
             Err(error) => {
                 live.failed();
@@ -147,30 +167,44 @@ fn key(object: &Guarded) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// `None` for an object that does not fit the type. Its former state stays in place then: to forget it would leave its
-/// Secret unguarded.
-fn read(object: Guarded, live: &Live) -> Option<Entry> {
-    let (namespace, name) = key(&object);
-    match object.0 {
-        Ok(object) => Some(Entry {
-            namespace,
-            name,
-            uid: object.metadata.uid,
-            created: object.metadata.creation_timestamp.map(|t| t.0),
-            generation: object.metadata.generation,
-            being_deleted: object.metadata.deletion_timestamp.is_some(),
-            spec: object.spec,
-            status: object.status.unwrap_or_default(),
-        }),
+/// What an object says. Where it does not fit the type its former state stays in place: to forget it would leave its Secret
+/// unguarded.
+fn take(object: Guarded, former: Option<Entry>, unread: &mut Unread, live: &Live) -> Option<Entry> {
+    let key = key(&object);
+    match read(object) {
+        Ok(entry) => {
+            unread.remove(&key);
+            Some(entry)
+        }
         Err(error) => {
             live.failed();
+            let (namespace, name) = (&key.0, &key.1);
             tracing::error!(namespace, name, "GatewaySecret not read, its last good state stays: {error}");
-            None
+            unread.insert(key, error.clone());
+            former.map(|former| Entry { unread: Some(error), ..former })
         }
     }
 }
 
-fn publish(known: &BTreeMap<Key, Entry>, live: &Live) {
+/// Why not, for an object that does not fit the type.
+fn read(object: Guarded) -> Result<Entry, String> {
+    let (namespace, name) = key(&object);
+    let object = object.0.map_err(|error| error.to_string())?;
+    Ok(Entry {
+        namespace,
+        name,
+        uid: object.metadata.uid,
+        created: object.metadata.creation_timestamp.map(|t| t.0),
+        generation: object.metadata.generation,
+        being_deleted: object.metadata.deletion_timestamp.is_some(),
+        unread: None,
+        spec: object.spec,
+        status: object.status.unwrap_or_default(),
+    })
+}
+
+fn publish(known: &BTreeMap<Key, Entry>, unread: &Unread, live: &Live) {
+    live.publish_unread(unread.clone());
     live.publish(Registry::new(known.values().cloned()));
 }
 
@@ -251,5 +285,40 @@ mod tests {
             Ok(Event::Apply(object("a", json!({"mode": "Other"})))),
         ];
         assert_eq!(names_after(events).await, (Some(vec!["a".to_owned()]), 2));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_told_until_it_can() {
+        let live = Live::default();
+        let bad =
+            |name| object(name, json!({"rootSecretName": "root", "settle": {"gateways": "99999999999999999999h"}}));
+        let events = [Event::Init, Event::InitApply(good("a")), Event::InitApply(bad("b")), Event::InitDone];
+        feed(stream::iter(events.into_iter().chain([Event::Apply(bad("a"))]).map(Ok)), &live).await;
+        let unread = live.unread();
+        let names: Vec<_> = unread.keys().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert!(unread.values().all(|why| why.contains("expected a duration")), "{unread:?}");
+        let known = live.registry().expect("a registry").entries().to_vec();
+        assert!(known.len() == 1 && known[0].unread.is_some() && known[0].root_name() == "root", "{known:?}");
+
+        feed(stream::iter([Event::Init, Event::InitApply(good("a")), Event::InitDone].map(Ok)), &live).await;
+        assert_eq!(live.unread().len(), 0);
+    }
+
+    #[test]
+    fn the_last_good_spec_is_kept_with_the_stored_status() {
+        let known = read(good("a")).expect("an entry");
+        let stored = |spec: serde_json::Value| -> DynamicObject {
+            serde_json::from_value(
+                json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "spec": spec,
+                "metadata": {"namespace": "istio-ingress", "name": "a"}, "status": {"phase": "Steady"}}),
+            )
+            .expect("an object")
+        };
+        let kept = last_good(stored(json!({"rootSecretName": 7})), &known);
+        assert_eq!((kept.root_name(), kept.status.phase), ("root", Some(crate::api::Phase::Steady)));
+        assert!(kept.unread.is_some());
+        let read = last_good(stored(json!({"rootSecretName": "other"})), &known);
+        assert!(read.root_name() == "other" && read.unread.is_none(), "{read:?}");
     }
 }

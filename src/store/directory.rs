@@ -167,6 +167,7 @@ pub fn entry(object: &Value, namespace: &str) -> Result<Entry, GatewaySecretErro
         created: metadata["creationTimestamp"].as_str().and_then(|time| time.parse().ok()),
         generation: metadata["generation"].as_i64(),
         being_deleted: metadata["deletionTimestamp"].is_string(),
+        unread: None,
         spec: GatewaySecretSpec::deserialize(&object["spec"]).map_err(failed("spec"))?,
         status: status.map(GatewaySecretStatus::deserialize).transpose().map_err(failed("status"))?.unwrap_or_default(),
         name,

@@ -1,17 +1,22 @@
 //! The latest registry, shared between the store that feeds it and the webhook that reads it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
 use crate::registry::Registry;
+
+/// Objects that cannot be read as they stand, by namespace and name: why not.
+pub type Unread = BTreeMap<(String, String), String>;
 
 /// The latest registry; reading it never waits. What was good stays until something better comes.
 #[derive(Debug, Default)]
 pub struct Live {
     registry: ArcSwapOption<Registry>,
+    unread: ArcSwap<Unread>,
     failures: AtomicU64,
     published: watch::Sender<()>,
 }
@@ -26,6 +31,16 @@ impl Live {
     pub fn publish(&self, registry: Registry) {
         self.registry.store(Some(Arc::new(registry)));
         self.published.send_replace(());
+    }
+
+    /// The GatewaySecrets that cannot be read as they stand, whether or not an earlier state of them is known.
+    pub fn unread(&self) -> Arc<Unread> {
+        self.unread.load_full()
+    }
+
+    /// Replaces these.
+    pub fn publish_unread(&self, unread: Unread) {
+        self.unread.store(Arc::new(unread));
     }
 
     /// Tells of each new registry; what was published before the call is told too.

@@ -7,4 +7,4 @@ pub mod manifest;
 pub mod objects;
 pub mod poll;
 
-pub use live::Live;
+pub use live::{Live, Unread};

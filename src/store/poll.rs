@@ -94,6 +94,7 @@ mod tests {
                 created: None,
                 generation: None,
                 being_deleted: false,
+                unread: None,
                 spec,
                 status: crate::api::GatewaySecretStatus::default(),
             });

@@ -167,8 +167,17 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     let spec = GatewaySecretSpec { reach, ..spec };
     let namespace = namespace.to_owned();
     let status = GatewaySecretStatus::default();
-    let entry =
-        Entry { namespace, name, uid: None, created: None, generation: None, being_deleted: false, spec, status };
+    let entry = Entry {
+        namespace,
+        name,
+        uid: None,
+        created: None,
+        generation: None,
+        being_deleted: false,
+        unread: None,
+        spec,
+        status,
+    };
     Ok(Proposal { entry, comments })
 }
 
