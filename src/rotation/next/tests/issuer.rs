@@ -90,8 +90,9 @@ impl World {
             self.renew_in_time(whose, self.issuer.root_lifetime);
             return;
         };
-        let converged = &self.webhook().converged;
-        if self.holds_back && !converged.is_empty() && !continuity::admits(converged, &chain, self.now) {
+        let told = self.webhook();
+        let is_told = !told.client_bundle.is_empty();
+        if self.holds_back && is_told && !continuity::admits(&told.converged, &chain, self.now) {
             self.note(format!("the webhook holds {} back", self.named(&chain)));
             let ca = ca.clone();
             self.at(self.now + SignedDuration::from_secs(pause), move |world| {
