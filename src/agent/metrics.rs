@@ -18,7 +18,7 @@ use super::lease::Leadership;
 use crate::api::{ConditionStatus, LeafKind, Phase, READY, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::rotation::next::Step;
-use crate::rotation::{CLIENTS, LEAF, SOURCES, SYNCED, WORKLOADS};
+use crate::rotation::{CLIENTS, DISTRUST, JOURNAL, LEAF, SOURCES, SYNCED, WORKLOADS};
 use crate::store::Live;
 
 /// Clients that have a series of their own, for each GatewaySecret.
@@ -111,7 +111,7 @@ type Told = (&'static str, &'static str, fn(&Entry) -> Vec<Sample>);
 const TOLD: [Told; 9] = [
     ("gatewaysecret_phase", "1 for the phase that the rotation is in, 0 for the others", phase),
     ("gatewaysecret_phase_since_timestamp_seconds", "When that phase began", phase_since),
-    ("gatewaysecret_condition", "1 when the condition is True", conditions),
+    ("gatewaysecret_condition", "1 when the condition is True, -1 when it is Unknown, else 0", conditions),
     ("gatewaysecret_waiting", "1 when the step is held back", waits),
     ("gatewaysecret_lagging_clients", "Declared clients that do not follow the rotation yet", lagging),
     (
@@ -138,9 +138,15 @@ fn phase_since(entry: &Entry) -> Vec<Sample> {
 }
 
 fn conditions(entry: &Entry) -> Vec<Sample> {
-    let holds = |type_: &str| entry.status.condition(type_).is_some_and(|c| c.status == ConditionStatus::True);
-    let sample = |type_: &'static str| (Some(("type", type_.to_owned())), i64::from(holds(type_)));
-    [READY, SOURCES, SYNCED, CLIENTS, LEAF, WORKLOADS].map(sample).into()
+    let value = |type_: &str| match entry.status.condition(type_).map(|condition| condition.status) {
+        Some(ConditionStatus::True) => 1,
+        // What is not known does not fail.
+        Some(ConditionStatus::Unknown) => -1,
+        Some(ConditionStatus::False) | None => 0,
+    };
+    let sample = |type_: &'static str| (Some(("type", type_.to_owned())), value(type_));
+    let at_times = [DISTRUST, JOURNAL].into_iter().filter(|type_| entry.status.condition(type_).is_some());
+    [READY, SOURCES, SYNCED, CLIENTS, LEAF, WORKLOADS].into_iter().chain(at_times).map(sample).collect()
 }
 
 fn waits(entry: &Entry) -> Vec<Sample> {
@@ -265,6 +271,7 @@ mod tests {
     use super::*;
     use crate::api::{Endpoints, LaggingClient, Wait};
     use crate::registry::{Registry, tests::entry};
+    use crate::rotation::set;
     use crate::webhook::metrics::Metrics;
 
     fn scraped(entries: &[Entry], tally: &Arc<Tally>) -> String {
@@ -298,6 +305,10 @@ mod tests {
         entry.status.bundle = vec![anchor("old", 1, 900), anchor("new", 2, 800), anchor("older", 0, 700)];
         entry.status.workloads_behind = Some(2);
         entry.status.endpoints = Some(Endpoints { total: 3, current: 1, former: 0, unreachable: 2 });
+        for (type_, value) in [(LEAF, ConditionStatus::Unknown), (JOURNAL, ConditionStatus::False)] {
+            let (former, said) = (entry.clone(), (value, "Reason", String::new()));
+            set(&former, &mut entry.status, type_, said, Timestamp::UNIX_EPOCH);
+        }
         let tally = Arc::new(Tally::default());
         tally.wrote(&entry, &Step::CopyRoot);
         tally.wrote(&entry, &Step::CopyRoot);
@@ -310,6 +321,8 @@ mod tests {
             r#"gatewaysecret_phase_since_timestamp_seconds{namespace="mesh",name="gw"} 100"#,
             r#"gatewaysecret_condition{namespace="mesh",name="gw",type="Ready"} 1"#,
             r#"gatewaysecret_condition{namespace="mesh",name="gw",type="Synced"} 0"#,
+            r#"gatewaysecret_condition{namespace="mesh",name="gw",type="LeafMayChange"} -1"#,
+            r#"gatewaysecret_condition{namespace="mesh",name="gw",type="JournalKept"} 0"#,
             r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="SwitchLeaf"} 1"#,
             r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="DropOldCa"} 0"#,
             r#"gatewaysecret_lagging_clients{namespace="mesh",name="gw"} 0"#,
@@ -326,7 +339,7 @@ mod tests {
         ] {
             assert!(text.contains(&format!("trustspan_{line}\n")), "{line} not in:\n{text}");
         }
-        assert!(!text.contains("server_ca"), "{text}");
+        assert!(!text.contains("server_ca") && !text.contains("Distrusted"), "{text}");
         // With the GatewaySecret its series go.
         let text = scraped(&[], &tally);
         assert!(!text.contains("mesh"), "{text}");
