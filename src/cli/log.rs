@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
-/// kube's watches warn of each try that is refused, with a dump of the answer; whoever uses them here tells of it in a sentence. A
-/// filter that names them wins over this.
-const OTHERS: &str = "kube_runtime=error";
+/// kube tells of each request that is refused, and its watches do so with a dump of the answer; whoever asks tells of it in a sentence.
+/// A filter that names them wins over this.
+const OTHERS: &str = "kube_client::client::builder=off,kube_runtime=error";
 
 /// How to log.
 #[derive(Debug, clap::Args)]

@@ -13,6 +13,7 @@ pub mod propose;
 mod report;
 pub mod rollouts;
 mod story;
+mod windows;
 
 pub use followers::{CLIENTS, LEAF};
 pub use inventory::{Inventory, Outlook, Uses};
@@ -21,6 +22,7 @@ pub use observe::{Facts, Observation, observe};
 pub use report::{CAP, DISTRUST, JOURNAL, SOURCES, SYNCED, report, set};
 pub use rollouts::WORKLOADS;
 pub use story::{Held, Story, Validity};
+pub use windows::WINDOWS;
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::followers;
 use super::in_use::{common, leaf};
 use super::next::Plan;
+use super::windows;
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, LeafKind, Phase, TrustAnchor};
 use crate::registry::Entry;
 use crate::trust::Certificate;
@@ -77,6 +78,7 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
             set(entry, &mut status, JOURNAL, (ConditionStatus::False, "Lost", message), now);
         }
     }
+    windows::tell(entry, &mut status, now);
     match entry.spec.max_previous_cas.filter(|_| plan.over_cap) {
         None => status.conditions.retain(|condition| condition.type_ != CAP),
         Some(most) => {
