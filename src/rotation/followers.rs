@@ -12,6 +12,8 @@ use crate::registry::Entry;
 pub const CLIENTS: &str = "ClientsFollow";
 /// The condition that tells whether clients hold the change of the gateways' leaf, and what its deadline does to them.
 pub const LEAF: &str = "LeafMayChange";
+/// The condition that tells whether declared clients were cut off by a change of what gateways have.
+pub const CONNECT: &str = "ClientsConnect";
 
 /// Adds to `status` who lags, since when, and whether that is too long.
 pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus, now: Timestamp) {
@@ -31,7 +33,21 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
         }
     };
     set(entry, status, CLIENTS, told, now);
-    set(entry, status, LEAF, leaf(plan.leaf_hold.as_ref()), now);
+    set(entry, status, LEAF, leaf(plan, now), now);
+    set(entry, status, CONNECT, connect(plan), now);
+}
+
+fn connect(plan: &Plan) -> (ConditionStatus, &'static str, String) {
+    let Some(named) = few(&plan.cut_off) else {
+        let message = "no declared client is known to be cut off by a change of what gateways have";
+        return (ConditionStatus::True, "Connected", message.to_owned());
+    };
+    let message = format!(
+        "{} client(s) are cut off by what gateways have now (the leaf changed in spite of them, or their CA is gone): {named}. Renew \
+         them, and restart those that read their Secret at start only",
+        plan.cut_off.len()
+    );
+    (ConditionStatus::False, "CutOff", message)
 }
 
 fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
@@ -44,8 +60,13 @@ fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
 }
 
 /// Whether the gateways' leaf may change for all that is known of clients, and what becomes of those who hold it.
-fn leaf(hold: Option<&LeafHold>) -> (ConditionStatus, &'static str, String) {
-    let Some(LeafHold { clients, end, switch }) = hold else {
+fn leaf(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) {
+    let Some(LeafHold { clients, end, switch }) = &plan.leaf_hold else {
+        if !plan.has_next_leaf {
+            let message =
+                "the root Secret holds no leaf that gateways could serve: whether a client holds it is not known";
+            return (ConditionStatus::Unknown, "NoNextLeaf", message.to_owned());
+        }
         return (ConditionStatus::True, "NotHeld", "no client holds the gateways' leaf".to_owned());
     };
     let (status, reason, who) = match clients {
@@ -59,6 +80,9 @@ fn leaf(hold: Option<&LeafHold>) -> (ConditionStatus, &'static str, String) {
     let then = match switch {
         Some(at) => format!(
             "those that do not by then are cut off at {at}: the old leaf ends at {end}, and the gateways change theirs (spec.atLeafExpiry: Switch)"
+        ),
+        None if *end <= now => format!(
+            "the old leaf is kept (spec.atLeafExpiry: Keep): it ended at {end}, and whoever looks at dates refuses it"
         ),
         None => format!(
             "the old leaf is kept (spec.atLeafExpiry: Keep): it ends at {end}, and whoever looks at dates refuses it from then on"

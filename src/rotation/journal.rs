@@ -95,8 +95,28 @@ pub struct Client<C = Certificate> {
     /// It reads its Secret once, at start, or is not known to be there any more: it goes on with what it has until its leaf ends.
     #[serde(default)]
     pub loads_once: bool,
+    /// Whether gateways were changed in spite of it.
+    #[serde(default, skip_serializing_if = "CutOff::is_none")]
+    pub cut_off: CutOff,
     /// Its contents, oldest first.
     pub versions: Vec<Version<C>>,
+}
+
+/// What parts a client from the gateways since the managed Secret was changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct CutOff {
+    /// Gateways do not trust its CA any more.
+    pub refused: bool,
+    /// It does not trust the CA of their new leaf.
+    pub refuses: bool,
+}
+
+impl CutOff {
+    /// Whether nothing does.
+    pub fn is_none(&self) -> bool {
+        !self.refused && !self.refuses
+    }
 }
 
 impl<C> Default for Journal<C> {
@@ -109,6 +129,12 @@ impl<C> Default for Journal<C> {
             offered: Vec::new(),
             clients: BTreeMap::new(),
         }
+    }
+}
+
+impl<C> Default for Client<C> {
+    fn default() -> Self {
+        Self { loads_once: false, cut_off: CutOff::default(), versions: Vec::new() }
     }
 }
 
@@ -217,7 +243,7 @@ impl<C> Journal<C> {
                 .iter()
                 .map(|(name, client)| {
                     let versions = versions(&client.versions, f)?;
-                    Some((name.clone(), Client { loads_once: client.loads_once, versions }))
+                    Some((name.clone(), Client { loads_once: client.loads_once, cut_off: client.cut_off, versions }))
                 })
                 .collect::<Option<_>>()?,
         })

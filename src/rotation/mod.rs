@@ -15,7 +15,7 @@ pub mod rollouts;
 mod story;
 mod windows;
 
-pub use followers::{CLIENTS, LEAF};
+pub use followers::{CLIENTS, CONNECT, LEAF};
 pub use inventory::{Inventory, Outlook, Uses};
 pub use notices::{Notice, notices};
 pub use observe::{Facts, Observation, observe};

@@ -2,7 +2,7 @@
 //! comparing with the status as it was stored before: nothing is remembered.
 
 use super::next::{PairOf, Step};
-use super::{CLIENTS, DISTRUST, JOURNAL, SOURCES, SYNCED, WORKLOADS};
+use super::{CLIENTS, CONNECT, DISTRUST, JOURNAL, SOURCES, SYNCED, WORKLOADS};
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
 
@@ -36,10 +36,11 @@ pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> 
 }
 
 /// Condition, what to call its failing (nothing: it is told otherwise) and its end, and what was tried.
-const CONDITIONS: [(&str, Option<&str>, &str, &str); 6] = [
+const CONDITIONS: [(&str, Option<&str>, &str, &str); 7] = [
     (SOURCES, Some("SourceUnusable"), "SourceUsable", "ReadSources"),
     (SYNCED, Some("StepFailed"), "StepsDone", "Sync"),
     (CLIENTS, None, "ClientsFollow", "AwaitClients"),
+    (CONNECT, Some("ClientsCutOff"), "ClientsConnect", "ChangeManagedSecret"),
     (DISTRUST, Some("DistrustImpossible"), "Distrusted", "Distrust"),
     (JOURNAL, Some("JournalLost"), "JournalKept", "Remember"),
     (WORKLOADS, Some("WorkloadsBehind"), "WorkloadsCurrent", "RollOut"),

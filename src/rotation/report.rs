@@ -28,7 +28,7 @@ pub const JOURNAL: &str = "JournalKept";
 
 /// Adds to `status`, which was computed from what is seen, what the plan knows.
 pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {
-    let phase = if status.is_ready() { plan.phase } else { Phase::Pending };
+    let phase = if status.is_ready() || plan.keeps_ended_leaf { plan.phase } else { Phase::Pending };
     let same = entry.status.phase == Some(phase);
     status.phase_since = entry.status.phase_since.filter(|_| same).or(Some(now));
     status.phase = Some(phase);

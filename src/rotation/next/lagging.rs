@@ -2,7 +2,7 @@
 
 use super::steps::{migrated, signs_current};
 use super::trust::holds;
-use super::view::{View, verifies};
+use super::view::{View, verifies_to_the_end};
 use crate::rotation::journal::Version;
 use crate::trust::Certificate;
 
@@ -15,8 +15,9 @@ pub(super) fn lagging(view: &View<'_>) -> Vec<String> {
     let (issuers, anchors) = (view.client_issuers(), view.server_issuers());
     let served = view.served_chain().unwrap_or_default();
     // One that does not go by these CAs at all is not waited for.
-    let trusts_old =
-        |trust: &[Certificate]| !served.is_empty() && verifies(trust, served, view.now) && !holds(trust, &anchors);
+    let trusts_old = |trust: &[Certificate]| {
+        !served.is_empty() && verifies_to_the_end(trust, served, view.now) && !holds(trust, &anchors)
+    };
     let lags = |held: &Version| !migrated(&issuers, &held.chain, view.now) || trusts_old(&held.trust);
     // Sorted already: the journal is a map.
     let mut names: Vec<_> =

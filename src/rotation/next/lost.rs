@@ -39,8 +39,7 @@ pub(super) fn recover(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
 }
 
 fn client<'j>(journal: &'j mut Journal, name: &str) -> &'j mut Client {
-    let new = || Client { loads_once: false, versions: Vec::new() };
-    journal.clients.entry(name.to_owned()).or_insert_with(new)
+    journal.clients.entry(name.to_owned()).or_default()
 }
 
 /// Whether nothing shows that a rotation is on: neither the Secrets, nor status.

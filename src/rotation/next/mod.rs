@@ -5,6 +5,7 @@
 //! is one without a failed handshake, whenever the process is killed, and however often the same step is decided anew.
 
 mod copy;
+mod cut_off;
 mod ends;
 mod lagging;
 mod leaf;
@@ -47,12 +48,18 @@ pub struct Plan {
     pub waits: Vec<Wait>,
     /// Declared clients that were asked to follow, and do not yet, by name.
     pub lagging: Vec<String>,
+    /// Declared clients that gateways were changed in spite of, by name.
+    pub cut_off: Vec<String>,
     /// What the gateways showed on the wire, when somebody looked.
     pub endpoints: Option<Endpoints>,
     /// Why a source cannot be used: what was there before stays.
     pub trouble: Option<String>,
     /// Who holds the change of the gateways' leaf, and what becomes of them.
     pub leaf_hold: Option<LeafHold>,
+    /// The root holds a leaf that gateways could serve.
+    pub has_next_leaf: bool,
+    /// All that is wrong with the managed Secret is that its leaf has ended, and `spec.atLeafExpiry` keeps it.
+    pub keeps_ended_leaf: bool,
     /// Declared clients that mode `Copy` would cut off now.
     pub cut_off_by_copy: Vec<String>,
     /// Why `spec.distrust` is not carried out.
@@ -112,6 +119,9 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
     let phase = decided.phase;
     let endpoints = wire::count(&view, &before.gateways);
     let cut_off_by_copy = copy::cuts_off(&view);
+    let cut_off = journal.clients.iter().filter(|(_, client)| !client.cut_off.is_none());
+    let cut_off = cut_off.map(|(name, _)| name.clone()).collect();
+    let (has_next_leaf, keeps_ended_leaf) = (view.root_chain().is_some(), view.keeps_ended_leaf());
     let over_cap = gateways.over_cap || clients.over_cap;
     let client_bundle = clients.trust;
     let forgotten = view.gateways_in_use().find(|version| version.guessed).map(|version| version.since);
@@ -126,6 +136,9 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
         waits: decided.waits,
         lagging,
         leaf_hold: decided.leaf_hold,
+        has_next_leaf,
+        keeps_ended_leaf,
+        cut_off,
         undistrusted: decided.undistrusted,
         cut_off_by_copy,
         endpoints,

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::seen::{ClientSeen, Seen, Trust, authorities, usable};
 use super::view::verifies_to_the_end;
-use super::{lost, wire};
+use super::{cut_off, lost, wire};
 use crate::api::{Period, TrustAnchor};
 use crate::rotation::journal::{Authority, Client, Journal, Version};
 use crate::trust::{Certificate, continuity};
@@ -37,6 +37,7 @@ pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Jour
     }
     wire::record(seen, &mut journal.gateways, now);
     clients(seen, &mut journal, now);
+    cut_off::record(&mut journal, seen.entry.spec.settle.clients, now);
     journal
 }
 
@@ -129,10 +130,7 @@ fn clients(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
             }
             _ => trusted(client, journal, seen.entry.spec.settle.admission, now),
         };
-        let entry = journal
-            .clients
-            .entry(client.name.clone())
-            .or_insert_with(|| Client { loads_once: false, versions: Vec::new() });
+        let entry = journal.clients.entry(client.name.clone()).or_default();
         entry.loads_once = client.loads_once;
         supersede(&mut entry.versions, trust, client.chain.clone(), now);
     }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::view::{View, admits, verifies};
+use super::view::{View, admits, verifies_to_the_end};
 use crate::rotation::journal::{Authority, Version};
 use crate::trust::{Certificate, is_distrusted};
 
@@ -25,12 +25,12 @@ pub(super) fn of_gateways(view: &View<'_>) -> Bundle {
     bundle(view, &view.journal.client_issuers, &each_once(chains), admits, unseen_clients)
 }
 
-/// What clients are to trust.
+/// What clients are to trust. A leaf that is kept beyond its end needs its CA still.
 pub(super) fn of_clients(view: &View<'_>) -> Bundle {
     let served = view.gateways_in_use().map(|version| version.chain.as_slice());
     let next = view.root_chain();
     let chains = served.chain(next).filter(|chain| !chain.is_empty());
-    bundle(view, &view.journal.server_issuers, &each_once(chains), verifies, unseen_leaves)
+    bundle(view, &view.journal.server_issuers, &each_once(chains), verifies_to_the_end, unseen_leaves)
 }
 
 fn each_once<'a>(chains: impl Iterator<Item = &'a [Certificate]>) -> Vec<&'a [Certificate]> {

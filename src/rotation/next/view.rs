@@ -97,6 +97,13 @@ impl<'a> View<'a> {
         Some(managed.chain.as_slice()).filter(|chain| !chain.is_empty())
     }
 
+    /// Whether nothing is wrong with the managed Secret but that its leaf has ended, with `spec.atLeafExpiry: Keep`.
+    pub(super) fn keeps_ended_leaf(&self) -> bool {
+        let is_ended = |denials: &[Finding]| !denials.is_empty() && denials.iter().all(|found| found.rule == EXPIRED);
+        self.spec().at_leaf_expiry == AtLeafExpiry::Keep
+            && self.seen.managed.is_some_and(|managed| is_ended(&managed.denials))
+    }
+
     /// The CAs that now sign, or shall sign, what clients present.
     pub(super) fn client_issuers(&self) -> Vec<Certificate> {
         self.sound(&self.journal.client_issuers)

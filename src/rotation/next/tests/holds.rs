@@ -5,9 +5,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, waits};
-use crate::api::{AtLeafExpiry, ChangeWindow, ConditionStatus, Mode, StepName, Wait};
+use crate::api::{AtLeafExpiry, ChangeWindow, ConditionStatus, Mode, Phase, StepName, Wait};
 use crate::rotation::next::{PairOf, Plan, Step};
-use crate::rotation::{DISTRUST, Facts, LEAF};
+use crate::rotation::{CONNECT, DISTRUST, Facts, LEAF};
 use crate::trust::fixtures::{Authority, ca, parsed, secret};
 use crate::trust::{Severities, certificates_under};
 
@@ -133,6 +133,42 @@ fn who_is_cut_off_at_the_leafs_end_is_told_before() {
 }
 
 #[test]
+fn who_was_cut_off_is_told_until_it_follows() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, true);
+    assert_eq!(said(&scene, &scene.ask(), CONNECT).0, ConditionStatus::True);
+    scene.now = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
+    let plan = scene.look();
+    scene.take(&plan);
+    for _ in 0..2 {
+        let plan = scene.look();
+        assert_eq!(plan.cut_off, ["client"]);
+        let (status, message) = said(&scene, &plan, CONNECT);
+        assert!(status == ConditionStatus::False && message.contains(": client."), "{message}");
+        // Long after the old leaf is forgotten.
+        scene.now += SignedDuration::from_secs(40);
+    }
+    scene.loads_once = false;
+    scene.look();
+    scene.now += HOUR;
+    assert_eq!(said(&scene, &scene.ask(), CONNECT).0, ConditionStatus::True);
+
+    // Its CA is gone, by a copy of the root.
+    let mut scene = before_the_switch(&old, &new, false);
+    scene.client = pair(&old, "client");
+    scene.look();
+    scene.entry.spec.mode = Mode::Copy;
+    let plan = scene.look();
+    scene.take(&plan);
+    assert_eq!(scene.look().cut_off, ["client"]);
+    scene.entry.spec.mode = Mode::Bundle;
+    let plan = scene.look();
+    scene.take(&plan);
+    scene.managed.as_mut().unwrap().anchors.push(parsed(old.der()));
+    assert!(!scene.look().journal.clients["client"].cut_off.refused, "gateways trust it again");
+}
+
+#[test]
 fn a_client_that_holds_the_re_issue_of_the_root_is_told_too() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
@@ -163,7 +199,17 @@ fn an_old_leaf_is_kept_beyond_its_end_where_the_spec_says_so() {
         assert_eq!(wait(&plan, StepName::SwitchLeaf).until, None);
         let (status, message) = said(&scene, &plan, LEAF);
         assert!(status == ConditionStatus::False && message.contains("spec.atLeafExpiry: Keep"), "{message}");
+        assert_eq!(message.contains(&format!("it ended at {end}")), now > end, "{message}");
+        // It lags before and after, and the rotation stands where it stood.
+        scene.keep_status(&plan);
+        let status = &scene.entry.status;
+        assert_eq!((status.phase, status.is_ready()), (Some(Phase::Converged), now < end));
+        assert_eq!((status.lagging.len(), plan.cut_off.len(), plan.client_bundle.len()), (1, 0, 2), "{now}");
     }
+    // Nothing to change to: nobody knows who would hold it.
+    let mut rootless = scene.clone();
+    rootless.root = Facts::default();
+    assert_eq!(said(&rootless, &rootless.ask(), LEAF).0, ConditionStatus::Unknown);
     // A person decides otherwise.
     scene.entry.spec.at_leaf_expiry = AtLeafExpiry::Switch;
     assert!(switches(&scene.look()));
