@@ -338,7 +338,8 @@ impl World {
         true
     }
 
-    /// A leaf that replaces one at its end is served whether clients trust it or not, and so are those of its CA that follow it.
+    /// A leaf that replaces one at its end is served whether clients trust it or not, and so are those of its CA that follow it. One of
+    /// another CA cuts off nobody who refused it before.
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
         if self.entry.spec.at_leaf_expiry == AtLeafExpiry::Keep {
@@ -346,9 +347,12 @@ impl World {
         }
         let end = served.not_after - self.entry.spec.settle.gateways.duration() * 2;
         let Some(leaf) = chain.first().filter(|leaf| *leaf != served) else { return };
-        let follows = self.forced.contains(&served.fingerprint) && leaf.authority_key_id == served.authority_key_id;
-        if follows || self.now + self.agent.clock >= end {
-            self.forced.push(leaf.fingerprint.clone());
+        let follows = self.forced.get(&served.fingerprint).is_some_and(Option::is_none)
+            && leaf.authority_key_id == served.authority_key_id;
+        let is_forced = follows || self.now + self.agent.clock >= end;
+        let spared = (!is_forced && self.forced.contains_key(&served.fingerprint)).then(|| served.clone());
+        if is_forced || spared.is_some() {
+            self.forced.insert(leaf.fingerprint.clone(), spared);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Each client connects to each gateway, after each event.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::clients::has_ended;
 use super::world::{Content, World};
@@ -47,7 +47,12 @@ impl World {
             return *works;
         }
         let (presented, served) = (&client.facts, &gateway.facts);
-        let forced = served.chain.first().is_some_and(|leaf| self.forced.contains(&leaf.fingerprint));
+        let refused = |former: &Certificate| {
+            let at = self.now.min(former.not_after - SignedDuration::from_secs(1));
+            !continuity::verifies(&presented.anchors, std::slice::from_ref(former), at)
+        };
+        let forced = served.chain.first().and_then(|leaf| self.forced.get(&leaf.fingerprint));
+        let forced = forced.is_some_and(|former| former.as_ref().is_none_or(refused));
         let works = continuity::admits(&served.anchors, &presented.chain, self.now)
             && (forced || continuity::verifies(&presented.anchors, &served.chain, self.now));
         let all = [&presented.anchors, &presented.chain, &served.anchors, &served.chain];

@@ -72,8 +72,8 @@ pub(super) struct World {
     pub(super) claims: bool,
     /// How the gateways are looked at.
     pub(super) lookout: Lookout,
-    /// Leaves that gateways serve since the former one's end.
-    pub(super) forced: Vec<String>,
+    /// Leaves that gateways serve since a former one's end; those of another CA with the leaf that clients refused already.
+    pub(super) forced: HashMap<String, Option<Certificate>>,
 }
 
 impl World {
@@ -99,7 +99,7 @@ impl World {
             verdicts: HashMap::new(),
             claims: true,
             lookout: Lookout::default(),
-            forced: Vec::new(),
+            forced: HashMap::new(),
         }
     }
 
