@@ -290,15 +290,7 @@ impl Keeper {
             outcome = outcome.and(write::distribute(&self.client, &entry, &plan.client_bundle).await);
         }
         if outcome.is_ok() {
-            let synced = match &entry.unread {
-                None => (ConditionStatus::True, "Synced", "everything was done that could be".to_owned()),
-                Some(why) => (
-                    ConditionStatus::False,
-                    "Unreadable",
-                    format!("this GatewaySecret cannot be read: {why}. The last spec that could be is carried out"),
-                ),
-            };
-            rotation::set(&entry, &mut status, rotation::SYNCED, synced, now);
+            rotation::set(&entry, &mut status, rotation::SYNCED, rotation::synced(&entry), now);
         }
         let mut stored = Ok(());
         if status != entry.status {

@@ -19,7 +19,7 @@ pub use followers::{CLIENTS, CONNECT, LEAF};
 pub use inventory::{Inventory, Outlook, Uses};
 pub use notices::{Notice, notices};
 pub use observe::{Facts, Observation, observe};
-pub use report::{CAP, DISTRUST, JOURNAL, SOURCES, SYNCED, report, set};
+pub use report::{CAP, DISTRUST, JOURNAL, SOURCES, SYNCED, report, set, synced};
 pub use rollouts::WORKLOADS;
 pub use story::{Held, Story, Validity};
 pub use windows::WINDOWS;

@@ -92,6 +92,18 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     status
 }
 
+/// What [`SYNCED`] says when all was done that could be.
+pub fn synced(entry: &Entry) -> (ConditionStatus, &'static str, String) {
+    match &entry.unread {
+        None => (ConditionStatus::True, "Synced", "everything was done that could be".to_owned()),
+        Some(why) => {
+            let message =
+                format!("this GatewaySecret cannot be read: {why}. The last spec that could be is carried out");
+            (ConditionStatus::False, "Unreadable", message)
+        }
+    }
+}
+
 /// Sets a condition. Its date changes only with its status.
 pub fn set(
     entry: &Entry,

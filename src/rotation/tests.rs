@@ -160,6 +160,14 @@ fn rejects_readiness_of_a_managed_secret_that_is_gone() {
 }
 
 #[test]
+fn a_spec_that_cannot_be_read_is_told_though_all_was_done() {
+    assert_eq!(synced(&bare()).0, ConditionStatus::True);
+    let (value, reason, message) = synced(&Entry { unread: Some("a bad duration".to_owned()), ..bare() });
+    assert_eq!((value, reason), (ConditionStatus::False, "Unreadable"));
+    assert!(message.contains("a bad duration"), "{message}");
+}
+
+#[test]
 fn a_weight_of_the_whole_cluster_counts_for_readiness() {
     // A bundle of a leaf alone is denied by default.
     let leaf = ca("root").leaf("shop.example.com");
