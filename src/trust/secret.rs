@@ -51,12 +51,12 @@ impl Secret {
     pub fn from_value(object: &Value) -> Result<Self, SecretError> {
         let metadata = &object["metadata"];
         let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-        let mut data = BTreeMap::new();
-        for (key, value) in entries(object, "data")? {
+        let decode = |(key, value): (&String, &Value)| {
             let value = string(value, "data", key)?;
             let bytes = decoded(value).ok_or_else(|| SecretError::Base64 { key: key.clone() })?;
-            data.insert(key.clone(), Zeroizing::new(bytes));
-        }
+            Ok((key.clone(), Zeroizing::new(bytes)))
+        };
+        let mut data: BTreeMap<_, _> = entries(object, "data")?.map(decode).collect::<Result<_, _>>()?;
         for (key, value) in entries(object, "stringData")? {
             let value = string(value, "stringData", key)?;
             data.insert(key.clone(), Zeroizing::new(value.as_bytes().to_vec()));
