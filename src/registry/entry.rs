@@ -31,6 +31,22 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// One that no API server has seen, and of which nothing is observed.
+    pub fn unstored(namespace: String, name: String, spec: GatewaySecretSpec) -> Self {
+        let status = GatewaySecretStatus::default();
+        Self {
+            namespace,
+            name,
+            uid: None,
+            created: None,
+            generation: None,
+            being_deleted: false,
+            unread: None,
+            spec,
+            status,
+        }
+    }
+
     /// The root Secret's name.
     pub fn root_name(&self) -> &str {
         &self.spec.root_secret_name

@@ -87,17 +87,7 @@ mod tests {
                 return Err("a bad file".to_owned());
             }
             let spec = serde_json::from_str(r#"{"rootSecretName":"r"}"#).map_err(|e| e.to_string())?;
-            entries.push(Entry {
-                namespace: String::new(),
-                name: path.display().to_string(),
-                uid: None,
-                created: None,
-                generation: None,
-                being_deleted: false,
-                unread: None,
-                spec,
-                status: crate::api::GatewaySecretStatus::default(),
-            });
+            entries.push(Entry::unstored(String::new(), path.display().to_string(), spec));
         }
         Ok(Registry::new(entries))
     }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Facts;
-use crate::api::{GatewaySecretSpec, GatewaySecretStatus, names::CACERT_SUFFIX};
+use crate::api::{GatewaySecretSpec, names::CACERT_SUFFIX};
 use crate::registry::{Entry, Registry};
 
 use roots::{Root, Roots};
@@ -164,20 +164,7 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
         spec["clientCA"] = json!({ "secretName": sibling });
     }
     let spec = GatewaySecretSpec::deserialize(spec).map_err(|error| error.to_string())?;
-    let spec = GatewaySecretSpec { reach, ..spec };
-    let namespace = namespace.to_owned();
-    let status = GatewaySecretStatus::default();
-    let entry = Entry {
-        namespace,
-        name,
-        uid: None,
-        created: None,
-        generation: None,
-        being_deleted: false,
-        unread: None,
-        spec,
-        status,
-    };
+    let entry = Entry::unstored(namespace.to_owned(), name, GatewaySecretSpec { reach, ..spec });
     Ok(Proposal { entry, comments })
 }
 
