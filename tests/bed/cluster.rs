@@ -145,6 +145,10 @@ impl Cluster {
         if !matches!(result, Ok(Ok(_))) {
             eprint!("{}", dump::namespace(self, &ns));
         }
+        // Last, and here: who reads the end of a long log sees why.
+        if let Ok(Err(error)) = &result {
+            eprintln!("{ns}: {error:#}");
+        }
         let deleted = self.kubectl(["delete", "namespace", &ns, "--wait=false", "--ignore-not-found"]).run();
         let value = result.unwrap_or_else(|panic: Box<dyn Any + Send>| resume_unwind(panic))?;
         ensure!(deleted.as_ref().is_ok_and(|output| output.success()), "deleting namespace {ns}: {deleted:?}");

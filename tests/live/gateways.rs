@@ -121,6 +121,16 @@ impl Gateways {
 }
 
 impl Member {
+    /// Counts one more connection, unless it is drained. Counted first: who drains it then either sees the connection or is seen.
+    fn enter(&self) -> bool {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let enters = !self.drained.load(Ordering::SeqCst);
+        if !enters {
+            self.open.fetch_sub(1, Ordering::SeqCst);
+        }
+        enters
+    }
+
     /// Replaces what has changed, and waits until Envoy has taken or refused it.
     fn push(&self, contents: BTreeMap<String, Content>) -> Result<()> {
         let mut sent = lock(&self.sent);
@@ -180,7 +190,8 @@ impl Pool {
     /// Carries every connection on to an Envoy, and never ends.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         while let Ok((mut client, from)) = listener.accept().await {
-            let number = self.pick();
+            // With none left the client sees a connection that ends.
+            let Some(number) = self.pick() else { continue };
             lock(&self.taken).insert(from.port(), number);
             let pool = Arc::clone(&self);
             tokio::spawn(async move {
@@ -197,13 +208,10 @@ impl Pool {
     }
 
     /// The next Envoy that is not drained, with one more connection.
-    fn pick(&self) -> usize {
+    fn pick(&self) -> Option<usize> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let numbers = (first..).map(|number| number % self.members.len()).take(self.members.len());
-        let free = numbers.clone().find(|&number| !self.members[number].drained.load(Ordering::SeqCst));
-        let number = free.unwrap_or(first % self.members.len());
-        self.members[number].open.fetch_add(1, Ordering::SeqCst);
-        number
+        let mut numbers = (first..).map(|number| number % self.members.len()).take(self.members.len());
+        numbers.find(|&number| self.members[number].enter())
     }
 
     /// Which Envoy took the connection from a port, and what it serves.

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{load::Load, shelf::lock};
+use crate::{load::Load, metronome::Metronome, shelf::lock};
 
 /// Who ended a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,7 @@ pub(crate) struct Journal {
     started: Instant,
     /// Each failure as it happens: a run that hangs, or is ended, has told what it saw.
     log: File,
+    metronome: Metronome,
     state: Mutex<State>,
 }
 
@@ -81,7 +82,7 @@ struct Failed {
 impl Journal {
     /// Begins now.
     pub(crate) fn new(log: File) -> Self {
-        Self { started: Instant::now(), log, state: Mutex::default() }
+        Self { started: Instant::now(), log, metronome: Metronome::start(), state: Mutex::default() }
     }
 
     /// The rotation takes a step.
@@ -126,9 +127,14 @@ impl Journal {
     pub(crate) fn tally(&self) -> Tally {
         let elapsed = self.started.elapsed();
         let state = self.state();
+        let mut load = state.load.clone();
+        let since = |at: Instant| at.saturating_duration_since(self.started);
+        let stalls: Vec<_> =
+            self.metronome.stalls().into_iter().map(|stall| since(stall.start)..since(stall.end)).collect();
+        load.stood_still(&stalls);
         let refused = |side| state.failures.iter().filter(|failed| failed.failure.side == side).count();
         Tally {
-            load: state.load.clone(),
+            load,
             elapsed,
             by_gateways: refused(Side::Gateway),
             by_clients: refused(Side::Client),
@@ -180,6 +186,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// A line for each second with too little traffic.
+    pub(crate) fn short_seconds(&self) -> Vec<String> {
+        self.load.told()
+    }
+
     /// # Errors
     /// When there was too little traffic.
     pub(crate) fn judge_load(&self) -> Result<()> {

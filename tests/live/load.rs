@@ -1,51 +1,90 @@
 //! Whether there was traffic at every moment: a second without it proves nothing of that second.
 
-use std::fs;
+use std::{
+    fs,
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 
 /// What is asked of every run: so many new handshakes a second, in each second.
 const RATE: u32 = 100;
-/// A machine with less of its time to spare is busy, or taken away by its host: what it could not do in that second is no fault of the traffic's.
+/// A machine with less of its time to spare is busy, or taken away by its host: what it could not do in that second is no fault of the
+/// traffic's.
 const SPARE: f64 = 0.1;
 /// Of a run's seconds so many may be short of handshakes on a busy machine. With more of them the run proves too little.
 const SHORT: f64 = 1.0 / 3.0;
+
+/// The kernel counts in hundredths of a second, on each of its processors (USER_HZ; proc(5), time(7)).
+const TICKS: f64 = 100.0;
 
 /// The handshakes of each second.
 #[derive(Clone, Default)]
 pub(crate) struct Load {
     seconds: Vec<Second>,
-    last: Option<Cpu>,
+    last: Option<Look>,
 }
 
 /// A second of a run.
 #[derive(Clone, Copy, Default)]
 struct Second {
     handshakes: u32,
-    /// The share of its time that the machine did not use; none where that is not known.
-    spare: Option<f64>,
+    /// For which part of it the machine stood still, whatever it counts that as.
+    still: f64,
+    /// None where that is not known.
+    machine: Option<Shares>,
 }
 
-/// The machine's time since it started, in ticks.
+/// What became of the machine's time, as shares of it.
+#[derive(Clone, Copy)]
+struct Shares {
+    /// Nobody wanted it.
+    spare: f64,
+    /// Those who wanted it waited for a disk.
+    disk: f64,
+    /// Its host had it.
+    taken: f64,
+}
+
+/// What is known of the machine at an instant.
+#[derive(Clone, Copy)]
+struct Look {
+    at: Instant,
+    cpu: Cpu,
+}
+
+/// The machine's time since it started, in ticks of all processors.
 #[derive(Clone, Copy)]
 struct Cpu {
-    all: u64,
+    processors: f64,
     idle: u64,
+    disk: u64,
+    busy: u64,
 }
 
 impl Load {
     /// A handshake ended in this second.
     pub(crate) fn count(&mut self, second: usize) {
         if self.seconds.len() <= second {
-            let (now, before) = (Cpu::read(), self.last);
-            let spare = now.zip(before).map(|(now, before)| now.spare_since(before));
+            let (now, before) = (Cpu::read().map(|cpu| Look { at: Instant::now(), cpu }), self.last);
+            let machine = now.zip(before).map(|(now, before)| now.since(before));
             // All seconds since the last look share what it sees.
             let unseen = self.seconds.len().saturating_sub(1);
             self.seconds.resize(second + 1, Second::default());
-            self.seconds[unseen..second].iter_mut().for_each(|one| one.spare = spare);
+            self.seconds[unseen..second].iter_mut().for_each(|one| one.machine = machine);
             self.last = now;
         }
         self.seconds[second].handshakes += 1;
+    }
+
+    /// The machine stood still then, counted from the beginning of the run.
+    pub(crate) fn stood_still(&mut self, stalls: &[Range<Duration>]) {
+        for (at, second) in self.seconds.iter_mut().enumerate() {
+            let (from, to) = (Duration::from_secs(at as u64), Duration::from_secs(at as u64 + 1));
+            let within = stalls.iter().map(|stall| stall.end.min(to).saturating_sub(stall.start.max(from)));
+            second.still = within.sum::<Duration>().as_secs_f64();
+        }
     }
 
     /// All handshakes.
@@ -63,18 +102,18 @@ impl Load {
         self.whole().iter().filter(|second| second.is_short()).count()
     }
 
+    /// A line for each whole second that had too few.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let short = self.whole().iter().enumerate().filter(|(_, second)| second.is_short());
+        short.map(|(at, second)| second.told(at)).collect()
+    }
+
     /// # Errors
     /// When there were too few handshakes in a second in which the machine had time for more, or in too many seconds.
     pub(crate) fn judge(&self) -> Result<()> {
-        for (at, second) in self.whole().iter().enumerate().filter(|(_, second)| second.is_short()) {
-            let spare = second.spare.unwrap_or(1.0);
-            ensure!(
-                spare < SPARE,
-                "{} handshakes in second {at}, when the machine had {:.0} % of its time to spare: expected at least {RATE}; \
-                 find what held them up",
-                second.handshakes,
-                spare * 100.0,
-            );
+        for (at, second) in self.whole().iter().enumerate().filter(|(_, second)| second.is_short_of_its_time()) {
+            let is_busy = second.machine.is_some_and(|machine| machine.spare + machine.disk < SPARE);
+            ensure!(is_busy, "{}: expected at least {RATE}; find what held them up", second.told(at));
         }
         let (short, whole) = (self.short(), self.whole().len());
         let busy = "the machine is too busy for this run to prove anything; run it again on a quiet one";
@@ -97,19 +136,43 @@ impl Second {
     fn is_short(&self) -> bool {
         self.handshakes < RATE
     }
+
+    /// Less than is asked for of the part of the second in which the machine ran; of next to nothing, nothing is asked.
+    fn is_short_of_its_time(&self) -> bool {
+        let ran = 1.0 - self.still;
+        ran > SPARE && f64::from(self.handshakes) < f64::from(RATE) * ran
+    }
+
+    fn told(&self, at: usize) -> String {
+        let machine = self.machine.map_or("nothing".to_owned(), |Shares { spare, disk, taken }| {
+            let [spare, disk, taken] = [spare, disk, taken].map(|share| share * 100.0);
+            format!("{spare:.0} % to spare, {disk:.0} % waiting for disks, {taken:.0} % taken by its host")
+        });
+        let (handshakes, still) = (self.handshakes, self.still * 100.0);
+        format!(
+            "{handshakes} handshakes in second {at}; the machine stood still for {still:.0} % of it, and counts {machine}"
+        )
+    }
 }
 
 impl Cpu {
-    /// The first line of /proc/stat (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in
-    /// the first two.
+    /// /proc/stat (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first two.
     fn read() -> Option<Self> {
         let text = fs::read_to_string("/proc/stat").ok()?;
-        let ticks: Vec<u64> = text.lines().next()?.split_whitespace().skip(1).flat_map(str::parse).take(8).collect();
-        Some(Self { all: ticks.iter().sum(), idle: ticks.get(3)? + ticks.get(4)? })
+        let mut lines = text.lines();
+        let ticks: Vec<u64> = lines.next()?.split_whitespace().skip(1).flat_map(str::parse).take(7).collect();
+        let processors = lines.take_while(|line| line.starts_with("cpu")).count() as f64;
+        let (idle, disk) = (*ticks.get(3)?, *ticks.get(4)?);
+        Some(Self { processors, idle, disk, busy: ticks.iter().sum::<u64>() - idle - disk })
     }
+}
 
-    fn spare_since(self, before: Self) -> f64 {
-        let all = self.all.saturating_sub(before.all).max(1);
-        self.idle.saturating_sub(before.idle) as f64 / all as f64
+impl Look {
+    fn since(self, before: Self) -> Shares {
+        let seconds = (self.at - before.at).as_secs_f64().max(f64::EPSILON);
+        let all = (seconds * TICKS * self.cpu.processors).max(1.0);
+        let share = |of: fn(Cpu) -> u64| of(self.cpu).saturating_sub(of(before.cpu)) as f64 / all;
+        let [spare, disk, busy] = [share(|cpu| cpu.idle), share(|cpu| cpu.disk), share(|cpu| cpu.busy)];
+        Shares { spare, disk, taken: (1.0 - spare - disk - busy).max(0.0) }
     }
 }

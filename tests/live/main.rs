@@ -17,6 +17,7 @@ mod issuer;
 mod journal;
 mod kept;
 mod load;
+mod metronome;
 mod naive;
 mod pace;
 mod run;

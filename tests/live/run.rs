@@ -173,6 +173,7 @@ impl Run {
             lines.push(format!("{:40} {rounds:6} {tally}", self.name));
             lines.append(&mut world.notes);
             tell(&failures, &log);
+            tally.short_seconds().iter().for_each(|second| eprintln!("{}: {second}", self.name));
             played?;
             finished?;
             self.judge(&tally)
