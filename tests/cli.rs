@@ -183,6 +183,7 @@ fn check_exit_codes() {
         assert_eq!(code(&output), expected, "{input:?}: {}", text(&output.stderr));
     }
     assert_eq!(code(&run(&["check", "no/such/path"], "")), 2);
+    assert_eq!(code(&run(&["rewrite", "no/such/path", "-"], "")), 2);
     assert_eq!(code(&run(&["check", "--now", "yesterday"], "")), 2);
     assert_eq!(code(&run(&["check", "--now", "2026-01-01T00:00:00Z"], "")), 0);
 }
@@ -194,6 +195,16 @@ fn check_goes_on_after_an_unreadable_document() {
     let array: Value = serde_json::from_slice(&output.stdout).expect("an array");
     assert_eq!(array.as_array().map(Vec::len), Some(1));
     assert!(text(&output.stderr).starts_with("error: stdin:"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn check_goes_on_after_paths_that_cannot_be_opened() {
+    let output = run(&["check", "no/such/path", "-", "neither"], BAD_SECRET);
+    assert_eq!(code(&output), 2);
+    assert!(text(&output.stdout).ends_with("1 object judged: 1 denied, 0 warned\n"), "{}", text(&output.stdout));
+    let stderr = text(&output.stderr);
+    let told: Vec<_> = stderr.lines().filter_map(|line| line.split_once(": cannot be read: ")).collect();
+    assert!(matches!(told[..], [("error: no/such/path", _), ("error: neither", _)]), "{stderr}");
 }
 
 #[test]
@@ -319,9 +330,13 @@ fn directories_and_context() {
 }
 
 #[test]
-fn rewrite_stops_at_unreadable_input() {
-    let output = run(&["rewrite"], "a: 1\n---\nb: [\n");
-    assert_eq!((code(&output), text(&output.stdout)), (2, "a: 1\n".to_owned()));
+fn rewrite_passes_on_what_it_cannot_read() {
+    let input = "a: 1\n---\nb: [\n---\nc: 1\n";
+    let output = run(&["rewrite"], input);
+    assert_eq!((code(&output), text(&output.stdout)), (2, input.to_owned()));
+    assert!(text(&output.stderr).starts_with("error: stdin:"), "{}", text(&output.stderr));
+    assert_eq!(code(&run(&["rewrite", "--diff"], input)), 2);
+    // It may be a GatewaySecret, without which the others would be rewritten wrongly.
     let output = run(&["rewrite"], "kind: A\n---\n# trustspan.dev\nb: [\n");
     assert_eq!((code(&output), text(&output.stdout)), (2, String::new()));
 }

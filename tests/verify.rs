@@ -40,6 +40,7 @@ fn pki() -> Pki {
         ("old-first.pem", old.pem() + &new.pem()),
         ("leaf.pem", leaf.pem()),
         ("broken.pem", new.pem().replace("-----END", "----END")),
+        ("prose.pem", "to whom it may concern\n".to_owned()),
     ] {
         fs::write(dir.path().join(name), text).expect("a file");
     }
@@ -77,11 +78,16 @@ fn accepted_refused_unreadable() {
         out.starts_with("leaf.pem: refused: unknown-issuer: no CA of the bundle is the issuer of CN=a.example"),
         "{out}"
     );
-    for bundle in ["broken.pem", "missing.pem"] {
+    for bundle in ["broken.pem", "missing.pem", "prose.pem"] {
         let (code, out) = pki.said(&["--bundle", bundle, "--chain", "leaf.pem"]);
         assert_eq!(code, Some(2), "{out}");
         assert!(out.contains("unreadable") && out.contains(bundle), "{out}");
     }
+    let (code, out) = pki.said(&["--bundle", "root.pem", "--chain", "prose.pem"]);
+    assert_eq!(
+        (code, out.as_str()),
+        (Some(2), "prose.pem: unreadable: chain prose.pem: no certificate in it; expected PEM\n")
+    );
     assert_eq!(pki.said(&["--bundle", "root.pem"]).0, Some(2), "usage");
 }
 
@@ -99,6 +105,7 @@ fn json_tells_of_a_future_break() {
     let (code, out) = pki.said(&["--bundle", "old-first.pem", "--chain", "leaf.pem", "--output", "json"]);
     let answer: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((code, &answer["verdict"]), (Some(0), &Value::from("accepted")));
+    assert_eq!(answer["chain"], "leaf.pem");
     assert_eq!(answer["breaks"]["at"], "2031-01-01T00:00:00Z");
     assert_eq!(answer["breaks"]["reason"], "shadowed");
     let (code, out) =
@@ -113,13 +120,26 @@ fn a_list_is_answered_line_by_line() {
         "root.pem leaf.pem\n\nother.pem\tleaf.pem\nroot.pem leaf.pem server a.example\nroot.pem leaf.pem neither\n";
     fs::write(pki.path().join("list"), list).expect("a file");
     let (code, out) = pki.said(&["--list", "list", "--output", "json"]);
-    let verdicts: Vec<_> =
-        out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["verdict"].clone()).collect();
-    assert_eq!(verdicts, ["accepted", "refused", "accepted", "unreadable"]);
+    let answers: Vec<_> = out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")).collect();
+    let told = |key: &str| answers.iter().map(|answer| answer[key].clone()).collect::<Vec<_>>();
+    assert_eq!(told("verdict"), ["accepted", "refused", "accepted", "unreadable"]);
+    assert_eq!(told("line"), [1, 3, 4, 5]);
     assert_eq!(code, Some(2));
     fs::write(pki.path().join("list"), "root.pem leaf.pem\nother.pem leaf.pem\n").expect("a file");
     let (code, out) = pki.said(&["--list", "list"]);
     assert_eq!((code, out.lines().count()), (Some(1), 2));
     assert!(out.starts_with("line 1: accepted"), "{out}");
     assert_eq!(pki.said(&["--list", "missing"]).0, Some(2));
+}
+
+#[test]
+fn a_client_has_no_host() {
+    let pki = pki();
+    let asked = ["--bundle", "root.pem", "--chain", "leaf.pem", "--host", "a.example", "--purpose", "client"];
+    let (code, out) = pki.said(&asked);
+    assert!(code == Some(2) && out.contains("expected purpose server with a.example, or no host"), "{out}");
+    fs::write(pki.path().join("list"), "root.pem leaf.pem client a.example\nroot.pem leaf.pem client\n")
+        .expect("a file");
+    let (code, out) = pki.said(&["--list", "list"]);
+    assert!(code == Some(2) && out.contains("\nline 2: accepted"), "{out}");
 }

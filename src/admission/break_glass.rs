@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::rules::{BREAK_GLASS, RuleInfo, UNREADABLE};
+use super::rules::{BREAK_GLASS, RuleInfo, UNREADABLE, VALUE_IGNORED};
 use super::{Decision, Operation, Request};
 use crate::api::names::BREAK_GLASS_PREFIX;
 use crate::trust::{Finding, Severity};
@@ -72,6 +72,15 @@ pub(super) fn foresee(object: &Value, mut findings: Vec<Finding>, if_allowed: bo
         }
     }
     findings
+}
+
+/// Annotations that can override nothing, as `trustspan check` tells them of an object that nobody writes.
+pub(super) fn ignored(object: &Value) -> Vec<Finding> {
+    let told = |(rule, reason): (&str, &str)| {
+        let field = format!("metadata.annotations[{BREAK_GLASS_PREFIX}{rule}]");
+        Some(VALUE_IGNORED.finding(field, useless(rule, reason)?))
+    };
+    annotations(object).into_iter().filter_map(told).collect()
 }
 
 fn override_by(reason: &str, finding: &mut Finding) {

@@ -5,12 +5,12 @@ mod api_objects;
 mod config_map;
 mod kubeconfig;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::rules::KUBECONFIG_UNREADABLE;
+use super::rules::{KUBECONFIG_UNREADABLE, UNREADABLE};
 use super::validate::weights;
 use super::{Decision, Kind, Operation, Request, break_glass};
 use crate::registry::{Entry, Registry, Role};
@@ -28,10 +28,14 @@ struct Place {
 /// A text that cannot be read, by its field.
 #[derive(PartialEq, Eq, Hash)]
 enum Unreadable {
-    /// Not base64 where base64 is expected.
+    /// A caBundle that is not base64.
+    NoBundle(String),
+    /// Not base64 where a kubeconfig has base64.
     NotBase64(String),
     /// A kubeconfig of more nodes than are read.
     TooLarge(String),
+    /// A kubeconfig of more private keys than are read.
+    TooManyKeys(String),
 }
 
 /// What an object holds.
@@ -44,11 +48,23 @@ struct Places {
 impl Unreadable {
     fn finding(&self) -> Finding {
         match self {
+            Self::NoBundle(field) => UNREADABLE.finding(
+                field.as_str(),
+                "not base64. the API server refuses the whole object; expected base64 of a PEM text",
+            ),
             Self::NotBase64(field) => KUBECONFIG_UNREADABLE.finding(
                 field.as_str(),
                 "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
             ),
-            // client-go may well read it.
+            // client-go may well read them.
+            Self::TooManyKeys(field) => {
+                let message = format!(
+                    "a kubeconfig of more than {} private keys, or of long ones: the users behind them are not judged. expected \
+                     fewer; split it",
+                    kubeconfig::KEYS_READ
+                );
+                Finding { severity: Severity::Warn, ..KUBECONFIG_UNREADABLE.finding(field.as_str(), message) }
+            }
             Self::TooLarge(field) => {
                 let message = format!(
                     "a kubeconfig of more than {} YAML nodes, or one that grows by aliases: what is in it is not judged. \
@@ -151,7 +167,9 @@ pub(super) fn findings(
     let mut all = Vec::new();
     // By name, since a hostile kubeconfig has thousands of entries.
     let was_unreadable: HashSet<_> = old.unreadable.iter().collect();
-    let before: HashMap<_, _> = old.readable.iter().map(|place| (place.prefix.as_str(), &place.texts)).collect();
+    // Of places with one name each is compared with the one that stood there in its turn, so that none is read twice.
+    let mut before: HashMap<_, VecDeque<_>> = HashMap::new();
+    old.readable.iter().for_each(|place| before.entry(place.prefix.as_str()).or_default().push_back(&place.texts));
     for text in &new.unreadable {
         let mut finding = text.finding();
         if was_unreadable.contains(text) {
@@ -160,7 +178,7 @@ pub(super) fn findings(
         all.extend(severities.weigh(finding));
     }
     for place in &new.readable {
-        let judged = match before.get(place.prefix.as_str()) {
+        let judged = match before.get_mut(place.prefix.as_str()).and_then(VecDeque::pop_front) {
             Some(before) => trust::judge_update_weighed(before, &place.texts, place.duty, severities, now),
             None => trust::judge_weighed(&place.texts, place.duty, severities, now),
         };

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::duty::duty;
 use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED};
 use super::validate::{unreadable, weights};
-use super::{break_glass, bundles, continuity, odd_values, renamed, time_zones};
+use super::{break_glass, bundles, continuity, no_such, odd_values, renamed, time_zones};
 use crate::api::{GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
@@ -46,8 +46,13 @@ const GATEWAY_KEYS: [&str; 8] = ["ca.crt", "tls.crt", "tls.key", "ca.crl", "cace
 
 /// The findings on an object; `None` when trustspan has nothing to say about its kind.
 pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
-    let odd = odd_values::findings(Kind::of(object), object, None);
-    let odd: Vec<_> = odd.into_iter().filter_map(|finding| context.severities.weigh(finding)).collect();
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
+    let odd = [odd_values::findings(Kind::of(object), object, None), break_glass::ignored(object)].concat();
+    let mut odd: Vec<_> = odd.into_iter().filter_map(|finding| context.severities.weigh(finding)).collect();
+    // Manifests of clients alone say nothing of which GatewaySecrets there are.
+    if !context.registry.entries().is_empty() {
+        odd.extend(no_such::finding(Kind::of(object), object, namespace, &context.registry, &context.severities));
+    }
     let findings = match found(object, namespace, context, now) {
         None if odd.is_empty() => return None,
         findings => [findings.unwrap_or_default(), odd].concat(),
@@ -56,7 +61,6 @@ pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp)
 }
 
 fn found(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
-    let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
     let kind = Kind::of(object);
     let bundles = check_bundles(kind, object, namespace, context, now);
     let findings = match kind {
@@ -80,9 +84,13 @@ fn found(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> 
 fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let claim = context.registry.role(namespace, name);
-    let has = |field: &str| GATEWAY_KEYS.iter().any(|key| !object[field][key].is_null());
-    let odd = |field: &str| !object[field].is_null() && !object[field].is_object();
-    if claim.is_none() && !["data", "stringData"].iter().any(|field| has(field) || odd(field)) {
+    let counts = |field: &Value| match field {
+        Value::Object(contents) => {
+            GATEWAY_KEYS.iter().any(|key| contents.get(*key).is_some_and(|text| !text.is_null()))
+        }
+        odd => !odd.is_null(),
+    };
+    if claim.is_none() && !["data", "stringData"].iter().any(|field| counts(&object[field])) {
         return None;
     }
     let severities = weights(&context.severities, claim);

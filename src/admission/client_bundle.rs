@@ -3,14 +3,13 @@
 
 use std::collections::HashSet;
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
 use super::continuity::declared;
 use crate::api::Mode;
 use crate::api::names::CLIENT_LABEL;
 use crate::registry::{Entry, Registry};
-use crate::trust::{Certificate, bundle, continuity, is_distrusted};
+use crate::trust::{Certificate, bundle, continuity, decoded, is_distrusted};
 
 /// The key of a client's Secret that programs take CAs from.
 pub(super) const KEY: &str = "ca.crt";
@@ -38,13 +37,14 @@ fn whole(entry: &Entry, held: &[Certificate]) -> Vec<Certificate> {
 
 /// The bundle under a key; `None` when it is not one that a program would load whole. The validating webhook says why.
 fn certificates(value: Option<&Value>) -> Option<Vec<Certificate>> {
-    let bytes = STANDARD.decode(value.and_then(Value::as_str).unwrap_or_default()).ok()?;
+    let bytes = decoded(value.and_then(Value::as_str).unwrap_or_default())?;
     let read = bundle::read(&bytes);
     (read.rejected.is_none()).then(|| read.into_certificates())
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::{Engine, engine::general_purpose::STANDARD};
     use serde_json::json;
 
     use super::*;

@@ -1,5 +1,6 @@
 //! One admission request to one decision. Pure: the webhook and the CLI call the same two functions.
 
+mod abandoned;
 mod break_glass;
 mod bundles;
 mod carry_over;
@@ -9,6 +10,7 @@ mod continuity;
 mod duty;
 mod kept;
 mod mutate;
+mod no_such;
 mod odd_values;
 mod renamed;
 mod rules;

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::carry_over;
 use super::rules::VALUE_IGNORED;
-use crate::api::Kind;
 use crate::api::names::{
     ADOPT, CA_BUNDLE_LABEL, CARRY_OVER, MANAGED_LABEL, RELOAD, RELOAD_NEVER, REWRITE, REWRITE_DISABLED,
 };
+use crate::api::{Kind, shortened};
 use crate::rewrite::is_rewritten;
 use crate::trust::{Finding, Severity};
 
@@ -21,6 +21,13 @@ struct Known {
     counts: fn(&str) -> bool,
     /// The values, for people.
     expected: &'static str,
+}
+
+impl Known {
+    /// Its value in an object's metadata, if that has no effect.
+    fn odd<'v>(&self, metadata: &'v Value) -> Option<&'v Value> {
+        metadata[self.map].get(self.key).filter(|value| !value.as_str().is_some_and(self.counts))
+    }
 }
 
 const KNOWN: [Known; 6] = [
@@ -69,37 +76,39 @@ fn is_kept(kind: Kind<'_>) -> bool {
     is_secret(kind) || is_config_map(kind)
 }
 
+const SECRET: Kind<'static> = Kind { group: "", version: "v1", kind: "Secret" };
+/// Of a Certificate: the metadata of the Secret that cert-manager makes.
+const TEMPLATE: &str = "/spec/secretTemplate";
+
+/// Where a Secret, or a Certificate of cert-manager, has the Secret's metadata: a JSON Pointer (RFC 6901).
+pub(super) fn metadata_of_secret(kind: Kind<'_>) -> Option<&'static str> {
+    match kind {
+        Kind { group: "cert-manager.io", kind: "Certificate", .. } => Some(TEMPLATE),
+        kind => is_secret(kind).then_some("/metadata"),
+    }
+}
+
+/// A label or annotation of the metadata at a JSON Pointer, as users write it.
+pub(super) fn field(place: &str, map: &str, key: &str) -> String {
+    format!("{}.{map}[{key}]", place[1..].replace('/', "."))
+}
+
 /// Values that nothing reads: on an object, or in the `secretTemplate` of a Certificate of cert-manager, which is the metadata of a
 /// Secret. One that the stored object already had weighs no more than a warning.
 pub(super) fn findings(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Vec<Finding> {
-    let secret = Kind { group: "", version: "v1", kind: "Secret" };
-    let (kind, place) = match kind {
-        Kind { group: "cert-manager.io", kind: "Certificate", .. } => (secret, "/spec/secretTemplate"),
-        _ => (kind, "/metadata"),
-    };
-    let value = |object: &Value, known: &Known| {
-        let value = object.pointer(place)?[known.map].get(known.key)?.clone();
-        (!value.as_str().is_some_and(known.counts)).then_some(value)
-    };
+    let place = metadata_of_secret(kind).unwrap_or("/metadata");
+    let kind = if place == TEMPLATE { SECRET } else { kind };
+    let (metadata, old) = (object.pointer(place), old.and_then(|old| old.pointer(place)));
     let odd = KNOWN.iter().filter(|known| (known.is_read_of)(kind)).filter_map(|known| {
-        let seen = value(object, known)?;
-        let field = format!("{}.{}[{}]", place[1..].replace('/', "."), known.map, known.key);
-        let finding =
-            VALUE_IGNORED.finding(field, format!("{} has no effect. expected {}", shortened(&seen), known.expected));
-        let was_there = old.and_then(|old| value(old, known)) == Some(seen);
+        let seen = known.odd(metadata?)?;
+        let field = field(place, known.map, known.key);
+        let finding = VALUE_IGNORED
+            .finding(field, format!("{} has no effect. expected {}", shortened(&seen.to_string()), known.expected));
+        let was_there = old.and_then(|old| known.odd(old)) == Some(seen);
         Some((finding, was_there))
     });
     odd.map(|(finding, was_there)| if was_there { Finding { severity: Severity::Warn, ..finding } } else { finding })
         .collect()
-}
-
-/// The value as JSON, at most some 20 characters of it.
-fn shortened(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(20) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
-    }
 }
 
 #[cfg(test)]
@@ -206,5 +215,22 @@ mod tests {
             assert_eq!(said(&validated.findings) + said(&mutated.findings), 1, "{object}");
             assert_eq!(said(&check(object, "mesh", &Context::default(), now).unwrap()), 1, "{object}");
         }
+    }
+
+    #[test]
+    fn check_tells_of_break_glass_that_overrides_nothing() {
+        let told = |rule: &str, reason: &str| -> Vec<String> {
+            let annotations = json!({format!("breakglass.trustspan.dev/{rule}"): reason});
+            let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"annotations": annotations}});
+            let findings = check(&object, "mesh", &Context::default(), now()).unwrap_or_default();
+            findings.into_iter().map(|finding| finding.message).collect()
+        };
+        assert_eq!(told("empty", "ticket 7"), [""; 0]);
+        let none = ["breakglass.trustspan.dev/emty overrides nothing: no such rule; see `trustspan rules`"];
+        assert_eq!(told("emty", "ticket 7"), none);
+        assert_eq!(
+            told("empty", " "),
+            ["breakglass.trustspan.dev/empty overrides nothing: it needs a reason as its value"]
+        );
     }
 }

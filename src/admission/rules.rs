@@ -25,8 +25,8 @@ pub struct RuleInfo {
 pub(super) const UNREADABLE: RuleInfo = RuleInfo {
     id: "unreadable",
     severity: Severity::Deny,
-    summary: "a manifest that is no Secret of the Kubernetes API",
-    source: "the API server refuses it too: data is a map of base64 (RFC 4648 section 4)",
+    summary: "a manifest that is no Secret of the Kubernetes API, or a caBundle that is not base64",
+    source: "the API server refuses it too: data is a map of base64, and caBundle is base64 (RFC 4648 section 4)",
     example: "not base64; put plain text under stringData",
     mend: "write base64 under data, or plain text under stringData",
 };
@@ -158,6 +158,16 @@ pub(super) const VALUE_IGNORED: RuleInfo = RuleInfo {
     mend: "write one of the values that the message names, or take it off",
 };
 
+/// A client that no rotation waits for.
+pub(super) const NO_SUCH_GATEWAY_SECRET: RuleInfo = RuleInfo {
+    id: "no-such-gatewaysecret",
+    severity: Severity::Warn,
+    summary: "the label of a client that names no GatewaySecret of its namespace; never more than a warning",
+    source: "a client counts for GatewaySecrets of its own namespace only, so that nobody holds up another team's rotation",
+    example: "there is no GatewaySecret gatway here: no rotation waits for this client. expected the name of one in namespace shop",
+    mend: "name a GatewaySecret of this namespace in label trustspan.dev/client, or take the label off",
+};
+
 /// A kubeconfig that its users cannot read.
 pub(super) const KUBECONFIG_UNREADABLE: RuleInfo = RuleInfo {
     id: "kubeconfig-unreadable",
@@ -181,6 +191,7 @@ const BEYOND: &[RuleInfo] = &[
     INVALID_GATEWAY_SECRET,
     SEVERITY_IGNORED,
     VALUE_IGNORED,
+    NO_SUCH_GATEWAY_SECRET,
     BREAK_GLASS,
     CONTINUITY,
     KUBECONFIG_UNREADABLE,

@@ -5,9 +5,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Request;
-use crate::api::{GatewaySecretSpec, GatewaySecretStatus, LeafKind, Mode};
+use crate::api::{GatewaySecretSpec, GatewaySecretStatus, Mode, shortened};
 use crate::registry::Registry;
-use crate::trust::{Certificate, bundle, continuity, is_distrusted};
+use crate::trust::continuity::{self, Cut};
+use crate::trust::{Certificate, is_distrusted};
 
 /// Clients that one warning names.
 const NAMED: usize = 2;
@@ -24,11 +25,9 @@ pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) 
     };
     let held = continuity::observed(&entry.status.bundle);
     let mut notes = Vec::new();
-    let removes = |held: &[Certificate]| {
-        held.iter().any(|ca| is_distrusted(ca, &new.distrust) && !is_distrusted(ca, &old.distrust))
-    };
-    if removes(&held) {
-        let rest: Vec<_> = held.iter().filter(|ca| !is_distrusted(ca, &new.distrust)).cloned().collect();
+    let named = |ca: &&Certificate| is_distrusted(ca, &new.distrust);
+    if held.iter().filter(named).any(|ca| !is_distrusted(ca, &old.distrust)) {
+        let rest: Vec<_> = held.iter().filter(|ca| !named(ca)).cloned().collect();
         if rest.is_empty() {
             notes.push(
                 "spec.distrust names every CA of the bundle: it is not emptied, and nothing is taken out".to_owned(),
@@ -44,7 +43,7 @@ pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) 
     if old.mode == Mode::Bundle && new.mode == Mode::Copy {
         let what = "spec.mode: Copy";
         notes.extend(match &entry.status.cut_off_by_copy {
-            Some(names) => told(what, &names.iter().map(String::as_str).collect::<Vec<_>>()),
+            Some(names) => told(what, "cuts off", &names.iter().map(String::as_str).collect::<Vec<_>>()),
             // No agent looked. A copy holds what the root holds, which mostly is the first of the bundle.
             None => cut_off(what, &entry.status, &held, &held[..held.len().min(1)], now),
         });
@@ -60,29 +59,17 @@ fn cut_off(
     after: &[Certificate],
     now: Timestamp,
 ) -> Option<String> {
-    let clients = status.leaves.iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client);
-    let lost = clients.filter(|leaf| {
-        let chain = bundle::read_chain(leaf.pem.as_bytes()).into_certificates();
-        continuity::admits(before, &chain, now) && !continuity::admits(after, &chain, now)
-    });
-    let mut names: Vec<_> = lost.map(|leaf| leaf.name.as_str()).collect();
+    let Cut { lost, undecided } = continuity::cut_off(before.iter(), after.iter(), status, now);
+    let mut names: Vec<_> = lost.iter().map(|leaf| leaf.name.as_str()).collect();
     names.dedup();
-    told(what, &names)
+    told(what, if undecided > 0 { "may cut off" } else { "cuts off" }, &names)
 }
 
 /// The warning; none when it is about nobody.
-fn told(what: &str, names: &[&str]) -> Option<String> {
+fn told(what: &str, effect: &str, names: &[&str]) -> Option<String> {
     let told = names.iter().take(NAMED).map(|name| shortened(name)).collect::<Vec<_>>().join(", ");
     let more = if names.len() > NAMED { ", …" } else { "" };
-    (!names.is_empty()).then(|| format!("{what} cuts off {} live client(s) at once: {told}{more}", names.len()))
-}
-
-/// A name of at most 20 characters.
-fn shortened(name: &str) -> String {
-    match name.char_indices().nth(19) {
-        Some((at, _)) if at + 1 < name.len() => format!("{}…", &name[..at]),
-        _ => name.to_owned(),
-    }
+    (!names.is_empty()).then(|| format!("{what} {effect} {} live client(s) at once: {told}{more}", names.len()))
 }
 
 #[cfg(test)]
@@ -91,7 +78,7 @@ mod tests {
 
     use super::*;
     use crate::admission::{Kind, Operation};
-    use crate::api::{Leaf, TrustAnchor};
+    use crate::api::{Leaf, LeafKind, TrustAnchor};
     use crate::registry::tests::entry;
     use crate::trust::fixtures::{Authority, ca, now, parsed};
 

@@ -7,15 +7,16 @@ use super::duty::duty;
 use super::kept::CLEANERS;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
 use super::{
-    Decision, Kind, Operation, Request, break_glass, continuity, kept, odd_values, renamed, spec_change, time_zones,
+    Decision, Kind, Operation, Request, abandoned, break_glass, continuity, kept, no_such, odd_values, renamed,
+    spec_change, time_zones,
 };
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, SecretError, Severities};
 
-/// Judges a Secret, another object that the agent keeps, or what the schema of a GatewaySecret cannot tell; warns of what a change of one
-/// does. Never patches; the same under dry-run.
+/// Judges a Secret, the labels that a Certificate gives to one, another object that the agent keeps, or what the schema of a
+/// GatewaySecret cannot tell; warns of what a change of one does, and its deletion. Never patches; the same under dry-run.
 ///
 /// `severities` are the cluster-wide weights; those of the GatewaySecret that names the Secret win over them.
 pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severities, now: Timestamp) -> Decision {
@@ -35,13 +36,16 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
         }
         Kind { group: "", version: "v1", kind: "ConfigMap" } => Vec::new(),
         Kind { group: GROUP, kind: "GatewaySecret", .. } => {
-            let notes = spec_change::notes(request, registry, now);
-            let is_going = |object: &&Value| object["metadata"]["deletionTimestamp"].is_string();
-            let object = request.object.filter(|object| !is_going(object));
+            let notes = [spec_change::notes(request, registry, now), abandoned::notes(request)].concat();
+            let object = request.object.filter(stays);
             let mut findings =
                 object.map(|object| time_zones::findings(object, request.old_object)).unwrap_or_default();
             findings.extend(object.zip(request.old_object).and_then(|(object, old)| renamed::change(object, old)));
             return Decision { findings, notes, ..Decision::default() };
+        }
+        Kind { group: "cert-manager.io", kind: "Certificate", .. } => {
+            let findings = request.object.filter(stays).map(|object| labels(request, object, registry, severities));
+            return Decision { findings: findings.unwrap_or_default(), ..Decision::default() };
         }
         _ => return Decision::default(),
     };
@@ -49,6 +53,11 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
     let mut decision = Decision { findings: findings.into_iter().chain(kept).collect(), ..Decision::default() };
     break_glass::apply(request, &mut decision);
     decision
+}
+
+/// Whether an object is not being deleted: finalizers can be taken off whatever it holds.
+fn stays(object: &&Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_string()
 }
 
 /// A managed Secret that Gateways use is not deleted from under them.
@@ -82,10 +91,7 @@ fn write(
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    let Some(object) = request.object else { return Vec::new() };
-    if object["metadata"]["deletionTimestamp"].is_string() {
-        return Vec::new();
-    }
+    let Some(object) = request.object.filter(stays) else { return Vec::new() };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
     let labelled = |object: &Value| object["metadata"]["labels"][MANAGED_LABEL] == "true";
     // A labelled Secret is judged even when this replica has not heard of its GatewaySecret yet.
@@ -108,9 +114,15 @@ fn write(
     if role == Some(Role::Managed) && !labelled(object) {
         findings.extend(severities.weigh(unlabelled(request.name)));
     }
-    let odd = odd_values::findings(request.kind, object, old);
-    findings.extend(odd.into_iter().filter_map(|finding| severities.weigh(finding)));
+    findings.extend(labels(request, object, registry, severities));
     findings
+}
+
+/// What nobody heeds of a Secret's labels and annotations, or of those that a Certificate gives to one.
+fn labels(request: &Request<'_>, object: &Value, registry: &Registry, severities: &Severities) -> Vec<Finding> {
+    let odd = odd_values::findings(request.kind, object, request.old_object);
+    let odd = odd.into_iter().filter_map(|finding| severities.weigh(finding));
+    odd.chain(no_such::finding(request.kind, object, request.namespace, registry, severities)).collect()
 }
 
 /// The findings on a Secret, or on the change of one.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::known::Known;
 use crate::registry::Entry;
 
 /// Looks that failed one after the other.
@@ -26,13 +27,13 @@ impl Retry {
 ///
 /// # Errors
 /// When nobody tells of it any more.
-pub(super) async fn changed<T>(
-    known: &mut watch::Receiver<(Entry, T)>,
+pub(super) async fn changed(
+    known: &mut watch::Receiver<Known>,
     failed: Option<&Entry>,
 ) -> Result<(), watch::error::RecvError> {
     loop {
         known.changed().await?;
-        let now = &known.borrow_and_update().0;
+        let now = &known.borrow_and_update().entry;
         if failed.is_none_or(|failed| !asks_the_same(failed, now)) {
             return Ok(());
         }
@@ -79,9 +80,10 @@ mod tests {
         let mut told = before.clone();
         told.status.phase = Some(Phase::Converged);
         let ends_a_rest = |failed: bool, now: &Entry| {
-            let (sender, mut known) = watch::channel((before.clone(), ()));
-            sender.send_replace((now.clone(), ()));
-            changed(&mut known, failed.then_some(&before)).now_or_never().is_some()
+            let known = |entry: &Entry| Known { entry: entry.clone(), is_held_off: false };
+            let (sender, mut receiver) = watch::channel(known(&before));
+            sender.send_replace(known(now));
+            changed(&mut receiver, failed.then_some(&before)).now_or_never().is_some()
         };
         assert!(ends_a_rest(false, &told), "nothing failed");
         assert!(!ends_a_rest(true, &told));

@@ -41,12 +41,10 @@ pub(super) async fn keep(
     teller: &Teller,
     rounds: watch::Sender<Arc<Rounds>>,
 ) {
-    let mut published = live.published();
-    while live.registry().is_none() && published.changed().await.is_ok() {}
     let round = Round { client, leadership, teller };
     let mut known = Rounds::new();
     loop {
-        let Some(registry) = live.registry() else { return };
+        let registry = live.awaited().await;
         let mut by_namespace: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
         for entry in registry.entries().iter().filter(|entry| settings.keeps(entry)) {
             by_namespace.entry(&entry.namespace).or_default().push(entry);
@@ -131,6 +129,7 @@ impl Round<'_> {
             Ok(_) => {
                 let Entry { namespace, name, .. } = entry;
                 tracing::info!(namespace, name, "{label} is rolled");
+                self.teller.tally.rolled(entry);
                 self.teller.tell(entry, vec![rolled(workload)]);
                 Doing::Rolling(format!("{label} has just been"))
             }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt, TryStreamExt, future};
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::Notify;
@@ -13,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::api::names::journal_name;
 use crate::registry::Entry;
-use crate::store::cluster;
+use crate::store::{cluster, watch};
 
 /// Watches what a GatewaySecret's rotation depends on: Secrets by these names, the journal, and cert-manager's Certificates.
 pub(super) fn start(client: &Client, entry: &Entry, names: Vec<String>, event: &Arc<Notify>) -> JoinSet<()> {
@@ -34,11 +33,9 @@ fn only(name: &str) -> watcher::Config {
     watcher::Config::default().fields(&format!("metadata.name={name}"))
 }
 
-/// Tells of every event of a watch. That one begins is none: it is said before the API server was asked, each time when that then
-/// fails, and would make tries follow each other as if there had been no failure.
+/// Tells of every event of a watch.
 async fn tell<T>(events: impl Stream<Item = watcher::Result<Event<T>>>, event: Arc<Notify>) {
-    let events = events.try_filter(|event| future::ready(!matches!(event, Event::Init))).default_backoff();
-    let mut events = std::pin::pin!(events);
+    let mut events = std::pin::pin!(watch::lasting(events));
     while let Some(happened) = events.next().await {
         match happened {
             Ok(_) => event.notify_one(),
@@ -49,10 +46,7 @@ async fn tell<T>(events: impl Stream<Item = watcher::Result<Event<T>>>, event: A
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures::{FutureExt, stream};
-    use tokio::time::timeout;
 
     use super::*;
 
@@ -72,16 +66,5 @@ mod tests {
         assert!(is_told(vec![Ok(Event::Init), lost(), Ok(Event::Init), Ok(Event::InitDone)]).await, "it is back");
         assert!(is_told(vec![Ok(Event::Apply(()))]).await);
         assert!(is_told(vec![Ok(Event::Delete(()))]).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_that_fails_for_good_is_tried_ever_more_rarely() {
-        let mut tries = 0;
-        let events = stream::repeat_with(|| {
-            tries += 1;
-            [Ok(Event::<()>::Init), lost()]
-        });
-        let _ = timeout(Duration::from_secs(300), tell(events.flat_map(stream::iter), Arc::new(Notify::new()))).await;
-        assert!((5..40).contains(&tries), "{tries} tries in five minutes");
     }
 }

@@ -4,6 +4,7 @@ mod gateway_secret;
 pub mod names;
 mod period;
 mod rotation_spec;
+mod shortened;
 mod status;
 mod window;
 
@@ -11,6 +12,7 @@ pub use gateway_secret::*;
 pub use period::Period;
 pub use rotation_spec::{AtLeafExpiry, ClientCa, Clients, Distribution, DistributionKind, Reach, Rollouts, Settle};
 use serde_json::Value;
+pub(crate) use shortened::{shortened, with_short_quotes};
 pub use status::*;
 pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
+use super::printable::printable_lines;
 use crate::admission::{Kind, Operation, Request};
 use crate::store::cluster;
 use crate::store::directory::StoreError;
@@ -24,18 +25,23 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Opens them; a pipe is spooled, so that it can be read twice.
+    /// Opens them.
     ///
     /// # Errors
     /// When a path cannot be read.
     pub fn open(&self) -> Result<Vec<Source>, ManifestError> {
+        self.open_each().into_iter().collect()
+    }
+
+    /// Opens them, one by one; a pipe is spooled, so that it can be read twice.
+    pub fn open_each(&self) -> Vec<Result<Source, ManifestError>> {
         let from_terminal = self.paths.iter().any(|path| path.as_os_str() == "-") && io::stdin().is_terminal();
         if from_terminal {
             anstream::eprintln!(
                 "reading manifests from the terminal, up to Ctrl-D; name files or directories to read those"
             );
         }
-        manifest::open(&self.paths)
+        manifest::open_each(&self.paths)
     }
 }
 
@@ -97,6 +103,12 @@ pub(super) fn unless_closed(result: Result<ExitCode, Failure>) -> Result<ExitCod
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::from(128 + 13)),
         result => result,
     }
+}
+
+/// Tells of a document that cannot be read; true, as what is then so.
+pub(super) fn tell(error: &ManifestError) -> bool {
+    anstream::eprintln!("error: {}", printable_lines(&error.to_string()));
+    true
 }
 
 /// API groups whose objects have no namespace.

@@ -1,6 +1,7 @@
 //! `trustspan rewrite`.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +11,7 @@ use json_patch::Patch;
 use serde_json::Value;
 
 use super::diff::FileDiff;
-use super::inputs::{create, title, unless_closed};
+use super::inputs::{create, tell, title, unless_closed};
 use super::printable::printable;
 use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
@@ -46,10 +47,15 @@ pub struct Args {
 /// Runs it.
 ///
 /// # Errors
-/// When an input cannot be read, or stdout cannot be written. What precedes the unreadable document is printed.
+/// When an input cannot be opened or is not UTF-8, or stdout cannot be written. A document that cannot be read is told on stderr and printed as it is.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let sources = args.inputs.open()?;
-    let mut rewriter = Rewriter { registry: Registry::default(), namespace: &args.inputs.namespace, undo: args.undo };
+    let mut rewriter = Rewriter {
+        registry: Registry::default(),
+        namespace: &args.inputs.namespace,
+        undo: args.undo,
+        unreadable: Cell::new(false),
+    };
     if !args.undo {
         let context = manifest::open(&args.context)?;
         let (all, severities) = (context.iter().chain(&sources), args.severity.severities());
@@ -65,15 +71,18 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         true => rewriter.diff(&sources, &mut out),
         false => rewriter.print(&sources, &mut out),
     };
-    // What was judged before an unreadable document is printed; a reader that left is met here at the latest.
+    // A reader that left is met here at the latest.
     let flushed = out.flush().map_err(Failure::from);
-    unless_closed(done.and(flushed).map(|()| ExitCode::SUCCESS))
+    let code = if rewriter.unreadable.get() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+    unless_closed(done.and(flushed).map(|()| code))
 }
 
 struct Rewriter<'a> {
     registry: Registry,
     namespace: &'a str,
     undo: bool,
+    /// A document could not be read.
+    unreadable: Cell<bool>,
 }
 
 impl Rewriter<'_> {
@@ -106,7 +115,14 @@ impl Rewriter<'_> {
 
     /// The chunk's text, rewritten; what cannot be done is told on stderr.
     fn rewrite<'c>(&self, chunk: &'c Chunk) -> Result<Cow<'c, str>, Failure> {
-        let Some(document) = chunk.parse()? else { return Ok(Cow::Borrowed(&chunk.text)) };
+        let document = match chunk.parse() {
+            Ok(Some(document)) => document,
+            Ok(None) => return Ok(Cow::Borrowed(&chunk.text)),
+            Err(error) => {
+                self.unreadable.set(tell(&error));
+                return Ok(Cow::Borrowed(&chunk.text));
+            }
+        };
         let mut patches = Vec::new();
         for object in document.objects() {
             let (patch, notes) = self.decide(&object.value);

@@ -1,5 +1,6 @@
 //! `trustspan verify`.
 
+use std::fmt;
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -75,6 +76,45 @@ struct Question {
     hosts: Vec<String>,
 }
 
+impl Question {
+    fn sensible(self) -> Result<Self, String> {
+        match (self.role, self.hosts.as_slice()) {
+            (Role::Client, [host, ..]) => {
+                Err(format!("a client is not called by a host name; expected purpose server with {host}, or no host"))
+            }
+            _ => Ok(self),
+        }
+    }
+}
+
+/// Where a question came from.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Place {
+    /// The chain's file.
+    Chain(String),
+    /// A line of the list, from 1.
+    Line(usize),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chain(name) => f.write_str(&printable(name)),
+            Self::Line(number) => write!(f, "line {number}"),
+        }
+    }
+}
+
+/// A line of JSON.
+#[derive(Serialize)]
+struct Answered<'a> {
+    #[serde(flatten)]
+    place: &'a Place,
+    #[serde(flatten)]
+    answer: &'a Answer,
+}
+
 /// One answer, as it is printed in JSON.
 #[derive(Serialize)]
 #[serde(tag = "verdict", rename_all = "lowercase")]
@@ -120,18 +160,18 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     unless_closed(out.flush().map(|()| ExitCode::from(worst)).map_err(Failure::from))
 }
 
-type Placed = (String, Result<Question, String>);
+type Placed = (Place, Result<Question, String>);
 
 fn questions(args: &Args) -> Result<Vec<Placed>, Failure> {
     if let (Some(bundle), Some(chain)) = (&args.bundle, &args.chain) {
         let question =
             Question { bundle: bundle.clone(), chain: chain.clone(), role: args.purpose, hosts: args.hosts.clone() };
-        return Ok(vec![(chain.display().to_string(), Ok(question))]);
+        return Ok(vec![(Place::Chain(chain.display().to_string()), question.sensible())]);
     }
     let path = args.list.clone().unwrap_or_else(|| PathBuf::from("-"));
     let text = String::from_utf8_lossy(&read(&path).map_err(Failure::Unreadable)?).into_owned();
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    Ok(lines.map(|(n, line)| (format!("line {}", n + 1), question(line, args))).collect())
+    Ok(lines.map(|(n, line)| (Place::Line(n + 1), question(line, args))).collect())
 }
 
 fn question(line: &str, args: &Args) -> Result<Question, String> {
@@ -148,13 +188,16 @@ fn question(line: &str, args: &Args) -> Result<Question, String> {
         Some(other) => return Err(format!("{other:?} is no purpose; expected client or server")),
     };
     let hosts = rest.iter().skip(1).map(|host| (*host).to_owned());
-    let hosts: Vec<_> = if rest.len() > 1 { hosts.collect() } else { args.hosts.clone() };
-    Ok(Question { bundle: PathBuf::from(bundle), chain: PathBuf::from(chain), role, hosts })
+    let hosts: Vec<_> = match role {
+        Role::Server if rest.len() < 2 => args.hosts.clone(),
+        _ => hosts.collect(),
+    };
+    Question { bundle: PathBuf::from(bundle), chain: PathBuf::from(chain), role, hosts }.sensible()
 }
 
 fn answer(question: &Question, crl: Option<&Path>, now: Timestamp) -> Answer {
-    let inputs = load(&question.bundle, "bundle", bundle::read).and_then(|bundle| {
-        let chain = load(&question.chain, "chain", bundle::read_chain)?;
+    let inputs = certificates(&question.bundle, "bundle", bundle::read).and_then(|bundle| {
+        let chain = certificates(&question.chain, "chain", bundle::read_chain)?;
         let lists = crl.map(|path| load(path, "crl", bundle::read)).transpose()?;
         Ok((bundle, chain, lists))
     });
@@ -179,6 +222,15 @@ fn answer(question: &Question, crl: Option<&Path>, now: Timestamp) -> Answer {
         }
         Err(refused) => Answer::Refused(Reason::new(None, &refused)),
     }
+}
+
+/// A file without any certificate answers no question.
+fn certificates(path: &Path, what: &str, reader: impl Fn(&[u8]) -> Bundle) -> Result<Bundle, String> {
+    let bundle = load(path, what, reader)?;
+    if bundle.entries.is_empty() {
+        return Err(format!("{what} {}: no certificate in it; expected PEM", path.display()));
+    }
+    Ok(bundle)
 }
 
 fn load(path: &Path, what: &str, reader: impl Fn(&[u8]) -> Bundle) -> Result<Bundle, String> {
@@ -217,12 +269,11 @@ impl Answer {
     }
 }
 
-fn print(out: &mut impl Write, format: Format, place: &str, answer: &Answer) -> io::Result<()> {
+fn print(out: &mut impl Write, format: Format, place: &Place, answer: &Answer) -> io::Result<()> {
     if matches!(format, Format::Json) {
-        serde_json::to_writer(&mut *out, answer)?;
+        serde_json::to_writer(&mut *out, &Answered { place, answer })?;
         return writeln!(out);
     }
-    let place = printable(place);
     match answer {
         Answer::Accepted { accepted, breaks } => {
             write!(out, "{place}: accepted until {}: {}", accepted.until, printable(&accepted.path.join(" < ")))?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY};
 
 /// Identity, spec and status of a GatewaySecret, without the rest of the object.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Namespace.
     pub namespace: String,

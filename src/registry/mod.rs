@@ -22,6 +22,8 @@ pub struct Registry {
     roots: HashMap<String, Vec<usize>>,
     /// A losing entry to the one that holds its name.
     lost: BTreeMap<usize, usize>,
+    /// Namespace and name of those that could not be read, and are no entries where they never could.
+    unread: BTreeSet<(String, String)>,
 }
 
 /// What a Secret is to a GatewaySecret.
@@ -92,7 +94,19 @@ impl Registry {
         registry
     }
 
-    /// All GatewaySecrets, oldest first.
+    /// The same beside GatewaySecrets that cannot be read, by namespace and name.
+    pub fn with_unread(mut self, unread: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.unread.extend(unread);
+        self
+    }
+
+    /// Whether there is a GatewaySecret of that name, readable or not.
+    pub fn knows(&self, namespace: &str, name: &str) -> bool {
+        let is_named = |entry: &Entry| entry.namespace == namespace && entry.name == name;
+        self.entries.iter().any(is_named) || self.unread.contains(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// All GatewaySecrets that could be read, oldest first.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }

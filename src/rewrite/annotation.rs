@@ -102,7 +102,7 @@ impl Slot {
 }
 
 /// `replace`, for a pointer that is well formed because a walk or [`escape`] made it.
-pub(super) fn replace(pointer: &str, value: Value) -> PatchOperation {
+pub(super) fn replace(pointer: impl Into<String>, value: Value) -> PatchOperation {
     PatchOperation::Replace(ReplaceOperation { path: path(pointer), value })
 }
 
@@ -119,6 +119,6 @@ fn remove(pointer: &str) -> PatchOperation {
     PatchOperation::Remove(RemoveOperation { path: path(pointer) })
 }
 
-fn path(pointer: &str) -> PointerBuf {
+fn path(pointer: impl Into<String>) -> PointerBuf {
     PointerBuf::parse(pointer).unwrap_or_default()
 }

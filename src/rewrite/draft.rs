@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use std::iter::zip;
 
 use json_patch::{Patch, PatchOperation};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Outcome;
 use super::annotation::{HASH, RECORD, replace, test};
 use super::kinds::Reference;
-use super::node::at_mut;
 use super::undo::{names, recorded};
 
 pub(super) struct Draft<'a> {
@@ -36,10 +35,8 @@ impl<'a> Draft<'a> {
     pub(super) fn template(&self) -> Cow<'a, Value> {
         let mut template = Cow::Borrowed(&self.before["spec"]["template"]);
         for (reference, chosen) in zip(self.references, &self.chosen) {
-            let (Some(chosen), Some(pointer)) = (chosen, reference.pointer.strip_prefix("/spec/template")) else {
-                continue;
-            };
-            if let Some(place) = at_mut(template.to_mut(), pointer) {
+            let Some(chosen) = chosen else { continue };
+            if let Some(place) = reference.node.found_below(["spec", "template"], template.to_mut()) {
                 *place = Value::from(chosen.as_str());
             }
         }
@@ -61,14 +58,14 @@ impl<'a> Draft<'a> {
             record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(unhash));
         }
         let changes = zip(self.references, self.chosen);
-        let renames = changes.filter_map(|(reference, value)| Some(replace(&reference.pointer, value?.into())));
+        let renames = changes.filter_map(|(reference, value)| Some(replace(reference.node.pointer(), value?.into())));
         let mut patch: Vec<_> = renames.collect();
         let (renames, rehashes, mut unrecorded) = (patch.len(), hash.is_some(), false);
         patch.extend(hash);
         if !record.is_empty() {
             let made_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
             record.extend(known.iter().find(|entry| RECORD.owns(entry)).cloned().or(made_map));
-            let text = json!(Patch(record)).to_string();
+            let text = Patch(record).to_string();
             unrecorded = RECORD.size_with(self.before, &text) > ANNOTATIONS;
             if !unrecorded {
                 patch.extend(RECORD.set(self.before, &text).map(|(set, _)| set));
@@ -86,18 +83,22 @@ impl<'a> Draft<'a> {
         names(known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
         let (mut record, mut least) = (Vec::new(), 0);
         for (reference, chosen) in zip(self.references, &self.chosen) {
-            let pointer = reference.pointer.as_str();
+            if chosen.is_none() && earlier.is_empty() {
+                continue;
+            }
+            let pointer = reference.node.pointer();
             let pair = match chosen {
                 Some(chosen) => {
                     let restore = reference.renamed(reference.name);
-                    [test(pointer, chosen.as_str().into()), replace(pointer, restore.into())]
+                    [test(&pointer, chosen.as_str().into()), replace(&pointer, restore.into())]
                 }
                 // A rename of an earlier write counts while its result stands.
                 None => {
                     let stands = |written: &Value| written.as_str().is_some_and(|written| reference.is(written));
-                    let earlier = earlier.get(pointer).and_then(|all| all.iter().find(|name| stands(name.written)));
+                    let earlier =
+                        earlier.get(pointer.as_str()).and_then(|all| all.iter().find(|name| stands(name.written)));
                     let Some(earlier) = earlier else { continue };
-                    [test(pointer, earlier.written.clone()), earlier.restore.clone()]
+                    [test(&pointer, earlier.written.clone()), earlier.restore.clone()]
                 }
             };
             record.extend(pair);

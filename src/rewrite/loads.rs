@@ -29,11 +29,11 @@ pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys<'_>> {
     let (mut pairs, mut loads) = (0, Loads::default());
     for container in ["initContainers", "containers"].iter().flat_map(|list| items(&pod_spec[list])) {
         for mount in items(&container["volumeMounts"]) {
-            if pairs > PAIRS {
-                break;
-            }
             for &(name, source) in mount["name"].as_str().and_then(|name| volumes.get(name)).into_iter().flatten() {
-                pairs += 1;
+                if pairs > PAIRS {
+                    break;
+                }
+                pairs += 1 + source["items"].as_array().map_or(0, Vec::len);
                 loads.mounted(name, source, mount);
             }
         }
@@ -53,7 +53,7 @@ pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys<'_>> {
     loads.0
 }
 
-/// Mounts times sources that are looked at; a pod has some ten of each.
+/// Mounts times sources that are looked at, and the items of these; a pod has some ten of each.
 const PAIRS: usize = 10_000;
 
 /// The Secrets behind each volume: the name, and the source that may hold `items`.

@@ -22,7 +22,7 @@ use crate::trust::credential::CA_KEYS;
 use annotation::HASH;
 use draft::Draft;
 use kinds::Reference;
-use node::{at, field};
+use node::field;
 use rotation_hash::RotationHash;
 pub use undo::{Undo, undo};
 
@@ -72,7 +72,7 @@ pub fn is_rewritten(kind: Kind<'_>) -> bool {
 /// Every Secret that an object of a rewritten kind names.
 pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
     let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();
-    let named = |Reference { pointer, name, place, .. }: Reference<'a>| Named { pointer, name, place };
+    let named = |Reference { node, name, place, .. }: Reference<'a>| Named { pointer: node.pointer(), name, place };
     references.into_iter().map(named).collect()
 }
 
@@ -106,7 +106,7 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
 
     let references = (rule.references)(object, namespace);
     let kept = |reference: &Reference<'_>| -> Option<String> {
-        let stored = at(old?, &reference.pointer)?.as_str()?;
+        let stored = reference.node.found_in(old?)?.as_str()?;
         let counterparts = registry.counterparts(&reference.place, reference.name);
         counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
     };

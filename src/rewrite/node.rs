@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use json_patch::jsonptr::{Pointer, Resolve, ResolveMut};
+use json_patch::jsonptr::{Pointer, Resolve};
 use serde_json::Value;
 
 /// Most steps from an object to a reference; the longest is `/spec/template/spec/containers/0/env/0/valueFrom/secretKeyRef/name`.
@@ -18,7 +18,7 @@ pub(super) struct Node<'a> {
     depth: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Key(&'static str),
     Index(usize),
@@ -51,14 +51,36 @@ impl<'a> Node<'a> {
     /// The place as a JSON Pointer.
     pub(super) fn pointer(&self) -> String {
         let mut pointer = String::with_capacity(64);
-        for step in &self.steps[..self.depth] {
-            // Writing to a string cannot fail.
-            let _ = match step {
-                Step::Key(key) => write!(pointer, "/{}", escape(key)),
-                Step::Index(index) => write!(pointer, "/{index}"),
-            };
+        for step in self.steps() {
+            pointer.push('/');
+            match step {
+                Step::Key(key) => pointer.push_str(&escape(key)),
+                // Writing to a string cannot fail.
+                Step::Index(index) => drop(write!(pointer, "{index}")),
+            }
         }
         pointer
+    }
+
+    /// What stands at the same place in another object.
+    pub(super) fn found_in<'v>(&self, object: &'v Value) -> Option<&'v Value> {
+        self.steps().iter().try_fold(object, |value, step| match step {
+            Step::Key(key) => value.get(key),
+            Step::Index(index) => value.get(index),
+        })
+    }
+
+    /// The same place in a copy of what stands below two keys.
+    pub(super) fn found_below<'v>(&self, keys: [&'static str; 2], copy: &'v mut Value) -> Option<&'v mut Value> {
+        let (_, inner) = self.steps().split_first_chunk().filter(|(outer, _)| **outer == keys.map(Step::Key))?;
+        inner.iter().try_fold(copy, |value, step| match step {
+            Step::Key(key) => value.get_mut(key),
+            Step::Index(index) => value.get_mut(index),
+        })
+    }
+
+    fn steps(&self) -> &[Step] {
+        &self.steps[..self.depth]
     }
 
     fn below(mut self, value: &'a Value, step: Step) -> Self {
@@ -72,14 +94,13 @@ pub(super) fn at<'v>(value: &'v Value, pointer: &str) -> Option<&'v Value> {
     value.resolve(Pointer::parse(pointer).ok()?).ok()
 }
 
-/// [`at`], to be changed.
-pub(super) fn at_mut<'v>(value: &'v mut Value, pointer: &str) -> Option<&'v mut Value> {
-    value.resolve_mut(Pointer::parse(pointer).ok()?).ok()
-}
-
 /// Escapes a key for a JSON Pointer (RFC 6901 §3).
 pub(super) fn escape(key: &str) -> Cow<'_, str> {
-    if key.contains(['~', '/']) { key.replace('~', "~0").replace('/', "~1").into() } else { key.into() }
+    if key.bytes().any(|byte| matches!(byte, b'~' | b'/')) {
+        key.replace('~', "~0").replace('/', "~1").into()
+    } else {
+        key.into()
+    }
 }
 
 /// A JSON Pointer as users write the field: `/spec/servers/0/tls` is `spec.servers[0].tls`.

@@ -30,7 +30,7 @@ pub fn undo(object: &Value) -> Option<Undo> {
     let record = recorded(object);
     let references = kinds::find(Kind::of(object)).map(|rule| (rule.references)(object, "")).unwrap_or_default();
     // By place, since a hostile object has thousands of both.
-    let places: HashSet<_> = references.iter().map(|reference| reference.pointer.as_str()).collect();
+    let places: HashSet<_> = references.iter().map(|reference| reference.node.pointer()).collect();
     let (fit, unfit): (Vec<_>, Vec<_>) = names(&record)
         .partition(|name| places.contains(name.pointer) && at(object, name.pointer) == Some(name.written));
     let mut patch: Vec<_> = fit.iter().map(|name| name.restore.clone()).collect();

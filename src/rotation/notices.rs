@@ -2,8 +2,9 @@
 //! comparing with the status as it was stored before: nothing is remembered.
 
 use super::next::{PairOf, Step};
-use super::{CLIENTS, CONNECT, DISTRUST, JOURNAL, SOURCES, SYNCED, WORKLOADS};
-use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, Phase, READY};
+use super::report::trouble;
+use super::{CAP, CLIENTS, CONNECT, DISTRUST, JOURNAL, SOURCES, SYNCED, WINDOWS, WORKLOADS};
+use crate::api::{Condition, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
 
 /// Clients that are told of one by one.
@@ -36,14 +37,16 @@ pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> 
 }
 
 /// Condition, what to call its failing (nothing: it is told otherwise) and its end, and what was tried.
-const CONDITIONS: [(&str, Option<&str>, &str, &str); 7] = [
+const CONDITIONS: [(&str, Option<&str>, &str, &str); 9] = [
     (SOURCES, Some("SourceUnusable"), "SourceUsable", "ReadSources"),
     (SYNCED, Some("StepFailed"), "StepsDone", "Sync"),
     (CLIENTS, None, "ClientsFollow", "AwaitClients"),
     (CONNECT, Some("ClientsCutOff"), "ClientsConnect", "ChangeManagedSecret"),
     (DISTRUST, Some("DistrustImpossible"), "Distrusted", "Distrust"),
     (JOURNAL, Some("JournalLost"), "JournalKept", "Remember"),
+    (WINDOWS, Some("WindowsNeverOpen"), "WindowsOpen", "AwaitWindow"),
     (WORKLOADS, Some("WorkloadsBehind"), "WorkloadsCurrent", "RollOut"),
+    (CAP, Some("CapExceeded"), "CapKept", "DropOldCA"),
 ];
 
 pub(super) fn normal(reason: &'static str, action: &'static str, note: String) -> Notice {
@@ -113,7 +116,7 @@ fn condition(
     type_: &str,
     (failing, mended, action): (Option<&'static str>, &'static str, &'static str),
 ) -> Option<Notice> {
-    let fails = |condition: &&Condition| condition.status == ConditionStatus::False;
+    let fails = |condition: &&Condition| condition.status == trouble(type_);
     let before = former.status.condition(type_).filter(fails);
     let now = status.condition(type_)?;
     match (before, fails(&now)) {

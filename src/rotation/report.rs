@@ -22,6 +22,11 @@ pub const DISTRUST: &str = "Distrusted";
 /// `True` then.
 pub const CAP: &str = "CapExceeded";
 
+/// The status with which a condition of a type tells of trouble.
+pub(super) fn trouble(type_: &str) -> ConditionStatus {
+    if type_ == CAP { ConditionStatus::True } else { ConditionStatus::False }
+}
+
 /// The condition that tells that a journal was lost in mid-rotation. It is there while what gateways had before may matter, and `False`
 /// then.
 pub const JOURNAL: &str = "JournalKept";

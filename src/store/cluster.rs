@@ -8,13 +8,12 @@ use futures::{Stream, StreamExt};
 use kube::api::DynamicObject;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DeserializeGuard, GroupVersionKind};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Config, ResourceExt};
 use serde::Deserialize;
 
-use super::{Live, Unread};
-use crate::api::{GatewaySecret, GatewaySecretStatus};
+use super::{Live, Unread, watch};
+use crate::api::{GatewaySecret, GatewaySecretStatus, with_short_quotes};
 use crate::registry::{Entry, Registry};
 
 /// Why there is no client for a cluster.
@@ -113,32 +112,32 @@ pub fn certificates(client: Client, namespace: &str) -> Api<DynamicObject> {
 pub type Guarded = DeserializeGuard<GatewaySecret>;
 
 /// Keeps `live` up to date with the cluster. Lost connections, an API server that is down and a CRD that is not
-/// installed are logged and tried again, at growing intervals; the last registry stays meanwhile.
+/// installed are told once, and tried again at growing intervals of up to half a minute; the last registry stays meanwhile.
 pub async fn follow(client: Client, live: Arc<Live>) {
-    let events = watcher::watcher(Api::<Guarded>::all(client), watcher::Config::default()).default_backoff();
-    feed(events, &live).await;
+    feed(watcher::watcher(Api::<Guarded>::all(client), watcher::Config::default()), &live).await;
 }
 
 /// Feeds the events of a watch into `live`.
 async fn feed(events: impl Stream<Item = watcher::Result<Event<Guarded>>>, live: &Live) {
-    let mut events = std::pin::pin!(events);
-    let mut known = BTreeMap::new();
-    let mut listed = BTreeMap::new();
-    let mut unread = Unread::new();
+    let mut events = std::pin::pin!(watch::lasting(events));
+    let (mut known, mut unread) = (BTreeMap::new(), Unread::new());
+    // A list that is not complete yet.
+    let mut listed = (BTreeMap::new(), Unread::new());
+    let mut trouble = Trouble::default();
     while let Some(event) = events.next().await {
+        if event.is_ok() {
+            trouble = Trouble::default();
+        }
         match event {
+            Ok(Event::Init) => {}
             // managedFields and the rest of the object end here: an entry is identity, spec and status.
-            Ok(Event::Init) => {
-                listed = BTreeMap::new();
-                unread = Unread::new();
-            }
             Ok(Event::InitApply(object)) => {
                 let key = key(&object);
                 let former = known.get(&key).cloned();
-                listed.extend(take(object, former, &mut unread, live).map(|entry| (key, entry)));
+                listed.0.extend(take(object, former, &mut listed.1, live).map(|entry| (key, entry)));
             }
             Ok(Event::InitDone) => {
-                known = std::mem::take(&mut listed);
+                (known, unread) = std::mem::take(&mut listed);
                 tracing::info!(gatewaysecrets = known.len(), "GatewaySecrets listed");
                 publish(&known, &unread, live);
             }
@@ -154,10 +153,26 @@ async fn feed(events: impl Stream<Item = watcher::Result<Event<Guarded>>>, live:
                 publish(&known, &unread, live);
             }
             Err(error) => {
+                listed = Default::default();
                 live.failed();
-                tracing::warn!("{}", sentence(&error));
+                if let Some(sentence) = trouble.news(sentence(&error)) {
+                    tracing::warn!("{sentence}");
+                }
             }
         }
+    }
+}
+
+/// What was said last of tries that fail one after the other.
+#[derive(Debug, Default)]
+struct Trouble(Option<String>);
+
+impl Trouble {
+    /// A sentence that was not said just before.
+    fn news(&mut self, sentence: String) -> Option<&str> {
+        let is_new = self.0.as_ref() != Some(&sentence);
+        let said = self.0.insert(sentence);
+        is_new.then_some(said)
     }
 }
 
@@ -189,7 +204,7 @@ fn take(object: Guarded, former: Option<Entry>, unread: &mut Unread, live: &Live
 /// Why not, for an object that does not fit the type.
 fn read(object: Guarded) -> Result<Entry, String> {
     let (namespace, name) = key(&object);
-    let object = object.0.map_err(|error| error.to_string())?;
+    let object = object.0.map_err(|error| with_short_quotes(&error.to_string()))?;
     Ok(Entry {
         namespace,
         name,
@@ -205,7 +220,7 @@ fn read(object: Guarded) -> Result<Entry, String> {
 
 fn publish(known: &BTreeMap<Key, Entry>, unread: &Unread, live: &Live) {
     live.publish_unread(unread.clone());
-    live.publish(Registry::new(known.values().cloned()));
+    live.publish(Registry::new(known.values().cloned()).with_unread(unread.keys().cloned()));
 }
 
 /// What the API server said of a request that failed, or what went wrong before it could: a sentence.
@@ -237,6 +252,7 @@ fn sentence(error: &watcher::Error) -> String {
 #[cfg(test)]
 mod tests {
     use futures::stream;
+    use kube::core::Status;
     use serde_json::json;
 
     use super::*;
@@ -262,17 +278,37 @@ mod tests {
         (names, live.failures())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn is_not_synced_before_the_list_is_complete() {
         assert_eq!(names_after(vec![Err(lost()), Ok(Event::Init), Ok(Event::InitApply(good("a")))]).await, (None, 1));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn keeps_what_it_knew_while_listing_again() {
         let mut events = vec![Ok(Event::Init), Ok(Event::InitApply(good("a"))), Ok(Event::InitApply(good("b")))];
         events.extend([Ok(Event::InitDone), Ok(Event::Apply(good("c"))), Ok(Event::Delete(good("b")))]);
         events.extend([Err(lost()), Ok(Event::Init), Ok(Event::InitApply(good("d")))]);
         assert_eq!(names_after(events).await, (Some(vec!["a".to_owned(), "c".to_owned()]), 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rejects_what_a_list_told_that_then_failed() {
+        let mut events = vec![Ok(Event::Init), Ok(Event::InitApply(good("gone"))), Err(lost())];
+        events.extend([Ok(Event::Init), Ok(Event::InitApply(good("a"))), Ok(Event::InitDone)]);
+        assert_eq!(names_after(events).await, (Some(vec!["a".to_owned()]), 1));
+    }
+
+    #[test]
+    fn a_trouble_that_lasts_is_told_once() {
+        let missing = || {
+            let status = Status::failure("the server could not find the requested resource", "NotFound").with_code(404);
+            sentence(&watcher::Error::InitialListFailed(kube::Error::Api(status.boxed())))
+        };
+        let mut trouble = Trouble::default();
+        assert!(trouble.news(missing()).expect("news").contains("install the CRD"));
+        assert_eq!(trouble.news(missing()), None);
+        assert!(trouble.news(sentence(&lost())).is_some(), "another one");
+        assert!(trouble.news(missing()).is_some(), "it is back");
     }
 
     #[tokio::test]
@@ -298,11 +334,14 @@ mod tests {
         let names: Vec<_> = unread.keys().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
         assert!(unread.values().all(|why| why.contains("expected a duration")), "{unread:?}");
-        let known = live.registry().expect("a registry").entries().to_vec();
+        let registry = live.registry().expect("a registry");
+        assert!(["a", "b"].iter().all(|name| registry.knows("istio-ingress", name)), "{registry:?}");
+        let known = registry.entries();
         assert!(known.len() == 1 && known[0].unread.is_some() && known[0].root_name() == "root", "{known:?}");
 
         feed(stream::iter([Event::Init, Event::InitApply(good("a")), Event::InitDone].map(Ok)), &live).await;
         assert_eq!(live.unread().len(), 0);
+        assert!(!live.registry().expect("a registry").knows("istio-ingress", "b"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::manifest::{self, Document, ManifestError, Object, Source};
 use crate::admission::Context;
-use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus};
+use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, with_short_quotes};
 use crate::registry::{Entry, Registry};
 use crate::rotation::{Inventory, Outlook};
 use crate::trust::Severities;
@@ -36,8 +36,8 @@ pub enum StoreError {
 pub struct GatewaySecretError {
     part: &'static str,
     name: String,
-    #[source]
-    cause: serde_json::Error,
+    /// serde's words, with what they quote shortened.
+    cause: String,
 }
 
 /// What a set of manifests says, and what of it could not be read.
@@ -158,7 +158,7 @@ pub fn entry(object: &Value, namespace: &str) -> Result<Entry, GatewaySecretErro
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
     let failed = |part| {
         let name = name.clone();
-        move |cause| GatewaySecretError { part, name, cause }
+        move |cause: serde_json::Error| GatewaySecretError { part, name, cause: with_short_quotes(&cause.to_string()) }
     };
     let status = Some(&object["status"]).filter(|status| !status.is_null());
     Ok(Entry {

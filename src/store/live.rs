@@ -27,6 +27,18 @@ impl Live {
         self.registry.load_full()
     }
 
+    /// The same, waited for until there is one.
+    pub async fn awaited(&self) -> Arc<Registry> {
+        let mut published = self.published();
+        loop {
+            if let Some(registry) = self.registry() {
+                return registry;
+            }
+            // Fails when nobody can publish any more, which takes what is borrowed here.
+            let _ = published.changed().await;
+        }
+    }
+
     /// Replaces the registry.
     pub fn publish(&self, registry: Registry) {
         self.registry.store(Some(Arc::new(registry)));
@@ -58,5 +70,24 @@ impl Live {
     /// How many reads failed.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::registry::tests::entry;
+
+    #[tokio::test]
+    async fn the_first_registry_is_waited_for_and_a_later_one_is_there_at_once() {
+        let live = Live::default();
+        let mut first = std::pin::pin!(live.awaited());
+        assert!(first.as_mut().now_or_never().is_none(), "nothing is read yet");
+        live.publish(Registry::default());
+        assert_eq!(first.await.entries().len(), 0);
+        live.publish(Registry::new([entry("mesh", "root", "gw")]));
+        assert_eq!(live.awaited().now_or_never().expect("a registry").entries().len(), 1);
     }
 }

@@ -6,5 +6,6 @@ mod live;
 pub mod manifest;
 pub mod objects;
 pub mod poll;
+pub mod watch;
 
 pub use live::{Live, Unread};

@@ -1,5 +1,8 @@
 //! The certificates of a PEM text, as Envoy loads them: a CA bundle, or a serving chain.
 
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer;
+
 use super::certificate::{Certificate, CertificateError};
 use super::chain::Crl;
 use super::lookalike::Lookalike;
@@ -139,10 +142,10 @@ pub(super) fn skipped(block: &Block) -> Option<SkippedBlock> {
     if private_key::is_label(&block.label) && !parses {
         return None;
     }
-    let claims = block.label.to_ascii_uppercase();
+    let label = block.label.to_ascii_uppercase();
+    let is_request = || label.contains("REQUEST") && X509CertificationRequest::from_der(&block.content).is_ok();
     // Without a label it may be one that is cut: a blank line in its middle, which hides what stands before.
-    let claims =
-        claims.is_empty() || claims.contains("CERTIFICATE") && !claims.contains("REQUEST") || claims.contains("PKCS7");
+    let claims = label.is_empty() || label.contains("PKCS7") || label.contains("CERT") && !is_request();
     let is_certificate = claims || parses;
     Some(SkippedBlock { line: block.line, label: pem::printable_label(&block.label), is_certificate })
 }
@@ -196,6 +199,22 @@ mod tests {
     fn rejects_a_certificate_under_the_label_of_a_key() {
         let text = ca("one").pem() + &block("RSA PRIVATE KEY", ca("two").der()) + &block("PRIVATE KEY", b"key");
         assert_eq!(read_chain(text.as_bytes()).skipped.iter().map(|s| s.is_certificate).collect::<Vec<_>>(), [true]);
+    }
+
+    #[test]
+    fn rejects_a_damaged_block_that_claims_to_be_a_certificate() {
+        let seen = |label: &str, content: &[u8]| {
+            let text = ca("one").pem() + &block(label, content);
+            read(text.as_bytes()).skipped.iter().map(|seen| seen.is_certificate).collect::<Vec<_>>()
+        };
+        let damaged = [&ca("two").der()[..48], ca("two").der()].concat();
+        for label in ["CERT", "X509 CERT", "CERTIFICATE REQUEST", "trusted certificate"] {
+            assert_eq!(seen(label, &damaged), [true], "{label}");
+        }
+        let request =
+            rcgen::CertificateParams::default().serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        assert_eq!(seen("CERTIFICATE REQUEST", request.der()), [false]);
+        assert_eq!(seen("DH PARAMETERS", &damaged), [false]);
     }
 
     #[test]

@@ -20,9 +20,9 @@ pub struct Certificate {
     pub der: Vec<u8>,
     /// SHA-256 over `der`, lower-case hex.
     pub fingerprint: String,
-    /// Subject (RFC 4514).
+    /// Subject (RFC 4514), at most 500 characters of it.
     pub subject: String,
-    /// Issuer (RFC 4514).
+    /// Issuer, as the subject.
     pub issuer: String,
     /// Subject, DER.
     pub subject_der: Vec<u8>,
@@ -81,11 +81,13 @@ impl Certificate {
         let der = der::certificate(der).map_err(CertificateError::Shape)?;
         let (_, x509) = X509Certificate::from_der(der).map_err(|_| CertificateError::Field)?;
         let self_issued = x509.subject().as_raw() == x509.issuer().as_raw();
+        let subject = name::rfc4514(x509.subject());
+        let issuer = if self_issued { subject.clone() } else { name::rfc4514(x509.issuer()) };
         let mut certificate = Self {
             der: der.to_vec(),
             fingerprint: hex(&sha256(der)),
-            subject: name::rfc4514(x509.subject()),
-            issuer: name::rfc4514(x509.issuer()),
+            subject,
+            issuer,
             subject_der: x509.subject().as_raw().to_vec(),
             issuer_der: x509.issuer().as_raw().to_vec(),
             not_before: timestamp(x509.validity().not_before.timestamp()),

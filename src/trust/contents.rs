@@ -28,8 +28,8 @@ pub struct Text {
     pub reader: Reader,
     /// What it holds.
     pub bundle: Bundle,
-    /// SHA-256 over the bytes, to know a broken text again.
-    pub digest: String,
+    /// SHA-256 over the bytes of a text with a fault or without certificates, to know it again.
+    digest: Option<String>,
 }
 
 /// A parsed serving pair.
@@ -95,12 +95,19 @@ impl<'a> Contents<'a> {
 
 impl Text {
     fn new(key: &'static str, pem: &[u8], reader: Reader, read: fn(Reader, &[u8]) -> Bundle) -> Self {
-        Self { key, reader, bundle: read(reader, pem), digest: hex(&sha256(pem)) }
+        let bundle = read(reader, pem);
+        let is_sound = bundle.rejected.is_none() && !bundle.is_too_long && !bundle.entries.is_empty();
+        Self { key, reader, bundle, digest: (!is_sound).then(|| hex(&sha256(pem))) }
     }
 
     /// Whether the proxy takes it at all. The other rules have nothing to say of a text that it rejects.
     pub fn is_loaded(&self) -> bool {
         self.bundle.rejected.is_none()
+    }
+
+    /// What a text with a fault, or without certificates, is known by again; empty for any other.
+    pub(super) fn digest(&self) -> &str {
+        self.digest.as_deref().unwrap_or_default()
     }
 
     /// The field, as users write it.

@@ -4,6 +4,8 @@
 //! work before the update is no reason against it: an unsound object can always be replaced by a sounder one. Revocation
 //! lists are left out, since who revokes a certificate means to.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 
 use super::chain::{Effect, Purpose, Store, Update};
@@ -35,8 +37,9 @@ pub fn admits(bundle: &[Certificate], presented: &[Certificate], now: Timestamp)
 /// Whether clients are known to take their trust from the managed bundle: what it shares with all of them verifies the
 /// gateways now. A server certificate of another CA, public or not, is none of the bundle's business.
 pub fn distributes(status: &GatewaySecretStatus, now: Timestamp) -> bool {
-    let held = |ca: &&TrustAnchor| status.bundle.iter().any(|held| held.fingerprint == ca.fingerprint);
-    let shared = status.client_trust.iter().flatten().filter(held);
+    // By fingerprint, since a status may hold thousands.
+    let held: HashSet<_> = status.bundle.iter().map(|held| held.fingerprint.as_str()).collect();
+    let shared = status.client_trust.iter().flatten().filter(|ca| held.contains(ca.fingerprint.as_str()));
     let served = leaves(status, LeafKind::Server).find(|leaf| leaf.not_after >= now);
     served.is_some_and(|served| verifies(&observed(shared), &certificates(&served.pem), now))
 }
@@ -80,18 +83,7 @@ fn stranded(
     if old.anchors().map(|c| &c.fingerprint).eq(new.anchors().map(|c| &c.fingerprint)) {
         return None;
     }
-    // Each is prepared once: there may be thousands of CAs, and hundreds of leaves.
-    let (held, left) = (Store::new(old.anchors(), None), Store::new(new.anchors(), None));
-    let mut update = Update::new(&held, &left);
-    let live = leaves(status, LeafKind::Client).filter(|leaf| leaf.not_after >= now);
-    let mut effect = |leaf: &Leaf| match update.is_used_up() {
-        true => Effect::Undecided,
-        false => update.effect(&certificates(&leaf.pem), Purpose::Client, now),
-    };
-    let judged = live.map(|leaf| (leaf, effect(leaf)));
-    let lost: Vec<_> = judged.filter(|(_, effect)| *effect != Effect::Unharmed).collect();
-    let undecided = lost.iter().filter(|(_, effect)| *effect == Effect::Undecided).count();
-    let lost: Vec<_> = lost.into_iter().map(|(leaf, _)| leaf).collect();
+    let Cut { lost, undecided } = cut_off(old.anchors(), new.anchors(), status, now);
     let until = lost.iter().map(|leaf| leaf.not_after).max()?;
     let own: Vec<_> = lost.iter().filter(|leaf| leaf.namespace == namespace).map(|leaf| leaf.name.as_str()).collect();
     let mut which = own.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
@@ -117,6 +109,35 @@ fn stranded(
         lost.len(),
     );
     Some((field(key), message))
+}
+
+/// Live clients that an update of the bundle cuts off.
+pub(crate) struct Cut<'s> {
+    pub(crate) lost: Vec<&'s Leaf>,
+    /// Of how many of them it is not known: to tell would take too long.
+    pub(crate) undecided: usize,
+}
+
+/// Who is accepted with a bundle, and would not be with another.
+pub(crate) fn cut_off<'s, 'c>(
+    before: impl Iterator<Item = &'c Certificate>,
+    after: impl Iterator<Item = &'c Certificate>,
+    status: &'s GatewaySecretStatus,
+    now: Timestamp,
+) -> Cut<'s> {
+    // Each is prepared once: there may be thousands of CAs, and hundreds of leaves.
+    let [before, after]: [Vec<&Certificate>; 2] = [before.collect(), after.collect()];
+    let (held, left) = (Store::new(before, None), Store::new(after, None));
+    let mut update = Update::new(&held, &left);
+    let live = leaves(status, LeafKind::Client).filter(|leaf| leaf.not_after >= now);
+    let mut effect = |leaf: &Leaf| match update.is_used_up() {
+        true => Effect::Undecided,
+        false => update.effect(&certificates(&leaf.pem), Purpose::Client, now),
+    };
+    let judged = live.map(|leaf| (leaf, effect(leaf)));
+    let lost: Vec<_> = judged.filter(|(_, effect)| *effect != Effect::Unharmed).collect();
+    let undecided = lost.iter().filter(|(_, effect)| *effect == Effect::Undecided).count();
+    Cut { lost: lost.into_iter().map(|(leaf, _)| leaf).collect(), undecided }
 }
 
 fn unverified(old: &Contents<'_>, new: &Contents<'_>, status: &GatewaySecretStatus, now: Timestamp) -> Option<Broken> {

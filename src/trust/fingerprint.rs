@@ -51,10 +51,8 @@ impl From<&Certificate> for TrustAnchor {
 
 /// Whether a list names a certificate: SHA-256 fingerprints of certificates, or of public keys (SubjectPublicKeyInfo), in hex.
 pub fn is_distrusted(certificate: &Certificate, distrust: &[String]) -> bool {
-    let key = || hex(&Sha256::digest(&certificate.public_key));
-    distrust
-        .iter()
-        .any(|named| named.eq_ignore_ascii_case(&certificate.fingerprint) || named.eq_ignore_ascii_case(&key()))
+    let is = |fingerprint: &str| distrust.iter().any(|named| named.eq_ignore_ascii_case(fingerprint));
+    is(&certificate.fingerprint) || is(&hex(&Sha256::digest(&certificate.public_key)))
 }
 
 #[cfg(test)]

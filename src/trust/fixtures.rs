@@ -65,10 +65,23 @@ pub(crate) fn ca_with_rsa_bits(bits: usize) -> String {
     let modulus = [&[0][..], &vec![0xff; bits / 8]].concat();
     let key = element(0x30, &[element(2, &modulus), vec![2, 3, 1, 0, 1]].concat());
     let algorithm = element(0x30, &[&[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1][..], &[5, 0]].concat());
-    let info = element(0x30, &[algorithm, element(3, &[&[0][..], &key].concat())].concat());
+    ca_with_key(&element(0x30, &[algorithm, element(3, &[&[0][..], &key].concat())].concat()))
+}
+
+/// A CA with this SubjectPublicKeyInfo: PEM.
+pub(crate) fn ca_with_key(info: &[u8]) -> String {
     let sound = ca("root");
     let old = parsed(sound.der()).public_key;
-    rebuilt(sound.der(), |tbs| replaced(tbs, &old, &info))
+    rebuilt(sound.der(), |tbs| replaced(tbs, &old, info))
+}
+
+/// A CA whose key is no point of its curve: PEM.
+pub(crate) fn ca_with_damaged_key() -> String {
+    let sound = ca("root");
+    let old = parsed(sound.der()).public_key;
+    let mut damaged = old.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    rebuilt(sound.der(), |tbs| replaced(tbs, &old, &damaged))
 }
 
 /// A certificate with another signature algorithm inside and outside: PEM. Its signature is then wrong.

@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::bundle::{self, Bundle, Entry, MAX_CERTIFICATES};
+use super::limits::PRIVATE_KEY;
 use super::lookalike::{self, Cause, Lookalike};
 use super::pem::{Block, Fault, Rejection, printable_label};
 use super::private_key::{KeyError, names_its_curve};
@@ -75,13 +76,14 @@ pub(super) fn public_key(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
     if block.is_encrypted || block.label == "ENCRYPTED PRIVATE KEY" {
         return Err(KeyError::Encrypted { line });
     }
-    let der = block.content.as_slice();
+    let unsupported = || KeyError::Unsupported { line, label: printable_label(&block.label) };
+    let der = Some(block.content.as_slice()).filter(|der| der.len() <= PRIVATE_KEY).ok_or_else(unsupported)?;
     let sec1 = || PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(der));
     let key = any_supported_type(&PrivateKeyDer::Pkcs1(PrivatePkcs1KeyDer::from(der)))
         .or_else(|_| any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))));
     let key = key.ok().or_else(|| any_supported_type(&sec1()).ok().filter(|_| names_its_curve(der)));
     let public = key.and_then(|key| Some(key.public_key()?.as_ref().to_vec()));
-    public.ok_or_else(|| KeyError::Unsupported { line, label: printable_label(&block.label) })
+    public.ok_or_else(unsupported)
 }
 
 fn left_out(block: &Block, cause: Cause) -> Lookalike {

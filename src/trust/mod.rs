@@ -26,6 +26,7 @@ mod reader;
 mod revocation;
 pub mod rules;
 mod secret;
+mod serving;
 mod severities;
 mod subject;
 
@@ -35,6 +36,7 @@ pub use finding::{Finding, Severity, Verdict};
 pub use fingerprint::{anchors, certificates_under, content_hash, is_distrusted};
 pub use reader::Reader;
 pub use rules::{Observation, RULES, Rule};
+pub(crate) use secret::decoded;
 pub use secret::{Secret, SecretError};
 pub use severities::{FIXED, Severities};
 pub use subject::Subject;

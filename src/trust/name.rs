@@ -17,21 +17,27 @@ const SHORT: &[(&str, &str)] = &[
     ("0.9.2342.19200300.100.1.1", "UID"),
 ];
 
-/// A name, last component first.
+/// Characters of a name that are told. Of the attributes that names are made of X.520 gives most 64.
+const LONGEST: usize = 500;
+
+/// A name, last component first; of one that no CA has, its beginning.
 pub(crate) fn rfc4514(name: &X509Name<'_>) -> String {
     let mut text = String::new();
-    for rdn in name.iter_rdn().collect::<Vec<_>>().into_iter().rev() {
-        if !text.is_empty() {
-            text.push(',');
+    let rdns = name.iter_rdn().collect::<Vec<_>>().into_iter().rev();
+    let attributes = rdns.flat_map(|rdn| rdn.iter().enumerate());
+    for (n, attribute) in attributes {
+        match n {
+            _ if text.chars().nth(LONGEST).is_some() => break,
+            0 if text.is_empty() => {}
+            0 => text.push(','),
+            _ => text.push('+'),
         }
-        for (n, attribute) in rdn.iter().enumerate() {
-            if n > 0 {
-                text.push('+');
-            }
-            write_attribute(&mut text, attribute);
-        }
+        write_attribute(&mut text, attribute);
     }
-    text
+    match text.char_indices().nth(LONGEST) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text,
+    }
 }
 
 /// A name for messages: short, and never empty.
@@ -66,7 +72,7 @@ fn write_attribute(text: &mut String, attribute: &AttributeTypeAndValue<'_>) {
             if length >= 0x80 {
                 let _ = write!(text, "{:02x}", 0x80 | octets.len());
             }
-            for byte in octets.iter().chain(value.data) {
+            for byte in octets.iter().chain(value.data).take(LONGEST) {
                 let _ = write!(text, "{byte:02x}");
             }
         }
@@ -87,7 +93,7 @@ fn decode(tag: u32, data: &[u8]) -> Option<String> {
 
 fn escape(text: &mut String, value: &str) {
     let last = value.chars().count().saturating_sub(1);
-    for (n, c) in value.chars().enumerate() {
+    for (n, c) in value.chars().enumerate().take(LONGEST + 1) {
         match c {
             '"' | '+' | ',' | ';' | '<' | '>' | '\\' => text.extend(['\\', c]),
             ' ' if n == 0 || n == last => text.push_str("\\ "),
@@ -148,5 +154,9 @@ mod tests {
     #[test]
     fn rejects_long_names_in_messages() {
         assert_eq!(brief(&"ä".repeat(100)), format!("{}…", "ä".repeat(64)));
+        let long = subject(&[(DnType::CommonName, "ä".repeat(600).as_str().into())]);
+        assert_eq!(long, format!("CN={}…", "ä".repeat(497)));
+        let of_many = |number: u64| (DnType::CustomDnType(vec![2, 5, 4, 100 + number]), "a".into());
+        assert_eq!(subject(&(0..100).map(of_many).collect::<Vec<_>>()).chars().count(), 501);
     }
 }

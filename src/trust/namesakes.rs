@@ -37,9 +37,13 @@ impl Namesakes<'_> {
     }
 }
 
+/// Pairs that are made of all CAs of a subject; from then on only of neighbours. 150 CAs, as many as the web has, of which each stands there
+/// in ten versions, make 1,350 of them.
+const PAIRS: usize = 2_500;
+
 /// All pairs of CAs that may sign in which one stands before the other, by their places among the entries; both ways round where the
-/// order is not kept. Of thousands with one subject only neighbours and the first are paired. `lists`: revocation lists that
-/// stand elsewhere.
+/// order is not kept. Of thousands with one subject, or in thousands of pairs, only neighbours and the first are paired. `lists`: revocation
+/// lists that stand elsewhere.
 pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
     let entries = &text.bundle.entries;
     let mut places: HashMap<&str, usize> = HashMap::new();
@@ -51,7 +55,7 @@ pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
     let mut pairs = Vec::new();
     for group in same_subject(entries.iter().map(|entry| &entry.certificate)) {
         let group: Vec<_> = group.into_iter().filter_map(place).collect();
-        let few = group.len() <= 32;
+        let few = group.len() <= 32 && pairs.len() <= PAIRS;
         for (at, second) in group.iter().enumerate() {
             for (before, first) in group[..at].iter().enumerate() {
                 if !few && before > 0 && before + 1 < at {

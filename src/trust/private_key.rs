@@ -4,6 +4,8 @@ use rustls::SignatureAlgorithm;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 
+use super::der::{CONSTRUCTED, CONTEXT, Cbs, INTEGER, OCTET_STRING, SEQUENCE};
+use super::limits::PRIVATE_KEY;
 use super::pem::{self, Block, Blocks, Rejection};
 
 /// Why a private key cannot be used. Never tells of its bytes.
@@ -64,14 +66,15 @@ pub(crate) fn is_label(label: &str) -> bool {
 }
 
 fn derive(block: &Block) -> Option<Vec<u8>> {
-    let der = block.content.as_slice();
+    let der = Some(block.content.as_slice()).filter(|der| der.len() <= PRIVATE_KEY)?;
     let labelled = match block.label.as_str() {
         "RSA PRIVATE KEY" => Some(PrivateKeyDer::Pkcs1(PrivatePkcs1KeyDer::from(der))),
         "EC PRIVATE KEY" => Some(PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(der))),
         _ => None,
     };
     // `d2i_PrivateKey`: PKCS#8 under a traditional label will do when it is a key of that kind.
-    let plain = || any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))).ok();
+    let plain =
+        || any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))).ok().filter(|_| is_version_0(der));
     // `EC_KEY_parse_private_key`: SEC1 must name its curve there, which others guess from the key's length (RFC 5915
     // section 3 wants it, too).
     let key = labelled
@@ -85,7 +88,7 @@ fn derive(block: &Block) -> Option<Vec<u8>> {
         ("EC PRIVATE KEY", kind) => kind == SignatureAlgorithm::ECDSA,
         _ => false,
     };
-    if !fits {
+    if !fits || is_lax(der) {
         return None;
     }
     Some(key.public_key()?.as_ref().to_vec())
@@ -103,12 +106,52 @@ pub(super) fn names_its_curve(der: &[u8]) -> bool {
     third().unwrap_or_default()
 }
 
+/// Whether PKCS#8 is of version 0: BoringSSL reads no RFC 5958, with or without the public key that this adds (measured).
+fn is_version_0(der: &[u8]) -> bool {
+    let version = Cbs(der).take(SEQUENCE, "").and_then(|mut outer| outer.take(INTEGER, ""));
+    version.is_ok_and(|version| version.0 == [0])
+}
+
+/// What AWS-LC takes in a key, and BoringSSL does not (measured).
+fn is_lax(der: &[u8]) -> bool {
+    let outer = fields(der);
+    // Of PKCS#8 the third field is the key.
+    let inner = match outer.as_slice() {
+        [_, (SEQUENCE, _), (OCTET_STRING, key), ..] => fields(key),
+        _ => outer,
+    };
+    match inner.as_slice() {
+        // RSAPrivateKey (RFC 8017 appendix A.1.2): a private exponent that is not less than the modulus.
+        [_, (INTEGER, modulus), (INTEGER, _), (INTEGER, private), ..] => {
+            let digits = |number| <[u8]>::strip_prefix(number, &[0]).unwrap_or(number);
+            let (modulus, private) = (digits(modulus), digits(private));
+            (private.len(), private) >= (modulus.len(), modulus)
+        }
+        // ECPrivateKey (RFC 5915): a public key in hybrid form (06, 07).
+        fields => fields.iter().any(|(tag, wrapper)| {
+            let bits = Cbs(wrapper).any().map(|(_, bits)| bits);
+            *tag == CONTEXT | CONSTRUCTED | 1 && matches!(bits, Some([0, 6 | 7, ..]))
+        }),
+    }
+}
+
+/// The elements of a sequence.
+fn fields(der: &[u8]) -> Vec<(u32, &[u8])> {
+    let mut fields = Vec::new();
+    if let Ok(mut outer) = Cbs(der).take(SEQUENCE, "") {
+        while let Some(field) = outer.any() {
+            fields.push(field);
+        }
+    }
+    fields
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::trust::fixtures::{block, ca};
+    use crate::trust::fixtures::{block, ca, element};
 
     #[test]
     fn accepts_pkcs8_under_the_label_of_its_kind() {
@@ -142,6 +185,36 @@ mod tests {
         // As rcgen writes the inner key: without its curve.
         let bare = ca("one").leaf("a").bare_ec_key_pem();
         assert!(matches!(public_key(bare.as_bytes()), Err(KeyError::Unsupported { line: 1, .. })));
+    }
+
+    #[test]
+    fn rejects_forms_that_boringssl_does_not_read() {
+        let leaf = ca("one").leaf("a");
+        let key = &pem::read(leaf.key_pem().as_bytes()).blocks[0].content.to_vec();
+        let changed = |old: &[u8], new: &[u8]| {
+            let at = key.windows(old.len()).position(|window| window == old).expect("the bytes are there");
+            let mut der = key.clone();
+            der[at..at + new.len()].copy_from_slice(new);
+            public_key(block("PRIVATE KEY", &der).as_bytes())
+        };
+        assert!(changed(&[2, 1, 0], &[2, 1, 0]).is_ok());
+        let y_is_odd = key.last().expect("a point") & 1;
+        // Version 1 (RFC 5958); a point in hybrid form, in PKCS#8 and under a label of its own.
+        for result in [changed(&[2, 1, 0, 0x30], &[2, 1, 1]), changed(&[3, 66, 0, 4], &[3, 66, 0, 6 | y_is_odd])] {
+            assert!(matches!(result, Err(KeyError::Unsupported { line: 1, .. })), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn rejects_a_private_exponent_beyond_the_modulus() {
+        let number = |content: &[u8]| element(2, content);
+        let key = |private: &[u8]| {
+            element(0x30, &[number(&[0]), number(&[0, 0x90, 1]), number(&[3]), number(private)].concat())
+        };
+        assert!(!is_lax(&key(&[0x10, 0])) && !is_lax(&key(&[0, 0x90, 0])));
+        for private in [&[0, 0x90, 1][..], &[0, 0x90, 2], &[1, 0, 0]] {
+            assert!(is_lax(&key(private)), "{private:?}");
+        }
     }
 
     #[test]

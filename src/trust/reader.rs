@@ -105,8 +105,8 @@ impl Reader {
     pub(super) fn without_key(self) -> &'static str {
         match self {
             Self::Envoy => {
-                "expected a PEM private key that proxies can serve with; gateways keep the old pair, and serve nothing after \
-                 their next start"
+                "expected a PEM private key that proxies can serve with; with one that they cannot read they keep the old pair, \
+                 and serve nothing after their next start"
             }
             Self::Go => "expected a PEM private key; with this nobody can log in",
         }

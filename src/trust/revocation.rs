@@ -32,7 +32,7 @@ impl Revocation {
             Some(crl) => Cow::Owned([&ca.bundle.crls[..], &crl.bundle.crls].concat()),
         };
         let store = Store::new(ca.bundle.entries.iter().map(|entry| &entry.certificate), Some(&lists));
-        let mut budget = Budget::default();
+        let mut budget = Budget::for_lists();
         let valid = ca.bundle.entries.iter().enumerate().filter(|(_, entry)| {
             // BoringSSL does not count the last second in.
             entry.certificate.is_valid_at(now) && now < entry.certificate.not_after

@@ -6,6 +6,11 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
+use crate::api::names::CLIENT_LABEL;
+
+/// The label of a Secret in which cert-manager keeps the key of a running issuance; no gateway uses it.
+pub(super) const NEXT_PRIVATE_KEY: &str = "cert-manager.io/next-private-key";
+
 /// A Secret's identity and bytes. Has no `Debug`, and wipes its bytes when dropped: it may hold private keys.
 #[derive(Clone)]
 pub struct Secret {
@@ -15,7 +20,7 @@ pub struct Secret {
     pub name: String,
     /// `type`, empty when absent.
     pub type_: String,
-    /// Labels.
+    /// The labels that verdicts look at; hostile Secrets have a hundred thousand others.
     pub labels: BTreeMap<String, String>,
     /// `immutable`: the API server refuses every change of its content.
     pub immutable: bool,
@@ -61,10 +66,8 @@ impl Secret {
             let value = string(value, "stringData", key)?;
             data.insert(key.clone(), Zeroizing::new(value.as_bytes().to_vec()));
         }
-        let labels = metadata["labels"]
-            .as_object()
-            .map(|map| map.iter().map(|(k, v)| (k.clone(), text(v))).collect())
-            .unwrap_or_default();
+        let label = |key: &str| Some((key.to_owned(), text(metadata["labels"].get(key)?)));
+        let labels = [CLIENT_LABEL, NEXT_PRIVATE_KEY].into_iter().filter_map(label).collect();
         Ok(Self {
             namespace: text(&metadata["namespace"]),
             name: text(&metadata["name"]),
@@ -76,13 +79,13 @@ impl Secret {
     }
 }
 
-/// Kubernetes' own decoder (Go encoding/base64) skips line ends.
-fn decoded(value: &str) -> Option<Vec<u8>> {
-    let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-    if !value.as_bytes().iter().any(is_line_end) {
+/// The bytes that base64 stands for; `None` when it is none. Kubernetes' own decoder (Go encoding/base64) skips line ends.
+pub(crate) fn decoded(value: &str) -> Option<Vec<u8>> {
+    let bytes = value.as_bytes();
+    if !bytes.contains(&b'\r') && !bytes.contains(&b'\n') {
         return STANDARD.decode(value).ok();
     }
-    let compact = Zeroizing::new(value.bytes().filter(|byte| !is_line_end(byte)).collect::<Vec<_>>());
+    let compact = Zeroizing::new(value.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect::<Vec<_>>());
     STANDARD.decode(&*compact).ok()
 }
 

@@ -22,7 +22,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 const OTHER: &str = "other";
 
 /// The kinds that are told apart; all others count as `other`.
-const KINDS: [(&str, &str); 10] = [
+const KINDS: [(&str, &str); 11] = [
     ("", "ConfigMap"),
     ("", "Secret"),
     ("apiextensions.k8s.io", "CustomResourceDefinition"),
@@ -30,6 +30,7 @@ const KINDS: [(&str, &str); 10] = [
     ("apps", "DaemonSet"),
     ("apps", "Deployment"),
     ("apps", "StatefulSet"),
+    ("cert-manager.io", "Certificate"),
     ("gateway.networking.k8s.io", "Gateway"),
     ("networking.istio.io", "Gateway"),
     ("trustspan.dev", "GatewaySecret"),

@@ -19,12 +19,14 @@ macro_rules! cases {
     };
 }
 
+mod abandoned;
 mod agent;
 mod agent_mode;
 mod bad_inputs;
 mod bed;
 mod break_glass;
 mod ca_bundles;
+mod clients;
 mod continuity;
 mod gateways;
 mod install;
@@ -35,6 +37,7 @@ mod pki;
 mod rollouts;
 mod secrets;
 mod stage;
+mod wakes;
 mod wire;
 mod workloads;
 
@@ -49,18 +52,21 @@ use testbed::Cluster;
 
 /// Every module's tests.
 const MODULES: &[&[Case]] = &[
+    abandoned::CASES,
     agent::CASES,
     agent_mode::CASES,
     bad_inputs::CASES,
     bed::CASES,
     break_glass::CASES,
     ca_bundles::CASES,
+    clients::CASES,
     continuity::CASES,
     gateways::CASES,
     install::CASES,
     outage::CASES,
     rollouts::CASES,
     secrets::CASES,
+    wakes::CASES,
     wire::CASES,
     workloads::CASES,
 ];

@@ -90,6 +90,7 @@ fn what_slipped_by_is_told_then_rolled_one_by_one(cluster: &Cluster) -> Result<(
         come_up(kept, "b")?;
         kept.wait_condition("WorkloadsCurrent", "Current")?;
         ensure!(kept.events("WorkloadRolled")?.len() == 2, "saw {:?}", kept.events("WorkloadRolled")?);
+        kept.wait_metric(&agent, "agent_writes_total", ",what=\"rollout\"", |count| count == 2.0)?;
 
         // The user's manifests still name the root: no conflict, and no other rollout.
         for (name, flag) in flags {

@@ -11,6 +11,7 @@ mod generated;
 mod lists;
 mod mutate;
 mod named;
+mod odd;
 mod pairs;
 mod pki;
 mod proxy;

@@ -5,7 +5,7 @@ use rcgen::ExtendedKeyUsagePurpose as Eku;
 
 use crate::{
     case::{Case, Probe},
-    pki::{Basic, Dates, Identity, Keys, Kind, Spec, Usage, block},
+    pki::{Basic, Dates, Identity, Keys, Kind, Spec, Usage, block, element},
     proxy::Content,
     testbed::Seed,
 };
@@ -49,6 +49,23 @@ const TRUST: &[(&str, &str, Make)] = &[
     }),
     ("no-label", "found: a damaged certificate without label was dropped, and we only warned", |b| {
         b.text(|one, two| one.to_owned() + &two.replace("CERTIFICATE", "").replacen("\n", "\nx\n\n", 1))
+    }),
+    ("damaged-under-another-label", "found: a damaged certificate was dropped, and we only warned", |b| {
+        let doubled =
+            |two: &str| two.replacen("CERTIFICATE-----\n", "CERT-----\nMIIBUTCB+aADAgECAgEBMAoGCCqGSM49BAMCMBEx\n", 1);
+        b.text(|one, two| one.to_owned() + &doubled(two).replace("END CERTIFICATE", "END CERT"))
+    }),
+    ("long-chains", "found: with 32 to 64 KiB of chain the proxy closes the connection, and we let it pass", |b| {
+        let key = b.keys.of(Kind::P256)?;
+        let client = |size: &usize| {
+            let alt_names = Some(element(0x30, &element(0x82, &vec![b'a'; *size])));
+            b.one.issue(Spec { alt_names, ..Spec::leaf(format!("leaf of {size}")) }, key.clone())
+        };
+        let clients = [30_000, 33_000, 48_000, 64_000, 66_000].iter().map(client).collect::<Result<_>>()?;
+        Ok(Trust { ca: b.one.pem(), crl: None, clients })
+    }),
+    ("long-subject", "found: a leaf that names its issuer at such length is as long itself", |b| {
+        b.sort(Spec::ca("n".repeat(36_000)))
     }),
     ("odd-criticality", "found: BoringSSL takes any byte for TRUE; stricter on purpose", |b| {
         let mut der = b.one.der.to_vec();
@@ -141,6 +158,32 @@ const TRUST: &[(&str, &str, Make)] = &[
         }
         Ok(trust)
     }),
+    ("unreadable-key", "found: accepted, then every client of the CA is refused, and we said nothing", |b| {
+        let damaged = b.one.with_damaged_key();
+        b.text(|_, _| damaged.clone())
+    }),
+    ("unreadable-key-beside", "found: the same beside a sound CA, whose clients pass", |b| {
+        let damaged = b.one.with_damaged_key();
+        b.text(|_, two| damaged.clone() + two)
+    }),
+    ("uri-excluded", "found: a host that is no plain name is refused whatever is excluded, we let it pass", |b| {
+        b.constrained(EXCLUDED, URI, "td.com", &URIS)
+    }),
+    ("uri-permitted", "found: the host ends at a query, too, and may end with a dot; we refused it", |b| {
+        b.constrained(PERMITTED, URI, "other.com", &URIS)
+    }),
+    ("uri-permitted-below", "found: the same under a constraint on all hosts below a name", |b| {
+        b.constrained(PERMITTED, URI, ".com", &URIS)
+    }),
+    ("uri-excluded-empty", "found: an empty constraint refuses every URI, we let them pass", |b| {
+        b.constrained(EXCLUDED, URI, "", &URIS)
+    }),
+    ("mailbox-permitted-at", "found: a constraint that begins with @ refuses every mailbox, we ignored the @", |b| {
+        b.constrained(PERMITTED, EMAIL, "@ex.com", &["a@ex.com", "a@other.com"])
+    }),
+    ("mailbox-excluded-at", "found: the same where it excludes", |b| {
+        b.constrained(EXCLUDED, EMAIL, "@ex.com", &["a@ex.com", "a@other.com", "a@b.ex.com"])
+    }),
     ("subjects-over-64-kib", "accepted, then every handshake fails", |b| {
         let mut ca = b.one.pem();
         for number in 0..300 {
@@ -148,6 +191,37 @@ const TRUST: &[(&str, &str, Make)] = &[
         }
         Ok(Trust { ca, ..b.text(|one, _| one.to_owned())? })
     }),
+];
+
+/// Tags of the lists of nameConstraints, and of names (RFC 5280 section 4.2.1.10).
+const PERMITTED: u8 = 0xa0;
+const EXCLUDED: u8 = 0xa1;
+const EMAIL: u8 = 0x81;
+const URI: u8 = 0x86;
+
+const URIS: [&str; 22] = [
+    "spiffe://td.com/x",
+    "spiffe://other.com/x",
+    "spiffe://TD.com./x",
+    "spiffe://other.com./x",
+    "https://other.com:80/x",
+    "https://other.com:/x",
+    "https://other.com?x",
+    "https://other.com#x",
+    "spiffe://cluster.local/ns/a/sa/b",
+    "spiffe://localhost/x",
+    "spiffe://a-b.com/x",
+    "spiffe://10.0.0.1/x",
+    "spiffe://[::1]/x",
+    "spiffe://a.123/x",
+    "https://me@other.com/x",
+    "spiffe://a_b.com/x",
+    "spiffe://-a.com/x",
+    "spiffe://a..com/x",
+    "spiffe://*.other.com/x",
+    "spiffe://other.com:abc/x",
+    "1spiffe://other.com/x",
+    "urn:a:b",
 ];
 
 impl Bench {
@@ -194,6 +268,16 @@ impl Bench {
         Ok(Trust { ca: cas.iter().map(Identity::pem).collect(), crl: None, clients })
     }
 
+    /// A CA with a constraint on names, and a client for each name.
+    fn constrained(&mut self, list: u8, kind: u8, base: &str, names: &[&str]) -> Result<Trust> {
+        let tree = element(0x30, &element(kind, base.as_bytes()));
+        let constraints = Some(element(0x30, &element(list, &tree)));
+        let ca = Identity::root(Spec { constraints, ..Spec::ca("constrained") }, self.keys.of(Kind::P256)?)?;
+        let key = self.keys.of(Kind::P256)?;
+        let client = |name: &&str| ca.issue(Spec { san: Some((*name).to_owned()), ..Spec::leaf(*name) }, key.clone());
+        Ok(Trust { ca: ca.pem(), crl: None, clients: names.iter().map(client).collect::<Result<_>>()? })
+    }
+
     /// A CA of some sort beside a sound one.
     fn sort(&mut self, spec: Spec) -> Result<Trust> {
         let odd = Identity::root(spec, self.keys.any()?)?;
@@ -232,6 +316,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         });
     }
     cases.extend(pairs(&bench.one)?);
+    cases.extend(crate::odd::cases()?);
     Ok(cases)
 }
 

@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CustomExtension, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, NameConstraints,
-    SerialNumber, date_time_ymd,
+    SanType, SerialNumber, date_time_ymd,
 };
 use rustls::{
     crypto::aws_lc_rs::sign::any_supported_type,
@@ -107,6 +107,14 @@ impl Keys {
     }
 }
 
+/// An element of DER (X.690, section 8.1).
+pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+    let length = content.len().to_be_bytes();
+    let length = &length[length.iter().position(|byte| *byte != 0).unwrap_or(length.len() - 1)..];
+    let long = (content.len() > 127).then_some(0x80 | length.len() as u8);
+    [&[tag][..], long.as_slice(), length, content].concat()
+}
+
 /// Fisher and Yates.
 pub(crate) fn shuffle<T>(items: &mut [T], seed: &mut Seed) {
     for last in (1..items.len()).rev() {
@@ -152,7 +160,14 @@ pub(crate) struct Spec {
     pub(crate) eku: Vec<ExtendedKeyUsagePurpose>,
     pub(crate) permitted: Option<String>,
     pub(crate) excluded: Option<String>,
+    /// A host, a URI or a mailbox.
     pub(crate) san: Option<String>,
+    /// nameConstraints (DER), of kinds of names that rcgen does not write.
+    pub(crate) constraints: Option<Vec<u8>>,
+    /// subjectAltName (DER), of more kinds than one or as rcgen does not write it.
+    pub(crate) alt_names: Option<Vec<u8>>,
+    /// An extension below 2.5.29 as it stands: its last arc, and DER or not.
+    pub(crate) raw: Option<(u64, Vec<u8>)>,
     /// An extension that nobody knows, marked critical.
     pub(crate) unknown_critical: bool,
     pub(crate) serial: u64,
@@ -172,6 +187,9 @@ impl Spec {
             permitted: None,
             excluded: None,
             san: None,
+            constraints: None,
+            alt_names: None,
+            raw: None,
             unknown_critical: false,
             serial: 1,
         }
@@ -218,7 +236,20 @@ impl Spec {
             params.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees });
         }
         if let Some(san) = &self.san {
-            params.subject_alt_names = CertificateParams::new([san.clone()])?.subject_alt_names;
+            params.subject_alt_names = match san {
+                uri if uri.contains(':') => vec![SanType::URI(uri.as_str().try_into()?)],
+                mailbox if mailbox.contains('@') => vec![SanType::Rfc822Name(mailbox.as_str().try_into()?)],
+                host => CertificateParams::new([host.clone()])?.subject_alt_names,
+            };
+        }
+        for (number, content, critical) in [(30, &self.constraints, true), (17, &self.alt_names, false)] {
+            let Some(content) = content else { continue };
+            let mut extension = CustomExtension::from_oid_content(&[2, 5, 29, number], content.clone());
+            extension.set_criticality(critical);
+            params.custom_extensions.push(extension);
+        }
+        if let Some((number, content)) = &self.raw {
+            params.custom_extensions.push(CustomExtension::from_oid_content(&[2, 5, 29, *number], content.clone()));
         }
         // rcgen ties the subject key identifier to basicConstraints; by hand they are independent, but it writes name
         // constraints for CAs only.
@@ -268,6 +299,16 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// Its certificate with a key that is no point of the curve P-256: PEM.
+    pub(crate) fn with_damaged_key(&self) -> String {
+        let mut der = self.der.to_vec();
+        // BIT STRING of an uncompressed point, after the curve's identifier.
+        let head = [0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7, 3, 0x42, 0, 4];
+        let at = der.windows(head.len()).position(|bytes| bytes == head).expect("a key on P-256") + head.len();
+        der[at + 63] ^= 1;
+        block("CERTIFICATE", &der)
+    }
+
     /// Signed by itself.
     pub(crate) fn root(spec: Spec, key: Arc<Key>) -> Result<Self> {
         let pair = key.pair()?;

@@ -34,6 +34,8 @@ static OBJECTS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     objects.collect()
 });
 
+/// Bytes of a text beyond which it is not repeated: what is repeated again and again fills any memory.
+const LARGE: usize = 2 << 20;
 /// Names of Secrets that matter, and one that does not.
 const NAMES: [&str; 6] = ["gateway-root", "public-gateway", "public-gateway-cacert", "client", "stranger", ""];
 /// Keys that something is read from.
@@ -134,7 +136,7 @@ pub(crate) fn change(value: &mut Value, draw: &mut Draw) {
                 let tail = *draw.of(&["\0", "\n", "/", "~1", "é", "\u{feff}", "://", " ", "\""]);
                 text.push_str(tail);
             }
-            1 => *text = text.repeat(1 + draw.below(300) as usize),
+            1 => *text = text.repeat((1 + draw.below(300) as usize).min(LARGE / text.len().max(1)).max(1)),
             _ => *text = (*draw.of(&NAMES)).to_owned(),
         },
         other => *other = json!([other]),

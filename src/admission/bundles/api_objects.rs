@@ -3,13 +3,14 @@
 //! Read with `AppendCertsFromPEM` by client-go (`transport.rootCertPool`); an empty one means the system's roots. Sources:
 //! `CustomResourceConversion`, `APIServiceSpec` and `WebhookClientConfig` of the Kubernetes API.
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use std::cell::LazyCell;
+
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{Place, Places};
+use super::{Place, Places, Unreadable};
 use crate::api::Kind;
-use crate::trust::{Duty, Reader};
+use crate::trust::{Duty, Reader, decoded};
 
 const KEY: &str = "caBundle";
 
@@ -19,10 +20,17 @@ const INJECTED: &str = "cert-manager.io/inject-";
 /// The places of an object; `None` for other kinds.
 pub(super) fn places(kind: Kind<'_>, object: &Value) -> Option<Places> {
     let mut places = Places::default();
+    // Asked once: a hostile object has thousands of annotations, and of webhooks.
+    let is_filled_in = LazyCell::new(|| is_injected(object));
     let mut add = |prefix: String, holder: &Value| {
-        // What is no base64 the API server refuses by itself.
-        let text = holder[KEY].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
-        if is_placeholder(kind, object, &text) {
+        let text = match &holder[KEY] {
+            Value::Null => return,
+            text => text.as_str().and_then(decoded),
+        };
+        let Some(text) = text else {
+            return places.unreadable.push(Unreadable::NoBundle(format!("{prefix}{KEY}")));
+        };
+        if is_placeholder(kind, &is_filled_in, &text) {
             return;
         }
         let mut place = Place::new(prefix, Duty { reader: Reader::Go, ..Duty::default() });
@@ -47,12 +55,14 @@ pub(super) fn places(kind: Kind<'_>, object: &Value) -> Option<Places> {
 }
 
 /// Nothing is there, or blanks that will be overwritten: manifests often have a line break where a caBundle is injected.
-fn is_placeholder(kind: Kind<'_>, object: &Value, text: &[u8]) -> bool {
-    let injected = || {
-        let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
-        annotations.into_iter().any(|(key, _)| key.starts_with(INJECTED))
-    };
+fn is_placeholder<F: FnOnce() -> bool>(kind: Kind<'_>, is_filled_in: &LazyCell<bool, F>, text: &[u8]) -> bool {
     // The conversion of a CRD takes blanks for nothing (apiextensions-apiserver, webhook_converter.go).
-    let forgiven = || kind.kind == "CustomResourceDefinition" || injected();
+    let forgiven = || kind.kind == "CustomResourceDefinition" || **is_filled_in;
     text.is_empty() || (text.trim_ascii().is_empty() && forgiven())
+}
+
+/// Whether an object's annotations have cert-manager fill it in.
+fn is_injected(object: &Value) -> bool {
+    let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
+    annotations.into_iter().any(|(key, _)| key.starts_with(INJECTED))
 }

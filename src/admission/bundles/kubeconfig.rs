@@ -3,12 +3,11 @@
 //! Cluster API writes them under `value`, others under `kubeconfig` or `config`. Sources: `clientcmd/api/v1` of client-go;
 //! `rest.TLSConfigFor` and `tls.X509KeyPair` load what is in them.
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{Place, Places, Unreadable};
-use crate::trust::{Duty, Reader, Secret};
+use crate::trust::{Duty, Reader, Secret, decoded};
 
 /// Keys of a Secret under which kubeconfigs are kept.
 const KEYS: [&str; 3] = ["value", "kubeconfig", "config"];
@@ -16,6 +15,13 @@ const KEYS: [&str; 3] = ["value", "kubeconfig", "config"];
 /// YAML nodes of a kubeconfig, which are enough for a thousand clusters with their users. A mebibyte of small nodes takes
 /// longer to read than an answer may.
 pub(super) const NODES: usize = 20_000;
+
+/// Bytes of its texts, what aliases repeat included: a Secret holds a mebibyte.
+const TEXT: usize = 2 << 20;
+
+/// Private keys of a kubeconfig that are read, each of which takes 0.1 ms (RSA of 2048 bits) to 0.25 ms (P-521). Kubeconfigs are written
+/// for one user; those that people merge have as many as they have clusters.
+pub(super) const KEYS_READ: usize = 128;
 
 /// A list in a kubeconfig, of entries with a name.
 struct List {
@@ -38,7 +44,7 @@ const LISTS: [List; 2] = [
 /// The places of a Secret; `None` when no kubeconfig is in it.
 pub(super) fn places(object: &Value) -> Option<Places> {
     let secret = Secret::from_value(object).ok()?;
-    let mut places = None;
+    let (mut places, mut keys) = (None, KEYS_READ);
     for key in KEYS {
         let config = match secret.data.get(key).map(|text| read(text)) {
             None | Some(Ok(None)) => continue,
@@ -52,6 +58,11 @@ pub(super) fn places(object: &Value) -> Option<Places> {
         let places = places.get_or_insert_with(Places::default);
         for List { name: list, entry, fields } in LISTS {
             for item in config[list].as_array().into_iter().flatten() {
+                let Some(left) = keys.checked_sub(keys_cost(&item[entry])) else {
+                    places.unreadable.push(Unreadable::TooManyKeys(format!("data[{key}].{list}")));
+                    break;
+                };
+                keys = left;
                 let name = item["name"].as_str().unwrap_or_default();
                 let prefix = format!("data[{key}].{list}[{name}].");
                 take(places, prefix, &item[entry], fields);
@@ -66,7 +77,7 @@ struct TooLarge;
 
 /// What client-go takes for a kubeconfig has one of its lists; other programs keep other things under these keys.
 fn read(text: &[u8]) -> Result<Option<Value>, TooLarge> {
-    let budget = serde_saphyr::budget! { max_nodes: NODES };
+    let budget = serde_saphyr::budget! { max_nodes: NODES, max_total_scalar_bytes: TEXT };
     // The text may hold private keys, and an error shall hold none of it.
     let options = serde_saphyr::options! { budget: budget, with_snippet: false };
     let Ok(text) = std::str::from_utf8(text) else { return Ok(None) };
@@ -82,6 +93,11 @@ fn mentions_content(text: &str) -> bool {
     LISTS.iter().any(|list| text.contains(list.name) && list.fields.iter().any(|(data, _)| text.contains(data)))
 }
 
+/// What the private key of an entry costs of [`KEYS_READ`]: a long one several times as much.
+fn keys_cost(entry: &Value) -> usize {
+    entry["client-key-data"].as_str().map_or(0, |text| 1 + (text.len() / 4_000).pow(2))
+}
+
 fn take(places: &mut Places, prefix: String, entry: &Value, fields: &[(&str, &str)]) {
     let content = |key: &str| entry[key].as_str().filter(|text| !text.is_empty());
     // Half of it is in a file that nobody sees from here.
@@ -91,9 +107,9 @@ fn take(places: &mut Places, prefix: String, entry: &Value, fields: &[(&str, &st
     let mut place = Place::new(prefix, Duty { reader: Reader::Go, ..Duty::default() });
     for (key, _) in fields {
         let Some(text) = content(key) else { continue };
-        match STANDARD.decode(text) {
-            Ok(text) => drop(place.texts.data.insert((*key).to_owned(), Zeroizing::new(text))),
-            Err(_) => return places.unreadable.push(Unreadable::NotBase64(format!("{}{key}", place.prefix))),
+        match decoded(text) {
+            Some(text) => drop(place.texts.data.insert((*key).to_owned(), Zeroizing::new(text))),
+            None => return places.unreadable.push(Unreadable::NotBase64(format!("{}{key}", place.prefix))),
         }
     }
     if !place.texts.data.is_empty() {

@@ -215,6 +215,36 @@ fn rejects_a_kubeconfig_that_is_too_large_with_a_warning() {
     }
 }
 
+/// The clusters are judged, and as many users.
+#[test]
+fn rejects_more_private_keys_than_are_read_with_a_warning() {
+    let clusters = format!("clusters: [{{name: a, cluster: {{certificate-authority-data: {}}}}}]\n", base64("x"));
+    let user = "- {name: a, user: {client-certificate-data: eA==, client-key-data: eA==}}\n";
+    let object = secret("value", &format!("{clusters}users:\n{}", user.repeat(1_000)));
+    let found = judged(&object, None);
+    let unread: Vec<_> = found.iter().filter(|finding| finding.rule == "kubeconfig-unreadable").collect();
+    assert_eq!(
+        unread.iter().map(|f| (f.severity, f.field.as_str())).collect::<Vec<_>>(),
+        [(Severity::Warn, "data[value].users")]
+    );
+    assert!(found.iter().any(|finding| finding.field.starts_with("data[value].clusters[a]")));
+    assert_eq!(found.iter().filter(|finding| finding.rule == "key-mismatch").count(), 128);
+}
+
+#[test]
+fn places_of_one_name_are_compared_in_their_order() {
+    let expired = |name: &str| ca_between(name, 2020, 2025).pem();
+    let cluster =
+        |bundle: &str| format!("- {{name: a, cluster: {{certificate-authority-data: {}}}}}\n", base64(bundle));
+    let config = |bundles: &[&String]| {
+        secret("value", &format!("clusters:\n{}", bundles.iter().map(|bundle| cluster(bundle)).collect::<String>()))
+    };
+    let (one, two, three) = (expired("one"), expired("two"), expired("three"));
+    assert_eq!(denials(&config(&[&one, &two]), Some(&config(&[&one, &two, &three]))), []);
+    assert_eq!(denials(&config(&[&one, &two, &three]), Some(&config(&[&one, &two]))).len(), 1);
+    assert_eq!(denials(&config(&[&three, &two]), Some(&config(&[&one, &two]))).len(), 1);
+}
+
 #[test]
 fn rejects_a_kubeconfig_with_data_that_is_not_base64() {
     let text = "clusters: [{name: prod, cluster: {certificate-authority-data: '%%%'}}]\nusers: []\n";
@@ -222,6 +252,34 @@ fn rejects_a_kubeconfig_with_data_that_is_not_base64() {
     let field = "data[config].clusters[prod].certificate-authority-data".to_owned();
     assert_eq!(denials(&object, None), [("kubeconfig-unreadable", field)]);
     assert_eq!(denials(&object, Some(&object)), []);
+}
+
+#[test]
+fn rejects_a_ca_bundle_that_is_not_base64() {
+    let pem = ca("root").pem();
+    for text in [json!(pem), json!("%%%"), json!("eA"), json!(7), json!([base64(&pem)])] {
+        let mut object = api_service("");
+        object["spec"]["caBundle"] = text;
+        assert_eq!(denials(&object, None), [("unreadable", "spec.caBundle".to_owned())], "{object}");
+        assert_eq!(denials(&object, Some(&object)), []);
+    }
+}
+
+#[test]
+fn base64_on_many_lines_is_read_as_the_api_server_reads_it() {
+    let lines = |text: &str| {
+        let base64 = base64(text);
+        let (first, rest) = base64.split_at(base64.len() / 2);
+        format!("{first}\r\n{rest}\n")
+    };
+    for (text, denied) in [(ca("root").pem(), false), ("prose".to_owned(), true)] {
+        let mut object = api_service("");
+        object["spec"]["caBundle"] = json!(lines(&text));
+        assert_eq!(!denials(&object, None).is_empty(), denied, "{text}");
+        let cluster = json!({"name": "prod", "cluster": {"certificate-authority-data": lines(&text)}});
+        let config = secret("value", &json!({"kind": "Config", "clusters": [cluster]}).to_string());
+        assert_eq!(!denials(&config, None).is_empty(), denied, "{text}");
+    }
 }
 
 #[test]

@@ -187,9 +187,13 @@ fn accepts_what_is_not_observed_and_hides_other_namespaces() {
 #[test]
 fn rejects_what_takes_too_long_to_tell() {
     let chain = || {
-        let mut cas = vec![CAS[0].intermediate("0", |_| {})];
+        // Of 32 to 64 KiB nobody is let in with one.
+        let long = |params: &mut rcgen::CertificateParams| {
+            params.custom_extensions = vec![rcgen::CustomExtension::from_oid_content(&[1, 2, 3], vec![0; 400])];
+        };
+        let mut cas = vec![CAS[0].intermediate("0", long)];
         for number in 1..95 {
-            cas.push(cas[number - 1].intermediate(&number.to_string(), |_| {}));
+            cas.push(cas[number - 1].intermediate(&number.to_string(), long));
         }
         cas[94].leaf("leaf.example.com").pem() + &cas.iter().rev().map(Authority::pem).collect::<String>()
     };

@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 
-use super::inputs::unless_closed;
-use super::printable::printable_lines;
+use super::inputs::{tell, unless_closed};
 use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission::{self, Context};
@@ -53,14 +52,14 @@ enum Format {
 /// Runs it.
 ///
 /// # Errors
-/// When an input cannot be opened, or stdout cannot be written. A document that cannot be read is told on stderr, and
-/// the others are judged.
+/// When stdout cannot be written. An input or a document that cannot be read is told on stderr, and the others are judged.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = args.now.unwrap_or_else(Timestamp::now);
     let namespace = args.inputs.namespace.as_str();
-    let sources = args.inputs.open()?;
+    let inputs = args.inputs.open_each();
     // What cannot be read is told when its turn comes.
-    let mut context = directory::collect(&sources, namespace, Outlook::Whole, &args.severity.severities(), now).context;
+    let sources = inputs.iter().flatten();
+    let mut context = directory::collect(sources, namespace, Outlook::Whole, &args.severity.severities(), now).context;
     context.may_break_glass = args.break_glass;
     let stdout = anstream::AutoStream::auto(io::stdout().lock());
     let reporter = match args.output {
@@ -68,7 +67,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Format::Json => Reporter::json(BufWriter::new(stdout)),
     };
     let checker = Checker { context, namespace, now };
-    unless_closed(checker.judge_all(&sources, reporter))
+    unless_closed(checker.judge_all(&inputs, reporter))
 }
 
 struct Checker<'a> {
@@ -78,18 +77,38 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn judge_all<W: Write>(&self, sources: &[Source], mut reporter: Reporter<W>) -> Result<ExitCode, Failure> {
+    fn judge_all<W: Write>(
+        &self,
+        inputs: &[Result<Source, ManifestError>],
+        mut reporter: Reporter<W>,
+    ) -> Result<ExitCode, Failure> {
         let mut unreadable = false;
-        for source in sources {
-            for chunk in source.chunks()? {
-                match chunk {
-                    Ok(chunk) => unreadable |= self.judge_chunk(&chunk, &mut reporter)?,
-                    Err(error) => unreadable = tell(&error),
-                }
-            }
+        for input in inputs {
+            unreadable |= self.judge_input(input, &mut reporter)?;
         }
         let denied = reporter.finish()?;
         Ok(ExitCode::from(if unreadable { 2 } else { u8::from(denied) }))
+    }
+
+    /// Returns whether something of it is unreadable.
+    fn judge_input<W: Write>(
+        &self,
+        input: &Result<Source, ManifestError>,
+        reporter: &mut Reporter<W>,
+    ) -> Result<bool, Failure> {
+        let chunks = match input.as_ref().map(Source::chunks) {
+            Ok(Ok(chunks)) => chunks,
+            Ok(Err(error)) => return Ok(tell(&error)),
+            Err(error) => return Ok(tell(error)),
+        };
+        let mut unreadable = false;
+        for chunk in chunks {
+            unreadable |= match chunk {
+                Ok(chunk) => self.judge_chunk(&chunk, reporter)?,
+                Err(error) => tell(&error),
+            };
+        }
+        Ok(unreadable)
     }
 
     /// Returns whether the chunk is unreadable.
@@ -107,9 +126,4 @@ impl Checker<'_> {
         }
         Ok(false)
     }
-}
-
-fn tell(error: &ManifestError) -> bool {
-    anstream::eprintln!("error: {}", printable_lines(&error.to_string()));
-    true
 }

@@ -20,13 +20,13 @@ fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
     let tls = spec.get("tls");
     let frontend = tls.get("frontend");
     let validations = std::iter::once(frontend.get("default"))
-        .chain(frontend.get("perPort").items().map(|port| port.get("tls")).collect::<Vec<_>>())
+        .chain(frontend.get("perPort").items().map(|port| port.get("tls")))
         .map(|settings| settings.path(&["validation", "caCertificateRefs"]));
     let listeners = spec.get("listeners");
     let certificates = listeners.items().map(|listener| listener.path(&["tls", "certificateRefs"]));
     certificates
         .chain(validations)
-        .flat_map(|list| list.items().collect::<Vec<_>>())
+        .flat_map(|list| list.items())
         .chain([tls.path(&["backend", "clientCertificateRef"])])
         .filter_map(|node| secret(&node, namespace))
         .collect()
@@ -41,5 +41,5 @@ fn secret<'a>(node: &Node<'a>, own: &'a str) -> Option<Reference<'a>> {
     let namespace = text("namespace").filter(|namespace| !namespace.is_empty()).unwrap_or(own);
     let place = if namespace == own { Place::Namespace(own) } else { Place::Granted { namespace, from: own } };
     let name = node.get("name");
-    Some(Reference { pointer: name.pointer(), prefix: "", name: name.text()?, place })
+    Some(Reference { node: name, prefix: "", name: name.text()?, place })
 }

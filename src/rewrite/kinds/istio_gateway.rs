@@ -28,7 +28,7 @@ fn references<'a>(object: &'a Value, _namespace: &'a str) -> Vec<Reference<'a>> 
     let servers = spec.get("servers").items().map(|server| server.get("tls"));
     let names = servers.flat_map(|tls| {
         let one = [tls.get("credentialName")];
-        let many = tls.get("credentialNames").items().collect::<Vec<_>>();
+        let many = tls.get("credentialNames").items();
         one.into_iter().chain(many).chain([tls.get("caCertCredentialName")])
     });
     names.filter_map(|node| credential(&node, &selector)).collect()
@@ -49,5 +49,5 @@ fn credential<'a>(node: &Node<'a>, selector: &Arc<BTreeMap<&'a str, &'a str>>) -
         Some((namespace, name)) => (Place::Namespace(namespace), name),
     };
     let prefix = text.strip_suffix(name)?;
-    Some(Reference { pointer: node.pointer(), prefix, name, place })
+    Some(Reference { node: *node, prefix, name, place })
 }

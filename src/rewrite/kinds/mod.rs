@@ -35,8 +35,8 @@ pub(super) fn find(kind: Kind<'_>) -> Option<&'static Rule> {
 /// A field that names a Secret.
 #[derive(Clone, Debug)]
 pub(super) struct Reference<'a> {
-    /// JSON Pointer of the field.
-    pub(super) pointer: String,
+    /// The field.
+    pub(super) node: Node<'a>,
     /// What stands before the name in the field, and is kept: a scheme, a namespace.
     pub(super) prefix: &'a str,
     /// The Secret's name.
@@ -49,7 +49,7 @@ impl<'a> Reference<'a> {
     /// A field that holds a bare name, looked up in one namespace.
     fn bare(node: &Node<'a>, namespace: &'a str) -> Option<Self> {
         let place = Place::Namespace(namespace);
-        Some(Self { pointer: node.pointer(), prefix: "", name: node.text()?, place })
+        Some(Self { node: *node, prefix: "", name: node.text()?, place })
     }
 
     /// Whether this is the field's value.

@@ -19,7 +19,7 @@ fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
     let volumes = pod.get("volumes").items().flat_map(|volume| {
         let projected = volume.path(&["projected", "sources"]);
         let sources = projected.items().map(|source| source.path(&["secret", "name"]));
-        std::iter::once(volume.path(&["secret", "secretName"])).chain(sources).collect::<Vec<_>>()
+        std::iter::once(volume.path(&["secret", "secretName"])).chain(sources)
     });
     let containers = ["initContainers", "containers"].map(|list| pod.get(list));
     let environment = containers.iter().flat_map(Node::items).flat_map(|container| {
@@ -27,7 +27,7 @@ fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
         let env = env.items().map(|variable| variable.path(&["valueFrom", "secretKeyRef", "name"]));
         let from = container.get("envFrom");
         let from = from.items().map(|source| source.path(&["secretRef", "name"]));
-        env.chain(from).collect::<Vec<_>>()
+        env.chain(from)
     });
     volumes.chain(environment).filter_map(|node| Reference::bare(&node, namespace)).collect()
 }

@@ -116,7 +116,8 @@ fn unowned(object: &Value) -> String {
 fn names_mut(object: &mut Value) -> Vec<&mut Value> {
     let kind = json!({"apiVersion": object["apiVersion"], "kind": object["kind"]});
     let rule = kinds::find(Kind::of(&kind)).unwrap();
-    let pointers: Vec<_> = (rule.references)(object, "mesh").into_iter().map(|reference| reference.pointer).collect();
+    let pointers: Vec<_> =
+        (rule.references)(object, "mesh").into_iter().map(|reference| reference.node.pointer()).collect();
     fn collect<'a>(value: &'a mut Value, at: &str, pointers: &[String], found: &mut Vec<&'a mut Value>) {
         if pointers.iter().any(|pointer| pointer == at) {
             found.push(value);

@@ -1,11 +1,12 @@
 #![allow(clippy::unwrap_used)]
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 
 use super::*;
-use crate::api::{LaggingClient, Period, TrustAnchor};
+use crate::api::{ConditionStatus, LaggingClient, Period, TrustAnchor};
 use crate::registry::tests::entry;
-use crate::rotation::{Facts, followers, journal::Journal, next, report, set};
+use crate::rotation::{Facts, followers, journal::Journal, next, report, set, windows};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{ca, now, parsed};
 
@@ -118,9 +119,38 @@ fn a_trouble_is_told_when_it_begins_when_it_is_another_and_when_it_ends() {
         assert_eq!(between(&gone, &bad), warned("Secret root: expired"));
         assert_eq!(between(&bad, &good), [(ends, false, "all is well".to_owned())]);
     }
+    let kept = said(CAP, True, "NeededByLiveLeaves", "live leaves need more");
+    assert_eq!(reasons(&notices(&former(), &kept, &[])), [("CapExceeded", true)]);
+    assert_eq!(notices(&Entry { status: kept.clone(), ..former() }, &kept, &[]), []);
     // The words of an API server's refusal may differ each time.
     let [one, two] = ["refused at 1", "refused at 2"].map(|message| said(SYNCED, False, "Failed", message));
     assert_eq!(notices(&Entry { status: one, ..former() }, &two, &[]), []);
+}
+
+#[test]
+fn windows_that_never_open_are_told_before_a_rotation_waits_for_them() {
+    let with_zones = |zones: &[&str], status: GatewaySecretStatus| {
+        let mut entry = Entry { status, ..former() };
+        let window = |zone: &&str| json!({ "from": "22:00", "to": "02:00", "timeZone": zone });
+        let windows = zones.iter().map(window).map(serde_json::from_value).collect::<Result<_, _>>();
+        entry.spec.windows = windows.expect("windows");
+        let mut status = entry.status.clone();
+        windows::tell(&entry, &mut status, now());
+        (notices(&entry, &status, &[]), status)
+    };
+    let (told, status) = with_zones(&["Europe/Berlin"], former().status);
+    assert_eq!(told, []);
+    let (told, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
+    assert_eq!(reasons(&told), [("WindowsNeverOpen", true)]);
+    assert!(
+        told[0].note.contains("1 of 2 in spec.windows never open") && told[0].note.contains("Mars/Base"),
+        "{told:?}"
+    );
+    let (told, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
+    assert_eq!(told, [], "it is told once");
+    let (told, status) = with_zones(&["Mars/Base"], status);
+    assert_eq!(reasons(&told), [("WindowsNeverOpen", true)], "none is left that opens");
+    assert_eq!(with_zones(&["UTC"], status).0, []);
 }
 
 #[test]

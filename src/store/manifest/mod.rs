@@ -23,7 +23,7 @@ pub use chunk::{Chunk, Chunks};
 pub use document::{Document, Object};
 pub use edit::Edited;
 
-pub use source::{Source, open};
+pub use source::{Source, open, open_each};
 
 /// Why a manifest cannot be read.
 #[derive(Debug, thiserror::Error)]

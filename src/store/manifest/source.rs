@@ -22,30 +22,41 @@ enum Origin {
     Spool(File),
 }
 
-/// Resolves paths: `-` is stdin; a directory stands for every `*.yaml`, `*.yml` and `*.json` below it, in the order of
-/// their names. Hidden entries are passed over (a mounted ConfigMap holds each file a second time below `..data`).
+/// Resolves paths, as [`open_each`] does.
 ///
 /// # Errors
-/// When a path does not exist or cannot be read.
+/// When one does not exist or cannot be read.
 pub fn open(paths: &[PathBuf]) -> Result<Vec<Source>, ManifestError> {
+    open_each(paths).into_iter().collect()
+}
+
+/// Resolves paths: `-` is stdin; a directory stands for every `*.yaml`, `*.yml` and `*.json` below it, in the order of
+/// their names. Hidden entries are passed over (a mounted ConfigMap holds each file a second time below `..data`). What does not exist
+/// or cannot be read is an error in its place.
+pub fn open_each(paths: &[PathBuf]) -> Vec<Result<Source, ManifestError>> {
     let mut sources = Vec::new();
     for path in paths {
-        if path.as_os_str() == "-" {
-            sources.push(spool("stdin", io::stdin().lock())?);
-            continue;
-        }
-        let failed = |cause| ManifestError::Read { source_name: path.display().to_string(), cause };
-        let metadata = fs::metadata(path).map_err(failed)?;
-        if metadata.is_dir() {
-            walk(path, &mut sources)?;
-        } else if metadata.is_file() {
-            File::open(path).map_err(failed)?;
-            sources.push(Source::file(path.clone()));
-        } else {
-            sources.push(spool(&path.display().to_string(), File::open(path).map_err(failed)?)?);
+        match path.as_os_str() == "-" {
+            true => sources.push(spool("stdin", io::stdin().lock())),
+            false => enter(path, &mut sources).unwrap_or_else(|error| sources.push(Err(error))),
         }
     }
-    Ok(sources)
+    sources
+}
+
+fn enter(path: &Path, sources: &mut Vec<Result<Source, ManifestError>>) -> Result<(), ManifestError> {
+    let failed = unread(path);
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if metadata.is_dir() {
+        return walk(path, sources);
+    }
+    let file = File::open(path).map_err(failed)?;
+    sources.push(if metadata.is_file() { Ok(Source::file(path)) } else { spool(&path.display().to_string(), file) });
+    Ok(())
+}
+
+fn unread(path: &Path) -> impl Fn(io::Error) -> ManifestError + Copy {
+    move |cause| ManifestError::Read { source_name: path.display().to_string(), cause }
 }
 
 fn spool(name: &str, mut pipe: impl io::Read) -> Result<Source, ManifestError> {
@@ -60,8 +71,8 @@ fn spool(name: &str, mut pipe: impl io::Read) -> Result<Source, ManifestError> {
     }
 }
 
-fn walk(directory: &Path, sources: &mut Vec<Source>) -> Result<(), ManifestError> {
-    let failed = |cause| ManifestError::Read { source_name: directory.display().to_string(), cause };
+fn walk(directory: &Path, sources: &mut Vec<Result<Source, ManifestError>>) -> Result<(), ManifestError> {
+    let failed = unread(directory);
     let mut entries = fs::read_dir(directory).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
@@ -70,9 +81,9 @@ fn walk(directory: &Path, sources: &mut Vec<Source>) -> Result<(), ManifestError
         }
         // A linked file is read, a linked directory is not entered: links may form a ring.
         if entry.file_type().map_err(failed)?.is_dir() {
-            walk(&entry.path(), sources)?;
+            walk(&entry.path(), sources).unwrap_or_else(|error| sources.push(Err(error)));
         } else if is_manifest(&entry.path()) && entry.path().is_file() {
-            sources.push(Source::file(entry.path()));
+            sources.push(Ok(Source::file(&entry.path())));
         }
     }
     Ok(())
@@ -83,8 +94,8 @@ fn is_manifest(path: &Path) -> bool {
 }
 
 impl Source {
-    fn file(path: PathBuf) -> Self {
-        Self { name: path.display().to_string().into(), origin: Origin::File(path) }
+    fn file(path: &Path) -> Self {
+        Self { name: path.display().to_string().into(), origin: Origin::File(path.to_owned()) }
     }
 
     /// The path as given, or `stdin`.

@@ -4,12 +4,14 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::mem;
 use std::ops::Range;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag};
 use serde_json::{Map, Value, map};
 
 use super::scalar::resolve;
+use crate::api::shortened;
 
 /// Deepest nesting. Kubernetes objects stay below 30.
 const MAX_DEPTH: usize = 128;
@@ -18,10 +20,15 @@ const MAX_DEPTH: usize = 128;
 /// (`--max-request-bytes`).
 const MAX_ALIASED: usize = 8 << 20;
 
-/// Values that a text of so many bytes may hold, those of aliases not counted: every eighth byte may begin one, and 10,000 more.
-/// The densest text that API servers write, managed fields in JSON without blanks (`"f:app":{},`), has one in some ten bytes.
-const fn max_values(bytes: usize) -> usize {
-    10_000 + bytes / 8
+/// Keys and values that an object may hold, those of aliases not counted: what can be read in a tenth of a second. etcd takes objects of
+/// 1.5 MiB; a CustomResourceDefinition of that size has some 40,000, and so has a Gateway of 2,500 servers.
+const MAX_OF_OBJECT: usize = 60_000;
+
+/// Keys and values that a document of so many bytes may hold, which may be a List of any number of objects: every sixth byte may begin
+/// one, and 20,000 more. The densest text that API servers write, managed fields in JSON without blanks (`"f:app":{},`), has two in some
+/// twelve bytes.
+const fn max_of_document(bytes: usize) -> usize {
+    20_000 + bytes / 6
 }
 
 /// Where a node stands.
@@ -62,6 +69,17 @@ pub(super) fn fields<'n>(
     entries.iter().map(move |entry| (entry, if entry.is_merge { None } else { own.next() }))
 }
 
+/// What a node is to the objects of a document.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    /// An object: the document, or an item of a List.
+    Object,
+    /// The value of the `items` of a List, or of what may yet say that it is one: keys are often sorted.
+    Items,
+    /// Anything in an object.
+    Field,
+}
+
 /// What was seen where, when a text is no document.
 #[derive(Debug)]
 pub(super) struct TreeError {
@@ -82,7 +100,13 @@ pub(super) fn compose(text: &str) -> Result<Option<(Value, Node)>, TreeError> {
     };
     options.set_emit_comments(false);
     let parser = Parser::new_from_str_with_options(text, options);
-    let mut composer = Composer { parser, anchors: HashMap::new(), aliased: 0, room: max_values(text.len()) };
+    let mut composer = Composer {
+        parser,
+        anchors: HashMap::new(),
+        aliased: 0,
+        room: max_of_document(text.len()),
+        left: MAX_OF_OBJECT,
+    };
     let mut document = None;
     loop {
         let (event, span) = composer.next()?;
@@ -90,7 +114,7 @@ pub(super) fn compose(text: &str) -> Result<Option<(Value, Node)>, TreeError> {
             Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
             Event::StreamEnd => return Ok(document),
             event if document.is_none() => {
-                let made = composer.node(event, span, 0)?;
+                let made = composer.node(event, span, 0, Part::Object)?;
                 // A document of markers and comments only has one null, written with no character.
                 if made.value != Value::Null || !made.node.span.is_empty() {
                     document = Some((made.value, made.node));
@@ -113,8 +137,10 @@ struct Composer<'t> {
     parser: Parser<'t, StrInput<'t>>,
     anchors: HashMap<usize, (Value, usize, usize)>,
     aliased: usize,
-    /// How many more values are read.
+    /// How many more keys and values are read.
     room: usize,
+    /// How many more of them in the object that is being read.
+    left: usize,
 }
 
 /// Where an event stands: of the parser's span, ten times as large, what is asked for.
@@ -141,17 +167,24 @@ impl<'t> Composer<'t> {
         }
     }
 
-    fn node(&mut self, event: Event<'t>, span: Place, depth: usize) -> Result<Made, TreeError> {
-        if depth > MAX_DEPTH {
-            return Err(fail(span, format!("nested deeper than {MAX_DEPTH} levels")));
-        }
+    /// Makes room for a key or a value.
+    fn count(&mut self, span: Place) -> Result<(), TreeError> {
         let Some(room) = self.room.checked_sub(1) else {
             return Err(fail(
                 span,
-                "more values than one in 8 bytes and 10,000 more, as no Kubernetes object has them; split it",
+                "more keys and values than one in 6 bytes and 20,000 more, as no Kubernetes object has them; split it",
             ));
         };
+        self.left = self.left.checked_sub(1).ok_or_else(|| too_many(span))?;
         self.room = room;
+        Ok(())
+    }
+
+    fn node(&mut self, event: Event<'t>, span: Place, depth: usize, part: Part) -> Result<Made, TreeError> {
+        if depth > MAX_DEPTH {
+            return Err(fail(span, format!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        self.count(span)?;
         let anchor = event.anchor_id();
         let made = match event {
             Event::Scalar(text, style, _, tag) => {
@@ -159,8 +192,8 @@ impl<'t> Composer<'t> {
                 let value = scalar(text, style, tag.as_deref()).map_err(|seen| fail(span, seen))?;
                 Made { value, node: node(span, Shape::Scalar(style)), depth: 0, size }
             }
-            Event::SequenceStart(style, ..) => self.sequence(span, style, depth)?,
-            Event::MappingStart(style, ..) => self.mapping(span, style, depth)?,
+            Event::SequenceStart(style, ..) => self.sequence(span, style, depth, part)?,
+            Event::MappingStart(style, ..) => self.mapping(span, style, depth, part)?,
             Event::Alias(id) => self.alias(span, id, depth)?,
             _ => return Err(fail(span, "something that is no node")),
         };
@@ -193,7 +226,7 @@ impl<'t> Composer<'t> {
         Ok(())
     }
 
-    fn sequence(&mut self, span: Place, style: StructureStyle, depth: usize) -> Result<Made, TreeError> {
+    fn sequence(&mut self, span: Place, style: StructureStyle, depth: usize, part: Part) -> Result<Made, TreeError> {
         let (mut values, mut items, mut below, mut size) = (Vec::new(), Vec::new(), 0, 64);
         loop {
             let (event, at) = self.next()?;
@@ -204,7 +237,15 @@ impl<'t> Composer<'t> {
                 }
                 return Ok(Made { value: Value::Array(values), node, depth: below, size });
             }
-            let made = self.node(event, at, depth + 1)?;
+            let made = match part {
+                Part::Items => {
+                    let left = mem::replace(&mut self.left, MAX_OF_OBJECT);
+                    let made = self.node(event, at, depth + 1, Part::Object)?;
+                    self.left = left;
+                    made
+                }
+                _ => self.node(event, at, depth + 1, Part::Field)?,
+            };
             below = below.max(made.depth + 1);
             size += made.size;
             values.push(made.value);
@@ -212,13 +253,22 @@ impl<'t> Composer<'t> {
         }
     }
 
-    fn mapping(&mut self, span: Place, style: StructureStyle, depth: usize) -> Result<Made, TreeError> {
+    fn mapping(&mut self, span: Place, style: StructureStyle, depth: usize, part: Part) -> Result<Made, TreeError> {
+        let before = self.room;
         let (mut map, mut entries, mut below, mut size) = (Map::new(), Vec::<Entry>::new(), 0, 64);
         let mut merges = Vec::new();
         loop {
             let (event, at) = self.next()?;
             if matches!(event, Event::MappingEnd) {
                 merge(&mut map, merges)?;
+                if part == Part::Object {
+                    if before - self.room > MAX_OF_OBJECT && is_list(&map) != Some(true) {
+                        return Err(too_many(span));
+                    }
+                    if has_no_items(&map) {
+                        return Err(fail(span, "a List whose items are no sequence"));
+                    }
+                }
                 let mut node = node(span, Shape::Scalar(ScalarStyle::Plain));
                 // A last value of no character stands at its key's end, before the colon.
                 node.span.end = end(style, at, entries.last().map(|entry| &entry.node)).max(node.span.start);
@@ -228,6 +278,7 @@ impl<'t> Composer<'t> {
             let Event::Scalar(text, key_style, _, tag) = event else {
                 return Err(fail(at, "a key that is no scalar; expected a name"));
             };
+            self.count(at)?;
             if entries.is_empty() {
                 // Room for one: of hundreds of thousands of maps, most have no more.
                 (map, entries) = (Map::with_capacity(1), Vec::with_capacity(1));
@@ -241,7 +292,9 @@ impl<'t> Composer<'t> {
                 key => return Err(fail(at, format!("the key {key}; expected a string (put it in quotes)"))),
             };
             let (event, value_at) = self.next()?;
-            let made = self.node(event, value_at, depth + 1)?;
+            let may_be_items = part == Part::Object && key == "items" && is_list(&map) != Some(false);
+            let part = if may_be_items { Part::Items } else { Part::Field };
+            let made = self.node(event, value_at, depth + 1, part)?;
             below = below.max(made.depth + 1);
             size += made.size;
             if is_merge {
@@ -250,7 +303,7 @@ impl<'t> Composer<'t> {
                 match map.entry(key) {
                     map::Entry::Vacant(field) => drop(field.insert(made.value)),
                     map::Entry::Occupied(field) => {
-                        return Err(fail(at, format!("the key {:?} a second time in one map", field.key())));
+                        return Err(fail(at, format!("the key {:?} a second time in one map", shortened(field.key()))));
                     }
                 }
             }
@@ -289,6 +342,23 @@ fn end(style: StructureStyle, end: Place, last: Option<&Node>) -> usize {
     }
 }
 
+/// Whether its kind calls an object a List, as the API's conventions name all of them; `None` while there is none.
+fn is_list(object: &Map<String, Value>) -> Option<bool> {
+    object.get("kind").map(|kind| kind.as_str().is_some_and(|kind| kind.ends_with("List")))
+}
+
+/// Whether an object says that it is one of the core group's Lists, and has something else as its items. In other groups there may be
+/// kinds that are called so and are none.
+fn has_no_items(object: &Map<String, Value>) -> bool {
+    let core = object.get("apiVersion").is_some_and(|version| version == "v1");
+    let items = object.get("items").filter(|items| !items.is_null());
+    core && is_list(object) == Some(true) && items.is_some_and(|items| !items.is_array())
+}
+
+fn too_many(span: Place) -> TreeError {
+    fail(span, format!("more than {MAX_OF_OBJECT} keys and values in one object; split it"))
+}
+
 fn fail(span: Place, seen: impl Into<String>) -> TreeError {
     TreeError { line: span.line, seen: seen.into() }
 }
@@ -308,77 +378,8 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>) -> Result<V
         }
         _ => return Ok(Value::String(text.into_owned())),
     }?;
-    if value.0 { Ok(value.1) } else { Err(format!("{text:?} under the tag {}", tag.original())) }
+    if value.0 { Ok(value.1) } else { Err(format!("{:?} under the tag {}", shortened(&text), tag.original())) }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn value(text: &str) -> Value {
-        compose(text).unwrap_or_else(|e| panic!("{text:?}: {}: {}", e.line, e.seen)).map_or(Value::Null, |d| d.0)
-    }
-
-    fn error(text: &str) -> (usize, String) {
-        compose(text).map(|d| d.map(|d| d.0)).map_err(|e| (e.line, e.seen)).expect_err("an error")
-    }
-
-    #[test]
-    fn values() {
-        assert_eq!(
-            value("a: &x {k: [1, yes, ~]}\nb: *x\n'c': \"\\u00e9\"\nd: |\n  l\n1: !!str 2\n"),
-            json!({
-                "a": {"k": [1, true, null]}, "b": {"k": [1, true, null]}, "c": "é", "d": "l\n", "1": "2",
-            })
-        );
-        assert_eq!(value("{\"s\": \"\\ud83d\\ude00\\/\",\t\"n\": -1.5E3}"), json!({"s": "😀/", "n": -1500.0}));
-        assert_eq!(value("a: &x {k: 1, l: 2}\nb:\n  <<: *x\n  l: 3\n")["b"], json!({"k": 1, "l": 3}));
-        assert_eq!(value("b:\n  <<: [{k: 1}, {k: 2, m: 3}]\n")["b"], json!({"k": 1, "m": 3}));
-    }
-
-    #[test]
-    fn nothing_there() {
-        for text in ["", "\n", "...\n", "---\r\n\r\n...\r\n", "# c\n", "---\n", "--- # c\n...\n", "%YAML 1.2\n---\n"] {
-            assert!(compose(text).unwrap_or_else(|e| panic!("{text:?}: {}", e.seen)).is_none(), "{text:?}");
-        }
-        assert_eq!(value("--- ~\n"), Value::Null);
-    }
-
-    #[test]
-    fn errors_name_line_and_cause() {
-        assert_eq!(error("a: 1\nb: 2\na: 3\n"), (3, "the key \"a\" a second time in one map".to_owned()));
-        assert_eq!(error("a:\n- {b: .inf}\n").0, 2);
-        assert_eq!(error("a: &x [*x]\n"), (1, "an alias inside the node that it stands for".to_owned()));
-        assert_eq!(error("{\"a\": 1} {\"b\": 2}").0, 1);
-        assert_eq!(error("? [a]\n: b\n").1, "a key that is no scalar; expected a name");
-        assert!(!error("a: [1\nb: 2").1.is_empty());
-    }
-
-    #[test]
-    fn values_are_bounded_by_the_size_of_the_text() {
-        let list = |item: &str, count| format!("a: [{}]", vec![item; count].join(","));
-        assert!(compose(&list("1", 10_000)).is_ok());
-        assert!(compose(&list("1234567", 100_000)).is_ok());
-        assert!(error(&list("1", 20_000)).1.contains("more values than one in 8 bytes"));
-    }
-
-    #[test]
-    fn depth_and_aliases_are_bounded() {
-        assert!(compose(&format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH))).is_ok());
-        assert_eq!(error(&"[".repeat(10_000)).0, 1);
-        assert_eq!(error(&"{\"a\":".repeat(10_000)).0, 1);
-        assert_eq!(error(&"- ".repeat(10_000)).0, 1);
-        let mut bomb = "a0: &a0 [x]\n".to_owned();
-        for i in 1..20 {
-            let alias = format!("*a{},", i - 1).repeat(10);
-            bomb.push_str(&format!("a{i}: &a{i} [{alias}]\n"));
-        }
-        assert!(error(&bomb).1.contains("aliases"), "{:?}", error(&bomb));
-        let mut deep = "a0: &a0 [x]\n".to_owned();
-        for i in 1..200 {
-            deep.push_str(&format!("a{i}: &a{i} [*a{}]\n", i - 1));
-        }
-        assert!(error(&deep).1.contains("nested deeper"), "{:?}", error(&deep));
-    }
-}
+mod tests;

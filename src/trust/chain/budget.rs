@@ -1,14 +1,18 @@
 //! What verdicts may cost, so that hostile bundles cost no time.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use super::Refused;
 use super::facts::{Facts, Signed};
 use super::signature::{self, Fault, Key};
-use crate::trust::limits::{CHAIN_SIGNATURES, CRL_STEPS, NAME_STEPS, OWN_SIGNATURES, PATH_STEPS, SIGNATURES};
+use crate::trust::limits::{
+    CHAIN_SIGNATURES, CRL_STEPS, ISSUER_SIGNATURES, ISSUER_STEPS, LIST_SIGNATURES, NAME_STEPS, OWN_SIGNATURES,
+    PATH_STEPS, SIGNATURES,
+};
 
-/// SubjectPublicKeyInfo, DER.
-type PublicKey = Vec<u8>;
+/// SHA-256 over a SubjectPublicKeyInfo: a hostile one has hundreds of kilobytes.
+type PublicKey = [u8; 32];
 /// Whether a signature holds.
 type Verdict = Result<(), Fault>;
 
@@ -22,14 +26,16 @@ pub(crate) struct Budget {
     owned: usize,
     /// Paths that are tried.
     paths: usize,
-    /// Names times constraints; BoringSSL allows 2^20 for each pair of certificates.
+    /// Names times constraints, and their bytes; BoringSSL allows 2^20 pairs for each pair of certificates, however long they are.
     pub(super) names: usize,
     /// Revocation lists that are looked at, once for each certificate that they could be for.
     lists: usize,
-    /// By the certificate's fingerprint, with the key: chains of one CA go the same way up.
+    /// Certificates that are looked at as somebody's issuer.
+    looks: Cell<usize>,
+    /// By the fingerprint of the certificate or list, with the key: chains of one CA go the same way up.
     known: HashMap<String, Vec<(PublicKey, Verdict)>>,
     /// Links whose signatures are taken to hold: a verdict is only wanted for the case that they do.
-    granted: Vec<(String, PublicKey)>,
+    granted: HashMap<String, Vec<PublicKey>>,
 }
 
 impl Default for Budget {
@@ -41,13 +47,24 @@ impl Default for Budget {
             paths: PATH_STEPS,
             names: NAME_STEPS,
             lists: CRL_STEPS,
+            looks: Cell::new(ISSUER_STEPS),
             known: HashMap::new(),
-            granted: Vec::new(),
+            granted: HashMap::new(),
         }
     }
 }
 
 impl Budget {
+    /// For the lists of a bundle, without a chain.
+    pub(crate) fn for_lists() -> Self {
+        Self { signatures: LIST_SIGNATURES, ..Self::default() }
+    }
+
+    /// For the signature of one certificate, by whoever may have made it.
+    pub(super) fn for_issuers() -> Self {
+        Self { signatures: ISSUER_SIGNATURES, ..Self::default() }
+    }
+
     /// Begins another chain.
     pub(super) fn next_chain(&mut self) {
         self.own = CHAIN_SIGNATURES;
@@ -61,13 +78,31 @@ impl Budget {
 
     /// Takes the signatures on a path to hold, until another path is given.
     pub(super) fn grant(&mut self, path: &[&Facts<'_>]) {
-        let links = path.windows(2).map(|link| (link[0].certificate, link[1].certificate));
-        self.granted = links.map(|(below, above)| (below.fingerprint.clone(), above.public_key.clone())).collect();
+        self.granted.clear();
+        for link in path.windows(2) {
+            let (below, above) = (link[0].certificate.fingerprint.as_str(), link[1].key_digest());
+            match self.granted.get_mut(below) {
+                Some(keys) if keys.contains(above) => {}
+                Some(keys) => keys.push(*above),
+                None => drop(self.granted.insert(below.to_owned(), vec![*above])),
+            }
+        }
     }
 
     /// Whether hardly another chain can be judged.
     pub(super) fn is_used_up(&self) -> bool {
-        self.paths == 0 || self.signatures + self.owned == 0
+        self.paths == 0 || self.signatures + self.owned == 0 || self.could_look().is_err()
+    }
+
+    /// Pays for looking at a certificate as somebody's issuer; `false` when that is not possible any more, and nothing can be told.
+    pub(super) fn look(&self) -> bool {
+        self.looks.set(self.looks.get().saturating_sub(1));
+        self.looks.get() > 0
+    }
+
+    /// Whether there was enough for all such looks so far.
+    pub(super) fn could_look(&self) -> Result<(), Refused> {
+        if self.looks.get() > 0 { Ok(()) } else { Err(Refused::Budget) }
     }
 
     /// Pays for trying a path.
@@ -83,7 +118,7 @@ impl Budget {
     }
 
     /// Verifies a signature, and pays for it.
-    pub(super) fn signature(&mut self, signed: &Signed<'_>, key: &[u8]) -> Result<Verdict, Refused> {
+    fn signature(&mut self, signed: &Signed<'_>, key: &[u8]) -> Result<Verdict, Refused> {
         let cost = cost(key, signed.body.len());
         if self.own >= cost && self.owned >= cost {
             self.own -= cost;
@@ -95,17 +130,28 @@ impl Budget {
     }
 
     /// Verifies a link of a path, once.
-    pub(super) fn link(&mut self, facts: &Facts<'_>, key: &[u8]) -> Result<Verdict, Refused> {
+    pub(super) fn link(&mut self, facts: &Facts<'_>, signer: &Facts<'_>) -> Result<Verdict, Refused> {
         let fingerprint = facts.certificate.fingerprint.as_str();
-        if self.granted.iter().any(|(certificate, signer)| certificate == fingerprint && signer == key) {
+        if self.granted.get(fingerprint).is_some_and(|keys| keys.contains(signer.key_digest())) {
             return Ok(Ok(()));
         }
-        let known = self.known.get(fingerprint).into_iter().flatten().find(|(signer, _)| signer == key);
+        self.verified(fingerprint, &facts.signed, signer)
+    }
+
+    /// Verifies the signature of what has this fingerprint, once.
+    pub(super) fn verified(
+        &mut self,
+        fingerprint: &str,
+        signed: &Signed<'_>,
+        signer: &Facts<'_>,
+    ) -> Result<Verdict, Refused> {
+        let key = signer.key_digest();
+        let known = self.known.get(fingerprint).into_iter().flatten().find(|(known, _)| known == key);
         if let Some((_, verdict)) = known {
             return Ok(*verdict);
         }
-        let verdict = self.signature(&facts.signed, key)?;
-        self.known.entry(fingerprint.to_owned()).or_default().push((key.to_vec(), verdict));
+        let verdict = self.signature(signed, &signer.certificate.public_key)?;
+        self.known.entry(fingerprint.to_owned()).or_default().push((*key, verdict));
         Ok(verdict)
     }
 }

@@ -1,17 +1,21 @@
 //! What BoringSSL looks at once the path stands.
 
+use std::iter::zip;
+use std::ptr;
+
 use jiff::Timestamp;
 
 use super::budget::Budget;
 use super::facts::{DIGITAL_SIGNATURE, Facts};
 use super::path::{Path, issued};
 use super::signature::{self, Fault, Key};
-use super::{Purpose, Refused, Store, constraints, crl, hosts};
+use super::{Names, Presented, Purpose, Refused, Store, constraints, crl};
 
-/// Checks a path in BoringSSL's order.
+/// Checks a path in BoringSSL's order. What it has in common with a `sound` one is not verified again.
 pub(super) fn path(
     store: &Store<'_>,
     path: &Path<'_>,
+    sound: &[&Facts<'_>],
     purpose: Purpose<'_>,
     now: Timestamp,
     budget: &mut Budget,
@@ -20,13 +24,17 @@ pub(super) fn path(
     if store.checks_crls {
         (0..path.links.len()).try_for_each(|at| crl::check(store, &path.links, at, now, budget))?;
     }
-    signatures_and_dates(path, now, budget)?;
+    let common = zip(&path.links, sound).take_while(|(link, sound)| ptr::eq(**link, **sound)).count();
+    signatures_and_dates(&path.links[common.saturating_sub(1)..], now, budget)?;
     name_constraints(path, budget)?;
     if purpose != Purpose::Client {
         modern(path)?;
     }
-    let policies = path.links[..path.links.len() - 1].iter().find(|facts| facts.has_policy_constraints);
-    match policies {
+    let below = &path.links[..path.links.len() - 1];
+    if let Some(facts) = below.iter().find(|facts| facts.has_malformed_policies) {
+        return Err(Refused::InvalidExtension { subject: facts.certificate.subject.clone() });
+    }
+    match below.iter().find(|facts| facts.has_policy_constraints) {
         Some(facts) => Err(Refused::Policy { subject: facts.certificate.subject.clone() }),
         None => Ok(()),
     }
@@ -42,9 +50,10 @@ fn modern(path: &Path<'_>) -> Result<(), Refused> {
 }
 
 /// What TLS, not path validation, asks of a leaf; and its names.
-pub(super) fn leaf(facts: &Facts<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
+pub(super) fn leaf(presented: &Presented<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
+    let Some(facts) = presented.leaf() else { return Ok(()) };
     let leaf = facts.certificate;
-    let subject = || leaf.subject.clone();
+    let subject = || facts.certificate.subject.clone();
     // Envoy itself serves with no RSA key under 2048 bits, but takes one of 1024 from a client (measured).
     let rsa = if purpose == Purpose::Client { 1024 } else { 2048 };
     let takes = |key| match key {
@@ -57,12 +66,12 @@ pub(super) fn leaf(facts: &Facts<'_>, purpose: Purpose<'_>) -> Result<(), Refuse
     if !facts.may(DIGITAL_SIGNATURE) {
         return Err(Refused::LeafKeyUsage { subject: subject() });
     }
-    if let Purpose::Server { hosts: wanted } = purpose
-        && let Some(host) = wanted.iter().find(|host| !hosts::covers(leaf, host))
-    {
-        return Err(Refused::Host { subject: subject(), host: host.clone() });
+    let Purpose::Server { hosts: wanted @ [_, ..] } = purpose else { return Ok(()) };
+    let names = presented.names.get_or_init(|| Names::of(leaf));
+    match wanted.iter().find(|host| !names.cover(host)) {
+        Some(host) => Err(Refused::Host { subject: subject(), host: host.clone() }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// `check_chain_extensions`: only of what is not from the bundle.
@@ -95,9 +104,9 @@ fn extensions(path: &Path<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
 }
 
 /// `internal_verify`, from the top down.
-fn signatures_and_dates(path: &Path<'_>, now: Timestamp, budget: &mut Budget) -> Result<(), Refused> {
+fn signatures_and_dates(links: &[&Facts<'_>], now: Timestamp, budget: &mut Budget) -> Result<(), Refused> {
     let mut above: Option<&Facts<'_>> = None;
-    for facts in path.links.iter().rev() {
+    for facts in links.iter().rev() {
         if let Some(issuer) = above {
             signed(facts, issuer, budget)?;
         }
@@ -114,37 +123,42 @@ fn signatures_and_dates(path: &Path<'_>, now: Timestamp, budget: &mut Budget) ->
 }
 
 fn signed(facts: &Facts<'_>, issuer: &Facts<'_>, budget: &mut Budget) -> Result<(), Refused> {
-    let subject = facts.certificate.subject.clone();
-    match budget.link(facts, &issuer.certificate.public_key)? {
+    let subject = || facts.certificate.subject.clone();
+    match budget.link(facts, issuer)? {
         Ok(()) => Ok(()),
-        Err(Fault::Unsupported) => Err(Refused::SignatureAlgorithm { subject }),
+        Err(Fault::Unsupported) => Err(Refused::SignatureAlgorithm { subject: subject() }),
         Err(Fault::Wrong) => {
             debug_assert!(issued(issuer, facts) || facts.is_self_signed(), "a path is built by names");
-            Err(Refused::Signature { subject, issuer: issuer.certificate.subject.clone() })
+            Err(Refused::Signature { subject: subject(), issuer: issuer.certificate.subject.clone() })
         }
     }
 }
 
 /// `check_name_constraints`: an anchor's count, too; self-issued intermediates need not obey.
 fn name_constraints(path: &Path<'_>, budget: &mut Budget) -> Result<(), Refused> {
+    if path.links.iter().all(|facts| facts.constraints.is_none()) {
+        return Ok(());
+    }
     for (at, facts) in path.links.iter().enumerate().rev() {
         if at > 0 && facts.is_self_issued() {
             continue;
         }
         for above in path.links[at + 1..].iter().rev() {
             let Some(constraints) = &above.constraints else { continue };
-            let (subject, issuer) = (facts.certificate.subject.clone(), above.certificate.subject.clone());
-            constraints::check(facts, constraints, &mut budget.names).map_err(|fault| match fault {
-                constraints::Fault::Violation => Refused::NameConstraints { subject, issuer },
-                constraints::Fault::Unsupported => Refused::UnsupportedConstraint { subject, issuer },
-                constraints::Fault::Budget => Refused::Budget,
+            let names = || (facts.certificate.subject.clone(), above.certificate.subject.clone());
+            constraints::check(facts, constraints, &mut budget.names).map_err(|fault| match (fault, names()) {
+                (constraints::Fault::Violation, (subject, issuer)) => Refused::NameConstraints { subject, issuer },
+                (constraints::Fault::Unsupported, (subject, issuer)) => {
+                    Refused::UnsupportedConstraint { subject, issuer }
+                }
+                (constraints::Fault::Budget, _) => Refused::Budget,
             })?;
         }
     }
     let leaf = path.links[0];
     let constraining = path.links[1..].iter().find(|facts| facts.constraints.is_some());
     match constraining {
-        Some(ca) if leaf.alt_names.is_none() && constraints::has_host_like_common_name(leaf) => {
+        Some(ca) if leaf.alt_names.is_none() && leaf.attributes().names_a_host => {
             let (subject, issuer) = (leaf.certificate.subject.clone(), ca.certificate.subject.clone());
             Err(Refused::NameConstraints { subject, issuer })
         }

@@ -1,6 +1,6 @@
 //! Name constraints as BoringSSL matches them (crypto/x509/v3_ncons.cc).
 
-use super::facts::{DIRECTORY, DNS, EMAIL, Facts, GeneralName, NameConstraints, Subtree, URI};
+use super::facts::{DIRECTORY, DNS, EMAIL, Facts, NameConstraints, Subtree, URI};
 use super::name::{self, Name};
 
 /// What a name meets.
@@ -15,32 +15,34 @@ pub(super) enum Fault {
 }
 
 /// emailAddress (PKCS #9), 1.2.840.113549.1.9.1.
-const EMAIL_ADDRESS: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1];
+pub(super) const EMAIL_ADDRESS: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1];
 const COMMON_NAME: [u8; 3] = [0x55, 4, 3];
+
+/// Bytes of names that are compared in the time that a constraint of another kind is passed over.
+const COMPARED: usize = 8;
 
 /// `NAME_CONSTRAINTS_check`. Takes what it costs from the budget.
 pub(super) fn check(facts: &Facts<'_>, constraints: &NameConstraints<'_>, budget: &mut usize) -> Result<(), Fault> {
-    let subject = facts.certificate.subject_der.as_slice();
-    let alt_names = facts.alt_names.as_deref().unwrap_or_default();
-    let attributes = name::count(subject);
-    let cost = (attributes + alt_names.len()) * (constraints.permitted.len() + constraints.excluded.len());
-    *budget = budget.checked_sub(cost).ok_or(Fault::Budget)?;
-    if attributes > 0 {
-        matches(GeneralName { kind: DIRECTORY, content: subject }, constraints, false)?;
-        for (tag, content) in name::values(subject, &EMAIL_ADDRESS) {
-            if tag != 22 {
+    let (subject, attributes) = (facts.certificate.subject_der.as_slice(), facts.attributes());
+    if !attributes.is_empty {
+        matches(DIRECTORY, subject, Some(&facts.subject), constraints, false, budget)?;
+        for (tag, content) in &attributes.emails {
+            if *tag != 22 {
                 return Err(Fault::Unsupported);
             }
-            matches(GeneralName { kind: EMAIL, content }, constraints, true)?;
+            matches(EMAIL, content, None, constraints, true, budget)?;
         }
     }
-    alt_names.iter().try_for_each(|name| matches(*name, constraints, false))
+    let names = facts.alt_names.iter().flatten();
+    names
+        .map(|name| (name, name.directory.as_ref()))
+        .try_for_each(|(name, directory)| matches(name.kind, name.content, directory, constraints, false, budget))
 }
 
 /// Whether a common name could be taken for a host (`x509v3_looks_like_dns_name`); with name constraints on the path a
 /// leaf without alternative names is then refused.
-pub(super) fn has_host_like_common_name(facts: &Facts<'_>) -> bool {
-    let names = name::values(&facts.certificate.subject_der, &COMMON_NAME);
+pub(super) fn has_host_like_common_name(subject: &[u8]) -> bool {
+    let names = name::values(subject, &COMMON_NAME);
     names.into_iter().filter_map(|(tag, value)| name::text(tag, value)).any(|text| looks_like_host(&text))
 }
 
@@ -54,41 +56,84 @@ fn looks_like_host(text: &str) -> bool {
     text.split('.').all(label)
 }
 
-fn matches(name: GeneralName<'_>, constraints: &NameConstraints<'_>, fold_excluded: bool) -> Result<(), Fault> {
-    let of_kind = |list: &'_ [Subtree<'_>]| list.iter().any(|s| s.base.kind == name.kind);
-    if of_kind(&constraints.permitted) {
-        let mut permitted = false;
-        for subtree in constraints.permitted.iter().filter(|s| s.base.kind == name.kind) {
-            permitted = within(name, subtree, false, false)? || permitted;
-        }
-        if !permitted {
-            return Err(Fault::Violation);
-        }
+fn matches(
+    kind: u32,
+    content: &[u8],
+    directory: Option<&Name>,
+    constraints: &NameConstraints<'_>,
+    fold_excluded: bool,
+    budget: &mut usize,
+) -> Result<(), Fault> {
+    let NameConstraints { permitted, excluded } = constraints;
+    let lengths = of_kind(kind, permitted).chain(of_kind(kind, excluded)).map(|subtree| subtree.base.content.len());
+    let lengths = lengths.reduce(|sum, length| sum + length);
+    let compared = lengths.map_or(0, |sum| sum + content.len());
+    let cost = 1 + permitted.len() + excluded.len() + compared / COMPARED;
+    *budget = budget.checked_sub(cost).ok_or(Fault::Budget)?;
+    if lengths.is_none() {
+        return Ok(());
     }
-    for subtree in constraints.excluded.iter().filter(|s| s.base.kind == name.kind) {
-        if within(name, subtree, true, fold_excluded)? {
+    let form = Form::of(kind, content, directory);
+    let mut is_permitted = None;
+    for subtree in of_kind(kind, permitted) {
+        is_permitted = Some(within(&form, subtree, false, false)? || is_permitted == Some(true));
+    }
+    if is_permitted == Some(false) {
+        return Err(Fault::Violation);
+    }
+    for subtree in of_kind(kind, excluded) {
+        if within(&form, subtree, true, fold_excluded)? {
             return Err(Fault::Violation);
         }
     }
     Ok(())
 }
 
-fn within(name: GeneralName<'_>, subtree: &Subtree<'_>, excluding: bool, fold: bool) -> Result<bool, Fault> {
+fn of_kind<'l, 'a>(kind: u32, list: &'l [Subtree<'a>]) -> impl Iterator<Item = &'l Subtree<'a>> {
+    list.iter().filter(move |subtree| subtree.base.kind == kind)
+}
+
+/// What of a name is compared, read once for all constraints.
+enum Form<'n> {
+    Directory(&'n Name),
+    Host(&'n [u8]),
+    Mailbox {
+        local: &'n [u8],
+        domain: &'n [u8],
+    },
+    /// The host of a URI.
+    Authority(&'n [u8]),
+    /// It cannot be compared. Addresses, too.
+    Other,
+}
+
+impl<'n> Form<'n> {
+    fn of(kind: u32, content: &'n [u8], directory: Option<&'n Name>) -> Self {
+        let form = match kind {
+            DIRECTORY => directory.map(Self::Directory),
+            DNS => Some(Self::Host(content)),
+            EMAIL => mailbox(content).map(|(local, domain)| Self::Mailbox { local, domain }),
+            URI => authority(content).map(Self::Authority),
+            _ => None,
+        };
+        form.unwrap_or(Self::Other)
+    }
+}
+
+/// Whether a name is in a subtree of its kind.
+fn within(name: &Form<'_>, subtree: &Subtree<'_>, excluding: bool, fold: bool) -> Result<bool, Fault> {
     if subtree.has_range {
         return Err(Fault::Unsupported);
     }
-    let (content, base) = (name.content, subtree.base.content);
-    match name.kind {
-        DIRECTORY => {
-            let (name, base) = Name::read(content).zip(Name::read(base)).ok_or(Fault::Unsupported)?;
-            Ok(name.0.starts_with(&base.0))
-        }
-        DNS => Ok(host(content, base, excluding)),
-        EMAIL => email(content, base, fold).ok_or(Fault::Unsupported),
-        URI => uri(content, base).ok_or(Fault::Unsupported),
-        // Addresses, too.
-        _ => Err(Fault::Unsupported),
-    }
+    let base = subtree.base.content;
+    let within = match name {
+        Form::Directory(name) => subtree.base.directory.as_ref().map(|base| name.is_below(base)),
+        Form::Host(name) => Some(host(name, base, excluding)),
+        Form::Mailbox { local, domain } => email(local, domain, base, fold),
+        Form::Authority(name) => uri(name, base),
+        Form::Other => None,
+    };
+    within.ok_or(Fault::Unsupported)
 }
 
 fn host(name: &[u8], base: &[u8], excluding: bool) -> bool {
@@ -110,9 +155,7 @@ fn host(name: &[u8], base: &[u8], excluding: bool) -> bool {
     ends_with(name, base) && before.is_none_or(|b| b == b'.')
 }
 
-fn email(name: &[u8], base: &[u8], fold: bool) -> Option<bool> {
-    let (local, domain) = mailbox(name)?;
-    let base = base.strip_prefix(b"@").unwrap_or(base);
+fn email(local: &[u8], domain: &[u8], base: &[u8], fold: bool) -> Option<bool> {
     if base.contains(&b'@') {
         let (base_local, base_domain) = mailbox(base)?;
         let same = if fold { base_local.eq_ignore_ascii_case(local) } else { base_local == local };
@@ -135,15 +178,42 @@ fn is_domain(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'))
 }
 
-fn uri(name: &[u8], base: &[u8]) -> Option<bool> {
-    let colon = name.iter().position(|b| *b == b':')?;
-    let rest = name[colon + 1..].strip_prefix(b"//")?;
-    let until = |stop: u8| rest.iter().position(|b| *b == stop);
-    let host = &rest[..until(b':').or_else(|| until(b'/')).unwrap_or(rest.len())];
-    if host.is_empty() {
+/// The host of a URI. Measured with Envoy 1.40: RFC 3986 to the letter, and a host that is no plain name cannot be compared, whatever the
+/// constraint says.
+fn authority(name: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = name.split_at(name.iter().position(|b| *b == b':')?);
+    let known = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+    if !scheme.first()?.is_ascii_alphabetic() || !scheme.iter().all(known) {
         return None;
     }
-    Some(if base.starts_with(b".") { ends_with(host, base) } else { base.eq_ignore_ascii_case(host) })
+    let rest = rest.strip_prefix(b"://")?;
+    let authority = rest.split(|b| matches!(b, b'/' | b'?' | b'#')).next()?;
+    let (host, port) = authority.split_at(authority.iter().position(|b| *b == b':').unwrap_or(authority.len()));
+    if !port.iter().skip(1).all(u8::is_ascii_digit) {
+        return None;
+    }
+    plain_host(host)
+}
+
+fn uri(host: &[u8], base: &[u8]) -> Option<bool> {
+    match base.strip_prefix(b".") {
+        Some(parent) => plain_host(parent).map(|_| ends_with(host, base)),
+        None => plain_host(base).map(|base| base.eq_ignore_ascii_case(host)),
+    }
+}
+
+/// A name of letters, digits and hyphens, without the dot that may end it; no address.
+fn plain_host(text: &[u8]) -> Option<&[u8]> {
+    let text = text.strip_suffix(b".").unwrap_or(text);
+    let is_label = |label: &[u8]| {
+        (1..=63).contains(&label.len())
+            && label.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
+            && !label.starts_with(b"-")
+            && !label.ends_with(b"-")
+    };
+    let mut labels = text.split(|b| *b == b'.');
+    let is_number = labels.clone().next_back()?.iter().all(u8::is_ascii_digit);
+    (labels.all(is_label) && !is_number).then_some(text)
 }
 
 fn ends_with(text: &[u8], end: &[u8]) -> bool {
@@ -169,17 +239,57 @@ mod tests {
         }
     }
 
+    fn of_email(name: &[u8], base: &[u8], fold: bool) -> Option<bool> {
+        mailbox(name).and_then(|(local, domain)| email(local, domain, base, fold))
+    }
+
+    fn of_uri(name: &[u8], base: &[u8]) -> Option<bool> {
+        authority(name).and_then(|host| uri(host, base))
+    }
+
     #[test]
     fn accepts_and_rejects_mailboxes_and_uris() {
-        assert_eq!(email(b"a@b.c", b"b.c", false), Some(true));
-        assert_eq!(email(b"a@x.b.c", b"b.c", false), Some(false));
-        assert_eq!(email(b"a@x.b.c", b".b.c", false), Some(true));
-        assert_eq!(email(b"A@b.c", b"a@b.c", false), Some(false));
-        assert_eq!(email(b"A@b.c", b"a@b.c", true), Some(true));
-        assert_eq!(email(b"a", b"b.c", false), None);
-        assert_eq!(uri(b"spiffe://td/ns", b"td"), Some(true));
-        assert_eq!(uri(b"spiffe://td/ns", b".td"), Some(false));
-        assert_eq!(uri(b"urn:x", b"td"), None);
+        assert_eq!(of_email(b"a@b.c", b"b.c", false), Some(true));
+        assert_eq!(of_email(b"a@x.b.c", b"b.c", false), Some(false));
+        assert_eq!(of_email(b"a@x.b.c", b".b.c", false), Some(true));
+        assert_eq!(of_email(b"A@b.c", b"a@b.c", false), Some(false));
+        assert_eq!(of_email(b"A@b.c", b"a@b.c", true), Some(true));
+        assert_eq!(of_email(b"a", b"b.c", false), None);
+        assert_eq!(of_uri(b"spiffe://td/ns", b"td"), Some(true));
+        assert_eq!(of_uri(b"spiffe://td/ns", b".td"), Some(false));
+        assert_eq!(of_uri(b"urn:x", b"td"), None);
+        assert_eq!(of_email(b"a@b.c", b"@b.c", false), None);
+    }
+
+    #[test]
+    fn accepts_plain_hosts_of_uris() {
+        for name in ["spiffe://a.b/x", "https://A.B:80/", "https://a.b:?x", "s+1://a.b#x", "x://a.b.", "x://a-1.b"] {
+            assert!(of_uri(name.as_bytes(), b"a.c").is_some(), "{name}");
+            assert_eq!(of_uri(name.as_bytes(), b".b"), Some(true), "{name}");
+        }
+    }
+
+    #[test]
+    fn rejects_to_compare_what_is_no_plain_host() {
+        let long = format!("x://{}.b", "a".repeat(64));
+        let hosts = [
+            "10.0.0.1", "1.2", "123", "a.123", "[::1]", "me@a.b", "a_b.c", "-a.b", "a..b", "a%20b.c", "*.a.b",
+            "\u{e4}.b", "",
+        ];
+        let names = hosts.map(|host| format!("x://{host}/y"));
+        for name in names.iter().map(String::as_str).chain([
+            "1x://a.b",
+            " x://a.b",
+            "x:a//a.b",
+            "x://a.b:p",
+            "x://a.b\\x",
+            &long,
+        ]) {
+            assert_eq!(of_uri(name.as_bytes(), b"other"), None, "{name}");
+        }
+        for base in ["", ".", "10.0.0.1", "a_b"] {
+            assert_eq!(of_uri(b"x://a.b/y", base.as_bytes()), None, "{base:?}");
+        }
     }
 
     #[test]

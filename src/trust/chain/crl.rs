@@ -7,14 +7,17 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use super::facts::{self, Authority, CRL_SIGN, Facts, KEY_CERT_SIGN};
 use super::name::Name;
 use super::{Budget, Refused, Store};
-use crate::trust::certificate::timestamp;
+use crate::trust::Certificate;
+use crate::trust::certificate::{hex, sha256, timestamp};
 use crate::trust::der::{self, Cbs, SEQUENCE};
-use crate::trust::{Certificate, name};
+use crate::trust::name;
 
 /// A revocation list.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Crl {
     der: Vec<u8>,
+    /// SHA-256 over `der`, lower-case hex.
+    fingerprint: String,
     issuer: Name,
     issuer_text: String,
     this_update: Timestamp,
@@ -79,6 +82,7 @@ impl Crl {
         let (_, list) = x509_parser::parse_x509_crl(der).map_err(|_| FIELD)?;
         let mut crl = Self {
             der: der.to_vec(),
+            fingerprint: hex(&sha256(der)),
             issuer: Name::read(list.issuer().as_raw()).ok_or(FIELD)?,
             issuer_text: name::rfc4514(list.issuer()),
             this_update: timestamp(list.last_update().timestamp()),
@@ -102,9 +106,9 @@ impl Crl {
         (self.this_update, self.next_update)
     }
 
-    /// Its bytes: `X509_STORE_add_crl` ignores duplicates.
-    pub(super) fn der(&self) -> &[u8] {
-        &self.der
+    /// What it is known by: `X509_STORE_add_crl` ignores duplicates.
+    pub(super) fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 
     pub(super) fn name(&self) -> &Name {
@@ -215,7 +219,7 @@ impl Store<'_> {
     ) -> Result<(), Refused> {
         // An anchor that BoringSSL cannot read is nobody's issuer.
         let Some(facts) = Facts::read(ca) else { return Ok(()) };
-        let path = self.above(&facts);
+        let path = self.above(&facts, budget)?;
         if facts.may(KEY_CERT_SIGN) {
             ask(self, &Question::client_of(&facts), &path, now, budget)?;
         }
@@ -232,7 +236,8 @@ fn ask(
     budget: &mut Budget,
 ) -> Result<(), Refused> {
     let lists = store.crls.get(question.issuer).map(Vec::as_slice).unwrap_or_default();
-    budget.lists(lists.len())?;
+    // Each is of the issuer, or else of any of those above.
+    budget.lists(lists.len() * above.len())?;
     let candidates = lists.iter().filter(|crl| crl.scope != Some(Scope::Never));
     let scored = candidates.filter_map(|crl| {
         let (signer, is_direct) = signer(crl, above)?;
@@ -257,8 +262,8 @@ fn apply(
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
-    let issuer = question.issuer_text.to_owned();
-    let unusable = |cause| Err(Refused::CrlUnusable { issuer: issuer.clone(), cause });
+    let issuer = || question.issuer_text.to_owned();
+    let unusable = |cause| Err(Refused::CrlUnusable { issuer: issuer(), cause });
     if !signer.may(CRL_SIGN) {
         return unusable("the CA's key usage lacks cRLSign; issue the CA anew");
     }
@@ -266,10 +271,10 @@ fn apply(
         return unusable("it covers only a part of the certificates; publish a full one");
     }
     if !crl.is_current(now) {
-        return Err(Refused::CrlOutdated { issuer });
+        return Err(Refused::CrlOutdated { issuer: issuer() });
     }
     let Some((signed, _)) = facts::signed(&crl.der) else { return unusable("it is malformed") };
-    if budget.signature(&signed, &signer.certificate.public_key)?.is_err() {
+    if budget.verified(&crl.fingerprint, &signed, signer)?.is_err() {
         return unusable("its signature is not the CA's; publish it anew");
     }
     if crl.has_critical {

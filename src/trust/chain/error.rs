@@ -42,6 +42,15 @@ pub enum Refused {
         /// Its length.
         bytes: usize,
     },
+    /// BoringSSL writes the chain into two session tickets; measured.
+    #[error(
+        "the chain takes {bytes} bytes; of 32 to 64 KiB the proxy can make no session tickets, and closes the connection; send \
+         fewer names or intermediates"
+    )]
+    TicketsTooLong {
+        /// Its length.
+        bytes: usize,
+    },
     /// `kVerifySignatureAlgorithms` (ssl/extensions.cc), measured: P-521 and Ed25519 leaves are refused, RSA of 1024 bits is not.
     #[error(
         "{subject} has a key that the proxy does not take in a handshake; expected RSA, P-256 or P-384, issue it anew"
@@ -246,7 +255,11 @@ impl Refused {
             Self::Budget | Self::UnknownIssuer { .. } => 1,
             Self::IssuerKeyId { .. } | Self::SelfSigned { .. } => 2,
             Self::Signature { .. } => 3,
-            Self::NoAnchors | Self::NoCertificate | Self::SubjectsTooLong { .. } | Self::ChainTooLong { .. } => 9,
+            Self::NoAnchors
+            | Self::NoCertificate
+            | Self::SubjectsTooLong { .. }
+            | Self::ChainTooLong { .. }
+            | Self::TicketsTooLong { .. } => 9,
             Self::Revoked { .. } => 8,
             Self::Expired { .. } | Self::NotYetValid { .. } => 6,
             Self::Shadowed { .. } | Self::OrderUndetermined { .. } => 7,
@@ -261,6 +274,7 @@ impl Refused {
             Self::NoAnchors => "no-anchors",
             Self::SubjectsTooLong { .. } => "subjects-too-long",
             Self::ChainTooLong { .. } => "chain-too-long",
+            Self::TicketsTooLong { .. } => "tickets-too-long",
             Self::LeafKey { .. } => "leaf-key",
             Self::LeafKeyUsage { .. } => "leaf-key-usage",
             Self::InvalidExtension { .. } => "invalid-extension",

@@ -1,9 +1,13 @@
 //! What BoringSSL reads off a certificate before it judges it (`x509v3_cache_extensions`, crypto/x509/v3_purp.cc).
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
-use super::name::Name;
+use super::constraints;
+use super::name::{self, Name};
+use super::shapes;
 use crate::trust::Certificate;
+use crate::trust::certificate::sha256;
 use crate::trust::der::{self, CONSTRUCTED, CONTEXT, Cbs, SEQUENCE};
 
 /// A certificate's facts for path building.
@@ -26,6 +30,19 @@ pub(super) struct Facts<'a> {
     pub(super) constraints: Option<NameConstraints<'a>>,
     /// Policy constraints and mappings, which are not judged.
     pub(super) has_policy_constraints: bool,
+    /// certificatePolicies that BoringSSL cannot read. Of an anchor they do not matter.
+    pub(super) has_malformed_policies: bool,
+    attributes: OnceLock<Attributes>,
+    key_digest: OnceLock<[u8; 32]>,
+}
+
+/// Of a subject, what name constraints are held against beside the whole.
+pub(super) struct Attributes {
+    pub(super) is_empty: bool,
+    /// Mail addresses, with their tags.
+    pub(super) emails: Vec<(u32, Vec<u8>)>,
+    /// Whether a common name could be a host.
+    pub(super) names_a_host: bool,
 }
 
 /// What was signed, and how.
@@ -55,10 +72,11 @@ pub(super) struct Authority<'a> {
 }
 
 /// A GeneralName: the number of its context tag, and its content.
-#[derive(Clone, Copy)]
 pub(super) struct GeneralName<'a> {
     pub(super) kind: u32,
     pub(super) content: &'a [u8],
+    /// The content of a directory name.
+    pub(super) directory: Option<Name>,
 }
 
 /// A subtree of name constraints.
@@ -117,6 +135,9 @@ impl<'a> Facts<'a> {
             alt_names: None,
             constraints: None,
             has_policy_constraints: false,
+            attributes: OnceLock::new(),
+            key_digest: OnceLock::new(),
+            has_malformed_policies: false,
         };
         for unique_id in [1, 2] {
             if tbs.peek(CONTEXT | unique_id) {
@@ -128,6 +149,24 @@ impl<'a> Facts<'a> {
             facts.extensions(wrapper.take(SEQUENCE, "").ok()?)?;
         }
         Some(facts)
+    }
+
+    /// SHA-256 over its SubjectPublicKeyInfo.
+    pub(super) fn key_digest(&self) -> &[u8; 32] {
+        self.key_digest.get_or_init(|| sha256(&self.certificate.public_key))
+    }
+
+    /// What is in its subject. Read once: there may be tens of thousands of attributes, and a hundred CAs with constraints above.
+    pub(super) fn attributes(&self) -> &Attributes {
+        self.attributes.get_or_init(|| {
+            let subject = &self.certificate.subject_der;
+            let emails = name::values(subject, &constraints::EMAIL_ADDRESS);
+            Attributes {
+                is_empty: name::count(subject) == 0,
+                emails: emails.into_iter().map(|(tag, content)| (tag, content.to_vec())).collect(),
+                names_a_host: constraints::has_host_like_common_name(subject),
+            }
+        })
     }
 
     /// Subject and issuer are the same.
@@ -175,7 +214,7 @@ impl<'a> Facts<'a> {
             }
             seen.push(oid);
         }
-        let mut input = Cbs(value);
+        let input = Cbs(value);
         match number {
             14 => self.subject_key_id = Some(only(input, der::OCTET_STRING)?.0),
             15 => self.usage = Some(usage(only(input, der::BIT_STRING)?.0)?),
@@ -184,10 +223,13 @@ impl<'a> Facts<'a> {
             30 => self.constraints = Some(constraints(only(input, SEQUENCE)?)?),
             35 => self.authority = Some(authority(only(input, SEQUENCE)?)?),
             37 => self.extended_usage = Some(extended_usage(only(input, SEQUENCE)?)?),
-            // CRL distribution points: only their shape matters here.
-            31 => input.take(SEQUENCE, "").and(input.end("")).ok()?,
+            // CRL distribution points: only their shape matters.
+            31 => shapes::distribution_points(only(input, SEQUENCE)?)?,
             // Policies, mappings, constraints, inhibitAnyPolicy.
-            32 => {}
+            32 => {
+                self.has_malformed_policies |= seen.contains(&oid) || !shapes::is_policies(value);
+                seen.push(oid);
+            }
             33 | 36 | 54 => self.has_policy_constraints = true,
             _ => {}
         }
@@ -199,9 +241,8 @@ impl<'a> Facts<'a> {
     fn basic_constraints(&mut self, mut input: Cbs<'a>) -> Option<()> {
         let ca = input.peek(der::BOOLEAN)
             && match input.any()?.1 {
-                [0xff] => true,
-                // DER leaves a default out, but BoringSSL lets it pass.
-                [0] => false,
+                // DER knows FF alone, and leaves a default out, but BoringSSL lets all pass (measured).
+                [value] => *value != 0,
                 _ => return None,
             };
         if input.peek(der::INTEGER) {
@@ -263,7 +304,9 @@ fn extended_usage(mut list: Cbs<'_>) -> Option<ExtendedUsage> {
     const PURPOSE: [u8; 7] = [0x2b, 6, 1, 5, 5, 7, 3];
     let mut usage = ExtendedUsage::default();
     while !list.0.is_empty() {
-        match list.take(der::OBJECT, "").ok()?.0.strip_prefix(&PURPOSE) {
+        let oid = list.take(der::OBJECT, "").ok()?.0;
+        der::object(oid).ok()?;
+        match oid.strip_prefix(&PURPOSE) {
             Some([1]) => usage.server = true,
             Some([2]) => usage.client = true,
             _ => {}
@@ -285,13 +328,13 @@ pub(super) fn authority<'a>(mut input: Cbs<'a>) -> Option<Authority<'a>> {
         }
     }
     if input.peek(CONTEXT | 2) {
-        id.serial = Some(input.any()?.1).filter(|serial| der::valid_integer(serial)).map(Cow::from);
+        id.serial = Some(input.any().map(|(_, serial)| serial).filter(|serial| der::valid_integer(serial))?.into());
     }
     input.end("").ok()?;
     Some(id)
 }
 
-fn general_names<'a>(mut list: Cbs<'a>) -> Option<Vec<GeneralName<'a>>> {
+pub(super) fn general_names<'a>(mut list: Cbs<'a>) -> Option<Vec<GeneralName<'a>>> {
     let mut names = Vec::new();
     while !list.0.is_empty() {
         names.push(general_name(&mut list)?);
@@ -303,15 +346,19 @@ fn general_name<'a>(input: &mut Cbs<'a>) -> Option<GeneralName<'a>> {
     let (tag, content) = input.any()?;
     let kind = tag & 0x1fff_ffff;
     let constructed = tag & CONSTRUCTED != 0;
+    // Explicitly tagged, since a Name is a CHOICE.
+    let directory = (kind == DIRECTORY && der::is_name(content)).then(|| Name::read(content)).flatten();
     let sound = tag & CONTEXT != 0
         && match kind {
-            0 | 3 | 5 => constructed,
-            EMAIL | DNS | URI | IP | 8 => !constructed,
-            // Explicitly tagged, since a Name is a CHOICE.
-            DIRECTORY => constructed && Name::read(content).is_some(),
+            0 => constructed && shapes::is_other_name(content),
+            3 => constructed,
+            5 => constructed && shapes::is_edi_party(content),
+            EMAIL | DNS | URI | IP => !constructed,
+            8 => !constructed && der::object(content).is_ok(),
+            DIRECTORY => constructed && directory.is_some(),
             _ => false,
         };
-    sound.then_some(GeneralName { kind, content })
+    sound.then_some(GeneralName { kind, content, directory })
 }
 
 fn constraints<'a>(mut input: Cbs<'a>) -> Option<NameConstraints<'a>> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Crl, Purpose, Refused, Store};
+use super::{Budget, Crl, Presented, Purpose, Refused, Store};
 use crate::trust::Certificate;
 use crate::trust::limits::CHAIN_DATES;
 
@@ -40,7 +40,8 @@ pub(crate) fn dates_after<'c>(
 
 /// When a chain that is accepted now is refused first, before its leaf's own end: time alone breaks it.
 ///
-/// `None` when it is refused already, or holds until its leaf ends. Only the 64 earliest dates are looked at.
+/// `None` when it is refused already, or holds until its leaf ends. Only the 64 earliest dates are looked at,
+/// and no more than cost as much as one verdict may.
 pub fn horizon(
     bundle: &[Certificate],
     crls: Option<&[Crl]>,
@@ -48,10 +49,13 @@ pub fn horizon(
     purpose: Purpose<'_>,
     now: Timestamp,
 ) -> Option<Break> {
-    let store = Store::new(bundle, crls);
+    let (store, presented, mut budget) = (Store::new(bundle, crls), Presented::read(chain), Budget::default());
     let end = chain.first()?.not_after;
-    store.verify(chain, purpose, now).ok()?;
+    store.judge(&presented, purpose, now, &mut budget).ok()?;
     let dates = dates(bundle.iter().chain(chain), crls.unwrap_or_default(), now);
     let mut ahead = dates.into_iter().take_while(|at| *at < end).take(CHAIN_DATES);
-    ahead.find_map(|at| Some(Break { at, refused: store.verify(chain, purpose, at).err()? }))
+    let first =
+        ahead.find_map(|at| Some(Break { at, refused: store.judge(&presented, purpose, at, &mut budget).err()? }));
+    // It was enough for the verdict of now: then it is the dates that cost too much.
+    first.filter(|ahead| ahead.refused != Refused::Budget)
 }

@@ -1,39 +1,82 @@
 //! Hosts against a certificate's names (RFC 9525).
 
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use crate::trust::{AltName, Certificate};
 
-/// Whether a subject alternative name covers a host or an address. The common name does not count, as no current client
-/// takes it (RFC 9525 section 2).
-pub(crate) fn covers(certificate: &Certificate, host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    certificate.names.iter().any(|name| match (name, &address) {
-        (AltName::Ip(ip), Ok(address)) => ip == address,
-        (AltName::Dns(pattern), Err(_)) => dns(pattern, host),
-        _ => false,
-    })
+/// A certificate's subject alternative names, to look hosts up in: a hostile one has tens of thousands, and is asked for as many. The
+/// common name does not count, as no current client takes it (RFC 9525 section 2).
+#[derive(Default)]
+pub(crate) struct Names {
+    addresses: HashSet<IpAddr>,
+    /// In lower case, from the end: those below a domain stand together.
+    hosts: BTreeSet<Vec<u8>>,
+    /// What stands behind `*.` in names with a wildcard, in lower case.
+    parents: HashSet<String>,
 }
 
-/// A wildcard is the whole leftmost label, stands for exactly one, and never for the label below the root.
-fn dns(pattern: &str, host: &str) -> bool {
-    let host = host.strip_suffix('.').unwrap_or(host);
-    match pattern.strip_prefix("*.") {
-        Some(parent) => {
-            let rest = host.split_once('.').filter(|(label, _)| !label.is_empty() && *label != "*");
-            parent.contains('.') && rest.is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(parent))
+impl Names {
+    /// Those of a certificate.
+    pub(crate) fn of(certificate: &Certificate) -> Self {
+        let mut names = Self::default();
+        for name in &certificate.names {
+            match name {
+                AltName::Ip(address) => drop(names.addresses.insert(*address)),
+                AltName::Dns(name) => names.add(name),
+                AltName::Uri(_) | AltName::Email(_) => {}
+            }
         }
-        None => !host.is_empty() && pattern.eq_ignore_ascii_case(host),
+        names
     }
+
+    /// A wildcard is the whole leftmost label, and never stands for the label below the root.
+    fn add(&mut self, name: &str) {
+        if let Some(parent) = name.strip_prefix("*.").filter(|parent| parent.contains('.')) {
+            self.parents.insert(parent.to_ascii_lowercase());
+        }
+        self.hosts.insert(reversed(name));
+    }
+
+    /// Whether one of them covers a host or an address.
+    pub(crate) fn cover(&self, host: &str) -> bool {
+        if let Ok(address) = host.trim_start_matches('[').trim_end_matches(']').parse() {
+            return self.addresses.contains(&address);
+        }
+        let host = host.strip_suffix('.').unwrap_or(host);
+        // A wildcard stands for exactly one label, and is none that is asked for.
+        let below = host.split_once('.').filter(|(label, _)| !label.is_empty() && *label != "*");
+        let is_below = |(_, parent): (&str, &str)| self.parents.contains(&parent.to_ascii_lowercase());
+        below.is_some_and(is_below)
+            || !host.is_empty() && !host.starts_with("*.") && self.hosts.contains(&reversed(host))
+    }
+
+    /// Whether one of them ends so.
+    pub(crate) fn end_with(&self, end: &str) -> bool {
+        let end = reversed(end);
+        self.hosts.range(end.clone()..).next().is_some_and(|name| name.starts_with(&end))
+    }
+}
+
+fn reversed(name: &str) -> Vec<u8> {
+    name.bytes().rev().map(|byte| byte.to_ascii_lowercase()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn names(names: &[&str]) -> Names {
+        let mut all = Names::default();
+        names.iter().for_each(|name| all.add(name));
+        all
+    }
+
     #[test]
     fn accepts_names_and_wildcards() {
-        assert!(dns("A.example", "a.Example.") && dns("*.a.example", "x.a.example"));
+        assert!(names(&["A.example"]).cover("a.Example.") && names(&["*.a.example"]).cover("x.a.example"));
+        let all = names(&["b.a.example", "z.example", "*.c.example"]);
+        assert!([".example", ".a.example", "a.example", ".C.example", ""].into_iter().all(|end| all.end_with(end)));
     }
 
     #[test]
@@ -44,9 +87,12 @@ mod tests {
             ("*.example", "a.example"),
             ("x*.a.example", "xy.a.example"),
             ("*.a.example", ".a.example"),
+            ("*.a.example", "*.a.example"),
             ("", ""),
         ] {
-            assert!(!dns(pattern, host), "{pattern} {host}");
+            assert!(!names(&[pattern]).cover(host), "{pattern} {host}");
         }
+        assert!(!names(&["b.a.example"]).end_with(".b.a.example"));
+        assert!(!names(&[]).end_with(""));
     }
 }

@@ -1,11 +1,21 @@
 //! Names as BoringSSL compares them.
 
+use std::hash::{Hash, Hasher};
+
+use crate::trust::certificate::sha256;
 use crate::trust::der::{self, Cbs};
 
 /// A name in the form that `X509_NAME_cmp` compares (crypto/x509/x_name.cc): strings become UTF-8 in ASCII lower case, blanks
 /// are trimmed and collapsed. Without the outer sequence, so that a name constraint is a prefix of what it permits.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Name(pub(super) Vec<u8>);
+#[derive(Clone, Debug)]
+pub(super) struct Name {
+    canonical: Vec<u8>,
+    /// SHA-256 of a long one, which stands for it: a hostile one has half a mebibyte, and is looked up by thousands of certificates.
+    digest: Option<[u8; 32]>,
+}
+
+/// Bytes of a name that is compared as it is, several times what real ones have.
+const SHORT: usize = 1024;
 
 impl Name {
     /// Reads a DER name; `None` when it is none.
@@ -26,7 +36,33 @@ impl Name {
             entries.sort();
             push(&mut canonical, der::SET, &entries.concat());
         }
-        Some(Self(canonical))
+        let digest = (canonical.len() > SHORT).then(|| sha256(&canonical));
+        Some(Self { canonical, digest })
+    }
+
+    /// Whether it is in the subtree of another.
+    pub(super) fn is_below(&self, base: &Self) -> bool {
+        self.canonical.starts_with(&base.canonical)
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        match (self.digest, other.digest) {
+            (None, None) => self.canonical == other.canonical,
+            (one, two) => one == two,
+        }
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match &self.digest {
+            Some(digest) => digest.hash(state),
+            None => self.canonical.hash(state),
+        }
     }
 }
 

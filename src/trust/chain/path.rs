@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::facts::{Facts, KEY_CERT_SIGN};
 use super::name::Name;
-use super::{Accepted, Anchor, Refused, Store, signature};
+use super::{Accepted, Anchor, Budget, Refused, Store, signature};
 use crate::trust::Certificate;
 use crate::trust::limits::MAX_PATHS;
 
@@ -23,13 +23,17 @@ pub(super) struct Path<'p> {
 impl Path<'_> {
     /// What is told of it once it has been checked.
     pub(super) fn accepted(&self) -> Accepted {
-        let certificates = || self.links.iter().map(|facts| facts.certificate);
         let anchor = self.links[self.untrusted.min(self.links.len() - 1)].certificate;
         Accepted {
-            path: certificates().map(|certificate| certificate.subject.clone()).collect(),
+            path: self.links.iter().map(|facts| facts.certificate.subject.clone()).collect(),
             anchor: anchor.fingerprint.clone(),
-            until: certificates().map(|certificate| certificate.not_after).min().unwrap_or(Timestamp::MIN),
+            until: self.until(),
         }
+    }
+
+    /// The earliest end of validity.
+    pub(super) fn until(&self) -> Timestamp {
+        self.links.iter().map(|facts| facts.certificate.not_after).min().unwrap_or(Timestamp::MIN)
     }
 }
 
@@ -98,11 +102,21 @@ pub(super) fn issued(issuer: &Facts<'_>, subject: &Facts<'_>) -> bool {
         && issuer.may(KEY_CERT_SIGN)
 }
 
-/// Whether a certificate may be the issuer of another, and signed it as far as can be told.
-pub(crate) fn signed_by(certificate: &Certificate, issuer: &Certificate) -> bool {
-    let Some((subject, issuer)) = Facts::read(certificate).zip(Facts::read(issuer)) else { return false };
-    let key = &issuer.certificate.public_key;
-    issued(&issuer, &subject) && signature::verify(&subject.signed, key) != Err(signature::Fault::Wrong)
+/// Whether BoringSSL can read all extensions that it knows. Otherwise a certificate is nobody's issuer.
+pub(crate) fn has_sound_extensions(certificate: &Certificate) -> bool {
+    Facts::read(certificate).is_some()
+}
+
+/// Whether others may be the issuer of a certificate, and signed it as far as can be told. Of more signatures than have a price here none
+/// is taken to hold.
+pub(crate) fn signers(certificate: &Certificate) -> impl FnMut(&Certificate) -> bool {
+    let (subject, mut budget) = (Facts::read(certificate), Budget::for_issuers());
+    move |issuer| {
+        let issuer = Facts::read(issuer);
+        let Some((subject, issuer)) = subject.as_ref().zip(issuer.as_ref()) else { return false };
+        issued(issuer, subject)
+            && budget.link(subject, issuer).is_ok_and(|verdict| verdict != Err(signature::Fault::Wrong))
+    }
 }
 
 /// For each certificate, whether another one of the list may be its issuer: by name, key identifier and key usage.
@@ -119,6 +133,7 @@ impl<'a> Store<'a> {
         &'p self,
         chain: &'p [Option<Facts<'p>>],
         choices: &mut Choices,
+        budget: &Budget,
     ) -> Result<Path<'p>, Refused> {
         let leaf = chain.first().and_then(Option::as_ref);
         let leaf = leaf.ok_or_else(|| Refused::InvalidExtension { subject: "the leaf".to_owned() })?;
@@ -126,8 +141,8 @@ impl<'a> Store<'a> {
         let mut rest: Vec<&Facts<'_>> = chain.iter().flatten().collect();
         let mut links = vec![leaf];
         let mut x = leaf;
-        while links.len() < MAX_PATH && !x.is_self_signed() && self.issuer(x).next().is_none() {
-            let Some(at) = rest.iter().position(|issuer| issued(issuer, x)) else { break };
+        while links.len() < MAX_PATH && !x.is_self_signed() && self.issuer(x, budget).next().is_none() {
+            let Some(at) = rest.iter().position(|issuer| budget.look() && issued(issuer, x)) else { break };
             x = rest.remove(at);
             links.push(x);
         }
@@ -135,7 +150,8 @@ impl<'a> Store<'a> {
         if x.is_self_signed() {
             if links.len() == 1 {
                 // It must be in the bundle itself; its namesake would be an impersonation.
-                let found = choices.choose(&self.fitting(x)).and_then(|at| self.anchors[at].facts());
+                let found = choices.choose(&self.fitting(x, budget)).and_then(|at| self.anchors[at].facts());
+                budget.could_look()?;
                 match found.filter(|found| found.certificate.der == x.certificate.der) {
                     Some(_) => untrusted = 0,
                     None => return Err(Refused::SelfSigned { subject: x.certificate.subject.clone() }),
@@ -146,18 +162,18 @@ impl<'a> Store<'a> {
                 x = links[links.len() - 1];
             }
         }
-        let mut fitting = Cow::Owned(self.fitting(x));
+        let mut fitting = Cow::Owned(self.fitting(x, budget));
         while links.len() < MAX_PATH && !x.is_self_signed() {
             let Some(at) = choices.choose(&fitting) else { break };
             let Some(next) = self.anchors[at].facts() else { break };
             x = next;
             links.push(x);
-            // Paths of many chains come by here.
-            fitting = Cow::Borrowed(self.anchors[at].issuers.get_or_init(|| self.fitting(next)));
+            fitting = self.issuers(at, next, budget);
         }
+        budget.could_look()?;
         if untrusted == links.len() {
             if !self.holds(leaf) {
-                return Err(self.no_issuer(x));
+                return Err(self.no_issuer(x, budget));
             }
             untrusted = 0;
         }
@@ -165,9 +181,9 @@ impl<'a> Store<'a> {
     }
 
     /// The path of a chain, when there is just one; empty otherwise.
-    pub(super) fn only_path<'p>(&'p self, chain: &'p [Option<Facts<'p>>]) -> Vec<&'p Facts<'p>> {
+    pub(super) fn only_path<'p>(&'p self, chain: &'p [Option<Facts<'p>>], budget: &Budget) -> Vec<&'p Facts<'p>> {
         let mut choices = Choices::new(!self.is_ordered());
-        let path = self.path(chain, &mut choices).map(|path| path.links);
+        let path = self.path(chain, &mut choices, budget).map(|path| path.links);
         path.ok().filter(|_| choices.is_empty()).unwrap_or_default()
     }
 
@@ -177,25 +193,42 @@ impl<'a> Store<'a> {
     }
 
     /// A CA of the bundle and those above it, as every path goes on from it.
-    pub(super) fn above<'p>(&'p self, ca: &'p Facts<'p>) -> Vec<&'p Facts<'p>> {
+    pub(super) fn above<'p>(&'p self, ca: &'p Facts<'p>, budget: &Budget) -> Result<Vec<&'p Facts<'p>>, Refused> {
         let (mut links, mut x) = (vec![ca], ca);
+        let mut fitting: Cow<'_, [usize]> = Cow::Owned(self.issuer(x, budget).take(1).collect());
         while links.len() < MAX_PATH && !x.is_self_signed() {
-            let Some(next) = self.issuer(x).next().and_then(|at| self.anchors[at].facts()) else { break };
+            let Some(at) = fitting.first().copied() else { break };
+            let Some(next) = self.anchors[at].facts() else { break };
             links.push(next);
             x = next;
+            fitting = self.issuers(at, x, budget);
         }
-        links
+        budget.could_look().map(|()| links)
     }
 
     /// The bundle's certificates that fit as an issuer, in their order.
-    fn issuer(&self, subject: &Facts<'_>) -> impl Iterator<Item = usize> {
-        let same = self.same(&subject.issuer);
+    fn issuer(&self, subject: &Facts<'_>, budget: &Budget) -> impl Iterator<Item = usize> {
+        let same = self.same(&subject.issuer).take_while(|_| budget.look());
         same.filter(|at| self.anchors[*at].facts().is_some_and(|issuer| issued(issuer, subject)))
     }
 
     /// As many of them as there may be paths, and one more.
-    fn fitting(&self, subject: &Facts<'_>) -> Vec<usize> {
-        self.issuer(subject).take(MAX_PATHS + 1).collect()
+    fn fitting(&self, subject: &Facts<'_>, budget: &Budget) -> Vec<usize> {
+        self.issuer(subject, budget).take(MAX_PATHS + 1).collect()
+    }
+
+    /// Those of a certificate of the bundle, looked for once: paths of many chains come by.
+    fn issuers(&self, at: usize, facts: &Facts<'_>, budget: &Budget) -> Cow<'_, [usize]> {
+        let known = &self.anchors[at].issuers;
+        if let Some(known) = known.get() {
+            return Cow::Borrowed(known);
+        }
+        let fitting = self.fitting(facts, budget);
+        match budget.could_look() {
+            Ok(()) => Cow::Borrowed(known.get_or_init(|| fitting)),
+            // Not all were looked at.
+            Err(_) => Cow::Owned(fitting),
+        }
     }
 
     fn same(&self, subject: &Name) -> impl Iterator<Item = usize> {
@@ -203,12 +236,13 @@ impl<'a> Store<'a> {
     }
 
     fn holds(&self, leaf: &Facts<'_>) -> bool {
-        self.same(&leaf.subject).any(|at| self.anchors[at].certificate.der == leaf.certificate.der)
+        self.same(&leaf.subject).any(|at| self.anchors[at].certificate.fingerprint == leaf.certificate.fingerprint)
     }
 
-    fn no_issuer(&self, end: &Facts<'_>) -> Refused {
+    fn no_issuer(&self, end: &Facts<'_>, budget: &Budget) -> Refused {
         let (subject, issuer) = (end.certificate.subject.clone(), end.certificate.issuer.clone());
-        let mut same = self.same(&end.issuer).filter_map(|at| self.anchors[at].facts()).peekable();
+        let mut same =
+            self.same(&end.issuer).take_while(|_| budget.look()).filter_map(|at| self.anchors[at].facts()).peekable();
         if same.peek().is_none() {
             Refused::UnknownIssuer { subject, issuer }
         } else if same.any(|issuer| !issuer.may(KEY_CERT_SIGN)) {

@@ -1,6 +1,6 @@
 //! Signatures that BoringSSL verifies, verified by its sibling AWS-LC.
 
-use aws_lc_rs::signature::{self as sig, UnparsedPublicKey, VerificationAlgorithm};
+use aws_lc_rs::signature::{self as sig, ParsedPublicKey, UnparsedPublicKey, VerificationAlgorithm};
 
 use super::facts::{self, Signed};
 use crate::trust::Certificate;
@@ -18,11 +18,14 @@ pub(super) enum Fault {
 /// The kind of a public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    Rsa { bits: usize },
+    Rsa {
+        bits: usize,
+    },
     P256,
     P384,
     P521,
     Ed25519,
+    /// Damaged, or of a kind that nothing here verifies with.
     Other,
 }
 
@@ -42,17 +45,42 @@ fn read_key(info: &[u8]) -> Option<(Key, &[u8])> {
     let bits = info.take(der::BIT_STRING, "").ok()?.0.strip_prefix(&[0])?;
     let oid = algorithm.take(der::OBJECT, "").ok()?.0;
     let kind = match oid {
-        [prefix @ .., 1] if prefix == RSA => Key::Rsa { bits: modulus_bits(bits)? },
-        [prefix @ .., 2, 1] if prefix == ECDSA => match algorithm.take(der::OBJECT, "").ok()?.0 {
-            [prefix @ .., 3, 1, 7] if prefix == ECDSA => Key::P256,
-            [0x2b, 0x81, 4, 0, 34] => Key::P384,
-            [0x2b, 0x81, 4, 0, 35] => Key::P521,
-            _ => Key::Other,
-        },
+        // RFC 3279 section 2.3.1: NULL must be there; BoringSSL insists (measured).
+        [prefix @ .., 1] if prefix == RSA && algorithm.0 == [5, 0] => Key::Rsa { bits: modulus_bits(bits)? },
+        // Neither does it take points in hybrid form (06, 07), which AWS-LC reads.
+        [prefix @ .., 2, 1] if prefix == ECDSA && matches!(bits, [2..=4, ..]) => {
+            match algorithm.take(der::OBJECT, "").ok()?.0 {
+                [prefix @ .., 3, 1, 7] if prefix == ECDSA => Key::P256,
+                [0x2b, 0x81, 4, 0, 34] => Key::P384,
+                [0x2b, 0x81, 4, 0, 35] => Key::P521,
+                _ => Key::Other,
+            }
+        }
         [0x2b, 0x65, 0x70] => Key::Ed25519,
         _ => Key::Other,
     };
     Some((kind, bits))
+}
+
+/// Whether a key is on P-224, which BoringSSL verifies with (measured), and nothing here does.
+pub(crate) fn is_p224(info: &[u8]) -> bool {
+    let algorithm = Cbs(info).take(SEQUENCE, "").and_then(|mut info| info.take(SEQUENCE, ""));
+    let expected = [&[6, 7][..], &ECDSA, &[2, 1, 6, 5, 0x2b, 0x81, 4, 0, 33]].concat();
+    algorithm.is_ok_and(|algorithm| algorithm.0 == expected)
+}
+
+/// Whether a key of a known kind is one: a point of its curve (SEC 1 section 2.3.4), RSA with an exponent that can be. True
+/// for other kinds.
+pub(crate) fn is_readable(info: &[u8]) -> bool {
+    let (kind, bits) = key(info);
+    let algorithm: &dyn VerificationAlgorithm = match kind {
+        Key::P256 => &sig::ECDSA_P256_SHA256_ASN1,
+        Key::P384 => &sig::ECDSA_P384_SHA384_ASN1,
+        Key::P521 => &sig::ECDSA_P521_SHA512_ASN1,
+        Key::Rsa { bits: 1024..=8192 } => &sig::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
+        Key::Rsa { .. } | Key::Ed25519 | Key::Other => return true,
+    };
+    ParsedPublicKey::new(algorithm, bits).is_ok()
 }
 
 fn modulus_bits(key: &[u8]) -> Option<usize> {

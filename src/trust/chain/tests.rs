@@ -212,6 +212,20 @@ fn rejects_subjects_beyond_64_kib() {
 }
 
 #[test]
+fn rejects_chains_that_no_session_ticket_can_be_made_of() {
+    let one = ca("one");
+    let of = |size: usize| {
+        let extension = CustomExtension::from_oid_content(&[1, 2, 3], vec![0; size]);
+        one.leaf_with("client", |params| params.custom_extensions = vec![extension])
+    };
+    let sizes = [30_000, 33_000, 64_000, 66_000, 103_000];
+    let judged = sizes.map(|size| client(&[&one], &of(size)));
+    assert_eq!(judged, ["accepted", "tickets-too-long", "tickets-too-long", "accepted", "chain-too-long"]);
+    let server = verify(&read(&[&one]), None, &[parsed(of(33_000).der())], Purpose::Server { hosts: &[] }, now());
+    assert!(server.is_ok(), "{server:?}");
+}
+
+#[test]
 fn accepts_extended_key_usage_for_clients_or_none() {
     let root = ca("root");
     let leaf = |usages: &[ExtendedKeyUsagePurpose]| {

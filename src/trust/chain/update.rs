@@ -51,7 +51,8 @@ impl<'s> Update<'s> {
         }
         self.budget.next_chain();
         // Signatures cost most. Those on the one path before the update are taken to hold: if they do not, nothing is lost.
-        self.budget.grant(&self.before.only_path(&chain.facts));
+        let path = self.before.only_path(&chain.facts, &self.budget);
+        self.budget.grant(&path);
         let after = self.after.first_refusal(&chain, purpose, now, &mut self.budget);
         self.budget.grant(&[]);
         let Err(refused) = after else { return Effect::Unharmed };

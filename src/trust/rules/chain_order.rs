@@ -2,7 +2,7 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::Certificate;
-use crate::trust::chain::{may_issue, signed_by};
+use crate::trust::chain::{may_issue, signers};
 use crate::trust::contents::Text;
 use crate::trust::name::brief;
 use crate::trust::subject::Subject;
@@ -45,12 +45,11 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
 
 /// Nobody signed the leaf, though CAs are there for it.
 fn gap(ca: Option<&Text>, chain: &Text, leaf: &Certificate, others: &[&Certificate]) -> Option<Observation> {
-    let signed = |issuer: &&Certificate| signed_by(leaf, issuer);
     let is_alone = !others.iter().any(|other| other.is_ca && other.fingerprint != leaf.fingerprint)
         || leaf.subject_der == leaf.issuer_der;
     // A leaf of a root that clients have needs nobody else.
-    let beside = || ca.iter().flat_map(|ca| &ca.bundle.entries).take(LONGEST).any(|entry| signed(&&entry.certificate));
-    if is_alone || others.iter().any(signed) || beside() {
+    let beside = ca.iter().flat_map(|ca| &ca.bundle.entries).take(LONGEST).map(|entry| &entry.certificate);
+    if is_alone || others.iter().copied().chain(beside).any(signers(leaf)) {
         return None;
     }
     let message = format!(

@@ -1,6 +1,6 @@
 //! `crl-expired`: a revocation list past its next update.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
@@ -34,19 +34,30 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let outdated: BTreeSet<_> = outdated.collect();
     let used = ca.bundle.entries.iter().map(|entry| entry.certificate.subject.as_str());
     let others: BTreeSet<_> = used.filter(|issuer| !outdated.contains(issuer)).collect();
-    let now = outdated.iter().map(|issuer| ended(revocation, issuer, subject.now));
-    now.chain(others.iter().filter_map(|issuer| ending(revocation, issuer, subject.now))).collect()
+    let validities = validities(revocation);
+    let validity = |issuer: &str| validities.get(issuer).copied();
+    let now = outdated.iter().map(|issuer| ended(revocation.key, issuer, validity(issuer), subject.now));
+    let ahead = |issuer: &&str| ending(revocation.key, issuer, validity(issuer)?, subject.now);
+    now.chain(others.iter().filter_map(ahead)).collect()
 }
 
-/// The latest of the validities of a CA's lists.
-fn validity(revocation: &Revocation, issuer: &str) -> Option<(Timestamp, Option<Timestamp>)> {
-    let of_issuer = revocation.lists.iter().filter(|list| list.issuer() == issuer).map(|list| list.validity());
-    of_issuer.max_by_key(|(from, to)| (to.is_none(), *to, *from))
+/// From when on a list holds, and until when.
+type Validity = (Timestamp, Option<Timestamp>);
+
+/// The latest of the validities of each CA's lists, by its name: a hostile bundle has thousands of both.
+fn validities(revocation: &Revocation) -> HashMap<&str, Validity> {
+    let mut latest = HashMap::new();
+    for list in &revocation.lists {
+        let validity = list.validity();
+        let known = latest.entry(list.issuer()).or_insert(validity);
+        *known = std::cmp::max_by_key(*known, validity, |(from, to)| (to.is_none(), *to, *from));
+    }
+    latest
 }
 
-fn ended(revocation: &Revocation, issuer: &str, now: Timestamp) -> Observation {
-    let (key, of) = (revocation.key, brief(issuer));
-    let when = match validity(revocation, issuer) {
+fn ended(key: &'static str, issuer: &str, validity: Option<Validity>, now: Timestamp) -> Observation {
+    let of = brief(issuer);
+    let when = match validity {
         Some((from, _)) if from > now => format!("is not valid before {from}"),
         Some((_, Some(to))) => format!("ended at {to}"),
         _ => "is not valid".to_owned(),
@@ -58,10 +69,8 @@ fn ended(revocation: &Revocation, issuer: &str, now: Timestamp) -> Observation {
     Observation::new(field(key), issuer, message)
 }
 
-fn ending(revocation: &Revocation, issuer: &str, now: Timestamp) -> Option<Observation> {
-    let (from, to) = validity(revocation, issuer)?;
+fn ending(key: &'static str, issuer: &str, (from, to): Validity, now: Timestamp) -> Option<Observation> {
     let to = to.filter(|to| ends_soon(from, *to, now))?;
-    let key = revocation.key;
     let message = format!(
         "{key}: the revocation list of {} ends at {to}. from then on every client of that CA is refused; publish a new list \
          before",

@@ -62,7 +62,7 @@ fn of_nobody(ca: &Text, revocation: &Revocation) -> impl Iterator<Item = Observa
 #[cfg(test)]
 mod tests {
     use crate::trust::Severity;
-    use crate::trust::fixtures::{NOTHING, ca, ca_with, ca_without_key_id, findings, secret, verdicts};
+    use crate::trust::fixtures::{Authority, NOTHING, ca, ca_with, ca_without_key_id, findings, secret, verdicts};
 
     const DENY: (&str, Severity) = ("crl-partial", Severity::Deny);
     const WARN: (&str, Severity) = ("crl-partial", Severity::Warn);
@@ -78,6 +78,15 @@ mod tests {
         let below = root.intermediate("below", |_| {});
         let lists = root.crl_pem(2029, 2031, &[]) + &below.crl_pem(2029, 2031, &[]);
         assert_eq!(verdicts(&secret(&[("ca.crt", &(root.pem() + &below.pem())), ("ca.crl", &lists)])), NOTHING);
+    }
+
+    /// Each list is verified once, though it is asked for by each CA and for its clients.
+    #[test]
+    fn accepts_as_many_lists_as_a_large_bundle_has_cas() {
+        let cas: Vec<_> = (0..200).map(|n| ca(&format!("ca {n}"))).collect();
+        let bundle: String = cas.iter().map(Authority::pem).collect();
+        let lists: String = cas.iter().map(|ca| ca.crl_pem(2029, 2031, &[])).collect();
+        assert_eq!(verdicts(&secret(&[("ca.crt", &bundle), ("ca.crl", &lists)])), NOTHING);
     }
 
     #[test]
@@ -96,6 +105,15 @@ mod tests {
         let lists = root.crl_pem(2029, 2031, &[]) + &below.crl_pem(2029, 2031, &[]);
         let (cas, lists) = (one.pem() + &below.pem(), lists + &one.crl_pem(2029, 2031, &[]));
         assert_eq!(found(&cas, &lists), [DENY, WARN]);
+    }
+
+    #[test]
+    fn rejects_more_lists_of_a_ca_than_can_be_verified() {
+        let (one, other) = (ca("one"), (0..24).map(|n| ca(&format!("ca {n}")).pem()).collect::<String>());
+        let lists: String = (0..300).map(|_| one.crl_pem(2029, 2031, &[])).collect();
+        let found = findings(&secret(&[("ca.crt", &(one.pem() + &other)), ("ca.crl", &lists)]));
+        let said = |finding: &&crate::trust::Finding| finding.message.contains("too many CAs and revocation lists");
+        assert_eq!(found.iter().find(said).map(|finding| finding.severity), Some(Severity::Deny), "{found:?}");
     }
 
     #[test]

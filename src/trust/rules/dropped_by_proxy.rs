@@ -50,12 +50,10 @@ fn observe(text: &Text) -> Vec<Observation> {
         );
         Observation::new(text.field(), hex(&seen.digest), message)
     });
+    let not_taken = format!("its {what} is not taken; expected the label {label}");
+    let nothing = format!("it holds no {what}; expected {what}s only, remove it");
     let blocks = text.bundle.skipped.iter().map(|block| {
-        let mend = if block.is_certificate {
-            format!("its {what} is not taken; expected the label {label}")
-        } else {
-            format!("it holds no {what}; expected {what}s only, remove it")
-        };
+        let mend = if block.is_certificate { &not_taken } else { &nothing };
         let message = format!("{key} line {}: {reader} skips {}. {mend}", block.line, block.label);
         Observation::new(text.field(), block.label.as_str(), message).only_warns(!block.is_certificate)
     });

@@ -25,7 +25,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
                 ca.key,
                 ca.reader.without_ca(),
             );
-            Some(Observation::new(ca.field(), ca.digest.as_str(), message))
+            Some(Observation::new(ca.field(), ca.digest(), message))
         }
         None if subject.duty.ca_required => {
             let message = "data: neither ca.crt nor cacert is there. gateways take their trust anchors from here, \

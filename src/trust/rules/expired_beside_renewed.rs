@@ -47,6 +47,9 @@ fn is_valid(entry: &Entry, now: Timestamp) -> bool {
 }
 
 fn observe(ca: &Text, pair: &Namesakes<'_>, now: Timestamp) -> Option<Observation> {
+    if is_valid(pair.first, now) || !is_valid(pair.second, now) {
+        return None;
+    }
     let first = &pair.first.certificate;
     let is_over = now >= first.not_after;
     let state = if is_over {
@@ -54,9 +57,6 @@ fn observe(ca: &Text, pair: &Namesakes<'_>, now: Timestamp) -> Option<Observatio
     } else {
         format!("is not valid before {}", first.not_before)
     };
-    if is_valid(pair.first, now) || !is_valid(pair.second, now) {
-        return None;
-    }
     let (line, other) = (pair.first.line, pair.second.line);
     let (order, mend) = if pair.any_order {
         let order = "the proxy may find it first, since it does not keep the order of 24 entries or more";

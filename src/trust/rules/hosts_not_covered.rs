@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{Observation, Rule, Severity};
-use crate::trust::chain::covers;
+use crate::trust::chain::Names;
 use crate::trust::name::brief;
 use crate::trust::subject::Subject;
-use crate::trust::{AltName, Certificate};
 
 /// Hosts that one message names.
 const NAMED: usize = 3;
@@ -27,11 +26,12 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let Some((chain, leaf)) = subject.served() else { return Vec::new() };
+    let names = Names::of(leaf);
     let (mut own, mut others) = (BTreeSet::new(), BTreeSet::new());
     for gateway in subject.duty.gateways {
         // Nobody learns here what other namespaces serve.
         let hosts = if gateway.namespace == subject.secret.namespace { &mut own } else { &mut others };
-        hosts.extend(gateway.hosts.iter().map(|host| bare(host)).filter(|host| !serves(leaf, host)));
+        hosts.extend(gateway.hosts.iter().map(|host| bare(host)).filter(|host| !serves(&names, host)));
     }
     if own.is_empty() && others.is_empty() {
         return Vec::new();
@@ -57,16 +57,11 @@ fn bare(host: &str) -> &str {
     host.split_once('/').map_or(host, |(_, host)| host)
 }
 
-fn serves(leaf: &Certificate, host: &str) -> bool {
-    let Some(parent) = host.strip_prefix('*') else { return covers(leaf, host) };
-    let below = |name: &AltName| match name {
-        AltName::Dns(name) => {
-            let end = name.len().checked_sub(parent.len()).and_then(|at| name.get(at..));
-            end.is_some_and(|end| end.eq_ignore_ascii_case(parent))
-        }
-        _ => false,
-    };
-    parent.is_empty() || leaf.names.iter().any(below)
+fn serves(names: &Names, host: &str) -> bool {
+    match host.strip_prefix('*') {
+        None => names.cover(host),
+        Some(parent) => parent.is_empty() || names.end_with(parent),
+    }
 }
 
 #[cfg(test)]

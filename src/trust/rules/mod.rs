@@ -146,9 +146,13 @@ impl Judged {
 /// Runs the table, and looks ahead.
 pub(crate) fn run(mut subject: Subject<'_>) -> Vec<Judged> {
     let mut judged: Vec<_> = judged(&subject, |_| true).collect();
+    let dates = ahead::dates(&subject);
+    if dates.is_empty() {
+        return judged;
+    }
     let denied = judged.iter().filter(|j| j.finding.severity == Severity::Deny);
     let mut told: HashSet<_> = denied.map(Judged::owned).collect();
-    for at in ahead::dates(&subject) {
+    for at in dates {
         subject.set_now(at);
         let new = self::judged(&subject, |rule| rule.looks_ahead);
         let new = new.filter(|j| j.finding.severity == Severity::Deny && told.insert(j.owned()));

@@ -1,9 +1,12 @@
 //! `not-a-ca`: a trust anchor that may not sign.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::content_hash;
+use crate::trust::bundle::Entry;
+use crate::trust::chain::has_sound_extensions;
+use crate::trust::contents::Text;
 use crate::trust::name::brief;
 use crate::trust::subject::Subject;
+use crate::trust::{Reader, content_hash};
 
 /// RFC 5280 sections 4.2.1.9 (basicConstraints) and 4.2.1.3 (keyCertSign). Envoy trusts an anchor that is no CA, since it
 /// allows partial chains (measured), but refuses what was signed by one whose key usage lacks certSign. A bundle without
@@ -11,7 +14,7 @@ use crate::trust::subject::Subject;
 pub(super) const RULE: Rule = Rule {
     id: "not-a-ca",
     severity: Severity::Deny,
-    summary: "a CA bundle without a CA, or a certificate in it that is none",
+    summary: "a CA bundle without a CA, or with one of malformed extensions; a certificate in it that is no CA warns",
     mend: "put the issuing CA's certificate into the bundle, not the leaf's",
     source: "RFC 5280 sections 4.2.1.9 and 4.2.1.3; Envoy, measured",
     example: "ca.crt line 1: CN=shop.example.com is no CA, nor is any other certificate there. basicConstraints do \
@@ -22,6 +25,27 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let Some(ca) = subject.loaded_ca() else { return Vec::new() };
+    unsound(ca).chain(unfit(ca)).collect()
+}
+
+/// Envoy loads a CA with an extension that it cannot read, or that stands twice, and refuses all its clients (measured).
+fn unsound(ca: &Text) -> impl Iterator<Item = Observation> {
+    let reads = |entry: &&Entry| ca.reader != Reader::Envoy || has_sound_extensions(&entry.certificate);
+    ca.bundle.entries.iter().filter(move |entry| !reads(entry)).map(|entry| {
+        let message = format!(
+            "{} line {}: {} has a malformed or repeated extension. expected extensions that the proxy can read: it takes \
+             this CA, and refuses every client of it; issue it anew",
+            ca.key,
+            entry.line,
+            brief(&entry.certificate.subject),
+        );
+        let identity = format!("{} unsound", entry.certificate.fingerprint);
+        Observation::new(ca.field(), identity, message)
+    })
+}
+
+/// Those that do not say that they are CAs, or may not sign.
+fn unfit(ca: &Text) -> Vec<Observation> {
     let entries = &ca.bundle.entries;
     let why = |is_ca: bool| {
         if is_ca { "its key usage does not allow to sign certificates" } else { "basicConstraints do not say CA:TRUE" }
@@ -81,6 +105,22 @@ mod tests {
         let text = format!("{}{}", authority.leaf("a").pem(), authority.leaf("b").pem());
         let found = findings(&secret(&[("ca.crt", &text)]));
         assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("not-a-ca", Severity::Deny)]);
+    }
+
+    #[test]
+    fn rejects_a_ca_with_an_extension_that_cannot_be_read() {
+        let odd = |oid: &[u64], content: &[u8]| {
+            let extension = rcgen::CustomExtension::from_oid_content(oid, content.to_vec());
+            ca_with("odd", |params| params.custom_extensions = vec![extension]).pem() + &ca("one").pem()
+        };
+        // An authority key identifier that is none; a distribution point that is a number.
+        for text in [odd(&[2, 5, 29, 35], b"zz"), odd(&[2, 5, 29, 31], &[0x30, 3, 2, 1, 1])] {
+            let found = findings(&secret(&[("ca.crt", &text)]));
+            assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("not-a-ca", Severity::Deny)]);
+            assert!(found[0].message.contains("line 1: CN=odd has a malformed"), "{}", found[0].message);
+        }
+        // What Envoy does not look at in an anchor.
+        assert_eq!(verdicts(&secret(&[("ca.crt", &odd(&[2, 5, 29, 32], b"zz"))])), NOTHING);
     }
 
     #[test]

@@ -2,10 +2,8 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::credential;
+use crate::trust::secret::NEXT_PRIVATE_KEY;
 use crate::trust::subject::{Subject, field};
-
-/// cert-manager keeps the key of a running issuance in a Secret of its own, which no gateway uses.
-const NEXT_PRIVATE_KEY: &str = "cert-manager.io/next-private-key";
 
 /// istiod takes a pair only when both halves have content (`pilot/pkg/credentials/kube/secrets.go`); a gateway that starts
 /// with half of one serves nothing.

@@ -3,14 +3,16 @@
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::MAX_CERTIFICATES;
 use crate::trust::contents::Text;
+use crate::trust::name::brief;
 use crate::trust::subject::Subject;
+use crate::trust::{Reader, serving};
 
 /// Envoy rejects the whole SDS update when one block cannot be read (measured), and goes on with its old copy until it
 /// starts anew; then it has none.
 pub(super) const RULE: Rule = Rule {
     id: "unparsable",
     severity: Severity::Deny,
-    summary: "a CA bundle, chain or text of revocation lists that the proxy rejects as a whole",
+    summary: "a CA bundle, chain, leaf or text of revocation lists that the proxy rejects as a whole",
     mend: "write each certificate as a PEM block of its own, and nothing broken beside them",
     source: "Envoy's SDS handling, measured: one unreadable block rejects the whole update",
     example: "ca.crt: CERTIFICATE begun on line 1: not a certificate: the certificate is no DER sequence. the proxy \
@@ -21,8 +23,38 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    subject.texts().filter_map(observe).chain(chain_without_certificate(subject)).collect()
+    subject.texts().filter_map(observe).chain(chain_without_certificate(subject)).chain(unservable(subject)).collect()
 }
+
+/// What Envoy asks of the leaf that it is to serve.
+fn unservable(subject: &Subject<'_>) -> Option<Observation> {
+    let pair = subject.pair?;
+    let chain = &pair.chain;
+    let entry = chain.bundle.entries.first().filter(|_| chain.reader == Reader::Envoy && chain.is_loaded())?;
+    // With another's key it is not the leaf that stands first: another rule's.
+    let leaf =
+        Some(&entry.certificate).filter(|leaf| pair.public_key.as_ref().is_ok_and(|key| *key == leaf.public_key))?;
+    // istiod sends the answer along with this pair alone (`ExtractCertInfo`).
+    let is_stapled = chain.key == "tls.crt" && subject.secret.data.get(STAPLE).is_some_and(|answer| !answer.is_empty());
+    let what = if !serving::may_sign_handshakes(leaf) {
+        "its key usage is without digitalSignature, or malformed"
+    } else if serving::must_staple(leaf) && !is_stapled {
+        "it asks for an OCSP answer (must-staple), and there is no tls.ocsp-staple beside tls.crt"
+    } else {
+        return None;
+    };
+    let message = format!(
+        "{} line {}: the leaf {}: {what}. the proxy rejects the pair: it goes on with what it has, and starts with nothing; \
+         issue it anew",
+        chain.key,
+        entry.line,
+        brief(&leaf.subject),
+    );
+    Some(Observation::new(chain.field(), leaf.fingerprint.as_str(), message))
+}
+
+/// The key of the OCSP answer.
+const STAPLE: &str = "tls.ocsp-staple";
 
 fn observe(text: &Text) -> Option<Observation> {
     let (key, reader) = (text.key, text.reader.name());
@@ -37,7 +69,7 @@ fn observe(text: &Text) -> Option<Observation> {
         ),
         None => return None,
     };
-    Some(Observation::new(text.field(), text.digest.as_str(), message))
+    Some(Observation::new(text.field(), text.digest(), message))
 }
 
 fn chain_without_certificate(subject: &Subject<'_>) -> Option<Observation> {
@@ -46,13 +78,13 @@ fn chain_without_certificate(subject: &Subject<'_>) -> Option<Observation> {
     nothing.then(|| {
         let message =
             format!("{}: no certificate was found. expected PEM blocks, the leaf first, then intermediates", chain.key);
-        Observation::new(chain.field(), chain.digest.as_str(), message)
+        Observation::new(chain.field(), chain.digest(), message)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::trust::fixtures::{block, ca, denials, secret, verdicts};
+    use crate::trust::fixtures::{Leaf, NOTHING, block, ca, denials, secret, verdicts};
 
     #[test]
     fn accepts_bundles_that_envoy_loads() {
@@ -69,6 +101,31 @@ mod tests {
             // A CA that stands twice is warned of.
             assert_eq!(denials(&secret(&[("ca.crt", &text)])), [], "{text}");
         }
+    }
+
+    fn pair(leaf: &Leaf, staple: &str) -> Vec<&'static str> {
+        verdicts(&secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem()), ("tls.ocsp-staple", staple)]))
+    }
+
+    #[test]
+    fn rejects_a_leaf_whose_key_usage_lacks_digital_signature() {
+        let usage = |usages: &[rcgen::KeyUsagePurpose]| {
+            pair(&ca("one").leaf_with("a", |params| params.key_usages = usages.to_vec()), "")
+        };
+        assert_eq!(usage(&[rcgen::KeyUsagePurpose::DigitalSignature]), NOTHING);
+        assert_eq!(usage(&[rcgen::KeyUsagePurpose::KeyAgreement]), ["unparsable"]);
+    }
+
+    #[test]
+    fn rejects_a_leaf_that_must_be_stapled_and_is_not() {
+        let must = |content: &[u8]| {
+            let oid = [1, 3, 6, 1, 5, 5, 7, 1, 24];
+            let extension = rcgen::CustomExtension::from_oid_content(&oid, content.to_vec());
+            ca("one").leaf_with("a", |params| params.custom_extensions = vec![extension])
+        };
+        assert_eq!(pair(&must(&[0x30, 3, 2, 1, 5]), ""), ["unparsable"]);
+        assert_eq!(pair(&must(&[0x30, 3, 2, 1, 5]), "an answer"), NOTHING);
+        assert_eq!(pair(&must(&[0x30, 3, 2, 1, 6]), ""), NOTHING);
     }
 
     #[test]

@@ -1,11 +1,60 @@
 //! Manifests, read as `check` and `rewrite` read them.
 
+use trustspan::store::manifest::Chunk;
+
 use super::{SIZE, certificates::texts, conclude, fill, trial};
 use crate::manifest::{chunks, judge, rewrite};
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "measures a release build")]
 fn large_manifests() {
+    let inputs = inputs();
+    let cut = inputs.iter().map(|(name, text)| trial(name, || drop(chunks(text.as_bytes()))));
+    // Of a stream each document has an answer of its own, of a List each item; what the whole takes is printed, and not held against the
+    // line.
+    let streams = inputs.iter().filter(|(_, text)| chunks(text.as_bytes()).len() > 1);
+    for (name, text) in streams.chain(&lists()) {
+        trial(format!("{name}, all of them"), || judge(&chunks(text.as_bytes())));
+    }
+    let checked = documents(&inputs).map(|(name, chunks)| trial(name, || judge(&chunks)));
+    conclude("manifests checked", checked.collect());
+    conclude("streams cut", cut.collect());
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "measures a release build")]
+fn large_manifests_rewritten() {
+    let inputs = inputs();
+    let rewritten = documents(&inputs).map(|(name, chunks)| trial(name, || chunks.iter().for_each(rewrite)));
+    conclude("manifests rewritten", rewritten.collect());
+}
+
+/// The longest document of each.
+fn documents(inputs: &[Input]) -> impl Iterator<Item = (&str, [Chunk; 1])> {
+    let longest = |text: &str| chunks(text.as_bytes()).into_iter().max_by_key(|chunk| chunk.text.len());
+    inputs.iter().filter_map(move |(name, text)| Some((name.as_str(), [longest(text)?])))
+}
+
+/// What it is called, and its text.
+type Input = (String, String);
+
+/// Lists, and what could be one.
+fn lists() -> [Input; 5] {
+    let list = |kind: &str, item| format!("kind: {kind}\napiVersion: v1\nitems:\n{}", fill(item));
+    [
+        ("items", list("List", "- {kind: Secret, apiVersion: v1}\n")),
+        ("typed items", list("SecretList", "- {}\n")),
+        ("typed items of a field", list("SecretList", "- {a: b}\n")),
+        ("typed items of a name", list("SecretList", "- metadata: {name: gateway-root}\n")),
+        (
+            "items of what proves to be no List",
+            format!("items:\n{}kind: Secret\n", fill("- metadata: {name: gateway-root}\n")),
+        ),
+    ]
+    .map(|(name, text)| (name.to_owned(), text))
+}
+
+fn inputs() -> Vec<Input> {
     let head = "apiVersion: v1\nkind: Secret\nmetadata: {name: public-gateway, namespace: istio-system}\n";
     let gateway =
         "apiVersion: networking.istio.io/v1\nkind: Gateway\nspec:\n  selector: {istio: ingressgateway}\n  servers:\n";
@@ -15,7 +64,9 @@ fn large_manifests() {
     let annotations = r#"{"kind":"Secret","metadata":{"annotations":{"#;
     let laughs = |text: String, n: usize| format!("{text}a{n}: &a{n} [{}]\n", format!("*a{}, ", n - 1).repeat(9));
     let keys = |line: fn(usize) -> String, bytes: usize| (0..SIZE / bytes).map(line).collect::<String>();
-    let mut inputs: Vec<(String, String)> = [
+    // As much of an object as is read: keys and values.
+    let most = |unit: fn(usize) -> String, of_each: usize| (0..59_900 / of_each).map(unit).collect::<String>();
+    let mut inputs: Vec<Input> = [
         ("flow lists", fill("[")),
         ("flow maps", fill("{a: ")),
         ("block lists", fill("- ")),
@@ -36,12 +87,28 @@ fn large_manifests() {
                 keys(|_| "      - gateway-root\n".to_owned(), 38),
             ),
         ),
-        ("items", format!("kind: List\napiVersion: v1\nitems:\n{}", fill("- {kind: Secret, apiVersion: v1}\n"))),
-        ("typed items", format!("kind: SecretList\napiVersion: v1\nitems:\n{}", fill("- {}\n"))),
-        ("typed items of a field", format!("kind: SecretList\napiVersion: v1\nitems:\n{}", fill("- {a: b}\n"))),
+        ("items of no List", format!("kind: Secret\nitems:\n{}", fill("- metadata: {name: gateway-root}\n"))),
+        ("keys, as many as are read", format!("{head}data:\n{}", most(|n| format!("  key-{n}: value\n"), 2))),
+        ("keys in flow, as many as are read", format!("{head}data: {{{}}}", most(|n| format!("key-{n}: value, "), 2))),
         (
-            "typed items of a name",
-            format!("kind: SecretList\napiVersion: v1\nitems:\n{}", fill("- metadata: {name: gateway-root}\n")),
+            "annotations of JSON, as many as are read",
+            format!(r#"{annotations}{}"k":"v"}}}}}}"#, most(|n| format!(r#""key-{n}":"value","#), 2)),
+        ),
+        (
+            "servers, as many as are read",
+            format!("{gateway}{}", most(|_| "  - tls: {credentialName: gateway-root}\n".to_owned(), 5)),
+        ),
+        (
+            "servers as JSON, as many as are read",
+            format!(
+                r#"{json},"servers":[{}{{}}]}}}}"#,
+                most(|_| r#"{"tls":{"credentialName":"gateway-root"}},"#.to_owned(), 5)
+            ),
+        ),
+        ("anchors, as many as are read", format!("{head}data:\n{}", most(|n| format!("  key-{n}: &a{n} value\n"), 2))),
+        (
+            "merges, as many as are read",
+            format!("a: &a {{b: c}}\nkind: Secret\nd:\n{}", most(|_| "- <<: *a\n".to_owned(), 3)),
         ),
         ("lists in lists", fill("{kind: List, items: [")),
         ("short values", format!("{head}data: [{}]", fill("1,"))),
@@ -75,16 +142,5 @@ fn large_manifests() {
         let block: String = text.split('\n').flat_map(|line| ["    ", line, "\n"]).collect();
         inputs.push((format!("a Secret with {name}"), format!("{head}stringData:\n  ca.crt: |\n{block}")));
     }
-    let cut = inputs.iter().map(|(name, text)| trial(name, || drop(chunks(text.as_bytes()))));
-    // Of a stream each document has an answer of its own; what the whole takes is printed, and not held against the line.
-    for (name, text) in inputs.iter().filter(|(_, text)| chunks(text.as_bytes()).len() > 1) {
-        trial(format!("{name}, the whole stream"), || judge(&chunks(text.as_bytes())));
-    }
-    let longest = |text: &str| chunks(text.as_bytes()).into_iter().max_by_key(|chunk| chunk.text.len());
-    let documents: Vec<_> = inputs.iter().filter_map(|(name, text)| Some((name, [longest(text)?]))).collect();
-    let checked = documents.iter().map(|(name, chunks)| trial(*name, || judge(chunks)));
-    conclude("manifests checked", checked.collect());
-    let rewritten = documents.iter().map(|(name, chunks)| trial(*name, || chunks.iter().for_each(rewrite)));
-    conclude("manifests rewritten", rewritten.collect());
-    conclude("streams cut", cut.collect());
+    inputs
 }

@@ -19,7 +19,7 @@ use crate::pool::POOL;
 use crate::review::claim;
 
 /// The API server's question about a change of an object.
-fn body(kind: Value, object: &Value, old: &Value) -> String {
+pub(super) fn body(kind: Value, object: &Value, old: &Value) -> String {
     let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": "u", "operation": operation, "kind": kind, "userInfo": {"username": "jane"},
@@ -29,7 +29,7 @@ fn body(kind: Value, object: &Value, old: &Value) -> String {
     .to_string()
 }
 
-fn secret(data: &[(&str, &str)]) -> Value {
+pub(super) fn secret(data: &[(&str, &str)]) -> Value {
     let data: serde_json::Map<_, _> =
         data.iter().map(|(key, text)| ((*key).to_owned(), json!(STANDARD.encode(text)))).collect();
     let labels = json!({"trustspan.dev/managed": "true"});
@@ -37,7 +37,7 @@ fn secret(data: &[(&str, &str)]) -> Value {
 }
 
 /// Each webhook reads a review and answers for itself.
-fn both(name: &str, body: &str, registry: &Registry) -> [Trial; 2] {
+pub(super) fn both(name: &str, body: &str, registry: &Registry) -> [Trial; 2] {
     let validated = || judged(body, |request, now| admission::validate(request, registry, &Severities::default(), now));
     let mutated = || judged(body, |request, now| admission::mutate(request, registry, now));
     [trial(format!("{name}, validated"), validated), trial(format!("{name}, mutated"), mutated)]

@@ -1,0 +1,142 @@
+use super::*;
+use crate::api::{Endpoints, LaggingClient, Wait};
+use crate::registry::{Registry, tests::entry};
+use crate::rotation::{next::PairOf, set};
+use crate::webhook::metrics::Metrics;
+
+fn scraped(entries: &[Entry], tally: &Arc<Tally>) -> String {
+    let live = Arc::new(Live::default());
+    live.publish(Registry::new(entries.to_vec()));
+    let leadership = Leadership::default();
+    let metrics = Metrics::new(live.clone(), None).with(collector(live, tally.clone(), leadership));
+    metrics.encode().expect("metrics")
+}
+
+fn anchor(fingerprint: &str, from: i64, to: i64) -> TrustAnchor {
+    let at = |second| Timestamp::from_second(second).expect("an instant");
+    let fingerprint = fingerprint.to_owned();
+    TrustAnchor {
+        subject: String::new(),
+        fingerprint,
+        not_before: at(from),
+        not_after: at(to),
+        pem: None,
+        converged: None,
+    }
+}
+
+#[test]
+fn status_and_what_was_done_are_told_for_each_gateway_secret() {
+    let mut entry = entry("mesh", "root", "gw");
+    entry.status.phase = Some(Phase::Converged);
+    entry.status.phase_since = Some(Timestamp::from_second(100).expect("an instant"));
+    entry.status.waits = vec![Wait { step: StepName::SwitchLeaf, reason: String::new(), until: None }];
+    // An old CA that ends later stands first while a namesake needs that.
+    entry.status.bundle = vec![anchor("old", 1, 900), anchor("new", 2, 800), anchor("older", 0, 700)];
+    entry.status.workloads_behind = Some(2);
+    entry.status.endpoints = Some(Endpoints { total: 3, current: 1, former: 0, unreachable: 2 });
+    for (type_, value) in
+        [(LEAF, ConditionStatus::Unknown), (JOURNAL, ConditionStatus::False), (WINDOWS, ConditionStatus::False)]
+    {
+        let (former, said) = (entry.clone(), (value, "Reason", String::new()));
+        set(&former, &mut entry.status, type_, said, Timestamp::UNIX_EPOCH);
+    }
+    let tally = Arc::new(Tally::default());
+    tally.wrote(&entry, &Step::CopyRoot);
+    tally.wrote(&entry, &Step::CopyRoot);
+    tally.failed(&entry, &AgentError::NoAnswer);
+    tally.looked(&entry, Timestamp::from_second(50).expect("an instant"));
+    let text = scraped(&[entry.clone()], &tally);
+    for line in [
+        r#"gatewaysecret_phase{namespace="mesh",name="gw",phase="Converged"} 1"#,
+        r#"gatewaysecret_phase{namespace="mesh",name="gw",phase="Steady"} 0"#,
+        r#"gatewaysecret_phase_since_timestamp_seconds{namespace="mesh",name="gw"} 100"#,
+        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="Ready"} 1"#,
+        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="Synced"} 0"#,
+        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="LeafMayChange"} -1"#,
+        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="JournalKept"} 0"#,
+        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="WindowsOpen"} 0"#,
+        r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="SwitchLeaf"} 1"#,
+        r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="DropOldCa"} 0"#,
+        r#"gatewaysecret_lagging_clients{namespace="mesh",name="gw"} 0"#,
+        r#"gatewaysecret_workloads_behind{namespace="mesh",name="gw"} 2"#,
+        r#"gatewaysecret_endpoints{namespace="mesh",name="gw",shown="current"} 1"#,
+        r#"gatewaysecret_endpoints{namespace="mesh",name="gw",shown="unreachable"} 2"#,
+        r#"gatewaysecret_not_after_timestamp_seconds{namespace="mesh",name="gw",kind="client_ca"} 800"#,
+        r#"gatewaysecret_not_after_timestamp_seconds{namespace="mesh",name="gw",kind="previous_client_ca"} 700"#,
+        r#"agent_last_look_timestamp_seconds{namespace="mesh",name="gw"} 50"#,
+        r#"agent_writes_total{namespace="mesh",name="gw",what="managed_secret"} 2"#,
+        r#"agent_failures_total{namespace="mesh",name="gw",reason="Failed"} 1"#,
+        "agent_events_lost_total 0",
+        "agent_leading 0",
+    ] {
+        assert!(text.contains(&format!("trustspan_{line}\n")), "{line} not in:\n{text}");
+    }
+    assert!(!text.contains("server_ca") && !text.contains("Distrusted"), "{text}");
+    // With the GatewaySecret its series go.
+    let text = scraped(&[], &tally);
+    assert!(!text.contains("mesh"), "{text}");
+    assert!(!scraped(&[entry], &tally).contains("agent_writes_total{"), "it was forgotten");
+}
+
+#[test]
+fn the_page_names_every_metric_and_its_alerts_no_other() {
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+    let text = scraped(&[], &Arc::default());
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE trustspan_")?.split_once(' '));
+    let name = |(name, kind): (&str, &str)| format!("{name}{}", if kind == "counter" { "_total" } else { "" });
+    let names: Vec<_> = types.map(name).collect();
+    let ours = |name: &&String| name.starts_with("gatewaysecret_") || name.starts_with("agent_");
+    for name in names.iter().filter(ours) {
+        assert!(page.contains(&format!("| `{name}`")), "docs/operations.md does not tell of {name}");
+    }
+    for word in page
+        .split("trustspan_")
+        .skip(1)
+        .filter_map(|rest| rest.split(|c: char| c != '_' && !c.is_alphanumeric()).next())
+    {
+        assert!(word.is_empty() || names.iter().any(|name| name == word), "docs/operations.md tells of {word}");
+    }
+}
+
+#[test]
+fn the_page_names_all_that_is_counted_as_a_write() {
+    let (entry, tally) = (entry("mesh", "root", "gw"), Arc::new(Tally::default()));
+    let write = Step::WriteManaged { trust: Vec::new(), pair: PairOf::Managed };
+    for step in [write, Step::CopyRoot, Step::PromoteIssuer, Step::Reissue { certificate: "till".to_owned() }] {
+        tally.wrote(&entry, &step);
+    }
+    tally.rolled(&entry);
+    let text = scraped(&[entry], &tally);
+    let counts =
+        text.lines().filter_map(|line| line.strip_prefix("trustspan_agent_writes_total{")?.split_once("what=\""));
+    let counts: Vec<_> = counts.filter_map(|(_, count)| count.split_once("\"} ")).collect();
+    assert_eq!(counts, [("issuer_secret", "1"), ("managed_secret", "2"), ("reissue", "1"), ("rollout", "1")]);
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+    let row = page.lines().find(|line| line.starts_with("| `agent_writes_total`")).expect("a row");
+    for (what, _) in counts {
+        assert!(row.contains(&format!("`{what}`")), "docs/operations.md does not tell of {what}: {row}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_told_by_name() {
+    let live = Arc::new(Live::default());
+    let key = ("mesh".to_owned(), "gw".to_owned());
+    live.publish_unread([(key, "a bad duration".to_owned())].into());
+    let metrics = Metrics::new(live.clone(), None).with(collector(live, Arc::default(), Leadership::default()));
+    let text = metrics.encode().expect("metrics");
+    assert!(text.contains(r#"trustspan_gatewaysecret_unreadable{namespace="mesh",name="gw"} 1"#), "{text}");
+}
+
+#[test]
+fn series_of_clients_are_bounded() {
+    let mut entry = entry("mesh", "root", "gw");
+    let client =
+        |n: usize| LaggingClient { name: format!("client-{n:03}"), since: Timestamp::UNIX_EPOCH, overdue: n == 99 };
+    entry.status.lagging = (0..100).map(client).collect();
+    let text = scraped(&[entry], &Arc::default());
+    assert!(text.contains(r#"lagging_clients{namespace="mesh",name="gw"} 100"#), "{text}");
+    assert_eq!(text.matches("client=\"").count(), CLIENTS_NAMED);
+    assert!(text.contains("client=\"client-099\"") && !text.contains("client=\"client-019\""), "{text}");
+}

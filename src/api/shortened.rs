@@ -1,0 +1,56 @@
+//! What others wrote, as messages repeat it: enough to find it again, too little to give a private key away that stands where it does
+//! not belong.
+
+/// Characters that are repeated. A private key in PKCS #8 (RFC 5958) tells nothing of itself in so many: the head alone takes 21
+/// characters of base64 where it is shortest, for Ed25519 (RFC 8410, section 7).
+const REPEATED: usize = 20;
+
+/// At most 20 characters, one of which tells that there were more.
+pub(crate) fn shortened(text: &str) -> String {
+    match text.char_indices().nth(REPEATED - 1) {
+        Some((at, last)) if at + last.len_utf8() < text.len() => format!("{}…", &text[..at]),
+        _ => text.to_owned(),
+    }
+}
+
+/// A message with what it quotes shortened: serde repeats the value that does not fit a type.
+pub(crate) fn with_short_quotes(message: &str) -> String {
+    ["`", "\""].iter().fold(message.to_owned(), |message, mark| {
+        let parts = message.split(mark).enumerate();
+        let parts = parts.map(|(at, part)| if at % 2 == 0 { part.to_owned() } else { shortened(part) });
+        parts.collect::<Vec<_>>().join(mark)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::GatewaySecretSpec;
+
+    #[test]
+    fn accepts_twenty_characters() {
+        assert_eq!(shortened("gateway-root-of-team"), "gateway-root-of-team");
+        assert_eq!(shortened("gateway-root-of-teams"), "gateway-root-of-tea…");
+        assert_eq!(shortened("ä".repeat(21).as_str()), format!("{}…", "ä".repeat(19)));
+    }
+
+    #[test]
+    fn rejects_a_long_value_in_an_error() {
+        let said =
+            |spec: Value| with_short_quotes(&GatewaySecretSpec::deserialize(&spec).expect_err("no spec").to_string());
+        let long = "-----BEGIN PRIVATE KEY----- MC4CAQAwBQYDK2VwBCIEIPublic";
+        for field in ["mode", "rotationPolicy"] {
+            let spec = json!({"rootSecretName": "root", field: long, "clients": long});
+            let error = said(spec);
+            assert!(!error.contains("KEY") && error.contains('…'), "{error}");
+        }
+        assert_eq!(said(json!({"mode": "Copy"})), "missing field `rootSecretName`");
+        assert_eq!(
+            said(json!({"rootSecretName": "root", "mode": "Cpy"})),
+            "unknown variant `Cpy`, expected `Bundle` or `Copy`"
+        );
+    }
+}

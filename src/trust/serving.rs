@@ -1,0 +1,52 @@
+//! What Envoy asks of a leaf before it serves it, besides its key.
+
+use super::Certificate;
+use super::chain::signature::{Key, key};
+use super::der::{self, BIT_STRING, BOOLEAN, CONSTRUCTED, CONTEXT, Cbs, OBJECT, OCTET_STRING, SEQUENCE};
+
+/// keyUsage (2.5.29.15).
+const KEY_USAGE: [u8; 3] = [0x55, 0x1d, 0x0f];
+/// TLS feature (RFC 7633: 1.3.6.1.5.5.7.1.24), and its value that asks for an OCSP answer.
+const TLS_FEATURE: [u8; 8] = [0x2b, 6, 1, 5, 5, 7, 1, 24];
+const STATUS_REQUEST: [u8; 5] = [0x30, 3, 2, 1, 5];
+
+/// Whether key usage lets it sign handshakes (`ssl_cert_check_key_usage`): the first one counts, of ECDSA leaves only (measured).
+pub(super) fn may_sign_handshakes(leaf: &Certificate) -> bool {
+    if matches!(key(&leaf.public_key).0, Key::Rsa { .. } | Key::Ed25519) {
+        return true;
+    }
+    let has_bit = |value: &[u8]| {
+        let mut input = Cbs(value);
+        let bits = input.take(BIT_STRING, "").ok().filter(|bits| der::valid_bits(bits.0));
+        input.0.is_empty() && bits.is_some_and(|bits| bits.0.get(1).is_some_and(|octet| octet & 0x80 != 0))
+    };
+    extension(leaf, &KEY_USAGE).is_none_or(has_bit)
+}
+
+/// Whether Envoy wants an OCSP answer with it (source/common/tls/server_context_impl.cc).
+pub(super) fn must_staple(leaf: &Certificate) -> bool {
+    extension(leaf, &TLS_FEATURE).is_some_and(|value| value == STATUS_REQUEST)
+}
+
+/// The value of the first extension of this kind.
+fn extension<'c>(certificate: &'c Certificate, wanted: &[u8]) -> Option<&'c [u8]> {
+    let mut tbs = Cbs(&certificate.der).take(SEQUENCE, "").ok()?.take(SEQUENCE, "").ok()?;
+    let mut list = loop {
+        let (tag, content) = tbs.any()?;
+        if tag == CONTEXT | CONSTRUCTED | 3 {
+            break Cbs(content).take(SEQUENCE, "").ok()?;
+        }
+    };
+    while !list.0.is_empty() {
+        let mut extension = list.take(SEQUENCE, "").ok()?;
+        let oid = extension.take(OBJECT, "").ok()?.0;
+        if extension.peek(BOOLEAN) {
+            extension.any()?;
+        }
+        let value = extension.take(OCTET_STRING, "").ok()?.0;
+        if oid == wanted {
+            return Some(value);
+        }
+    }
+    None
+}

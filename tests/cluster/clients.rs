@@ -1,0 +1,78 @@
+//! Clients that are declared for a GatewaySecret that there is none of: whoever writes them is told.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use crate::secrets::put;
+use crate::stage::{MANAGED, Stage, on_stage, sound};
+use crate::testbed::{Cluster, User};
+
+cases![a_client_of_no_gateway_secret_is_told_of, alone a_certificate_of_such_a_client_is_told_of];
+
+const RULE: &str = "no-such-gatewaysecret";
+
+/// cert-manager's Certificates, as far as the API server goes.
+const CRD: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: { name: certificates.cert-manager.io }
+spec:
+  group: cert-manager.io
+  names: { kind: Certificate, listKind: CertificateList, plural: certificates, singular: certificate }
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties: { spec: { type: object, x-kubernetes-preserve-unknown-fields: true } }
+";
+
+/// Writes a client of the stage's GatewaySecret, and then one of a name that is mistyped.
+fn only_the_second_is_told_of(stage: &Stage<'_>, client: impl Fn(&str) -> Value) -> Result<()> {
+    let said = |named: &str| -> Result<String> {
+        let output = put(stage, &client(named)).user(User::Admin).run()?;
+        ensure!(output.success(), "saw {output:?}");
+        Ok(output.stderr)
+    };
+    let (known, unknown) = (said(MANAGED)?, said("gatway")?);
+    ensure!(!known.contains(RULE), "saw {known}");
+    ensure!(unknown.contains(RULE) && unknown.contains("there is no GatewaySecret gatway here"), "saw {unknown}");
+    Ok(())
+}
+
+fn a_client_of_no_gateway_secret_is_told_of(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let secret = sound("till", false)?.1;
+        only_the_second_is_told_of(stage, |named| {
+            let mut secret = secret.clone();
+            secret["metadata"]["labels"] = json!({ "trustspan.dev/client": named });
+            secret
+        })
+    })
+}
+
+fn a_certificate_of_such_a_client_is_told_of(cluster: &Cluster) -> Result<()> {
+    cluster.apply_crds(CRD)?;
+    let told = on_stage(cluster, |stage| {
+        put(stage, &certificate("plain", &json!({ "labels": { "team": "checkout" } }))).user(User::Admin).ok()?;
+        let is_sent = || Ok::<_, anyhow::Error>(stage.server.metrics()?.contains("kind=\"Certificate\""));
+        ensure!(!is_sent()?, "a Certificate that asks for nothing was sent");
+        only_the_second_is_told_of(stage, |named| {
+            certificate("till", &json!({ "labels": { "trustspan.dev/client": named } }))
+        })?;
+        ensure!(is_sent()?, "saw {}", stage.server.metrics()?);
+        Ok(())
+    });
+    cluster.kubectl(["delete", "crd", "certificates.cert-manager.io"]).ok()?;
+    told
+}
+
+fn certificate(name: &str, template: &Value) -> Value {
+    json!({
+        "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "name": name },
+        "spec": { "secretName": name, "issuerRef": { "name": "ca" }, "secretTemplate": template },
+    })
+}

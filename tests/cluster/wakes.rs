@@ -1,0 +1,52 @@
+//! What the agent looks at when something changes, by what the API server was asked.
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use crate::agent::kept;
+use crate::testbed::{Cluster, Request, SOON, User, wait_for};
+
+cases![a_change_of_one_gateway_secret_wakes_no_other];
+
+/// Changes that are made; each would be a look at the other one, and its new status a second.
+const CHANGES: usize = 10;
+
+fn a_change_of_one_gateway_secret_wakes_no_other(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        let other = json!({
+            "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": "other" },
+            "spec": { "rootSecretName": "other-root" },
+        });
+        cluster.apply(kept.ns, &other.to_string())?;
+        kept.agents.grant()?;
+        // Nothing is looked at for its own sake within this test.
+        let _agent = kept.agents.start_with("a", &cluster.kubeconfig(User::Agent), "1h")?;
+        wait_for("a look at the other, with its workloads", SOON, || {
+            let status = cluster.get("gatewaysecret", kept.ns, "other")?["status"].take();
+            Ok(status["conditions"].to_string().contains("WorkloadsCurrent"))
+        })?;
+
+        let looks = || -> Result<usize> {
+            let is_look = |request: &&Request| {
+                let asked = [&*request.namespace, &*request.verb, &*request.resource, &*request.name];
+                asked == [kept.ns, "get", "gatewaysecrets", "other"]
+            };
+            Ok(cluster.requests(User::Agent)?.iter().filter(is_look).count())
+        };
+        let before = looks()?;
+        for change in 0..CHANGES {
+            kept.set("paused", &json!(change % 2 == 0))?;
+            wait_for("a look at the changed one", SOON, || {
+                let changed = cluster.get("gatewaysecret", kept.ns, "gateway")?;
+                Ok(changed["status"]["observedGeneration"] == changed["metadata"]["generation"])
+            })?;
+        }
+        // Its own last status is one that it may still look after.
+        let made = looks()? - before;
+        ensure!(made < CHANGES / 2, "{CHANGES} changes of one made for {made} looks at the other");
+
+        let patch = json!({ "spec": { "paused": true } }).to_string();
+        cluster.kubectl(["patch", "gatewaysecret", "other", "--type=merge", "--patch", &patch]).ns(kept.ns).ok()?;
+        wait_for("a look at the other when it is changed itself", SOON, || Ok(looks()? > before + made))
+    })
+}

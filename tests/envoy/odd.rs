@@ -1,0 +1,173 @@
+//! More of `named_regressions`: certificates and keys that others read and BoringSSL does not, or the other way round. Each was
+//! found, and we said something else.
+
+use anyhow::{Context, Result};
+use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
+use x509_parser::asn1_rs::{Any, FromDer};
+
+use crate::{
+    case::{Case, Probe},
+    pki::{Identity, Keys, Kind, Spec, Usage, block, element},
+    proxy::Content,
+    testbed::Seed,
+};
+
+/// The last arcs below 2.5.29.
+const ALT_NAMES: u64 = 17;
+const DISTRIBUTION_POINTS: u64 = 31;
+const POLICIES: u64 = 32;
+const AUTHORITY: u64 = 35;
+const EXTENDED_USAGE: u64 = 37;
+
+/// Extensions that spoil a certificate, and some that do not: name, number, content.
+fn extensions() -> Vec<(&'static str, u64, Vec<u8>)> {
+    let policy = element(0x30, &[6, 3, 0x2a, 3, 4]);
+    let text = [12, 1, b'x'];
+    let qualifier = [&[6, 8, 0x2b, 6, 1, 5, 5, 7, 2, 1][..], &[2, 1, 1]].concat();
+    let qualified = element(0x30, &[&[6, 3, 0x2a, 3, 4][..], &element(0x30, &element(0x30, &qualifier))].concat());
+    let list = |content: &[u8]| element(0x30, content);
+    let uri = element(0x86, b"x");
+    vec![
+        ("policies", POLICIES, list(&policy)),
+        ("policies-none", POLICIES, list(&[])),
+        ("policies-twice", POLICIES, list(&[policy.clone(), policy.clone()].concat())),
+        ("policies-null", POLICIES, vec![5, 0]),
+        ("policies-qualifier", POLICIES, list(&qualified)),
+        ("points", DISTRIBUTION_POINTS, list(&element(0x30, &element(0xa0, &element(0xa0, &uri))))),
+        ("points-number", DISTRIBUTION_POINTS, list(&[2, 1, 1])),
+        ("points-junk", DISTRIBUTION_POINTS, list(&element(0x30, &element(0x87, b"x")))),
+        ("other-name", ALT_NAMES, list(&element(0xa0, &[&[6, 1, 0x2a][..], &element(0xa0, &text)].concat()))),
+        ("other-name-empty", ALT_NAMES, list(&element(0xa0, &[]))),
+        ("party", ALT_NAMES, list(&element(0xa5, &element(0xa1, &text)))),
+        ("party-junk", ALT_NAMES, list(&element(0xa5, b"zz"))),
+        ("registered-id", ALT_NAMES, list(&element(0x88, &[0x2a]))),
+        ("registered-id-junk", ALT_NAMES, list(&element(0x88, &[0x80]))),
+        ("directory-junk", ALT_NAMES, list(&element(0xa4, &element(0x30, &element(0x31, &[]))))),
+        ("usage-junk", EXTENDED_USAGE, list(&[6, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2, 6, 1, 0x80])),
+        ("authority-junk", AUTHORITY, list(&[0x82, 2, 0, 1])),
+    ]
+}
+
+pub(crate) fn cases() -> Result<Vec<Case>> {
+    let mut cases = trust()?;
+    cases.extend(pairs()?);
+    Ok(cases)
+}
+
+fn trust() -> Result<Vec<Case>> {
+    let keys = &mut Keys::shuffled(&mut Seed::of_run("odd"));
+    let root = Identity::root(Spec::ca("root"), keys.of(Kind::P256)?)?;
+    let key = keys.of(Kind::P256)?;
+    let spec = |number: u64, content: &[u8], spec: Spec| {
+        let eku = if number == EXTENDED_USAGE { Vec::new() } else { spec.eku.clone() };
+        Spec { eku, authority_key_id: false, raw: Some((number, content.to_vec())), ..spec }
+    };
+    let mut cases = Vec::new();
+    for (name, number, content) in extensions() {
+        // In a leaf, in an intermediate, and in an anchor.
+        let leaf = root.issue(spec(number, &content, Spec::leaf("client")), key.clone())?;
+        let sub = root.issue(spec(number, &content, Spec::ca("sub")), keys.any()?)?;
+        let below = sub.issue(Spec::leaf("below"), key.clone())?;
+        let odd = Identity::root(spec(number, &content, Spec::ca("odd")), keys.any()?)?;
+        let of_odd = odd.issue(Spec { authority_key_id: false, ..Spec::leaf("of odd") }, key.clone())?;
+        let plain = root.issue(Spec::leaf("plain"), key.clone())?;
+        let clients =
+            [("leaf", &leaf, vec![]), ("sub", &below, vec![&sub]), ("odd", &of_odd, vec![]), ("plain", &plain, vec![])];
+        cases.push(case(&format!("odd-{name}"), root.pem() + &odd.pem(), &clients)?);
+    }
+
+    // Unicode's noncharacters in a name: the whole text is rejected, we allowed it.
+    let odd = Identity::root(Spec::ca("odd\u{fdd0}"), keys.any()?)?;
+    cases.push(case("odd-noncharacter", root.pem() + &odd.pem(), &[])?);
+
+    let on_p256 = Identity::root(Spec::ca("odd"), keys.of(Kind::P256)?)?;
+    let rsa = Identity::root(Spec::ca("odd"), keys.of(Kind::Rsa2048)?)?;
+    let changed = |ca: &Identity, old: &[u8], new: &[u8]| -> Result<String> {
+        let mut der = ca.der.to_vec();
+        let at = der.windows(old.len()).rposition(|bytes| bytes == old).context("the bytes are there")?;
+        der[at..at + new.len()].copy_from_slice(new);
+        Ok(block("CERTIFICATE", &der))
+    };
+    let point = [3, 0x42, 0, 4];
+    let at = on_p256.der.windows(4).position(|bytes| bytes == point).context("a point")? + 3;
+    let hybrid = 6 | on_p256.der[at + 64] & 1;
+    let exponent = [2, 3, 1, 0, 1];
+    for (name, ca, text) in [
+        // RFC 3279 section 2.3.1 wants NULL there.
+        ("odd-rsa-parameters", &rsa, changed(&rsa, &[0xf7, 0x0d, 1, 1, 1, 5, 0], &[0xf7, 0x0d, 1, 1, 1, 4, 0])?),
+        ("odd-rsa-exponent", &rsa, changed(&rsa, &exponent, &[2, 3, 1, 0, 2])?),
+        ("odd-hybrid-point", &on_p256, changed(&on_p256, &point, &[3, 0x42, 0, hybrid])?),
+        // secp256k1's identifier is shorter: another of the same length, which there is no curve of.
+        (
+            "odd-curve",
+            &on_p256,
+            changed(&on_p256, &[0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7, 3], &[0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 6])?,
+        ),
+    ] {
+        let client = ca.issue(Spec { authority_key_id: false, ..Spec::leaf("client") }, key.clone())?;
+        cases.push(case(name, text + &root.pem(), &[("odd", &client, vec![])])?);
+    }
+
+    // basicConstraints whose CA bit is 01, not FF: it works, we said that nothing works.
+    let client = on_p256.issue(Spec { authority_key_id: false, ..Spec::leaf("client") }, key.clone())?;
+    let text = changed(&on_p256, &[0x30, 3, 1, 1, 0xff], &[0x30, 3, 1, 1, 1])?;
+    cases.push(case("odd-ca-bit", text, &[("odd", &client, vec![])])?);
+    Ok(cases)
+}
+
+fn case(name: &str, ca: String, clients: &[(&str, &Identity, Vec<&Identity>)]) -> Result<Case> {
+    let probe = |(label, leaf, above): &(&str, &Identity, Vec<&Identity>)| {
+        Ok(Probe { label: (*label).to_owned(), identity: leaf.shown_with(above)?, shows: None })
+    };
+    Ok(Case {
+        name: name.to_owned(),
+        story: "found: read by others, and not by BoringSSL, or the other way round".to_owned(),
+        content: Content::Trust { ca: ca.into_bytes(), crl: None },
+        probes: clients.iter().map(probe).collect::<Result<_>>()?,
+        chain: Vec::new(),
+        root: None,
+    })
+}
+
+/// Serving pairs that Envoy rejects, and we allowed.
+fn pairs() -> Result<Vec<Case>> {
+    let keys = &mut Keys::shuffled(&mut Seed::of_run("odd pairs"));
+    let ca = Identity::root(Spec::ca("ca"), keys.of(Kind::P256)?)?;
+    let spec = || Spec { san: Some("gateway.example".to_owned()), ..Spec::leaf("gateway") };
+    let mut made = Vec::new();
+    for (name, kind, usage) in [
+        ("odd-pair-no-signature", Kind::P256, Usage::CertSign),
+        ("odd-pair-rsa-no-signature", Kind::Rsa2048, Usage::CertSign),
+        ("odd-pair-signature", Kind::P256, Usage::OnlySignature),
+    ] {
+        let leaf = ca.issue(Spec { usage, ..spec() }, keys.of(kind)?)?;
+        let key = leaf.key.pem();
+        made.push((name, leaf, key));
+    }
+    let leaf = ca.issue(spec(), keys.of(Kind::P256)?)?;
+    let pem = leaf.key.pem();
+    let pkcs8 = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let mut der = pkcs8.secret_pkcs8_der().to_vec();
+    let version = der.windows(3).position(|bytes| bytes == [2, 1, 0]).context("a version")?;
+    der[version + 2] = 1;
+    made.push(("odd-pair-key-version", leaf.clone(), block("PRIVATE KEY", &der)));
+    // UTCTime with an offset: served, and stricter on purpose.
+    let (_, outer) = Any::from_der(&leaf.der)?;
+    let (signature, tbs) = Any::from_der(outer.data)?;
+    let at = tbs.data.windows(4).position(|bytes| bytes == [0x30, 30, 23, 13]).context("dates")?;
+    let (before, dates, after) = (&tbs.data[..at], &tbs.data[at + 2..at + 32], &tbs.data[at + 32..]);
+    let first = element(23, &[&dates[2..14], b"+0000"].concat());
+    let dates = element(0x30, &[&first, &dates[15..]].concat());
+    let tbs = element(0x30, &[before, &dates, after].concat());
+    let der = element(0x30, &[&tbs, signature].concat()).into();
+    made.push(("odd-pair-offset", Identity { der, ..leaf.clone() }, leaf.key.pem()));
+    let case = |(name, leaf, key): (&str, Identity, String)| Case {
+        name: name.to_owned(),
+        story: "found: Envoy rejects it, or serves with it, and we said something else".to_owned(),
+        content: Content::Pair { chain: leaf.pem().into_bytes(), key: key.into_bytes() },
+        probes: Vec::new(),
+        chain: vec![leaf.der.clone()],
+        root: Some(ca.der.clone()),
+    };
+    Ok(made.into_iter().map(case).collect())
+}
