@@ -11,6 +11,8 @@ use super::{cluster::Cluster, process::Process, server::http_get, users::User};
 pub(crate) struct Agents<'c> {
     cluster: &'c Cluster,
     ns: String,
+    /// For whoever kills many, less than the default: a machine that stands still so long costs the leader its Lease.
+    pub(crate) lease: Option<&'static str>,
 }
 
 impl<'c> Agents<'c> {
@@ -23,7 +25,7 @@ impl<'c> Agents<'c> {
         cluster.apply(ns, &role.to_string())?;
         let user = format!("--user={}", User::Agent.name());
         cluster.kubectl(["create", "rolebinding", "lease", "--role=lease", &user]).ns(ns).ok()?;
-        Ok(Self { cluster, ns: ns.to_owned() })
+        Ok(Self { cluster, ns: ns.to_owned(), lease: None })
     }
 
     /// What an administrator applies once the GatewaySecrets are there.
@@ -46,7 +48,8 @@ impl<'c> Agents<'c> {
         let kubeconfig = kubeconfig.display().to_string();
         let mut args = vec!["agent", "--kubeconfig", &kubeconfig, "--identity", name];
         args.extend(["--bind-address=127.0.0.1", "--metrics-port=0"]);
-        args.extend(["--namespace", &self.ns, "--lease-namespace", &self.ns, "--lease-duration=3s", "--poll", poll]);
+        args.extend(["--namespace", &self.ns, "--lease-namespace", &self.ns, "--poll", poll]);
+        args.extend(self.lease.iter().flat_map(|lease| ["--lease-duration", lease]));
         let log = format!("agent-{}-{name}", self.cluster.unique());
         self.cluster.spawn(&log, Path::new(env!("CARGO_BIN_EXE_trustspan")), args, &[("RUST_BACKTRACE", "1")])
     }

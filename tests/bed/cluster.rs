@@ -20,6 +20,7 @@ use super::{
     kubectl::Kubectl,
     process::{Process, Scratch, forget_started},
     users::{self, User},
+    wait::wait_for,
 };
 
 /// A file of the base that users install.
@@ -69,6 +70,11 @@ impl Cluster {
             cluster.kubectl(["apply", "-f", "-"]).stdin(shipped(manifest)?).ok()?;
         }
         cluster.kubectl(["apply", "-f", "-"]).stdin(users::RIGHTS).ok()?;
+        // `edit` is put together by a controller, some time after start.
+        wait_for("dev's rights", SOON, || {
+            let can = cluster.kubectl(["auth", "can-i", "patch", "gateways.networking.istio.io"]);
+            Ok(can.user(User::Dev).run()?.success())
+        })?;
         eprintln!("cluster: API server ready after {ready:.1?}, CRDs after {:.1?}", started.elapsed());
         Ok(cluster)
     }
@@ -140,6 +146,8 @@ impl Cluster {
         let file = Path::new(caller.file()).file_stem().and_then(OsStr::to_str).unwrap_or("test").replace('_', "-");
         let ns = format!("{file}-{}-{}", caller.line(), self.unique());
         self.kubectl(["create", "namespace", &ns]).ok()?;
+        // Pods need it, and a controller makes it.
+        wait_for("the ServiceAccount", SOON, || self.exists("serviceaccount", &ns, "default"))?;
         // A failed assertion unwinds: it deserves the same report as an error.
         let result = catch_unwind(AssertUnwindSafe(|| test(&ns)));
         if !matches!(result, Ok(Ok(_))) {

@@ -12,7 +12,7 @@ use super::{
     server::{Server, Source},
     users::User,
     wait::wait_for,
-    webhooks::{Registration, Scope},
+    webhooks::{Patience, Registration, Scope},
 };
 
 /// A namespace whose GatewaySecret an agent keeps.
@@ -77,7 +77,8 @@ impl<'c> Kept<'c> {
     /// Both webhooks, for this namespace.
     pub(crate) fn judged(&self) -> Result<(Server<'c>, Registration<'c>)> {
         let server = Server::start_with(self.cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
-        let registration = Registration::new(self.cluster, &server, &Scope::Namespaces(vec![self.ns.to_owned()]))?;
+        let registration =
+            Registration::new(self.cluster, &server, &Scope::Namespaces(vec![self.ns.to_owned()]), Patience::Longest)?;
         Ok((server, registration))
     }
 
@@ -87,6 +88,14 @@ impl<'c> Kept<'c> {
         wait_for(&format!("a managed Secret with {} CA(s)", authorities.len()), SOON, || {
             Ok(self.bundle()?.is_some_and(|bundle| bundle == wanted))
         })
+    }
+
+    /// Begins a rotation, and waits for both CAs. It stays there until `spec.settle.gateways` is less again: a state that
+    /// passes by itself may have passed before anybody looks.
+    pub(crate) fn rotate_and_hold(&self, new: &Authority, old: &Authority) -> Result<()> {
+        self.set("settle", &json!({ "gateways": "1h" }))?;
+        self.write_root(new)?;
+        self.wait_bundle(&[new, old])
     }
 
     /// What the managed Secret trusts, in PEM; none while there is no managed Secret.

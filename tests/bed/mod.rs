@@ -44,4 +44,4 @@ pub(crate) use server::{Server, Source};
 pub(crate) use trials::run as run_trials;
 pub(crate) use users::User;
 pub(crate) use wait::{wait_for, wait_for_value};
-pub(crate) use webhooks::{Registration, Scope};
+pub(crate) use webhooks::{Patience, Registration, Scope};

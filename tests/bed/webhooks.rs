@@ -15,6 +15,9 @@ use super::{
 /// Tells our probe's refusal from any other.
 const PROBE: &str = "bed-probe";
 
+/// The most seconds that the API server takes for `timeoutSeconds`.
+const LONGEST: u32 = 30;
+
 /// Whose requests the API server sends.
 #[derive(Clone, Debug)]
 pub(crate) enum Scope {
@@ -22,6 +25,15 @@ pub(crate) enum Scope {
     Namespaces(Vec<String>),
     /// Those that the shipped selectors pick. A test with it runs alone.
     Everything,
+}
+
+/// How long the API server waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// As shipped: five seconds, and then most requests go on without an answer.
+    Shipped,
+    /// As long as it may: a machine that stands still for a while has changed no verdict.
+    Longest,
 }
 
 /// Registered webhook configurations. Dropping it takes them out again.
@@ -35,12 +47,18 @@ pub(crate) struct Registration<'c> {
 
 impl<'c> Registration<'c> {
     /// Registers `manifests/base/webhooks.yaml` and waits until the API server heeds it.
-    pub(crate) fn new(cluster: &'c Cluster, server: &Server<'_>, scope: &Scope) -> Result<Self> {
-        Self::of(&shipped("webhooks.yaml")?, cluster, server, scope)
+    pub(crate) fn new(cluster: &'c Cluster, server: &Server<'_>, scope: &Scope, patience: Patience) -> Result<Self> {
+        Self::of(&shipped("webhooks.yaml")?, cluster, server, scope, patience)
     }
 
     /// The same with other configurations than the base's.
-    pub(crate) fn of(yaml: &str, cluster: &'c Cluster, server: &Server<'_>, scope: &Scope) -> Result<Self> {
+    pub(crate) fn of(
+        yaml: &str,
+        cluster: &'c Cluster,
+        server: &Server<'_>,
+        scope: &Scope,
+        patience: Patience,
+    ) -> Result<Self> {
         let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)?;
         let namespace = match scope {
             Scope::Namespaces(names) => names.first().context("a scope of no namespace")?.clone(),
@@ -59,6 +77,9 @@ impl<'c> Registration<'c> {
             let webhooks = configuration["webhooks"].as_array_mut().context("a configuration without webhooks")?;
             for webhook in webhooks.iter_mut() {
                 point(webhook, server, scope)?;
+                if patience == Patience::Longest {
+                    webhook["timeoutSeconds"] = json!(LONGEST);
+                }
             }
             webhooks.push(probe(&name));
             manifests += &format!("---\n{configuration}\n");

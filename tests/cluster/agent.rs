@@ -36,8 +36,8 @@ fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {
         let agent = kept.agents.start("a")?;
         kept.wait_bundle(&[&old])?;
         kept.wait_phase("Steady")?;
-        kept.write_root(&new)?;
-        kept.wait_bundle(&[&new, &old])?;
+        kept.rotate_and_hold(&new, &old)?;
+        kept.set("settle", &json!({ "gateways": "1s" }))?;
         kept.wait_bundle(&[&new])?;
         kept.wait_phase("Steady")?;
         a_rotation_was_told(kept, &agent)?;
@@ -152,8 +152,7 @@ fn of_two_agents_one_leads(cluster: &Cluster) -> Result<()> {
         ensure!(holder()? == "first");
         // SIGKILL: the Lease has to run out.
         drop(first);
-        kept.write_root(&two)?;
-        kept.wait_bundle(&[&two, &one])?;
+        kept.rotate_and_hold(&two, &one)?;
         ensure!(holder()? == "second");
         // SIGTERM: it is let go.
         ensure!(second.stop(SOON)? == 0, "{}", second.log());

@@ -8,7 +8,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::stage::{expect, trustspan};
-use crate::testbed::{Authority, Cluster, Kubectl, Registration, Scope, Server, Source, User};
+use crate::testbed::{Authority, Cluster, Kubectl, Patience, Registration, Scope, Server, Source, User};
 
 cases![
     // An APIService without a server behind it holds up discovery, and with it the end of every namespace.
@@ -51,7 +51,13 @@ fn base64(text: &str) -> String {
 impl<'c> Bed<'c> {
     fn register(&self) -> Result<Registration<'c>> {
         let yaml = fs::read_to_string(folder().join("webhooks.yaml"))?;
-        Registration::of(&yaml, self.cluster, &self.server, &Scope::Namespaces(vec![self.ns.clone()]))
+        Registration::of(
+            &yaml,
+            self.cluster,
+            &self.server,
+            &Scope::Namespaces(vec![self.ns.clone()]),
+            Patience::Longest,
+        )
     }
 
     /// An API group of the test's own.

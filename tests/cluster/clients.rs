@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::secrets::put;
 use crate::stage::{MANAGED, Stage, on_stage, sound};
-use crate::testbed::{Cluster, User};
+use crate::testbed::{Cluster, SOON, User, wait_for};
 
 cases![a_client_of_no_gateway_secret_is_told_of, alone a_certificate_of_such_a_client_is_told_of];
 
@@ -56,6 +56,9 @@ fn a_client_of_no_gateway_secret_is_told_of(cluster: &Cluster) -> Result<()> {
 
 fn a_certificate_of_such_a_client_is_told_of(cluster: &Cluster) -> Result<()> {
     cluster.apply_crds(CRD)?;
+    // It is established before it is served everywhere.
+    let list = ["get", "certificates.cert-manager.io", "--all-namespaces"];
+    wait_for("Certificates to be served", SOON, || Ok(cluster.kubectl(list).run()?.success()))?;
     let told = on_stage(cluster, |stage| {
         put(stage, &certificate("plain", &json!({ "labels": { "team": "checkout" } }))).user(User::Admin).ok()?;
         let is_sent = || Ok::<_, anyhow::Error>(stage.server.metrics()?.contains("kind=\"Certificate\""));

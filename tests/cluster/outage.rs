@@ -3,8 +3,10 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::{MANAGED, ROOT, credential, declare, deployment, expect, istio, on_stage, sound, trustspan, volume};
-use crate::testbed::{Cluster, Registration, Scope, Server, Source, User};
+use crate::stage::{
+    MANAGED, ROOT, credential, declare, deployment, expect, istio, on_stage, on_stage_with, sound, trustspan, volume,
+};
+use crate::testbed::{Cluster, Patience, Registration, Scope, Server, Source, User};
 
 cases![
     gateways_and_workloads_go_on,
@@ -65,7 +67,7 @@ fn managed_secrets_are_refused_and_all_others_pass(cluster: &Cluster) -> Result<
 }
 
 fn a_hung_webhook_is_no_worse_than_a_dead_one(cluster: &Cluster) -> Result<()> {
-    on_stage(cluster, |stage| {
+    on_stage_with(cluster, Patience::Shipped, |stage| {
         stage.server.pause()?;
         stage.apply(&stage.istio("shop", ROOT))?;
         expect("unchanged", credential(&stage.get(ISTIO, "shop")?), ROOT)?;
@@ -103,7 +105,7 @@ fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         declare(cluster, ns)?;
         let mut server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
-        let _registration = Registration::new(cluster, &server, &Scope::Everything)?;
+        let _registration = Registration::new(cluster, &server, &Scope::Everything, Patience::Shipped)?;
         server.kill();
         for excluded in ["kube-system", "trustspan-system"] {
             let secret = managed()?.to_string();

@@ -131,7 +131,6 @@ fn secrets_without_a_ca_or_tls_key_are_never_sent(cluster: &Cluster) -> Result<(
             "metadata": { "name": "token", "annotations": { "kubernetes.io/service-account.name": "default" } },
             "stringData": { "ca.crt": "x", "token": "x" },
         });
-        wait_for("the ServiceAccount", SOON, || cluster.exists("serviceaccount", &stage.ns, "default"))?;
         stage.apply(&token)?;
         expect("reviews of Secrets", &json!(reviews(stage)?), before)?;
         // The counter does count.

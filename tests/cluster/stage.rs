@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use crate::testbed::{Authority, Cluster, Registration, SOON, Scope, Server, Source, User, wait_for};
+use crate::testbed::{Authority, Cluster, Patience, Registration, SOON, Scope, Server, Source, User, wait_for};
 
 /// The root Secret's name on every stage.
 pub(crate) const ROOT: &str = "gateway-root";
@@ -33,10 +33,20 @@ pub(crate) struct Stage<'c> {
 /// Gives `test` a stage of its own.
 #[track_caller]
 pub(crate) fn on_stage(cluster: &Cluster, test: impl FnOnce(&mut Stage<'_>) -> Result<()>) -> Result<()> {
+    on_stage_with(cluster, Patience::Longest, test)
+}
+
+/// The same, for a test to which it matters how long the API server waits for the webhooks.
+#[track_caller]
+pub(crate) fn on_stage_with(
+    cluster: &Cluster,
+    patience: Patience,
+    test: impl FnOnce(&mut Stage<'_>) -> Result<()>,
+) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         declare(cluster, ns)?;
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
-        let registration = Registration::new(cluster, &server, &Scope::Namespaces(vec![ns.to_owned()]))?;
+        let registration = Registration::new(cluster, &server, &Scope::Namespaces(vec![ns.to_owned()]), patience)?;
         test(&mut Stage { cluster, ns: ns.to_owned(), server, _registration: registration })
     })
 }

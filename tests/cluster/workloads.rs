@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::stage::{HASH, MANAGED, ROOT, declare, deployment, expect, hash, on_stage, status, volume};
-use crate::testbed::{Cluster, Registration, SOON, Scope, Server, Source, User, wait_for};
+use crate::testbed::{Cluster, Patience, Registration, SOON, Scope, Server, Source, User, wait_for};
 
 cases![
     rewrites_every_kind,
@@ -133,7 +133,8 @@ fn installing_trustspan_never_rolls(cluster: &Cluster) -> Result<()> {
         let template = cluster.get("deployment", ns, "app")?["spec"]["template"].clone();
         declare(cluster, ns)?;
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
-        let _registration = Registration::new(cluster, &server, &Scope::Namespaces(vec![ns.to_owned()]))?;
+        let _registration =
+            Registration::new(cluster, &server, &Scope::Namespaces(vec![ns.to_owned()]), Patience::Longest)?;
         cluster.apply(ns, &app)?;
         cluster.kubectl(["replace", "-f", "-"]).ns(ns).stdin(app).ok()?;
         cluster.kubectl(["label", "deployment", "app", "team=checkout"]).ns(ns).ok()?;
@@ -173,7 +174,7 @@ fn a_replica_with_a_stalled_watch_never_rolls(cluster: &Cluster) -> Result<()> {
         fs::write(view.join("gatewaysecret.json"), object.to_string())?;
         let stalled = Server::start_with(cluster, Source::Manifests(view), &["--drain-delay=0s"])?;
         let scope = Scope::Namespaces(vec![stage.ns.clone()]);
-        let _second = Registration::new(cluster, &stalled, &scope)?;
+        let _second = Registration::new(cluster, &stalled, &scope, Patience::Longest)?;
 
         stage.apply(&deployment("app", ROOT, &[]))?;
         stage.set_hashes(&[("ca.crt", 7), ("tls.crt", 9)])?;

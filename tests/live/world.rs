@@ -25,7 +25,7 @@ use crate::{
     kept,
     pace::Pace,
     shelf::{Loaded, Shelf},
-    testbed::{Agents, Cluster, Process, Registration, SOON, Scope, Server, Source, User, wait_for},
+    testbed::{Agents, Cluster, Patience, Process, Registration, SOON, Scope, Server, Source, User, wait_for},
 };
 
 /// What differs between runs.
@@ -64,7 +64,8 @@ impl<'c> World<'c> {
     pub(crate) fn new(cluster: &'c Cluster, ns: &str, shape: Shape, pace: Pace, log: File) -> Result<Self> {
         let Shape { certificates, sources, by_agent } = shape;
         cluster.apply(ns, &certificates.manifests(HOST))?;
-        let agents = Agents::new(cluster, ns)?;
+        let mut agents = Agents::new(cluster, ns)?;
+        agents.lease = Some("3s");
         let mut agent = None;
         if by_agent {
             cluster.apply(ns, kept::GATEWAY_SECRET)?;
@@ -228,7 +229,7 @@ impl<'c> World<'c> {
 }
 
 fn registered<'c>(cluster: &'c Cluster, server: &Server<'_>, ns: &str) -> Result<Registration<'c>> {
-    Registration::new(cluster, server, &Scope::Namespaces(vec![ns.to_owned()]))
+    Registration::new(cluster, server, &Scope::Namespaces(vec![ns.to_owned()]), Patience::Shipped)
 }
 
 /// `tls.crt` and `tls.key`.

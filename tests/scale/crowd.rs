@@ -20,7 +20,7 @@ use trustspan::store::cluster::connect;
 use crate::{
     Size,
     issuer::Issuer,
-    testbed::{Authority, Cluster, Kept, Process, Registration, Request, Scope, Server, Source, User},
+    testbed::{Authority, Cluster, Kept, Patience, Process, Registration, Request, Scope, Server, Source, User},
     usage::{Memory, is_idle, looks, summary, wait_looks, wait_quiet},
 };
 
@@ -49,7 +49,7 @@ pub(crate) fn by_name(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
         let agent = kept.agents.start_with("crowded", &cluster.kubeconfig(User::Agent), POLL)?;
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
         let namespaces = Scope::Namespaces(vec![ns.to_owned(), crowd.clone()]);
-        let _registration = Registration::new(cluster, &server, &namespaces)?;
+        let _registration = Registration::new(cluster, &server, &namespaces, Patience::Shipped)?;
         kept.wait_phase("Steady")?;
 
         let mut run = Run { cluster, issuer: &issuer, agent: &agent, server: &server, rotations: 0 };
