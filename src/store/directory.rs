@@ -109,7 +109,7 @@ fn each<'s>(
                 if !words.iter().any(|word| chunk.text.contains(word)) {
                     continue;
                 }
-                match chunk.parse() {
+                match source.parse(&chunk) {
                     Ok(document) => {
                         let objects = document.iter().flat_map(Document::objects);
                         objects.for_each(|object| visit(&object));

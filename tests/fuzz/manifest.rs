@@ -1,6 +1,6 @@
 //! Target: a stream of manifests, through what `check` and `rewrite` do with each document.
 
-use std::sync::LazyLock;
+use std::{path::Path, sync::LazyLock};
 
 use json_patch::Patch;
 use serde_json::Value;
@@ -8,8 +8,9 @@ use trustspan::admission::{self, Context, Decision, Kind, Operation, Request};
 use trustspan::registry::Registry;
 use trustspan::rewrite::undo;
 use trustspan::rotation::{Inventory, Outlook};
-use trustspan::store::directory::{entry, is_gateway_secret};
-use trustspan::store::manifest::{Chunk, Chunks, Document};
+use trustspan::store::directory::{self, entry, is_gateway_secret};
+use trustspan::store::manifest::{Chunk, Chunks, Document, open};
+use trustspan::trust::Severities;
 
 use crate::{
     draw::Draw,
@@ -104,6 +105,21 @@ pub(crate) fn judge(chunks: &[Chunk]) {
     for object in objects() {
         let findings = admission::check(&object.value, NAMESPACE, &context, now).unwrap_or_default();
         assert!(findings.iter().all(|finding| !finding.message.is_empty()));
+    }
+}
+
+/// The same as [`judge`], of a file and by way of what `check` reads it with.
+pub(crate) fn judge_file(path: &Path) {
+    let now = jiff::Timestamp::now();
+    let sources = open(&[path.to_owned()]).expect("a file");
+    let collected = directory::collect(&sources, NAMESPACE, Outlook::Whole, &Severities::default(), now);
+    for source in &sources {
+        for chunk in source.chunks().expect("a file").flatten() {
+            let Ok(document) = source.parse(&chunk) else { continue };
+            for object in document.iter().flat_map(Document::objects) {
+                admission::check(&object.value, NAMESPACE, &collected.context, now);
+            }
+        }
     }
 }
 

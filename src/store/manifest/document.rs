@@ -5,15 +5,14 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::tree::{Node, Shape, compose, fields};
+use super::tree::{Composed, Node, Shape, Tree, compose, fields};
 use super::{Chunk, ManifestError};
 
 /// A document: its text, its value, and where each node of the value stands in the text.
 #[derive(Debug)]
 pub struct Document<'c> {
     pub(super) chunk: &'c Chunk,
-    pub(super) value: Value,
-    pub(super) root: Node,
+    pub(super) tree: Rc<Tree>,
 }
 
 /// A Kubernetes object: a document, or an item of a List.
@@ -55,44 +54,46 @@ impl Chunk {
     /// # Errors
     /// When the text is not YAML (of which JSON is a part), or not a map.
     pub fn parse(&self) -> Result<Option<Document<'_>>, ManifestError> {
+        self.document(compose(&self.text))
+    }
+
+    /// The document, by what the text reads as.
+    pub(super) fn document(&self, composed: Composed) -> Result<Option<Document<'_>>, ManifestError> {
         let fail = |at: usize, seen| ManifestError::Syntax {
             source_name: self.source_name.to_string(),
             line: self.line + at.max(1) - 1,
             seen,
         };
-        match compose(&self.text) {
-            Ok(Some((value @ (Value::Object(_) | Value::Null), root))) => {
-                Ok(Some(Document { chunk: self, value, root }))
-            }
-            Ok(Some((value, root))) => {
-                let seen = match value {
-                    Value::Array(_) => "a sequence",
-                    Value::String(_) => "a string",
-                    _ => "a single value",
-                };
-                Err(fail(root.line, format!("{seen}; expected a Kubernetes object, with apiVersion and kind")))
-            }
-            Ok(None) => Ok(None),
-            Err(error) => Err(fail(error.line, error.seen)),
-        }
+        let tree = match composed {
+            Ok(Some(tree)) => tree,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(fail(error.line, error.seen)),
+        };
+        let seen = match tree.value {
+            Value::Object(_) | Value::Null => return Ok(Some(Document { chunk: self, tree })),
+            Value::Array(_) => "a sequence",
+            Value::String(_) => "a string",
+            _ => "a single value",
+        };
+        Err(fail(tree.root.line, format!("{seen}; expected a Kubernetes object, with apiVersion and kind")))
     }
 }
 
 impl Document<'_> {
     /// Line of the source on which its content begins.
     pub fn line(&self) -> usize {
-        self.chunk.line + self.root.line - 1
+        self.chunk.line + self.tree.root.line - 1
     }
 
     /// The whole document.
     pub fn value(&self) -> &Value {
-        &self.value
+        &self.tree.value
     }
 
     /// Its objects: a List's items, those of Lists among them too, or the document itself. None when it has no `kind`.
     pub fn objects(&self) -> impl Iterator<Item = Object<'_>> {
         let mut found = Vec::new();
-        collect(Found { value: &self.value, node: &self.root, place: None, implied: None }, &mut found);
+        collect(Found { value: &self.tree.value, node: &self.tree.root, place: None, implied: None }, &mut found);
         found.into_iter().map(|found| self.object(found))
     }
 

@@ -14,6 +14,7 @@ mod chunk;
 mod document;
 mod edit;
 
+mod memo;
 mod scalar;
 mod source;
 mod tree;

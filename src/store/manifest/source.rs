@@ -4,15 +4,19 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Seek};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Chunks, ManifestError};
+use super::memo::Memo;
+use super::{Chunk, Chunks, Document, ManifestError};
 
 /// A file, or a spooled pipe. It can be read any number of times, one reader at a time.
 #[derive(Debug)]
 pub struct Source {
     name: Arc<str>,
     origin: Origin,
+    /// One for all sources that are opened together.
+    memo: Rc<Memo>,
 }
 
 #[derive(Debug)]
@@ -34,59 +38,76 @@ pub fn open(paths: &[PathBuf]) -> Result<Vec<Source>, ManifestError> {
 /// their names. Hidden entries are passed over (a mounted ConfigMap holds each file a second time below `..data`). What does not exist
 /// or cannot be read is an error in its place.
 pub fn open_each(paths: &[PathBuf]) -> Vec<Result<Source, ManifestError>> {
-    let mut sources = Vec::new();
+    let mut opening = Opening::default();
     for path in paths {
         match path.as_os_str() == "-" {
-            true => sources.push(spool("stdin", io::stdin().lock())),
-            false => enter(path, &mut sources).unwrap_or_else(|error| sources.push(Err(error))),
+            true => opening.push(spool(io::stdin().lock()), "stdin"),
+            false => opening.enter(path).unwrap_or_else(|error| opening.sources.push(Err(error))),
         }
     }
-    sources
+    opening.sources
 }
 
-fn enter(path: &Path, sources: &mut Vec<Result<Source, ManifestError>>) -> Result<(), ManifestError> {
-    let failed = unread(path);
-    let metadata = fs::metadata(path).map_err(failed)?;
-    if metadata.is_dir() {
-        return walk(path, sources);
+/// Sources that are opened together.
+#[derive(Default)]
+struct Opening {
+    sources: Vec<Result<Source, ManifestError>>,
+    memo: Rc<Memo>,
+}
+
+impl Opening {
+    fn push(&mut self, origin: io::Result<Origin>, name: &str) {
+        self.sources.push(match origin {
+            Ok(origin) => Ok(Source { name: name.into(), origin, memo: Rc::clone(&self.memo) }),
+            Err(cause) => Err(ManifestError::Read { source_name: name.to_owned(), cause }),
+        });
     }
-    let file = File::open(path).map_err(failed)?;
-    sources.push(if metadata.is_file() { Ok(Source::file(path)) } else { spool(&path.display().to_string(), file) });
-    Ok(())
+
+    fn push_file(&mut self, path: &Path) {
+        self.push(Ok(Origin::File(path.to_owned())), &path.display().to_string());
+    }
+
+    fn enter(&mut self, path: &Path) -> Result<(), ManifestError> {
+        let failed = unread(path);
+        let metadata = fs::metadata(path).map_err(failed)?;
+        if metadata.is_dir() {
+            return self.walk(path);
+        }
+        let file = File::open(path).map_err(failed)?;
+        match metadata.is_file() {
+            true => self.push_file(path),
+            false => self.push(spool(file), &path.display().to_string()),
+        }
+        Ok(())
+    }
+
+    fn walk(&mut self, directory: &Path) -> Result<(), ManifestError> {
+        let failed = unread(directory);
+        let mut entries = fs::read_dir(directory).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            // A linked file is read, a linked directory is not entered: links may form a ring.
+            if entry.file_type().map_err(failed)?.is_dir() {
+                self.walk(&entry.path()).unwrap_or_else(|error| self.sources.push(Err(error)));
+            } else if is_manifest(&entry.path()) && entry.path().is_file() {
+                self.push_file(&entry.path());
+            }
+        }
+        Ok(())
+    }
 }
 
 fn unread(path: &Path) -> impl Fn(io::Error) -> ManifestError + Copy {
     move |cause| ManifestError::Read { source_name: path.display().to_string(), cause }
 }
 
-fn spool(name: &str, mut pipe: impl io::Read) -> Result<Source, ManifestError> {
-    let copy = || {
-        let mut file = tempfile::tempfile()?;
-        io::copy(&mut pipe, &mut file)?;
-        Ok(file)
-    };
-    match { copy }() {
-        Ok(file) => Ok(Source { name: name.into(), origin: Origin::Spool(file) }),
-        Err(cause) => Err(ManifestError::Read { source_name: name.to_owned(), cause }),
-    }
-}
-
-fn walk(directory: &Path, sources: &mut Vec<Result<Source, ManifestError>>) -> Result<(), ManifestError> {
-    let failed = unread(directory);
-    let mut entries = fs::read_dir(directory).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        // A linked file is read, a linked directory is not entered: links may form a ring.
-        if entry.file_type().map_err(failed)?.is_dir() {
-            walk(&entry.path(), sources).unwrap_or_else(|error| sources.push(Err(error)));
-        } else if is_manifest(&entry.path()) && entry.path().is_file() {
-            sources.push(Ok(Source::file(&entry.path())));
-        }
-    }
-    Ok(())
+fn spool(mut pipe: impl io::Read) -> io::Result<Origin> {
+    let mut file = tempfile::tempfile()?;
+    io::copy(&mut pipe, &mut file)?;
+    Ok(Origin::Spool(file))
 }
 
 fn is_manifest(path: &Path) -> bool {
@@ -94,10 +115,6 @@ fn is_manifest(path: &Path) -> bool {
 }
 
 impl Source {
-    fn file(path: &Path) -> Self {
-        Self { name: path.display().to_string().into(), origin: Origin::File(path.to_owned()) }
-    }
-
     /// The path as given, or `stdin`.
     pub fn name(&self) -> &str {
         &self.name
@@ -116,6 +133,15 @@ impl Source {
             Ok(file) => Ok(Chunks::new(self.name.clone(), BufReader::new(file))),
             Err(cause) => Err(ManifestError::Read { source_name: self.name.to_string(), cause }),
         }
+    }
+
+    /// As [`Chunk::parse`], for whoever reads the sources more than once: the first mebibyte and a half of what was opened together
+    /// is parsed once.
+    ///
+    /// # Errors
+    /// Those of [`Chunk::parse`].
+    pub fn parse<'c>(&self, chunk: &'c Chunk) -> Result<Option<Document<'c>>, ManifestError> {
+        chunk.document(self.memo.compose(&chunk.text))
     }
 }
 
@@ -141,7 +167,9 @@ mod tests {
 
     #[test]
     fn a_spool_is_read_twice() {
-        let source = spool("stdin", &b"a: 1\n---\nb: 2\n"[..]).expect("a spool");
+        let mut opening = Opening::default();
+        opening.push(spool(&b"a: 1\n---\nb: 2\n"[..]), "stdin");
+        let [Ok(source)] = &opening.sources[..] else { panic!("a spool") };
         for _ in 0..2 {
             assert_eq!(source.chunks().expect("a reader").count(), 2);
         }

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::mem;
 use std::ops::Range;
+use std::rc::Rc;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag};
 use serde_json::{Map, Value, map};
@@ -81,15 +82,25 @@ enum Part {
 }
 
 /// What was seen where, when a text is no document.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct TreeError {
     /// Line in the chunk, from 1.
     pub(super) line: usize,
     pub(super) seen: String,
 }
 
-/// Reads one document; `None` when there is nothing in it.
-pub(super) fn compose(text: &str) -> Result<Option<(Value, Node)>, TreeError> {
+/// A document's value, and where its nodes stand.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) value: Value,
+    pub(super) root: Node,
+}
+
+/// What a text reads as: `None` when there is nothing in it.
+pub(super) type Composed = Result<Option<Rc<Tree>>, TreeError>;
+
+/// Reads one document.
+pub(super) fn compose(text: &str) -> Composed {
     // Hundreds of thousands of documents with nothing in them fit in a mebibyte; a parser for each takes its time.
     if text.lines().all(|line| matches!(line, "" | "---" | "...")) {
         return Ok(None);
@@ -117,7 +128,7 @@ pub(super) fn compose(text: &str) -> Result<Option<(Value, Node)>, TreeError> {
                 let made = composer.node(event, span, 0, Part::Object)?;
                 // A document of markers and comments only has one null, written with no character.
                 if made.value != Value::Null || !made.node.span.is_empty() {
-                    document = Some((made.value, made.node));
+                    document = Some(Rc::new(Tree { value: made.value, root: made.node }));
                 }
             }
             _ => return Err(fail(span, "a second document without a line --- before it")),

@@ -1,9 +1,11 @@
 //! Manifests, read as `check` and `rewrite` read them.
 
+use std::fs;
+
 use trustspan::store::manifest::Chunk;
 
 use super::{SIZE, certificates::texts, conclude, fill, trial};
-use crate::manifest::{chunks, judge, rewrite};
+use crate::manifest::{chunks, judge, judge_file, rewrite};
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "measures a release build")]
@@ -19,6 +21,18 @@ fn large_manifests() {
     let checked = documents(&inputs).map(|(name, chunks)| trial(name, || judge(&chunks)));
     conclude("manifests checked", checked.collect());
     conclude("streams cut", cut.collect());
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "measures a release build")]
+fn large_files() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("manifests.yaml");
+    let checked = inputs().into_iter().chain(lists()).map(|(name, text)| {
+        fs::write(&file, text).expect("a file");
+        trial(name, || judge_file(&file))
+    });
+    conclude("files checked", checked.collect());
 }
 
 #[test]

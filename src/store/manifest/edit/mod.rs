@@ -39,7 +39,7 @@ impl Document<'_> {
     /// # Errors
     /// When a patch does not apply.
     pub fn edit<'p>(&self, patches: impl IntoIterator<Item = (&'p str, &'p Patch)>) -> Result<Edited, ManifestError> {
-        let mut target = self.value.clone();
+        let mut target = self.tree.value.clone();
         for (pointer, patch) in patches {
             if let Some(object) = target.pointer_mut(pointer) {
                 // What a failure leaves behind is not looked at.
@@ -50,7 +50,7 @@ impl Document<'_> {
                 })?;
             }
         }
-        let in_place = Layout::new(&self.chunk.text, &self.root).edit(&self.root, &self.value, &target);
+        let in_place = Layout::new(&self.chunk.text, &self.tree.root).edit(&self.tree.root, &self.tree.value, &target);
         Ok(match in_place.filter(|text| reads_as(text, &target)) {
             Some(text) => Edited::InPlace(text),
             None => Edited::Anew(self.anew(&target)),
@@ -59,7 +59,7 @@ impl Document<'_> {
 
     fn anew(&self, target: &Value) -> String {
         let text = &self.chunk.text;
-        let layout = Layout::new(text, &self.root);
+        let layout = Layout::new(text, &self.tree.root);
         let end = if text.ends_with('\n') { layout.eol } else { "" };
         if layout.json {
             let marker = if text.starts_with("---") { format!("---{}", layout.eol) } else { String::new() };
@@ -83,7 +83,7 @@ impl Document<'_> {
 fn reads_as(text: &str, target: &Value) -> bool {
     // JSON is YAML, and quicker to read as JSON.
     let json = || serde_json::from_str::<Value>(text).is_ok_and(|value| value == *target);
-    text.starts_with('{') && json() || matches!(compose(text), Ok(Some((value, _))) if value == *target)
+    text.starts_with('{') && json() || matches!(compose(text), Ok(Some(tree)) if tree.value == *target)
 }
 
 #[cfg(test)]

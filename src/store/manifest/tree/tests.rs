@@ -2,11 +2,13 @@ use super::*;
 use serde_json::json;
 
 fn value(text: &str) -> Value {
-    compose(text).unwrap_or_else(|e| panic!("{text:?}: {}: {}", e.line, e.seen)).map_or(Value::Null, |d| d.0)
+    compose(text)
+        .unwrap_or_else(|e| panic!("{text:?}: {}: {}", e.line, e.seen))
+        .map_or(Value::Null, |tree| tree.value.clone())
 }
 
 fn error(text: &str) -> (usize, String) {
-    compose(text).map(|d| d.map(|d| d.0)).map_err(|e| (e.line, e.seen)).expect_err("an error")
+    compose(text).map(drop).map_err(|e| (e.line, e.seen)).expect_err("an error")
 }
 
 #[test]
