@@ -1,6 +1,6 @@
 //! One GatewaySecret, `gateway`, that the agent keeps: root Secret `root`, managed Secret `managed`.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
@@ -116,17 +116,17 @@ impl<'c> Kept<'c> {
         wait_for(&format!("phase {phase}"), SOON, || Ok(self.status()?["phase"] == phase))
     }
 
-    /// Waits for a condition to say a word; returns its message.
-    pub(crate) fn wait_condition(&self, type_: &str, reason: &str) -> Result<String> {
-        let mut message = None;
-        wait_for(&format!("condition {type_} to say {reason}"), SOON, || {
+    /// Waits for a condition to give a reason, with these words in its message: it may have said something else before.
+    pub(crate) fn wait_condition(&self, type_: &str, reason: &str, words: &[&str]) -> Result<()> {
+        wait_for(&format!("condition {type_} to say {reason}: {words:?}"), SOON, || {
             let status = self.status()?;
             let mut conditions = status["conditions"].as_array().into_iter().flatten();
-            let said = conditions.find(|condition| condition["type"] == type_ && condition["reason"] == reason);
-            message = said.and_then(|condition| condition["message"].as_str()).map(str::to_owned);
-            Ok(message.is_some())
-        })?;
-        message.context("a message")
+            let said = conditions.find(|condition| condition["type"] == type_).context("no such condition")?;
+            let message = said["message"].as_str().unwrap_or_default();
+            let is_said = said["reason"] == reason && words.iter().all(|word| message.contains(word));
+            ensure!(is_said, "saw {said}");
+            Ok(true)
+        })
     }
 
     /// The Events that tell of the GatewaySecret for a reason.

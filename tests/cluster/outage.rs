@@ -105,7 +105,7 @@ fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         declare(cluster, ns)?;
         let mut server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
-        let _registration = Registration::new(cluster, &server, &Scope::Everything, Patience::Shipped)?;
+        let registration = Registration::new(cluster, &server, &Scope::Everything, Patience::Shipped)?;
         server.kill();
         for excluded in ["kube-system", "trustspan-system"] {
             let secret = managed()?.to_string();
@@ -116,6 +116,7 @@ fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
         cluster.kubectl(["create", "secret", "generic", "ca", "--from-literal=ca.crt=x"]).ns(ns).ok()?;
         let refused = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(managed()?.to_string()).fails()?;
         ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");
-        Ok(())
+        // Before others begin.
+        registration.unregister()
     })
 }

@@ -65,30 +65,25 @@ fn what_slipped_by_is_told_then_rolled_one_by_one(cluster: &Cluster) -> Result<(
         kept.agents.grant()?;
         let agent = kept.agents.start("a")?;
 
-        let message = kept.wait_condition("WorkloadsCurrent", "Behind")?;
         let mend = format!("kubectl rollout restart -n {} deployment/a deployment/b;", kept.ns);
-        ensure!(message.contains("2 workload(s) name Secret root") && message.contains(&mend), "saw {message}");
+        kept.wait_condition("WorkloadsCurrent", "Behind", &["2 workload(s) name Secret root", &mend])?;
         kept.wait_event("Warning", "WorkloadsBehind", "deployment/a, deployment/b")?;
         kept.wait_metric(&agent, "gatewaysecret_workloads_behind", "", |count| count == 2.0)?;
 
         // To write workloads is a right of its own.
         kept.set("rollouts", &json!("Paced"))?;
-        let message = kept.wait_condition("WorkloadsCurrent", "Held")?;
-        ensure!(message.contains("deployment/a") && message.contains("trustspan rbac"), "saw {message}");
+        kept.wait_condition("WorkloadsCurrent", "Held", &["deployment/a", "trustspan rbac"])?;
         for (name, _) in flags {
             ensure!(rollouts(kept, name)? == 1 && volume(&get(kept, name)?) == "root", "{name} was changed");
         }
         kept.agents.grant()?;
         wait_for("the first to be rolled", SOON, || Ok(is_mended(&get(kept, "a")?)))?;
-        wait_for("the second to wait for it", SOON, || {
-            let message = kept.wait_condition("WorkloadsCurrent", "Rolling")?;
-            Ok(message.contains("when the rollout of deployment/a is complete"))
-        })?;
+        kept.wait_condition("WorkloadsCurrent", "Rolling", &["when the rollout of deployment/a is complete"])?;
         expect("the second", volume(&get(kept, "b")?), "root")?;
         come_up(kept, "a")?;
         wait_for("the second to be rolled", SOON, || Ok(is_mended(&get(kept, "b")?)))?;
         come_up(kept, "b")?;
-        kept.wait_condition("WorkloadsCurrent", "Current")?;
+        kept.wait_condition("WorkloadsCurrent", "Current", &[])?;
         ensure!(kept.events("WorkloadRolled")?.len() == 2, "saw {:?}", kept.events("WorkloadRolled")?);
         kept.wait_metric(&agent, "agent_writes_total", ",what=\"rollout\"", |count| count == 2.0)?;
 
@@ -119,8 +114,8 @@ fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
         kept.set("rollouts", &json!("Paced"))?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
-        let message = kept.wait_condition("WorkloadsCurrent", "Held")?;
-        ensure!(message.contains("a dry run shows that the webhook does not mend deployment/app"), "saw {message}");
+        let why = "a dry run shows that the webhook does not mend deployment/app";
+        kept.wait_condition("WorkloadsCurrent", "Held", &[why])?;
         let stored = get(kept, "app")?;
         expect("the spec", &stored["spec"], before)?;
         expect("the agent's mark", &stored["metadata"]["annotations"][SWEPT], Value::Null)?;
@@ -159,7 +154,7 @@ fn a_change_of_content_rolls_once_who_loads_it(cluster: &Cluster) -> Result<()> 
         kept.wait_bundle(&[&new, &old])?;
         wait_for("who loads the CAs to be rolled", SOON, || Ok(hash(&get(kept, "trusts")?) != former.as_deref()))?;
         come_up(kept, "trusts")?;
-        kept.wait_condition("WorkloadsCurrent", "Current")?;
+        kept.wait_condition("WorkloadsCurrent", "Current", &[])?;
         ensure!(rollouts(kept, "trusts")? == 2, "expected one rollout after the first");
         expect("who loads the leaf", &get(kept, "serves")?["spec"], before)
     })
