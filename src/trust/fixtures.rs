@@ -198,9 +198,17 @@ impl Authority {
 
     /// A leaf with something special. It has no authority key identifier unless that is asked for.
     pub(crate) fn leaf_with(&self, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
+        self.sign_with(common_name, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap(), change)
+    }
+
+    /// The same with an RSA key.
+    pub(crate) fn rsa_leaf_with(&self, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
+        self.sign_with(common_name, rsa_key(), change)
+    }
+
+    fn sign_with(&self, common_name: &str, key: KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
         let mut params = params(common_name, 2029, 2031);
         change(&mut params);
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
         Leaf { certificate: params.signed_by(&key, &self.issuer).unwrap(), key }
     }
 
@@ -249,8 +257,7 @@ impl Authority {
     }
 
     pub(crate) fn rsa_leaf(&self, common_name: &str) -> Leaf {
-        let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap();
-        self.sign(common_name, 2029, 2031, key)
+        self.sign(common_name, 2029, 2031, rsa_key())
     }
 
     fn sign(&self, common_name: &str, from: i32, to: i32, key: KeyPair) -> Leaf {
@@ -258,6 +265,10 @@ impl Authority {
         params.subject_alt_names = CertificateParams::new([common_name.to_owned()]).unwrap().subject_alt_names;
         Leaf { certificate: params.signed_by(&key, &self.issuer).unwrap(), key }
     }
+}
+
+fn rsa_key() -> KeyPair {
+    KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap()
 }
 
 impl Leaf {

@@ -12,9 +12,16 @@ const STATUS_REQUEST: [u8; 5] = [0x30, 3, 2, 1, 5];
 
 /// Whether key usage lets it sign handshakes (`ssl_cert_check_key_usage`): the first one counts, of ECDSA leaves only (measured).
 pub(super) fn may_sign_handshakes(leaf: &Certificate) -> bool {
-    if matches!(key(&leaf.public_key).0, Key::Rsa { .. } | Key::Ed25519) {
-        return true;
-    }
+    matches!(key(&leaf.public_key).0, Key::Rsa { .. } | Key::Ed25519) || has_digital_signature(leaf)
+}
+
+/// Whether its key is an RSA key.
+pub(super) fn is_rsa(leaf: &Certificate) -> bool {
+    matches!(key(&leaf.public_key).0, Key::Rsa { .. })
+}
+
+/// Whether key usage, if there is any, has digitalSignature, as BoringSSL reads it.
+pub(super) fn has_digital_signature(leaf: &Certificate) -> bool {
     let has_bit = |value: &[u8]| {
         let mut input = Cbs(value);
         let bits = input.take(BIT_STRING, "").ok().filter(|bits| der::valid_bits(bits.0));

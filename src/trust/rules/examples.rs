@@ -39,6 +39,10 @@ fn data(rule: &str) -> Data {
         // ecdsa-with-SHA1.
         "weak-signature" => chain(signed_with(leaf.der(), &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 1]), &leaf),
         "too-large" => bundle((0..120).map(|n| ca(&format!("{n:04}{}", "x".repeat(524))).pem()).collect()),
+        "refused-by-clients" => {
+            let usage = vec![rcgen::KeyUsagePurpose::KeyEncipherment];
+            pair(root.rsa_leaf_with("shop.example.com", |params| params.key_usages = usage.clone()))
+        }
         "crl-missing" => lists(root.pem(), "# comes later\n".to_owned()),
         "crl-partial" => lists(root.pem() + &ca("two").pem(), root.crl_pem(2029, 2031, &[])),
         "crl-expired" => lists(root.pem(), root.crl_pem(2028, 2029, &[])),

@@ -21,6 +21,7 @@ mod not_a_ca;
 mod not_yet_valid;
 mod pair_incomplete;
 mod private_key_in_bundle;
+mod refused_by_clients;
 mod same_subject_ambiguity;
 mod superseded;
 mod too_large;
@@ -54,6 +55,7 @@ pub const RULES: &[Rule] = &[
     weak_key::RULE,
     weak_signature::RULE,
     too_large::RULE,
+    refused_by_clients::RULE,
     crl_missing::RULE,
     crl_partial::RULE,
     crl_expired::RULE,

@@ -1,0 +1,152 @@
+//! `refused-by-clients`: a pair that the proxy serves, and clients of well-known kinds refuse.
+
+use super::{Observation, Rule, Severity};
+use crate::trust::bundle::Entry;
+use crate::trust::contents::Text;
+use crate::trust::name::brief;
+use crate::trust::subject::Subject;
+use crate::trust::{Reader, serving};
+
+/// A Certificate message that rustls reads (measured): its buffer of 65,535 bytes holds what frames the message, too.
+const MESSAGE: usize = 65_000;
+
+/// The proxy looks at neither (measured with Envoy 1.40): the first client tells.
+pub(super) const RULE: Rule = Rule {
+    id: "refused-by-clients",
+    severity: Severity::Warn,
+    summary: "an RSA leaf whose key usage lacks digitalSignature, or a serving chain of more than 65,000 bytes",
+    mend: "issue the leaf with key usage digitalSignature; send the leaf and its intermediates, nothing else",
+    source: "RFC 5280 section 4.2.1.3; BoringSSL's clients (Chrome, Envoy 1.40) and rustls, measured",
+    example: "tls.crt line 1: the key usage of the RSA leaf CN=shop.example.com lacks digitalSignature, or is malformed. \
+              clients built on BoringSSL (Chrome, Envoy) refuse it; issue it anew",
+    looks_ahead: false,
+    check,
+};
+
+fn check(subject: &Subject<'_>) -> Vec<Observation> {
+    let chain = subject.pair.map(|pair| &pair.chain).filter(|chain| chain.reader == Reader::Envoy && chain.is_loaded());
+    let Some((chain, leaf)) = chain.and_then(|chain| Some((chain, chain.bundle.entries.first()?))) else {
+        return Vec::new();
+    };
+    [usage(chain, leaf), length(chain)].into_iter().flatten().collect()
+}
+
+/// Of other leaves without it the proxy rejects the pair: another rule's.
+fn usage(chain: &Text, leaf: &Entry) -> Option<Observation> {
+    let certificate = &leaf.certificate;
+    if !serving::is_rsa(certificate) || serving::has_digital_signature(certificate) {
+        return None;
+    }
+    let message = format!(
+        "{} line {}: the key usage of the RSA leaf {} lacks digitalSignature, or is malformed. clients built on BoringSSL \
+         (Chrome, Envoy) refuse it; issue it anew",
+        chain.key,
+        leaf.line,
+        brief(&certificate.subject),
+    );
+    Some(Observation::new(chain.field(), certificate.fingerprint.as_str(), message))
+}
+
+/// RFC 8446 section 4.4.2: a length before the list, and length and extensions of each certificate.
+fn length(chain: &Text) -> Option<Observation> {
+    let entries = chain.bundle.entries.iter();
+    let bytes = 4 + entries.map(|entry| entry.certificate.der.len() + 5).sum::<usize>();
+    let message = || {
+        format!(
+            "{}: its {} certificates take {bytes} bytes. expected fewer than {MESSAGE}: clients built on rustls read no more; send \
+             the leaf and its intermediates, nothing else",
+            chain.key,
+            chain.bundle.entries.len(),
+        )
+    };
+    (bytes > MESSAGE).then(|| Observation::new(chain.field(), "length", message()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rcgen::{CustomExtension, KeyUsagePurpose};
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::crypto::aws_lc_rs::default_provider;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+
+    use super::MESSAGE;
+    use crate::trust::fixtures::{Leaf, NOTHING, ca, secret, verdicts};
+
+    fn verdict(chain: &[&Leaf]) -> Vec<&'static str> {
+        let text: String = chain.iter().map(|leaf| leaf.pem()).collect();
+        verdicts(&secret(&[("tls.crt", &text), ("tls.key", &chain[0].key_pem())]))
+    }
+
+    #[test]
+    fn rejects_an_rsa_leaf_whose_key_usage_lacks_digital_signature() {
+        let usage = |usages: &[KeyUsagePurpose]| {
+            verdict(&[&ca("one").rsa_leaf_with("a", |params| params.key_usages = usages.to_vec())])
+        };
+        use KeyUsagePurpose::{DigitalSignature, KeyEncipherment};
+        assert_eq!(usage(&[]), NOTHING);
+        assert_eq!(usage(&[DigitalSignature, KeyEncipherment]), NOTHING);
+        assert_eq!(usage(&[KeyEncipherment]), ["refused-by-clients"]);
+    }
+
+    /// A leaf of so many bytes. Signatures differ in length: it may take some tries.
+    fn filled(bytes: usize) -> Leaf {
+        let root = ca("one");
+        let with = |filling: usize| {
+            root.leaf_with("a", |params| {
+                let extension = CustomExtension::from_oid_content(&[1, 2, 3], vec![0; filling]);
+                params.custom_extensions = vec![extension];
+            })
+        };
+        let around = with(20_000).der().len() - 20_000;
+        (0..).map(|_| with(bytes - around)).find(|leaf| leaf.der().len() == bytes).expect("a leaf of that length")
+    }
+
+    /// Whether rustls reads the chain, so that it can judge it.
+    fn is_read(chain: &[&Leaf]) -> bool {
+        let provider = Arc::new(default_provider());
+        let leaf = chain[0];
+        let chain = chain.iter().map(|leaf| CertificateDer::from(leaf.der().to_vec())).collect();
+        let key = PrivateKeyDer::from_pem_slice(leaf.key_pem().as_bytes()).expect("a key");
+        let builder = ServerConfig::builder_with_provider(provider.clone());
+        let server = builder.with_protocol_versions(&[&rustls::version::TLS13]).expect("TLS 1.3").with_no_client_auth();
+        let server = server.with_single_cert(chain, key).expect("a pair");
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from(ca("other").der().to_vec())).expect("an anchor");
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone()).build();
+        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
+        let client = client.with_webpki_verifier(verifier.expect("a verifier")).with_no_client_auth();
+        let mut server = ServerConnection::new(server.into()).expect("a server");
+        let mut client = ClientConnection::new(client.into(), "a".try_into().expect("a name")).expect("a client");
+        let mut hello = Vec::new();
+        client.write_tls(&mut hello).expect("memory");
+        server.read_tls(&mut hello.as_slice()).expect("memory");
+        server.process_new_packets().expect("a hello");
+        let mut flight = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut flight).expect("memory");
+        }
+        let mut flight = flight.as_slice();
+        loop {
+            // Its buffer is full.
+            let Ok(read) = client.read_tls(&mut flight) else { return false };
+            assert_ne!(read, 0, "a stranger's leaf was taken");
+            if let Err(error) = client.process_new_packets() {
+                return matches!(error, rustls::Error::InvalidCertificate(_));
+            }
+        }
+    }
+
+    #[test]
+    fn rejects_a_chain_that_rustls_does_not_read() {
+        let is_told = |chain: &[&Leaf]| verdict(chain).contains(&"refused-by-clients");
+        let leaf = filled(32_000);
+        // Without what frames them: 4 bytes, and 5 for each.
+        let (fits, longer) = (filled(MESSAGE - 32_014), filled(MESSAGE - 32_013));
+        assert!(is_read(&[&leaf, &fits]) && !is_told(&[&leaf, &fits]));
+        assert!(is_told(&[&leaf, &longer]));
+        assert!(!is_read(&[&leaf, &filled(33_600)]));
+    }
+}
