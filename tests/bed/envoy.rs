@@ -95,14 +95,32 @@ impl Envoy {
         gateways: &[Gateway],
         contents: &BTreeMap<String, Content>,
     ) -> Result<Self> {
-        let [binary] = exported("envoy-setup", &[], ["TRUSTSPAN_BED_ENVOY"])?;
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let secrets = Secrets { dir: scratch.join(name), admin: SocketAddr::from(([127, 0, 0, 1], free_port()?)) };
         fs::create_dir_all(secrets.dir.join("sds"))?;
         for (secret, content) in contents {
             secrets.replace(secret, content)?;
         }
-        fs::write(secrets.dir.join("bootstrap.json"), bootstrap(&secrets, address, gateways).to_string())?;
+        let resources = listeners(&secrets, address, gateways);
+        Self::run(scratch, name, secrets, address, &resources)
+    }
+
+    /// Starts Envoy with other static resources than gateways, which are told the address of its listener.
+    pub(crate) fn start_from(scratch: &Scratch, name: &str, resources: impl FnOnce(&Value) -> Value) -> Result<Self> {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let secrets = Secrets { dir: scratch.join(name), admin: SocketAddr::from(([127, 0, 0, 1], free_port()?)) };
+        fs::create_dir_all(&secrets.dir)?;
+        Self::run(scratch, name, secrets, address, &resources(&at(address)))
+    }
+
+    fn run(scratch: &Scratch, name: &str, secrets: Secrets, address: SocketAddr, resources: &Value) -> Result<Self> {
+        let [binary] = exported("envoy-setup", &[], ["TRUSTSPAN_BED_ENVOY"])?;
+        let bootstrap = json!({
+            "node": { "id": "gateway", "cluster": "gateway" },
+            "admin": { "address": at(secrets.admin) },
+            "static_resources": resources,
+        });
+        fs::write(secrets.dir.join("bootstrap.json"), bootstrap.to_string())?;
         let args = ["--disable-hot-restart", "--concurrency", "2", "--log-level", "error", "-c"];
         let args = args.into_iter().map(Into::into).chain([secrets.dir.join("bootstrap.json").into_os_string()]);
         let process = scratch.spawn(name, Path::new(&binary), args, &[])?;
@@ -207,8 +225,11 @@ fn dechunk(mut body: &str) -> Result<String> {
     }
 }
 
-fn bootstrap(secrets: &Secrets, address: SocketAddr, gateways: &[Gateway]) -> Value {
-    let at = |address: SocketAddr| json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } });
+fn at(address: SocketAddr) -> Value {
+    json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
+}
+
+fn listeners(secrets: &Secrets, address: SocketAddr, gateways: &[Gateway]) -> Value {
     let sds = |name: &str| {
         json!({
             "name": name,
@@ -247,16 +268,12 @@ fn bootstrap(secrets: &Secrets, address: SocketAddr, gateways: &[Gateway]) -> Va
         tls
     };
     let chains: Vec<_> = gateways.iter().map(|gateway| chain(&gateway.host, tls(gateway))).collect();
-    json!({
-        "node": { "id": "gateway", "cluster": "gateway" },
-        "admin": { "address": at(secrets.admin) },
-        "static_resources": { "listeners": [{
-            "name": "gateway",
-            "address": at(address),
-            "listener_filters": [{ "name": "tls_inspector", "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
-            } }],
-            "filter_chains": chains,
-        }] },
-    })
+    json!({ "listeners": [{
+        "name": "gateway",
+        "address": at(address),
+        "listener_filters": [{ "name": "tls_inspector", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
+        } }],
+        "filter_chains": chains,
+    }] })
 }

@@ -74,7 +74,7 @@ const POLICIES: &[&str] = &[
 ];
 
 /// Why a client that Envoy lets pass may be refused by us: where BoringSSL is neither modelled nor measured.
-const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
+pub(crate) const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
 
 /// How labels of clients end that nothing but the name leads to their CA, and that are sound themselves.
 pub(crate) const BARE: &str = ", bare";

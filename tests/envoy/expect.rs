@@ -16,6 +16,17 @@ pub(crate) fn passes(
     probe: &Probe,
     now: Timestamp,
 ) -> Option<Result<(), Refused>> {
+    judged(bundle, crl, probe, Purpose::Client, now)
+}
+
+/// The same of what a chain is shown for.
+pub(crate) fn judged(
+    bundle: &Bundle,
+    crl: Option<&[u8]>,
+    probe: &Probe,
+    purpose: Purpose<'_>,
+    now: Timestamp,
+) -> Option<Result<(), Refused>> {
     // Envoy takes an empty text for none.
     let lists = crl.filter(|crl| !crl.is_empty()).map(bundle::read);
     if bundle.rejected.is_some() || bundle.is_too_long || lists.as_ref().is_some_and(|lists| lists.rejected.is_some()) {
@@ -26,5 +37,5 @@ pub(crate) fn passes(
     let mut crls = bundle.crls.clone();
     crls.extend(lists.into_iter().flat_map(|lists| lists.crls));
     let chain = probe.identity.cert.iter().map(|der| Certificate::parse(der)).collect::<Result<Vec<_>, _>>().ok()?;
-    Some(verify(&anchors, checks.then_some(crls.as_slice()), &chain, Purpose::Client, now).map(|_| ()))
+    Some(verify(&anchors, checks.then_some(crls.as_slice()), &chain, purpose, now).map(|_| ()))
 }

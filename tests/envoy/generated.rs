@@ -69,15 +69,42 @@ fn client(number: usize, seed: &mut Seed) -> Spec {
     spec
 }
 
+/// Who shows the chains.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Clients,
+    Servers,
+}
+
+impl Side {
+    /// A specification of a client's, or of a CA of clients, for this side.
+    fn facing(self, mut spec: Spec) -> Spec {
+        if self == Self::Servers {
+            for usage in &mut spec.eku {
+                *usage = match *usage {
+                    Eku::ClientAuth => Eku::ServerAuth,
+                    Eku::ServerAuth => Eku::ClientAuth,
+                    ref other => other.clone(),
+                };
+            }
+        }
+        spec
+    }
+}
+
 pub(crate) fn case(number: usize) -> Result<Case> {
-    let name = format!("pki-{number}");
+    case_of(&format!("pki-{number}"), Side::Clients)
+}
+
+pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
+    let name = name.to_owned();
     let seed = &mut Seed::of_run(&name);
     let mut keys = Keys::shuffled(seed);
     let mut story = Vec::new();
     // (authority, who signed it)
     let mut authorities: Vec<(Identity, Option<usize>)> = Vec::new();
     for number in 0..1 + seed.below(5) as usize {
-        let mut spec = authority(number, seed);
+        let mut spec = side.facing(authority(number, seed));
         let other = (number > 0).then(|| seed.below(number as u64) as usize);
         let (made, parent, how) = match (seed.below(9), other) {
             (0, Some(other)) => {
@@ -130,7 +157,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
             };
             let kind =
                 of(&[Kind::P256, Kind::P256, Kind::P256, Kind::P384, Kind::Rsa2048, Kind::P521, Kind::Ed25519], seed);
-            let leaf = authority.issue(spec, keys.of(kind)?)?;
+            let leaf = authority.issue(side.facing(spec), keys.of(kind)?)?;
             let sound = leaf.spec.dates == Dates::Valid
                 && !leaf.spec.unknown_critical
                 && leaf.spec.eku.iter().all(|usage| *usage == Eku::ClientAuth)
@@ -163,7 +190,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         let is_shared = |other: &Identity| other.spec.subject == authority.spec.subject && other.der != authority.der;
         if authorities.iter().any(|(other, _)| is_shared(other)) {
             let spec = Spec { authority_key_id: false, ..Spec::leaf(format!("bare client {number}")) };
-            let identity = authority.issue(spec, keys.of(Kind::P256)?)?.shown_with(&[])?;
+            let identity = authority.issue(side.facing(spec), keys.of(Kind::P256)?)?.shown_with(&[])?;
             probes.push(Probe { label: format!("of {number}{BARE}"), identity, shows: None });
         }
     }

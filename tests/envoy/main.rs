@@ -16,6 +16,7 @@ mod pairs;
 mod pki;
 mod proxy;
 mod run;
+mod servers;
 mod testbed;
 mod texts;
 
@@ -46,6 +47,9 @@ const GENERATED: &[(&str, usize, Make)] = &[
     ("serving_pairs", 15, pairs::case),
 ];
 
+/// The share of cases with servers, beside those.
+const SERVERS: usize = 5;
+
 /// The Envoy of this run, and what was seen.
 struct Bench {
     proxy: Proxy,
@@ -64,8 +68,7 @@ fn main() -> ExitCode {
             let bench = bench.lock().unwrap_or_else(PoisonError::into_inner);
             println!("{}", bench.table.text());
             // A name that fits nothing is a typing error, not success.
-            let none =
-                "no case was tried; TRUSTSPAN_CASE names one as a run tells it: mutated-7, lists-7, pki-7, pair-7";
+            let none = "no case was tried; TRUSTSPAN_CASE names one as a run tells it: mutated-7, lists-7, pki-7, pair-7, server-7";
             ensure!(bench.table.tried() > 0, none);
             Ok(())
         },
@@ -97,7 +100,19 @@ fn trials(bench: Option<&Arc<Mutex<Bench>>>) -> Vec<Trial> {
     let generated = GENERATED
         .iter()
         .map(|(name, percent, make)| trial(name, Box::new(move || (0..count()? * percent / 100).map(make).collect())));
-    [named].into_iter().chain(generated).collect()
+    [named].into_iter().chain(generated).chain([servers(bench)]).collect()
+}
+
+/// Each of its cases has some six servers.
+fn servers(bench: Option<&Arc<Mutex<Bench>>>) -> Trial {
+    let bench = bench.cloned();
+    Trial::test("server_chains", move || {
+        let bench = bench.ok_or("no Envoy")?;
+        let mut bench = bench.lock().unwrap_or_else(PoisonError::into_inner);
+        let only = env::var("TRUSTSPAN_CASE").ok();
+        let tried = count().and_then(|count| servers::run(count * SERVERS / 100, only.as_deref(), &mut bench.table));
+        tried.map_err(|error| format!("{error:#}").into())
+    })
 }
 
 fn attempt(

@@ -145,6 +145,7 @@ pub(crate) enum Basic {
 pub(crate) enum Usage {
     CertSign,
     OnlySignature,
+    Encipherment,
     Absent,
 }
 
@@ -225,6 +226,7 @@ impl Spec {
         params.key_usages = match self.usage {
             Usage::CertSign => vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign],
             Usage::OnlySignature => vec![KeyUsagePurpose::DigitalSignature],
+            Usage::Encipherment => vec![KeyUsagePurpose::KeyEncipherment],
             Usage::Absent => Vec::new(),
         };
         params.extended_key_usages = self.eku.clone();

@@ -37,6 +37,8 @@ pub(crate) struct Table {
     stricter: BTreeMap<String, usize>,
     /// Clients that Envoy lets pass: why we refuse them.
     cautious: BTreeMap<&'static str, usize>,
+    /// Servers: whether we accept them, whether Envoy does.
+    servers: BTreeMap<(bool, bool), usize>,
 }
 
 /// Tries every case, fills the table, and fails with the disagreements.
@@ -140,14 +142,25 @@ impl Table {
         }
     }
 
-    /// How many secrets were tried.
+    pub(crate) fn add_server(&mut self, ours: bool, envoys: bool, cautious: Option<&'static str>) {
+        *self.servers.entry((ours, envoys)).or_default() += 1;
+        if let Some(id) = cautious {
+            *self.cautious.entry(id).or_default() += 1;
+        }
+    }
+
+    /// How many secrets and servers were tried.
     pub(crate) fn tried(&self) -> usize {
+        self.secrets() + self.servers.values().sum::<usize>()
+    }
+
+    fn secrets(&self) -> usize {
         self.cases.values().sum()
     }
 
     /// The confusion table.
     pub(crate) fn text(&self) -> String {
-        let mut text = format!("\n{} secrets: what we say, what Envoy does\n{:8}", self.tried(), "");
+        let mut text = format!("\n{} secrets: what we say, what Envoy does\n{:8}", self.secrets(), "");
         let effects = [Effect::Works, Effect::Drops, Effect::ServesNobody, Effect::Rejects];
         for effect in effects {
             let _ = write!(text, "{effect:>15}");
@@ -158,20 +171,11 @@ impl Table {
                 let _ = write!(text, "{:15}", self.cases.get(&(verdict, effect)).copied().unwrap_or_default());
             }
         }
-        let client = |ours, envoys| self.clients.get(&(ours, envoys)).copied().unwrap_or_default();
-        let _ = write!(
-            text,
-            "\n\n{} clients, {} of them not predicted\n{:8}{:>15}{:>15}\npass    {:15}{:15}\nrefuse  {:15}{:15}\n",
-            self.clients.values().sum::<usize>() + self.unpredicted,
-            self.unpredicted,
-            "",
-            "passes",
-            "refused",
-            client(true, true),
-            client(true, false),
-            client(false, true),
-            client(false, false),
-        );
+        let clients = self.clients.values().sum::<usize>() + self.unpredicted;
+        let _ = write!(text, "\n\n{clients} clients, {} of them not predicted", self.unpredicted);
+        text += &passes(&self.clients);
+        let _ = write!(text, "\n{} servers, with Envoy as the client", self.servers.values().sum::<usize>());
+        text += &passes(&self.servers);
         if !self.stricter.is_empty() {
             text += "\ndenied though it works, by\n";
             for (rules, count) in &self.stricter {
@@ -179,11 +183,26 @@ impl Table {
             }
         }
         if !self.cautious.is_empty() {
-            text += "\nclients refused though they pass, by\n";
+            text += "\nclients and servers refused though they pass, by\n";
             for (id, count) in &self.cautious {
                 let _ = writeln!(text, "{count:8}  {id}");
             }
         }
         text
     }
+}
+
+/// Who passes by our word, and by Envoy's.
+fn passes(seen: &BTreeMap<(bool, bool), usize>) -> String {
+    let count = |ours, envoys| seen.get(&(ours, envoys)).copied().unwrap_or_default();
+    format!(
+        "\n{:8}{:>15}{:>15}\npass    {:15}{:15}\nrefuse  {:15}{:15}\n",
+        "",
+        "passes",
+        "refused",
+        count(true, true),
+        count(true, false),
+        count(false, true),
+        count(false, false),
+    )
 }

@@ -1,0 +1,261 @@
+//! Trial `server_chains`: Envoy as a client, whose bundle is a case's, and servers that show the chains of its probes.
+
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use jiff::Timestamp;
+use rustls::{
+    ServerConfig, ServerConnection, StreamOwned,
+    crypto::aws_lc_rs,
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use serde_json::{Value, json};
+use trustspan::trust::{
+    bundle,
+    chain::{Purpose, Refused},
+};
+
+use crate::{
+    case::{CAUTIOUS, Probe},
+    expect, generated,
+    generated::Side,
+    pki::{Identity, Keys, Kind, Spec, Usage},
+    proxy::Content,
+    run::Table,
+    testbed::{Envoy, Scratch, Seed},
+};
+
+/// What a client that asks for a name asks for.
+const HOST: &str = "client.example";
+/// Longer than any handshake on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Servers at once, a cluster of Envoy's for each.
+const BATCH: usize = 1_200;
+/// Named servers that Envoy takes, and clients of other kinds (Go, rustls, browsers) do not: wildcards in a part of a label, or right
+/// below the top.
+const WILD: &[&str] = &["server-wildcard-part", "server-wildcard-top"];
+
+/// A client with its bundle, and the server that it calls.
+struct Call {
+    name: String,
+    story: String,
+    ca: Vec<u8>,
+    crl: Option<Vec<u8>>,
+    hosts: Vec<String>,
+    server: Probe,
+}
+
+/// Tries each, and fails with the disagreements.
+pub(crate) fn run(count: usize, only: Option<&str>, table: &mut Table) -> Result<()> {
+    let mut calls = named()?;
+    for number in 0..count {
+        calls.extend(generated(number)?);
+    }
+    calls.retain(|call| only.is_none_or(|only| call.name == only));
+    let mut disagreements = Vec::new();
+    for batch in calls.chunks(BATCH) {
+        disagreements.extend(compare(batch, table)?);
+    }
+    ensure!(
+        disagreements.is_empty(),
+        "{} of {} servers disagree\n{}",
+        disagreements.len(),
+        calls.len(),
+        disagreements.iter().take(12).map(String::as_str).collect::<String>(),
+    );
+    Ok(())
+}
+
+fn compare(calls: &[Call], table: &mut Table) -> Result<Vec<String>> {
+    let keys = calls.iter().enumerate().map(|(number, call)| (sni(number), Arc::clone(&call.server.identity)));
+    let address = serve(Names(keys.collect()))?;
+    let scratch = Scratch::new()?;
+    let envoy = Envoy::start_from(&scratch, "client", |listener| bootstrap(listener, address, calls))?;
+    let mut disagreements = Vec::new();
+    for (number, call) in calls.iter().enumerate() {
+        let seen = ask(envoy.address(), number).with_context(|| call.name.clone())?;
+        let bundle = bundle::read(&call.ca);
+        let purpose = Purpose::Server { hosts: &call.hosts };
+        let said = expect::judged(&bundle, call.crl.as_deref(), &call.server, purpose, Timestamp::now());
+        let said = said.with_context(|| format!("{}: nothing is said", call.name))?;
+        let id = said.as_ref().err().map(Refused::id);
+        let cautious = id.filter(|id| CAUTIOUS.contains(id) || *id == "host" && WILD.contains(&call.name.as_str()));
+        table.add_server(said.is_ok(), seen.is_ok(), cautious.filter(|_| seen.is_ok()));
+        let what = match (said, seen) {
+            (Ok(()), Err(why)) => format!("we say it is accepted, Envoy refuses it: {why}"),
+            (Err(refused), Ok(())) if cautious.is_none() => {
+                format!("we say {}: {refused}. Envoy takes it", refused.id())
+            }
+            _ => continue,
+        };
+        let Call { name, story, hosts, server, .. } = call;
+        disagreements.push(format!("{name}: {story}\n  server {} for {hosts:?}: {what}\n", server.label));
+    }
+    Ok(disagreements)
+}
+
+fn generated(number: usize) -> Result<Vec<Call>> {
+    let case = generated::case_of(&format!("server-{number}"), Side::Servers)?;
+    let Content::Trust { ca, crl } = case.content else { bail!("{}: no bundle", case.name) };
+    let seed = &mut Seed::of_run(&format!("hosts of {}", case.name));
+    let mut call = |server| Call {
+        name: case.name.clone(),
+        story: case.story.clone(),
+        ca: ca.clone(),
+        crl: crl.clone(),
+        hosts: if seed.below(4) == 0 { vec![HOST.to_owned()] } else { Vec::new() },
+        server,
+    };
+    Ok(case.probes.into_iter().map(&mut call).collect())
+}
+
+/// Leaves that a sound CA has issued.
+fn named() -> Result<Vec<Call>> {
+    let mut keys = Keys::shuffled(&mut Seed::of_run("servers"));
+    let root = Identity::root(Spec::ca("root"), keys.of(Kind::P256)?)?;
+    let mut calls = Vec::new();
+    let mut call = |name: &str, kind: Kind, host: &str, change: &dyn Fn(&mut Spec)| -> Result<()> {
+        let mut spec = Spec { eku: Vec::new(), san: Some(HOST.to_owned()), ..Spec::leaf(HOST) };
+        change(&mut spec);
+        let identity = root.issue(spec, keys.of(kind)?)?.shown_with(&[])?;
+        calls.push(Call {
+            name: format!("server-{name}"),
+            story: "one CA".to_owned(),
+            ca: root.pem().into_bytes(),
+            crl: None,
+            hosts: vec![host.to_owned()],
+            server: Probe { label: format!("{name} ({kind:?})"), identity, shows: None },
+        });
+        Ok(())
+    };
+    for (kind, name) in [(Kind::P256, "ecdsa"), (Kind::Rsa2048, "rsa")] {
+        call(name, kind, HOST, &|_| {})?;
+        call(&format!("{name}-signs"), kind, HOST, &|spec| spec.usage = Usage::OnlySignature)?;
+        call(&format!("{name}-encipherment"), kind, HOST, &|spec| spec.usage = Usage::Encipherment)?;
+        call(&format!("{name}-signs-certificates"), kind, HOST, &|spec| spec.usage = Usage::CertSign)?;
+    }
+    let hosts = [
+        ("exact", Some("shop.example.com"), "shop.example.com"),
+        ("capitals", Some("SHOP.example.com"), "shop.example.com"),
+        ("wildcard", Some("*.example.com"), "shop.example.com"),
+        ("wildcard-deep", Some("*.example.com"), "a.shop.example.com"),
+        ("wildcard-bare", Some("*.example.com"), "example.com"),
+        ("wildcard-part", Some("s*.example.com"), "shop.example.com"),
+        ("wildcard-inner", Some("shop.*.com"), "shop.example.com"),
+        ("wildcard-top", Some("*.com"), "example.com"),
+        ("other", Some("pay.example.com"), "shop.example.com"),
+        ("common-name-only", None, HOST),
+        ("mailbox", Some("shop@example.com"), "shop.example.com"),
+        ("address", Some("10.0.0.1"), "10.0.0.1"),
+        ("other-address", Some("10.0.0.2"), "10.0.0.1"),
+    ];
+    for (name, san, host) in hosts {
+        call(name, Kind::P256, host, &|spec| spec.san = san.map(str::to_owned))?;
+    }
+    Ok(calls)
+}
+
+/// Which server is meant.
+fn sni(number: usize) -> String {
+    format!("server-{number}.test")
+}
+
+/// The pair of each server, by the name in the hello.
+#[derive(Debug)]
+struct Names(BTreeMap<String, Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Names {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.get(hello.server_name()?).cloned()
+    }
+}
+
+/// All servers, on one port; they end with this process.
+fn serve(names: Names) -> Result<SocketAddr> {
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(names));
+    let (config, listener) = (Arc::new(config), TcpListener::bind(("127.0.0.1", 0))?);
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let config = Arc::clone(&config);
+            // Who refuses the server leaves: nothing to tell.
+            thread::spawn(move || answer(stream, config).ok());
+        }
+    });
+    Ok(address)
+}
+
+fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut tls = StreamOwned::new(ServerConnection::new(config)?, stream);
+    tls.read_exact(&mut [0])?;
+    tls.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+    Ok(tls.flush()?)
+}
+
+/// A request that Envoy passes on to a server; its words when it cannot.
+fn ask(envoy: SocketAddr, number: usize) -> Result<Result<(), String>> {
+    let mut stream = TcpStream::connect(envoy)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET /{number}/ HTTP/1.1\r\nHost: servers\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    match text.split(' ').nth(1) {
+        Some("200") => Ok(Ok(())),
+        Some("503") => Ok(Err(text.lines().last().unwrap_or_default().to_owned())),
+        _ => bail!("expected 200 or 503, saw {text}"),
+    }
+}
+
+fn bootstrap(listener: &Value, servers: SocketAddr, calls: &[Call]) -> Value {
+    let at = json!({ "socket_address": { "address": servers.ip().to_string(), "port_value": servers.port() } });
+    let inline = |bytes: &[u8]| json!({ "inline_bytes": STANDARD.encode(bytes) });
+    let cluster = |(number, call): (usize, &Call)| {
+        let mut trust = json!({ "trusted_ca": inline(&call.ca) });
+        if let Some(crl) = &call.crl {
+            trust["crl"] = inline(crl);
+        }
+        let matcher = |host: &String| {
+            let kind = if host.parse::<IpAddr>().is_ok() { "IP_ADDRESS" } else { "DNS" };
+            json!({ "san_type": kind, "matcher": { "exact": host } })
+        };
+        trust["match_typed_subject_alt_names"] = call.hosts.iter().map(matcher).collect();
+        json!({
+            "name": sni(number), "type": "STATIC", "connect_timeout": "20s",
+            "load_assignment": { "cluster_name": sni(number), "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": at } }] }] },
+            // Versions as istiod sets them: by default Envoy's clients speak no TLS 1.3.
+            "transport_socket": { "name": "tls", "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+                "sni": sni(number),
+                "common_tls_context": { "validation_context": trust, "tls_params": { "tls_maximum_protocol_version": "TLSv1_3" } },
+            } },
+        })
+    };
+    let clusters: Vec<_> = calls.iter().enumerate().map(cluster).collect();
+    let route = |number| json!({ "match": { "prefix": format!("/{number}/") }, "route": { "cluster": sni(number) } });
+    let routes: Vec<_> = (0..calls.len()).map(route).collect();
+    json!({
+        "listeners": [{ "name": "client", "address": listener, "filter_chains": [{ "filters": [{ "name": "http", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "http",
+            "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes }] },
+            "http_filters": [{ "name": "router", "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+            } }],
+        } }] }] }],
+        "clusters": clusters,
+    })
+}
