@@ -91,7 +91,7 @@ impl Rewriter<'_> {
         for source in sources {
             for (index, chunk) in source.chunks()?.enumerate() {
                 let chunk = chunk?;
-                let text = self.rewrite(source, &chunk)?;
+                let text = self.rewrite(&chunk)?;
                 let bom = if chunk.bom { "\u{feff}" } else { "" };
                 let before = if index == 0 { joint.between(&text) } else { "" };
                 write!(out, "{before}{bom}{text}")?;
@@ -106,7 +106,7 @@ impl Rewriter<'_> {
             let mut diff = FileDiff::new(source.name());
             for chunk in source.chunks()? {
                 let chunk = chunk?;
-                diff.push(&chunk.text, &self.rewrite(source, &chunk)?, out)?;
+                diff.push(&chunk.text, &self.rewrite(&chunk)?, out)?;
             }
             diff.finish(out)?;
         }
@@ -114,8 +114,8 @@ impl Rewriter<'_> {
     }
 
     /// The chunk's text, rewritten; what cannot be done is told on stderr.
-    fn rewrite<'c>(&self, source: &Source, chunk: &'c Chunk) -> Result<Cow<'c, str>, Failure> {
-        let document = match source.parse(chunk) {
+    fn rewrite<'c>(&self, chunk: &'c Chunk) -> Result<Cow<'c, str>, Failure> {
+        let document = match chunk.parse() {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(Cow::Borrowed(&chunk.text)),
             Err(error) => {

@@ -109,7 +109,7 @@ fn each<'s>(
                 if !words.iter().any(|word| chunk.text.contains(word)) {
                     continue;
                 }
-                match source.parse(&chunk) {
+                match chunk.parse() {
                     Ok(document) => {
                         let objects = document.iter().flat_map(Document::objects);
                         objects.for_each(|object| visit(&object));

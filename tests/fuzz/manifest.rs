@@ -115,7 +115,7 @@ pub(crate) fn judge_file(path: &Path) {
     let collected = directory::collect(&sources, NAMESPACE, Outlook::Whole, &Severities::default(), now);
     for source in &sources {
         for chunk in source.chunks().expect("a file").flatten() {
-            let Ok(document) = source.parse(&chunk) else { continue };
+            let Ok(document) = chunk.parse() else { continue };
             for object in document.iter().flat_map(Document::objects) {
                 admission::check(&object.value, NAMESPACE, &collected.context, now);
             }

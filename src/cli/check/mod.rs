@@ -96,16 +96,15 @@ impl Checker<'_> {
         input: &Result<Source, ManifestError>,
         reporter: &mut Reporter<W>,
     ) -> Result<bool, Failure> {
-        let opened = input.as_ref().map(|source| Ok((source, source.chunks()?)));
-        let (source, chunks) = match opened {
-            Ok(Ok(opened)) => opened,
+        let chunks = match input.as_ref().map(Source::chunks) {
+            Ok(Ok(chunks)) => chunks,
             Ok(Err(error)) => return Ok(tell(&error)),
             Err(error) => return Ok(tell(error)),
         };
         let mut unreadable = false;
         for chunk in chunks {
             unreadable |= match chunk {
-                Ok(chunk) => self.judge_chunk(source, &chunk, reporter)?,
+                Ok(chunk) => self.judge_chunk(&chunk, reporter)?,
                 Err(error) => tell(&error),
             };
         }
@@ -113,13 +112,8 @@ impl Checker<'_> {
     }
 
     /// Returns whether the chunk is unreadable.
-    fn judge_chunk<W: Write>(
-        &self,
-        source: &Source,
-        chunk: &Chunk,
-        reporter: &mut Reporter<W>,
-    ) -> Result<bool, Failure> {
-        let document = match source.parse(chunk) {
+    fn judge_chunk<W: Write>(&self, chunk: &Chunk, reporter: &mut Reporter<W>) -> Result<bool, Failure> {
+        let document = match chunk.parse() {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(false),
             Err(error) => return Ok(tell(&error)),

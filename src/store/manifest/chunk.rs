@@ -1,12 +1,14 @@
 //! A stream, cut into the texts of its documents without parsing them. The texts joined are the stream.
 
+use std::cell::OnceCell;
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
 use super::ManifestError;
+use super::tree::Composed;
 
 /// The text of one document, with its markers, comments and line ends.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Chunk {
     /// Name of the source.
     pub source_name: Arc<str>,
@@ -18,6 +20,8 @@ pub struct Chunk {
     pub text: String,
     /// Whether a byte order mark stands before the text.
     pub bom: bool,
+    /// What the text reads as, once somebody has asked.
+    pub(super) composed: OnceCell<Composed>,
 }
 
 /// Reads a stream chunk by chunk. After a chunk that is not UTF-8 the next ones still follow.
@@ -105,7 +109,7 @@ impl<R: BufRead> Iterator for Chunks<R> {
             text.drain(..BOM.len());
         }
         Some(match String::from_utf8(text) {
-            Ok(text) => Ok(Chunk { source_name, number: self.number, line, text, bom }),
+            Ok(text) => Ok(Chunk { source_name, number: self.number, line, text, bom, composed: OnceCell::new() }),
             Err(error) => {
                 let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
                 Err(ManifestError::Syntax {

@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::tree::{Composed, Node, Shape, Tree, compose, fields};
+use super::tree::{Node, Shape, Tree, compose, fields};
 use super::{Chunk, ManifestError};
 
 /// A document: its text, its value, and where each node of the value stands in the text.
 #[derive(Debug)]
 pub struct Document<'c> {
     pub(super) chunk: &'c Chunk,
-    pub(super) tree: Rc<Tree>,
+    pub(super) tree: &'c Tree,
 }
 
 /// A Kubernetes object: a document, or an item of a List.
@@ -49,25 +49,20 @@ struct Found<'d> {
 }
 
 impl Chunk {
-    /// Reads the text; `None` for a document that holds nothing but comments.
+    /// Reads the text, once; `None` for a document that holds nothing but comments.
     ///
     /// # Errors
     /// When the text is not YAML (of which JSON is a part), or not a map.
     pub fn parse(&self) -> Result<Option<Document<'_>>, ManifestError> {
-        self.document(compose(&self.text))
-    }
-
-    /// The document, by what the text reads as.
-    pub(super) fn document(&self, composed: Composed) -> Result<Option<Document<'_>>, ManifestError> {
         let fail = |at: usize, seen| ManifestError::Syntax {
             source_name: self.source_name.to_string(),
             line: self.line + at.max(1) - 1,
             seen,
         };
-        let tree = match composed {
+        let tree = match self.composed.get_or_init(|| compose(&self.text)) {
             Ok(Some(tree)) => tree,
             Ok(None) => return Ok(None),
-            Err(error) => return Err(fail(error.line, error.seen)),
+            Err(error) => return Err(fail(error.line, error.seen.clone())),
         };
         let seen = match tree.value {
             Value::Object(_) | Value::Null => return Ok(Some(Document { chunk: self, tree })),

@@ -14,7 +14,6 @@ mod chunk;
 mod document;
 mod edit;
 
-mod memo;
 mod scalar;
 mod source;
 mod tree;

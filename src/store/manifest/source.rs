@@ -1,5 +1,6 @@
 //! Paths to sources: a directory becomes its manifests, a pipe becomes a file that can be read twice.
 
+use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Seek};
@@ -7,16 +8,38 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::memo::Memo;
-use super::{Chunk, Chunks, Document, ManifestError};
+use super::{Chunk, Chunks, ManifestError};
 
 /// A file, or a spooled pipe. It can be read any number of times, one reader at a time.
 #[derive(Debug)]
 pub struct Source {
     name: Arc<str>,
     origin: Origin,
-    /// One for all sources that are opened together.
-    memo: Rc<Memo>,
+    /// What was read of it, all of it.
+    kept: OnceCell<Vec<Rc<Chunk>>>,
+    room: Room,
+}
+
+/// Bytes of text that are still kept of all sources that are opened together, for whoever reads them again: at first as much as etcd
+/// takes for an object (`--max-request-bytes`). What was parsed is kept with them, and takes some thirty times as much.
+#[derive(Clone, Debug)]
+struct Room(Rc<Cell<usize>>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Rc::new(Cell::new(3 << 19)))
+    }
+}
+
+impl Room {
+    fn take(&self, bytes: usize) -> bool {
+        let left = self.0.get().checked_sub(bytes);
+        left.is_some_and(|left| self.0.replace(left) >= left)
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.set(self.0.get() + bytes);
+    }
 }
 
 #[derive(Debug)]
@@ -52,13 +75,13 @@ pub fn open_each(paths: &[PathBuf]) -> Vec<Result<Source, ManifestError>> {
 #[derive(Default)]
 struct Opening {
     sources: Vec<Result<Source, ManifestError>>,
-    memo: Rc<Memo>,
+    room: Room,
 }
 
 impl Opening {
     fn push(&mut self, origin: io::Result<Origin>, name: &str) {
         self.sources.push(match origin {
-            Ok(origin) => Ok(Source { name: name.into(), origin, memo: Rc::clone(&self.memo) }),
+            Ok(origin) => Ok(Source { name: name.into(), origin, kept: OnceCell::new(), room: self.room.clone() }),
             Err(cause) => Err(ManifestError::Read { source_name: name.to_owned(), cause }),
         });
     }
@@ -120,11 +143,21 @@ impl Source {
         &self.name
     }
 
-    /// Reads from the start. A second reader of a spooled pipe moves the first one's position: use one at a time.
+    /// Reads from the start; what is small is read, cut and parsed once only. A second reader of a spooled pipe moves the first one's
+    /// position: use one at a time.
     ///
     /// # Errors
     /// When the file cannot be opened.
-    pub fn chunks(&self) -> Result<Chunks<BufReader<File>>, ManifestError> {
+    pub fn chunks(&self) -> Result<impl Iterator<Item = Result<Rc<Chunk>, ManifestError>>, ManifestError> {
+        let kept = self.kept.get();
+        let reading = match kept {
+            Some(_) => None,
+            None => Some(Reading { source: self, chunks: self.read()?, kept: Some(Vec::new()) }),
+        };
+        Ok(kept.into_iter().flatten().map(|chunk| Ok(Rc::clone(chunk))).chain(reading.into_iter().flatten()))
+    }
+
+    fn read(&self) -> Result<Chunks<BufReader<File>>, ManifestError> {
         let opened = match &self.origin {
             Origin::File(path) => File::open(path),
             Origin::Spool(file) => file.try_clone().and_then(|mut file| file.rewind().map(|()| file)),
@@ -134,14 +167,45 @@ impl Source {
             Err(cause) => Err(ManifestError::Read { source_name: self.name.to_string(), cause }),
         }
     }
+}
 
-    /// As [`Chunk::parse`], for whoever reads the sources more than once: the first mebibyte and a half of what was opened together
-    /// is parsed once.
-    ///
-    /// # Errors
-    /// Those of [`Chunk::parse`].
-    pub fn parse<'c>(&self, chunk: &'c Chunk) -> Result<Option<Document<'c>>, ManifestError> {
-        chunk.document(self.memo.compose(&chunk.text))
+/// Reads a source, and leaves with it what was read if that was all, without an error, and there was room for it.
+struct Reading<'s> {
+    source: &'s Source,
+    chunks: Chunks<BufReader<File>>,
+    kept: Option<Vec<Rc<Chunk>>>,
+}
+
+impl Reading<'_> {
+    fn forget(&mut self) {
+        let bytes = self.kept.take().iter().flatten().map(|chunk| chunk.text.len()).sum();
+        self.source.room.give_back(bytes);
+    }
+}
+
+impl Iterator for Reading<'_> {
+    type Item = Result<Rc<Chunk>, ManifestError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(next) = self.chunks.next() else {
+            // Of two readers at a time the first has it.
+            self.kept = self.kept.take().and_then(|kept| self.source.kept.set(kept).err());
+            self.forget();
+            return None;
+        };
+        let next = next.map(Rc::new);
+        match (&mut self.kept, &next) {
+            (Some(kept), Ok(chunk)) if self.source.room.take(chunk.text.len()) => kept.push(Rc::clone(chunk)),
+            _ => self.forget(),
+        }
+        Some(next)
+    }
+}
+
+impl Drop for Reading<'_> {
+    /// Whoever leaves in the middle keeps nothing.
+    fn drop(&mut self) {
+        self.forget();
     }
 }
 
@@ -173,6 +237,26 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(source.chunks().expect("a reader").count(), 2);
         }
+    }
+
+    fn are_kept(source: &Source) -> bool {
+        let read = || source.chunks().expect("a reader").flatten().collect::<Vec<_>>();
+        std::iter::zip(read(), read()).all(|(one, other)| Rc::ptr_eq(&one, &other))
+    }
+
+    #[test]
+    fn what_is_small_is_read_once() {
+        let mut opening = Opening::default();
+        let room = opening.room.0.get();
+        opening.push(spool(&b"a: 1\n---\nb: 2\n"[..]), "small");
+        opening.push(spool("#\n".repeat(room / 2).as_bytes()), "large");
+        opening.push(spool(&b"a: \xff\n---\nb: 2\n"[..]), "broken");
+        opening.push(spool(&b"a: 1\n"[..]), "another");
+        let sources: Vec<_> = opening.sources.into_iter().flatten().collect();
+        assert_eq!(sources.iter().map(are_kept).collect::<Vec<_>>(), [true, false, false, true]);
+        assert_eq!(room - opening.room.0.get(), 19, "what is not kept takes no room");
+        drop(sources[1].chunks().expect("a reader").next());
+        assert_eq!(room - opening.room.0.get(), 19, "nor does what nobody reads to its end");
     }
 
     #[test]

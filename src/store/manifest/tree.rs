@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::mem;
 use std::ops::Range;
-use std::rc::Rc;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag};
 use serde_json::{Map, Value, map};
@@ -82,7 +81,7 @@ enum Part {
 }
 
 /// What was seen where, when a text is no document.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct TreeError {
     /// Line in the chunk, from 1.
     pub(super) line: usize,
@@ -97,7 +96,7 @@ pub(super) struct Tree {
 }
 
 /// What a text reads as: `None` when there is nothing in it.
-pub(super) type Composed = Result<Option<Rc<Tree>>, TreeError>;
+pub(super) type Composed = Result<Option<Tree>, TreeError>;
 
 /// Reads one document.
 pub(super) fn compose(text: &str) -> Composed {
@@ -128,7 +127,7 @@ pub(super) fn compose(text: &str) -> Composed {
                 let made = composer.node(event, span, 0, Part::Object)?;
                 // A document of markers and comments only has one null, written with no character.
                 if made.value != Value::Null || !made.node.span.is_empty() {
-                    document = Some(Rc::new(Tree { value: made.value, root: made.node }));
+                    document = Some(Tree { value: made.value, root: made.node });
                 }
             }
             _ => return Err(fail(span, "a second document without a line --- before it")),

@@ -2,9 +2,7 @@ use super::*;
 use serde_json::json;
 
 fn value(text: &str) -> Value {
-    compose(text)
-        .unwrap_or_else(|e| panic!("{text:?}: {}: {}", e.line, e.seen))
-        .map_or(Value::Null, |tree| tree.value.clone())
+    compose(text).unwrap_or_else(|e| panic!("{text:?}: {}: {}", e.line, e.seen)).map_or(Value::Null, |tree| tree.value)
 }
 
 fn error(text: &str) -> (usize, String) {
