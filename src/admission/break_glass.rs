@@ -32,7 +32,7 @@ pub(super) fn apply(request: &Request<'_>, decision: &mut Decision) {
         return;
     }
     if !request.may_break_glass {
-        if request.operation != Operation::Delete && !object["metadata"]["deletionTimestamp"].is_string() {
+        if request.operation != Operation::Delete && !request.is_being_deleted() {
             let before = request.old_object.map(annotations).unwrap_or_default();
             let planted = asked.iter().filter(|(rule, reason)| before.get(*rule) != Some(*reason));
             decision.findings.extend(planted.map(|(rule, _)| refused(rule, request.namespace)));

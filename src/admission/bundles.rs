@@ -113,10 +113,7 @@ pub fn validate_bundles(
 ) -> Decision {
     let mut decision = Decision::default();
     let written = matches!(request.operation, Operation::Create | Operation::Update) && request.sub_resource.is_empty();
-    let Some(object) = request.object.filter(|_| written) else { return decision };
-    if object["metadata"]["deletionTimestamp"].is_string() {
-        return decision;
-    }
+    let Some(object) = request.object.filter(|_| written && !request.is_being_deleted()) else { return decision };
     let claim = claim(request.kind, request.namespace, request.name, registry);
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
     if is_asked_for(request.kind, object, old, claim) {

@@ -1,10 +1,10 @@
-//! Where continuity is judged: managed Secrets and those of declared clients. Roots are the issuer's right.
+//! Where continuity is judged: managed Secrets, their `-cacert` siblings, and those of declared clients. Roots are the issuer's right.
 
 use jiff::Timestamp;
 
 use super::rules::CONTINUITY;
 use crate::api::Mode;
-use crate::api::names::CLIENT_LABEL;
+use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{Contents, Finding, Severities, Severity, continuity};
 
@@ -22,6 +22,9 @@ pub(super) fn findings(
         Some((entry, Role::Managed)) => {
             let Some(old) = old else { return Vec::new() };
             (entry, continuity::managed(old, new, &entry.status, namespace, now))
+        }
+        Some((entry, Role::CacertSibling)) if is_of_managed(new, entry) => {
+            (entry, continuity::sibling(old, new, &entry.status, namespace, now).into_iter().collect())
         }
         Some(_) => return Vec::new(),
         None => {
@@ -43,6 +46,11 @@ pub(super) fn findings(
         severities.weigh(finding)
     });
     weighed.collect()
+}
+
+/// Whether a `-cacert` sibling is the managed Secret's, and not the root's.
+fn is_of_managed(sibling: &Contents<'_>, entry: &Entry) -> bool {
+    sibling.secret.name.strip_suffix(CACERT_SUFFIX) == Some(entry.managed_name())
 }
 
 /// The GatewaySecret whose client a Secret says it is, by its label.

@@ -1,6 +1,8 @@
 //! What the agent keeps is the agent's to write: anybody else's write would be undone, and in mid-rotation cut somebody off
 //! until then.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::rules::KEPT_BY_AGENT;
@@ -8,7 +10,7 @@ use super::{Operation, Request};
 use crate::api::DistributionKind;
 use crate::api::names::{KEPT_FOR, MANAGED_LABEL, journal_name};
 use crate::registry::{Entry, Registry};
-use crate::trust::Finding;
+use crate::trust::{Finding, Severities};
 
 /// Controllers that end a namespace or collect garbage: refusing them would leave a namespace terminating for ever.
 /// With and without `--use-service-account-credentials` of kube-controller-manager.
@@ -19,8 +21,8 @@ pub(super) const CLEANERS: [&str; 3] = [
 ];
 
 /// Refuses a change or the end of a Secret or ConfigMap that the agent keeps for a GatewaySecret. Other labels, annotations
-/// and finalizers are anybody's.
-pub(super) fn findings(request: &Request<'_>, registry: &Registry) -> Option<Finding> {
+/// and finalizers are anybody's, and so is taking an owner off.
+pub(super) fn finding(request: &Request<'_>, registry: &Registry, severities: &Severities) -> Option<Finding> {
     let old = request.old_object?;
     if request.by_agent || CLEANERS.contains(&request.username) {
         return None;
@@ -33,17 +35,20 @@ pub(super) fn findings(request: &Request<'_>, registry: &Registry) -> Option<Fin
     }
     let changed = match request.operation {
         Operation::Delete => true,
-        Operation::Update => request.object.is_some_and(|object| owned(object) != owned(old)),
+        Operation::Update => {
+            request.object.is_some_and(|object| owned(object) != owned(old) || has_new_owner(object, old))
+        }
         Operation::Create | Operation::Connect => false,
     };
-    changed.then(|| {
-        let message = format!(
-            "{} is kept by trustspan for GatewaySecret {keeper}: any other write is undone. change the root Secret or the \
-             GatewaySecret, or delete the GatewaySecret first",
-            request.name
-        );
-        KEPT_BY_AGENT.finding("metadata.annotations", message)
-    })
+    if !changed {
+        return None;
+    }
+    let message = format!(
+        "{} is kept by trustspan for GatewaySecret {keeper}: any other write is undone. change the root Secret or the \
+         GatewaySecret, or delete the GatewaySecret first",
+        request.name
+    );
+    severities.under(&entry.spec.severities).weigh(KEPT_BY_AGENT.finding("metadata.annotations", message))
 }
 
 /// Whether the agent keeps an object of that name: anybody can write an annotation.
@@ -59,6 +64,16 @@ fn keeps(entry: &Entry, kind: &str, name: &str) -> bool {
         }
         _ => name == journal_name(&entry.name) || distributed(DistributionKind::ConfigMap),
     }
+}
+
+/// Whether an object has an owner that it had not: the garbage collector deletes it once that one is gone, or was never
+/// there, and is let through.
+fn has_new_owner(object: &Value, old: &Value) -> bool {
+    let owners = |object: &Value| -> HashSet<String> {
+        let all = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        all.filter_map(|owner| owner["uid"].as_str().map(str::to_owned)).collect()
+    };
+    !owners(object).is_subset(&owners(old))
 }
 
 /// What the agent owns of an object.
@@ -80,8 +95,9 @@ mod tests {
 
     use super::*;
     use crate::admission::Kind;
-    use crate::api::TrustAnchor;
+    use crate::api::{Level, TrustAnchor};
     use crate::registry::tests::entry;
+    use crate::trust::Severity;
     use crate::trust::fixtures::{ca, parsed};
 
     fn kept(data: &str) -> Value {
@@ -106,7 +122,7 @@ mod tests {
             old_object: Some(old),
         };
         change(&mut request);
-        findings(&request, &Registry::new([entry("mesh", "root", "gateway")])).is_some()
+        finding(&request, &Registry::new([entry("mesh", "root", "gateway")]), &Severities::default()).is_some()
     }
 
     #[test]
@@ -132,6 +148,45 @@ mod tests {
             freed.pointer_mut(path).map(Value::take);
             assert!(refused(&old, Some(&freed), |_| {}), "{path}");
         }
+    }
+
+    #[test]
+    fn rejects_an_owner_that_takes_it_along() {
+        let owned = |uids: &[&str]| {
+            let mut object = kept("a");
+            object["metadata"]["ownerReferences"] = uids.iter().map(|uid| json!({"uid": uid, "name": "x"})).collect();
+            object
+        };
+        assert!(refused(&kept("a"), Some(&owned(&["1"])), |_| {}));
+        assert!(refused(&owned(&["1"]), Some(&owned(&["2"])), |_| {}));
+        assert!(!refused(&owned(&["1", "2"]), Some(&owned(&["1"])), |_| {}), "one less");
+        assert!(!refused(&owned(&["1"]), Some(&owned(&["1"])), |_| {}));
+    }
+
+    #[test]
+    fn weights_count_and_those_of_the_gateway_secret_win() {
+        let (old, new) = (kept("a"), kept("b"));
+        let request = Request {
+            operation: Operation::Update,
+            kind: Kind { group: "", version: "v1", kind: "Secret" },
+            sub_resource: "",
+            namespace: "mesh",
+            name: "gateway",
+            username: "jane",
+            by_agent: false,
+            may_break_glass: false,
+            object: Some(&new),
+            old_object: Some(&old),
+        };
+        let weighed = |near: Option<Level>, far: Option<Level>| {
+            let weights = |level: Option<Level>| level.map(|level| (KEPT_BY_AGENT.id.to_owned(), level)).into_iter();
+            let mut entry = entry("mesh", "root", "gateway");
+            entry.spec.severities = weights(near).collect();
+            finding(&request, &Registry::new([entry]), &weights(far).collect()).map(|finding| finding.severity)
+        };
+        assert_eq!(weighed(None, None), Some(Severity::Deny));
+        assert_eq!(weighed(None, Some(Level::Warn)), Some(Severity::Warn));
+        assert_eq!(weighed(Some(Level::Off), Some(Level::Warn)), None);
     }
 
     #[test]

@@ -55,6 +55,17 @@ pub struct Request<'a> {
     pub old_object: Option<&'a Value>,
 }
 
+impl Request<'_> {
+    /// Whether the object is on its way out: its finalizers can be taken off whatever it holds.
+    ///
+    /// A new object never is. One that server-side apply creates with a `metadata.deletionTimestamp` is stored with it
+    /// (measured with 1.36; any other create takes it off), and gateways read it as they read any other.
+    pub(super) fn is_being_deleted(&self) -> bool {
+        self.operation == Operation::Update
+            && self.object.is_some_and(|object| object["metadata"]["deletionTimestamp"].is_string())
+    }
+}
+
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {

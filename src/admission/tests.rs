@@ -284,6 +284,22 @@ fn accepts_an_object_that_is_being_deleted() {
     assert_eq!(verdict(&request(Operation::Update, Some(&object), Some(&sound())), used()), (vec![], vec![]));
 }
 
+/// Server-side apply creates such objects, and gateways read them.
+#[test]
+fn rejects_a_new_object_that_says_it_is_being_deleted() {
+    let dying = |object: Value| with(object, "/metadata/deletionTimestamp", json!("2030-01-01T00:00:00Z"));
+    let unsound = dying(with(sound(), "/stringData/ca.crt", json!("prose")));
+    assert_eq!(create(&unsound).0, ["empty", "managed-in-use"]);
+    // Nothing judges what is written to it from then on.
+    let decision = decided(false, &dying(sound()), None);
+    let told = decision.denials().map(|finding| (finding.rule, finding.field.as_str())).collect::<Vec<_>>();
+    assert_eq!(told, [("managed-in-use", "metadata.deletionTimestamp")]);
+    let root = with(unsound, "/metadata/name", json!("root"));
+    assert_eq!(create(&root).0, ["empty"]);
+    let planted = overriding(&dying(with(sound(), "/metadata/name", json!("stranger"))), "empty", "x");
+    assert_eq!(decided(false, &planted, None).denials().map(|f| f.rule).collect::<Vec<_>>(), ["break-glass"]);
+}
+
 #[test]
 fn rejects_the_deletion_of_a_managed_secret_in_use() {
     let old = sound();

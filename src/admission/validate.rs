@@ -37,40 +37,44 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
         Kind { group: "", version: "v1", kind: "ConfigMap" } => Vec::new(),
         Kind { group: GROUP, kind: "GatewaySecret", .. } => {
             let notes = [spec_change::notes(request, registry, now), abandoned::notes(request)].concat();
-            let object = request.object.filter(stays);
+            let object = staying(request);
             let mut findings =
                 object.map(|object| time_zones::findings(object, request.old_object)).unwrap_or_default();
             findings.extend(object.zip(request.old_object).and_then(|(object, old)| renamed::change(object, old)));
             return Decision { findings, notes, ..Decision::default() };
         }
         Kind { group: "cert-manager.io", kind: "Certificate", .. } => {
-            let findings = request.object.filter(stays).map(|object| labels(request, object, registry, severities));
+            let findings = staying(request).map(|object| labels(request, object, registry, severities));
             return Decision { findings: findings.unwrap_or_default(), ..Decision::default() };
         }
         _ => return Decision::default(),
     };
-    let kept = kept::findings(request, registry);
+    let kept = kept::finding(request, registry, severities);
     let mut decision = Decision { findings: findings.into_iter().chain(kept).collect(), ..Decision::default() };
     break_glass::apply(request, &mut decision);
     decision
 }
 
-/// Whether an object is not being deleted: finalizers can be taken off whatever it holds.
-fn stays(object: &&Value) -> bool {
-    !object["metadata"]["deletionTimestamp"].is_string()
+/// The object, unless it is being deleted.
+fn staying<'r>(request: &Request<'r>) -> Option<&'r Value> {
+    request.object.filter(|_| !request.is_being_deleted())
+}
+
+/// Who uses a managed Secret, for people; `None` for any other Secret, and when nobody does.
+fn users(claim: Option<(&Entry, Role)>) -> Option<(&Entry, String)> {
+    let (entry, Role::Managed) = claim? else { return None };
+    match &entry.status.gateways {
+        Some(gateways) if gateways.is_empty() => None,
+        Some(gateways) => Some((entry, format!("{} Gateway(s)", gateways.len()))),
+        None => Some((entry, "Gateways (which ones is not observed yet)".to_owned())),
+    }
 }
 
 /// A managed Secret that Gateways use is not deleted from under them.
 fn deletion(request: &Request<'_>, claim: Option<(&Entry, Role)>) -> Vec<Finding> {
-    let Some((entry, Role::Managed)) = claim else { return Vec::new() };
-    let users = match &entry.status.gateways {
-        Some(gateways) if gateways.is_empty() => return Vec::new(),
-        Some(gateways) => format!("{} Gateway(s)", gateways.len()),
-        None => "Gateways (which ones is not observed yet)".to_owned(),
-    };
-    if CLEANERS.contains(&request.username) {
+    let Some((entry, users)) = users(claim).filter(|_| !CLEANERS.contains(&request.username)) else {
         return Vec::new();
-    }
+    };
     let message = format!(
         "Secret {} is used by {users}; their next pod would start without it. Delete GatewaySecret {} first, or let the \
          Gateways name another Secret",
@@ -91,7 +95,7 @@ fn write(
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    let Some(object) = request.object.filter(stays) else { return Vec::new() };
+    let Some(object) = staying(request) else { return Vec::new() };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
     let labelled = |object: &Value| object["metadata"]["labels"][MANAGED_LABEL] == "true";
     // A labelled Secret is judged even when this replica has not heard of its GatewaySecret yet.
@@ -115,7 +119,20 @@ fn write(
         findings.extend(severities.weigh(unlabelled(request.name)));
     }
     findings.extend(labels(request, object, registry, severities));
+    findings.extend(stillborn(request, object, claim));
     findings
+}
+
+/// A managed Secret that is created as one that is being deleted: nothing judges what is written to it from then on.
+fn stillborn(request: &Request<'_>, object: &Value, claim: Option<(&Entry, Role)>) -> Option<Finding> {
+    let is_stillborn = request.operation == Operation::Create && object["metadata"]["deletionTimestamp"].is_string();
+    let (_, users) = users(claim).filter(|_| is_stillborn)?;
+    let message = format!(
+        "a new Secret {} with it is gone after its next update, and is used by {users}; their next pod would start without \
+         it. expected none: take it off",
+        request.name
+    );
+    Some(MANAGED_IN_USE.finding("metadata.deletionTimestamp", message))
 }
 
 /// What nobody heeds of a Secret's labels and annotations, or of those that a Certificate gives to one.

@@ -56,7 +56,28 @@ pub fn managed(
     if old.secret.data == new.secret.data {
         return Vec::new();
     }
-    stranded(old, new, status, namespace, now).into_iter().chain(unverified(old, new, status, now)).collect()
+    let what = "chain only to what this update takes out";
+    let key = new.ca().or_else(|| old.ca()).map_or("ca.crt", |ca| ca.key);
+    let stranded = stranded(old.anchors(), new.anchors(), key, what, status, namespace, now);
+    stranded.into_iter().chain(unverified(old, new, status, now)).collect()
+}
+
+/// What the write of the managed Secret's `-cacert` sibling breaks: gateways take their CAs from it, and none from the managed Secret,
+/// as soon as it is there.
+pub fn sibling(
+    old: Option<&Contents<'_>>,
+    new: &Contents<'_>,
+    status: &GatewaySecretStatus,
+    namespace: &str,
+    now: Timestamp,
+) -> Option<Broken> {
+    let key = new.ca().map_or("ca.crt", |ca| ca.key);
+    let what = "chain to none of the CAs that gateways would have by this";
+    let held = observed(&status.bundle);
+    match old {
+        Some(old) => stranded(old.anchors(), new.anchors(), key, what, status, namespace, now),
+        None => stranded(held.iter(), new.anchors(), key, what, status, namespace, now),
+    }
 }
 
 /// What the write of a declared client's Secret breaks: a leaf that gateways refuse, and trust without the CA of the
@@ -73,17 +94,19 @@ pub fn client(
     early(old, new, status, now).into_iter().chain(forgotten(old, new, status, now)).collect()
 }
 
-fn stranded(
-    old: &Contents<'_>,
-    new: &Contents<'_>,
+fn stranded<'c>(
+    before: impl Iterator<Item = &'c Certificate> + Clone,
+    after: impl Iterator<Item = &'c Certificate> + Clone,
+    key: &str,
+    what: &str,
     status: &GatewaySecretStatus,
     namespace: &str,
     now: Timestamp,
 ) -> Option<Broken> {
-    if old.anchors().map(|c| &c.fingerprint).eq(new.anchors().map(|c| &c.fingerprint)) {
+    if before.clone().map(|c| &c.fingerprint).eq(after.clone().map(|c| &c.fingerprint)) {
         return None;
     }
-    let Cut { lost, undecided } = cut_off(old.anchors(), new.anchors(), status, now);
+    let Cut { lost, undecided } = cut_off(before, after, status, now);
     let until = lost.iter().map(|leaf| leaf.not_after).max()?;
     let own: Vec<_> = lost.iter().filter(|leaf| leaf.namespace == namespace).map(|leaf| leaf.name.as_str()).collect();
     let mut which = own.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
@@ -93,7 +116,6 @@ fn stranded(
         (false, 0) => {}
         (false, more) => which += &format!(" and {more} more"),
     }
-    let key = new.ca().or_else(|| old.ca()).map_or("ca.crt", |ca| ca.key);
     if undecided > 0 {
         let message = format!(
             "{key}: {} live client certificate(s) ({which}) may lose their CA by this update: for {undecided} of them it takes \
@@ -104,8 +126,8 @@ fn stranded(
         return Some((field(key), message));
     }
     let message = format!(
-        "{key}: {} live client certificate(s) ({which}) chain only to what this update takes out; gateways would refuse \
-         them, the last until {until}. keep their CA, wait until they are renewed from one that stays, then take it out",
+        "{key}: {} live client certificate(s) ({which}) {what}; gateways would refuse them, the last until {until}. keep their \
+         CA, wait until they are renewed from one that stays, then take it out",
         lost.len(),
     );
     Some((field(key), message))

@@ -338,7 +338,9 @@ fn accepts_objects_that_are_being_deleted_and_other_operations() {
     }
     assert_eq!(decided(&asked, &Registry::default()).verdict(), Verdict::Deny);
     object["metadata"]["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
-    assert_eq!(decided(&request(&object, None), &Registry::default()).verdict(), Verdict::Allow);
+    let sound = api_service(&ca("a").pem());
+    assert_eq!(decided(&request(&object, Some(&sound)), &Registry::default()).verdict(), Verdict::Allow);
+    assert_eq!(decided(&request(&object, None), &Registry::default()).verdict(), Verdict::Deny, "it is new");
 }
 
 #[test]

@@ -41,9 +41,11 @@ impl Content {
 
     fn object(&self, name: &str) -> Value {
         let leaf = &LEAVES[self.leaf.0][self.leaf.1];
-        let (label, value) = if name == "gw" { (MANAGED_LABEL, "true") } else { (CLIENT_LABEL, "gw") };
-        let mut labels = BTreeMap::new();
-        labels.insert(label, value);
+        let labels: BTreeMap<_, _> = match name {
+            "gw" => [(MANAGED_LABEL, "true")].into(),
+            name if name.ends_with(CACERT_SUFFIX) => BTreeMap::new(),
+            _ => [(CLIENT_LABEL, "gw")].into(),
+        };
         json!({
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {"namespace": "mesh", "name": name, "labels": labels},
@@ -208,6 +210,23 @@ fn rejects_what_takes_too_long_to_tell() {
     status.leaves.as_mut().unwrap().pop();
     let told = World::told(&status);
     assert!(told[0].1.contains("5 live client certificate(s) (shop, shop, shop and 2 more) chain only to"), "{told:?}");
+}
+
+/// Istio takes CAs from it as soon as it is there.
+#[test]
+fn rejects_a_sibling_without_the_ca_of_live_clients() {
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let found = world.broken("gw-cacert", &Content::new(&[1], 1));
+    assert!(found[0].1.contains("1 live client certificate(s) (shop) chain to none of the CAs"), "{found:?}");
+    assert_eq!(found[0].0, Severity::Deny);
+    assert_eq!(world.broken("gw-cacert", &Content::new(&[2, 0], 1)), [], "nobody loses");
+    assert_eq!(world.broken("root-cacert", &Content::new(&[1], 1)), [], "gateways do not use the root");
+    // From then on it is what they have.
+    let shadowed = world.clone().with("gw-cacert", Content::new(&[2, 0], 1));
+    assert_eq!(shadowed.broken("gw-cacert", &Content::new(&[2], 1)).len(), 1);
+    assert_eq!(shadowed.broken("gw-cacert", &Content::new(&[0], 1)), []);
+    let copy = World { mode: Mode::Copy, ..world };
+    assert_eq!(copy.broken("gw-cacert", &Content::new(&[1], 1))[0].0, Severity::Warn);
 }
 
 #[test]
