@@ -12,6 +12,7 @@ cases![
     who_lacks_the_right_is_refused,
     a_dry_run_breaks_glass_alike,
     an_annotation_is_not_planted,
+    a_new_secret_is_not_taken_for_one_being_deleted,
     a_managed_secret_in_use_is_let_go,
 ];
 
@@ -117,6 +118,35 @@ fn an_annotation_is_not_planted(cluster: &Cluster) -> Result<()> {
             by(stage, OTHER, &["label", "secret", name, "team=checkout"]).ok()?;
             by(stage, OTHER, &["annotate", "secret", name, "breakglass.trustspan.dev/empty-"]).ok()?;
         }
+        Ok(())
+    })
+}
+
+/// Server-side apply creates an object with the deletionTimestamp that it brings; whatever is being deleted passes.
+fn a_new_secret_is_not_taken_for_one_being_deleted(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        bind(stage)?;
+        let dying = |mut secret: Value| {
+            secret["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            secret["metadata"]["finalizers"] = json!(["example.com/hold"]);
+            secret
+        };
+        for name in [MANAGED, ROOT] {
+            let refused = put(stage, OTHER, &dying(unsound(name, "empty")?), &[]).fails()?;
+            ensure!(
+                refused.contains("empty: data[ca.crt]") && refused.contains("break-glass:"),
+                "{name}: saw {refused}"
+            );
+        }
+        // Nothing would judge what is written to it from then on.
+        let refused = put(stage, OTHER, &dying(sound(MANAGED, true)?.1), &[]).fails()?;
+        ensure!(refused.contains("managed-in-use: metadata.deletionTimestamp"), "saw {refused}");
+        // Nor does a stored one begin to be deleted by an update.
+        let (_, secret) = sound(MANAGED, true)?;
+        put(stage, OTHER, &secret, &[]).ok()?;
+        put(stage, OTHER, &dying(with(&secret, "ca.crt", "no PEM at all")), &[]).fails()?;
+        let stored = stage.get("secret", MANAGED)?;
+        ensure!(stored["metadata"]["deletionTimestamp"].is_null(), "saw {}", stored["metadata"]);
         Ok(())
     })
 }

@@ -7,7 +7,11 @@ use crate::secrets::with;
 use crate::stage::{MANAGED, Stage, on_stage, set_status, sound, status};
 use crate::testbed::{Authority, Cluster, Kubectl, SOON, wait_for};
 
-cases![a_ca_that_live_clients_need_stays, a_client_leaf_waits_for_its_ca];
+cases![
+    a_ca_that_live_clients_need_stays,
+    a_sibling_holds_the_ca_that_live_clients_need,
+    a_client_leaf_waits_for_its_ca,
+];
 
 fn put(stage: &Stage<'_>, secret: &Value, more: &[&str]) -> Kubectl {
     let args = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
@@ -39,6 +43,29 @@ fn a_ca_that_live_clients_need_stays(cluster: &Cluster) -> Result<()> {
             json!([leaf("till", &new.issue_client("till")?.0), leaf("shop", &new.issue_client("shop")?.0)]);
         set_status(cluster, &stage.ns, &in_use)?;
         wait_for("the webhook to let the old CA go", SOON, || Ok(put(stage, &without, &[]).run()?.success()))
+    })
+}
+
+/// Istio takes CAs from a `-cacert` sibling as soon as there is one.
+fn a_sibling_holds_the_ca_that_live_clients_need(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let (held, other) = (Authority::new("old root")?, Authority::new("new root")?);
+        let mut in_use = status(&stage.ns, &[]);
+        in_use["bundle"] = json!([{ "subject": "CN=old root", "fingerprint": "0", "notBefore": "2026-01-01T00:00:00Z",
+            "notAfter": "2099-01-01T00:00:00Z", "pem": held.pem() }]);
+        in_use["leaves"] = json!([{ "kind": "Client", "namespace": stage.ns, "name": "shop", "subject": "CN=shop",
+            "notAfter": "2099-01-01T00:00:00Z", "pem": held.issue_client("shop")?.0 }]);
+        set_status(cluster, &stage.ns, &in_use)?;
+        let sibling = |cas: String| {
+            json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": format!("{MANAGED}-cacert") },
+                "stringData": { "cacert": cas } })
+        };
+        let alone = sibling(other.pem());
+        let dry = ["--dry-run=server"];
+        wait_for("the webhook to hear of the leaf", SOON, || Ok(!put(stage, &alone, &dry).run()?.success()))?;
+        let refused = put(stage, &alone, &[]).fails()?;
+        ensure!(refused.contains("continuity: data[cacert]") && refused.contains("(shop)"), "saw {refused}");
+        put(stage, &sibling(other.pem() + &held.pem()), &[]).ok().map(drop)
     })
 }
 
