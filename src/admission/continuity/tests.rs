@@ -229,6 +229,25 @@ fn rejects_a_sibling_without_the_ca_of_live_clients() {
     assert_eq!(copy.broken("gw-cacert", &Content::new(&[1], 1))[0].0, Severity::Warn);
 }
 
+/// However many they are: who is refused now loses nothing.
+#[test]
+fn accepts_a_bundle_that_lets_those_in_who_are_refused_now() {
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let mut status = world.registry(at(2030)).entries()[0].status.clone();
+    let leaf = status.leaves.as_ref().unwrap().iter().find(|leaf| leaf.name == "shop").unwrap().clone();
+    let issued = |_| crate::api::Leaf { pem: CAS[0].leaf("leaf.example.com").pem(), ..leaf.clone() };
+    status.leaves = Some((0..800).map(issued).collect());
+    let cas = CAS[0].pem() + &CAS[1].pem();
+    let broken = format!("{cas}-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n");
+    let expired = CAS[0].renewed(2020, 2025).pem();
+    let secret = |text: String| Secret::from_value(&json!({"stringData": {"ca.crt": text}})).unwrap();
+    let new = secret(cas);
+    for old in [broken, CAS[1].pem(), expired].map(secret) {
+        let [old, new] = [&old, &new].map(|secret| Contents::new(secret, Reader::Envoy));
+        assert_eq!(continuity::managed(&old, &new, &status, "mesh", at(2030)), []);
+    }
+}
+
 #[test]
 fn rejects_a_serving_leaf_that_clients_do_not_verify() {
     // A client that verifies nothing hides nothing.

@@ -180,11 +180,18 @@ impl<'a> Store<'a> {
         Ok(Path { links, untrusted })
     }
 
-    /// The path of a chain, when there is just one; empty otherwise.
-    pub(super) fn only_path<'p>(&'p self, chain: &'p [Option<Facts<'p>>], budget: &Budget) -> Vec<&'p Facts<'p>> {
+    /// The path of a chain, when there is just one; empty when there are several.
+    ///
+    /// # Errors
+    /// Why there is none, or no more may be looked at.
+    pub(super) fn only_path<'p>(
+        &'p self,
+        chain: &'p [Option<Facts<'p>>],
+        budget: &Budget,
+    ) -> Result<Vec<&'p Facts<'p>>, Refused> {
         let mut choices = Choices::new(!self.is_ordered());
-        let path = self.path(chain, &mut choices, budget).map(|path| path.links);
-        path.ok().filter(|_| choices.is_empty()).unwrap_or_default()
+        let path = self.path(chain, &mut choices, budget)?;
+        Ok(if choices.is_empty() { path.links } else { Vec::new() })
     }
 
     /// The bundle's certificates with a subject.

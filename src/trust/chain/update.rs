@@ -51,7 +51,12 @@ impl<'s> Update<'s> {
         }
         self.budget.next_chain();
         // Signatures cost most. Those on the one path before the update are taken to hold: if they do not, nothing is lost.
-        let path = self.before.only_path(&chain.facts, &self.budget);
+        let path = match self.before.only_path(&chain.facts, &self.budget) {
+            Err(Refused::Budget) => Vec::new(),
+            Err(_) => return Effect::Unharmed,
+            Ok(path) if path.iter().any(|link| !link.certificate.is_valid_at(now)) => return Effect::Unharmed,
+            Ok(path) => path,
+        };
         self.budget.grant(&path);
         let after = self.after.first_refusal(&chain, purpose, now, &mut self.budget);
         self.budget.grant(&[]);
