@@ -132,15 +132,22 @@ impl Metrics {
             Verdict::Allow => "allowed",
         };
         self.count(webhook, subject, result);
-        for seen in &decision.overrides {
-            self.break_glass.get_or_create(&RuleLabel { rule: seen.rule }).inc();
-        }
         for finding in &decision.findings {
             let severity = match finding.severity {
                 Severity::Warn => "warn",
                 Severity::Deny => "deny",
             };
             self.findings.get_or_create(&FindingLabels { rule: finding.rule, severity }).inc();
+        }
+    }
+
+    /// Counts the denials that a decision overrode. None is where another denial still refuses the request.
+    pub fn overrode(&self, decision: &Decision) {
+        if decision.verdict() == Verdict::Deny {
+            return;
+        }
+        for seen in &decision.overrides {
+            self.break_glass.get_or_create(&RuleLabel { rule: seen.rule }).inc();
         }
     }
 
@@ -205,6 +212,22 @@ impl Collector for State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::Override;
+    use crate::trust::Finding;
+
+    #[test]
+    fn what_is_refused_all_the_same_overrides_nothing() {
+        let metrics = Metrics::new(Arc::default(), None);
+        let finding = |rule, severity| Finding { rule, severity, field: String::new(), message: String::new() };
+        let overrides = vec![Override { rule: "empty", reason: "ticket 7".to_owned() }];
+        let mut decision =
+            Decision { findings: vec![finding("empty", Severity::Warn)], overrides, ..Decision::default() };
+        metrics.overrode(&decision);
+        decision.findings.push(finding("key-mismatch", Severity::Deny));
+        metrics.overrode(&decision);
+        let text = metrics.encode().unwrap();
+        assert!(text.contains(r#"trustspan_break_glass_total{rule="empty"} 1"#), "{text}");
+    }
 
     #[test]
     fn labels_are_bounded() {

@@ -69,6 +69,7 @@ struct Question {
     namespace: Option<String>,
     name: Option<String>,
     user_info: Option<UserInfo>,
+    dry_run: Option<bool>,
     object: Option<Value>,
     old_object: Option<Value>,
 }
@@ -113,6 +114,11 @@ impl Review {
             None => return Err(ReviewError::Missing("request.operation")),
         };
         Ok(Self { uid, operation, request })
+    }
+
+    /// Whether nothing is stored, whatever the answer.
+    pub fn is_dry_run(&self) -> bool {
+        self.request.dry_run == Some(true)
     }
 
     /// What decisions are made on. `agent` is the username of trustspan's own agent.
@@ -184,6 +190,9 @@ mod tests {
             ("scale", "ns", "n", "me")
         );
         assert!(request.object.is_some() && request.old_object.is_none());
+        assert!(!review.is_dry_run());
+        let dry = String::from_utf8_lossy(body).replace(r#""uid":"u""#, r#""uid":"u","dryRun":true"#);
+        assert!(Review::parse(dry.as_bytes()).ok().unwrap().is_dry_run());
     }
 
     #[test]

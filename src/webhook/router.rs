@@ -184,7 +184,7 @@ impl Webhook {
         let judged = spawn_blocking(move || {
             let review = Review::parse(&body).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))?;
             drop(body);
-            let mut request = review.request(&webhook.agent);
+            let (mut request, is_dry_run) = (review.request(&webhook.agent), review.is_dry_run());
             let subject = Subject::of(request.kind, request.operation);
             let (severities, now) = (&webhook.severities, Timestamp::now());
             let decision = match path {
@@ -199,11 +199,14 @@ impl Webhook {
                 }
             };
             let body = answer(&review.uid, &decision).map_err(|_| internal())?;
-            Ok((subject, decision, body))
+            Ok((subject, decision, body, is_dry_run))
         });
-        let (about, decision, body) = judged.await.unwrap_or_else(|_| Err(internal()))?;
+        let (about, decision, body, is_dry_run) = judged.await.unwrap_or_else(|_| Err(internal()))?;
         *subject = about;
         self.metrics.decided(name, about, &decision);
+        if !is_dry_run {
+            self.metrics.overrode(&decision);
+        }
         Ok(body)
     }
 }

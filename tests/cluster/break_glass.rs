@@ -101,6 +101,8 @@ fn a_dry_run_breaks_glass_alike(cluster: &Cluster) -> Result<()> {
         let (asked, applied) = (put(stage, OTHER, &secret, &dry).fails()?, put(stage, OTHER, &secret, &[]).fails()?);
         ensure!(asked == applied, "dry run: {asked}\napply: {applied}");
         ensure!(!cluster.exists("secret", &stage.ns, MANAGED)?, "a dry run stored the Secret");
+        let metrics = stage.server.metrics()?;
+        ensure!(!metrics.contains("trustspan_break_glass_total"), "a dry run counts: {metrics}");
         Ok(())
     })
 }
