@@ -21,10 +21,11 @@ pub(super) fn findings(
     let (entry, broken) = match claim {
         Some((entry, Role::Managed)) => {
             let Some(old) = old else { return Vec::new() };
-            (entry, continuity::managed(old, new, &entry.status, namespace, now))
+            (entry, continuity::managed(old, new, &entry.status, &entry.spec.distrust, namespace, now))
         }
         Some((entry, Role::CacertSibling)) if is_of_managed(new, entry) => {
-            (entry, continuity::sibling(old, new, &entry.status, namespace, now).into_iter().collect())
+            let broken = continuity::sibling(old, new, &entry.status, &entry.spec.distrust, namespace, now);
+            (entry, broken.into_iter().collect())
         }
         Some(_) => return Vec::new(),
         None => {
@@ -34,7 +35,7 @@ pub(super) fn findings(
                 // It is to be of the new CA before gateways are known to trust that: it is what shows it.
                 return Vec::new();
             }
-            (entry, continuity::client(old, new, &entry.status, now))
+            (entry, continuity::client(old, new, &entry.status, &entry.spec.distrust, now))
         }
     };
     let severities = severities.under(&entry.spec.severities);

@@ -12,7 +12,7 @@ use super::chain::{Effect, Purpose, Store, Update};
 use super::limits::{MAX_PATHS, SIGNATURES};
 use super::name::brief;
 use super::subject::field;
-use super::{Certificate, Contents, bundle, credential};
+use super::{Certificate, Contents, bundle, credential, is_distrusted};
 use crate::api::{GatewaySecretStatus, Leaf, LeafKind, TrustAnchor};
 
 /// Names that one message gives.
@@ -45,11 +45,13 @@ pub fn distributes(status: &GatewaySecretStatus, now: Timestamp) -> bool {
 }
 
 /// What an update of the managed Secret breaks: live clients that gateways would refuse from then on, and a serving pair
-/// that clients cannot verify yet. Names of clients are told for `namespace` only.
+/// that clients cannot verify yet. Names of clients are told for `namespace` only. What works by a CA of `distrust`
+/// alone is meant to end.
 pub fn managed(
     old: &Contents<'_>,
     new: &Contents<'_>,
     status: &GatewaySecretStatus,
+    distrust: &[String],
     namespace: &str,
     now: Timestamp,
 ) -> Vec<Broken> {
@@ -58,7 +60,7 @@ pub fn managed(
     }
     let what = "chain only to what this update takes out";
     let key = new.ca().or_else(|| old.ca()).map_or("ca.crt", |ca| ca.key);
-    let stranded = stranded(old.anchors(), new.anchors(), key, what, status, namespace, now);
+    let stranded = stranded(trusted(old, distrust), new.anchors(), key, what, status, namespace, now);
     stranded.into_iter().chain(unverified(old, new, status, now)).collect()
 }
 
@@ -68,30 +70,33 @@ pub fn sibling(
     old: Option<&Contents<'_>>,
     new: &Contents<'_>,
     status: &GatewaySecretStatus,
+    distrust: &[String],
     namespace: &str,
     now: Timestamp,
 ) -> Option<Broken> {
     let key = new.ca().map_or("ca.crt", |ca| ca.key);
     let what = "chain to none of the CAs that gateways would have by this";
-    let held = observed(&status.bundle);
+    let mut held = observed(&status.bundle);
+    held.retain(|ca| !is_distrusted(ca, distrust));
     match old {
-        Some(old) => stranded(old.anchors(), new.anchors(), key, what, status, namespace, now),
+        Some(old) => stranded(trusted(old, distrust), new.anchors(), key, what, status, namespace, now),
         None => stranded(held.iter(), new.anchors(), key, what, status, namespace, now),
     }
 }
 
 /// What the write of a declared client's Secret breaks: a leaf that gateways refuse, and trust without the CA of the
-/// serving leaf.
+/// serving leaf, unless `distrust` names that.
 pub fn client(
     old: Option<&Contents<'_>>,
     new: &Contents<'_>,
     status: &GatewaySecretStatus,
+    distrust: &[String],
     now: Timestamp,
 ) -> Vec<Broken> {
     if old.is_some_and(|old| old.secret.data == new.secret.data) {
         return Vec::new();
     }
-    early(old, new, status, now).into_iter().chain(forgotten(old, new, status, now)).collect()
+    early(old, new, status, now).into_iter().chain(forgotten(old, new, status, distrust, now)).collect()
 }
 
 fn stranded<'c>(
@@ -219,12 +224,13 @@ fn forgotten(
     old: Option<&Contents<'_>>,
     new: &Contents<'_>,
     status: &GatewaySecretStatus,
+    distrust: &[String],
     now: Timestamp,
 ) -> Option<Broken> {
     let old = old?;
     let served = leaves(status, LeafKind::Server).find(|leaf| leaf.not_after >= now)?;
     let chain = certificates(&served.pem);
-    let [before, after] = [old, new].map(|contents| Store::new(contents.anchors(), None));
+    let (before, after) = (Store::new(trusted(old, distrust), None), Store::new(new.anchors(), None));
     if !before.may_accept(&chain, SERVER, now) || after.accepts(&chain, SERVER, now) {
         return None;
     }
@@ -235,6 +241,11 @@ fn forgotten(
         served.not_after,
     );
     Some((field(key), message))
+}
+
+/// The anchors of a Secret that are to be trusted on.
+fn trusted<'c>(contents: &'c Contents<'_>, distrust: &'c [String]) -> impl Iterator<Item = &'c Certificate> + Clone {
+    contents.anchors().filter(|ca| !is_distrusted(ca, distrust))
 }
 
 fn leaves(status: &GatewaySecretStatus, kind: LeafKind) -> impl Iterator<Item = &Leaf> {

@@ -71,11 +71,12 @@ impl Content {
 struct World {
     secrets: BTreeMap<String, Content>,
     mode: Mode,
+    distrust: Vec<String>,
 }
 
 impl World {
     fn new(managed: Content) -> Self {
-        Self { secrets: [("gw".to_owned(), managed)].into(), mode: Mode::Bundle }
+        Self { secrets: [("gw".to_owned(), managed)].into(), mode: Mode::Bundle, distrust: Vec::new() }
     }
 
     fn with(mut self, name: &str, content: Content) -> Self {
@@ -87,6 +88,7 @@ impl World {
         let mut bare = entry("mesh", "root", "gw");
         bare.status = GatewaySecretStatus::default();
         bare.spec.mode = self.mode;
+        bare.spec.distrust = self.distrust.clone();
         bare.spec.reach = Some(Reach {
             service_name: "gateway".to_owned(),
             port_name: "https".to_owned(),
@@ -125,7 +127,7 @@ impl World {
     fn told(status: &GatewaySecretStatus) -> Vec<continuity::Broken> {
         let secrets = [&[0, 1][..], &[1]].map(|cas| Secret::from_value(&Content::new(cas, 1).object("gw")).unwrap());
         let [old, new] = [0, 1].map(|at: usize| Contents::new(&secrets[at], Reader::Envoy));
-        continuity::managed(&old, &new, status, "mesh", at(2030))
+        continuity::managed(&old, &new, status, &[], "mesh", at(2030))
     }
 
     /// For each client: whether gateways accept it, and whether it verifies them.
@@ -244,8 +246,23 @@ fn accepts_a_bundle_that_lets_those_in_who_are_refused_now() {
     let new = secret(cas);
     for old in [broken, CAS[1].pem(), expired].map(secret) {
         let [old, new] = [&old, &new].map(|secret| Contents::new(secret, Reader::Envoy));
-        assert_eq!(continuity::managed(&old, &new, &status, "mesh", at(2030)), []);
+        assert_eq!(continuity::managed(&old, &new, &status, &[], "mesh", at(2030)), []);
     }
+}
+
+/// The webhook itself takes it out of clients' bundles.
+#[test]
+fn accepts_that_a_distrusted_ca_goes() {
+    let world = World::new(Content::new(&[0, 1], 0))
+        .with("shop", Content::new(&[0, 1], 0))
+        .with("till", Content::new(&[0, 1], 1));
+    let (managed, client) = (Content::new(&[1], 0), Content::new(&[1], 1));
+    assert_eq!((world.broken("gw", &managed).len(), world.broken("shop", &client).len()), (1, 1));
+    let distrust = vec![crate::trust::fixtures::parsed(CAS[0].der()).fingerprint];
+    let distrusting = World { distrust, ..world };
+    assert_eq!((distrusting.broken("gw", &managed), distrusting.broken("shop", &client)), (vec![], vec![]));
+    // The other CA stays, for those who live by it.
+    assert_eq!(distrusting.broken("gw", &Content::new(&[2], 0)).len(), 1);
 }
 
 #[test]
