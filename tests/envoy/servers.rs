@@ -41,8 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Servers at once, a cluster of Envoy's for each.
 const BATCH: usize = 1_200;
-/// Named servers that Envoy takes, and clients of other kinds (Go, rustls, browsers) do not: wildcards in a part of a label, or right
-/// below the top.
+/// Named servers that Envoy takes, and rustls and browsers do not: wildcards in a part of a label, or right below the top.
 const WILD: &[&str] = &["server-wildcard-part", "server-wildcard-top"];
 
 /// A client with its bundle, and the server that it calls.
