@@ -30,9 +30,9 @@ impl Names {
         names
     }
 
-    /// A wildcard is the whole leftmost label, and never stands for the label below the root.
+    /// A wildcard is the whole leftmost label, the only one, and never stands for the label below the root.
     fn add(&mut self, name: &str) {
-        if let Some(parent) = name.strip_prefix("*.").filter(|parent| parent.contains('.')) {
+        if let Some(parent) = name.strip_prefix("*.").filter(|parent| parent.contains('.') && !parent.contains('*')) {
             self.parents.insert(parent.to_ascii_lowercase());
         }
         self.hosts.insert(reversed(name));
@@ -88,6 +88,7 @@ mod tests {
             ("x*.a.example", "xy.a.example"),
             ("*.a.example", ".a.example"),
             ("*.a.example", "*.a.example"),
+            ("*.a.*.example", "b.a.*.example"),
             ("", ""),
         ] {
             assert!(!names(&[pattern]).cover(host), "{pattern} {host}");
