@@ -32,15 +32,35 @@ fn at(year: i16) -> Timestamp {
 struct Content {
     cas: Vec<usize>,
     leaf: (usize, usize),
+    keys: Keys,
+}
+
+/// The keys that it stands under.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Keys {
+    /// `ca.crt`, `tls.crt` and `tls.key`.
+    Tls,
+    /// `cacert`, `cert` and `key`.
+    Generic,
+    /// These, which win, beside the others with other content.
+    Both,
 }
 
 impl Content {
     fn new(cas: &[usize], ca: usize) -> Self {
-        Self { cas: cas.to_vec(), leaf: (ca, 1) }
+        Self { cas: cas.to_vec(), leaf: (ca, 1), keys: Keys::Tls }
     }
 
     fn object(&self, name: &str) -> Value {
-        let leaf = &LEAVES[self.leaf.0][self.leaf.1];
+        let text = |cas: &[usize]| cas.iter().map(|ca| CAS[*ca].pem()).collect::<String>();
+        let content = |cas: &[usize], leaf: &Leaf| [text(cas), leaf.pem(), leaf.key_pem()];
+        let (own, other) = (content(&self.cas, &LEAVES[self.leaf.0][self.leaf.1]), content(&[2], &LEAVES[2][1]));
+        let (tls, generic) = (["ca.crt", "tls.crt", "tls.key"], ["cacert", "cert", "key"]);
+        let data: BTreeMap<_, _> = match self.keys {
+            Keys::Tls => std::iter::zip(tls, own).collect(),
+            Keys::Generic => std::iter::zip(generic, own).collect(),
+            Keys::Both => std::iter::zip(tls, other).chain(std::iter::zip(generic, own)).collect(),
+        };
         let labels: BTreeMap<_, _> = match name {
             "gw" => [(MANAGED_LABEL, "true")].into(),
             name if name.ends_with(CACERT_SUFFIX) => BTreeMap::new(),
@@ -49,10 +69,7 @@ impl Content {
         json!({
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {"namespace": "mesh", "name": name, "labels": labels},
-            "stringData": {
-                "ca.crt": self.cas.iter().map(|ca| CAS[*ca].pem()).collect::<String>(),
-                "tls.crt": leaf.pem(), "tls.key": leaf.key_pem(),
-            },
+            "stringData": data,
         })
     }
 
@@ -309,7 +326,8 @@ enum Step {
 
 fn content() -> impl Strategy<Value = Content> {
     let cas = proptest::sample::subsequence(vec![0_usize, 1, 2, 3], 1..4).prop_shuffle();
-    (cas, 0..4_usize, 0..2_usize).prop_map(|(cas, ca, leaf)| Content { cas, leaf: (ca, leaf) })
+    let keys = proptest::sample::select(vec![Keys::Tls, Keys::Tls, Keys::Generic, Keys::Both]);
+    (cas, 0..4_usize, 0..2_usize, keys).prop_map(|(cas, ca, leaf, keys)| Content { cas, leaf: (ca, leaf), keys })
 }
 
 fn step() -> impl Strategy<Value = Step> {
