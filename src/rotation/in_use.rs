@@ -20,7 +20,7 @@ pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certifica
 }
 
 /// The CAs that all those trust which verify the gateways now: others verify by other means, or not at all, and must not
-/// hide what would part the rest.
+/// hide what would part the rest. Of a CA that some hold renewed and others as it was, the certificate that ends first.
 pub(super) fn common<'c>(
     trusts: impl Iterator<Item = &'c [Certificate]>,
     served: &[Certificate],
@@ -28,5 +28,21 @@ pub(super) fn common<'c>(
 ) -> Option<Vec<TrustAnchor>> {
     let works: Vec<_> = trusts.filter(|trust| continuity::verifies(trust, served, now)).collect();
     let (first, others) = works.split_first()?;
-    Some(first.iter().filter(|ca| others.iter().all(|trust| trust.contains(ca))).map(TrustAnchor::from).collect())
+    let shared = |ca: &'c Certificate| -> Option<&'c Certificate> {
+        if others.iter().all(|trust| trust.contains(ca)) {
+            return Some(ca);
+        }
+        let newest = |trust: &&'c [Certificate]| {
+            trust.iter().filter(|held| held.supersedes(ca)).max_by_key(|held| held.not_after)
+        };
+        let held: Option<Vec<_>> = works.iter().map(newest).collect();
+        held?.into_iter().min_by_key(|held| held.not_after)
+    };
+    let mut common: Vec<&Certificate> = Vec::new();
+    for ca in first.iter().filter_map(shared) {
+        if !common.contains(&ca) {
+            common.push(ca);
+        }
+    }
+    Some(common.into_iter().map(TrustAnchor::from).collect())
 }

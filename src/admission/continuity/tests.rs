@@ -15,9 +15,12 @@ use crate::rotation::Inventory;
 use crate::trust::fixtures::{Authority, Leaf, ca, ca_between};
 use crate::trust::{Certificate, Reader, Secret, Verdict, bundle, credential};
 
-/// Three CAs that last, and one that ends in 2032.
-static CAS: LazyLock<Vec<Authority>> =
-    LazyLock::new(|| vec![ca("a"), ca("b"), ca("c"), ca_between("short", 2026, 2032)]);
+/// Three CAs that last, one that ends in 2032, and the first one renewed with its key.
+static CAS: LazyLock<Vec<Authority>> = LazyLock::new(|| {
+    let mut cas = vec![ca("a"), ca("b"), ca("c"), ca_between("short", 2026, 2032)];
+    cas.push(cas[0].renewed(2028, 2050));
+    cas
+});
 /// For each CA a leaf to 2031 and one to 2036.
 static LEAVES: LazyLock<Vec<[Leaf; 2]>> = LazyLock::new(|| {
     CAS.iter().map(|ca| [2031, 2036].map(|end| ca.leaf_between("leaf.example.com", 2029, end))).collect()
@@ -291,6 +294,10 @@ fn rejects_a_serving_leaf_that_clients_do_not_verify() {
         .with("odd", Content::new(&[2], 0));
     let found = world.broken("gw", &Content::new(&[0, 1], 1));
     assert!(found[0].1.contains("what clients trust (1 CA(s)) does not verify the new leaf"), "{found:?}");
+    // One client holds the CA renewed, another as it was: it is one CA.
+    let renewing = world.clone().with("shop", Content::new(&[4], 0)).with("till", Content::new(&[0], 0));
+    assert_eq!(renewing.broken("gw", &Content::new(&[0, 1], 1)).len(), 1);
+    assert_eq!(renewing.broken("gw", &Content::new(&[0, 1], 4)), []);
     let distributed = world.with("till", Content::new(&[1, 0], 0));
     assert_eq!(distributed.broken("gw", &Content::new(&[0, 1], 1)), []);
     // And the other way round: the CA of what is served is not forgotten.
@@ -325,9 +332,9 @@ enum Step {
 }
 
 fn content() -> impl Strategy<Value = Content> {
-    let cas = proptest::sample::subsequence(vec![0_usize, 1, 2, 3], 1..4).prop_shuffle();
+    let cas = proptest::sample::subsequence(vec![0_usize, 1, 2, 3, 4], 1..5).prop_shuffle();
     let keys = proptest::sample::select(vec![Keys::Tls, Keys::Tls, Keys::Generic, Keys::Both]);
-    (cas, 0..4_usize, 0..2_usize, keys).prop_map(|(cas, ca, leaf, keys)| Content { cas, leaf: (ca, leaf), keys })
+    (cas, 0..5_usize, 0..2_usize, keys).prop_map(|(cas, ca, leaf, keys)| Content { cas, leaf: (ca, leaf), keys })
 }
 
 fn step() -> impl Strategy<Value = Step> {
