@@ -1,4 +1,5 @@
-//! Where continuity is judged: managed Secrets, their `-cacert` siblings, and those of declared clients. Roots are the issuer's right.
+//! Where continuity is judged: managed Secrets, their `-cacert` siblings, and those of declared clients. Roots are the
+//! issuer's right.
 
 use jiff::Timestamp;
 

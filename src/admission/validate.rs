@@ -128,8 +128,8 @@ fn stillborn(request: &Request<'_>, object: &Value, claim: Option<(&Entry, Role)
     let is_stillborn = request.operation == Operation::Create && object["metadata"]["deletionTimestamp"].is_string();
     let (_, users) = users(claim).filter(|_| is_stillborn)?;
     let message = format!(
-        "a new Secret {} with it is gone after its next update, and is used by {users}; their next pod would start without \
-         it. expected none: take it off",
+        "a new Secret {} with it is gone after its next update, and is used by {users}; their next pod \
+         would start without it. expected none: take it off",
         request.name
     );
     Some(MANAGED_IN_USE.finding("metadata.deletionTimestamp", message))

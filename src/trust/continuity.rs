@@ -64,8 +64,8 @@ pub fn managed(
     stranded.into_iter().chain(unverified(old, new, status, now)).collect()
 }
 
-/// What the write of the managed Secret's `-cacert` sibling breaks: gateways take their CAs from it, and none from the managed Secret,
-/// as soon as it is there.
+/// What the write of the managed Secret's `-cacert` sibling breaks: gateways take their CAs from it, and none from the
+/// managed Secret, as soon as it is there.
 pub fn sibling(
     old: Option<&Contents<'_>>,
     new: &Contents<'_>,
@@ -131,8 +131,8 @@ fn stranded<'c>(
         return Some((field(key), message));
     }
     let message = format!(
-        "{key}: {} live client certificate(s) ({which}) {what}; gateways would refuse them, the last until {until}. keep their \
-         CA, wait until they are renewed from one that stays, then take it out",
+        "{key}: {} live client certificate(s) ({which}) {what}; gateways would refuse them, the last until {until}. \
+         keep their CA, wait until they are renewed from one that stays, then take it out",
         lost.len(),
     );
     Some((field(key), message))
