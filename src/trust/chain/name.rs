@@ -20,21 +20,36 @@ const SHORT: usize = 1024;
 impl Name {
     /// Reads a DER name; `None` when it is none.
     pub(super) fn read(der: &[u8]) -> Option<Self> {
-        let mut canonical = Vec::with_capacity(der.len());
-        for rdn in sets(der)? {
-            let mut entries = Vec::new();
-            for (oid, tag, value) in rdn? {
-                let mut entry = Vec::with_capacity(value.len() + 16);
-                push(&mut entry, 6, oid);
-                match decoded(tag, value)? {
-                    Some(text) => push(&mut entry, 12, &collapsed(&text)),
-                    None => push(&mut entry, tag, value),
+        let mut names = Cbs(der).take(der::SEQUENCE, "").ok()?;
+        let mut canonical = Vec::with_capacity(2 * der.len());
+        let mut starts = Vec::new();
+        while !names.0.is_empty() {
+            let mut rdn = names.take(der::SET, "").ok()?;
+            let set = begin(&mut canonical, der::SET);
+            starts.clear();
+            while !rdn.0.is_empty() {
+                let (oid, tag, value) = attribute(&mut rdn)?;
+                starts.push(canonical.len());
+                push(&mut canonical, 6, oid);
+                let text = begin(&mut canonical, 12);
+                if !collapse(&mut canonical, tag, value)? {
+                    canonical.truncate(text - HEAD);
+                    push(&mut canonical, tag, value);
+                } else {
+                    end(&mut canonical, text);
                 }
-                entries.push(entry);
             }
             // DER orders the elements of a SET OF by their bytes.
-            entries.sort();
-            push(&mut canonical, der::SET, &entries.concat());
+            if starts.len() > 1 {
+                let ends = starts[1..].iter().copied().chain([canonical.len()]);
+                let mut entries: Vec<_> =
+                    std::iter::zip(&starts, ends).map(|(from, to)| &canonical[*from..to]).collect();
+                entries.sort_unstable();
+                let sorted = entries.concat();
+                canonical.truncate(set);
+                canonical.extend(sorted);
+            }
+            end(&mut canonical, set);
         }
         let digest = (canonical.len() > SHORT).then(|| sha256(&canonical));
         Some(Self { canonical, digest })
@@ -96,19 +111,49 @@ fn sets(der: &[u8]) -> Option<Vec<Option<Vec<Attribute<'_>>>>> {
 fn attributes(mut rdn: Cbs<'_>) -> Option<Vec<Attribute<'_>>> {
     let mut attributes = Vec::new();
     while !rdn.0.is_empty() {
-        let mut entry = rdn.take(der::SEQUENCE, "").ok()?;
-        let oid = entry.take(der::OBJECT, "").ok()?.0;
-        let (tag, value) = entry.any()?;
-        attributes.push((oid, tag, value));
+        attributes.push(attribute(&mut rdn)?);
     }
     Some(attributes)
 }
 
-/// Tag, length and value. The length has a fixed width: only equality and prefixes matter.
+fn attribute<'a>(rdn: &mut Cbs<'a>) -> Option<Attribute<'a>> {
+    let mut entry = rdn.take(der::SEQUENCE, "").ok()?;
+    let oid = entry.take(der::OBJECT, "").ok()?.0;
+    let (tag, value) = entry.any()?;
+    Some((oid, tag, value))
+}
+
+/// Bytes before a value: its tag, and its length in a fixed width, since only equality and prefixes matter.
+const HEAD: usize = 12;
+
+/// Tag, length and value.
 fn push(out: &mut Vec<u8>, tag: u32, value: &[u8]) {
-    out.extend(tag.to_be_bytes());
-    out.extend((value.len() as u64).to_be_bytes());
+    let at = begin(out, tag);
     out.extend(value);
+    end(out, at);
+}
+
+/// Begins a value, whose length is not known yet; returns where it stands.
+fn begin(out: &mut Vec<u8>, tag: u32) -> usize {
+    out.extend(tag.to_be_bytes());
+    out.extend(0_u64.to_be_bytes());
+    out.len()
+}
+
+/// Ends it.
+fn end(out: &mut [u8], at: usize) {
+    let length = (out.len() - at) as u64;
+    out[at - 8..at].copy_from_slice(&length.to_be_bytes());
+}
+
+/// Appends the text of a string as it is compared; `false` for a type that is compared byte for byte, `None` for a malformed string.
+fn collapse(out: &mut Vec<u8>, tag: u32, value: &[u8]) -> Option<bool> {
+    if value.is_ascii() && matches!(tag, 12 | 19 | 20 | 22 | 26) {
+        collapsed(out, value);
+        return Some(true);
+    }
+    let text = decoded(tag, value)?;
+    Some(text.map(|text| collapsed(out, text.as_bytes())).is_some())
 }
 
 /// `None` for a malformed string, `Some(None)` for a type that is compared byte for byte.
@@ -132,20 +177,35 @@ fn wide<const N: usize>((chunks, rest): (&[[u8; N]], &[u8]), code: impl Fn(&[u8;
     chunks.iter().map(|c| char::from_u32(code(c))).collect::<Option<String>>().map(Some)
 }
 
-fn collapsed(text: &str) -> Vec<u8> {
-    let words = text.split(['\t', '\n', '\u{b}', '\u{c}', '\r', ' ']).filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join(" ").to_ascii_lowercase().into_bytes()
+/// Words of UTF-8 in ASCII lower case, with one blank between them.
+fn collapsed(out: &mut Vec<u8>, text: &[u8]) {
+    let start = out.len();
+    for word in text.split(|byte| matches!(byte, b'\t'..=b'\r' | b' ')).filter(|word| !word.is_empty()) {
+        if out.len() > start {
+            out.push(b' ');
+        }
+        out.extend(word.iter().map(u8::to_ascii_lowercase));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn wrap(tag: u8, inner: &[u8]) -> Vec<u8> {
+        [&[tag, inner.len() as u8], inner].concat()
+    }
+
     fn common_name(tag: u8, value: &[u8]) -> Option<Name> {
-        let text = [&[tag, value.len() as u8], value].concat();
-        let entry = [&[6, 3, 0x55, 4, 3], &text[..]].concat();
-        let wrap = |tag: u8, inner: &[u8]| [&[tag, inner.len() as u8], inner].concat();
-        Name::read(&wrap(0x30, &wrap(0x31, &wrap(0x30, &entry))))
+        set(&[(3, tag, value)])
+    }
+
+    /// A name of one set, of attributes below 2.5.4.
+    fn set(attributes: &[(u8, u8, &[u8])]) -> Option<Name> {
+        let entry =
+            |(oid, tag, value): &(u8, u8, &[u8])| wrap(0x30, &[wrap(6, &[0x55, 4, *oid]), wrap(*tag, value)].concat());
+        let entries: Vec<u8> = attributes.iter().flat_map(entry).collect();
+        Name::read(&wrap(0x30, &wrap(0x31, &entries)))
     }
 
     #[test]
@@ -155,6 +215,14 @@ mod tests {
         for (tag, value) in [(19, &b" root ca"[..]), (22, b"ROOT CA\t"), (30, b"\0r\0o\0o\0t\0 \0c\0a")] {
             assert_eq!(common_name(tag, value), one, "{tag}");
         }
+    }
+
+    #[test]
+    fn accepts_the_attributes_of_a_set_in_any_order() {
+        let (organization, unit): (_, (u8, u8, &[u8])) = ((10, 12, &b"Acme"[..]), (11, 30, b"\0s\0h\0o\0p"));
+        assert!(set(&[organization, unit]).is_some());
+        assert_eq!(set(&[organization, unit]), set(&[(11, 19, b" Shop "), organization]));
+        assert_ne!(set(&[organization, unit]), set(&[organization]));
     }
 
     #[test]
