@@ -34,7 +34,8 @@ impl Default for Room {
 impl Room {
     fn take(&self, bytes: usize) -> bool {
         let left = self.0.get().checked_sub(bytes);
-        left.is_some_and(|left| self.0.replace(left) >= left)
+        self.0.set(left.unwrap_or(self.0.get()));
+        left.is_some()
     }
 
     fn give_back(&self, bytes: usize) {

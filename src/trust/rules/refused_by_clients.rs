@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     severity: Severity::Warn,
     summary: "an RSA leaf whose key usage lacks digitalSignature, or a serving chain of more than 65,000 bytes",
     mend: "issue the leaf with key usage digitalSignature; send the leaf and its intermediates, nothing else",
-    source: "RFC 5280 section 4.2.1.3; BoringSSL's clients (Chrome, Envoy 1.40) and rustls, measured",
+    source: "RFC 5280 section 4.2.1.3; Envoy 1.40 as a client and rustls, measured; Chrome has the same BoringSSL",
     example: "tls.crt line 1: the key usage of the RSA leaf CN=shop.example.com lacks digitalSignature, or is malformed. \
               clients built on BoringSSL (Chrome, Envoy) refuse it; issue it anew",
     looks_ahead: false,
