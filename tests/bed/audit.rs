@@ -7,12 +7,21 @@ use serde_json::{Value, json};
 
 use super::users::User;
 
-/// The API server's audit policy (Kubernetes docs, "Auditing"): who asked what, for trustspan's two users only.
+/// The Secret whose writes are in the log whoever makes them: that of a stage.
+pub(crate) const AUDITED: &str = "gateway";
+
+/// The API server's audit policy (Kubernetes docs, "Auditing"): who asked what, for trustspan's two users, and what others make of
+/// one Secret.
 pub(super) fn policy() -> Value {
     let users = [User::Agent.name(), User::Webhook.name()];
+    let audited = json!([{ "group": "", "resources": ["secrets"], "resourceNames": [AUDITED] }]);
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-        "rules": [{ "level": "Metadata", "users": users }, { "level": "None" }],
+        "rules": [
+            { "level": "Metadata", "users": users },
+            { "level": "Metadata", "verbs": ["create", "update", "patch", "delete"], "resources": audited },
+            { "level": "None" },
+        ],
     })
 }
 
@@ -27,14 +36,28 @@ pub(crate) struct Request {
     pub(crate) name: String,
 }
 
-/// A user's requests in a log, oldest first. A watch is one request, from its begin on.
-pub(super) fn requests(log: &Path, user: User) -> Result<Vec<Request>> {
+fn events(log: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(log).with_context(|| log.display().to_string())?;
     // What follows the last line's end is still being written.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let event = |line: &str| serde_json::from_str(line).with_context(|| format!("audit log: {line}"));
+    whole.lines().map(event).collect()
+}
+
+/// The annotations of an audited Secret's writes in a namespace, oldest first.
+pub(super) fn annotations(log: &Path, ns: &str) -> Result<Vec<Value>> {
+    let mut events = events(log)?;
+    events.retain(|event| {
+        let object = &event["objectRef"];
+        object["namespace"] == ns && object["resource"] == "secrets" && object["name"] == AUDITED
+    });
+    Ok(events.into_iter().map(|mut event| event["annotations"].take()).collect())
+}
+
+/// A user's requests in a log, oldest first. A watch is one request, from its begin on.
+pub(super) fn requests(log: &Path, user: User) -> Result<Vec<Request>> {
     let (mut seen, mut requests) = (HashSet::new(), Vec::new());
-    for line in whole.lines() {
-        let event: Value = serde_json::from_str(line).with_context(|| format!("audit log: {line}"))?;
+    for event in events(log)? {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         if event["user"]["username"] == user.name() && seen.insert(text(&event["auditID"])) {
             let object = &event["objectRef"];

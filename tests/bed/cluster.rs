@@ -179,6 +179,11 @@ impl Cluster {
         audit::requests(&self.scratch.join(AUDIT_LOG), user)
     }
 
+    /// The audit annotations of each write of the Secret [`audit::AUDITED`] in a namespace, oldest first.
+    pub(crate) fn audit_annotations(&self, ns: &str) -> Result<Vec<Value>> {
+        audit::annotations(&self.scratch.join(AUDIT_LOG), ns)
+    }
+
     /// A crash of the API server, which comes back.
     pub(crate) fn restart_api_server(&self) -> Result<()> {
         self.control_plane.restart_api_server(&self.scratch, &self.kubectl)

@@ -61,6 +61,18 @@ fn who_holds_the_right_overrides_with_a_warning(cluster: &Cluster) -> Result<()>
             let refused = put(stage, ON_CALL, &other, &[]).fails()?;
             ensure!(refused.contains("empty: data[ca.crt]"), "{name}: saw {refused}");
         }
+        // The managed Secret's two writes: the one that passed says why.
+        let mut audited = Vec::new();
+        wait_for("both writes in the audit log", SOON, || {
+            audited = cluster.audit_annotations(&stage.ns)?;
+            Ok(audited.len() >= 2)
+        })?;
+        let overridden = |annotations: &Value| {
+            let all = annotations.as_object().into_iter().flatten();
+            all.filter(|(key, _)| key.ends_with("/break-glass")).map(|(_, why)| why.clone()).collect::<Vec<_>>()
+        };
+        ensure!(overridden(&audited[0]) == ["empty: ticket 4711"], "saw {}", audited[0]);
+        ensure!(audited.last().is_some_and(|last| overridden(last).is_empty()), "saw {audited:?}");
         let metrics = stage.server.metrics()?;
         ensure!(metrics.contains(r#"trustspan_break_glass_total{rule="empty"} 2"#), "{metrics}");
         Ok(())
