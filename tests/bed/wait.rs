@@ -1,14 +1,15 @@
 //! Waiting for a condition: short, growing pauses up to a deadline, never a fixed sleep.
 
 use std::{
-    collections::BTreeSet,
     net::TcpListener,
-    sync::Mutex,
+    ops::Range,
+    process,
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 
 /// Waits until `condition` is true. An error of `condition` counts as "not yet" and is told when time is up.
 pub(crate) fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
@@ -41,13 +42,21 @@ pub(crate) fn wait_for_value<T>(
     }
 }
 
-/// A TCP port on loopback that was free a moment ago and that this process has not handed out before.
+/// Below the ports that Linux gives to those who ask for none (`ip_local_port_range` begins at 32768): else any connection that is made
+/// between the choice of a port and its use could take it.
+const PORTS: Range<u16> = 20_000..32_000;
+
+/// A TCP port on loopback that was free a moment ago and that this process has not handed out before, or thousands of ports ago.
 pub(crate) fn free_port() -> Result<u16> {
-    static HANDED_OUT: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    loop {
-        let port = TcpListener::bind("127.0.0.1:0").context("binding a port on loopback")?.local_addr()?.port();
-        if HANDED_OUT.lock().map_err(|_| anyhow!("a thread panicked while taking a port"))?.insert(port) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Test runs side by side begin in different places.
+    let first = process::id().wrapping_mul(997);
+    for _ in PORTS {
+        let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS.len() as u32;
+        let port = PORTS.start + number as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return Ok(port);
         }
     }
+    bail!("no port of {PORTS:?} is free on loopback")
 }
