@@ -1,5 +1,6 @@
 //! Names as BoringSSL compares them.
 
+use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
 
 use crate::trust::certificate::sha256;
@@ -31,13 +32,7 @@ impl Name {
                 let (oid, tag, value) = attribute(&mut rdn)?;
                 starts.push(canonical.len());
                 push(&mut canonical, 6, oid);
-                let text = begin(&mut canonical, 12);
-                if !collapse(&mut canonical, tag, value)? {
-                    canonical.truncate(text - HEAD);
-                    push(&mut canonical, tag, value);
-                } else {
-                    end(&mut canonical, text);
-                }
+                push_compared(&mut canonical, tag, value)?;
             }
             // DER orders the elements of a SET OF by their bytes.
             if starts.len() > 1 {
@@ -123,10 +118,7 @@ fn attribute<'a>(rdn: &mut Cbs<'a>) -> Option<Attribute<'a>> {
     Some((oid, tag, value))
 }
 
-/// Bytes before a value: its tag, and its length in a fixed width, since only equality and prefixes matter.
-const HEAD: usize = 12;
-
-/// Tag, length and value.
+/// Tag, length and value. The length has a fixed width: only equality and prefixes matter.
 fn push(out: &mut Vec<u8>, tag: u32, value: &[u8]) {
     let at = begin(out, tag);
     out.extend(value);
@@ -146,14 +138,20 @@ fn end(out: &mut [u8], at: usize) {
     out[at - 8..at].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Appends the text of a string as it is compared; `false` for a type that is compared byte for byte, `None` for a malformed string.
-fn collapse(out: &mut Vec<u8>, tag: u32, value: &[u8]) -> Option<bool> {
-    if value.is_ascii() && matches!(tag, 12 | 19 | 20 | 22 | 26) {
-        collapsed(out, value);
-        return Some(true);
-    }
-    let text = decoded(tag, value)?;
-    Some(text.map(|text| collapsed(out, text.as_bytes())).is_some())
+/// A value as it is compared; `None` for a malformed string.
+fn push_compared(out: &mut Vec<u8>, tag: u32, value: &[u8]) -> Option<()> {
+    let text = if value.is_ascii() && matches!(tag, 12 | 19 | 20 | 22 | 26) {
+        Cow::Borrowed(value)
+    } else if let Some(text) = decoded(tag, value)? {
+        Cow::Owned(text.into_bytes())
+    } else {
+        push(out, tag, value);
+        return Some(());
+    };
+    let at = begin(out, 12);
+    collapsed(out, &text);
+    end(out, at);
+    Some(())
 }
 
 /// `None` for a malformed string, `Some(None)` for a type that is compared byte for byte.
