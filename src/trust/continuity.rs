@@ -76,12 +76,12 @@ pub fn sibling(
 ) -> Option<Broken> {
     let key = new.ca().map_or("ca.crt", |ca| ca.key);
     let what = "chain to none of the CAs that gateways would have by this";
+    if let Some(old) = old {
+        return stranded(trusted(old, distrust), new.anchors(), key, what, status, namespace, now);
+    }
     let mut held = observed(&status.bundle);
     held.retain(|ca| !is_distrusted(ca, distrust));
-    match old {
-        Some(old) => stranded(trusted(old, distrust), new.anchors(), key, what, status, namespace, now),
-        None => stranded(held.iter(), new.anchors(), key, what, status, namespace, now),
-    }
+    stranded(held.iter(), new.anchors(), key, what, status, namespace, now)
 }
 
 /// What the write of a declared client's Secret breaks: a leaf that gateways refuse, and trust without the CA of the
