@@ -107,10 +107,16 @@ mod tests {
         })
     }
 
-    fn refused(old: &Value, object: Option<&Value>, change: impl FnOnce(&mut Request<'_>)) -> bool {
-        let operation = if object.is_some() { Operation::Update } else { Operation::Delete };
+    /// What a write makes of an object that `entry` keeps, or its deletion where there is no new one.
+    fn found(
+        entry: Entry,
+        severities: &Severities,
+        old: &Value,
+        object: Option<&Value>,
+        change: impl FnOnce(&mut Request<'_>),
+    ) -> Option<Finding> {
         let mut request = Request {
-            operation,
+            operation: if object.is_some() { Operation::Update } else { Operation::Delete },
             kind: Kind { group: "", version: "v1", kind: "Secret" },
             sub_resource: "",
             namespace: "mesh",
@@ -122,7 +128,11 @@ mod tests {
             old_object: Some(old),
         };
         change(&mut request);
-        finding(&request, &Registry::new([entry("mesh", "root", "gateway")]), &Severities::default()).is_some()
+        finding(&request, &Registry::new([entry]), severities)
+    }
+
+    fn refused(old: &Value, object: Option<&Value>, change: impl FnOnce(&mut Request<'_>)) -> bool {
+        found(entry("mesh", "root", "gateway"), &Severities::default(), old, object, change).is_some()
     }
 
     #[test]
@@ -166,23 +176,11 @@ mod tests {
     #[test]
     fn weights_count_and_those_of_the_gateway_secret_win() {
         let (old, new) = (kept("a"), kept("b"));
-        let request = Request {
-            operation: Operation::Update,
-            kind: Kind { group: "", version: "v1", kind: "Secret" },
-            sub_resource: "",
-            namespace: "mesh",
-            name: "gateway",
-            username: "jane",
-            by_agent: false,
-            may_break_glass: false,
-            object: Some(&new),
-            old_object: Some(&old),
-        };
         let weighed = |near: Option<Level>, far: Option<Level>| {
             let weights = |level: Option<Level>| level.map(|level| (KEPT_BY_AGENT.id.to_owned(), level)).into_iter();
             let mut entry = entry("mesh", "root", "gateway");
             entry.spec.severities = weights(near).collect();
-            finding(&request, &Registry::new([entry]), &weights(far).collect()).map(|finding| finding.severity)
+            found(entry, &weights(far).collect(), &old, Some(&new), |_| {}).map(|finding| finding.severity)
         };
         assert_eq!(weighed(None, None), Some(Severity::Deny));
         assert_eq!(weighed(None, Some(Level::Warn)), Some(Severity::Warn));
