@@ -178,6 +178,7 @@ impl Manifests {
         let mut world = World::of(entry, of_kind("Secret").filter(counts).cloned(), journal, now);
         let named = |object: &&Value| is_client(object) || entry.spec.clients.secret_names.contains(&name(object));
         world.declare(of_kind("Secret").filter(named).map(name));
+        world.read_from(entry, &self.objects);
         world
     }
 

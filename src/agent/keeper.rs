@@ -88,7 +88,7 @@ impl Keeper {
             return Ok(None);
         }
         let Some(entry) = self.current(&known).await? else { return Ok(None) };
-        let mut world = World::read(&self.client, &entry).await?;
+        let mut world = World::read(&self.client, &entry, around.readers(&entry)).await?;
         world.wire = self.lookout.look(&self.client, &entry, &world).await?;
         // After all was read: what is seen to be replaced was in use until then.
         let now = Timestamp::now();

@@ -121,7 +121,8 @@ async fn look_around(
         ticks.tick().await;
         let registry = live.awaited().await;
         let look = async {
-            let seen = Surroundings::read(client, registry.entries()).await;
+            let before = around.borrow().clone();
+            let seen = Surroundings::read(client, registry.entries(), &before).await;
             sweep::mend(client, leadership, &seen, &registry, settings).await;
             around.send_replace(Arc::new(seen));
         };

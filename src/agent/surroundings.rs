@@ -7,31 +7,51 @@ use kube::Client;
 use serde_json::Value;
 
 use crate::registry::Entry;
+use crate::rotation::readers::{ReaderTrust, TlsReader, readers};
 use crate::store::{cluster, objects};
 
-/// What was read last. What cannot be read is not observed: it stays out.
+/// What was read last. A kind that cannot be listed keeps what was listed of it before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Surroundings {
-    /// Gateways and ReferenceGrants.
+    /// Gateways, what belongs to them, and ReferenceGrants.
     gateways: Vec<Value>,
+    /// Kinds that were never listed, and why not: what they name is not known.
+    unlisted: BTreeMap<&'static str, String>,
+    /// Whether a list was tried at all.
+    is_read: bool,
     /// Pods with the labels of a GatewaySecret, by its labels.
     pods: BTreeMap<BTreeMap<String, String>, Vec<Value>>,
 }
 
-const GATEWAYS: [(&str, &str, &str); 3] = [
+const GATEWAYS: [(&str, &str, &str); 5] = [
     ("networking.istio.io", "v1", "Gateway"),
+    ("networking.istio.io", "v1", "DestinationRule"),
     ("gateway.networking.k8s.io", "v1", "Gateway"),
+    ("gateway.networking.k8s.io", "v1", "ListenerSet"),
     ("gateway.networking.k8s.io", "v1beta1", "ReferenceGrant"),
 ];
 
 impl Surroundings {
     /// Reads what these GatewaySecrets need.
-    pub(super) async fn read(client: &Client, entries: &[Entry]) -> Self {
-        let mut read = Self::default();
+    pub(super) async fn read(client: &Client, entries: &[Entry], before: &Self) -> Self {
+        let mut read = Self { is_read: true, ..Self::default() };
         for (group, version, kind) in GATEWAYS {
             match objects::list(client, group, version, kind).await {
                 Ok(gateways) => read.gateways.extend(gateways),
-                Err(error) => tracing::debug!("{kind}s of {group} not read: {}", cluster::told(&error)),
+                // The kind is not installed.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => {
+                    let api_version = format!("{group}/{version}");
+                    let is_of =
+                        |object: &&Value| object["kind"] == kind && object["apiVersion"] == api_version.as_str();
+                    let known = before.gateways.iter().filter(is_of).cloned();
+                    let (listed, why) = (read.gateways.len(), cluster::told(&error));
+                    read.gateways.extend(known);
+                    if read.gateways.len() == listed {
+                        tracing::debug!("{kind}s of {group} not read: {why}");
+                        read.unlisted.insert(kind, why);
+                    }
+                }
             }
         }
         for entry in entries {
@@ -47,9 +67,27 @@ impl Surroundings {
         read
     }
 
-    /// The Gateways.
+    /// The objects that the webhook rewrites.
     pub(super) fn gateways(&self) -> impl Iterator<Item = &Value> {
-        self.gateways.iter().filter(|object| object["kind"] == "Gateway")
+        self.gateways.iter().filter(|object| object["kind"] != "ReferenceGrant")
+    }
+
+    /// What gateways read beside a GatewaySecret's managed Secret. Whether one does is not known while a kind is not listed.
+    pub(super) fn readers(&self, entry: &Entry) -> Vec<TlsReader> {
+        let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
+        let mut readers = readers(entry, &self.gateways, &pods);
+        let unread = (!self.is_read).then(|| ("Gateways", "not listed yet"));
+        let unlisted = self.unlisted.iter().map(|(kind, why)| (*kind, why.as_str()));
+        readers.extend(unread.into_iter().chain(unlisted).map(|(kind, why)| TlsReader {
+            object: kind.to_owned(),
+            field: String::new(),
+            trust: ReaderTrust::Unlisted(why.to_owned()),
+            presents_source: false,
+            presents_also: Vec::new(),
+            pins: Vec::new(),
+            opted_out: false,
+        }));
+        readers
     }
 
     /// What concerns one GatewaySecret.

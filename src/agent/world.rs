@@ -15,8 +15,10 @@ use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journ
 use crate::registry::Entry;
 use crate::rotation::Facts;
 use crate::rotation::journal::Journal;
-use crate::rotation::next::{Canary, ClientSeen, Issuance, Seen, Trust, Wire};
-use crate::trust::{Secret, Severities, bundle, certificates_under};
+use crate::rotation::next::{Canary, ClientSeen, Issuance, PresentedAlso, Seen, SourceState, Trust, Wire};
+use crate::rotation::readers::{self, SourceKind, SourceName, TlsReader};
+use crate::store::cluster;
+use crate::trust::{self, Secret, Severities, bundle, certificates_under};
 
 /// One reading. Has no `Debug`: it holds Secrets.
 pub(super) struct World {
@@ -26,6 +28,9 @@ pub(super) struct World {
     canary_certificate: Option<Issuance>,
     /// What gateways showed on the wire, when somebody looked.
     pub(super) wire: Option<Wire>,
+    readers: Vec<TlsReader>,
+    sources: BTreeMap<SourceName, SourceState>,
+    presented_also: Vec<PresentedAlso>,
     /// What is remembered.
     pub(super) journal: Journal,
     /// Where that stands, when it is stored already.
@@ -60,7 +65,7 @@ pub(super) fn names(entry: &Entry) -> Vec<String> {
 
 impl World {
     /// Reads it from a cluster.
-    pub(super) async fn read(client: &Client, entry: &Entry) -> Result<Self, AgentError> {
+    pub(super) async fn read(client: &Client, entry: &Entry, readers: Vec<TlsReader>) -> Result<Self, AgentError> {
         if let Some(former) = entry.left_behind() {
             let (former, managed) = (former.to_owned(), entry.managed_name().to_owned());
             return Err(AgentError::Renamed { former, managed });
@@ -78,7 +83,54 @@ impl World {
         world.clients.extend(by_name);
         world.root_certificate = issued.of_secret(entry.root_name());
         world.canary_certificate = entry.spec.canary_name().and_then(|name| issued.of_secret(name));
+        for source in readers::sources(&readers).into_iter().cloned().take(SOURCES) {
+            let is_own = source.kind == SourceKind::Secret && source.namespace == entry.namespace;
+            let state = match world.secrets.get(&source.name).filter(|_| is_own) {
+                Some((_, facts)) => SourceState::Holds(facts.anchors.clone()),
+                None if is_own && names(entry).contains(&source.name) => SourceState::Absent,
+                None => read_source(client, &source).await,
+            };
+            world.sources.insert(source, state);
+        }
+        for name in readers.iter().flat_map(|reader| &reader.presents_also) {
+            if !world.presented_also.iter().any(|also| also.name == *name) {
+                let also = issued.presented(name);
+                let chain = if also.certificate.is_some() { also.chain } else { read_chain(client, entry, name).await };
+                world.presented_also.push(PresentedAlso { chain, ..also });
+            }
+        }
+        world.readers = readers;
         Ok(world)
+    }
+
+    /// The same of manifests, which hold everything there is.
+    pub(super) fn read_from(&mut self, entry: &Entry, objects: &[Value]) {
+        let pods: Vec<_> = objects.iter().filter(|object| object["kind"] == "Pod").collect();
+        self.readers = readers::readers(entry, objects, &pods);
+        for source in readers::sources(&self.readers) {
+            let kind = match source.kind {
+                SourceKind::Secret => "Secret",
+                SourceKind::ConfigMap => "ConfigMap",
+            };
+            let is_it = |object: &&Value| {
+                let metadata = &object["metadata"];
+                object["kind"] == kind
+                    && metadata["name"] == source.name.as_str()
+                    && metadata["namespace"].as_str().unwrap_or("default") == source.namespace
+            };
+            self.sources.insert(source.clone(), held_by(source.kind, objects.iter().find(is_it)));
+        }
+        let also = self.readers.iter().flat_map(|reader| &reader.presents_also);
+        let also: std::collections::BTreeSet<_> = also.collect();
+        self.presented_also = also
+            .into_iter()
+            .map(|name| {
+                let is_it = |object: &&Value| object["kind"] == "Secret" && object["metadata"]["name"] == name.as_str();
+                let secret = objects.iter().find(is_it).and_then(|object| Secret::from_value(object).ok());
+                let chain = secret.map(|secret| certificates_under(&secret, "tls.crt"));
+                PresentedAlso { name: name.clone(), chain, certificate: None }
+            })
+            .collect();
     }
 
     /// Takes it from Secrets and the journal's ConfigMap.
@@ -100,6 +152,9 @@ impl World {
             root_certificate: None,
             canary_certificate: None,
             wire: None,
+            readers: Vec::new(),
+            sources: BTreeMap::new(),
+            presented_also: Vec::new(),
             journal: kept::read_journal(entry, journal),
             journal_object: journal.cloned(),
         }
@@ -145,6 +200,9 @@ impl World {
                 .and_then(facts)
                 .map(|facts| Canary { chain: facts.chain.clone(), certificate: self.canary_certificate.clone() }),
             wire: self.wire.clone(),
+            readers: self.readers.clone(),
+            sources: self.sources.clone(),
+            presented_also: self.presented_also.clone(),
         }
     }
 
@@ -162,6 +220,40 @@ impl World {
 async fn get(api: &Api<DynamicObject>, plural: &'static str, name: &str) -> Result<Option<Value>, AgentError> {
     let found = api.get_opt(name).await.map_err(|e| AgentError::api("get", plural, name, e))?;
     found.map(serde_json::to_value).transpose().map_err(AgentError::Encode)
+}
+
+/// Objects beside the GatewaySecret's own that are read for what gateways take from them. More count as unreadable.
+const SOURCES: usize = 64;
+
+async fn read_source(client: &Client, source: &SourceName) -> SourceState {
+    let kind = match source.kind {
+        SourceKind::Secret => "Secret",
+        SourceKind::ConfigMap => "ConfigMap",
+    };
+    match objects(client, &source.namespace, "", "v1", kind).get_opt(&source.name).await {
+        Ok(found) => held_by(source.kind, found.and_then(|found| serde_json::to_value(found).ok()).as_ref()),
+        Err(error) => SourceState::Unreadable(cluster::told(&error)),
+    }
+}
+
+/// What a source holds, as istiod and Envoy take it.
+fn held_by(kind: SourceKind, object: Option<&Value>) -> SourceState {
+    let Some(object) = object else { return SourceState::Absent };
+    let secret = match kind {
+        SourceKind::Secret => Secret::from_value(object),
+        // The same keys, in plain text.
+        SourceKind::ConfigMap => Secret::from_value(&serde_json::json!({ "stringData": object["data"] })),
+    };
+    secret.map_or_else(
+        |error| SourceState::Unreadable(error.to_string()),
+        |secret| SourceState::Holds(trust::anchors(&secret)),
+    )
+}
+
+async fn read_chain(client: &Client, entry: &Entry, name: &str) -> Option<Vec<crate::trust::Certificate>> {
+    let object = secrets(client, &entry.namespace).get_opt(name).await.ok()??;
+    let secret = Secret::from_value(&serde_json::to_value(object).ok()?).ok()?;
+    Some(certificates_under(&secret, "tls.crt"))
 }
 
 /// cert-manager's objects of a namespace.
@@ -192,6 +284,15 @@ impl Issued {
     /// The Certificate that writes a Secret.
     fn of_secret(&self, name: &str) -> Option<Issuance> {
         self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name).map(issuance)
+    }
+
+    /// A Secret that gateways present, with the certificate that was issued for it last.
+    fn presented(&self, name: &str) -> PresentedAlso {
+        let certificate = self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name);
+        let request = certificate.and_then(|certificate| self.request(certificate));
+        let chain = request
+            .map(|request| bundle::read_chain(&decoded(&request.data["status"]["certificate"])).into_certificates());
+        PresentedAlso { name: name.to_owned(), chain, certificate: certificate.map(issuance) }
     }
 
     /// The clients whose Secrets are labelled for a GatewaySecret.

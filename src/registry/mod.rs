@@ -51,6 +51,8 @@ pub enum Place<'a> {
     },
     /// In every namespace that holds a workload with these labels: an Istio Gateway's `spec.selector`.
     Selected(Arc<BTreeMap<&'a str, &'a str>>),
+    /// In the namespace of every gateway: an Istio DestinationRule without a selector.
+    AllGateways,
 }
 
 /// Leave to name the managed Secret instead of the root. Only [`Registry::rename`] makes one.
@@ -156,6 +158,10 @@ impl Registry {
                 let candidates = self.candidates(selector, name);
                 (!candidates.is_empty()).then(|| everywhere(&candidates, name))
             }
+            Place::AllGateways => {
+                let candidates = self.with_root(name);
+                (!candidates.is_empty()).then(|| same_name(candidates, name))
+            }
         }
     }
 
@@ -174,6 +180,7 @@ impl Registry {
                 self.root(namespace, name).map(Entry::managed_name).into_iter().collect()
             }
             Place::Selected(selector) => self.candidates(selector, name).into_iter().map(Entry::managed_name).collect(),
+            Place::AllGateways => self.with_root(name).into_iter().map(Entry::managed_name).collect(),
         }
     }
 
@@ -184,11 +191,15 @@ impl Registry {
     /// The GatewaySecrets that a selector asks for: it names at least their workload labels. What they know of namespaces
     /// then covers every workload that the selector picks.
     fn candidates(&self, selector: &BTreeMap<&str, &str>, root: &str) -> Vec<&Entry> {
-        let with_root = self.roots.get(root).into_iter().flatten().map(|index| &self.entries[*index]);
-        with_root
-            .filter(|entry| !entry.spec.workload_labels.is_empty())
-            .filter(|entry| entry.is_asked_for(selector))
-            .collect()
+        let mut candidates = self.with_root(root);
+        candidates.retain(|entry| entry.is_asked_for(selector));
+        candidates
+    }
+
+    /// The GatewaySecrets of a source, in any namespace.
+    fn with_root(&self, root: &str) -> Vec<&Entry> {
+        let all = self.roots.get(root).into_iter().flatten().map(|index| &self.entries[*index]);
+        all.filter(|entry| !entry.spec.workload_labels.is_empty()).collect()
     }
 }
 
@@ -216,10 +227,18 @@ fn everywhere<'a>(candidates: &[&'a Entry], root: &str) -> Result<Rename<'a>, Ho
     if namespaces.is_empty() {
         return Err(Hold::NoWorkload { root: root.to_owned() });
     }
-    let mut names = BTreeMap::new();
-    for namespace in namespaces {
+    let mapped = namespaces.into_iter().map(|namespace| {
         let entry = candidates.iter().find(|entry| entry.namespace == namespace);
-        let rename = ready(entry.ok_or_else(|| Hold::Unmapped { root: root.to_owned() })?)?;
+        entry.copied().ok_or_else(|| Hold::Unmapped { root: root.to_owned() })
+    });
+    same_name(mapped.collect::<Result<Vec<_>, _>>()?, root)
+}
+
+/// A rename to the one name that these GatewaySecrets have for a root; each must be Ready.
+fn same_name<'a>(entries: impl IntoIterator<Item = &'a Entry>, root: &str) -> Result<Rename<'a>, Hold> {
+    let mut names = BTreeMap::new();
+    for entry in entries {
+        let rename = ready(entry)?;
         names.insert(rename.managed, rename);
     }
     match names.pop_first() {

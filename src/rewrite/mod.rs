@@ -8,6 +8,7 @@ mod kinds;
 mod loads;
 mod node;
 mod rotation_hash;
+mod tls_settings;
 mod undo;
 
 use std::cell::LazyCell;
@@ -24,6 +25,7 @@ use draft::Draft;
 use kinds::Reference;
 use node::field;
 use rotation_hash::RotationHash;
+pub use tls_settings::{TlsSettings, TrustSource, tls_settings};
 pub use undo::{Undo, undo};
 
 /// What a rewrite comes to.
@@ -72,8 +74,13 @@ pub fn is_rewritten(kind: Kind<'_>) -> bool {
 /// Every Secret that an object of a rewritten kind names.
 pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
     let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();
-    let named = |Reference { node, name, place, .. }: Reference<'a>| Named { pointer: node.pointer(), name, place };
-    references.into_iter().map(named).collect()
+    references.into_iter().map(Named::from).collect()
+}
+
+impl<'a> From<Reference<'a>> for Named<'a> {
+    fn from(Reference { node, name, place, .. }: Reference<'a>) -> Self {
+        Self { pointer: node.pointer(), name, place }
+    }
 }
 
 /// A write to the cluster.

@@ -10,6 +10,7 @@ use crate::registry::tests::entry;
 
 mod gateways;
 mod properties;
+mod tls;
 mod workloads;
 
 /// Namespace `mesh`: `root` is managed as `gw`, with `ca.crt` at revision 3 and `tls.crt` at revision 5.

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::few::few;
-use super::next::{LeafHold, Plan};
+use super::name_list::few;
+use super::next::{LeafHold, Plan, ReaderHold};
 use super::report::set;
 use crate::api::{ConditionStatus, GatewaySecretStatus, LaggingClient};
 use crate::registry::Entry;
@@ -14,6 +14,9 @@ pub const CLIENTS: &str = "ClientsFollow";
 pub const LEAF: &str = "LeafMayChange";
 /// The condition that tells whether declared clients were cut off by a change of what gateways have.
 pub const CONNECT: &str = "ClientsConnect";
+
+/// The condition that tells whether every gateway takes its clients' CAs from a source that has the new CA.
+pub const TRUST: &str = "TrustSourcesCurrent";
 
 /// Adds to `status` who lags, since when, and whether that is too long.
 pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus, now: Timestamp) {
@@ -35,6 +38,28 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
     set(entry, status, CLIENTS, told, now);
     set(entry, status, LEAF, leaf(plan, now), now);
     set(entry, status, CONNECT, connect(plan), now);
+    set(entry, status, TRUST, trust_sources(plan, now), now);
+}
+
+fn trust_sources(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) {
+    let Some((ReaderHold { reason, message, .. }, deadline)) = &plan.reader_hold else {
+        let message = "Every known gateway takes its clients' CAs from a source that has the CA which signs them.";
+        return (ConditionStatus::True, "Current", message.to_owned());
+    };
+    // What is not known, and what only takes its time, is no fault yet.
+    let status = match *reason {
+        "OtherTrustSource" => ConditionStatus::False,
+        _ => ConditionStatus::Unknown,
+    };
+    let then = match deadline {
+        Some(at) if *at > now => format!(
+            "Until then no client is re-issued by a new CA. At {at}, shortly before the old CA ends, clients are re-issued all \
+             the same, and that gateway refuses them"
+        ),
+        Some(_) => "The old CA is about to end: clients are re-issued now, and that gateway refuses them".to_owned(),
+        None => "Until then no client is re-issued by a new CA".to_owned(),
+    };
+    (status, reason, format!("{message}. {then}."))
 }
 
 fn connect(plan: &Plan) -> (ConditionStatus, &'static str, String) {

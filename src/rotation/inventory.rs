@@ -248,7 +248,7 @@ impl Inventory {
         for named in names {
             let place = match named.place {
                 Place::Namespace(namespace) | Place::Granted { namespace, .. } => Some(namespace.to_owned()),
-                Place::Selected(_) => None,
+                Place::Selected(_) | Place::AllGateways => None,
             };
             self.uses.names.insert((place, named.name.to_owned()));
         }
@@ -282,6 +282,7 @@ fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
     ours && match &named.place {
         Place::Namespace(namespace) | Place::Granted { namespace, .. } => *namespace == entry.namespace,
         Place::Selected(selector) => entry.is_asked_for(selector),
+        Place::AllGateways => true,
     }
 }
 

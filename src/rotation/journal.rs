@@ -26,6 +26,12 @@ pub struct Journal<C = Certificate> {
     pub offered: Vec<C>,
     /// What declared clients were given, by the name of their Secret.
     pub clients: BTreeMap<String, Client<C>>,
+    /// The clients' CAs in what gateways read beside the managed Secret, oldest first, by the object that holds them.
+    #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
+    pub trust_sources: BTreeMap<String, Vec<Version<C>>>,
+    /// The chains that gateways present next to the managed Secret's, oldest first, by the name of their Secret.
+    #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
+    pub presented_also: BTreeMap<String, Vec<Version<C>>>,
 }
 
 /// A CA that the source held.
@@ -128,6 +134,8 @@ impl<C> Default for Journal<C> {
             client_bundles: Vec::new(),
             offered: Vec::new(),
             clients: BTreeMap::new(),
+            trust_sources: BTreeMap::new(),
+            presented_also: BTreeMap::new(),
         }
     }
 }
@@ -246,8 +254,17 @@ impl<C> Journal<C> {
                     Some((name.clone(), Client { loads_once: client.loads_once, cut_off: client.cut_off, versions }))
                 })
                 .collect::<Option<_>>()?,
+            trust_sources: by_name(&self.trust_sources, f)?,
+            presented_also: by_name(&self.presented_also, f)?,
         })
     }
+}
+
+fn by_name<C, D>(
+    map: &BTreeMap<String, Vec<Version<C>>>,
+    f: &mut impl FnMut(&C) -> Option<D>,
+) -> Option<BTreeMap<String, Vec<Version<D>>>> {
+    map.iter().map(|(name, list)| Some((name.clone(), versions(list, f)?))).collect()
 }
 
 fn authorities<C, D>(list: &[Authority<C>], f: &mut impl FnMut(&C) -> Option<D>) -> Option<Vec<Authority<D>>> {

@@ -1,21 +1,22 @@
 //! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
 
 mod config_maps;
-mod few;
 mod followers;
 mod in_use;
 mod inventory;
 pub mod journal;
+mod name_list;
 pub mod next;
 mod notices;
 mod observe;
 pub mod propose;
+pub mod readers;
 mod report;
 pub mod rollouts;
 mod story;
 mod windows;
 
-pub use followers::{CLIENTS, CONNECT, LEAF};
+pub use followers::{CLIENTS, CONNECT, LEAF, TRUST};
 pub use inventory::{Inventory, Outlook, Uses};
 pub use notices::{Notice, notices};
 pub use observe::{Facts, Observation, observe};

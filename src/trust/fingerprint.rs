@@ -52,7 +52,14 @@ impl From<&Certificate> for TrustAnchor {
 /// Whether a list names a certificate: SHA-256 fingerprints of certificates, or of public keys (SubjectPublicKeyInfo), in hex.
 pub fn is_distrusted(certificate: &Certificate, distrust: &[String]) -> bool {
     let is = |fingerprint: &str| distrust.iter().any(|named| named.eq_ignore_ascii_case(fingerprint));
-    is(&certificate.fingerprint) || is(&hex(&Sha256::digest(&certificate.public_key)))
+    is(&certificate.fingerprint) || is(&certificate.public_key_hash())
+}
+
+impl Certificate {
+    /// SHA-256 over the public key (SubjectPublicKeyInfo), lower-case hex.
+    pub fn public_key_hash(&self) -> String {
+        hex(&Sha256::digest(&self.public_key))
+    }
 }
 
 #[cfg(test)]

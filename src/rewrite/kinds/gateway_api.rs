@@ -1,45 +1,132 @@
-//! Gateway API `Gateway`: `listeners[].tls.certificateRefs[]`, the frontend's `caCertificateRefs[]` and the backend's
-//! `clientCertificateRef`.
+//! Gateway API `Gateway` and `ListenerSet`: `listeners[].tls.certificateRefs[]`, the frontend's `caCertificateRefs[]` and
+//! the backend's `clientCertificateRef`.
 //!
-//! Source: <https://gateway-api.sigs.k8s.io/reference/spec/#gatewayspec>.
+//! Source: <https://gateway-api.sigs.k8s.io/reference/spec/#gatewayspec>; what Istio makes of them is in
+//! `pilot/pkg/config/kube/gateway/conversion.go` (`buildTLS`).
 
 use serde_json::Value;
 
 use super::{Node, Place, Reference, Rule};
+use crate::rewrite::Named;
+use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 
-pub(super) const RULE: Rule = Rule {
+/// Istio's way of mutual TLS from before the Gateway API had one: an option of a listener's `tls`.
+const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
+
+pub(super) const GATEWAY: Rule = Rule {
     group: "gateway.networking.k8s.io",
     versions: &["v1", "v1beta1"],
     kinds: &["Gateway"],
     references,
+    tls_settings,
     has_template: false,
 };
+
+/// Its listeners join those of the Gateway that it names, whose frontend settings apply to them.
+pub(super) const LISTENER_SET: Rule = Rule { versions: &["v1"], kinds: &["ListenerSet"], ..GATEWAY };
 
 fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
     let spec = Node::root(object).get("spec");
     let tls = spec.get("tls");
-    let frontend = tls.get("frontend");
-    let validations = std::iter::once(frontend.get("default"))
-        .chain(frontend.get("perPort").items().map(|port| port.get("tls")))
-        .map(|settings| settings.path(&["validation", "caCertificateRefs"]));
+    let validations = frontends(&tls).flat_map(|settings| authorities(&settings));
     let listeners = spec.get("listeners");
-    let certificates = listeners.items().map(|listener| listener.path(&["tls", "certificateRefs"]));
+    let certificates = listeners.items().flat_map(|listener| listener.path(&["tls", "certificateRefs"]).items());
     certificates
         .chain(validations)
-        .flat_map(|list| list.items())
         .chain([tls.path(&["backend", "clientCertificateRef"])])
         .filter_map(|node| secret(&node, namespace))
         .collect()
 }
 
+fn frontends<'a>(tls: &Node<'a>) -> impl Iterator<Item = Node<'a>> + use<'a> {
+    let frontend = tls.get("frontend");
+    let ports = frontend.get("perPort").items().map(|port| port.get("tls"));
+    std::iter::once(frontend.get("default")).chain(ports)
+}
+
+fn authorities<'a>(frontend: &Node<'a>) -> impl Iterator<Item = Node<'a>> + use<'a> {
+    frontend.path(&["validation", "caCertificateRefs"]).items()
+}
+
 /// A reference to a Secret: group and kind default to core and Secret, the namespace to the Gateway's own.
 fn secret<'a>(node: &Node<'a>, own: &'a str) -> Option<Reference<'a>> {
-    let text = |key: &str| node.value[key].as_str();
-    if text("group").is_some_and(|group| !group.is_empty()) || text("kind").is_some_and(|kind| kind != "Secret") {
+    if !is_of(node, "Secret", "Secret") {
         return None;
     }
-    let namespace = text("namespace").filter(|namespace| !namespace.is_empty()).unwrap_or(own);
-    let place = if namespace == own { Place::Namespace(own) } else { Place::Granted { namespace, from: own } };
     let name = node.get("name");
-    Some(Reference { node: name, prefix: "", name: name.text()?, place })
+    Some(Reference { node: name, prefix: "", name: name.text()?, suffix: "", place: place(node, own) })
+}
+
+fn is_of(node: &Node<'_>, kind: &str, default: &str) -> bool {
+    let text = |key: &str| node.value[key].as_str();
+    text("group").is_none_or(str::is_empty) && text("kind").unwrap_or(default) == kind
+}
+
+fn place<'a>(node: &Node<'a>, own: &'a str) -> Place<'a> {
+    match node.value["namespace"].as_str() {
+        Some(namespace) if !namespace.is_empty() && namespace != own => Place::Granted { namespace, from: own },
+        _ => Place::Namespace(own),
+    }
+}
+
+/// One for each listener that terminates TLS and each of its `caCertificateRefs`, and one for the upstreams.
+fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+    let spec = Node::root(object).get("spec");
+    let tls = spec.get("tls");
+    let mut all: Vec<_> =
+        spec.get("listeners").items().flat_map(|listener| of_listener(&listener, &tls, namespace)).collect();
+    let client = tls.path(&["backend", "clientCertificateRef"]);
+    // What verifies upstreams is in BackendTLSPolicies.
+    all.extend(secret(&client, namespace).map(|reference| TlsSettings {
+        pointer: reference.node.pointer(),
+        presents: vec![Named::from(reference)],
+        trust: TrustSource::NotVerified,
+        pins: Vec::new(),
+    }));
+    all
+}
+
+fn of_listener<'a>(listener: &Node<'a>, gateway: &Node<'a>, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+    let tls = listener.get("tls");
+    if tls.value.is_null() || tls.value["mode"] == "Passthrough" {
+        return Vec::new();
+    }
+    let references = tls.get("certificateRefs");
+    let certificates: Vec<_> = references.items().filter_map(|node| secret(&node, namespace)).collect();
+    let frontend = gateway.get("frontend");
+    let port = frontend.get("perPort").items().find(|port| port.value["port"] == listener.value["port"]);
+    let frontend = port.map_or_else(|| frontend.get("default"), |port| port.get("tls"));
+    let authorities: Vec<_> =
+        authorities(&frontend).map(|node| (node.get("name"), authority(&node, namespace))).collect();
+    let asks = matches!(tls.value["options"][TERMINATE_MODE].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
+    let settings = |node: Node<'a>, trust| TlsSettings {
+        pointer: node.pointer(),
+        presents: certificates.iter().cloned().map(Named::from).collect(),
+        trust,
+        pins: Vec::new(),
+    };
+    match certificates.first() {
+        _ if !authorities.is_empty() => authorities.into_iter().map(|(node, trust)| settings(node, trust)).collect(),
+        None => Vec::new(),
+        Some(first) if asks => {
+            let trust = TrustSource::Secret { place: first.place.clone(), name: first.name };
+            vec![settings(first.node, trust)]
+        }
+        Some(first) => vec![settings(first.node, TrustSource::NotVerified)],
+    }
+}
+
+/// An item of `caCertificateRefs`: a ConfigMap (support: Core), or a Secret.
+fn authority<'a>(node: &Node<'a>, own: &'a str) -> TrustSource<'a> {
+    let name = node.get("name").text().unwrap_or_default();
+    let (Place::Namespace(namespace) | Place::Granted { namespace, .. }) = place(node, own) else {
+        return TrustSource::Unknowable(name);
+    };
+    if is_of(node, "ConfigMap", "") {
+        TrustSource::ConfigMap { namespace, name }
+    } else if is_of(node, "Secret", "") {
+        TrustSource::Secret { place: place(node, own), name }
+    } else {
+        TrustSource::Unknowable(node.value["kind"].as_str().unwrap_or(name))
+    }
 }

@@ -1,53 +1,89 @@
 //! Istio `Gateway`: `servers[].tls.{credentialName,credentialNames[],caCertCredentialName}`.
 //!
-//! Source: <https://istio.io/latest/docs/reference/config/networking/gateway/#ServerTLSSettings>; the forms of a name are
-//! those of istiod's `pilot/pkg/model/credentials/resource.go`.
+//! Source: <https://istio.io/latest/docs/reference/config/networking/gateway/#ServerTLSSettings>; what istiod makes of the
+//! fields is in `pilot/pkg/security/model/authentication.go` (`ApplyCredentialSDSToServerCommonTLSContext`).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Node, Place, Reference, Rule};
+use super::{Credential, Node, Place, Reference, Rule};
+use crate::api::names::CACERT_SUFFIX;
+use crate::rewrite::Named;
+use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 
 pub(super) const RULE: Rule = Rule {
     group: "networking.istio.io",
     versions: &["v1", "v1beta1", "v1alpha3"],
     kinds: &["Gateway"],
     references,
+    tls_settings,
     has_template: false,
 };
 
 fn references<'a>(object: &'a Value, _namespace: &'a str) -> Vec<Reference<'a>> {
-    let spec = Node::root(object).get("spec");
-    // The Secret lives where the selected workloads run, not where the Gateway object stands.
-    let labels = spec.value["selector"].as_object().into_iter().flatten();
-    let labels = labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
-    // Shared: a hostile Gateway has thousands of labels and thousands of servers.
-    let selector = Arc::new(labels.collect());
-    let servers = spec.get("servers").items().map(|server| server.get("tls"));
-    let names = servers.flat_map(|tls| {
-        let one = [tls.get("credentialName")];
-        let many = tls.get("credentialNames").items();
-        one.into_iter().chain(many).chain([tls.get("caCertCredentialName")])
-    });
-    names.filter_map(|node| credential(&node, &selector)).collect()
+    let proxies = proxies(object);
+    let servers = Node::root(object).path(&["spec", "servers"]).items().map(|server| server.get("tls"));
+    servers
+        .flat_map(|tls| presented(&tls, &proxies).chain(ca_certificate(&tls, &proxies)).collect::<Vec<_>>())
+        .collect()
 }
 
-/// `name`, `namespace/name`, `kubernetes://[namespace/]name` and `kubernetes-gateway://namespace/name` are Secrets; every
-/// other scheme (`configmap://`, `sds://`, `builtin://`) is something else.
-fn credential<'a>(node: &Node<'a>, selector: &Arc<BTreeMap<&'a str, &'a str>>) -> Option<Reference<'a>> {
-    let text = node.text()?;
-    let rest = match text.split_once("://") {
-        None => text,
-        Some(("kubernetes" | "kubernetes-gateway", rest)) => rest,
-        Some(_) => return None,
+/// The Secret lives where the selected workloads run, not where the Gateway object stands.
+fn proxies(object: &Value) -> Place<'_> {
+    let labels = object["spec"]["selector"].as_object().into_iter().flatten();
+    // Shared: a hostile Gateway has thousands of labels and thousands of servers.
+    Place::Selected(Arc::new(labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect()))
+}
+
+fn presented<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> impl Iterator<Item = Reference<'a>> {
+    let nodes = [tls.get("credentialName")].into_iter().chain(tls.get("credentialNames").items());
+    nodes.filter_map(|node| Credential::parse(node.text()?).reference(&node, proxies))
+}
+
+/// `caCertCredentialName: <name>-cacert`. Without the suffix it names no CAs (see [`TrustSource::Nothing`]), whatever the
+/// Secret is called: no rewrite may name the managed Secret there.
+fn ca_certificate<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
+    let node = tls.get("caCertCredentialName");
+    let reference = Credential::parse(node.text()?).reference(&node, proxies)?;
+    let name = reference.name.strip_suffix(CACERT_SUFFIX).filter(|name| !name.is_empty())?;
+    Some(Reference { name, suffix: CACERT_SUFFIX, ..reference })
+}
+
+fn tls_settings<'a>(object: &'a Value, _namespace: &'a str) -> Vec<TlsSettings<'a>> {
+    let proxies = proxies(object);
+    let servers = Node::root(object).path(&["spec", "servers"]).items();
+    servers.filter_map(|server| settings(&server.get("tls"), &proxies)).collect()
+}
+
+fn settings<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a>> {
+    let asks = matches!(tls.value["mode"].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
+    let first = tls.get("credentialNames").items().find(|node| node.text().is_some());
+    let first = first.unwrap_or_else(|| tls.get("credentialName"));
+    let explicit = tls.get("caCertCredentialName");
+    let (decides, trust) = match (explicit.text(), first.text()) {
+        _ if !asks => (first, TrustSource::NotVerified),
+        (Some(_), Some(_)) => (explicit, explicit_trust(tls, proxies)),
+        (None, Some(name)) => (first, Credential::parse(name).cacert(&first, proxies)),
+        // Without a credentialName istiod takes files of the proxy's pod.
+        (_, None) => {
+            let file = tls.get("caCertificates");
+            (file, TrustSource::Unknowable(file.text().unwrap_or("a file of the proxy's pod")))
+        }
     };
-    let (place, name) = match rest.split_once('/') {
-        None => (Place::Selected(Arc::clone(selector)), rest),
-        Some((_, name)) if name.contains('/') => return None,
-        Some((namespace, name)) => (Place::Namespace(namespace), name),
-    };
-    let prefix = text.strip_suffix(name)?;
-    Some(Reference { node: *node, prefix, name, place })
+    let presents: Vec<_> = presented(tls, proxies).map(Named::from).collect();
+    let pins = ["verifyCertificateHash", "verifyCertificateSpki"].into_iter().flat_map(|list| tls.get(list).items());
+    let pins = pins.filter_map(|pin| pin.text()).collect();
+    let is_used = !presents.is_empty() || trust != TrustSource::NotVerified;
+    is_used.then(|| TlsSettings { pointer: decides.pointer(), presents, trust, pins })
+}
+
+fn explicit_trust<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> TrustSource<'a> {
+    let node = tls.get("caCertCredentialName");
+    let text = node.text().unwrap_or_default();
+    match (ca_certificate(tls, proxies), Credential::parse(text)) {
+        (Some(Reference { name, place, .. }), _) => TrustSource::Secret { place, name },
+        (None, Credential::Secret { .. }) => TrustSource::Nothing(text),
+        (None, other) => other.cacert(&node, proxies),
+    }
 }

@@ -1,5 +1,6 @@
 //! The kinds that are rewritten: a table; a kind is a file.
 
+mod destination_rule;
 mod gateway_api;
 mod istio_gateway;
 mod workload;
@@ -7,7 +8,9 @@ mod workload;
 use serde_json::Value;
 
 use super::node::Node;
+use super::tls_settings::{TlsSettings, TrustSource};
 use crate::api::Kind;
+use crate::api::names::CACERT_SUFFIX;
 use crate::registry::Place;
 
 /// How a kind names Secrets.
@@ -17,12 +20,15 @@ pub(super) struct Rule {
     kinds: &'static [&'static str],
     /// Every reference to a Secret in an object of the kind, in a namespace.
     pub(super) references: for<'a> fn(&'a Value, &'a str) -> Vec<Reference<'a>>,
+    /// The TLS settings of each server, listener or upstream in an object of the kind, in a namespace.
+    pub(super) tls_settings: for<'a> fn(&'a Value, &'a str) -> Vec<TlsSettings<'a>>,
     /// Whether the object has a pod template, whose change is a rollout.
     pub(super) has_template: bool,
 }
 
 /// All kinds. A version that is not listed may mean something else by the same fields, and passes untouched.
-const RULES: &[Rule] = &[istio_gateway::RULE, gateway_api::RULE, workload::RULE];
+const RULES: &[Rule] =
+    &[istio_gateway::RULE, destination_rule::RULE, gateway_api::GATEWAY, gateway_api::LISTENER_SET, workload::RULE];
 
 /// The rule for a kind.
 pub(super) fn find(kind: Kind<'_>) -> Option<&'static Rule> {
@@ -41,6 +47,8 @@ pub(super) struct Reference<'a> {
     pub(super) prefix: &'a str,
     /// The Secret's name.
     pub(super) name: &'a str,
+    /// What follows the name in the field, and is kept: `-cacert`, by which istiod serves the CAs of a Secret.
+    pub(super) suffix: &'static str,
     /// Where the name is looked up.
     pub(super) place: Place<'a>,
 }
@@ -49,16 +57,66 @@ impl<'a> Reference<'a> {
     /// A field that holds a bare name, looked up in one namespace.
     fn bare(node: &Node<'a>, namespace: &'a str) -> Option<Self> {
         let place = Place::Namespace(namespace);
-        Some(Self { node: *node, prefix: "", name: node.text()?, place })
+        Some(Self { node: *node, prefix: "", name: node.text()?, suffix: "", place })
     }
 
     /// Whether this is the field's value.
     pub(super) fn is(&self, value: &str) -> bool {
-        value.strip_prefix(self.prefix) == Some(self.name)
+        let name = value.strip_prefix(self.prefix).and_then(|rest| rest.strip_suffix(self.suffix));
+        name == Some(self.name)
     }
 
     /// The field's value with another name in it.
     pub(super) fn renamed(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
+        format!("{}{name}{}", self.prefix, self.suffix)
+    }
+}
+
+/// An Istio `credentialName` as istiod reads it (`pilot/pkg/model/credentials/resource.go`).
+enum Credential<'a> {
+    /// `name`, `namespace/name`, `kubernetes://[namespace/]name`, `kubernetes-gateway://namespace/name`.
+    Secret { prefix: &'a str, namespace: Option<&'a str>, name: &'a str },
+    /// `configmap://namespace/name`.
+    ConfigMap { namespace: &'a str, name: &'a str },
+    /// Another scheme (`sds://`, `builtin://`, `invalid://`), or a form that istiod does not read.
+    Other,
+}
+
+impl<'a> Credential<'a> {
+    fn parse(text: &'a str) -> Self {
+        let (scheme, rest) = text.split_once("://").unwrap_or(("kubernetes", text));
+        let (namespace, name) = match rest.split_once('/') {
+            None => (None, rest),
+            Some((namespace, name)) => (Some(namespace), name),
+        };
+        let is_name = !name.is_empty() && !name.contains('/');
+        match (scheme, namespace) {
+            ("kubernetes" | "kubernetes-gateway", namespace) if is_name => {
+                Self::Secret { prefix: &text[..text.len() - name.len()], namespace, name }
+            }
+            ("configmap", Some(namespace)) if is_name && !namespace.is_empty() => {
+                Self::ConfigMap { namespace, name: name.strip_suffix(CACERT_SUFFIX).unwrap_or(name) }
+            }
+            _ => Self::Other,
+        }
+    }
+
+    /// The Secret as a reference; `proxies`: where a name without a namespace is looked up.
+    fn reference(self, node: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
+        let Self::Secret { prefix, namespace, name } = self else { return None };
+        let place = namespace.map_or_else(|| proxies.clone(), Place::Namespace);
+        Some(Reference { node: *node, prefix, name, suffix: "", place })
+    }
+
+    /// The CAs that istiod serves as `<credential>-cacert`.
+    fn cacert(self, node: &Node<'a>, proxies: &Place<'a>) -> TrustSource<'a> {
+        match self {
+            Self::ConfigMap { namespace, name } => TrustSource::ConfigMap { namespace, name },
+            Self::Other => TrustSource::Unknowable(node.text().unwrap_or_default()),
+            secret => match secret.reference(node, proxies) {
+                Some(Reference { name, place, .. }) => TrustSource::Secret { place, name },
+                None => TrustSource::Unknowable(node.text().unwrap_or_default()),
+            },
+        }
     }
 }

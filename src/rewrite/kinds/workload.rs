@@ -11,6 +11,8 @@ pub(super) const RULE: Rule = Rule {
     versions: &["v1"],
     kinds: &["Deployment", "StatefulSet", "DaemonSet"],
     references,
+    // Pods load what they mount; no gateway reads it there.
+    tls_settings: |_, _| Vec::new(),
     has_template: true,
 };
 

@@ -20,11 +20,64 @@ fn gateway_api(spec: Value) -> Value {
 
 #[test]
 fn accepts_every_istio_field() {
-    let object =
-        istio(json!({"credentialName": "root", "credentialNames": ["other", "root"], "caCertCredentialName": "root"}));
+    let object = istio(
+        json!({"credentialName": "root", "credentialNames": ["other", "root"], "caCertCredentialName": "root-cacert"}),
+    );
     let tls = &after(&object, None, &registry())["spec"]["servers"][0]["tls"];
-    let expected = json!({"credentialName": "gw", "credentialNames": ["other", "gw"], "caCertCredentialName": "gw"});
+    let expected =
+        json!({"credentialName": "gw", "credentialNames": ["other", "gw"], "caCertCredentialName": "gw-cacert"});
     assert_eq!(*tls, expected);
+}
+
+#[test]
+fn never_names_the_managed_secret_where_istiod_would_serve_no_ca() {
+    for name in ["root", "kubernetes://root", "gw", "-cacert"] {
+        let object = istio(json!({"mode": "MUTUAL", "credentialName": "root", "caCertCredentialName": name}));
+        let tls = &after(&object, None, &registry())["spec"]["servers"][0]["tls"];
+        assert_eq!(tls["caCertCredentialName"], name);
+    }
+}
+
+#[test]
+fn a_renamed_cacert_credential_is_restored_by_its_undo() {
+    let object = istio(json!({"mode": "MUTUAL", "credentialName": "root", "caCertCredentialName": "root-cacert"}));
+    let rewritten = after(&object, None, &registry());
+    let mut restored = rewritten.clone();
+    json_patch::patch(&mut restored, &undo(&rewritten).unwrap().patch).unwrap();
+    assert_eq!(restored, object);
+}
+
+fn destination_rule(spec: Value) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "DestinationRule",
+        "metadata": {"name": "upstream", "namespace": "mesh"},
+        "spec": spec,
+    })
+}
+
+#[test]
+fn accepts_every_destination_rule_field() {
+    let tls = || json!({"tls": {"mode": "MUTUAL", "credentialName": "root"}});
+    let policy = json!({"tls": tls()["tls"], "portLevelSettings": [tls()]});
+    let object =
+        destination_rule(json!({"trafficPolicy": policy, "subsets": [{"name": "v1", "trafficPolicy": policy}]}));
+    let rewritten = after(&object, None, &registry()).to_string();
+    assert_eq!(
+        (rewritten.matches(r#""credentialName":"gw""#).count(), rewritten.matches(r#":"root""#).count()),
+        (4, 0)
+    );
+}
+
+#[test]
+fn a_destination_rule_for_another_namespace_alone_keeps_its_secret() {
+    let mut object = destination_rule(json!({
+        "exportTo": ["."], "trafficPolicy": {"tls": {"mode": "MUTUAL", "credentialName": "root"}},
+    }));
+    object["metadata"]["namespace"] = json!("apps");
+    let kind = Kind::of(&object);
+    let write = Write { kind, namespace: "apps", object: &object, old: None, by_agent: false };
+    assert_eq!(rewrite(&write, &registry()).renamed().len(), 0);
 }
 
 #[test]
@@ -104,7 +157,7 @@ fn a_cross_namespace_reference_is_looked_up_where_it_points() {
 
 #[test]
 fn holds_while_the_gateway_secret_is_not_ready_and_says_so_once() {
-    let object = istio(json!({"credentialName": "root", "caCertCredentialName": "root"}));
+    let object = istio(json!({"credentialName": "root", "caCertCredentialName": "root-cacert"}));
     let outcome = outcome(&object, None, &unready());
     assert!(outcome.patch.is_empty());
     let texts: Vec<_> = outcome.holds.iter().map(ToString::to_string).collect();

@@ -1,5 +1,6 @@
 //! Which declared clients do not follow: what everything else of a rotation waits for.
 
+use super::readers;
 use super::steps::{migrated, signs_current};
 use super::trust::holds;
 use super::view::{View, verifies_to_the_end};
@@ -9,7 +10,8 @@ use crate::trust::Certificate;
 /// The clients that may still go by something of an old CA, although all was asked of them that can be; sorted. While re-issues
 /// are held back, by a pause or for the gateways, nobody lags.
 pub(super) fn lagging(view: &View<'_>) -> Vec<String> {
-    if view.pause().is_some() || !view.journal.offered.is_empty() || !signs_current(view) {
+    let held = || view.pause().is_some() || readers::of_all(view).is_some();
+    if !view.journal.offered.is_empty() || !signs_current(view) || held() {
         return Vec::new();
     }
     let (issuers, anchors) = (view.client_issuers(), view.server_issuers());

@@ -6,7 +6,7 @@ use super::ends;
 use super::view::{View, verifies, verifies_to_the_end};
 use super::wait;
 use crate::api::{AtLeafExpiry, StepName, Wait};
-use crate::rotation::few::few;
+use crate::rotation::name_list::few;
 use crate::trust::Certificate;
 
 /// Clients that hold the change of the gateways' leaf, and what becomes of them at its deadline.

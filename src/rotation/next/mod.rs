@@ -10,6 +10,7 @@ mod ends;
 mod lagging;
 mod leaf;
 mod lost;
+mod readers;
 mod record;
 mod seen;
 mod steps;
@@ -26,7 +27,8 @@ use crate::api::{Endpoints, Period, Phase, StepName, Wait, WindowState};
 use crate::rotation::journal::{Journal, Version};
 use crate::trust::Certificate;
 pub use leaf::LeafHold;
-pub use seen::{Canary, ClientSeen, Issuance, Seen, Trust};
+pub use readers::{ReaderHold, SourceState};
+pub use seen::{Canary, ClientSeen, Issuance, PresentedAlso, Seen, Trust};
 pub(super) use view::Pause;
 use view::View;
 pub use wire::{Answer, Endpoint, Shown, Wire};
@@ -56,6 +58,9 @@ pub struct Plan {
     pub trouble: Option<String>,
     /// Who holds the change of the gateways' leaf, and what becomes of them.
     pub leaf_hold: Option<LeafHold>,
+    /// Gateways that take their clients' CAs from a source without the new CA, and the instant at which they are not waited
+    /// for any more.
+    pub reader_hold: Option<(ReaderHold, Option<Timestamp>)>,
     /// The root holds a leaf that gateways could serve.
     pub has_next_leaf: bool,
     /// All that is wrong with the managed Secret is that its leaf has ended, and `spec.atLeafExpiry` keeps it.
@@ -123,6 +128,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
     let cut_off = cut_off.map(|(name, _)| name.clone()).collect();
     let (has_next_leaf, keeps_ended_leaf) = (view.root_chain().is_some(), view.keeps_ended_leaf());
     let over_cap = gateways.over_cap || clients.over_cap;
+    let reader_hold = readers::of_all(&view).map(|hold| (hold, ends::of_issuer(&view)));
     let client_bundle = clients.trust;
     let forgotten = view.gateways_in_use().find(|version| version.guessed).map(|version| version.since);
     let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
@@ -136,6 +142,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
         waits: decided.waits,
         lagging,
         leaf_hold: decided.leaf_hold,
+        reader_hold,
         has_next_leaf,
         keeps_ended_leaf,
         cut_off,
@@ -156,6 +163,8 @@ fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Optio
         versions.iter().filter_map(|version| version.replaced).map(|at| period.after(at)).collect::<Vec<_>>()
     };
     let mut at = settled(&journal.gateways, settle.gateways);
+    let beside = journal.trust_sources.values().chain(journal.presented_also.values());
+    at.extend(beside.flat_map(|versions| settled(versions, settle.gateways)));
     at.extend(journal.clients.values().flat_map(|client| settled(&client.versions, settle.clients)));
     at.extend(waits.iter().filter_map(|wait| wait.until));
     at.extend(until.into_iter().flatten());

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::seen::{ClientSeen, Seen, Trust, authorities, usable};
 use super::view::verifies_to_the_end;
-use super::{cut_off, lost, wire};
+use super::{cut_off, lost, readers, wire};
 use crate::api::{Period, TrustAnchor};
 use crate::rotation::journal::{Authority, Client, Journal, Version};
 use crate::trust::{Certificate, continuity};
@@ -36,6 +36,7 @@ pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Jour
         supersede(&mut journal.gateways, managed.anchors.clone(), managed.chain.clone(), now);
     }
     wire::record(seen, &mut journal.gateways, now);
+    readers::record(seen, &mut journal, now);
     clients(seen, &mut journal, now);
     cut_off::record(&mut journal, seen.entry.spec.settle.clients, now);
     journal
@@ -98,7 +99,7 @@ fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: Option<&C
 }
 
 /// Adds a version unless it is the newest already.
-fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Certificate>, now: Timestamp) {
+pub(super) fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Certificate>, now: Timestamp) {
     if let Some(newest) = versions.last_mut() {
         if newest.trust == trust && newest.chain == chain {
             newest.replaced = None;

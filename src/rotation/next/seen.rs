@@ -1,12 +1,14 @@
 //! What is seen of one GatewaySecret's world at one instant.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::readers::SourceState;
 use super::wire::Wire;
 use crate::registry::Entry;
 use crate::rotation::Facts;
+use crate::rotation::readers::{SourceName, TlsReader};
 use crate::trust::Certificate;
 
 /// What is seen. A Secret is `None` when it is not there.
@@ -32,6 +34,23 @@ pub struct Seen<'a> {
     pub canary: Option<Canary>,
     /// What gateways showed on the wire; `None` when nobody looked.
     pub wire: Option<Wire>,
+    /// What gateways read beside the managed Secret.
+    pub readers: Vec<TlsReader>,
+    /// What the objects hold from which readers take CAs.
+    pub sources: BTreeMap<SourceName, SourceState>,
+    /// The Secrets that gateways present next to the managed one.
+    pub presented_also: Vec<PresentedAlso>,
+}
+
+/// A Secret that a gateway presents next to the managed one: which of both a client gets is not known.
+#[derive(Clone, Debug)]
+pub struct PresentedAlso {
+    /// Its name, in the GatewaySecret's namespace.
+    pub name: String,
+    /// Its chain, leaf first; `None` when that is not known.
+    pub chain: Option<Vec<Certificate>>,
+    /// The Certificate of cert-manager that writes it.
+    pub certificate: Option<Issuance>,
 }
 
 /// A client of the agent's own.

@@ -5,14 +5,15 @@ use jiff::{SignedDuration, Timestamp};
 use super::copy;
 use super::ends;
 use super::leaf::{self, LeafHold};
-use super::seen::{authorities, usable};
+use super::readers;
+use super::seen::{Issuance, authorities, usable};
 use super::trust::{Bundle, holds};
 use super::view::{View, admits, verifies};
 use super::{PairOf, Step, wait, wire};
 use crate::api::{Mode, Phase, StepName, Wait};
 use crate::rotation::Facts;
-use crate::rotation::few::few;
 use crate::rotation::journal::Version;
+use crate::rotation::name_list::few;
 use crate::trust::{Certificate, is_distrusted};
 
 /// Certificates that cert-manager is asked for at a time.
@@ -51,6 +52,7 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
     if signs_current || view.spec().client_ca.is_some() {
         reissue_root(view, &mut decided);
     }
+    wait_for_presented_also(view, &mut decided);
     decided.undistrusted = undistrusted(view);
     let undistrusted = decided.undistrusted.iter().map(|reason| wait(StepName::DropOldCa, None, reason.as_str()));
     decided.waits.extend(undistrusted);
@@ -61,7 +63,11 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
 
 /// The CAs of `trust` that every gateway has, as far as time tells.
 pub(super) fn converged(view: &View<'_>, trust: &[Certificate]) -> Vec<Certificate> {
-    let everywhere = |ca: &&Certificate| view.gateways_in_use().all(|version| version.trust.contains(ca));
+    let lacks = readers::of_all(view).is_some();
+    let issuers = view.client_issuers();
+    let everywhere = |ca: &&Certificate| {
+        view.gateways_in_use().all(|version| version.trust.contains(ca)) && !(lacks && issuers.contains(ca))
+    };
     trust.iter().filter(everywhere).cloned().collect()
 }
 
@@ -125,6 +131,8 @@ fn promote(view: &View<'_>, decided: &mut Decided) {
         decided.waits.push(hold(pause.until, pause.reason));
     } else if let Some(until) = unconverged(view) {
         decided.waits.push(hold(until, format!("not every gateway trusts the new CA yet: Secret {issuer_name} waits")));
+    } else if let Some(held) = readers::hold(view, ends::of_issuer(view)) {
+        decided.waits.push(hold(held.until, held.message));
     } else {
         decided.steps.push(Step::PromoteIssuer);
     }
@@ -173,6 +181,25 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
         decided.waits.push(wait(StepName::ReissueClients, pause.until, pause.reason));
         lagging.retain(|client| paused(&client.name).is_none());
     }
+    let held = |name: &str| readers::hold(view, newest(name).and_then(|held| ends::of_client(view, held)));
+    if let Some(hold) = lagging.iter().find_map(|client| held(&client.name)) {
+        decided.waits.push(wait(StepName::ReissueClients, hold.until, hold.message));
+        lagging.retain(|client| held(&client.name).is_none());
+    }
+    let pin = |name: &str| {
+        let held = newest(name)?;
+        let is_over = ends::of_client(view, held).is_some_and(|at| view.now >= at);
+        readers::pinned(view, held.chain.first()?).filter(|_| !is_over)
+    };
+    if let Some((client, reader)) = lagging.iter().find_map(|client| Some((client, pin(&client.name)?))) {
+        let reason = format!(
+            "{} ({}) accepts the present certificate of {} only, by its hash. Replace verifyCertificateHash and \
+             verifyCertificateSpki there by subjectAltNames, or renew the client and the hash together",
+            reader.object, reader.field, client.name
+        );
+        decided.waits.push(wait(StepName::ReissueClients, None, reason));
+        lagging.retain(|client| pin(&client.name).is_none());
+    }
     let certificates: Vec<_> = lagging.iter().filter_map(|client| client.certificate.as_ref()).collect();
     if certificates.is_empty() {
         return;
@@ -202,8 +229,12 @@ const SECOND: SignedDuration = SignedDuration::from_secs(1);
 fn reissue_root(view: &View<'_>, decided: &mut Decided) {
     let anchors = view.server_issuers();
     let Some(root) = view.root_chain() else { return };
-    let Some(certificate) = &view.seen.root_certificate else { return };
-    if verifies(&anchors, root, view.now) || certificate.is_issuing {
+    let is_old = |chain: &[Certificate]| readers::is_of_old(view, chain);
+    let also = view.seen.presented_also.iter().filter(|also| also.chain.as_deref().is_some_and(is_old));
+    let also: Vec<_> = also.filter_map(|also| also.certificate.as_ref()).collect();
+    let root_certificate = view.seen.root_certificate.as_ref().filter(|_| !verifies(&anchors, root, view.now));
+    let certificates: Vec<_> = root_certificate.into_iter().chain(also).filter(|one| !one.is_issuing).collect();
+    if certificates.is_empty() {
         return;
     }
     let follows = |held: &Version| holds(&held.trust, &anchors);
@@ -212,12 +243,32 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
     if let Some(names) = &lagging {
         decided.leaf_hold = LeafHold::of(view, root, Some(names.clone()));
     }
-    match (view.pause_until(ends::of_root(view, root)), lagging) {
-        (Some(pause), _) => decided.waits.push(hold(pause.until, pause.reason)),
-        (None, Some(names)) => {
+    let deadline = ends::of_root(view, root);
+    let direct = readers::of_source(view).filter(|_| deadline.is_none_or(|at| view.now < at));
+    match (view.pause_until(deadline), lagging, direct) {
+        (Some(pause), ..) => decided.waits.push(hold(pause.until, pause.reason)),
+        (None, Some(names), _) => {
             decided.waits.push(hold(None, format!("clients that may not trust the new CA yet: {names}")));
         }
-        (None, None) => decided.steps.push(Step::Reissue { certificate: certificate.name.clone() }),
+        (None, None, Some(reason)) => decided.waits.push(hold(None, reason)),
+        (None, None, None) => {
+            let reissue = |one: &Issuance| Step::Reissue { certificate: one.name.clone() };
+            decided.steps.extend(certificates.into_iter().map(reissue));
+        }
+    }
+}
+
+/// Gateways present certificates of the old CA next to the managed Secret's: clients have to trust that CA for as long.
+fn wait_for_presented_also(view: &View<'_>, decided: &mut Decided) {
+    let rotates = view.journal.server_issuers.iter().any(|authority| !authority.current);
+    let unmanaged = view.seen.presented_also.iter().filter(|also| rotates && also.certificate.is_none());
+    let old = unmanaged.filter(|also| also.chain.as_deref().is_none_or(|chain| readers::is_of_old(view, chain)));
+    if let Some(names) = few(old.map(|also| also.name.clone())) {
+        let reason = format!(
+            "gateways present Secret {names} next to the managed one, and no Certificate of cert-manager writes it. Renew it \
+             with the new CA once all clients trust that, or take it out of credentialNames"
+        );
+        decided.waits.push(wait(StepName::ReissueRoot, None, reason));
     }
 }
 
@@ -243,14 +294,15 @@ fn phase(view: &View<'_>, gateways: &Bundle) -> Phase {
     let Some(served) = view.served_chain() else { return Phase::Pending };
     let (issuers, anchors) = (view.client_issuers(), view.server_issuers());
     let migrated = view.clients_in_use().all(|(_, version)| migrated(&issuers, &version.chain, now));
-    let switched = verifies(&anchors, served, now);
+    let also_switched = || readers::presented_also(view).all(|version| !readers::is_of_old(view, &version.chain));
+    let switched = verifies(&anchors, served, now) && also_switched();
     let held = view.seen.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
     let dropped = held == gateways.trust && gateways.trust.iter().all(|ca| issuers.contains(ca));
     let told = view.journal.offered.is_empty();
     let bundle = view.journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
     match () {
         () if dropped && switched && migrated && told && bundle.iter().all(|ca| anchors.contains(ca)) => Phase::Steady,
-        () if unconverged(view).is_some() => Phase::TrustExpanded,
+        () if unconverged(view).is_some() || readers::of_all(view).is_some() => Phase::TrustExpanded,
         () if switched && migrated => Phase::LeafSwitched,
         () if migrated && signs_current(view) => Phase::ClientsMigrated,
         () => Phase::Converged,

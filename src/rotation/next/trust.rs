@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::readers::presented_also;
 use super::view::{View, admits, verifies_to_the_end};
 use crate::rotation::journal::{Authority, Version};
 use crate::trust::{Certificate, is_distrusted};
@@ -27,7 +28,7 @@ pub(super) fn of_gateways(view: &View<'_>) -> Bundle {
 
 /// What clients are to trust. A leaf that is kept beyond its end needs its CA still.
 pub(super) fn of_clients(view: &View<'_>) -> Bundle {
-    let served = view.gateways_in_use().map(|version| version.chain.as_slice());
+    let served = view.gateways_in_use().chain(presented_also(view)).map(|version| version.chain.as_slice());
     let next = view.root_chain();
     let chains = served.chain(next).filter(|chain| !chain.is_empty());
     bundle(view, &view.journal.server_issuers, &each_once(chains), verifies_to_the_end, unseen_leaves)
@@ -122,6 +123,9 @@ fn unseen_clients(view: &View<'_>, authority: &Authority, room: bool) -> Timesta
 /// Until when gateways may serve a leaf that nobody has seen: longer where it is not known what they had.
 fn unseen_leaves(view: &View<'_>, authority: &Authority, _: bool) -> Timestamp {
     let end = authority.certificate.not_after;
+    if view.seen.presented_also.iter().any(|also| also.chain.is_none()) {
+        return end;
+    }
     let settled = |version: &Version| match version.replaced {
         Some(replaced) if version.seen.is_empty() => view.spec().settle.gateways.after(replaced).min(end),
         _ => end,

@@ -11,8 +11,8 @@ use super::steps::unconverged;
 use super::view::{View, admits};
 use super::{Step, wait};
 use crate::api::{Endpoints, StepName, Wait};
-use crate::rotation::few::few;
 use crate::rotation::journal::{Sightings, Version};
+use crate::rotation::name_list::few;
 use crate::trust::Certificate;
 
 /// What gateways showed when they were looked at last.

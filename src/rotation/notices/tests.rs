@@ -187,6 +187,9 @@ fn plan(lagging: &[&str]) -> next::Plan {
         root_certificate: None,
         wire: None,
         canary: None,
+        readers: Vec::new(),
+        sources: Default::default(),
+        presented_also: Vec::new(),
     };
     let lagging = lagging.iter().map(|name| (*name).to_owned()).collect();
     next::Plan { lagging, ..next::next(&seen, &Journal::default(), now()) }

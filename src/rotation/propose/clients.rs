@@ -6,7 +6,7 @@ use super::Found;
 use super::issued::Source;
 use super::roots::{Root, namespace};
 use crate::api::names::CLIENT_LABEL;
-use crate::rotation::few::first;
+use crate::rotation::name_list::first;
 
 /// Names that one comment gives.
 const NAMED: usize = 5;

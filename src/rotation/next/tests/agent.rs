@@ -56,6 +56,9 @@ impl Look {
             root_certificate: self.root_certificate.clone(),
             canary: None,
             wire: self.wire.clone(),
+            readers: Vec::new(),
+            sources: Default::default(),
+            presented_also: Vec::new(),
         }
     }
 

@@ -12,6 +12,7 @@ mod issuer;
 mod lookout;
 mod lost;
 mod properties;
+mod readers;
 mod scene;
 #[path = "../../../../tests/bed/seed.rs"]
 mod seed;

@@ -1,12 +1,17 @@
 //! A GatewaySecret and what belongs to it at one instant, for single decisions.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::{GatewaySecretStatus, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::journal::Journal;
-use crate::rotation::next::{Canary, ClientSeen, Issuance, PairOf, Plan, Seen, Step, Trust, Wire, next};
+use crate::rotation::next::{
+    Canary, ClientSeen, Issuance, PairOf, Plan, PresentedAlso, Seen, SourceState, Step, Trust, Wire, next,
+};
+use crate::rotation::readers::{SourceName, TlsReader};
 use crate::rotation::{Facts, Observation, observe, report};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{Authority, now, parsed};
@@ -24,6 +29,9 @@ pub(super) struct Scene {
     pub(super) loads_once: bool,
     pub(super) canary: Option<Canary>,
     pub(super) wire: Option<Wire>,
+    pub(super) readers: Vec<TlsReader>,
+    pub(super) sources: BTreeMap<SourceName, SourceState>,
+    pub(super) presented_also: Vec<PresentedAlso>,
     pub(super) declared: bool,
     pub(super) journal: Journal,
     pub(super) now: Timestamp,
@@ -58,6 +66,9 @@ impl Scene {
             loads_once: false,
             canary: None,
             wire: None,
+            readers: Vec::new(),
+            sources: BTreeMap::new(),
+            presented_also: Vec::new(),
             declared: true,
             journal: Journal::default(),
             now: now(),
@@ -86,6 +97,9 @@ impl Scene {
             root_certificate: Some(Issuance { name: "gateway".to_owned(), is_issuing: false }),
             canary: self.canary.clone(),
             wire: self.wire.clone(),
+            readers: self.readers.clone(),
+            sources: self.sources.clone(),
+            presented_also: self.presented_also.clone(),
         };
         next(&seen, &self.journal, self.now)
     }

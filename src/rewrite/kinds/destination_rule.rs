@@ -1,0 +1,66 @@
+//! Istio `DestinationRule`: `credentialName` of `trafficPolicy.tls`, of a port's and of a subset's.
+//!
+//! It has effect in gateways, and with a `workloadSelector` in the sidecars that this selects; the Secret is looked up in
+//! the proxy's namespace (istiod's `pilot/pkg/networking/core/cluster_tls.go`).
+//!
+//! Source: <https://istio.io/latest/docs/reference/config/networking/destination-rule/#ClientTLSSettings>.
+
+use serde_json::Value;
+
+use super::{Credential, Node, Place, Reference, Rule};
+use crate::rewrite::Named;
+use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
+
+pub(super) const RULE: Rule = Rule {
+    group: "networking.istio.io",
+    versions: &["v1", "v1beta1", "v1alpha3"],
+    kinds: &["DestinationRule"],
+    references,
+    tls_settings,
+    has_template: false,
+};
+
+fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
+    let proxies = proxies(object, namespace);
+    settings(object).filter_map(|tls| reference(&tls, &proxies)).collect()
+}
+
+fn reference<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
+    let node = tls.get("credentialName");
+    Credential::parse(node.text()?).reference(&node, proxies)
+}
+
+fn proxies<'a>(object: &'a Value, namespace: &'a str) -> Place<'a> {
+    let spec = &object["spec"];
+    let labels = spec["workloadSelector"]["matchLabels"].as_object().filter(|labels| !labels.is_empty());
+    match (labels, spec["exportTo"].as_array().map(Vec::as_slice)) {
+        // With a selector the rule has effect in its own namespace only.
+        (Some(_), _) => Place::Namespace(namespace),
+        (None, Some([only])) if only == "." || *only == namespace => Place::Namespace(namespace),
+        _ => Place::AllGateways,
+    }
+}
+
+fn settings(object: &Value) -> impl Iterator<Item = Node<'_>> {
+    let spec = Node::root(object).get("spec");
+    let subsets = spec.get("subsets").items().map(|subset| subset.get("trafficPolicy"));
+    let policies = std::iter::once(spec.get("trafficPolicy")).chain(subsets);
+    policies.flat_map(|policy| {
+        let ports = policy.get("portLevelSettings").items().map(|port| port.get("tls"));
+        std::iter::once(policy.get("tls")).chain(ports)
+    })
+}
+
+fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+    let proxies = proxies(object, namespace);
+    let of = |tls: Node<'a>| {
+        let node = tls.get("credentialName");
+        let name = node.text()?;
+        let mode = tls.value["mode"].as_str();
+        let verifies = tls.value["insecureSkipVerify"] != true && matches!(mode, Some("SIMPLE" | "MUTUAL"));
+        let trust = if verifies { Credential::parse(name).cacert(&node, &proxies) } else { TrustSource::NotVerified };
+        let presents = reference(&tls, &proxies).filter(|_| mode == Some("MUTUAL")).map(Named::from);
+        Some(TlsSettings { pointer: node.pointer(), presents: presents.into_iter().collect(), trust, pins: Vec::new() })
+    };
+    settings(object).filter_map(of).collect()
+}

@@ -1,0 +1,248 @@
+//! Steps that wait for readers of trust which the managed Secret does not reach.
+//!
+//! A gateway may take its clients' CAs from a sibling, another Secret, a ConfigMap or a file. Clients that are re-issued by a
+//! new CA are refused there until that source has it, so the steps that make them present it wait, as for clients that
+//! nobody declared: until the instant at which waiting would lock the same clients out.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::record::supersede;
+use super::seen::Seen;
+use super::trust::holds;
+use super::view::{View, verifies};
+use crate::rotation::journal::{Journal, Version};
+use crate::rotation::name_list::few;
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
+use crate::trust::Certificate;
+
+/// What an object that may hold CAs was found to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceState {
+    /// It does not exist.
+    Absent,
+    /// Its CAs, as a proxy takes them.
+    Holds(Vec<Certificate>),
+    /// It could not be read: why.
+    Unreadable(String),
+}
+
+/// Why readers do not have the new CA yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReaderHold {
+    /// One word for the condition.
+    pub reason: &'static str,
+    /// Which reader, what its source lacks, and what to do.
+    pub message: String,
+    /// When the clock alone ends it.
+    pub until: Option<Timestamp>,
+}
+
+/// The source that a reader goes by.
+enum Resolved<'s> {
+    /// The managed Secret, or nothing that could refuse anybody.
+    Follows,
+    Source(&'s SourceName, &'s SourceState),
+    Unknowable(&'s str),
+    Unlisted(&'s str),
+}
+
+fn resolve<'s>(seen: &'s Seen<'_>, reader: &'s TlsReader) -> Resolved<'s> {
+    let sources = match &reader.trust {
+        ReaderTrust::NotVerified => return Resolved::Follows,
+        ReaderTrust::Unknowable(what) => return Resolved::Unknowable(what),
+        ReaderTrust::Unlisted(why) => return Resolved::Unlisted(why),
+        ReaderTrust::FirstOf(sources) => sources,
+    };
+    let is_managed =
+        |source: &SourceName| *source == SourceName::secret(&seen.entry.namespace, seen.entry.managed_name());
+    let found = sources.iter().find_map(|source| match seen.sources.get(source) {
+        _ if is_managed(source) => Some(Resolved::Follows),
+        Some(SourceState::Absent) => None,
+        Some(state) => Some(Resolved::Source(source, state)),
+        None => Some(Resolved::Unknowable("a source that was not looked up")),
+    });
+    // istiod serves nothing where nothing exists: nobody connects there, whatever is signed.
+    found.unwrap_or(Resolved::Follows)
+}
+
+/// Writes down what sources hold. One that no reader goes by any more counts until proxies have settled.
+pub(super) fn record(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
+    let mut read = BTreeSet::new();
+    for reader in &seen.readers {
+        if let Resolved::Source(source, SourceState::Holds(trust)) = resolve(seen, reader)
+            && read.insert(source)
+        {
+            // Only our own CAs matter, and a journal has no room for somebody else's thousands.
+            let is_ours =
+                |held: &&Certificate| journal.client_issuers.iter().any(|ca| held.supersedes(&ca.certificate));
+            let ours = trust.iter().filter(is_ours).cloned().collect();
+            supersede(journal.trust_sources.entry(source.to_string()).or_default(), ours, Vec::new(), now);
+        }
+    }
+    let names: BTreeSet<_> = read.iter().map(ToString::to_string).collect();
+    for (_, versions) in journal.trust_sources.iter_mut().filter(|(name, _)| !names.contains(*name)) {
+        for version in versions {
+            version.replaced.get_or_insert(now);
+        }
+    }
+    for also in &seen.presented_also {
+        let versions = journal.presented_also.entry(also.name.clone()).or_default();
+        if let Some(chain) = &also.chain {
+            supersede(versions, Vec::new(), chain.clone(), now);
+        }
+    }
+    for (_, versions) in journal
+        .presented_also
+        .iter_mut()
+        .filter(|(name, _)| !seen.presented_also.iter().any(|also| also.name == **name))
+    {
+        for version in versions {
+            version.replaced.get_or_insert(now);
+        }
+    }
+    let gateways = seen.entry.spec.settle.gateways;
+    for map in [&mut journal.trust_sources, &mut journal.presented_also] {
+        map.values_mut().for_each(|versions| versions.retain(|version| version.may_be_in_use(gateways, now)));
+        map.retain(|_, versions| !versions.is_empty());
+    }
+}
+
+/// Whether a chain is of a CA that clients trusted before, and not of the present one. One of a stranger's is neither.
+pub(super) fn is_of_old(view: &View<'_>, chain: &[Certificate]) -> bool {
+    let known: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
+    !verifies(&view.server_issuers(), chain, view.now) && verifies(&known, chain, view.now)
+}
+
+/// What holds a step that has every client present a leaf of the new CA; `None` from its deadline on.
+pub(super) fn hold(view: &View<'_>, deadline: Option<Timestamp>) -> Option<ReaderHold> {
+    deadline.is_none_or(|at| view.now < at).then(|| of_all(view)).flatten()
+}
+
+/// The first thing that is against it, and how many readers more there are.
+pub(super) fn of_all(view: &View<'_>) -> Option<ReaderHold> {
+    let issuers = view.client_issuers();
+    let mut holds: Vec<_> = view.seen.readers.iter().filter_map(|reader| of(view, reader, &issuers)).collect();
+    holds.dedup();
+    let more = holds.len().saturating_sub(1);
+    // What a person has to do comes before what time does.
+    let mut hold = holds.into_iter().min_by_key(|hold| hold.until)?;
+    if more > 0 {
+        hold.message = format!("{} ({more} more like this)", hold.message);
+    }
+    Some(hold)
+}
+
+fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<ReaderHold> {
+    let TlsReader { object, field, .. } = reader;
+    let entry = view.seen.entry;
+    let (name, namespace) = (&entry.name, &entry.namespace);
+    let manual = |reason, message| Some(ReaderHold { reason, message, until: None });
+    let (source, state) = match resolve(view.seen, reader) {
+        Resolved::Follows => return None,
+        Resolved::Unlisted(why) => {
+            return manual(
+                "NotListed",
+                format!(
+                    "{object} cannot be listed ({why}), so whether one takes its clients' CAs from elsewhere is not known. \
+                     Grant it to the agent: kubectl apply -k manifests/base"
+                ),
+            );
+        }
+        Resolved::Unknowable(what) => {
+            return manual(
+                "UnknownTrust",
+                format!(
+                    "{object} ({field}) takes its clients' CAs from {what}, whose content cannot be read. Add the new CA \
+                     there, then remove its reference to Secret {} or take its CAs from that Secret",
+                    entry.managed_name()
+                ),
+            );
+        }
+        Resolved::Source(source, state) => (source, state),
+    };
+    if let SourceState::Unreadable(why) = state {
+        return manual(
+            "UnreadableTrust",
+            format!(
+                "{object} ({field}) takes its clients' CAs from {source}, which the agent cannot read: {why}. Grant it: \
+                 kubectl get gatewaysecret {name} -n {namespace} -o yaml | trustspan rbac - | kubectl apply -f -"
+            ),
+        );
+    }
+    let versions = view.journal.trust_sources.get(&source.to_string()).map(Vec::as_slice).unwrap_or_default();
+    let in_use = || versions.iter().filter(|version| version.may_be_in_use(entry.spec.settle.gateways, view.now));
+    if in_use().all(|version| version.trust.is_empty()) {
+        // A server for other clients alone.
+        return None;
+    }
+    let lacking: Vec<_> = in_use().filter(|version| !holds(&version.trust, issuers)).collect();
+    if lacking.is_empty() {
+        return None;
+    }
+    if let Some(until) = lacking.iter().map(|version| version.replaced).collect::<Option<Vec<_>>>() {
+        let until = until.into_iter().max().map(|at| entry.spec.settle.gateways.after(at));
+        let message = format!("{object} ({field}) may not have taken the new CA from {source} yet");
+        return Some(ReaderHold { reason: "Propagating", message, until });
+    }
+    let trust = versions.last().map(|version| version.trust.as_slice()).unwrap_or_default();
+    let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca))).map(|ca| ca.subject.clone()));
+    let lacks = lacks.unwrap_or_default();
+    let managed_sibling =
+        SourceName::secret(namespace, format!("{}{}", entry.managed_name(), crate::api::names::CACERT_SUFFIX));
+    let help = if *source == SourceName::secret(namespace, entry.root_name()) {
+        from_source(reader)
+    } else if *source == managed_sibling {
+        format!("Delete it: kubectl delete secret {} -n {namespace}", source.name)
+    } else {
+        format!(
+            "Add it: trustspan extend-trust {name} -n {namespace} --to {} --to-namespace {}",
+            source.resource(),
+            source.namespace
+        )
+    };
+    manual(
+        "OtherTrustSource",
+        format!("{object} ({field}) takes its clients' CAs from {source}, which lacks the new CA ({lacks}). {help}"),
+    )
+}
+
+/// What to do about a reader of the source Secret itself.
+fn from_source(reader: &TlsReader) -> String {
+    match reader.opted_out {
+        true => "Remove its annotation trustspan.dev/rewrite, or name the managed Secret there".to_owned(),
+        false => "It will name the managed Secret once it is written again; the agent asks for that at each resync"
+            .to_owned(),
+    }
+}
+
+/// Readers that present the source Secret's certificate the moment it is re-issued.
+pub(super) fn of_source(view: &View<'_>) -> Option<String> {
+    let direct = view.seen.readers.iter().filter(|reader| reader.presents_source);
+    let named = few(direct.clone().map(|reader| reader.object.clone()))?;
+    let help = direct.clone().next().map(from_source)?;
+    Some(format!("{named} presents Secret {} itself. {help}", view.seen.entry.root_name()))
+}
+
+/// Clients whose certificate, or its key, a server names: another is refused there.
+pub(super) fn pinned<'v>(view: &View<'v>, leaf: &Certificate) -> Option<&'v TlsReader> {
+    let hashes = [leaf.fingerprint.clone(), leaf.public_key_hash()];
+    let is_pin = |pin: &String| hashes.iter().any(|hash| is_same_hash(pin, hash));
+    view.seen.readers.iter().find(|reader| reader.pins.iter().any(is_pin))
+}
+
+/// Envoy takes hashes of certificates in hex, with colons or without, and those of keys in base64.
+fn is_same_hash(pin: &str, hex: &str) -> bool {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let digits: String = pin.chars().filter(|c| *c != ':').collect();
+    let decoded =
+        || STANDARD.decode(pin).ok().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    digits.eq_ignore_ascii_case(hex) || decoded().is_some_and(|decoded| decoded == hex)
+}
+
+/// The chains that gateways present next to the managed Secret's.
+pub(super) fn presented_also<'v>(view: &'v View<'_>) -> impl Iterator<Item = &'v Version> {
+    let (settle, now) = (view.spec().settle.gateways, view.now);
+    view.journal.presented_also.values().flatten().filter(move |version| version.may_be_in_use(settle, now))
+}

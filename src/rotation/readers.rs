@@ -1,0 +1,204 @@
+//! What gateways read beside the managed Secret: servers, listeners and upstreams that take their peers' CAs from another
+//! source, present the source Secret itself, or present another Secret next to ours.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::api::Kind;
+use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED};
+use crate::registry::{Entry, Place};
+use crate::rewrite::{Named, TrustSource, tls_settings};
+
+/// Readers that differ in what they read; a hostile namespace can hold any number of Gateways.
+const READERS: usize = 256;
+
+/// A server, listener or upstream of a gateway that uses a GatewaySecret's certificates. Equal ones count once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsReader {
+    /// Kind, namespace and name: `Gateway apps/public`.
+    pub object: String,
+    /// The field that decides about the CAs, as users write it.
+    pub field: String,
+    /// Where its peers' CAs come from.
+    pub trust: ReaderTrust,
+    /// It presents the certificate of the source Secret itself.
+    pub presents_source: bool,
+    /// Names of Secrets, in the GatewaySecret's namespace, that it presents next to ours.
+    pub presents_also: Vec<String>,
+    /// SHA-256 hashes of certificates or public keys to which its clients are limited.
+    pub pins: Vec<String>,
+    /// Annotation `trustspan.dev/rewrite: disabled`.
+    pub opted_out: bool,
+}
+
+/// Where a reader takes its peers' CAs from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReaderTrust {
+    /// It verifies no peer, or lets in everybody.
+    NotVerified,
+    /// The first of these that exists.
+    FirstOf(Vec<SourceName>),
+    /// Something outside of the cluster's objects.
+    Unknowable(String),
+    /// Objects of this kind could not be listed: why. Whether one reads anything else is not known.
+    Unlisted(String),
+}
+
+/// An object that holds CAs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SourceName {
+    /// Its kind.
+    pub kind: SourceKind,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// The kinds of object that istiod reads CAs from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SourceKind {
+    /// A Secret.
+    Secret,
+    /// A ConfigMap.
+    ConfigMap,
+}
+
+impl SourceName {
+    /// A Secret.
+    pub fn secret(namespace: &str, name: impl Into<String>) -> Self {
+        Self { kind: SourceKind::Secret, namespace: namespace.to_owned(), name: name.into() }
+    }
+
+    /// As `kubectl` takes it: `secret/partners-cacert`.
+    pub fn resource(&self) -> String {
+        let kind = match self.kind {
+            SourceKind::Secret => "secret",
+            SourceKind::ConfigMap => "configmap",
+        };
+        format!("{kind}/{}", self.name)
+    }
+}
+
+impl std::fmt::Display for SourceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.kind {
+            SourceKind::Secret => "Secret",
+            SourceKind::ConfigMap => "ConfigMap",
+        };
+        write!(f, "{kind} {}/{}", self.namespace, self.name)
+    }
+}
+
+/// The readers among these objects, and one for all that name the managed Secret and no other: a `-cacert` sibling of it
+/// decides for those that nobody has listed, too.
+///
+/// Of an Istio Gateway it counts whether its selector asks for the workload labels, or picks one of `pods`.
+pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<TlsReader> {
+    let mut readers = vec![of_managed(entry)];
+    for object in objects {
+        let metadata = &object["metadata"];
+        let text = |key: &str| metadata[key].as_str().unwrap_or_default();
+        let opted_out = metadata["annotations"][REWRITE] == REWRITE_DISABLED;
+        for settings in tls_settings(Kind::of(object), object, text("namespace")) {
+            let is_at = |place: &Place<'_>| is_looked_up_by(place, entry, pods);
+            let ours = [entry.root_name(), entry.managed_name()];
+            let (own, others): (Vec<_>, Vec<_>) = settings
+                .presents
+                .iter()
+                .filter(|named| is_at(&named.place))
+                .partition(|named: &&Named<'_>| ours.contains(&named.name));
+            let trusts_ours =
+                matches!(&settings.trust, TrustSource::Secret { place, name } if is_at(place) && ours.contains(name));
+            if own.is_empty() && !trusts_ours {
+                continue;
+            }
+            let reader = TlsReader {
+                object: format!(
+                    "{} {}/{}",
+                    object["kind"].as_str().unwrap_or_default(),
+                    text("namespace"),
+                    text("name")
+                ),
+                field: settings.field(),
+                trust: trust(&settings.trust, entry),
+                presents_source: own.iter().any(|named| named.name == entry.root_name()),
+                presents_also: others.iter().map(|named| named.name.to_owned()).collect(),
+                pins: settings.pins.iter().map(|pin| (*pin).to_owned()).collect(),
+                opted_out,
+            };
+            if readers.len() < READERS && !readers.iter().any(|known| known.reads_as(&reader)) {
+                readers.push(reader);
+            }
+        }
+    }
+    readers
+}
+
+impl TlsReader {
+    fn reads_as(&self, other: &Self) -> bool {
+        let read = |reader: &Self| (reader.presents_source, reader.opted_out, reader.trust.clone());
+        read(self) == read(other) && self.presents_also == other.presents_also && self.pins == other.pins
+    }
+}
+
+fn of_managed(entry: &Entry) -> TlsReader {
+    TlsReader {
+        object: format!("every Gateway that names Secret {}", entry.managed_name()),
+        field: "credentialName".to_owned(),
+        trust: ReaderTrust::FirstOf(sibling_or_self(&entry.namespace, entry.managed_name())),
+        presents_source: false,
+        presents_also: Vec::new(),
+        pins: Vec::new(),
+        opted_out: false,
+    }
+}
+
+fn trust(source: &TrustSource<'_>, entry: &Entry) -> ReaderTrust {
+    match source {
+        TrustSource::NotVerified | TrustSource::Nothing(_) => ReaderTrust::NotVerified,
+        TrustSource::Unknowable(what) => ReaderTrust::Unknowable((*what).to_owned()),
+        TrustSource::ConfigMap { namespace, name } => ReaderTrust::FirstOf(vec![SourceName {
+            kind: SourceKind::ConfigMap,
+            namespace: (*namespace).to_owned(),
+            name: (*name).to_owned(),
+        }]),
+        TrustSource::Secret { place, name } => {
+            let namespace = match place {
+                Place::Namespace(namespace) | Place::Granted { namespace, .. } => namespace,
+                Place::Selected(_) | Place::AllGateways => entry.namespace.as_str(),
+            };
+            ReaderTrust::FirstOf(sibling_or_self(namespace, name))
+        }
+    }
+}
+
+/// istiod takes Secret `<name>-cacert`, and only where there is none Secret `<name>`.
+fn sibling_or_self(namespace: &str, name: &str) -> Vec<SourceName> {
+    vec![SourceName::secret(namespace, format!("{name}{CACERT_SUFFIX}")), SourceName::secret(namespace, name)]
+}
+
+fn is_looked_up_by(place: &Place<'_>, entry: &Entry, pods: &[&Value]) -> bool {
+    match place {
+        Place::Namespace(namespace) | Place::Granted { namespace, .. } => *namespace == entry.namespace,
+        Place::AllGateways => true,
+        Place::Selected(selector) => {
+            let picks = |pod: &&Value| {
+                let labels = &pod["metadata"]["labels"];
+                pod["metadata"]["namespace"] == entry.namespace.as_str()
+                    && selector.iter().all(|(key, value)| labels[*key].as_str() == Some(value))
+            };
+            entry.is_asked_for(selector) || pods.iter().any(picks)
+        }
+    }
+}
+
+/// The objects that these readers may take CAs from, each once.
+pub fn sources(readers: &[TlsReader]) -> BTreeSet<&SourceName> {
+    let all = readers.iter().filter_map(|reader| match &reader.trust {
+        ReaderTrust::FirstOf(sources) => Some(sources),
+        ReaderTrust::NotVerified | ReaderTrust::Unknowable(_) | ReaderTrust::Unlisted(_) => None,
+    });
+    all.flatten().collect()
+}
