@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::duty::duty;
+use super::gateway_trust;
 use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED};
 use super::validate::{unreadable, weights};
 use super::{break_glass, bundles, continuity, no_such, odd_values, renamed, time_zones};
@@ -201,5 +202,6 @@ fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Regis
         let message = format!("names a root Secret: the webhook did not see this write. {mend}");
         NOT_REWRITTEN.finding(field, message)
     });
-    Some(held.chain(slipped).collect())
+    let admits = gateway_trust::findings(kind, object, None);
+    Some(held.chain(slipped).chain(admits).collect())
 }

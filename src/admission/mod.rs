@@ -8,6 +8,7 @@ mod check;
 mod client_bundle;
 mod continuity;
 mod duty;
+mod gateway_trust;
 mod kept;
 mod mutate;
 mod no_such;

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use serde_json::Value;
 
-use super::{Decision, Kind, Operation, Request, carry_over, client_bundle, odd_values};
+use super::{Decision, Kind, Operation, Request, carry_over, client_bundle, gateway_trust, odd_values};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::trust::Certificate;
@@ -26,7 +26,8 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
     let held = outcome.holds.iter().map(|hold| format!("not rewritten: {hold}"));
     let unrecorded =
         outcome.unrecorded.then_some("annotations are full: trustspan rewrite --undo will not restore this object");
-    let notes = held.chain(unrecorded.map(str::to_owned)).collect();
+    let trust = gateway_trust::notes(request.kind, object, request.namespace, registry);
+    let notes = held.chain(unrecorded.map(str::to_owned)).chain(trust).collect();
     // No rule refuses a Gateway or workload: whatever its weight, this is a warning.
     let findings = odd_values::findings(request.kind, object, old);
     Decision { patch: outcome.patch, notes, findings, ..Decision::default() }

@@ -84,6 +84,18 @@ pub(super) const NOT_REWRITTEN: RuleInfo = RuleInfo {
     mend: "write it once more: kubectl annotate, or kubectl rollout restart for a workload",
 };
 
+/// A server that verifies no client although it asks for certificates.
+pub(super) const ADMITS_EVERYBODY: RuleInfo = RuleInfo {
+    id: "admits-everybody",
+    severity: Severity::Deny,
+    summary: "a Gateway server that names, for its clients' CAs, a Secret which istiod serves as a certificate",
+    source: "istiod serves CAs only under names that end in -cacert and from ConfigMaps (pilot/pkg/xds/sds.go); measured with \
+             Istio 1.29 and Envoy 1.40: mode MUTUAL then lets in every client, one without a certificate too",
+    example: "partners: istiod serves this Secret as a certificate, so the gateway gets no CA and lets in every client. \
+              Expected the name of a CA Secret with the suffix -cacert, or configmap://NAMESPACE/NAME",
+    mend: "rename the Secret so that it ends in -cacert and use that name, or leave caCertCredentialName out",
+};
+
 /// A rename that waits.
 pub(super) const REWRITE_HELD: RuleInfo = RuleInfo {
     id: "rewrite-held",
@@ -186,6 +198,7 @@ const BEYOND: &[RuleInfo] = &[
     KEPT_BY_AGENT,
     MANAGED_UNLABELLED,
     NOT_REWRITTEN,
+    ADMITS_EVERYBODY,
     REWRITE_HELD,
     NAME_CONFLICT,
     INVALID_GATEWAY_SECRET,

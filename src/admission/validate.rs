@@ -7,8 +7,8 @@ use super::duty::duty;
 use super::kept::CLEANERS;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
 use super::{
-    Decision, Kind, Operation, Request, abandoned, break_glass, continuity, kept, no_such, odd_values, renamed,
-    spec_change, time_zones,
+    Decision, Kind, Operation, Request, abandoned, break_glass, continuity, gateway_trust, kept, no_such, odd_values,
+    renamed, spec_change, time_zones,
 };
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
@@ -42,6 +42,13 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
                 object.map(|object| time_zones::findings(object, request.old_object)).unwrap_or_default();
             findings.extend(object.zip(request.old_object).and_then(|(object, old)| renamed::change(object, old)));
             return Decision { findings, notes, ..Decision::default() };
+        }
+        Kind { group: "networking.istio.io", kind: "Gateway", .. } => {
+            let findings = staying(request)
+                .map(|object| gateway_trust::findings(request.kind, object, request.old_object))
+                .unwrap_or_default();
+            let findings = findings.into_iter().filter_map(|finding| severities.weigh(finding)).collect();
+            return Decision { findings, ..Decision::default() };
         }
         Kind { group: "cert-manager.io", kind: "Certificate", .. } => {
             let findings = staying(request).map(|object| labels(request, object, registry, severities));

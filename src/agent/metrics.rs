@@ -18,7 +18,7 @@ use super::lease::Leadership;
 use crate::api::{ConditionStatus, LeafKind, Phase, READY, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::rotation::next::Step;
-use crate::rotation::{CLIENTS, CONNECT, DISTRUST, JOURNAL, LEAF, SOURCES, SYNCED, WINDOWS, WORKLOADS};
+use crate::rotation::{CLIENTS, CONNECT, DISTRUST, JOURNAL, LEAF, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
 use crate::store::Live;
 
 /// Clients that have a series of their own, for each GatewaySecret.
@@ -155,7 +155,7 @@ fn conditions(entry: &Entry) -> Vec<Sample> {
     };
     let sample = |type_: &'static str| (Some(("type", type_.to_owned())), value(type_));
     let at_times = [DISTRUST, JOURNAL, WINDOWS].into_iter().filter(|type_| entry.status.condition(type_).is_some());
-    [READY, SOURCES, SYNCED, CLIENTS, CONNECT, LEAF, WORKLOADS].into_iter().chain(at_times).map(sample).collect()
+    [READY, SOURCES, SYNCED, CLIENTS, CONNECT, LEAF, TRUST, WORKLOADS].into_iter().chain(at_times).map(sample).collect()
 }
 
 fn waits(entry: &Entry) -> Vec<Sample> {

@@ -1,5 +1,7 @@
 //! The rights that the agent needs for one GatewaySecret. It may not grant them to itself: an administrator applies them.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::world;
@@ -13,8 +15,8 @@ const ACCOUNT: (&str, &str) = ("trustspan-system", "trustspan-agent");
 /// What may name a Secret, and be behind.
 const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
 
-/// A namespaced Role, and its binding: Secrets by name only, and public certificates of cert-manager.
-pub fn role(entry: &Entry) -> [Value; 2] {
+/// A Role and its binding for each namespace: Secrets by name only, and public certificates of cert-manager.
+pub fn role(entry: &Entry) -> Vec<Value> {
     let written: Vec<_> =
         [Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten().collect();
     let by_name = |resource: &str, names: Value, verbs: Value| json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs });
@@ -44,8 +46,26 @@ pub fn role(entry: &Entry) -> [Value; 2] {
             rules.push(by_name(resource, json!(names), json!(["create", "get", "patch"])));
         }
     }
+    let mut elsewhere: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for source in &entry.status.trust_sources {
+        let resource = if source.kind == "ConfigMap" { "configmaps" } else { "secrets" };
+        let rule = by_name(resource, json!([source.name]), json!(["get"]));
+        match source.namespace == entry.namespace {
+            true => rules.push(rule),
+            false => elsewhere.entry(&source.namespace).or_default().push(rule),
+        }
+    }
     let name = format!("trustspan-agent-{}", entry.name);
-    let metadata = json!({ "name": name, "namespace": entry.namespace });
+    // Two GatewaySecrets of one name may need something in the same namespace.
+    let foreign = format!("trustspan-agent-{}-{}", entry.namespace, entry.name);
+    let own = bound(&entry.namespace, &name, rules);
+    let others = elsewhere.into_iter().flat_map(|(namespace, rules)| bound(namespace, &foreign, rules));
+    own.into_iter().chain(others).collect()
+}
+
+/// A Role, and what binds it to the agent.
+fn bound(namespace: &str, name: &str, rules: Vec<Value>) -> [Value; 2] {
+    let metadata = json!({ "name": name, "namespace": namespace });
     let (api, group) = ("rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io");
     let subject = json!({ "kind": "ServiceAccount", "namespace": ACCOUNT.0, "name": ACCOUNT.1 });
     [
@@ -60,13 +80,14 @@ pub fn role(entry: &Entry) -> [Value; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::TrustSourceUse;
     use crate::registry::tests::entry;
 
     #[test]
     fn accepts_secrets_by_name_only() {
         let mut entry = entry("mesh", "root", "gateway");
         entry.spec.issuer_secret_name = Some("issuer-ca".to_owned());
-        let [role, binding] = role(&entry);
+        let [role, binding] = &role(&entry)[..] else { panic!("one Role and its binding") };
         let rules = role["rules"].as_array().cloned().unwrap_or_default();
         for rule in rules.iter().filter(|rule| rule["apiGroups"] == json!([""])) {
             assert!(rule["resourceNames"].as_array().is_some_and(|names| !names.is_empty()), "{rule}");
@@ -74,6 +95,26 @@ mod tests {
         let writes = rules.iter().find(|rule| rule["verbs"] == json!(["create", "patch", "update"]));
         assert_eq!(writes.map(|rule| rule["resourceNames"].clone()), Some(json!(["gateway", "issuer-ca"])));
         assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    }
+
+    #[test]
+    fn objects_from_which_gateways_take_cas_are_read_by_name_where_they_are() {
+        let mut entry = entry("mesh", "root", "gateway");
+        let source = |kind: &str, namespace: &str| TrustSourceUse {
+            kind: kind.to_owned(),
+            namespace: namespace.to_owned(),
+            name: "partners".to_owned(),
+            used_by: String::new(),
+        };
+        entry.status.trust_sources = vec![source("Secret", "mesh"), source("ConfigMap", "apps")];
+        let roles = role(&entry);
+        let read = |resource: &str| {
+            let rule =
+                json!({ "apiGroups": [""], "resources": [resource], "resourceNames": ["partners"], "verbs": ["get"] });
+            let holds = |role: &&Value| role["rules"].as_array().is_some_and(|rules| rules.contains(&rule));
+            roles.iter().filter(holds).map(|role| role["metadata"]["namespace"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!((roles.len(), read("secrets"), read("configmaps")), (4, vec![json!("mesh")], vec![json!("apps")]));
     }
 
     #[test]

@@ -108,10 +108,7 @@ impl World {
         let pods: Vec<_> = objects.iter().filter(|object| object["kind"] == "Pod").collect();
         self.readers = readers::readers(entry, objects, &pods);
         for source in readers::sources(&self.readers) {
-            let kind = match source.kind {
-                SourceKind::Secret => "Secret",
-                SourceKind::ConfigMap => "ConfigMap",
-            };
+            let kind = source.kind.name();
             let is_it = |object: &&Value| {
                 let metadata = &object["metadata"];
                 object["kind"] == kind
@@ -226,11 +223,7 @@ async fn get(api: &Api<DynamicObject>, plural: &'static str, name: &str) -> Resu
 const SOURCES: usize = 64;
 
 async fn read_source(client: &Client, source: &SourceName) -> SourceState {
-    let kind = match source.kind {
-        SourceKind::Secret => "Secret",
-        SourceKind::ConfigMap => "ConfigMap",
-    };
-    match objects(client, &source.namespace, "", "v1", kind).get_opt(&source.name).await {
+    match objects(client, &source.namespace, "", "v1", source.kind.name()).get_opt(&source.name).await {
         Ok(found) => held_by(source.kind, found.and_then(|found| serde_json::to_value(found).ok()).as_ref()),
         Err(error) => SourceState::Unreadable(cluster::told(&error)),
     }

@@ -82,6 +82,11 @@ pub struct GatewaySecretStatus {
     #[schemars(with = "Endpoints")]
     pub endpoints: Option<Endpoints>,
 
+    /// Objects beside the managed Secret that gateways with it use: for their clients' CAs, or as another certificate. The
+    /// agent reads them by name. At most 32 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trust_sources: Vec<TrustSourceUse>,
+
     /// What the rotation waits for, kept by the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
@@ -131,6 +136,20 @@ pub struct Endpoints {
     /// Those that could not be looked at. For them the settle time counts.
     #[schemars(with = "i64", range(min = 0))]
     pub unreachable: u32,
+}
+
+/// An object beside the managed Secret that a gateway with it uses.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TrustSourceUse {
+    /// `Secret` or `ConfigMap`.
+    pub kind: String,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// The first Gateway, listener or upstream that uses it, and its field.
+    pub used_by: String,
 }
 
 /// A step of the rotation that is held back.

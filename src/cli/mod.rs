@@ -9,6 +9,7 @@ pub mod check;
 pub mod completions;
 pub mod crd;
 mod diff;
+pub mod extend_trust;
 pub mod init;
 mod inputs;
 mod log;
@@ -57,6 +58,8 @@ enum Command {
     Wait(wait::Args),
     /// Starts a rotation.
     Rotate(rotate::Args),
+    /// Add the CAs of a managed Secret to another object from which gateways take their clients' CAs.
+    ExtendTrust(extend_trust::Args),
     /// Tells whether a gateway or a client would accept a certificate chain.
     Verify(verify::Args),
     /// Lists the rules that findings name.
@@ -80,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => end(status::run(args), 2),
         Command::Wait(args) => end(wait::run(args), 2),
         Command::Rotate(args) => end(rotate::run(args), 2),
+        Command::ExtendTrust(args) => end(extend_trust::run(args), 2),
         Command::Verify(args) => end(verify::run(args), 2),
         Command::Rules(args) => end(rules::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),

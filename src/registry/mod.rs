@@ -172,6 +172,24 @@ impl Registry {
         Some(Hold::OtherCa { root: root.to_owned(), managed: entry.managed_name().to_owned() })
     }
 
+    /// The GatewaySecret whose source or managed Secret a name at a place is.
+    pub fn user_of(&self, place: &Place<'_>, name: &str) -> Option<&Entry> {
+        match place {
+            Place::Namespace(namespace) | Place::Granted { namespace, .. } => {
+                let is_pair = |role: &Role| *role != Role::CacertSibling;
+                self.role(namespace, name).filter(|(_, role)| is_pair(role)).map(|(entry, _)| entry)
+            }
+            Place::Selected(_) | Place::AllGateways => self.entries.iter().enumerate().find_map(|(index, entry)| {
+                let is_asked = match place {
+                    Place::Selected(selector) => entry.is_asked_for(selector),
+                    _ => true,
+                };
+                let is_named = entry.root_name() == name || entry.managed_name() == name;
+                (is_asked && is_named && !self.lost.contains_key(&index)).then_some(entry)
+            }),
+        }
+    }
+
     /// The managed names that a root stands for at a place, whether or not a rename is allowed now. An object that already
     /// names one of them keeps it while the rename is held.
     pub fn counterparts(&self, place: &Place<'_>, name: &str) -> Vec<&str> {

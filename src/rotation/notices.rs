@@ -3,7 +3,7 @@
 
 use super::next::{PairOf, Step};
 use super::report::trouble;
-use super::{CAP, CLIENTS, CONNECT, DISTRUST, JOURNAL, SOURCES, SYNCED, WINDOWS, WORKLOADS};
+use super::{CAP, CLIENTS, CONNECT, DISTRUST, JOURNAL, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
 use crate::api::{Condition, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
 
@@ -37,11 +37,12 @@ pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> 
 }
 
 /// Condition, what to call its failing (nothing: it is told otherwise) and its end, and what was tried.
-const CONDITIONS: [(&str, Option<&str>, &str, &str); 9] = [
+const CONDITIONS: [(&str, Option<&str>, &str, &str); 10] = [
     (SOURCES, Some("SourceUnusable"), "SourceUsable", "ReadSources"),
     (SYNCED, Some("StepFailed"), "StepsDone", "Sync"),
     (CLIENTS, None, "ClientsFollow", "AwaitClients"),
     (CONNECT, Some("ClientsCutOff"), "ClientsConnect", "ChangeManagedSecret"),
+    (TRUST, Some("TrustSourceLacksCA"), "TrustSourcesCurrent", "ReadTrustSources"),
     (DISTRUST, Some("DistrustImpossible"), "Distrusted", "Distrust"),
     (JOURNAL, Some("JournalLost"), "JournalKept", "Remember"),
     (WINDOWS, Some("WindowsNeverOpen"), "WindowsOpen", "AwaitWindow"),

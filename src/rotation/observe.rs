@@ -117,6 +117,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         client_trust: former.client_trust.clone(),
         client_bundle: former.client_bundle.clone(),
         endpoints: former.endpoints,
+        trust_sources: former.trust_sources.clone(),
         waits: former.waits.clone(),
         lagging: former.lagging.clone(),
         workloads_behind: former.workloads_behind,

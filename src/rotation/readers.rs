@@ -9,6 +9,7 @@ use crate::api::Kind;
 use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED};
 use crate::registry::{Entry, Place};
 use crate::rewrite::{Named, TrustSource, tls_settings};
+use crate::trust::{self, Secret};
 
 /// Readers that differ in what they read; a hostile namespace can hold any number of Gateways.
 const READERS: usize = 256;
@@ -65,6 +66,16 @@ pub enum SourceKind {
     ConfigMap,
 }
 
+impl SourceKind {
+    /// The kind as Kubernetes writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Secret => "Secret",
+            Self::ConfigMap => "ConfigMap",
+        }
+    }
+}
+
 impl SourceName {
     /// A Secret.
     pub fn secret(namespace: &str, name: impl Into<String>) -> Self {
@@ -73,21 +84,13 @@ impl SourceName {
 
     /// As `kubectl` takes it: `secret/partners-cacert`.
     pub fn resource(&self) -> String {
-        let kind = match self.kind {
-            SourceKind::Secret => "secret",
-            SourceKind::ConfigMap => "configmap",
-        };
-        format!("{kind}/{}", self.name)
+        format!("{}/{}", self.kind.name().to_lowercase(), self.name)
     }
 }
 
 impl std::fmt::Display for SourceName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = match self.kind {
-            SourceKind::Secret => "Secret",
-            SourceKind::ConfigMap => "ConfigMap",
-        };
-        write!(f, "{kind} {}/{}", self.namespace, self.name)
+        write!(f, "{} {}/{}", self.kind.name(), self.namespace, self.name)
     }
 }
 
@@ -175,7 +178,7 @@ fn trust(source: &TrustSource<'_>, entry: &Entry) -> ReaderTrust {
 }
 
 /// istiod takes Secret `<name>-cacert`, and only where there is none Secret `<name>`.
-fn sibling_or_self(namespace: &str, name: &str) -> Vec<SourceName> {
+pub(super) fn sibling_or_self(namespace: &str, name: &str) -> Vec<SourceName> {
     vec![SourceName::secret(namespace, format!("{name}{CACERT_SUFFIX}")), SourceName::secret(namespace, name)]
 }
 
@@ -194,6 +197,23 @@ fn is_looked_up_by(place: &Place<'_>, entry: &Entry, pods: &[&Value]) -> bool {
     }
 }
 
+/// The text of an object with CAs, extended by those of `pems` that it lacks: the key that istiod reads, its new text, and
+/// the subjects that were added. `None` when the object holds no CA that a proxy takes.
+pub fn extended(kind: &str, object: &Value, pems: &[&str]) -> Option<(String, String, Vec<String>)> {
+    let secret = match kind {
+        "Secret" => Secret::from_value(object).ok()?,
+        _ => Secret::from_value(&serde_json::json!({ "stringData": object["data"] })).ok()?,
+    };
+    let held = trust::anchors(&secret);
+    let bundle = trust::credential::ca_bundle(&secret).filter(|_| !held.is_empty())?;
+    let wanted = pems.iter().flat_map(|pem| trust::bundle::read(pem.as_bytes()).into_certificates());
+    let added: Vec<_> = wanted.filter(|ca| !held.contains(ca)).collect();
+    // New first: an expired CA before its renewal hides it from Envoy.
+    let mut text: String = added.iter().map(trust::Certificate::pem).collect();
+    text.push_str(std::str::from_utf8(bundle.pem).ok()?);
+    Some((bundle.key.to_owned(), text, added.into_iter().map(|ca| ca.subject).collect()))
+}
+
 /// The objects that these readers may take CAs from, each once.
 pub fn sources(readers: &[TlsReader]) -> BTreeSet<&SourceName> {
     let all = readers.iter().filter_map(|reader| match &reader.trust {
@@ -201,4 +221,69 @@ pub fn sources(readers: &[TlsReader]) -> BTreeSet<&SourceName> {
         ReaderTrust::NotVerified | ReaderTrust::Unknowable(_) | ReaderTrust::Unlisted(_) => None,
     });
     all.flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::registry::tests::entry;
+    use crate::trust::fixtures::{ca, parsed};
+
+    fn gateway(namespace: &str, selector: Value, tls: Value) -> Value {
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": namespace, "name": "public"},
+            "spec": {"selector": selector, "servers": [{"tls": tls}]},
+        })
+    }
+
+    fn ingress() -> Value {
+        json!({"istio": "ingressgateway"})
+    }
+
+    #[test]
+    fn a_gateway_with_a_narrower_selector_counts_when_it_picks_a_pod() {
+        let entry = entry("mesh", "root", "gw");
+        let object = gateway("apps", json!({"app": "edge"}), json!({"mode": "SIMPLE", "credentialName": "root"}));
+        let pod = |namespace: &str| json!({"metadata": {"namespace": namespace, "labels": {"app": "edge", "istio": "ingressgateway"}}});
+        let number = |pods: &[&Value]| readers(&entry, [&object], pods).len() - 1;
+        assert_eq!((number(&[]), number(&[&pod("mesh")]), number(&[&pod("other")])), (0, 1, 0));
+    }
+
+    #[test]
+    fn what_is_beside_ours_is_named_and_what_is_elsewhere_is_not() {
+        let entry = entry("mesh", "root", "gw");
+        let tls = json!({"mode": "MUTUAL", "credentialNames": ["other", "gw", "elsewhere/third"]});
+        let found = readers(&entry, [&gateway("apps", ingress(), tls)], &[]).remove(1);
+        assert_eq!((found.presents_also, found.presents_source), (vec!["other".to_owned()], false));
+        assert_eq!(found.trust, ReaderTrust::FirstOf(sibling_or_self("mesh", "other")));
+        let stranger = gateway("apps", ingress(), json!({"mode": "MUTUAL", "credentialName": "other"}));
+        assert_eq!(readers(&entry, [&stranger], &[]).len(), 1);
+    }
+
+    #[test]
+    fn any_number_of_gateways_that_read_alike_count_once_and_others_are_bounded() {
+        let entry = entry("mesh", "root", "gw");
+        let tls = |n: usize| json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": format!("configmap://apps/c{n}")});
+        let same: Vec<_> = (0..1000).map(|_| gateway("apps", ingress(), tls(0))).collect();
+        assert_eq!(readers(&entry, &same, &[]).len(), 2);
+        let different: Vec<_> = (0..1000).map(|n| gateway("apps", ingress(), tls(n))).collect();
+        assert_eq!(readers(&entry, &different, &[]).len(), READERS);
+    }
+
+    #[test]
+    fn what_an_object_holds_stays_when_it_is_extended() {
+        let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+        let text = format!("# partners\n{}{}", partner.pem(), old.pem());
+        let object = json!({"data": {"ca.crt": text}});
+        let (key, extended_text, added) = extended("ConfigMap", &object, &[&new.pem(), &old.pem()]).unwrap();
+        assert_eq!((&*key, added), ("ca.crt", vec![parsed(new.der()).subject]));
+        assert!(extended_text.ends_with(&text) && extended_text.len() == text.len() + parsed(new.der()).pem().len());
+        let again =
+            extended("ConfigMap", &json!({"data": {"ca.crt": extended_text}}), &[&new.pem(), &old.pem()]).unwrap();
+        assert_eq!(again.2, [""; 0]);
+        assert_eq!(extended("ConfigMap", &json!({"data": {"ca.crt": "none"}}), &[&new.pem()]), None);
+    }
 }

@@ -43,6 +43,7 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     }
     status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
     status.waits = plan.waits.clone();
+    status.trust_sources = plan.trust_sources.clone();
     followers::tell(entry, plan, &mut status, now);
     status.endpoints = plan.endpoints;
     status.cut_off_by_copy = Some(plan.cut_off_by_copy.clone());

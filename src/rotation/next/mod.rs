@@ -23,7 +23,7 @@ mod tests;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{Endpoints, Period, Phase, StepName, Wait, WindowState};
+use crate::api::{Endpoints, Period, Phase, StepName, TrustSourceUse, Wait, WindowState};
 use crate::rotation::journal::{Journal, Version};
 use crate::trust::Certificate;
 pub use leaf::LeafHold;
@@ -54,6 +54,8 @@ pub struct Plan {
     pub cut_off: Vec<String>,
     /// What the gateways showed on the wire, when somebody looked.
     pub endpoints: Option<Endpoints>,
+    /// What gateways use beside the managed Secret, for the rights that the agent needs.
+    pub trust_sources: Vec<TrustSourceUse>,
     /// Why a source cannot be used: what was there before stays.
     pub trouble: Option<String>,
     /// Who holds the change of the gateways' leaf, and what becomes of them.
@@ -143,6 +145,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
         lagging,
         leaf_hold: decided.leaf_hold,
         reader_hold,
+        trust_sources: readers::uses(seen),
         has_next_leaf,
         keeps_ended_leaf,
         cut_off,

@@ -12,9 +12,10 @@ use super::record::supersede;
 use super::seen::Seen;
 use super::trust::holds;
 use super::view::{View, verifies};
+use crate::api::TrustSourceUse;
 use crate::rotation::journal::{Journal, Version};
 use crate::rotation::name_list::few;
-use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
 use crate::trust::Certificate;
 
 /// What an object that may hold CAs was found to hold.
@@ -239,6 +240,36 @@ fn is_same_hash(pin: &str, hex: &str) -> bool {
     let decoded =
         || STANDARD.decode(pin).ok().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     digits.eq_ignore_ascii_case(hex) || decoded().is_some_and(|decoded| decoded == hex)
+}
+
+/// Objects that status lists of those that gateways use beside the managed Secret.
+const LISTED: usize = 32;
+
+/// What gateways use beside the Secrets of the GatewaySecret's spec and their siblings.
+pub(super) fn uses(seen: &Seen<'_>) -> Vec<TrustSourceUse> {
+    let entry = seen.entry;
+    let own = [entry.root_name(), entry.managed_name()];
+    let own: Vec<_> = own.into_iter().flat_map(|name| sibling_or_self(&entry.namespace, name)).collect();
+    let mut uses: Vec<TrustSourceUse> = Vec::new();
+    for reader in &seen.readers {
+        let sources = match &reader.trust {
+            ReaderTrust::FirstOf(sources) => sources.as_slice(),
+            _ => &[],
+        };
+        let also = reader.presents_also.iter().map(|name| SourceName::secret(&entry.namespace, name.as_str()));
+        for source in sources.iter().cloned().chain(also).filter(|source| !own.contains(source)) {
+            let used_by = format!("{} {}", reader.object, reader.field);
+            let SourceName { kind, namespace, name } = source;
+            let found = TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by };
+            let is_same = |known: &TrustSourceUse| {
+                (&known.kind, &known.namespace, &known.name) == (&found.kind, &found.namespace, &found.name)
+            };
+            if uses.len() < LISTED && !uses.iter().any(is_same) {
+                uses.push(found);
+            }
+        }
+    }
+    uses
 }
 
 /// The chains that gateways present next to the managed Secret's.

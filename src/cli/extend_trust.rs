@@ -1,0 +1,117 @@
+//! `trustspan extend-trust`.
+
+use std::process::ExitCode;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::Failure;
+use super::printable::printable;
+use super::source::Source;
+use crate::rotation::readers::extended;
+
+/// Add the CAs of a managed Secret to another object from which gateways take their clients' CAs.
+///
+/// What the object holds stays: the missing CAs are put before it, with the rights of whoever runs this.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the GatewaySecret.
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// The object to extend: secret/NAME or configmap/NAME.
+    #[arg(long, value_name = "KIND/NAME", value_parser = target)]
+    to: Target,
+
+    /// Namespace of that object. Default: the GatewaySecret's.
+    #[arg(long, value_name = "NAMESPACE")]
+    to_namespace: Option<String>,
+
+    /// Print the CAs that would be added, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A Secret or a ConfigMap, by name.
+#[derive(Clone, Debug)]
+struct Target {
+    kind: &'static str,
+    name: String,
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    let (kind, name) =
+        text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or("expected secret/NAME or configmap/NAME")?;
+    let kind = match kind {
+        "secret" | "secrets" => "Secret",
+        "configmap" | "configmaps" | "cm" => "ConfigMap",
+        _ => return Err("expected secret/NAME or configmap/NAME".to_owned()),
+    };
+    Ok(Target { kind, name: name.to_owned() })
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there is no such GatewaySecret or object, when it may not be written, or holds no readable CAs.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.source.is_directory() {
+        let reason = "extend-trust changes objects of a cluster: edit the manifest, or leave --manifests out";
+        return Err(Failure::Impossible(reason.to_owned()));
+    }
+    let found = args.source.read(std::slice::from_ref(&args.name))?;
+    let [entry] = found.as_slice() else {
+        return Err(Failure::Impossible(format!("several GatewaySecrets are called {}: use --namespace", args.name)));
+    };
+    let pems: Vec<_> = entry.status.bundle.iter().filter_map(|anchor| anchor.pem.as_deref()).collect();
+    if pems.is_empty() {
+        let reason =
+            format!("GatewaySecret {} has no CAs in its status: wait until the agent has reconciled it", entry.name);
+        return Err(Failure::Impossible(reason));
+    }
+    let namespace = args.to_namespace.as_deref().unwrap_or(&entry.namespace);
+    let label = format!("{} {namespace}/{}", args.to.kind, args.to.name);
+    let object =
+        args.source.on_cluster(async |client| api(client, &args.to, namespace).get_opt(&args.to.name).await)?;
+    let Some(object) = object.map(|object| serde_json::to_value(object).unwrap_or_default()) else {
+        return Err(Failure::Impossible(format!("{label} does not exist: create it with the CAs of its clients")));
+    };
+    let Some((key, text, added)) = extended(args.to.kind, &object, &pems) else {
+        return Err(Failure::Impossible(format!(
+            "{label} holds no readable CAs under cacert or ca.crt: repair it first"
+        )));
+    };
+    if added.is_empty() {
+        anstream::println!("{label} has every CA of GatewaySecret {} already", entry.name);
+        return Ok(ExitCode::SUCCESS);
+    }
+    for subject in &added {
+        anstream::println!(
+            "{}{label}[{key}]: {}",
+            if args.dry_run { "would add to " } else { "added to " },
+            printable(subject)
+        );
+    }
+    if !args.dry_run {
+        let value = if args.to.kind == "Secret" { STANDARD.encode(text) } else { text };
+        // Refused when somebody has changed the object since it was read.
+        let version = &object["metadata"]["resourceVersion"];
+        let patch: Value = json!({ "metadata": { "resourceVersion": version }, "data": { key: value } });
+        let params = PatchParams { field_manager: Some("trustspan-extend-trust".to_owned()), ..PatchParams::default() };
+        args.source.on_cluster(async |client| {
+            api(client, &args.to, namespace).patch(&args.to.name, &params, &Patch::Merge(&patch)).await
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn api(client: Client, target: &Target, namespace: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", target.kind));
+    Api::namespaced_with(client, namespace, &resource)
+}
