@@ -100,7 +100,11 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
         Err(error) => return Some(vec![unreadable(&error)]),
     };
     let contents = Contents::new(&secret, Reader::Envoy);
-    let mut findings = trust::judge_contents(&contents, duty(claim, None, now), &severities, now);
+    let mut duty = duty(claim, None, now);
+    if claim.is_none() {
+        duty.usage = context.registry.usage(namespace, name);
+    }
+    let mut findings = trust::judge_contents(&contents, duty, &severities, now);
     if !context.counts(namespace, name, Uses::contains) {
         // The cluster lets it pass, since nothing here uses it.
         findings.iter_mut().for_each(|finding| finding.severity = Severity::Warn);

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::registry::{Entry, Role};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{Duty, continuity};
+use crate::trust::{Duty, SecretUsage, continuity};
 
 /// Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them. A root of a public issuer has
 /// no CA and never had one; a root that had one must not lose it.
@@ -16,7 +16,7 @@ pub(super) fn duty<'e>(claim: Option<(&'e Entry, Role)>, old: Option<&Value>, no
     let sibling = status.cacert_sibling.as_ref().filter(|_| role != Role::CacertSibling);
     let ca_required = sibling.is_none() && (role != Role::Root || had_one());
     if role == Role::CacertSibling {
-        return Duty { ca_required, ..Duty::default() };
+        return Duty { ca_required, usage: SecretUsage::TrustBundle, ..Duty::default() };
     }
     Duty {
         ca_required,

@@ -140,7 +140,7 @@ impl World {
         let severities = Severities::default().under(&entry.spec.severities);
         let held = |object: Value| {
             let secret = Secret::from_value(&object).ok()?;
-            let facts = Facts::of(&secret, &severities, now);
+            let facts = Facts::of(&secret, entry.usage(&secret.name), &severities, now);
             Some((secret.name.clone(), (Held { object, secret }, facts)))
         };
         Self {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::api::names::CACERT_SUFFIX;
 use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY};
+use crate::trust::SecretUsage;
 
 /// Identity, spec and status of a GatewaySecret, without the rest of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +71,21 @@ impl Entry {
         let kept = [Some(self.managed_name()), spec.issuer_secret_name.as_deref()];
         let twice = kept[1].filter(|issuer| Some(*issuer) == kept[0]);
         kept.into_iter().flatten().find(|name| sources.contains(&Some(name))).or(twice)
+    }
+
+    /// What a Secret of its namespace, by name, is for. What gateways serve is that first, whatever else names it.
+    pub fn usage(&self, name: &str) -> SecretUsage {
+        let spec = &self.spec;
+        let client_ca = spec.client_ca.as_ref().map(|ca| ca.secret_name.as_str());
+        let signing = [spec.ca_secret_name.as_deref(), spec.issuer_secret_name.as_deref(), client_ca];
+        let bundled = name.strip_suffix(CACERT_SUFFIX);
+        let serves = |name| [self.root_name(), self.managed_name()].contains(&name);
+        match name {
+            name if serves(name) => SecretUsage::Serving,
+            name if signing.contains(&Some(name)) => SecretUsage::SigningCa,
+            _ if bundled.is_some_and(serves) => SecretUsage::TrustBundle,
+            _ => SecretUsage::Serving,
+        }
     }
 
     /// The managed Secret that was seen under another name than the spec has now. Those who use it would not follow.

@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub use entry::Entry;
 pub use hold::Hold;
 
+use crate::trust::SecretUsage;
+
 /// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
@@ -128,6 +130,16 @@ impl Registry {
         }
         let (index, _) = claim(name.strip_suffix(crate::api::names::CACERT_SUFFIX)?)?;
         Some((&self.entries[*index], Role::CacertSibling))
+    }
+
+    /// What a Secret is for. What gateways serve for one GatewaySecret is that, though another one has it for a CA.
+    pub fn usage(&self, namespace: &str, name: &str) -> SecretUsage {
+        if let Some((entry, _)) = self.role(namespace, name) {
+            return entry.usage(name);
+        }
+        let entries = self.entries.iter().filter(|entry| entry.namespace == namespace);
+        let mut usages = entries.map(|entry| entry.usage(name));
+        usages.find(|usage| *usage != SecretUsage::Serving).unwrap_or_default()
     }
 
     /// The GatewaySecret whose managed Secret this is.

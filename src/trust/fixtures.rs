@@ -159,6 +159,11 @@ impl Authority {
         self.certificate.der()
     }
 
+    /// PKCS#8.
+    pub(crate) fn key_pem(&self) -> String {
+        lines(&self.key)
+    }
+
     /// The same CA, name and key, with other dates: from and to the first second of a year.
     pub(crate) fn renewed(&self, from: i32, to: i32) -> Self {
         self.changed(|params| {
@@ -204,6 +209,15 @@ impl Authority {
     /// The same with an RSA key.
     pub(crate) fn rsa_leaf_with(&self, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
         self.sign_with(common_name, rsa_key(), change)
+    }
+
+    /// A certificate with a key of this kind, and something special.
+    pub(crate) fn leaf_of_with(
+        &self,
+        algorithm: &'static SignatureAlgorithm,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Leaf {
+        self.sign_with("a", KeyPair::generate_for(algorithm).unwrap(), change)
     }
 
     fn sign_with(&self, common_name: &str, key: KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Leaf {

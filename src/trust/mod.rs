@@ -5,6 +5,8 @@
 //! ```
 
 pub mod bundle;
+#[cfg(test)]
+pub(crate) mod ca_profiles;
 pub mod certificate;
 pub mod chain;
 pub mod contents;
@@ -26,6 +28,7 @@ mod reader;
 mod revocation;
 pub mod rules;
 mod secret;
+mod secret_usage;
 mod serving;
 mod severities;
 mod subject;
@@ -38,6 +41,7 @@ pub use reader::Reader;
 pub use rules::{Observation, RULES, Rule};
 pub(crate) use secret::decoded;
 pub use secret::{Secret, SecretError};
+pub use secret_usage::SecretUsage;
 pub use severities::{FIXED, Severities};
 pub use subject::Subject;
 pub(crate) use subject::field;
@@ -54,6 +58,8 @@ const TOLD: usize = 5;
 /// What the Secret is relied on for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duty<'a> {
+    /// What its certificate is for.
+    pub usage: SecretUsage,
     /// Gateways take their trust anchors from this Secret: it must hold a CA bundle.
     pub ca_required: bool,
     /// Who reads it.

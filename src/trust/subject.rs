@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::contents::{Contents, Pair, Text};
 use super::namesakes::{self, Namesakes, Pairs};
 use super::revocation::Revocation;
-use super::{Certificate, Duty, Secret};
+use super::{Certificate, Duty, Secret, SecretUsage};
 
 /// A Secret as rules see it. Has no `Debug`: it holds the Secret.
 pub struct Subject<'a> {
@@ -21,7 +21,7 @@ pub struct Subject<'a> {
     pub ca: Option<&'a Text>,
     /// The revocation lists in force; `None` without content.
     pub crl: Option<&'a Text>,
-    /// The serving pair in force; `None` without a complete one.
+    /// The pair that is served, or signs; `None` without a complete one.
     pub pair: Option<&'a Pair>,
     revocation: OnceLock<Option<Revocation>>,
     namesakes: OnceLock<Pairs>,
@@ -35,8 +35,9 @@ impl<'a> Subject<'a> {
             duty,
             now,
             ca: contents.ca(),
-            crl: contents.crl(),
-            pair: contents.pair(),
+            // Of a signing CA's Secret no proxy reads lists, and of a bundle's no pair.
+            crl: contents.crl().filter(|_| duty.usage != SecretUsage::SigningCa),
+            pair: contents.pair().filter(|_| duty.usage != SecretUsage::TrustBundle),
             revocation: OnceLock::new(),
             namesakes: OnceLock::new(),
         }
@@ -65,7 +66,7 @@ impl<'a> Subject<'a> {
         self.namesakes.get_or_init(|| namesakes::pairs(ca, lists)).of(ca)
     }
 
-    /// The serving pair, if the proxy takes its chain, and the chain's leaf.
+    /// The chain of the pair, if the proxy takes it, and the certificate of the private key: a leaf, or the CA that signs.
     pub(super) fn served(&self) -> Option<(&'a Text, &'a Certificate)> {
         let chain = &self.pair?.chain;
         let leaf = chain.bundle.entries.first().filter(|_| chain.is_loaded())?;

@@ -42,7 +42,7 @@ use super::Certificate;
 use super::limits::MAX_PATHS;
 use facts::Facts;
 use name::Name;
-pub(crate) use path::{has_sound_extensions, may_issue, signers};
+pub(crate) use path::{has_sound_extensions, may_issue, may_issue_for, signers};
 
 use path::{Choices, Path};
 

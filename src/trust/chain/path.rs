@@ -107,6 +107,13 @@ pub(crate) fn has_sound_extensions(certificate: &Certificate) -> bool {
     Facts::read(certificate).is_some()
 }
 
+/// Whether extendedKeyUsage lets a CA stand between a bundle and leafs of clients, and of servers. Of a CA in the bundle BoringSSL
+/// does not look at it (measured).
+pub(crate) fn may_issue_for(certificate: &Certificate) -> (bool, bool) {
+    let usage = Facts::read(certificate).and_then(|facts| facts.extended_usage);
+    usage.map_or((true, true), |usage| (usage.client, usage.server))
+}
+
 /// Whether others may be the issuer of a certificate, and signed it as far as can be told. Of more signatures than have a price here none
 /// is taken to hold.
 pub(crate) fn signers(certificate: &Certificate) -> impl FnMut(&Certificate) -> bool {

@@ -44,8 +44,9 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let Some((chain, leaf)) = subject.served() else { return seen };
     if leaf.is_expired(subject.now) {
         let message = format!(
-            "{}: the leaf {} expired at {}. expected one that is valid now; every {peer} refuses this, renew it",
+            "{}: the {} {} expired at {}. expected one that is valid now; every {peer} refuses this, renew it",
             chain.key,
+            subject.duty.usage.first_certificate(),
             brief(&leaf.subject),
             leaf.not_after,
         );

@@ -1,8 +1,11 @@
 //! `key-mismatch`: a private key that is not the leaf's.
 
 use super::{Observation, Rule, Severity};
+use crate::trust::chain::signature;
 use crate::trust::name::brief;
+use crate::trust::private_key::KeyError;
 use crate::trust::subject::{Subject, field};
+use crate::trust::{SecretUsage, go};
 
 /// Envoy rejects the pair and goes on with its old one; after its next start every connection fails (measured).
 pub(super) const RULE: Rule = Rule {
@@ -21,7 +24,23 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let Some(pair) = subject.pair else { return Vec::new() };
     let key = pair.private_key_key;
     let leaf = pair.chain.bundle.entries.first().filter(|_| pair.chain.is_loaded());
-    let message = match (&pair.public_key, leaf) {
+    let signs = subject.duty.usage == SecretUsage::SigningCa;
+    let signing_key = || subject.secret.data.get(key).map(|pem| go::public_key(pem));
+    // A CA may sign with keys that no proxy serves with.
+    let public = match &pair.public_key {
+        Err(KeyError::Unsupported { .. }) if signs => &signing_key().unwrap_or(Err(KeyError::Missing)),
+        key => key,
+    };
+    let message = match (public, leaf) {
+        // Of a kind that cannot be compared here.
+        (Err(KeyError::Unsupported { .. }), Some(leaf))
+            if signs && signature::key(&leaf.certificate.public_key).0 == signature::Key::Other =>
+        {
+            return Vec::new();
+        }
+        (Err(error), _) if signs => {
+            format!("{key}: {error}. expected the private key of the CA; nothing can be signed without")
+        }
         (Err(error), _) => format!("{key}: {error}. {}", pair.chain.reader.without_key()),
         (Ok(public), Some(leaf)) if *public != leaf.certificate.public_key => format!(
             "{key}: it is not the key of {} in {}. expected the leaf's own key; write both in one update, the leaf first in \

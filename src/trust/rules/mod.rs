@@ -173,7 +173,9 @@ fn judged(subject: &Subject<'_>, which: impl Fn(&Rule) -> bool) -> impl Iterator
         },
         identity: seen.identity,
     };
-    let rules = RULES.iter().filter(move |rule| which(rule) && subject.duty.reader.heeds(rule.id));
+    let rules = RULES
+        .iter()
+        .filter(move |rule| which(rule) && subject.duty.reader.heeds(rule.id) && subject.duty.usage.heeds(rule.id));
     rules.flat_map(move |rule| (rule.check)(subject).into_iter().map(move |seen| judged(rule, seen)))
 }
 

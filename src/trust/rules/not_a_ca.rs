@@ -2,11 +2,11 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::Entry;
-use crate::trust::chain::has_sound_extensions;
+use crate::trust::chain::{has_sound_extensions, may_issue_for};
 use crate::trust::contents::Text;
 use crate::trust::name::brief;
 use crate::trust::subject::Subject;
-use crate::trust::{Reader, content_hash};
+use crate::trust::{Reader, SecretUsage, content_hash};
 
 /// RFC 5280 sections 4.2.1.9 (basicConstraints) and 4.2.1.3 (keyCertSign). Envoy trusts an anchor that is no CA, since it
 /// allows partial chains (measured), but refuses what was signed by one whose key usage lacks certSign. A bundle without
@@ -24,8 +24,36 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
-    unsound(ca).chain(unfit(ca)).collect()
+    let of_bundle = |ca| unsound(ca).chain(unfit(ca)).collect::<Vec<_>>();
+    subject.loaded_ca().map(of_bundle).unwrap_or_default().into_iter().chain(unfit_to_sign(subject)).collect()
+}
+
+/// A certificate that an issuer signs with, and may not: RFC 5280 section 4.2.1.12 for what extended key usage says of CAs.
+fn unfit_to_sign(subject: &Subject<'_>) -> Option<Observation> {
+    let (chain, signer) = subject.served().filter(|_| subject.duty.usage == SecretUsage::SigningCa)?;
+    let is_anchor = subject.loaded_ca().is_some_and(|ca| ca.certificates().any(|held| held == signer));
+    let (what, only_warns) = match may_issue_for(signer) {
+        _ if !signer.is_ca => ("basicConstraints do not say CA:TRUE", false),
+        _ if !signer.may_sign => ("its key usage does not allow to sign certificates", false),
+        _ if !has_sound_extensions(signer) => ("it has a malformed or repeated extension", false),
+        // What a side trusts itself is not asked.
+        _ if is_anchor || signer.subject_der == signer.issuer_der => return None,
+        (false, false) => ("its extended key usage has neither clientAuth nor serverAuth", false),
+        (false, true) => {
+            ("its extended key usage lacks clientAuth: proxies that trust its root refuse its clients", true)
+        }
+        (true, false) => {
+            ("its extended key usage lacks serverAuth: clients that trust its root refuse its servers", true)
+        }
+        (true, true) => return None,
+    };
+    let message = format!(
+        "{}: {} is no CA to sign with. {what}; expected a CA that may issue certificates of servers and clients, issue it anew",
+        chain.key,
+        brief(&signer.subject),
+    );
+    let identity = format!("{} signs", signer.fingerprint);
+    Some(Observation::new(chain.field(), identity, message).only_warns(only_warns))
 }
 
 /// Envoy loads a CA with an extension that it cannot read, or that stands twice, and refuses all its clients (measured).

@@ -42,8 +42,9 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
             chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_not_yet_valid(subject.now))
     {
         let message = format!(
-            "{}: the leaf {} is not valid before {}. expected one that is valid now; every {peer} refuses this until then",
+            "{}: the {} {} is not valid before {}. expected one that is valid now; every {peer} refuses this until then",
             chain.key,
+            subject.duty.usage.first_certificate(),
             brief(&leaf.subject),
             leaf.not_before,
         );

@@ -1,6 +1,7 @@
 //! `pair-incomplete`: half a serving pair.
 
 use super::{Observation, Rule, Severity};
+use crate::trust::SecretUsage;
 use crate::trust::credential;
 use crate::trust::secret::NEXT_PRIVATE_KEY;
 use crate::trust::subject::{Subject, field};
@@ -28,6 +29,9 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
         .map(|half| {
             let (present, missing) = (half.present, half.missing);
             let effect = match other {
+                None if subject.duty.usage == SecretUsage::SigningCa => {
+                    format!("nothing can be signed with it; add {missing}")
+                }
                 Some(chain) => format!("gateways ignore it and serve {chain}; remove {present}, or add {missing}"),
                 None => format!("{}; add {missing}, in the same update", subject.duty.reader.without_pair()),
             };

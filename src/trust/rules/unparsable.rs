@@ -5,7 +5,7 @@ use crate::trust::bundle::MAX_CERTIFICATES;
 use crate::trust::contents::Text;
 use crate::trust::name::brief;
 use crate::trust::subject::Subject;
-use crate::trust::{Reader, serving};
+use crate::trust::{Reader, SecretUsage, serving};
 
 /// Envoy rejects the whole SDS update when one block cannot be read (measured), and goes on with its old copy until it
 /// starts anew; then it has none.
@@ -28,7 +28,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
 
 /// What Envoy asks of the leaf that it is to serve.
 fn unservable(subject: &Subject<'_>) -> Option<Observation> {
-    let pair = subject.pair?;
+    let pair = subject.pair.filter(|_| subject.duty.usage == SecretUsage::Serving)?;
     let chain = &pair.chain;
     let entry = chain.bundle.entries.first().filter(|_| chain.reader == Reader::Envoy && chain.is_loaded())?;
     // With another's key it is not the leaf that stands first: another rule's.

@@ -1,10 +1,11 @@
 //! `weak-key`: a CA with a key that is too weak or none at all, or that not every client or proxy takes.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::Reader;
+use crate::trust::bundle::Entry;
 use crate::trust::chain::signature::{Key, is_p224, is_readable, key};
 use crate::trust::name::brief;
 use crate::trust::subject::Subject;
+use crate::trust::{Reader, SecretUsage, Text};
 
 /// NIST SP 800-57 and the CA/Browser baseline ask for 2048 bits of RSA. Measured: Envoy takes a CA with 1024 bits, and no
 /// less; so below that it denies, and a key that is none, or of another kind than RSA, ECDSA and Ed25519, which Envoy loads and
@@ -22,8 +23,13 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
-    let observe = |entry: &crate::trust::bundle::Entry| {
+    let cas = subject.loaded_ca();
+    let signing = subject.pair.filter(|_| subject.duty.usage == SecretUsage::SigningCa).map(|pair| &pair.chain);
+    let signer =
+        signing.filter(|chain| chain.is_loaded()).and_then(|chain| Some((chain, chain.bundle.entries.first()?)));
+    // In the bundle, too, it is one CA.
+    let signer = signer.filter(|(_, e)| !cas.is_some_and(|ca| ca.certificates().any(|held| *held == e.certificate)));
+    let observe = |(ca, entry): (&Text, &Entry)| {
         let certificate = &entry.certificate;
         let (seen, only_warns) = match key(&certificate.public_key).0 {
             _ if !is_readable(&certificate.public_key) => ("damaged: nobody can verify with it".to_owned(), false),
@@ -43,7 +49,8 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
         );
         Some(Observation::new(ca.field(), certificate.fingerprint.as_str(), message).only_warns(only_warns))
     };
-    ca.bundle.entries.iter().filter_map(observe).collect()
+    let entries = cas.into_iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
+    entries.chain(signer).filter_map(observe).collect()
 }
 
 #[cfg(test)]

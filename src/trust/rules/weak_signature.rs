@@ -1,6 +1,7 @@
 //! `weak-signature`: signed with a hash that is broken.
 
 use super::{Observation, Rule, Severity};
+use crate::trust::SecretUsage;
 use crate::trust::chain::signature::broken_hash;
 use crate::trust::name::brief;
 use crate::trust::subject::Subject;
@@ -24,6 +25,8 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
     let chain = subject.pair.into_iter().map(|pair| (&pair.chain, false));
     let texts = cas.chain(chain).filter(|(text, _)| text.is_loaded());
     let entries = texts.flat_map(|(text, is_bundle)| text.bundle.entries.iter().map(move |e| (text, is_bundle, e)));
+    // Which side its leaves are for is not known; a chain that is served is judged where it is served.
+    let signs = subject.duty.usage == SecretUsage::SigningCa;
     let observe = |(text, is_bundle, entry): (&crate::trust::Text, bool, &crate::trust::bundle::Entry)| {
         let certificate = &entry.certificate;
         if certificate.subject_der == certificate.issuer_der {
@@ -37,7 +40,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
             broken_hash(certificate)?,
             text.reader.peer(),
         );
-        Some(Observation::new(text.field(), certificate.fingerprint.as_str(), message).only_warns(is_bundle))
+        Some(Observation::new(text.field(), certificate.fingerprint.as_str(), message).only_warns(is_bundle || signs))
     };
     entries.filter_map(observe).collect()
 }

@@ -50,19 +50,23 @@ pub(super) fn pair(authority: &Authority, name: &str) -> Facts {
 impl Scene {
     /// All of one CA, and looked at so long ago that everything has settled.
     pub(super) fn steady(authority: &Authority) -> Self {
+        Self::steady_with(source(authority), pair(authority, "gateway"), pair(authority, "client"))
+    }
+
+    /// The same of a CA, a root and a client that are given.
+    pub(super) fn steady_with(ca: Facts, root: Facts, client: Facts) -> Self {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
         entry.spec.ca_secret_name = Some("ca".to_owned());
         entry.spec.issuer_secret_name = Some("issuer".to_owned());
         entry.spec.clients.complete = true;
-        let root = pair(authority, "gateway");
         let mut scene = Self {
             entry,
-            ca: source(authority),
+            issuer: ca.clone(),
+            ca,
             client_ca: None,
-            issuer: source(authority),
             managed: Some(root.clone()),
             root,
-            client: pair(authority, "client"),
+            client,
             loads_once: false,
             canary: None,
             wire: None,
