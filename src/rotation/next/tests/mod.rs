@@ -11,6 +11,7 @@ mod holds;
 mod issuer;
 mod lookout;
 mod lost;
+mod profiles;
 mod properties;
 mod readers;
 mod scene;
