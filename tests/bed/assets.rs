@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, ensure};
 
 /// Runs a script, and returns the values of the variables that its output exports.
-pub(super) fn exported<const N: usize>(script: &str, args: &[&str], variables: [&str; N]) -> Result<[String; N]> {
+pub(crate) fn exported<const N: usize>(script: &str, args: &[&str], variables: [&str; N]) -> Result<[String; N]> {
     // bash itself takes its own quoting back.
     let shell = r#"
         set -e

@@ -1,0 +1,68 @@
+//! Asks the product whether it sees a name in a field.
+
+use serde_json::{Map, Value, json};
+use trustspan::api::Kind;
+
+use crate::crds::Shape;
+
+/// A name that stands nowhere else.
+const SENTINEL: &str = "sentinel-of-schemas";
+
+/// What the product does with a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handling {
+    /// As the page says it.
+    pub(crate) how: &'static str,
+    /// What is left to the user.
+    pub(crate) advice: &'static str,
+}
+
+/// What the product does with an object that has the sentinel in it: the one place where a new part of it is asked.
+fn handling(kind: Kind<'_>, object: &Value) -> Option<Handling> {
+    let names = trustspan::rewrite::names(kind, object, "shop");
+    let is_renamed = names.iter().any(|named| named.name == SENTINEL);
+    is_renamed.then_some(Handling { how: "renamed to the managed Secret", advice: "nothing" })
+}
+
+/// What the product does with a field of a kind; `None`: it does not see it.
+pub(crate) fn of(kind: Kind<'_>, path: &str, shape: Shape) -> Option<Handling> {
+    let leaves = match shape {
+        Shape::Reference => vec![json!({"name": SENTINEL}), json!({"group": "", "kind": "Secret", "name": SENTINEL})],
+        _ => vec![json!(SENTINEL)],
+    };
+    leaves.into_iter().find_map(|leaf| handling(kind, &object(kind, path, leaf)))
+}
+
+/// The least object of a kind that has a value at a path.
+fn object(kind: Kind<'_>, path: &str, leaf: Value) -> Value {
+    let api_version =
+        if kind.group.is_empty() { kind.version.to_owned() } else { format!("{}/{}", kind.group, kind.version) };
+    let mut object =
+        json!({"apiVersion": api_version, "kind": kind.kind, "metadata": {"name": "least", "namespace": "shop"}});
+    let value = path.rsplit('.').fold(leaf, |value, step| {
+        let name = step.trim_end_matches(['[', ']', '{', '}']);
+        let mut value = value;
+        let mut rest = step;
+        while let Some(before) = rest
+            .strip_suffix("[]")
+            .map(|before| (before, true))
+            .or(rest.strip_suffix("{}").map(|before| (before, false)))
+        {
+            value = if before.1 { json!([value]) } else { json!({"any": value}) };
+            rest = before.0;
+        }
+        Value::Object(Map::from_iter([(name.to_owned(), value)]))
+    });
+    if let (Value::Object(object), Value::Object(value)) = (&mut object, value) {
+        object.extend(value);
+    }
+    object
+}
+
+#[test]
+fn the_least_object_has_lists_and_maps_where_the_path_says_so() {
+    let kind = Kind { group: "example.org", version: "v1", kind: "Example" };
+    let least = object(kind, "spec.lists[].maps{}[].name", json!("x"));
+    assert_eq!(least["spec"], json!({"lists": [{"maps": {"any": [{"name": "x"}]}}]}));
+    assert_eq!(least["apiVersion"], "example.org/v1");
+}
