@@ -1,6 +1,8 @@
 //! What was written when, as far as it may still be in use: the memory of a rotation, kept in the cluster. Public
 //! certificates and instants only.
 
+mod compact;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -8,6 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::Period;
 use crate::trust::{Certificate, bundle};
+
+use compact::Compact;
+
+/// Bytes from which on a journal is stored compactly. A ConfigMap holds 1 MiB.
+const LARGE: usize = 512 << 10;
 
 /// The memory of one GatewaySecret's rotations. `C` is a certificate; its fingerprint where the journal is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -208,7 +215,13 @@ impl Journal {
             Some(certificate.fingerprint.clone())
         });
         let stored = Stored { certificates, journal: journal.unwrap_or_default() };
-        serde_json::to_string_pretty(&stored).unwrap_or_default()
+        let text = serde_json::to_string_pretty(&stored).unwrap_or_default();
+        if text.len() > LARGE { self.to_compact_text() } else { text }
+    }
+
+    /// The text to store of a large journal.
+    pub(super) fn to_compact_text(&self) -> String {
+        serde_json::to_string(&Compact::of(self)).unwrap_or_default()
     }
 
     /// Reads a stored journal.
@@ -216,8 +229,11 @@ impl Journal {
     /// # Errors
     /// When it is not one, or misses a certificate.
     pub fn from_text(text: &str) -> Result<Self, JournalError> {
-        let stored: Stored = serde_json::from_str(text)?;
-        let read = |pem: &String| bundle::read(pem.as_bytes()).into_certificates().into_iter().next();
+        let stored: Stored = match (serde_json::from_str(text), serde_json::from_str::<Compact>(text)) {
+            (Ok(stored), _) => stored,
+            (Err(_), Ok(compact)) => return compact.journal(),
+            (Err(error), Err(_)) => return Err(error.into()),
+        };
         let known: BTreeMap<_, _> =
             stored.certificates.iter().filter_map(|(fingerprint, pem)| Some((fingerprint, read(pem)?))).collect();
         let mut missing = None;
@@ -230,6 +246,10 @@ impl Journal {
         });
         journal.ok_or_else(|| JournalError::Missing(missing.unwrap_or_default()))
     }
+}
+
+fn read(pem: &str) -> Option<Certificate> {
+    bundle::read(pem.as_bytes()).into_certificates().into_iter().next()
 }
 
 impl<C> Journal<C> {

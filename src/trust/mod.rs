@@ -13,6 +13,7 @@ pub mod contents;
 pub mod continuity;
 pub mod credential;
 mod der;
+pub(crate) mod equivalence;
 mod finding;
 mod fingerprint;
 #[cfg(test)]

@@ -102,6 +102,8 @@ fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: Option<&C
 pub(super) fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Certificate>, now: Timestamp) {
     if let Some(newest) = versions.last_mut() {
         if newest.trust == trust && newest.chain == chain {
+            // The same, though a large journal may have stored an equivalent leaf for it.
+            newest.chain = chain;
             newest.replaced = None;
             return;
         }

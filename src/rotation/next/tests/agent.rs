@@ -133,6 +133,12 @@ impl World {
         }
         let stored = Journal::from_text(&plan.journal.to_text()).unwrap();
         assert!(stored == plan.journal, "{}", self.story("the journal is another when it was stored"));
+        // One leaf for all that are alike decides the same.
+        let compact = Journal::from_text(&plan.journal.to_compact_text()).unwrap();
+        let by_compact = next(&look.seen(), &compact, now);
+        if (&compact, &by_compact.journal, &by_compact.steps) != (&plan.journal, &again.journal, &again.steps) {
+            fail(self, &format!("by the compact journal the answer is another: {}", self.retold(&by_compact)));
+        }
     }
 
     /// A step that takes something away, with the deadline of the leaf far off.
