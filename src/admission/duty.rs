@@ -51,6 +51,8 @@ mod tests {
             subject: "CN=shop.example.com".to_owned(),
             not_after: parsed(leaf.der()).not_after,
             pem: leaf.pem(),
+            others: Vec::new(),
+            same_names: false,
         }]);
         entry
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Request;
 use crate::api::{GatewaySecretSpec, GatewaySecretStatus, Mode, shortened};
 use crate::registry::Registry;
-use crate::trust::continuity::{self, Cut};
+use crate::trust::continuity;
 use crate::trust::{Certificate, is_distrusted};
 
 /// Clients that one warning names.
@@ -43,7 +43,10 @@ pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) 
     if old.mode == Mode::Bundle && new.mode == Mode::Copy {
         let what = "spec.mode: Copy";
         notes.extend(match &entry.status.cut_off_by_copy {
-            Some(names) => told(what, "cuts off", &names.iter().map(String::as_str).collect::<Vec<_>>()),
+            Some(names) => {
+                let all = entry.status.cut_off_by_copy_count.map_or(names.len(), |all| all as usize);
+                told(what, "cuts off", &names.iter().map(String::as_str).collect::<Vec<_>>(), all)
+            }
             // No agent looked. A copy holds what the root holds, which mostly is the first of the bundle.
             None => cut_off(what, &entry.status, &held, &held[..held.len().min(1)], now),
         });
@@ -59,17 +62,22 @@ fn cut_off(
     after: &[Certificate],
     now: Timestamp,
 ) -> Option<String> {
-    let Cut { lost, undecided } = continuity::cut_off(before.iter(), after.iter(), status, now);
-    let mut names: Vec<_> = lost.iter().map(|leaf| leaf.name.as_str()).collect();
+    let cut = continuity::cut_off(before.iter(), after.iter(), status, now);
+    let mut names: Vec<_> = cut.lost.iter().flat_map(|leaf| leaf.names()).collect();
     names.dedup();
-    told(what, if undecided > 0 { "may cut off" } else { "cuts off" }, &names)
+    let all = names.len() + cut.unlisted;
+    told(what, if cut.is_certain() { "cuts off" } else { "may cut off" }, &names, all)
 }
 
-/// The warning; none when it is about nobody.
-fn told(what: &str, effect: &str, names: &[&str]) -> Option<String> {
+/// The warning about `all` clients, of which some names are known; none when it is about nobody.
+fn told(what: &str, effect: &str, names: &[&str], all: usize) -> Option<String> {
     let told = names.iter().take(NAMED).map(|name| shortened(name)).collect::<Vec<_>>().join(", ");
-    let more = if names.len() > NAMED { ", …" } else { "" };
-    (!names.is_empty()).then(|| format!("{what} {effect} {} live client(s) at once: {told}{more}", names.len()))
+    let more = match names.len() {
+        0 => "…",
+        _ if all > NAMED => ", …",
+        _ => "",
+    };
+    (all > 0).then(|| format!("{what} {effect} {all} live client(s) at once: {told}{more}"))
 }
 
 #[cfg(test)]
@@ -103,6 +111,8 @@ mod tests {
             subject: format!("CN={name}"),
             not_after: now(),
             pem: ca.leaf(name).pem(),
+            others: Vec::new(),
+            same_names: false,
         };
         entry.status.leaves = Some(clients.iter().map(leaf).collect());
         let object = |spec: Value| json!({"metadata": {"name": "gateway"}, "spec": spec});

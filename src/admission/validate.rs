@@ -72,7 +72,10 @@ fn users(claim: Option<(&Entry, Role)>) -> Option<(&Entry, String)> {
     let (entry, Role::Managed) = claim? else { return None };
     match &entry.status.gateways {
         Some(gateways) if gateways.is_empty() => None,
-        Some(gateways) => Some((entry, format!("{} Gateway(s)", gateways.len()))),
+        Some(gateways) => {
+            let all = entry.status.gateway_count.map_or(gateways.len(), |all| all as usize);
+            Some((entry, format!("{all} Gateway(s)")))
+        }
         None => Some((entry, "Gateways (which ones is not observed yet)".to_owned())),
     }
 }

@@ -51,9 +51,26 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_namespaces: Option<Vec<String>>,
 
-    /// The Gateways that use the root or the managed Secret. Absent: not observed.
+    /// How many these are. With `workloadNamespaces` absent they do not fit, now or once, and no Istio Gateway is renamed; once
+    /// they are gone, removing this field from the status starts over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 0))]
+    pub workload_namespace_count: Option<u32>,
+
+    /// The Gateways that use the root or the managed Secret, as many as fit: those of this namespace first, then a fair share for
+    /// every other one; so for their hosts. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateways: Option<Vec<GatewayUse>>,
+
+    /// How many Gateways there are, listed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 0))]
+    pub gateway_count: Option<u32>,
+
+    /// How many hosts they have, listed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 0))]
+    pub host_count: Option<u32>,
 
     /// The `<root>-cacert` sibling, if there is one: Istio takes CAs from it first, and it stops applying after a rename.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,10 +81,20 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ungranted_namespaces: Option<Vec<String>>,
 
+    /// How many these are. With `ungrantedNamespaces` absent they do not fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 0))]
+    pub ungranted_namespace_count: Option<u32>,
+
     /// The leaf certificates in use: of declared clients (label `trustspan.dev/client`), and the one that gateways serve.
     /// Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves: Option<Vec<Leaf>>,
+
+    /// Declared clients whose certificates do not fit into `leaves`. While there is one, no CA may leave the bundle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 0))]
+    pub unlisted_clients: Option<u32>,
 
     /// The CAs that all declared clients trust which verify the gateways now. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,18 +118,29 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
 
-    /// The declared clients that do not follow the rotation yet, by name, kept by the agent.
+    /// The declared clients that do not follow the rotation yet, as many as fit, longest first, kept by the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lagging: Vec<LaggingClient>,
+
+    /// How many these are, listed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 0))]
+    pub lagging_count: Option<u32>,
 
     /// Workloads in this namespace that name the root Secret, or run with older content of the managed one. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub workloads_behind: Option<u32>,
 
-    /// Names of declared clients that `spec.mode: Copy` would cut off at once, kept by the agent. Absent: not observed.
+    /// Names of declared clients that `spec.mode: Copy` would cut off at once, as many as fit, kept by the agent. Absent: not
+    /// observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_off_by_copy: Option<Vec<String>>,
+
+    /// How many these are, listed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 0))]
+    pub cut_off_by_copy_count: Option<u32>,
 }
 
 /// A declared client that was asked to follow a rotation, and may still go by something of an old CA.
@@ -200,6 +238,24 @@ pub struct Leaf {
     pub not_after: Timestamp,
     /// The chain, leaf first (PEM, public).
     pub pem: String,
+    /// Further clients, by name of their Secret, whose certificates no verdict distinguishes from this one. None ends later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
+    /// Whether all of these certificates have the same subject and alternative names: name constraints then accept all or none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub same_names: bool,
+}
+
+impl Leaf {
+    /// The names of all Secrets that it stands for.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.name).chain(&self.others).map(String::as_str)
+    }
+
+    /// How many Secrets it stands for.
+    pub fn count(&self) -> usize {
+        1 + self.others.len()
+    }
 }
 
 /// Who presents a leaf.

@@ -50,7 +50,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let reason = format!("no Certificate of cert-manager writes Secret {ca}: have its issuer write a new CA there");
         return Err(Failure::Impossible(reason));
     };
-    let clients = entry.status.leaves.iter().flatten().filter(|leaf| leaf.kind == crate::api::LeafKind::Client).count();
+    let clients = entry.status.leaves.iter().flatten().filter(|leaf| leaf.kind == crate::api::LeafKind::Client);
+    let clients: usize = clients.map(crate::api::Leaf::count).sum();
     anstream::println!(
         "Certificate {} is issued anew; {clients} client certificate(s) follow, then the gateways' leaf",
         printable(&certificate)

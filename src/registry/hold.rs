@@ -42,6 +42,19 @@ pub enum Hold {
         /// The root Secret.
         root: String,
     },
+    /// The status of the GatewaySecret cannot hold all namespaces that matter: any could be one of them.
+    #[error(
+        "GatewaySecret {name} concerns {count} namespaces, more than its status can list: Secret {root} keeps its name. \
+         Condition StatusComplete says what to do"
+    )]
+    Unlisted {
+        /// The GatewaySecret.
+        name: String,
+        /// How many namespaces.
+        count: u32,
+        /// The root Secret.
+        root: String,
+    },
     /// The selector picks no known workload.
     #[error("no workload that this Gateway selects is known: Secret {root} keeps its name")]
     NoWorkload {
@@ -73,6 +86,10 @@ pub enum Hold {
 }
 
 impl Hold {
+    pub(super) fn unlisted(entry: &Entry, count: u32) -> Self {
+        Self::Unlisted { name: entry.name.clone(), count, root: entry.root_name().to_owned() }
+    }
+
     pub(super) fn not_ready(entry: &Entry, reason: &str) -> Self {
         Self::NotReady { name: entry.name.clone(), reason: reason.to_owned(), managed: entry.managed_name().to_owned() }
     }

@@ -154,7 +154,10 @@ impl Registry {
             Place::Granted { namespace, from } => self.root(namespace, name).map(|entry| {
                 let granted = match &entry.status.ungranted_namespaces {
                     Some(ungranted) => !ungranted.iter().any(|ungranted| ungranted == from),
-                    None => false,
+                    None => match entry.status.ungranted_namespace_count {
+                        Some(count) => return Err(Hold::unlisted(entry, count)),
+                        None => false,
+                    },
                 };
                 if !granted {
                     let managed = entry.managed_name().to_owned();
@@ -253,7 +256,7 @@ fn everywhere<'a>(candidates: &[&'a Entry], root: &str) -> Result<Rename<'a>, Ho
     let namespaces = observed
         .map(|list| list.iter().map(String::as_str).collect::<BTreeSet<_>>())
         .reduce(|all, list| &all & &list)
-        .ok_or_else(|| Hold::Unobserved { root: root.to_owned() })?;
+        .ok_or_else(|| unobserved(candidates, root))?;
     if namespaces.is_empty() {
         return Err(Hold::NoWorkload { root: root.to_owned() });
     }
@@ -275,6 +278,12 @@ fn same_name<'a>(entries: impl IntoIterator<Item = &'a Entry>, root: &str) -> Re
         Some((_, rename)) if names.is_empty() => Ok(rename),
         _ => Err(Hold::Differs { root: root.to_owned() }),
     }
+}
+
+/// Why it is not known where the selected workloads run.
+fn unobserved(candidates: &[&Entry], root: &str) -> Hold {
+    let unlisted = candidates.iter().find_map(|entry| Some((entry, entry.status.workload_namespace_count?)));
+    unlisted.map_or_else(|| Hold::Unobserved { root: root.to_owned() }, |(entry, count)| Hold::unlisted(entry, count))
 }
 
 #[cfg(test)]

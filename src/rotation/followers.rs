@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::name_list::few;
 use super::next::{LeafHold, Plan, ReaderHold};
 use super::report::set;
+use super::status_limits::count;
 use crate::api::{ConditionStatus, GatewaySecretStatus, LaggingClient};
 use crate::registry::Entry;
 
@@ -21,6 +22,7 @@ pub const TRUST: &str = "TrustSourcesCurrent";
 /// Adds to `status` who lags, since when, and whether that is too long.
 pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus, now: Timestamp) {
     status.lagging = plan.lagging.iter().map(|name| lagging(entry, name, now)).collect();
+    status.lagging_count = Some(count(status.lagging.len()));
     let overdue: Vec<_> = status.lagging.iter().filter(|client| client.overdue).map(|client| &*client.name).collect();
     let told = match few(&overdue) {
         None => {
@@ -76,8 +78,12 @@ fn connect(plan: &Plan) -> (ConditionStatus, &'static str, String) {
 }
 
 fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
-    let known = entry.status.lagging.iter().find(|client| client.name == name);
-    let since = known.map_or(now, |client| client.since);
+    let listed = &entry.status.lagging;
+    let known = listed.iter().find(|client| client.name == name).map(|client| client.since);
+    // Those that lag longest are listed: one that did not fit lags no longer than they do, and is reported no later.
+    let has_unlisted = entry.status.lagging_count.is_some_and(|all| all > count(listed.len()));
+    let unlisted = || listed.iter().map(|client| client.since).max().filter(|_| has_unlisted);
+    let since = known.or_else(unlisted).unwrap_or(now);
     let settle = &entry.spec.settle;
     let once = settle.admission.duration().saturating_add(settle.clients.duration());
     let overdue = now.duration_since(since) >= once.saturating_mul(2);

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::in_use::{common, leaf};
+use super::status_limits::count;
 use super::{Facts, Observation, config_maps, observe};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind};
@@ -153,8 +154,13 @@ impl Inventory {
         if namespaces.is_empty() && outlook == Outlook::Whole {
             namespaces.insert(entry.namespace.clone());
         }
-        let gateways = self.gateways.get(&index).map(|gateways| gateways.iter().cloned().collect());
+        let gateways: Option<Vec<_>> = self.gateways.get(&index).map(|gateways| gateways.iter().cloned().collect());
         let whole = |list: Vec<String>| (outlook == Outlook::Whole || !self.grants.is_empty()).then_some(list);
+        let ungranted = whole(self.ungranted(entry));
+        let counts = Counts::of(entry, &namespaces, gateways.as_deref(), ungranted.as_deref());
+        if counts.has_unlisted_namespaces {
+            namespaces.clear();
+        }
         let seen = Observation {
             entry,
             holder,
@@ -165,9 +171,9 @@ impl Inventory {
             workload_namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
             // None that uses it is never concluded from a list: one kind of Gateway may not be in it.
             gateways: gateways.or_else(|| entry.status.gateways.clone()),
-            ungranted_namespaces: whole(self.ungranted(entry)).or_else(|| entry.status.ungranted_namespaces.clone()),
+            ungranted_namespaces: ungranted.or_else(|| entry.status.ungranted_namespaces.clone()),
         };
-        let status = observe(&seen, now);
+        let status = counts.put_into(observe(&seen, now));
         self.in_use(index, entry, managed, status, now)
     }
 
@@ -192,6 +198,7 @@ impl Inventory {
         leaves.extend(leaf(LeafKind::Server, entry, entry.managed_name(), &managed.chain));
         status.leaves = Some(leaves);
         if let Some(clients) = self.clients.get(&index) {
+            status.unlisted_clients = None;
             let trusts = clients.values().map(|client| client.trust.as_slice());
             status.client_trust = common(trusts, &managed.chain, now);
         }
@@ -275,6 +282,47 @@ impl Inventory {
             grants.filter(|grant| grant.to.iter().any(covers)).flat_map(|grant| &grant.from).collect()
         };
         (&granted(entry.root_name()) - &granted(entry.managed_name())).into_iter().cloned().collect()
+    }
+}
+
+/// How many there are of what status may list in part.
+struct Counts {
+    workload_namespaces: Option<u32>,
+    gateways: Option<u32>,
+    hosts: Option<u32>,
+    ungranted_namespaces: Option<u32>,
+    /// Some workload namespaces did not fit into the status before, and are not known any more: none is listed.
+    has_unlisted_namespaces: bool,
+}
+
+impl Counts {
+    /// Counts what was seen; what was not keeps its count, as it keeps its list.
+    fn of(
+        entry: &Entry,
+        namespaces: &BTreeSet<String>,
+        gateways: Option<&[GatewayUse]>,
+        ungranted: Option<&[String]>,
+    ) -> Self {
+        let former = &entry.status;
+        let unlisted = former.workload_namespace_count.filter(|_| former.workload_namespaces.is_none());
+        let seen = (!namespaces.is_empty()).then(|| count(namespaces.len()));
+        Self {
+            workload_namespaces: seen.max(unlisted),
+            gateways: gateways.map(|seen| count(seen.len())).or(former.gateway_count),
+            hosts: gateways.map(|seen| count(seen.iter().map(|one| one.hosts.len()).sum())).or(former.host_count),
+            ungranted_namespaces: ungranted.map(|seen| count(seen.len())).or(former.ungranted_namespace_count),
+            has_unlisted_namespaces: unlisted.is_some(),
+        }
+    }
+
+    fn put_into(self, status: GatewaySecretStatus) -> GatewaySecretStatus {
+        GatewaySecretStatus {
+            workload_namespace_count: self.workload_namespaces,
+            gateway_count: self.gateways,
+            host_count: self.hosts,
+            ungranted_namespace_count: self.ungranted_namespaces,
+            ..status
+        }
     }
 }
 

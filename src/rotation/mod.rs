@@ -13,15 +13,17 @@ pub mod propose;
 pub mod readers;
 mod report;
 pub mod rollouts;
+mod status_limits;
 mod story;
 mod windows;
 
 pub use followers::{CLIENTS, CONNECT, LEAF, TRUST};
 pub use inventory::{Inventory, Outlook, Uses};
-pub use notices::{Notice, notices};
+pub use notices::{Notice, notices, status_not_written};
 pub use observe::{Facts, Observation, observe};
 pub use report::{CAP, DISTRUST, JOURNAL, SOURCES, SYNCED, report, set, synced};
 pub use rollouts::WORKLOADS;
+pub use status_limits::{COMPLETE, fit, reduced};
 pub use story::{Held, Story, Validity};
 pub use windows::WINDOWS;
 

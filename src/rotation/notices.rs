@@ -3,7 +3,7 @@
 
 use super::next::{PairOf, Step};
 use super::report::trouble;
-use super::{CAP, CLIENTS, CONNECT, DISTRUST, JOURNAL, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
+use super::{CAP, CLIENTS, COMPLETE, CONNECT, DISTRUST, JOURNAL, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
 use crate::api::{Condition, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
 
@@ -47,11 +47,18 @@ const CONDITIONS: [(&str, Option<&str>, &str, &str); 10] = [
     (JOURNAL, Some("JournalLost"), "JournalKept", "Remember"),
     (WINDOWS, Some("WindowsNeverOpen"), "WindowsOpen", "AwaitWindow"),
     (WORKLOADS, Some("WorkloadsBehind"), "WorkloadsCurrent", "RollOut"),
+    (COMPLETE, Some("StatusIncomplete"), "StatusComplete", "Report"),
     (CAP, Some("CapExceeded"), "CapKept", "DropOldCA"),
 ];
 
 pub(super) fn normal(reason: &'static str, action: &'static str, note: String) -> Notice {
     Notice { is_warning: false, reason, action, note, secret: None }
+}
+
+/// What to report when the API server does not take a status.
+pub fn status_not_written(why: &str) -> Notice {
+    let note = format!("The status is not up to date, steps go on. It is tried again. {why}");
+    Notice { is_warning: true, ..normal("StatusNotWritten", "Report", note) }
 }
 
 fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Notice> {

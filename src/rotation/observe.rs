@@ -107,21 +107,28 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
             .map_or_else(|| former.bundle.clone(), |managed| managed.anchors.iter().map(TrustAnchor::from).collect()),
         hashes: hashes(seen, now),
         workload_namespaces: seen.workload_namespaces.clone(),
+        workload_namespace_count: former.workload_namespace_count,
         gateways: seen.gateways.clone(),
+        gateway_count: former.gateway_count,
+        host_count: former.host_count,
         cacert_sibling: seen.root_sibling.map(|sibling| CacertSibling {
             name: format!("{}{}", seen.entry.root_name(), crate::api::names::CACERT_SUFFIX),
             missing: missing(&sibling.anchors, seen.managed),
         }),
         ungranted_namespaces: seen.ungranted_namespaces.clone(),
+        ungranted_namespace_count: former.ungranted_namespace_count,
         leaves: former.leaves.clone(),
+        unlisted_clients: former.unlisted_clients,
         client_trust: former.client_trust.clone(),
         client_bundle: former.client_bundle.clone(),
         endpoints: former.endpoints,
         trust_sources: former.trust_sources.clone(),
         waits: former.waits.clone(),
         lagging: former.lagging.clone(),
+        lagging_count: former.lagging_count,
         workloads_behind: former.workloads_behind,
         cut_off_by_copy: former.cut_off_by_copy.clone(),
+        cut_off_by_copy_count: former.cut_off_by_copy_count,
     }
 }
 

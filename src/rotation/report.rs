@@ -1,14 +1,17 @@
 //! A plan as GatewaySecret status.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 
 use super::followers;
-use super::in_use::{common, leaf};
+use super::in_use::{client_leaves, common, leaf};
 use super::next::Plan;
+use super::status_limits::{count, fit_leaves};
 use super::windows;
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, LeafKind, Phase, TrustAnchor};
 use crate::registry::Entry;
-use crate::trust::Certificate;
+use crate::trust::{Certificate, continuity};
 
 /// The condition that tells whether the sources of a rotation can be used.
 pub const SOURCES: &str = "SourcesUsable";
@@ -47,13 +50,14 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     followers::tell(entry, plan, &mut status, now);
     status.endpoints = plan.endpoints;
     status.cut_off_by_copy = Some(plan.cut_off_by_copy.clone());
+    status.cut_off_by_copy_count = Some(count(plan.cut_off_by_copy.len()));
     let settle = &entry.spec.settle;
     let clients = plan.journal.clients.iter();
     let in_use = clients.flat_map(|(name, client)| client.in_use(settle.clients, now).map(move |held| (name, held)));
     let in_use: Vec<_> = in_use.collect();
-    let clients = in_use.iter();
-    let mut leaves: Vec<_> =
-        clients.filter_map(|(name, held)| leaf(LeafKind::Client, entry, name, &held.chain)).collect();
+    let chains = in_use.iter().map(|(name, held)| (name.as_str(), held.chain.as_slice()));
+    let (mut leaves, unlisted) = fit_leaves(client_leaves(entry, chains, &known_cas(plan, &status), now));
+    status.unlisted_clients = (unlisted > 0).then_some(unlisted);
     let served: Vec<Certificate> = plan.journal.gateways.last().map(|held| held.chain.clone()).unwrap_or_default();
     leaves.extend(leaf(LeafKind::Server, entry, entry.managed_name(), &served));
     status.leaves = Some(leaves);
@@ -96,6 +100,16 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
         }
     }
     status
+}
+
+/// The CAs that gateways have, or get, and those that sign for clients.
+fn known_cas(plan: &Plan, status: &GatewaySecretStatus) -> Vec<Certificate> {
+    let mut known: Vec<_> = plan.journal.client_issuers.iter().map(|authority| authority.certificate.clone()).collect();
+    known.extend(continuity::observed(&status.bundle));
+    known.extend(plan.journal.gateways.iter().flat_map(|version| version.trust.iter().cloned()));
+    let mut seen = HashSet::new();
+    known.retain(|ca| seen.insert(ca.fingerprint.clone()));
+    known
 }
 
 /// What [`SYNCED`] says when all was done that could be.

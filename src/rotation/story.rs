@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::report::CAP;
-use crate::api::{Condition, ConditionStatus, Endpoints, LeafKind, Mode, Phase, TrustAnchor, Wait, WindowState};
+use crate::api::{Condition, ConditionStatus, Endpoints, Leaf, LeafKind, Mode, Phase, TrustAnchor, Wait, WindowState};
 use crate::registry::Entry;
 use crate::trust::{Certificate, bundle, continuity};
 
@@ -81,11 +81,11 @@ impl Story {
             .leaves
             .iter()
             .flatten()
-            .map(|leaf| (leaf.kind, leaf.name.as_str(), bundle::read_chain(leaf.pem.as_bytes()).into_certificates()))
+            .map(|leaf| (leaf, bundle::read_chain(leaf.pem.as_bytes()).into_certificates()))
             .collect();
         let held: Vec<_> = status.bundle.iter().map(|anchor| held(anchor, &leaves, now)).collect();
-        let served = leaves.iter().filter(|(kind, ..)| *kind == LeafKind::Server);
-        let served = served.filter_map(|(.., chain)| chain.first()).next().map(validity);
+        let served = leaves.iter().filter(|(leaf, _)| leaf.kind == LeafKind::Server);
+        let served = served.filter_map(|(_, chain)| chain.first()).next().map(validity);
         let ends = held.iter().map(|held| held.validity.not_after).chain(served.as_ref().map(|leaf| leaf.not_after));
         let is_well = |condition: &Condition| (condition.status == ConditionStatus::True) == (condition.type_ != CAP);
         let failing = status.conditions.iter().filter(|condition| !is_well(condition));
@@ -107,17 +107,17 @@ impl Story {
     }
 }
 
-fn held(anchor: &TrustAnchor, leaves: &[(LeafKind, &str, Vec<Certificate>)], now: Timestamp) -> Held {
+fn held(anchor: &TrustAnchor, leaves: &[(&Leaf, Vec<Certificate>)], now: Timestamp) -> Held {
     let ca = bundle::read(anchor.pem.as_deref().unwrap_or_default().as_bytes()).into_certificates();
     let mut clients: Vec<_> = leaves
         .iter()
-        .filter(|(kind, _, chain)| *kind == LeafKind::Client && continuity::admits(&ca, chain, now))
-        .map(|(_, name, _)| (*name).to_owned())
+        .filter(|(leaf, chain)| leaf.kind == LeafKind::Client && continuity::admits(&ca, chain, now))
+        .flat_map(|(leaf, _)| leaf.names().map(str::to_owned))
         .collect();
     clients.sort();
     clients.dedup();
     let serves =
-        leaves.iter().any(|(kind, _, chain)| *kind == LeafKind::Server && continuity::verifies(&ca, chain, now));
+        leaves.iter().any(|(leaf, chain)| leaf.kind == LeafKind::Server && continuity::verifies(&ca, chain, now));
     Held {
         validity: Validity {
             subject: anchor.subject.clone(),

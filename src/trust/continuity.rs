@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use jiff::Timestamp;
 
 use super::chain::{Effect, Purpose, Store, Update};
+use super::equivalence::constrains_names;
 use super::limits::{MAX_PATHS, SIGNATURES};
 use super::name::brief;
 use super::subject::field;
@@ -111,11 +112,20 @@ fn stranded<'c>(
     if before.clone().map(|c| &c.fingerprint).eq(after.clone().map(|c| &c.fingerprint)) {
         return None;
     }
-    let Cut { lost, undecided } = cut_off(before, after, status, now);
+    let Cut { lost, undecided, unnamed, unlisted } = cut_off(before, after, status, now);
+    if unlisted > 0 {
+        let message = format!(
+            "{key}: certificates of {unlisted} declared client(s) do not fit into status, so it is not known whether they need what \
+             this update takes out. keep every CA; condition StatusComplete says what to do"
+        );
+        return Some((field(key), message));
+    }
     let until = lost.iter().map(|leaf| leaf.not_after).max()?;
-    let own: Vec<_> = lost.iter().filter(|leaf| leaf.namespace == namespace).map(|leaf| leaf.name.as_str()).collect();
-    let mut which = own.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-    let others = lost.len() - own.len().min(NAMED);
+    let all: usize = lost.iter().map(|leaf| leaf.count()).sum();
+    let own = lost.iter().filter(|leaf| leaf.namespace == namespace).flat_map(|leaf| leaf.names());
+    let own: Vec<_> = own.take(NAMED).collect();
+    let mut which = own.join(", ");
+    let others = all - own.len();
     match (which.is_empty(), others) {
         (true, _) => which = "in other namespaces".to_owned(),
         (false, 0) => {}
@@ -126,14 +136,22 @@ fn stranded<'c>(
             "{key}: {} live client certificate(s) ({which}) may lose their CA by this update: for {undecided} of them it takes \
              more than {SIGNATURES} signatures or {MAX_PATHS} paths to tell. expected one CA for each subject, and few that \
              change at a time; take CAs out one by one",
-            lost.len(),
+            all,
+        );
+        return Some((field(key), message));
+    }
+    if unnamed > 0 {
+        let message = format!(
+            "{key}: {all} live client certificate(s) ({which}) may lose their CA by this update: it has a CA with name constraints, and \
+             status does not hold the names of {unnamed} of them. write that CA to the source Secret first, and retry when status has \
+             followed"
         );
         return Some((field(key), message));
     }
     let message = format!(
         "{key}: {} live client certificate(s) ({which}) {what}; gateways would refuse them, the last until {until}. \
          keep their CA, wait until they are renewed from one that stays, then take it out",
-        lost.len(),
+        all,
     );
     Some((field(key), message))
 }
@@ -143,6 +161,17 @@ pub(crate) struct Cut<'s> {
     pub(crate) lost: Vec<&'s Leaf>,
     /// Of how many of them it is not known: to tell would take too long.
     pub(crate) undecided: usize,
+    /// Of how many of them it is not known: their names decide, and status has those of one for all.
+    pub(crate) unnamed: usize,
+    /// Clients that status does not hold, when the update takes something out.
+    pub(crate) unlisted: usize,
+}
+
+impl Cut<'_> {
+    /// Whether each of them is known to be cut off.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.undecided + self.unnamed + self.unlisted == 0
+    }
 }
 
 /// Who is accepted with a bundle, and would not be with another.
@@ -154,17 +183,31 @@ pub(crate) fn cut_off<'s, 'c>(
 ) -> Cut<'s> {
     // Each is prepared once: there may be thousands of CAs, and hundreds of leaves.
     let [before, after]: [Vec<&Certificate>; 2] = [before.collect(), after.collect()];
+    let constrains = before.iter().chain(&after).any(|ca| constrains_names(ca));
+    let stays: HashSet<_> = after.iter().map(|ca| &ca.fingerprint).collect();
+    let unlisted = status.unlisted_clients.filter(|_| !before.iter().all(|ca| stays.contains(&ca.fingerprint)));
     let (held, left) = (Store::new(before, None), Store::new(after, None));
     let mut update = Update::new(&held, &left);
+    let mut unnamed = 0;
     let live = leaves(status, LeafKind::Client).filter(|leaf| leaf.not_after >= now);
     let mut effect = |leaf: &Leaf| match update.is_used_up() {
         true => Effect::Undecided,
-        false => update.effect(&certificates(&leaf.pem), Purpose::Client, now),
+        false => {
+            let chain = certificates(&leaf.pem);
+            let effect = update.effect(&chain, Purpose::Client, now);
+            let is_like_others = !constrains || leaf.others.is_empty() || leaf.same_names;
+            if is_like_others || effect != Effect::Unharmed || !update.concerns(&chain, Purpose::Client) {
+                return effect;
+            }
+            unnamed += leaf.count();
+            Effect::Lost
+        }
     };
     let judged = live.map(|leaf| (leaf, effect(leaf)));
     let lost: Vec<_> = judged.filter(|(_, effect)| *effect != Effect::Unharmed).collect();
-    let undecided = lost.iter().filter(|(_, effect)| *effect == Effect::Undecided).count();
-    Cut { lost: lost.into_iter().map(|(leaf, _)| leaf).collect(), undecided }
+    let undecided = lost.iter().filter(|(_, effect)| *effect == Effect::Undecided).map(|(leaf, _)| leaf.count()).sum();
+    let lost = lost.into_iter().map(|(leaf, _)| leaf).collect();
+    Cut { lost, undecided, unnamed, unlisted: unlisted.unwrap_or_default() as usize }
 }
 
 fn unverified(old: &Contents<'_>, new: &Contents<'_>, status: &GatewaySecretStatus, now: Timestamp) -> Option<Broken> {

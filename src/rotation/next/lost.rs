@@ -3,9 +3,10 @@
 
 use jiff::Timestamp;
 
-use super::seen::{Seen, authorities, usable};
+use super::seen::{ClientSeen, Seen, authorities, usable};
 use crate::api::{LeafKind, Phase, TrustAnchor};
 use crate::rotation::journal::{Client, Journal, Version};
+use crate::trust::equivalence::are_equivalent;
 use crate::trust::{Certificate, bundle, continuity};
 
 /// Whether a journal remembers nothing although there was something to remember.
@@ -21,8 +22,13 @@ pub(super) fn recover(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
     // All contents in use stood in status, oldest first. Each that verifies gateways trusts what all such have in common.
     for leaf in status.leaves.iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client) {
         let chain = bundle::read_chain(leaf.pem.as_bytes()).into_certificates();
-        let version = replaced(shared.clone().unwrap_or_default(), chain);
-        client(journal, &leaf.name).versions.push(version);
+        for name in leaf.names() {
+            // Status has one chain for many that are alike: where a client's own is seen, that one counts.
+            let is_own = |client: &&ClientSeen| client.name == name && are_equivalent(&client.chain, &chain);
+            let own = seen.clients.iter().find(is_own).map_or(&chain, |client| &client.chain);
+            let version = replaced(shared.clone().unwrap_or_default(), own.clone());
+            client(journal, name).versions.push(version);
+        }
     }
     if is_calm(seen) {
         return;

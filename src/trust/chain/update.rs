@@ -68,6 +68,11 @@ impl<'s> Update<'s> {
         }
     }
 
+    /// Whether an update may change the verdict on a chain at all.
+    pub(crate) fn concerns<'c>(&self, chain: impl IntoIterator<Item = &'c Certificate>, purpose: Purpose<'_>) -> bool {
+        !self.is_out_of_reach(&Presented::read(chain), purpose)
+    }
+
     /// Whether each look-up on the chain's paths finds the same as before, so that the verdict is the same.
     fn is_out_of_reach(&self, chain: &Presented<'_>, purpose: Purpose<'_>) -> bool {
         let is_touched = |name: &Name| self.touched.contains(name);

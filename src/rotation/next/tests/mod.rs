@@ -11,6 +11,7 @@ mod holds;
 mod issuer;
 mod lookout;
 mod lost;
+mod many;
 mod profiles;
 mod properties;
 mod readers;

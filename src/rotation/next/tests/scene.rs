@@ -90,6 +90,11 @@ impl Scene {
             loads_once: self.loads_once,
             certificate: Some(Issuance { name: "client".to_owned(), is_issuing: false }),
         });
+        self.ask_with(client.into_iter().collect())
+    }
+
+    /// The same with other clients.
+    pub(super) fn ask_with(&self, clients: Vec<ClientSeen>) -> Plan {
         let seen = Seen {
             entry: &self.entry,
             root: Some(&self.root),
@@ -97,7 +102,7 @@ impl Scene {
             client_ca: self.client_ca.as_ref(),
             issuer: Some(&self.issuer),
             managed: self.managed.as_ref(),
-            clients: client.into_iter().collect(),
+            clients,
             root_certificate: Some(Issuance { name: "gateway".to_owned(), is_issuing: false }),
             canary: self.canary.clone(),
             wire: self.wire.clone(),

@@ -1,0 +1,244 @@
+//! How much a status may hold (ADR 0014). What people read is cut, fairly, and counted; what a verdict reads is whole, or marked as
+//! not known, so that the verdict is the careful one.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use jiff::Timestamp;
+
+use super::report::set;
+use crate::api::{ConditionStatus, GatewaySecretStatus, GatewayUse, Leaf};
+use crate::registry::Entry;
+
+/// The condition that says that something a verdict needs does not fit into the status. It is there while that is so, and `False`
+/// then.
+pub const COMPLETE: &str = "StatusComplete";
+
+/// Items and bytes (of JSON) of one list.
+#[derive(Clone, Copy)]
+struct Limit {
+    items: usize,
+    bytes: usize,
+}
+
+const fn limit(items: usize, kibibytes: usize) -> Limit {
+    Limit { items, bytes: kibibytes << 10 }
+}
+
+// Together with the messages of a dozen conditions less than 256 KiB. The API server stores 1.5 MiB (etcd's --max-request-bytes).
+const GATEWAYS: Limit = limit(200, 32);
+const HOSTS: Limit = limit(2_000, 48);
+const LAGGING: Limit = limit(1_000, 64);
+const CUT_OFF_BY_COPY: Limit = limit(200, 16);
+const WAITS: Limit = limit(20, 20);
+const WORKLOAD_NAMESPACES: Limit = limit(500, 24);
+const UNGRANTED_NAMESPACES: Limit = limit(500, 16);
+/// Bytes of one message.
+const MESSAGE: usize = 2 << 10;
+/// Bytes of one host. DNS has names of at most 253 (RFC 1035), and a Gateway puts a namespace before.
+const HOST: usize = 320;
+/// Bytes that the leaves of clients may take.
+const LEAVES: usize = 640 << 10;
+/// Items that lists for people keep in a reduced status.
+const REDUCED: usize = 20;
+
+/// A number of items as status has it.
+pub(super) fn count(items: usize) -> u32 {
+    u32::try_from(items).unwrap_or(u32::MAX)
+}
+
+/// Cuts the lists of a status that has their counts already, and reports what a verdict misses by that.
+pub fn fit(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
+    if let Some(gateways) = &mut status.gateways {
+        *gateways = fair_gateways(std::mem::take(gateways), &entry.namespace);
+    }
+    status.lagging.sort_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
+    keep_first(&mut status.lagging, LAGGING);
+    if let Some(names) = &mut status.cut_off_by_copy {
+        keep_first(names, CUT_OFF_BY_COPY);
+    }
+    status.waits.iter_mut().for_each(|wait| shorten(&mut wait.reason));
+    keep_first(&mut status.waits, WAITS);
+    for (list, limit) in [
+        (&mut status.workload_namespaces, WORKLOAD_NAMESPACES),
+        (&mut status.ungranted_namespaces, UNGRANTED_NAMESPACES),
+    ] {
+        list.take_if(|list| keep_first(list, limit));
+    }
+    report_missing(entry, status, now);
+    status.conditions.iter_mut().for_each(|condition| shorten(&mut condition.message));
+}
+
+/// What to write when the API server refuses the whole status for its size: what verdicts read, conditions, and the first items of
+/// the rest.
+pub fn reduced(status: &GatewaySecretStatus) -> GatewaySecretStatus {
+    let mut status = status.clone();
+    if let Some(gateways) = &mut status.gateways {
+        // Not empty: that would say that no Gateway uses the Secret.
+        gateways.truncate(REDUCED);
+        gateways.iter_mut().for_each(|gateway| gateway.hosts.clear());
+    }
+    status.waits.truncate(REDUCED);
+    status.lagging.truncate(REDUCED);
+    status.cut_off_by_copy.iter_mut().for_each(|names| names.truncate(REDUCED));
+    status.cacert_sibling.iter_mut().for_each(|sibling| sibling.missing.truncate(REDUCED));
+    status
+}
+
+/// The leaves that fit, those that stand for most clients first, and how many clients the others stand for.
+pub(super) fn fit_leaves(mut leaves: Vec<Leaf>) -> (Vec<Leaf>, u32) {
+    let clients = |leaves: &[Leaf]| leaves.iter().map(Leaf::count).sum::<usize>();
+    let all = clients(&leaves);
+    leaves.sort_by_key(|leaf| Reverse(leaf.count()));
+    let mut left = LEAVES;
+    leaves.retain(|leaf| {
+        let rest = left.checked_sub(bytes(leaf));
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    });
+    leaves.sort_by(|a, b| a.name.cmp(&b.name));
+    let unlisted = count(all - clients(&leaves));
+    (leaves, unlisted)
+}
+
+fn report_missing(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
+    let count_of_unlisted = |list: &Option<Vec<String>>, count: Option<u32>| count.filter(|_| list.is_none());
+    let workloads = count_of_unlisted(&status.workload_namespaces, status.workload_namespace_count);
+    let grants = count_of_unlisted(&status.ungranted_namespaces, status.ungranted_namespace_count);
+    let clients = status.unlisted_clients.filter(|count| *count > 0);
+    let reasons = [
+        clients.map(|count| {
+            format!(
+                "Certificates of {count} declared clients do not fit into the status: no CA may leave the bundle until they do. \
+                 Declare fewer clients for this GatewaySecret, or issue their certificates alike"
+            )
+        }),
+        workloads.map(|count| {
+            format!(
+                "Workloads run, or ran, in {count} namespaces, more than the status can list: no Istio Gateway is renamed. Remove \
+                 the workload labels there, then remove workloadNamespaceCount from the status"
+            )
+        }),
+        grants.map(|count| {
+            format!(
+                "ReferenceGrants let {count} namespaces use Secret {} but not Secret {}, more than the status can list: no Gateway of \
+                 another namespace is renamed. Add the managed Secret to the grants",
+                entry.root_name(),
+                entry.managed_name()
+            )
+        }),
+    ];
+    let reasons: Vec<_> = reasons.into_iter().flatten().collect();
+    if reasons.is_empty() {
+        status.conditions.retain(|condition| condition.type_ != COMPLETE);
+    } else {
+        set(entry, status, COMPLETE, (ConditionStatus::False, "TooLarge", reasons.join(". ")), now);
+    }
+}
+
+/// Gateways without their hosts, then their hosts, both shared fairly between namespaces.
+fn fair_gateways(mut gateways: Vec<GatewayUse>, own: &str) -> Vec<GatewayUse> {
+    let all_hosts: Vec<_> = gateways.iter_mut().map(|gateway| std::mem::take(&mut gateway.hosts)).collect();
+    let namespaces: Vec<_> = gateways.iter().map(|gateway| gateway.namespace.clone()).collect();
+    let costs = gateways.iter().zip(&namespaces).map(|(gateway, namespace)| (namespace.as_str(), bytes(gateway)));
+    let kept = fair(costs, own, GATEWAYS);
+    let hosts = kept.iter().flat_map(|at| all_hosts[*at].iter().map(|host| (*at, host)));
+    let hosts: Vec<_> = hosts.filter(|(_, host)| host.len() <= HOST).collect();
+    let costs = hosts.iter().map(|(at, host)| (namespaces[*at].as_str(), bytes(host)));
+    for place in fair(costs, own, HOSTS) {
+        let (at, host) = hosts[place];
+        gateways[at].hosts.push(host.clone());
+    }
+    let mut at = 0;
+    gateways.retain(|_| {
+        at += 1;
+        kept.binary_search(&(at - 1)).is_ok()
+    });
+    gateways
+}
+
+/// Which items, each of a namespace and so many bytes, stay within a limit; in their order. The next item is always one of the
+/// namespace that has the fewest bytes so far, so none gets less because another has more. The own namespace has half of the limit
+/// ahead of all others.
+fn fair<'n>(items: impl Iterator<Item = (&'n str, usize)>, own: &str, limit: Limit) -> Vec<usize> {
+    let mut by_namespace: BTreeMap<&str, Vec<(usize, usize)>> = BTreeMap::new();
+    for (at, (namespace, bytes)) in items.enumerate() {
+        by_namespace.entry(namespace).or_default().push((at, bytes));
+    }
+    let ahead = limit.bytes / 2;
+    let mut turns: BinaryHeap<_> = by_namespace
+        .into_iter()
+        .map(|(namespace, items)| {
+            let taken = if namespace == own { 0 } else { ahead };
+            Turn { order: Reverse((taken, namespace)), items: items.into_iter() }
+        })
+        .collect();
+    let mut kept = Vec::new();
+    let mut left = limit.bytes;
+    while let Some(Turn { order: Reverse((taken, namespace)), mut items }) = turns.pop() {
+        let Some((at, bytes)) = items.next().filter(|(_, bytes)| *bytes <= left && kept.len() < limit.items) else {
+            continue;
+        };
+        kept.push(at);
+        left -= bytes;
+        turns.push(Turn { order: Reverse((taken + bytes, namespace)), items });
+    }
+    kept.sort_unstable();
+    kept
+}
+
+/// A namespace that may be next, by the bytes that it has so far.
+struct Turn<'n> {
+    order: Reverse<(usize, &'n str)>,
+    items: std::vec::IntoIter<(usize, usize)>,
+}
+
+impl Ord for Turn<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.order.cmp(&other.order)
+    }
+}
+
+impl PartialOrd for Turn<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Turn<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Turn<'_> {}
+
+/// Keeps the first items within a limit; whether some had to go.
+fn keep_first<T: serde::Serialize>(list: &mut Vec<T>, limit: Limit) -> bool {
+    let mut left = limit.bytes;
+    let fits = |item: &T| {
+        let bytes = bytes(item);
+        let fits = bytes <= left;
+        left = left.saturating_sub(bytes);
+        fits
+    };
+    let kept = list.iter().take(limit.items).map(fits).take_while(|fits| *fits).count();
+    let is_cut = kept < list.len();
+    list.truncate(kept);
+    is_cut
+}
+
+/// What an item of a list takes in JSON, with the comma.
+fn bytes(item: &impl serde::Serialize) -> usize {
+    serde_json::to_string(item).map_or(0, |text| text.len() + 1)
+}
+
+fn shorten(message: &mut String) {
+    if message.len() > MESSAGE {
+        message.truncate(message.floor_char_boundary(MESSAGE - '…'.len_utf8()));
+        message.push('…');
+    }
+}
+
+#[cfg(test)]
+mod tests;
