@@ -59,6 +59,15 @@ impl AgentError {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == code))
     }
 
+    /// Whether the API server, or its storage, refuses an object for its size: a request of 3 MiB (413), etcd's limit of 1.5 MiB, gRPC's
+    /// of 2 MiB, a ConfigMap's of 1 MiB.
+    pub(super) fn is_too_large(&self) -> bool {
+        let Self::Api { source, .. } = self else { return false };
+        let kube::Error::Api(status) = &**source else { return false };
+        let words = ["too large", "larger than max", "Too long"];
+        status.code == 413 || words.iter().any(|said| status.message.contains(said))
+    }
+
     /// Whether the API server does not know what is written into a GatewaySecret: its CRD is another version's.
     fn is_of_other_crd(&self) -> bool {
         let Self::Api { resource, source, .. } = self else { return false };
@@ -67,7 +76,7 @@ impl AgentError {
         let is_unknown =
             ["field not declared in schema", "unknown field"].iter().any(|said| status.message.contains(said));
         // What this version writes fits its own schema.
-        resource.starts_with("gatewaysecrets") && (is_unknown || status.code == 422)
+        resource.starts_with("gatewaysecrets") && (is_unknown || status.code == 422) && !self.is_too_large()
     }
 
     /// What mends it, and what happened. The same from look to look, as long as the cause is: it is written into the status.
@@ -95,6 +104,7 @@ impl AgentError {
             Self::Renamed { .. } => "ManagedRenamed",
             error if error.is_of_other_crd() => "CRDOutdated",
             error if error.is(403) => "Forbidden",
+            error if error.is_too_large() => "TooLarge",
             _ => "Failed",
         }
     }
@@ -149,6 +159,11 @@ mod tests {
         let error = refused("secrets", 500, "no quorum");
         assert_eq!(error.to_string(), "cannot patch secrets gw: no quorum");
         assert_eq!(told(&error), ("Failed", error.to_string()));
+        assert_eq!(
+            told(&refused("gatewaysecrets.trustspan.dev/status", 500, "etcdserver: request is too large")).0,
+            "TooLarge"
+        );
+        assert_eq!(told(&refused("gatewaysecrets.trustspan.dev/status", 413, "limit is 3145728")).0, "TooLarge");
         assert_eq!(refused("secrets", 503, "").to_string(), "cannot patch secrets gw: Reason");
     }
 }

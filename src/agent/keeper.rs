@@ -6,18 +6,18 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::events::Teller;
 use super::known::Known;
 use super::lease::Leadership;
-use super::retry::{self, Retry};
+use super::retry::{self, Backoff, Retry};
 use super::rollouts::Rounds;
 use super::surroundings::Surroundings;
 use super::wire::{self, Lookout};
 use super::world::World;
 use super::{AgentError, TICK, observed_with, sentence, watches, write};
-use crate::api::ConditionStatus;
+use crate::api::{ConditionStatus, GatewaySecretStatus};
 use crate::registry::Entry;
 use crate::rotation;
 use crate::store::cluster;
@@ -26,6 +26,23 @@ use crate::store::cluster;
 const GATHER: Duration = Duration::from_millis(20);
 /// After an error, at least.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// Why a status is not stored.
+enum Unreported {
+    /// Its turn has not come: the last write failed.
+    Waiting,
+    /// The API server refused it, or failed.
+    Failed(AgentError),
+}
+
+impl From<AgentError> for Unreported {
+    fn from(error: AgentError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The most that one write of a status may take.
+const STORE: Duration = Duration::from_secs(5);
 
 /// Keeps one GatewaySecret.
 pub(super) struct Keeper {
@@ -38,6 +55,7 @@ pub(super) struct Keeper {
     pub(super) poll: Duration,
     pub(super) legacy_copy: Option<bool>,
     pub(super) lookout: Lookout,
+    pub(super) status_backoff: Backoff,
 }
 
 impl Keeper {
@@ -103,10 +121,12 @@ impl Keeper {
         if let Some(found) = self.rounds.borrow_and_update().get(&(entry.namespace.clone(), entry.name.clone())) {
             rotation::rollouts::tell(&entry, found, &mut status, now);
         }
+        rotation::fit(&entry, &mut status, now);
+        let mut stored = Ok(());
         if status.client_bundle != entry.status.client_bundle {
-            // Webhooks are to give it to clients before anything relies on that.
-            self.leading()?;
-            write::status(&self.client, &entry, &status).await?;
+            // Webhooks are to give it to clients before anything relies on that. Steps that do wait until it is seen in the stored
+            // status (`Journal::offered`), so the others need not wait for this write.
+            stored = self.report(&entry, &mut status).await;
         }
         let mut outcome = Ok(());
         let mut taken = 0;
@@ -127,17 +147,21 @@ impl Keeper {
         if outcome.is_ok() {
             rotation::set(&entry, &mut status, rotation::SYNCED, rotation::synced(&entry), now);
         }
-        let mut stored = Ok(());
-        if status != entry.status {
-            self.leading()?;
-            stored = write::status(&self.client, &entry, &status).await;
+        if stored.is_ok() && status != entry.status {
+            stored = self.report(&entry, &mut status).await;
         }
-        // What status does not say yet is told once it does.
+        // Events on what status does not say yet follow once it does.
         let said = if stored.is_ok() { &status } else { &entry.status };
         self.teller.tell(&entry, rotation::notices(&entry, said, &plan.steps[..taken]));
-        stored?;
         outcome?;
-        self.teller.tally.looked(&entry, now);
+        match stored {
+            Ok(()) => self.teller.tally.looked(&entry, now),
+            Err(Unreported::Waiting) => {}
+            Err(Unreported::Failed(error)) if error.is(409) || matches!(error, AgentError::NotLeading) => {
+                return Err(error);
+            }
+            Err(Unreported::Failed(error)) => self.complain(&error).await,
+        }
         if !plan.steps.is_empty() {
             // What was written shows in the next look; the watch may be cut.
             return Ok(Some(GATHER));
@@ -146,7 +170,39 @@ impl Keeper {
         let wake = plan.wake.map(|wake| until(wake) + Duration::from_millis(1));
         // Nobody tells when a gateway has loaded something.
         let look = (entry.spec.reach.is_some() && plan.journal.is_converging()).then_some(wire::PACE);
-        Ok(wake.into_iter().chain(look).min())
+        Ok(wake.into_iter().chain(look).chain(self.status_backoff.rest(Instant::now())).min())
+    }
+
+    /// Stores the status, a reduced one where it is too large. Steps do not wait for one that cannot be stored: it is tried again
+    /// later, ever more rarely.
+    async fn report(&mut self, entry: &Entry, status: &mut GatewaySecretStatus) -> Result<(), Unreported> {
+        if self.status_backoff.rest(Instant::now()).is_some() {
+            return Err(Unreported::Waiting);
+        }
+        self.leading()?;
+        let mut written = self.store(entry, status).await;
+        let failure = written.as_ref().err().map(|error| error.advice(entry));
+        if written.as_ref().is_err_and(AgentError::is_too_large) {
+            *status = rotation::reduced(status);
+            self.leading()?;
+            written = self.store(entry, status).await;
+        }
+        if let Some(failure) = &failure {
+            if self.status_backoff.is_first() {
+                self.teller.tell(entry, vec![rotation::status_not_written(failure)]);
+            }
+            tracing::warn!(namespace = entry.namespace, name = entry.name, "status not written: {failure}");
+            self.teller.tally.status_not_written(entry);
+            self.status_backoff.failed(Instant::now(), self.poll);
+        } else {
+            self.status_backoff = Backoff::default();
+        }
+        written.map_err(Unreported::Failed)
+    }
+
+    /// Writes a status, in a time that leaves enough of the look for its steps.
+    async fn store(&self, entry: &Entry, status: &GatewaySecretStatus) -> Result<(), AgentError> {
+        timeout(STORE, write::status(&self.client, entry, status)).await.unwrap_or(Err(AgentError::NoAnswer))
     }
 
     /// The GatewaySecret as it stands. A watch that is cut would hide its changes, and which status is stored already.
@@ -166,8 +222,9 @@ impl Keeper {
         self.teller.tally.failed(&known, error);
         let Ok(Some(entry)) = self.current(&known).await else { return };
         let mut status = entry.status.clone();
-        let said = (ConditionStatus::False, error.reason(), error.advice(&entry));
-        rotation::set(&entry, &mut status, rotation::SYNCED, said, Timestamp::now());
+        let (said, now) = ((ConditionStatus::False, error.reason(), error.advice(&entry)), Timestamp::now());
+        rotation::set(&entry, &mut status, rotation::SYNCED, said, now);
+        rotation::fit(&entry, &mut status, now);
         if status != entry.status && self.leading().is_ok() {
             match write::status(&self.client, &entry, &status).await {
                 Ok(()) => self.teller.tell(&entry, rotation::notices(&entry, &status, &[])),

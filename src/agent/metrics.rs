@@ -18,7 +18,9 @@ use super::lease::Leadership;
 use crate::api::{ConditionStatus, LeafKind, Phase, READY, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::rotation::next::Step;
-use crate::rotation::{CLIENTS, CONNECT, DISTRUST, JOURNAL, LEAF, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
+use crate::rotation::{
+    CLIENTS, COMPLETE, CONNECT, DISTRUST, JOURNAL, LEAF, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS,
+};
 use crate::store::Live;
 
 /// Clients that have a series of their own, for each GatewaySecret.
@@ -85,6 +87,11 @@ impl Tally {
         self.of(entry, |counts| *counts.failures.entry(error.reason()).or_default() += 1);
     }
 
+    /// A status was not written, or not whole.
+    pub(super) fn status_not_written(&self, entry: &Entry) {
+        self.of(entry, |counts| *counts.failures.entry("StatusNotWritten").or_default() += 1);
+    }
+
     /// An Event was not written.
     pub(super) fn event_lost(&self) {
         self.events_lost.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +132,7 @@ const TOLD: [Told; 9] = [
     ("gatewaysecret_lagging_clients", "Declared clients that do not follow the rotation yet", lagging),
     (
         "gatewaysecret_client_lagging_since_timestamp_seconds",
-        "Since when a client does not follow: the first 20 by name, those that are overdue first",
+        "Since when a client does not follow: 20 at most, those that are overdue first",
         lagging_since,
     ),
     (
@@ -154,7 +161,8 @@ fn conditions(entry: &Entry) -> Vec<Sample> {
         Some(ConditionStatus::False) | None => 0,
     };
     let sample = |type_: &'static str| (Some(("type", type_.to_owned())), value(type_));
-    let at_times = [DISTRUST, JOURNAL, WINDOWS].into_iter().filter(|type_| entry.status.condition(type_).is_some());
+    let at_times =
+        [COMPLETE, DISTRUST, JOURNAL, WINDOWS].into_iter().filter(|type_| entry.status.condition(type_).is_some());
     [READY, SOURCES, SYNCED, CLIENTS, CONNECT, LEAF, TRUST, WORKLOADS].into_iter().chain(at_times).map(sample).collect()
 }
 
@@ -164,7 +172,8 @@ fn waits(entry: &Entry) -> Vec<Sample> {
 }
 
 fn lagging(entry: &Entry) -> Vec<Sample> {
-    vec![(None, i64::try_from(entry.status.lagging.len()).unwrap_or(i64::MAX))]
+    let listed = i64::try_from(entry.status.lagging.len()).unwrap_or(i64::MAX);
+    vec![(None, entry.status.lagging_count.map_or(listed, i64::from))]
 }
 
 fn lagging_since(entry: &Entry) -> Vec<Sample> {

@@ -164,6 +164,7 @@ async fn keep_each(
                         poll: settings.poll,
                         legacy_copy: settings.legacy_copy,
                         lookout: Lookout::default(),
+                        status_backoff: retry::Backoff::default(),
                     };
                     let mut tasks = JoinSet::new();
                     tasks.spawn(keeper.keep(names.clone()));

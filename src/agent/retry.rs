@@ -4,9 +4,13 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::known::Known;
 use crate::registry::Entry;
+
+/// The first rest of a [`Backoff`].
+const FIRST: Duration = Duration::from_secs(2);
 
 /// Looks that failed one after the other.
 #[derive(Debug, Default)]
@@ -20,6 +24,30 @@ impl Retry {
         let rest = self.last.map_or(first, |last| first.max(last.saturating_mul(2))).min(most);
         self.last = Some(rest);
         rest
+    }
+}
+
+/// When something that failed is tried again, beside looks that go on meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    retry: Retry,
+    due: Option<Instant>,
+}
+
+impl Backoff {
+    /// Whether nothing failed since the last success.
+    pub(super) fn is_first(&self) -> bool {
+        self.due.is_none()
+    }
+
+    /// It failed: the next try follows after a rest, `most` at the longest.
+    pub(super) fn failed(&mut self, now: Instant, most: Duration) {
+        self.due = Some(now + self.retry.rest(FIRST, most));
+    }
+
+    /// How long the next try has to wait; `None` when it is due.
+    pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
+        self.due.map(|due| due.saturating_duration_since(now)).filter(|rest| !rest.is_zero())
     }
 }
 
@@ -54,7 +82,6 @@ mod tests {
     use crate::api::Phase;
     use crate::registry::tests::entry;
 
-    const FIRST: Duration = Duration::from_secs(2);
     const MOST: Duration = Duration::from_secs(30);
 
     #[test]
@@ -72,6 +99,18 @@ mod tests {
         let mut retry = Retry::default();
         let rests = [soon, soon, FIRST, soon].map(|first| retry.rest(first, MOST).as_millis());
         assert_eq!(rests, [20, 40, 2000, 4000]);
+    }
+
+    #[test]
+    fn a_write_that_fails_is_due_again_after_ever_longer_rests() {
+        let (start, mut backoff) = (Instant::now(), Backoff::default());
+        assert!(backoff.is_first() && backoff.rest(start).is_none());
+        for seconds in [2, 4, 8] {
+            let rest = Duration::from_secs(seconds);
+            backoff.failed(start, MOST);
+            assert_eq!(backoff.rest(start), Some(rest));
+            assert_eq!((backoff.rest(start + rest), backoff.is_first()), (None, false));
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> 
 }
 
 /// Condition, what to call its failing (nothing: it is told otherwise) and its end, and what was tried.
-const CONDITIONS: [(&str, Option<&str>, &str, &str); 10] = [
+const CONDITIONS: [(&str, Option<&str>, &str, &str); 11] = [
     (SOURCES, Some("SourceUnusable"), "SourceUsable", "ReadSources"),
     (SYNCED, Some("StepFailed"), "StepsDone", "Sync"),
     (CLIENTS, None, "ClientsFollow", "AwaitClients"),
