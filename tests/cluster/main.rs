@@ -29,6 +29,7 @@ mod ca_bundles;
 mod clients;
 mod continuity;
 mod gateways;
+mod hostile_gateways;
 mod install;
 mod outage;
 #[allow(dead_code)] // Envoy's clients need more of it.
@@ -62,6 +63,7 @@ const MODULES: &[&[Case]] = &[
     clients::CASES,
     continuity::CASES,
     gateways::CASES,
+    hostile_gateways::CASES,
     install::CASES,
     outage::CASES,
     rollouts::CASES,

@@ -1,0 +1,151 @@
+//! Somebody else's Gateways, as many and as long as their namespace may hold: they concern nobody but them.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::stage::{expect, istio};
+use crate::testbed::{Authority, Cluster, Kept, Process, SOON, wait_for};
+
+cases![
+    gateways_of_another_namespace_neither_stop_a_rotation_nor_fill_the_status,
+    a_status_that_is_refused_for_its_size_is_reduced_and_stops_no_step,
+];
+
+/// `TRUSTSPAN_HOSTILE_GATEWAYS`, such as 1000.
+const GATEWAYS: usize = 150;
+const HOSTS: usize = 480;
+/// Gateways of one request: a few MiB.
+const AT_ONCE: usize = 25;
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(180);
+
+fn gateways_of_another_namespace_neither_stop_a_rotation_nor_fill_the_status(cluster: &Cluster) -> Result<()> {
+    let many = std::env::var("TRUSTSPAN_HOSTILE_GATEWAYS").map_or(Ok(GATEWAYS), |many| many.parse())?;
+    let test = |ns: &str, hostile: &str| {
+        let kept = &Kept::new(cluster, ns, "1s")?;
+        kept.set("workloadLabels", &json!({ "istio": ns }))?;
+        let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
+        kept.write_root(&old)?;
+        cluster.apply(ns, &istio("shop", "managed", ns).to_string())?;
+        for from in (0..many).step_by(AT_ONCE) {
+            create(cluster, hostile, ns, from..many.min(from + AT_ONCE))?;
+        }
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        kept.wait_bundle(&[&old])?;
+        kept.wait_phase("Steady")?;
+        wait_for("all Gateways to be counted", PATIENCE, || {
+            let status = kept.status()?;
+            Ok(status["gatewayCount"] == many + 1 && status["hostCount"] == many * HOSTS + 1)
+        })?;
+        let before = fits(kept, ns)?;
+
+        // The same Gateways stand by in a whole rotation.
+        kept.rotate_and_hold(&new, &old)?;
+        kept.wait_phase("TrustExpanded")?;
+        fits(kept, ns)?;
+        kept.set("settle", &json!({ "gateways": "1s" }))?;
+        kept.wait_bundle(&[&new])?;
+        kept.wait_phase("Steady")?;
+        let after = fits(kept, ns)?;
+        println!("{many} Gateways with {HOSTS} hosts each: status of {before} bytes before a rotation, {after} after");
+        ensure!(kept.events("StatusNotWritten")?.is_empty(), "a status could not be written");
+        Ok(())
+    };
+    cluster.with_temp_ns(|ns| cluster.with_temp_ns(|hostile| test(ns, hostile)))
+}
+
+fn create(cluster: &Cluster, namespace: &str, label: &str, numbers: std::ops::Range<usize>) -> Result<()> {
+    let gateway = |number: usize| {
+        let mut gateway = istio(&format!("hostile-{number}"), "managed", label);
+        let label = "x".repeat(60);
+        let host = |host: usize| format!("{host}.{number}.{label}.{label}.{label}.example.com");
+        gateway["spec"]["servers"][0]["hosts"] = (0..HOSTS).map(host).collect();
+        gateway
+    };
+    let items: Vec<_> = numbers.map(gateway).collect();
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+    cluster.kubectl(["create", "-f", "-"]).ns(namespace).stdin(list.to_string()).ok().map(drop)
+}
+
+/// The bytes of a status that holds the own Gateway, some of the others, and nothing that says that something is missing.
+fn fits(kept: &Kept<'_>, ns: &str) -> Result<usize> {
+    let status = kept.status()?;
+    let bytes = status.to_string().len();
+    ensure!(bytes < 256 << 10, "the status has {bytes} bytes");
+    let listed = status["gateways"].as_array().context("no Gateways")?;
+    let own = listed.iter().find(|gateway| gateway["namespace"] == ns).context("the own Gateway is not listed")?;
+    expect("its hosts", &own["hosts"], json!(["shop.example.com"]))?;
+    ensure!(listed.len() > 1, "no other Gateway is listed");
+    let incomplete = |condition: &Value| condition["type"] == "StatusComplete";
+    let conditions = status["conditions"].as_array().context("no conditions")?;
+    ensure!(!conditions.iter().any(incomplete), "something of a verdict is missing: {conditions:?}");
+    Ok(bytes)
+}
+
+fn a_status_that_is_refused_for_its_size_is_reduced_and_stops_no_step(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        let kept = Kept::new(cluster, ns, "1s")?;
+        kept.set("workloadLabels", &json!({ "istio": ns }))?;
+        let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
+        kept.write_root(&old)?;
+        cluster.apply(ns, &istio("shop", "managed", ns).to_string())?;
+        kept.agents.grant()?;
+        let agent = kept.agents.start("a")?;
+        kept.wait_phase("Steady")?;
+        let result = no_status_is_taken(&kept, &agent, &old, &new);
+        let name = &format!("--field-selector=metadata.name={ns}");
+        for kind in ["validatingadmissionpolicybindings", "validatingadmissionpolicies"] {
+            cluster.kubectl(["delete", kind, name]).ok()?;
+        }
+        result?;
+        wait_for("the whole status", SOON, || Ok(hosts(&kept)? == json!(["shop.example.com"])))?;
+        kept.wait_condition("Synced", "Synced", &[])
+    })
+}
+
+fn no_status_is_taken(kept: &Kept<'_>, agent: &Process, old: &Authority, new: &Authority) -> Result<()> {
+    refuse_status(kept, "false")?;
+    // It takes a while until the API server goes by it.
+    wait_for("a status to be refused", SOON, || {
+        let patch = r#"{"status":{"workloadsBehind":7}}"#;
+        let args = ["patch", "gatewaysecret", "gateway", "--subresource=status", "--type=merge", "--dry-run=server"];
+        let out = kept.cluster.kubectl([args[0], args[1], args[2], args[3], args[4], args[5], "--patch", patch]);
+        Ok(out.ns(kept.ns).ok().is_err())
+    })?;
+    kept.rotate_and_hold(new, old)?;
+    kept.wait_event("Warning", "StatusNotWritten", "steps go on")?;
+    kept.wait_metric(agent, "agent_failures_total", ",reason=\"StatusNotWritten\"", |failures| failures >= 1.0)?;
+    expect("the phase in the old status", &kept.status()?["phase"], json!("Steady"))?;
+    refuse_status(kept, "!has(object.status.gateways) || object.status.gateways.all(g, !has(g.hosts))")?;
+    kept.wait_phase("TrustExpanded")?;
+    expect("the hosts in a reduced status", &hosts(kept)?, Value::Null)
+}
+
+/// The hosts of the first Gateway in the status.
+fn hosts(kept: &Kept<'_>) -> Result<Value> {
+    Ok(kept.status()?["gateways"][0]["hosts"].take())
+}
+
+/// Has the API server refuse as too large (413) what an expression is not true of.
+fn refuse_status(kept: &Kept<'_>, unless: &str) -> Result<()> {
+    let (api, name) = ("admissionregistration.k8s.io/v1", kept.ns);
+    let rule = json!({
+        "apiGroups": ["trustspan.dev"], "apiVersions": ["*"], "operations": ["*"], "resources": ["gatewaysecrets/status"],
+    });
+    let policy = json!({
+        "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name },
+        "spec": {
+            "failurePolicy": "Fail", "matchConstraints": { "resourceRules": [rule] },
+            "validations": [{ "expression": unless, "reason": "RequestEntityTooLarge", "message": "too large" }],
+        },
+    });
+    let only = json!({ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } } });
+    let binding = json!({
+        "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name },
+        "spec": { "policyName": name, "validationActions": ["Deny"], "matchResources": only },
+    });
+    for object in [policy, binding] {
+        kept.cluster.kubectl(["apply", "-f", "-"]).stdin(object.to_string()).ok()?;
+    }
+    Ok(())
+}
