@@ -102,7 +102,7 @@ impl Envoy {
             secrets.replace(secret, content)?;
         }
         let resources = listeners(&secrets, address, gateways);
-        Self::run(scratch, name, secrets, address, &resources)
+        Self::run(scratch, name, secrets, address, of_files(&resources))
     }
 
     /// Starts Envoy with other static resources than gateways, which are told the address of its listener.
@@ -110,16 +110,21 @@ impl Envoy {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let secrets = Secrets { dir: scratch.join(name), admin: SocketAddr::from(([127, 0, 0, 1], free_port()?)) };
         fs::create_dir_all(&secrets.dir)?;
-        Self::run(scratch, name, secrets, address, &resources(&at(address)))
+        Self::run(scratch, name, secrets, address, of_files(&resources(&at(address))))
     }
 
-    fn run(scratch: &Scratch, name: &str, secrets: Secrets, address: SocketAddr, resources: &Value) -> Result<Self> {
+    /// Starts Envoy with a bootstrap that leads to a control plane; only the admin port is added to it. Its listeners are the control
+    /// plane's.
+    pub(crate) fn start_dynamic(scratch: &Scratch, name: &str, bootstrap: Value) -> Result<Self> {
+        let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let secrets = Secrets { dir: scratch.join(name), admin };
+        fs::create_dir_all(&secrets.dir)?;
+        Self::run(scratch, name, secrets, admin, bootstrap)
+    }
+
+    fn run(scratch: &Scratch, name: &str, secrets: Secrets, address: SocketAddr, mut bootstrap: Value) -> Result<Self> {
         let [binary] = exported("envoy-setup", &[], ["TRUSTSPAN_BED_ENVOY"])?;
-        let bootstrap = json!({
-            "node": { "id": "gateway", "cluster": "gateway" },
-            "admin": { "address": at(secrets.admin) },
-            "static_resources": resources,
-        });
+        bootstrap["admin"] = json!({ "address": at(secrets.admin) });
         fs::write(secrets.dir.join("bootstrap.json"), bootstrap.to_string())?;
         let args = ["--disable-hot-restart", "--concurrency", "2", "--log-level", "error", "-c"];
         let args = args.into_iter().map(Into::into).chain([secrets.dir.join("bootstrap.json").into_os_string()]);
@@ -225,7 +230,12 @@ fn dechunk(mut body: &str) -> Result<String> {
     }
 }
 
-fn at(address: SocketAddr) -> Value {
+/// A bootstrap without a control plane.
+fn of_files(resources: &Value) -> Value {
+    json!({ "node": { "id": "gateway", "cluster": "gateway" }, "static_resources": resources })
+}
+
+pub(super) fn at(address: SocketAddr) -> Value {
     json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
 }
 

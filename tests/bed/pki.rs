@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::Result;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, SanType,
 };
 
 /// A certificate authority that signs for loopback.
@@ -13,7 +13,17 @@ pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
     pub(crate) fn new(name: &str) -> Result<Self> {
+        Self::with(name, CertificateParams::default())
+    }
+
+    /// The CA of a mesh; `identity` is the SPIFFE ID of its control plane.
+    pub(super) fn of_mesh(name: &str, identity: &str) -> Result<Self> {
         let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
+        Self::with(name, params)
+    }
+
+    fn with(name: &str, mut params: CertificateParams) -> Result<Self> {
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -41,6 +51,25 @@ impl Authority {
         params.extended_key_usages = vec![purpose];
         let key = KeyPair::generate()?;
         Ok((params.signed_by(&key, &self.0)?.pem(), key.serialize_pem()))
+    }
+
+    /// Writes the CA itself in files of these names: its key, its certificate, the root's and the chain to it.
+    pub(super) fn write_ca(&self, dir: &Path, [key, certificate, root, chain]: [&str; 4]) -> Result<()> {
+        fs::write(dir.join(key), self.0.key().serialize_pem())?;
+        [certificate, root, chain].iter().try_for_each(|name| fs::write(dir.join(name), self.pem())).map_err(Into::into)
+    }
+
+    /// Writes `tls.crt`, `tls.key` and `ca.crt` of a workload with this SPIFFE ID.
+    pub(super) fn issue_workload_to(&self, identity: &str, dir: &Path) -> Result<()> {
+        fs::create_dir_all(dir)?;
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
+        // istiod verifies a proxy as Go does by default: as a server.
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate()?;
+        fs::write(dir.join("tls.crt"), params.signed_by(&key, &self.0)?.pem())?;
+        fs::write(dir.join("tls.key"), key.serialize_pem())?;
+        Ok(fs::write(dir.join("ca.crt"), self.pem())?)
     }
 
     /// Writes `tls.crt`, `tls.key` and `ca.crt` of a server on 127.0.0.1. Each by rename: a server that reloads them

@@ -27,7 +27,6 @@ use tokio_rustls::TlsConnector;
 use trustspan::trust::{anchors, certificates_under};
 
 use crate::{
-    gateways::{HOST, Pool},
     journal::{Failure, Journal, Side},
     pace::{KUBELET, Pace},
     shelf::{Delivered, Shelf, names},
@@ -41,12 +40,20 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long before its leaf ends a client that loads once is restarted. Certificates count in whole seconds.
 const AHEAD: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
 
+/// A host to ask for, and where.
+pub(crate) struct Target {
+    pub(crate) host: String,
+    pub(crate) address: SocketAddr,
+}
+
+/// Which gateway served a client's port, and with what, for people.
+type Served = Box<dyn Fn(u16) -> String + Send + Sync>;
+
 /// What all clients of a run share.
 pub(crate) struct Surroundings {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) journal: Arc<Journal>,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) address: SocketAddr,
+    pub(crate) served: Served,
     pub(crate) pace: Pace,
     /// Raised when clients that load once are restarted by hand.
     pub(crate) restarts: AtomicU32,
@@ -54,8 +61,8 @@ pub(crate) struct Surroundings {
 }
 
 /// What a client has loaded.
-struct Identity {
-    config: Arc<ClientConfig>,
+pub(crate) struct Identity {
+    pub(crate) config: Arc<ClientConfig>,
     version: String,
     not_after: Timestamp,
     story: String,
@@ -65,6 +72,8 @@ struct Identity {
 pub(crate) struct Client {
     pub(crate) name: String,
     pub(crate) load_once: bool,
+    /// It asks one after the other.
+    pub(crate) targets: Arc<[Target]>,
     pub(crate) around: Arc<Surroundings>,
 }
 
@@ -83,6 +92,7 @@ impl Client {
         let mut turns = interval_at(start, EVERY);
         // What a busy machine holds up is made up for.
         turns.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let mut targets = self.targets.iter().cycle();
         while !around.over.load(Ordering::SeqCst) {
             turns.tick().await;
             let ordered = around.restarts.load(Ordering::SeqCst);
@@ -97,15 +107,17 @@ impl Client {
                     (due, identity) = (None, self.load()?);
                 }
             }
+            let target = targets.next().context("a client without targets")?;
             let began = std::time::Instant::now();
-            let (port, result) = visit(around.address, &identity.config).await;
+            let (port, result) = visit(target, &identity.config).await;
             around.journal.ended(
                 began,
                 result.err().map(|error| Failure {
                     side: Side::of(&error),
                     client: self.name.clone(),
                     load_once: self.load_once,
-                    story: format!("{} at {}: {error}", identity.story, around.pool.story(port)),
+                    host: target.host.clone(),
+                    story: format!("{} at {}: {error}", identity.story, (around.served)(port)),
                 }),
             );
         }
@@ -124,7 +136,8 @@ impl Client {
     }
 }
 
-fn identity(delivered: &Delivered) -> Result<Identity> {
+/// What a Secret makes a client of.
+pub(crate) fn identity(delivered: &Delivered) -> Result<Identity> {
     let secret = &delivered.secret;
     let pem = |key: &str| secret.data.get(key).map(|bytes| bytes.as_slice()).with_context(|| format!("no {key}"));
     let mut roots = RootCertStore::empty();
@@ -150,21 +163,21 @@ fn identity(delivered: &Delivered) -> Result<Identity> {
 }
 
 /// A handshake and one request. Returns the port that it came from.
-async fn visit(address: SocketAddr, config: &Arc<ClientConfig>) -> (u16, io::Result<()>) {
-    let stream = match TcpStream::connect(address).await {
+pub(crate) async fn visit(target: &Target, config: &Arc<ClientConfig>) -> (u16, io::Result<()>) {
+    let stream = match TcpStream::connect(target.address).await {
         Ok(stream) => stream,
         Err(error) => return (0, Err(error)),
     };
     let port = stream.local_addr().map_or(0, |local| local.port());
     let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {PATIENCE:?}")));
-    (port, timeout(PATIENCE, request(stream, config)).await.unwrap_or_else(late))
+    (port, timeout(PATIENCE, request(stream, &target.host, config)).await.unwrap_or_else(late))
 }
 
-async fn request(stream: TcpStream, config: &Arc<ClientConfig>) -> io::Result<()> {
+async fn request(stream: TcpStream, host: &str, config: &Arc<ClientConfig>) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let host = ServerName::try_from(HOST).map_err(io::Error::other)?;
-    let mut tls = TlsConnector::from(Arc::clone(config)).connect(host, stream).await?;
-    let request = format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let mut tls = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
+    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     // A gateway that has refused may have closed the socket already, but its alert is there to be read.
     let _ = tls.write_all(request.as_bytes()).await;
     let _ = tls.flush().await;

@@ -25,9 +25,6 @@ pub(crate) const SERVER: &str = "gateway-server";
 pub(crate) const PROMOTED: &str = "issuer-ca";
 /// The Secret that gateways use, where it is not what cert-manager writes.
 pub(crate) const MANAGED: &str = "gateway-managed";
-/// How many clients there are.
-const CLIENTS: usize = 20;
-
 /// What differs between runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Certificates {
@@ -38,8 +35,12 @@ pub(crate) struct Certificates {
     pub(crate) life: Duration,
     /// How long the gateways' leaf lives.
     pub(crate) server_life: Duration,
+    /// What the gateways' leaf may be used for.
+    pub(crate) server_usages: &'static str,
     /// How long the leaves of clients live that load once.
     pub(crate) load_once_life: Duration,
+    /// How many clients there are.
+    pub(crate) clients: usize,
     /// How many clients read their Secret when they start, and never again.
     pub(crate) load_once: usize,
 }
@@ -47,11 +48,11 @@ pub(crate) struct Certificates {
 impl Certificates {
     /// Name of each client, and whether it loads once.
     pub(crate) fn clients(self) -> Vec<(String, bool)> {
-        (0..CLIENTS).map(|number| (format!("client-{number:02}"), number < self.load_once)).collect()
+        (0..self.clients).map(|number| (format!("client-{number:02}"), number < self.load_once)).collect()
     }
 
-    /// Issuers and Certificates. cert-manager takes durations of seconds when its webhook is not installed.
-    pub(crate) fn manifests(self, host: &str) -> String {
+    /// Issuers and Certificates; `hosts` are what the gateways' leaf is for, separated by commas. cert-manager takes durations of seconds when its webhook is not installed.
+    pub(crate) fn manifests(self, hosts: &str) -> String {
         let issuer = self.issuer;
         let mut yaml = format!(
             r"
@@ -77,7 +78,7 @@ spec:
   issuerRef: {{ name: self-signed, kind: Issuer }}
 "
         );
-        let leaf = |name: &str, life: Duration, usage: &str, template: &str| {
+        let leaf = |name: &str, life: Duration, usages: &str, template: &str| {
             let (life, left) = (life.as_secs(), life.as_secs() * 2 / 3);
             format!(
                 r"---
@@ -87,10 +88,10 @@ metadata: {{ name: {name} }}
 spec:
   secretName: {name}
   commonName: {name}
-  dnsNames: [{host}]
+  dnsNames: [{hosts}]
   duration: {life}s
   renewBefore: {left}s
-  usages: [digital signature, {usage}]
+  usages: [digital signature, {usages}]
   privateKey: {{ algorithm: ECDSA, size: 256, rotationPolicy: Always }}
   issuerRef: {{ name: ca, kind: Issuer }}
   secretTemplate: {template}
@@ -99,7 +100,7 @@ spec:
         };
         // At most a quarter less.
         let drawn = (self.life.as_secs() / 4).max(1);
-        yaml += &leaf(SERVER, self.server_life, "server auth", "{}");
+        yaml += &leaf(SERVER, self.server_life, self.server_usages, "{}");
         for (name, load_once) in self.clients() {
             let own_life = || self.life - Duration::from_secs(Seed::of_run(&format!("life of {name}")).below(drawn));
             let (reload, life) = if load_once { ("never", self.load_once_life) } else { ("always", own_life()) };

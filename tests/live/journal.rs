@@ -1,7 +1,7 @@
 //! What happened to the traffic of a run, and at which step of the rotation.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt::{self, Write as _},
     fs::File,
     io::{self, Write as _},
@@ -51,6 +51,7 @@ pub(crate) struct Failure {
     pub(crate) side: Side,
     pub(crate) client: String,
     pub(crate) load_once: bool,
+    pub(crate) host: String,
     /// Certificates and error, for people.
     pub(crate) story: String,
 }
@@ -132,6 +133,10 @@ impl Journal {
         let stalls: Vec<_> =
             self.metronome.stalls().into_iter().map(|stall| since(stall.start)..since(stall.end)).collect();
         load.stood_still(&stalls);
+        let mut hosts = BTreeMap::new();
+        for failed in &state.failures {
+            *hosts.entry(failed.failure.host.clone()).or_default() += 1;
+        }
         let refused = |side| state.failures.iter().filter(|failed| failed.failure.side == side).count();
         Tally {
             load,
@@ -141,6 +146,7 @@ impl Journal {
             broken: refused(Side::Neither),
             load_once_only: state.failures.iter().all(|failed| failed.failure.load_once),
             steps: state.failures.iter().map(|failed| state.during(failed)).collect(),
+            hosts,
         }
     }
 
@@ -158,9 +164,9 @@ impl Journal {
 impl State {
     /// It, for people.
     fn line(&self, failed: &Failed) -> String {
-        let Failure { side, client, story, .. } = &failed.failure;
+        let Failure { side, client, host, story, .. } = &failed.failure;
         let (at, steps) = (failed.ended.as_secs_f64(), self.during(failed));
-        format!("{at:7.3} s, at \"{steps}\", {side}: {client} with {story}")
+        format!("{at:7.3} s, at \"{steps}\", {side}: {client} for {host} with {story}")
     }
 
     /// The steps at which a handshake was under way.
@@ -183,6 +189,8 @@ pub(crate) struct Tally {
     pub(crate) load_once_only: bool,
     /// At which steps there were failures.
     pub(crate) steps: BTreeSet<String>,
+    /// How many handshakes failed, by host.
+    pub(crate) hosts: BTreeMap<String, usize>,
 }
 
 impl Tally {

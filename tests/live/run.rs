@@ -62,6 +62,8 @@ impl Seen {
     }
 }
 
+/// Clients of a run.
+const CLIENTS: usize = 20;
 /// Nothing renews by itself in such a run.
 const LONG: Duration = Duration::from_secs(3600);
 /// Leaves that are renewed, and end, within a run. A busy machine has ten seconds to renew them: there are few of these.
@@ -74,7 +76,15 @@ const LASTING: Duration = Duration::from_secs(90);
 const LOADED_ONCE: Duration = Duration::from_secs(24);
 
 const HELD_BACK: Shape = Shape {
-    certificates: Certificates { issuer: PROMOTED, life: LONG, server_life: LONG, load_once_life: LONG, load_once: 3 },
+    certificates: Certificates {
+        issuer: PROMOTED,
+        life: LONG,
+        server_life: LONG,
+        server_usages: "server auth",
+        load_once_life: LONG,
+        clients: CLIENTS,
+        load_once: 3,
+    },
     sources: Sources { pair: MANAGED, ca: MANAGED },
     by_agent: false,
 };

@@ -37,7 +37,7 @@ spec:
 /// A plain rotation with eyes.
 pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     world.cluster.apply(&world.ns, CANARY)?;
-    for envoy in world.around.pool.addresses() {
+    for envoy in world.gateways.pool().addresses() {
         let endpoint = world.operator.runtime.block_on(forward(envoy))?;
         world.cluster.apply(&world.ns, &endpoint_slice("gateway", endpoint).to_string())?;
     }

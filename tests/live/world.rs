@@ -18,7 +18,7 @@ use tokio::{net::TcpListener, runtime::Runtime, task::JoinHandle};
 use trustspan::store::cluster::connect;
 
 use crate::{
-    client::{Client, Surroundings},
+    client::{Client, Surroundings, Target},
     gateways::{Gateways, HOST, Sources},
     issuer::{Certificates, Data, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     journal::Journal,
@@ -43,7 +43,7 @@ pub(crate) struct World<'c> {
     // Its tasks end while those whom they talk to are still there.
     _runtime: Runtime,
     pub(crate) around: Arc<Surroundings>,
-    gateways: Gateways,
+    pub(crate) gateways: Gateways,
     pub(crate) cluster: &'c Cluster,
     pub(crate) operator: Operator,
     pub(crate) certificates: Certificates,
@@ -112,8 +112,13 @@ impl<'c> World<'c> {
         let journal = Arc::new(Journal::new(log));
         journal.step("steady");
         let (restarts, over) = (AtomicU32::new(0), AtomicBool::new(false));
-        let around = Arc::new(Surroundings { shelf, journal, pool, address, pace, restarts, over });
-        let start = |(name, load_once)| runtime.spawn(Client { name, load_once, around: Arc::clone(&around) }.run());
+        let served = Box::new(move |port| pool.story(port));
+        let around = Arc::new(Surroundings { shelf, journal, served, pace, restarts, over });
+        let targets: Arc<[_]> = [Target { host: HOST.to_owned(), address }].into();
+        let start = |(name, load_once)| {
+            let (targets, around) = (Arc::clone(&targets), Arc::clone(&around));
+            runtime.spawn(Client { name, load_once, targets, around }.run())
+        };
         let clients = certificates.clients().into_iter().map(start).collect();
         Ok(Self {
             clients,

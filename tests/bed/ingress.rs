@@ -1,0 +1,135 @@
+//! Ingress gateways: real Envoys that get their configuration and their Secrets from istiod.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::{
+    cluster::Cluster,
+    envoy::{Envoy, at},
+    istiod::{Istiod, SERVER_NAME},
+    process::Scratch,
+    wait::free_port,
+};
+
+/// The ServiceAccount of the gateways' pods, and the name of their Service.
+const NAME: &str = "ingressgateway";
+/// The port that Gateways name. Each pod listens on its own port, which the Service's named target port leads to.
+pub(crate) const GATEWAY_PORT: u16 = 443;
+
+/// The gateways of one namespace: their pods are labelled `istio: <namespace>`, because Istio's selectors are cluster-wide.
+pub(crate) struct Ingress {
+    envoys: Vec<Envoy>,
+    ports: Vec<u16>,
+}
+
+impl Ingress {
+    /// Creates the Service, the ServiceAccount with its rights and a Pod object for each gateway, and starts the Envoys. They are
+    /// ready when istiod has answered.
+    pub(crate) fn start(cluster: &Cluster, istiod: &Istiod, scratch: &Scratch, ns: &str, count: u8) -> Result<Self> {
+        // Others may take a port between its choice and its use: unlikely, and seen as a failure to get ready.
+        let ports = (0..count).map(|_| free_port()).collect::<Result<Vec<_>>>()?;
+        cluster.apply(ns, &objects(ns, &ports).to_string())?;
+        let certificates = scratch.join("proxy");
+        istiod.issue_proxy(ns, NAME, &certificates)?;
+        let mut envoys = Vec::new();
+        for number in 0..count {
+            let name = format!("{NAME}-{number}");
+            let dynamic = bootstrap(istiod, &certificates.display().to_string(), ns, number);
+            envoys.push(Envoy::start_dynamic(scratch, &name, dynamic)?);
+        }
+        Ok(Self { envoys, ports })
+    }
+
+    /// Where each gateway listens, on loopback.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect()
+    }
+
+    /// The end of each Envoy's log.
+    pub(crate) fn log_tails(&self) -> String {
+        self.envoys.iter().map(Envoy::log_tail).collect()
+    }
+}
+
+fn objects(ns: &str, ports: &[u16]) -> Value {
+    let labels = json!({ "istio": ns });
+    let mut items = vec![
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": NAME } }),
+        // istiod asks the API server whether the proxy's ServiceAccount may read Secrets here.
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": NAME },
+            "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "watch", "list"] }],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": { "name": NAME },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME },
+            "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": ns }],
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": NAME },
+            "spec": { "selector": labels, "ports": [{ "name": "https", "port": GATEWAY_PORT, "targetPort": "https" }] },
+        }),
+    ];
+    items.extend(ports.iter().enumerate().map(|(number, port)| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("{NAME}-{number}"), "labels": labels },
+            "spec": {
+                "serviceAccountName": NAME,
+                "containers": [{
+                    "name": "envoy", "image": "envoy", "ports": [{ "name": "https", "containerPort": port }],
+                }],
+            },
+        })
+    }));
+    json!({ "apiVersion": "v1", "kind": "List", "items": items })
+}
+
+/// Node and configuration sources, as Istio's proxies have them (istio.io, "Envoy bootstrap configuration").
+fn bootstrap(istiod: &Istiod, certificates: &str, ns: &str, number: u8) -> Value {
+    let address = format!("127.0.0.{}", number + 1);
+    let ads = json!({ "ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3" });
+    let file = |name: &str| json!({ "filename": format!("{certificates}/{name}") });
+    let name = json!({ "san_type": "DNS", "matcher": { "exact": SERVER_NAME } });
+    let tls = json!({
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        "sni": SERVER_NAME,
+        "common_tls_context": {
+            "alpn_protocols": ["h2"],
+            "tls_certificates": [{ "certificate_chain": file("tls.crt"), "private_key": file("tls.key") }],
+            "validation_context": { "trusted_ca": file("ca.crt"), "match_typed_subject_alt_names": [name] },
+        },
+    });
+    json!({
+        "node": {
+            "id": format!("router~{address}~{NAME}-{number}.{ns}~{ns}.svc.cluster.local"),
+            "cluster": format!("{NAME}.{ns}"),
+            "metadata": {
+                "NAMESPACE": ns, "SERVICE_ACCOUNT": NAME, "ISTIO_VERSION": "1.31.0", "CLUSTER_ID": "Kubernetes",
+                "MESH_ID": "cluster.local", "INSTANCE_IPS": address, "LABELS": { "istio": ns },
+            },
+        },
+        "dynamic_resources": {
+            "lds_config": ads,
+            "cds_config": ads,
+            "ads_config": {
+                "api_type": "GRPC", "transport_api_version": "V3", "set_node_on_first_message_only": true,
+                "grpc_services": [{ "envoy_grpc": { "cluster_name": "xds-grpc" } }],
+            },
+        },
+        "static_resources": { "clusters": [{
+            "name": "xds-grpc",
+            "type": "STATIC",
+            "connect_timeout": "5s",
+            "load_assignment": { "cluster_name": "xds-grpc", "endpoints": [{
+                "lb_endpoints": [{ "endpoint": { "address": at(istiod.xds) } }],
+            }] },
+            "transport_socket": { "name": "tls", "typed_config": tls },
+            "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": { "http2_protocol_options": {} },
+            } },
+        }] },
+    })
+}

@@ -1,0 +1,87 @@
+//! Rotations judged by a real istiod: it gives two real Envoys their configuration and their Secrets, cert-manager issues, both
+//! webhooks and the agent run, and twelve TLS clients make a hundred and more new handshakes a second.
+//!
+//! Each scenario is a way in which Gateways get their clients' CAs, with what must happen when the CA is rotated: nothing fails, or the
+//! rotation holds until an operator has acted, or admission denies the object. The table of all scenarios is printed at the end.
+//!
+//! `TRUSTSPAN_CONTROL` names another trustspan binary: all scenarios run with it, and what fails is only printed.
+
+#[path = "../bed/mod.rs"]
+mod testbed;
+
+// What clients do and what is counted is what the live runs do and count.
+#[path = "../live/client.rs"]
+mod client;
+#[allow(dead_code, reason = "the live runs use more of it")]
+#[path = "../live/issuer.rs"]
+mod issuer;
+#[allow(dead_code, reason = "the live runs use more of it")]
+#[path = "../live/journal.rs"]
+mod journal;
+#[path = "../live/load.rs"]
+mod load;
+#[path = "../live/metronome.rs"]
+mod metronome;
+#[allow(dead_code, reason = "the live runs use more of it")]
+#[path = "../live/pace.rs"]
+mod pace;
+#[allow(dead_code, reason = "the live runs use more of it")]
+#[path = "../live/shelf.rs"]
+mod shelf;
+
+mod expected;
+mod objects;
+mod run;
+mod scenarios;
+mod world;
+
+use std::{
+    process::ExitCode,
+    sync::{Arc, Mutex},
+};
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use scenarios::{SCENARIOS, Scenario};
+use shelf::lock;
+use testbed::{CertManager, Cluster, Istiod};
+
+/// What every scenario needs, and the table.
+struct Bench {
+    // These end before the API server that they would retry against.
+    istiod: Istiod,
+    _cert_manager: CertManager,
+    cluster: Cluster,
+    table: Mutex<Vec<String>>,
+}
+
+fn main() -> ExitCode {
+    let mut args = Arguments::from_args();
+    // Scenarios share the machine's processors, and count handshakes per second.
+    args.test_threads = Some(args.test_threads.unwrap_or(run::SIDE_BY_SIDE));
+    testbed::run_trials(&args, start, trials, |bench| {
+        println!("\n{}", run::head());
+        lock(&bench.table).iter().for_each(|line| println!("{line}"));
+        Ok(())
+    })
+}
+
+fn start() -> Result<Bench> {
+    let cluster = Cluster::boot()?;
+    let cert_manager = CertManager::start(&cluster)?;
+    let istiod = Istiod::start(&cluster)?;
+    Ok(Bench { istiod, _cert_manager: cert_manager, cluster, table: Mutex::default() })
+}
+
+fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
+    let trial = |scenario: &'static Scenario| {
+        let bench = bench.cloned();
+        Trial::test(scenario.name, move || {
+            let bench = bench.ok_or("no bed")?;
+            let (line, result) = run::perform(scenario, &bench.cluster, &bench.istiod);
+            lock(&bench.table).push(line);
+            result.map_err(|error| format!("{error:#}").into())
+        })
+    };
+    SCENARIOS.iter().map(trial).collect()
+}

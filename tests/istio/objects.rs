@@ -1,0 +1,44 @@
+//! What users write: Gateways with their routes, and the GatewaySecret.
+
+use serde_json::{Value, json};
+
+use crate::{
+    issuer::{MANAGED, PROMOTED, ROOT, SERVER},
+    testbed::GATEWAY_PORT,
+};
+
+/// Propagation delays above what istiod and the clients take.
+pub(crate) fn gateway_secret(ns: &str) -> Value {
+    json!({
+        "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": "gateway" },
+        "spec": {
+            "rootSecretName": SERVER, "caSecretName": ROOT, "issuerSecretName": PROMOTED, "secretName": MANAGED,
+            "workloadLabels": { "istio": ns },
+            "settle": { "gateways": "2s", "clients": "2s", "admission": "1s" },
+            "clients": { "complete": true },
+        },
+    })
+}
+
+/// A Gateway of one server with these TLS settings.
+pub(crate) fn gateway(ns: &str, name: &str, host: &str, tls: &Value) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": { "name": name },
+        "spec": {
+            "selector": { "istio": ns },
+            "servers": [{
+                "port": { "number": GATEWAY_PORT, "name": format!("https-{name}"), "protocol": "HTTPS" },
+                "hosts": [host],
+                "tls": tls,
+            }],
+        },
+    })
+}
+
+/// A route of a Gateway that answers without an upstream.
+pub(crate) fn route(gateway: &str, host: &str) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": { "name": gateway },
+        "spec": { "hosts": [host], "gateways": [gateway], "http": [{ "directResponse": { "status": 200 } }] },
+    })
+}
