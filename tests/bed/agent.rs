@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::{cluster::Cluster, process::Process, server::http_get, users::User};
+use super::{assets::trustspan, cluster::Cluster, process::Process, server::http_get, users::User};
 
 /// Agents for the GatewaySecrets of one namespace, with a Lease of their own there.
 pub(crate) struct Agents<'c> {
@@ -33,7 +33,7 @@ impl<'c> Agents<'c> {
         let objects = self.cluster.kubectl(["get", "gatewaysecrets", "-o", "yaml"]).ns(&self.ns).ok()?;
         let file = self.cluster.temp_dir("rbac")?.join("objects.yaml");
         std::fs::write(&file, objects)?;
-        let printed = Command::new(env!("CARGO_BIN_EXE_trustspan")).arg("rbac").arg(&file).output()?;
+        let printed = Command::new(trustspan()).arg("rbac").arg(&file).output()?;
         ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
         self.cluster.apply(&self.ns, &String::from_utf8(printed.stdout)?).map(drop)
     }
@@ -51,7 +51,7 @@ impl<'c> Agents<'c> {
         args.extend(["--namespace", &self.ns, "--lease-namespace", &self.ns, "--poll", poll]);
         args.extend(self.lease.iter().flat_map(|lease| ["--lease-duration", lease]));
         let log = format!("agent-{}-{name}", self.cluster.unique());
-        self.cluster.spawn(&log, Path::new(env!("CARGO_BIN_EXE_trustspan")), args, &[("RUST_BACKTRACE", "1")])
+        self.cluster.spawn(&log, &trustspan(), args, &[("RUST_BACKTRACE", "1")])
     }
 
     /// `/metrics` of one that runs.

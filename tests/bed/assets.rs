@@ -2,11 +2,25 @@
 //! cache.
 
 use std::{
-    path::Path,
+    env,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
+
+/// Names a trustspan binary to run in place of the one under test.
+const CONTROL: &str = "TRUSTSPAN_CONTROL";
+
+/// The trustspan binary that the bed runs.
+pub(super) fn trustspan() -> PathBuf {
+    env::var_os(CONTROL).map_or_else(|| env!("CARGO_BIN_EXE_trustspan").into(), PathBuf::from)
+}
+
+/// Whether the bed runs another trustspan binary than the one under test.
+pub(crate) fn is_control() -> bool {
+    env::var_os(CONTROL).is_some()
+}
 
 /// Runs a script, and returns the values of the variables that its output exports.
 pub(crate) fn exported<const N: usize>(script: &str, args: &[&str], variables: [&str; N]) -> Result<[String; N]> {

@@ -32,6 +32,7 @@ mod wait;
 mod webhooks;
 
 pub(crate) use agent::Agents;
+pub(crate) use assets::is_control;
 pub(crate) use audit::Request;
 pub(crate) use cert_manager::CertManager;
 pub(crate) use cluster::{Cluster, SOON, shipped};

@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use super::{
+    assets::trustspan,
     cluster::Cluster,
     pki::Authority,
     process::Process,
@@ -77,9 +78,8 @@ impl<'c> Server<'c> {
         args.extend(["--metrics-port".to_owned(), self.metrics_port.to_string()]);
         args.extend(["--cert-dir".to_owned(), self.cert_dir.display().to_string()]);
         args.extend(self.extra.iter().cloned());
-        let program = Path::new(env!("CARGO_BIN_EXE_trustspan"));
         let env = [("RUST_LOG", "info"), ("RUST_BACKTRACE", "1")];
-        self.process = Some(self.cluster.spawn(&self.name, program, args, &env)?);
+        self.process = Some(self.cluster.spawn(&self.name, &trustspan(), args, &env)?);
         self.wait_ready()
     }
 

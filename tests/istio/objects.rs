@@ -20,15 +20,20 @@ pub(crate) fn gateway_secret(ns: &str) -> Value {
     })
 }
 
-/// A Gateway of one server with these TLS settings.
+/// A Gateway of one server for one host with these TLS settings.
 pub(crate) fn gateway(ns: &str, name: &str, host: &str, tls: &Value) -> Value {
+    gateway_of(ns, name, &[host], tls)
+}
+
+/// A Gateway of one server for these hosts.
+pub(crate) fn gateway_of(ns: &str, name: &str, hosts: &[&str], tls: &Value) -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": { "name": name },
         "spec": {
             "selector": { "istio": ns },
             "servers": [{
                 "port": { "number": GATEWAY_PORT, "name": format!("https-{name}"), "protocol": "HTTPS" },
-                "hosts": [host],
+                "hosts": hosts,
                 "tls": tls,
             }],
         },
@@ -36,9 +41,22 @@ pub(crate) fn gateway(ns: &str, name: &str, host: &str, tls: &Value) -> Value {
 }
 
 /// A route of a Gateway that answers without an upstream.
-pub(crate) fn route(gateway: &str, host: &str) -> Value {
+pub(crate) fn route(gateway: &str, hosts: &[&str]) -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": { "name": gateway },
-        "spec": { "hosts": [host], "gateways": [gateway], "http": [{ "directResponse": { "status": 200 } }] },
+        "spec": { "hosts": hosts, "gateways": [gateway], "http": [{ "directResponse": { "status": 200 } }] },
+    })
+}
+
+/// A serving Certificate of the clients' Issuer that trustspan does not manage.
+pub(crate) fn certificate(name: &str, host: &str, algorithm: &str, size: u32) -> Value {
+    json!({
+        "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "name": name },
+        "spec": {
+            "secretName": name, "commonName": name, "dnsNames": [host],
+            "usages": ["digital signature", "key encipherment", "server auth"],
+            "privateKey": { "algorithm": algorithm, "size": size, "rotationPolicy": "Always" },
+            "issuerRef": { "name": "ca", "kind": "Issuer" },
+        },
     })
 }

@@ -1,34 +1,111 @@
 //! The table of scenarios.
 
 use anyhow::Result;
-use serde_json::json;
 
 use crate::{
+    acts::{self, MANAGED_CACERT, PARTNERS_CACERT, SOURCE_CACERT},
     expected::Expected,
     issuer::SERVER,
-    objects::{gateway, route},
     world::World,
 };
 
 /// The host that every scenario serves.
 pub(crate) const SHOP: &str = "shop.example.com";
+/// Another host, of scenarios that need one.
+pub(crate) const OTHER: &str = "partners.example.com";
 
 /// A way in which Gateways get their clients' CAs.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// The hosts that clients ask for.
-    pub(crate) hosts: &'static [&'static str],
     /// What users apply before the rotation.
     pub(crate) apply: fn(&mut World<'_>) -> Result<()>,
     pub(crate) expected: Expected,
+    /// The hosts that declared clients ask for.
+    pub(crate) hosts: &'static [&'static str],
+    /// The hosts that let a client of the partner's CA in.
+    pub(crate) partner_hosts: &'static [&'static str],
+    /// The hosts of the source Secret's certificate.
+    pub(crate) certificate_hosts: &'static [&'static str],
+    /// istiod stops before the CA is rotated.
+    pub(crate) stops_istiod: bool,
+}
+
+const fn scenario(name: &'static str, apply: fn(&mut World<'_>) -> Result<()>, expected: Expected) -> Scenario {
+    Scenario {
+        name,
+        apply,
+        expected,
+        hosts: &[SHOP],
+        partner_hosts: &[],
+        certificate_hosts: &[SHOP, OTHER],
+        stops_istiod: false,
+    }
 }
 
 /// All scenarios.
-pub(crate) const SCENARIOS: &[Scenario] =
-    &[Scenario { name: "credential_name", hosts: &[SHOP], apply: credential_name, expected: Expected::Clean }];
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    // These take longest.
+    Scenario {
+        stops_istiod: true,
+        ..scenario("istiod_stopped", acts::slow_gateways, holds("gateways", acts::continue_istiod))
+    },
+    Scenario { stops_istiod: true, ..scenario("istiod_stopped_and_probed", acts::probed_gateways, STALE_GATEWAYS) },
+    scenario("credential_name", acts::credential_name, Expected::Clean),
+    Scenario {
+        hosts: &[SHOP, OTHER],
+        partner_hosts: &[OTHER],
+        ..scenario("ca_from_another_secret", acts::other_secret, holds(PARTNERS_CACERT, acts::extend_partners_cacert))
+    },
+    Scenario {
+        hosts: &[SHOP, OTHER],
+        partner_hosts: &[OTHER],
+        ..scenario("ca_from_a_config_map", acts::config_map, holds("partners", acts::extend_config_map))
+    },
+    scenario("ca_by_the_source_cacert_name", acts::source_cacert_name, Expected::Clean),
+    scenario("ca_of_the_first_credential", acts::other_first, holds("other", acts::extend_other)),
+    scenario("managed_cacert_secret", acts::managed_cacert, holds(MANAGED_CACERT, acts::extend_managed_cacert)),
+    scenario("ca_by_a_plain_secret_name", acts::plain_name, Expected::Denied(SERVER)),
+    Scenario {
+        hosts: &[SHOP, OTHER],
+        certificate_hosts: &[SHOP],
+        ..scenario("second_credential_not_managed", acts::second_credential, holds("second", acts::reissue_second))
+    },
+    Scenario {
+        hosts: &[SHOP, OTHER],
+        ..scenario("destination_rule_names_the_source", acts::destination_rule, Expected::Clean)
+    },
+    Scenario {
+        partner_hosts: &[SHOP],
+        ..scenario("missed_by_the_webhook", acts::missed_by_the_webhook, Expected::Clean)
+    },
+    Scenario {
+        partner_hosts: &[SHOP],
+        ..scenario("opted_out", acts::opted_out, holds(SOURCE_CACERT, acts::extend_source_cacert))
+    },
+];
 
-/// A Gateway that names the source Secret; the webhook rewrites it.
-fn credential_name(world: &mut World<'_>) -> Result<()> {
-    let tls = json!({ "mode": "MUTUAL", "credentialName": SERVER });
-    world.apply(&[gateway(&world.ns, "shop", SHOP, &tls), route("shop", SHOP)])
+/// Scenarios whose expectation is not met yet: they run only by name.
+pub(crate) const NOT_YET: &[&str] = &[
+    "istiod_stopped",
+    "ca_from_another_secret",
+    "ca_from_a_config_map",
+    "ca_by_the_source_cacert_name",
+    "ca_of_the_first_credential",
+    "managed_cacert_secret",
+    "ca_by_a_plain_secret_name",
+    "second_credential_not_managed",
+    "destination_rule_names_the_source",
+    "missed_by_the_webhook",
+    "opted_out",
+];
+
+const fn holds(names: &'static str, command: fn(&mut World<'_>) -> Result<()>) -> Expected {
+    Expected::HoldsUntil { names, has_condition: true, command }
 }
+
+/// A wait names the gateways' addresses, which are known at run time.
+const STALE_GATEWAYS: Expected = Expected::HoldsUntil {
+    names: "seen with a former content of the managed Secret",
+    has_condition: false,
+    command: acts::continue_istiod,
+};

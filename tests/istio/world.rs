@@ -8,24 +8,26 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
+use k8s_openapi::ByteString;
 use serde_json::Value;
 use tokio::{runtime::Runtime, task::JoinHandle};
 use trustspan::store::cluster::connect;
 
 use crate::{
     client::{Client, Surroundings, Target, identity, visit},
-    issuer::{Certificates, MANAGED, Operator, PROMOTED, SERVER},
+    issuer::{Certificates, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     journal::Journal,
     objects,
     pace::Pace,
+    scenarios::Scenario,
     shelf::Shelf,
     testbed::{
-        Agents, Cluster, Ingress, Istiod, Patience, Process, Registration, SOON, Scope, Scratch, Server, Source, User,
-        wait_for,
+        Agents, Authority, Cluster, Ingress, Istiod, Patience, Process, Registration, SOON, Scope, Scratch, Server,
+        Source, User, wait_for,
     },
 };
 
@@ -43,30 +45,41 @@ const CERTIFICATES: Certificates = Certificates {
     load_once: 0,
 };
 
+/// The Secret of the client that is not ours.
+const PARTNER: &str = "partner";
+
 /// See the module. Fields drop in this order.
 pub(crate) struct World<'c> {
     clients: Vec<JoinHandle<Result<()>>>,
     runtime: Runtime,
-    pub(crate) around: Arc<Surroundings>,
-    ingress: Ingress,
+    shelf: Arc<Shelf>,
+    /// None before there is traffic.
+    around: Option<Arc<Surroundings>>,
+    pub(crate) ingress: Ingress,
+    /// Only a scenario that stops istiod has its own.
+    istiod: Option<Istiod>,
+    stopped: Option<Instant>,
     pub(crate) cluster: &'c Cluster,
     pub(crate) operator: Operator,
-    pub(crate) agent: Process,
+    _agent: Process,
     pub(crate) agents: Agents<'c>,
     pub(crate) ns: String,
     /// None while admission is off.
     registration: Option<Registration<'c>>,
-    pub(crate) server: Server<'c>,
+    server: Server<'c>,
+    /// Another CA, of clients that are not ours.
+    pub(crate) partners: Authority,
     // Last: it waits for the processes before it removes their files.
     _scratch: Scratch,
 }
 
 impl<'c> World<'c> {
-    /// Sets everything up but Gateways and traffic. `hosts` are what the source Secret's certificate is for; `log` gets a line for each
-    /// handshake that fails.
-    pub(crate) fn new(cluster: &'c Cluster, istiod: &Istiod, ns: &str, hosts: &[&str], log: File) -> Result<Self> {
+    /// Sets everything up but Gateways and traffic.
+    pub(crate) fn new(cluster: &'c Cluster, istiod: &Istiod, ns: &str, scenario: &Scenario) -> Result<Self> {
         let scratch = Scratch::new()?;
-        cluster.apply(ns, &CERTIFICATES.manifests(&hosts.join(", ")))?;
+        let own_istiod = scenario.stops_istiod.then(|| Istiod::start(cluster)).transpose()?;
+        let istiod = own_istiod.as_ref().unwrap_or(istiod);
+        cluster.apply(ns, &CERTIFICATES.manifests(&scenario.certificate_hosts.join(", ")))?;
         let ingress = Ingress::start(cluster, istiod, &scratch, ns, 2)?;
         cluster.apply(ns, &objects::gateway_secret(ns).to_string())?;
         let agents = Agents::new(cluster, ns)?;
@@ -79,29 +92,28 @@ impl<'c> World<'c> {
         let operator = Operator::new(runtime.handle().clone(), client, ns);
         let shelf = Arc::new(Shelf::default());
         runtime.spawn(Arc::clone(&shelf).follow(operator.secrets.clone()));
-        let journal = Arc::new(Journal::new(log));
-        journal.step("set up");
-        let (restarts, over) = (AtomicU32::new(0), AtomicBool::new(false));
-        let served = Box::new(|_| "a gateway".to_owned());
-        let around = Arc::new(Surroundings { shelf, journal, served, pace: Pace::of_run()?, restarts, over });
         let clients = Vec::new();
         let (ns, _scratch) = (ns.to_owned(), scratch);
         let world = Self {
             clients,
             runtime,
-            around,
+            shelf,
+            around: None,
             ingress,
+            istiod: own_istiod,
+            stopped: None,
             cluster,
             operator,
-            agent,
+            _agent: agent,
             agents,
             ns,
             registration,
             server,
+            partners: Authority::new("partners")?,
             _scratch,
         };
         for name in [SERVER, MANAGED].into_iter().map(str::to_owned).chain(world.client_names()) {
-            wait_for(&format!("Secret {name}"), SOON, || Ok(world.has_certificate(&name)))?;
+            world.wait_certificate(&name)?;
         }
         wait_for("the GatewaySecret to be Steady", SOON, || Ok(world.operator.status()?["phase"] == "Steady"))?;
         Ok(world)
@@ -112,7 +124,7 @@ impl<'c> World<'c> {
     }
 
     fn has_certificate(&self, name: &str) -> bool {
-        self.around.shelf.newest(name).is_some_and(|one| one.secret.data.contains_key("tls.crt"))
+        self.shelf.newest(name).is_some_and(|one| one.secret.data.contains_key("tls.crt"))
     }
 
     /// `kubectl apply` into the namespace.
@@ -120,41 +132,120 @@ impl<'c> World<'c> {
         objects.iter().try_for_each(|object| self.cluster.apply(&self.ns, &object.to_string()).map(drop))
     }
 
-    /// Waits until each gateway serves each host to a client, and starts the traffic.
-    pub(crate) fn start_traffic(&mut self, hosts: &[&str]) -> Result<()> {
-        let addresses = self.ingress.addresses();
-        let target = |host: &str, address: SocketAddr| Target { host: host.to_owned(), address };
-        let targets: Arc<[_]> =
-            hosts.iter().flat_map(|host| addresses.iter().map(move |address| target(host, *address))).collect();
-        let name = self.client_names().next().context("no client")?;
-        let identity = identity(&*self.around.shelf.newest(&name).context("no client's Secret")?)?;
-        for target in targets.iter() {
-            let what = format!("{} to serve {}", target.address, target.host);
-            wait_for(&what, SOON, || {
-                self.runtime.block_on(visit(target, &identity.config)).1?;
-                Ok(true)
-            })
-            .with_context(|| self.ingress.log_tails())?;
+    /// Waits until each gateway serves each host to a client, and starts the traffic: of the declared clients for all hosts, and of a
+    /// partner for those that let it in. `log` gets a line for each handshake that fails.
+    pub(crate) fn start_traffic(&mut self, scenario: &Scenario, log: File) -> Result<()> {
+        let names: Vec<_> = self.client_names().collect();
+        self.wait_served(&names[0], scenario.hosts)?;
+        if !scenario.partner_hosts.is_empty() {
+            self.tell_partner()?;
+            self.wait_certificate(PARTNER)?;
+            self.wait_served(PARTNER, scenario.partner_hosts)?;
         }
-        self.step("steady");
-        let start = |name| {
-            let (targets, around) = (Arc::clone(&targets), Arc::clone(&self.around));
+        let around = Arc::new(Surroundings {
+            shelf: Arc::clone(&self.shelf),
+            journal: Arc::new(Journal::new(log)),
+            served: Box::new(|_| "a gateway".to_owned()),
+            pace: Pace::of_run()?,
+            restarts: AtomicU32::new(0),
+            over: AtomicBool::new(false),
+        });
+        around.journal.step("steady");
+        let targets: Arc<[_]> = self.targets(scenario.hosts).into();
+        let start = |name: String, targets: &Arc<[Target]>| {
+            let (targets, around) = (Arc::clone(targets), Arc::clone(&around));
             self.runtime.spawn(Client { name, load_once: false, targets, around }.run())
         };
-        let clients = self.client_names().map(start).collect();
+        let mut clients: Vec<_> = names.into_iter().map(|name| start(name, &targets)).collect();
+        if !scenario.partner_hosts.is_empty() {
+            clients.push(start(PARTNER.to_owned(), &self.targets(scenario.partner_hosts).into()));
+        }
         self.clients = clients;
+        self.around = Some(around);
         Ok(())
     }
 
+    fn targets(&self, hosts: &[&str]) -> Vec<Target> {
+        let addresses = &self.ingress.addresses();
+        let target = |host: &str, address: SocketAddr| Target { host: host.to_owned(), address };
+        hosts.iter().flat_map(|host| addresses.iter().map(move |address| target(host, *address))).collect()
+    }
+
+    /// Waits until each gateway serves each host to a client.
+    fn wait_served(&self, client: &str, hosts: &[&str]) -> Result<()> {
+        let identity = identity(&*self.shelf.newest(client).context("no client's Secret")?)?;
+        for target in self.targets(hosts) {
+            let what = format!("{} to serve {} to {client}", target.address, target.host);
+            let served = wait_for(&what, SOON, || {
+                self.runtime.block_on(visit(&target, &identity.config)).1?;
+                Ok(true)
+            });
+            served.with_context(|| self.ingress.log_tails())?;
+        }
+        Ok(())
+    }
+
+    /// What happened to the traffic.
+    pub(crate) fn journal(&self) -> Result<&Journal> {
+        Ok(&self.around.as_ref().context("no traffic yet")?.journal)
+    }
+
+    /// The partner learns of our newest CA. It keeps the ones before.
+    pub(crate) fn tell_partner(&self) -> Result<()> {
+        let newest = self.newest_ca()?;
+        let data = match self.shelf.newest(PARTNER) {
+            Some(_) => {
+                let mut known = self.operator.read(PARTNER)?;
+                known.entry("ca.crt".to_owned()).or_default().0.splice(0..0, newest.into_bytes());
+                known
+            }
+            None => {
+                let (chain, key) = self.partners.issue_client(PARTNER)?;
+                let values = [("tls.crt", chain), ("tls.key", key), ("ca.crt", newest)];
+                values.map(|(name, pem)| (name.to_owned(), ByteString(pem.into_bytes()))).into()
+            }
+        };
+        self.operator.write(&[(PARTNER, data)])
+    }
+
+    /// Our newest CA, in PEM.
+    pub(crate) fn newest_ca(&self) -> Result<String> {
+        let secret = self.operator.read(ROOT)?;
+        Ok(String::from_utf8(secret.get("tls.crt").context("no tls.crt")?.0.clone())?)
+    }
+
+    /// Waits until a Secret holds a certificate.
+    pub(crate) fn wait_certificate(&self, name: &str) -> Result<()> {
+        wait_for(&format!("Secret {name}"), SOON, || Ok(self.has_certificate(name)))
+    }
+
+    /// Stops this scenario's istiod: gateways get no updates.
+    pub(crate) fn stop_istiod(&mut self) -> Result<()> {
+        self.stopped = Some(Instant::now());
+        self.istiod.as_ref().context("an istiod of this scenario")?.pause()
+    }
+
+    /// When istiod was stopped.
+    pub(crate) fn since_stop(&self) -> Result<Instant> {
+        self.stopped.context("istiod was not stopped")
+    }
+
+    /// Continues it.
+    pub(crate) fn continue_istiod(&self) -> Result<()> {
+        self.istiod.as_ref().context("an istiod of this scenario")?.resume()
+    }
+
     /// The rotation takes a step, with which failures are reported.
-    pub(crate) fn step(&self, step: &str) {
-        self.around.journal.step(step);
+    pub(crate) fn step(&self, step: &str) -> Result<()> {
+        self.journal()?.step(step);
+        Ok(())
     }
 
     /// Waits for that many handshakes more.
     pub(crate) fn wait_handshakes(&self, more: u32) -> Result<()> {
-        let goal = self.around.journal.handshakes() + more;
-        wait_for(&format!("{more} more handshakes"), SOON, || Ok(self.around.journal.handshakes() >= goal))
+        let journal = self.journal()?;
+        let goal = journal.handshakes() + more;
+        wait_for(&format!("{more} more handshakes"), SOON, || Ok(journal.handshakes() >= goal))
     }
 
     /// Removes the webhooks' registrations: nothing is judged or changed on its way into the cluster.
@@ -173,7 +264,9 @@ impl<'c> World<'c> {
     /// # Errors
     /// When a client has ended before.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        self.around.over.store(true, Ordering::SeqCst);
+        if let Some(around) = &self.around {
+            around.over.store(true, Ordering::SeqCst);
+        }
         for client in self.clients.drain(..) {
             self.runtime.block_on(client).context("a client panicked")??;
         }

@@ -25,6 +25,25 @@ pub(crate) const SERVER: &str = "gateway-server";
 pub(crate) const PROMOTED: &str = "issuer-ca";
 /// The Secret that gateways use, where it is not what cert-manager writes.
 pub(crate) const MANAGED: &str = "gateway-managed";
+/// What the agent shows to gateways when it looks at them. Its Issuer refers to the CA itself, and not to what waits until gateways
+/// trust it.
+pub(crate) const CANARY: &str = r"
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata: { name: canary }
+spec: { ca: { secretName: root-ca } }
+---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata: { name: canary }
+spec:
+  secretName: canary
+  commonName: canary
+  usages: [digital signature, client auth]
+  privateKey: { algorithm: ECDSA, size: 256, rotationPolicy: Always }
+  issuerRef: { name: canary, kind: Issuer }
+";
+
 /// What differs between runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Certificates {

@@ -11,28 +11,11 @@ use tokio::{
 
 use crate::{
     gateways::HOST,
+    issuer::CANARY,
     kept,
     testbed::{endpoint_slice, own_address},
     world::World,
 };
-
-/// Its Issuer refers to the CA itself, and not to what waits until gateways trust it.
-const CANARY: &str = r"
-apiVersion: cert-manager.io/v1
-kind: Issuer
-metadata: { name: canary }
-spec: { ca: { secretName: root-ca } }
----
-apiVersion: cert-manager.io/v1
-kind: Certificate
-metadata: { name: canary }
-spec:
-  secretName: canary
-  commonName: canary
-  usages: [digital signature, client auth]
-  privateKey: { algorithm: ECDSA, size: 256, rotationPolicy: Always }
-  issuerRef: { name: canary, kind: Issuer }
-";
 
 /// A plain rotation with eyes.
 pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {

@@ -1,0 +1,211 @@
+//! What users apply in a scenario, and what an operator does to end a wait.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use crate::{
+    issuer::{CANARY, Data, SERVER},
+    objects::{certificate, gateway, gateway_of, route},
+    scenarios::{OTHER, SHOP},
+    testbed::{SOON, endpoint_slice, own_address, wait_for},
+    world::World,
+};
+
+/// The Secret from which istiod takes the CAs of a server that names the source Secret, if there is one.
+pub(crate) const SOURCE_CACERT: &str = "gateway-server-cacert";
+/// The same of the managed Secret.
+pub(crate) const MANAGED_CACERT: &str = "gateway-managed-cacert";
+/// A Secret with our CA and the partner's.
+pub(crate) const PARTNERS_CACERT: &str = "partners-cacert";
+/// A ConfigMap with the same.
+const PARTNERS: &str = "partners";
+/// istiod stands still for so long at least, three times `settle.gateways`.
+const STOPPED: Duration = Duration::from_secs(35);
+
+/// A Gateway that names the source Secret; the webhook rewrites it.
+pub(crate) fn credential_name(world: &mut World<'_>) -> Result<()> {
+    shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER }))
+}
+
+/// The same, and another host whose clients' CAs are in another Secret.
+pub(crate) fn other_secret(world: &mut World<'_>) -> Result<()> {
+    extend_partners_cacert(world)?;
+    credential_name(world)?;
+    partners(world, PARTNERS_CACERT)
+}
+
+pub(crate) fn extend_partners_cacert(world: &mut World<'_>) -> Result<()> {
+    let partner = world.partners.pem();
+    extend(world, PARTNERS_CACERT, &partner)
+}
+
+/// The same with a ConfigMap.
+pub(crate) fn config_map(world: &mut World<'_>) -> Result<()> {
+    extend_config_map(world)?;
+    credential_name(world)?;
+    let name = format!("configmap://{}/{PARTNERS}", world.ns);
+    partners(world, &name)
+}
+
+pub(crate) fn extend_config_map(world: &mut World<'_>) -> Result<()> {
+    let known = world.cluster.exists("configmap", &world.ns, PARTNERS)?;
+    let known = known.then(|| world.cluster.get("configmap", &world.ns, PARTNERS)).transpose()?;
+    let known = known.map_or_else(|| world.partners.pem(), |known| text(&known["data"]["ca.crt"]));
+    let data = json!({ "ca.crt": world.newest_ca()? + &known });
+    world.apply(&[json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PARTNERS }, "data": data })])
+}
+
+/// A Gateway that names `<source>-cacert`, which does not exist: istiod takes the source Secret.
+pub(crate) fn source_cacert_name(world: &mut World<'_>) -> Result<()> {
+    shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER, "caCertCredentialName": SOURCE_CACERT }))
+}
+
+/// Another serving Secret comes first: istiod takes its CAs. Clients get the source's leaf, since they prefer ECDSA.
+pub(crate) fn other_first(world: &mut World<'_>) -> Result<()> {
+    world.apply(&[certificate("other", SHOP, "RSA", 2048)])?;
+    world.wait_certificate("other")?;
+    shop(world, &json!({ "mode": "MUTUAL", "credentialNames": ["other", SERVER] }))
+}
+
+pub(crate) fn extend_other(world: &mut World<'_>) -> Result<()> {
+    extend(world, "other", "")
+}
+
+/// A Secret from which istiod takes the CAs in the place of the managed one.
+pub(crate) fn managed_cacert(world: &mut World<'_>) -> Result<()> {
+    credential_name(world)?;
+    extend(world, MANAGED_CACERT, "")
+}
+
+pub(crate) fn extend_managed_cacert(world: &mut World<'_>) -> Result<()> {
+    extend(world, MANAGED_CACERT, "")
+}
+
+/// A plain name: istiod serves it as a certificate, and the gateway lets everybody in.
+pub(crate) fn plain_name(world: &mut World<'_>) -> Result<()> {
+    shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER, "caCertCredentialName": SERVER }))
+}
+
+/// Another certificate of the same issuer is served for another host.
+pub(crate) fn second_credential(world: &mut World<'_>) -> Result<()> {
+    world.apply(&[certificate("second", OTHER, "ECDSA", 256)])?;
+    world.wait_certificate("second")?;
+    let tls = json!({ "mode": "MUTUAL", "credentialNames": [SERVER, "second"] });
+    world.apply(&[gateway_of(&world.ns, "shop", &[SHOP, OTHER], &tls), route("shop", &[SHOP, OTHER])])
+}
+
+pub(crate) fn reissue_second(world: &mut World<'_>) -> Result<()> {
+    world.operator.reissue(&["second"])
+}
+
+/// A gateway shows the source's certificate to an upstream that wants one of our CA: the other host, at the second gateway.
+pub(crate) fn destination_rule(world: &mut World<'_>) -> Result<()> {
+    credential_name(world)?;
+    let tls = json!({ "mode": "MUTUAL", "credentialName": SERVER });
+    let upstream = world.ingress.addresses()[1];
+    world.apply(&[
+        gateway(&world.ns, "relay", OTHER, &tls),
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry", "metadata": { "name": "upstream" },
+            "spec": {
+                "hosts": ["upstream.example.com"], "location": "MESH_EXTERNAL", "resolution": "STATIC",
+                "ports": [{ "number": 443, "name": "http", "protocol": "HTTP" }],
+                "endpoints": [{ "address": upstream.ip().to_string(), "ports": { "http": upstream.port() } }],
+            },
+        }),
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule", "metadata": { "name": "upstream" },
+            "spec": { "host": "upstream.example.com", "trafficPolicy": {
+                "tls": { "mode": "MUTUAL", "credentialName": SERVER, "sni": SHOP },
+                // Each request makes a handshake.
+                "connectionPool": { "http": { "maxRequestsPerConnection": 1 } },
+            } },
+        }),
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": { "name": "relay" },
+            "spec": { "hosts": [OTHER], "gateways": ["relay"], "http": [{
+                "rewrite": { "authority": SHOP },
+                "route": [{ "destination": { "host": "upstream.example.com", "port": { "number": 443 } } }],
+            }] },
+        }),
+    ])
+}
+
+/// A Gateway that was applied while the webhook was down still names the source Secret, whose CAs and a partner's are in a Secret of
+/// their own.
+pub(crate) fn missed_by_the_webhook(world: &mut World<'_>) -> Result<()> {
+    extend_source_cacert(world)?;
+    world.admission_off()?;
+    credential_name(world)?;
+    world.admission_on()
+}
+
+/// The same by the owner's wish.
+pub(crate) fn opted_out(world: &mut World<'_>) -> Result<()> {
+    extend_source_cacert(world)?;
+    let mut gateway = gateway(&world.ns, "shop", SHOP, &json!({ "mode": "MUTUAL", "credentialName": SERVER }));
+    gateway["metadata"]["annotations"] = json!({ "trustspan.dev/rewrite": "disabled" });
+    world.apply(&[gateway, route("shop", &[SHOP])])
+}
+
+pub(crate) fn extend_source_cacert(world: &mut World<'_>) -> Result<()> {
+    let partner = world.partners.pem();
+    extend(world, SOURCE_CACERT, &partner)
+}
+
+/// A propagation delay that is usual for gateways.
+pub(crate) fn slow_gateways(world: &mut World<'_>) -> Result<()> {
+    set(world, &json!({ "settle": { "gateways": "10s" } }))?;
+    credential_name(world)
+}
+
+/// The same with eyes on the gateways.
+pub(crate) fn probed_gateways(world: &mut World<'_>) -> Result<()> {
+    slow_gateways(world)?;
+    world.cluster.apply(&world.ns, CANARY)?;
+    world.wait_certificate("canary")?;
+    for gateway in world.ingress.addresses() {
+        let endpoint = (own_address()?, gateway.port()).into();
+        world.apply(&[endpoint_slice("ingressgateway", endpoint)])?;
+    }
+    set(world, &json!({ "reach": { "serviceName": "ingressgateway", "host": SHOP, "canarySecretName": "canary" } }))?;
+    world.agents.grant()
+}
+
+pub(crate) fn continue_istiod(world: &mut World<'_>) -> Result<()> {
+    let stopped = world.since_stop()?;
+    wait_for("istiod to have stood still long enough", SOON, || Ok(stopped.elapsed() >= STOPPED))?;
+    world.continue_istiod()
+}
+
+fn shop(world: &World<'_>, tls: &Value) -> Result<()> {
+    world.apply(&[gateway(&world.ns, "shop", SHOP, tls), route("shop", &[SHOP])])
+}
+
+fn partners(world: &World<'_>, ca: &str) -> Result<()> {
+    let tls = json!({ "mode": "MUTUAL", "credentialName": SERVER, "caCertCredentialName": ca });
+    world.apply(&[gateway(&world.ns, "partners", OTHER, &tls), route("partners", &[OTHER])])
+}
+
+/// Puts our newest CA in front of those that a Secret holds, or of `first` in a new Secret.
+fn extend(world: &World<'_>, name: &str, first: &str) -> Result<()> {
+    let known = match world.cluster.exists("secret", &world.ns, name)? {
+        true => String::from_utf8(world.operator.read(name)?["ca.crt"].0.clone())?,
+        false => first.to_owned(),
+    };
+    let bundle = world.newest_ca()? + &known;
+    world.operator.write(&[(name, Data::from([("ca.crt".to_owned(), ByteString(bundle.into_bytes()))]))])
+}
+
+fn set(world: &World<'_>, spec: &Value) -> Result<()> {
+    let patch = json!({ "spec": spec }).to_string();
+    let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
+    world.cluster.kubectl(args).ns(&world.ns).ok().map(drop)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
