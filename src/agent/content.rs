@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::kept::metadata;
 use super::world::World;
-use crate::api::names::{KEPT_FOR, MANAGED_LABEL};
+use crate::api::names::{CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL};
 use crate::registry::Entry;
 use crate::rotation::next::{PairOf, Step};
 use crate::trust::{Certificate, credential};
@@ -37,6 +37,13 @@ impl Content {
                 let trust: String = trust.iter().map(Certificate::pem).collect();
                 let values = [("ca.crt", trust.as_bytes()), ("tls.crt", pair.chain), ("tls.key", pair.private_key)];
                 Some(Self::new(managed, "kubernetes.io/tls", values))
+            }
+            Step::WriteSibling { trust } => {
+                let trust: String = trust.iter().map(Certificate::pem).collect();
+                let source = secret(&format!("{}{CACERT_SUFFIX}", entry.root_name()));
+                let lists = source.and_then(credential::revocation_lists).map(|lists| ("ca.crl", lists.pem));
+                let values = std::iter::once(("ca.crt", trust.as_bytes())).chain(lists);
+                Some(Self::new(&format!("{managed}{CACERT_SUFFIX}"), "Opaque", values))
             }
             Step::CopyRoot => {
                 let root = secret(entry.root_name())?;

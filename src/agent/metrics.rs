@@ -66,7 +66,7 @@ impl Tally {
     /// A step was taken.
     pub(super) fn wrote(&self, entry: &Entry, step: &Step) {
         let what = match step {
-            Step::WriteManaged { .. } | Step::CopyRoot => "managed_secret",
+            Step::WriteManaged { .. } | Step::WriteSibling { .. } | Step::CopyRoot => "managed_secret",
             Step::PromoteIssuer => "issuer_secret",
             Step::Reissue { .. } => "reissue",
         };

@@ -206,6 +206,7 @@ fn sentence(step: &rotation::next::Step) -> String {
         Step::WriteManaged { trust, pair: PairOf::Root } => {
             format!("managed Secret written: {} CA(s), with the root's leaf", trust.len())
         }
+        Step::WriteSibling { trust } => format!("managed -cacert Secret written: {} CA(s)", trust.len()),
         Step::CopyRoot => "managed Secret written: a copy of the root".to_owned(),
         Step::PromoteIssuer => "the Issuer's Secret has the new CA".to_owned(),
         Step::Reissue { certificate } => format!("Certificate {certificate} is being re-issued"),

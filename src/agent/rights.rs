@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::world;
-use crate::api::names::journal_name;
+use crate::api::names::{CACERT_SUFFIX, journal_name};
 use crate::api::{DistributionKind, Rollouts};
 use crate::registry::Entry;
 
@@ -17,8 +17,9 @@ const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
 
 /// A Role and its binding for each namespace: Secrets by name only, and public certificates of cert-manager.
 pub fn role(entry: &Entry) -> Vec<Value> {
-    let written: Vec<_> =
-        [Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten().collect();
+    let sibling = format!("{}{CACERT_SUFFIX}", entry.managed_name());
+    let written = [Some(entry.managed_name()), Some(sibling.as_str()), entry.spec.issuer_secret_name.as_deref()];
+    let written: Vec<_> = written.into_iter().flatten().collect();
     let by_name = |resource: &str, names: Value, verbs: Value| json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs });
     let journal = json!([journal_name(&entry.name)]);
     let of_cert_manager = |resource: &str, verbs: Value| json!({ "apiGroups": ["cert-manager.io"], "resources": [resource], "verbs": verbs });
@@ -93,7 +94,10 @@ mod tests {
             assert!(rule["resourceNames"].as_array().is_some_and(|names| !names.is_empty()), "{rule}");
         }
         let writes = rules.iter().find(|rule| rule["verbs"] == json!(["create", "patch", "update"]));
-        assert_eq!(writes.map(|rule| rule["resourceNames"].clone()), Some(json!(["gateway", "issuer-ca"])));
+        assert_eq!(
+            writes.map(|rule| rule["resourceNames"].clone()),
+            Some(json!(["gateway", "gateway-cacert", "issuer-ca"]))
+        );
         assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
     }
 

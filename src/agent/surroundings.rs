@@ -83,6 +83,7 @@ impl Surroundings {
             field: String::new(),
             trust: ReaderTrust::Unlisted(why.to_owned()),
             presents_source: false,
+            names_managed: false,
             presents_also: Vec::new(),
             pins: Vec::new(),
             opted_out: false,

@@ -15,7 +15,7 @@ use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journ
 use crate::registry::Entry;
 use crate::rotation::Facts;
 use crate::rotation::journal::Journal;
-use crate::rotation::next::{Canary, ClientSeen, Issuance, PresentedAlso, Seen, SourceState, Trust, Wire};
+use crate::rotation::next::{Canary, ClientSeen, Issuance, PresentedAlso, Seen, Sibling, SourceState, Trust, Wire};
 use crate::rotation::readers::{self, SourceKind, SourceName, TlsReader};
 use crate::store::cluster;
 use crate::trust::{self, Secret, Severities, bundle, certificates_under};
@@ -190,6 +190,12 @@ impl World {
             client_ca: spec.client_ca.as_ref().and_then(|ca| facts(&ca.secret_name)),
             issuer: spec.issuer_secret_name.as_deref().and_then(facts),
             managed: facts(entry.managed_name()),
+            source_sibling: facts(&format!("{}{CACERT_SUFFIX}", entry.root_name())),
+            managed_sibling: match self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name())) {
+                None => Sibling::Absent,
+                Some((held, facts)) if kept::is_kept_for(&held.object, entry) => Sibling::Managed(facts),
+                Some(_) => Sibling::Foreign,
+            },
             clients: self.clients.clone(),
             root_certificate: self.root_certificate.clone(),
             canary: spec

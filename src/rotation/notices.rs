@@ -4,6 +4,7 @@
 use super::next::{PairOf, Step};
 use super::report::trouble;
 use super::{CAP, CLIENTS, COMPLETE, CONNECT, DISTRUST, JOURNAL, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
+use crate::api::names::CACERT_SUFFIX;
 use crate::api::{Condition, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
 
@@ -87,6 +88,12 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Not
                 told.push(write("LeafSwitched", note));
             }
             told
+        }
+        Step::WriteSibling { trust } => {
+            let name = format!("{managed}{CACERT_SUFFIX}");
+            let note =
+                format!("Secret {name} holds {} CAs, for gateways that ask for client certificates", trust.len());
+            vec![about(&name, normal("ManagedSecretWritten", "WriteManagedSecret", note))]
         }
         Step::CopyRoot => {
             let note = format!("Secret {managed} is a copy of Secret {}", former.root_name());

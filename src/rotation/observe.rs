@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::api::names::MANAGED_LABEL;
 use crate::api::{
     CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, GatewayUse, KeyHash, Phase, READY, TrustAnchor,
 };
@@ -24,6 +25,8 @@ pub struct Facts {
     pub chain: Vec<Certificate>,
     /// The content hash of every key with certificates.
     pub hashes: BTreeMap<String, String>,
+    /// Whether it has the label of what the agent writes.
+    pub is_managed: bool,
     /// Whether the bundle's text is its certificates and nothing else, as the agent writes it.
     pub is_plain: bool,
 }
@@ -39,6 +42,7 @@ impl Facts {
         let anchors = trust::anchors(secret);
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),
+            is_managed: secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true"),
             is_plain: is_plain(secret, &anchors),
             anchors,
             chain: chain(secret),
@@ -113,7 +117,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         host_count: former.host_count,
         cacert_sibling: seen.root_sibling.map(|sibling| CacertSibling {
             name: format!("{}{}", seen.entry.root_name(), crate::api::names::CACERT_SUFFIX),
-            missing: missing(&sibling.anchors, seen.managed),
+            missing: missing(&sibling.anchors, seen.managed_sibling.or(seen.managed)),
         }),
         ungranted_namespaces: seen.ungranted_namespaces.clone(),
         ungranted_namespace_count: former.ungranted_namespace_count,
@@ -149,7 +153,8 @@ fn readiness(seen: &Observation<'_>) -> (ConditionStatus, &'static str, String) 
         );
     }
     if let Some(shadow) = seen.managed_sibling {
-        if !missing(&managed.anchors, Some(shadow)).is_empty() {
+        // One of the agent's own may be for the clients of others alone.
+        if !shadow.is_managed && !missing(&managed.anchors, Some(shadow)).is_empty() {
             let suffix = crate::api::names::CACERT_SUFFIX;
             return not(
                 "Shadowed",

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::api::Kind;
-use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED};
+use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED, UNDO};
 use crate::registry::{Entry, Place};
 use crate::rewrite::{Named, TrustSource, tls_settings};
 use crate::trust::{self, Secret};
@@ -25,6 +25,8 @@ pub struct TlsReader {
     pub trust: ReaderTrust,
     /// It presents the certificate of the source Secret itself.
     pub presents_source: bool,
+    /// Its owner wrote the managed Secret's name there; no rewrite did.
+    pub names_managed: bool,
     /// Names of Secrets, in the GatewaySecret's namespace, that it presents next to ours.
     pub presents_also: Vec<String>,
     /// SHA-256 hashes of certificates or public keys to which its clients are limited.
@@ -104,6 +106,7 @@ pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, 
         let metadata = &object["metadata"];
         let text = |key: &str| metadata[key].as_str().unwrap_or_default();
         let opted_out = metadata["annotations"][REWRITE] == REWRITE_DISABLED;
+        let is_rewritten = metadata["annotations"][UNDO].is_string();
         for settings in tls_settings(Kind::of(object), object, text("namespace")) {
             let is_at = |place: &Place<'_>| is_looked_up_by(place, entry, pods);
             let ours = [entry.root_name(), entry.managed_name()];
@@ -127,6 +130,7 @@ pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, 
                 field: settings.field(),
                 trust: trust(&settings.trust, entry),
                 presents_source: own.iter().any(|named| named.name == entry.root_name()),
+                names_managed: !is_rewritten && own.iter().any(|named| named.name == entry.managed_name()),
                 presents_also: others.iter().map(|named| named.name.to_owned()).collect(),
                 pins: settings.pins.iter().map(|pin| (*pin).to_owned()).collect(),
                 opted_out,
@@ -141,7 +145,8 @@ pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, 
 
 impl TlsReader {
     fn reads_as(&self, other: &Self) -> bool {
-        let read = |reader: &Self| (reader.presents_source, reader.opted_out, reader.trust.clone());
+        let read =
+            |reader: &Self| (reader.presents_source, reader.names_managed, reader.opted_out, reader.trust.clone());
         read(self) == read(other) && self.presents_also == other.presents_also && self.pins == other.pins
     }
 }
@@ -152,6 +157,7 @@ fn of_managed(entry: &Entry) -> TlsReader {
         field: "credentialName".to_owned(),
         trust: ReaderTrust::FirstOf(sibling_or_self(&entry.namespace, entry.managed_name())),
         presents_source: false,
+        names_managed: false,
         presents_also: Vec::new(),
         pins: Vec::new(),
         opted_out: false,

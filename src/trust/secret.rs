@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::api::names::CLIENT_LABEL;
+use crate::api::names::{CLIENT_LABEL, MANAGED_LABEL};
 
 /// The label of a Secret in which cert-manager keeps the key of a running issuance; no gateway uses it.
 pub(super) const NEXT_PRIVATE_KEY: &str = "cert-manager.io/next-private-key";
@@ -67,7 +67,7 @@ impl Secret {
             data.insert(key.clone(), Zeroizing::new(value.as_bytes().to_vec()));
         }
         let label = |key: &str| Some((key.to_owned(), text(metadata["labels"].get(key)?)));
-        let labels = [CLIENT_LABEL, NEXT_PRIVATE_KEY].into_iter().filter_map(label).collect();
+        let labels = [CLIENT_LABEL, MANAGED_LABEL, NEXT_PRIVATE_KEY].into_iter().filter_map(label).collect();
         Ok(Self {
             namespace: text(&metadata["namespace"]),
             name: text(&metadata["name"]),

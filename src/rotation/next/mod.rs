@@ -28,7 +28,7 @@ use crate::rotation::journal::{Journal, Version};
 use crate::trust::Certificate;
 pub use leaf::LeafHold;
 pub use readers::{ReaderHold, SourceState};
-pub use seen::{Canary, ClientSeen, Issuance, PresentedAlso, Seen, Trust};
+pub use seen::{Canary, ClientSeen, Issuance, PresentedAlso, Seen, Sibling, Trust};
 pub(super) use view::Pause;
 use view::View;
 pub use wire::{Answer, Endpoint, Shown, Wire};
@@ -88,6 +88,11 @@ pub enum Step {
         trust: Vec<Certificate>,
         /// Whose pair it serves.
         pair: PairOf,
+    },
+    /// `<managed>-cacert` holds these CAs: what `<source>-cacert` does, with our own as the managed Secret has them.
+    WriteSibling {
+        /// The CAs, in order.
+        trust: Vec<Certificate>,
     },
     /// The managed Secret is a copy of the root.
     CopyRoot,

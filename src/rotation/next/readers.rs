@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::record::supersede;
-use super::seen::Seen;
+use super::seen::{Seen, Sibling};
 use super::trust::holds;
 use super::view::{View, verifies};
 use crate::api::TrustSourceUse;
+use crate::api::names::CACERT_SUFFIX;
 use crate::rotation::journal::{Journal, Version};
 use crate::rotation::name_list::few;
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
@@ -190,8 +191,7 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
     let trust = versions.last().map(|version| version.trust.as_slice()).unwrap_or_default();
     let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca))).map(|ca| ca.subject.clone()));
     let lacks = lacks.unwrap_or_default();
-    let managed_sibling =
-        SourceName::secret(namespace, format!("{}{}", entry.managed_name(), crate::api::names::CACERT_SUFFIX));
+    let managed_sibling = SourceName::secret(namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name()));
     let help = if *source == SourceName::secret(namespace, entry.root_name()) {
         from_source(reader)
     } else if *source == managed_sibling {
@@ -216,6 +216,45 @@ fn from_source(reader: &TlsReader) -> String {
         false => "It will name the managed Secret once it is written again; the agent asks for that at each resync"
             .to_owned(),
     }
+}
+
+/// What `<managed>-cacert` is to hold: the CAs of `<source>-cacert`, with each of ours replaced by the managed bundle. So a
+/// Gateway that is rewritten from one to the other lets in the same clients as before. `None`: nothing is to be written.
+pub(super) fn sibling(view: &View<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
+    let written = match view.seen.managed_sibling {
+        Sibling::Foreign => return None,
+        Sibling::Absent => None,
+        Sibling::Managed(facts) => Some(facts.anchors.as_slice()),
+    };
+    let known = &view.journal.client_issuers;
+    let is_ours = |ca: &Certificate| known.iter().any(|authority| ca.supersedes(&authority.certificate));
+    let wanted = match view.seen.source_sibling {
+        // istiod takes the bundle of the Secret itself where there is no sibling.
+        None => written.map(|_| bundle.to_vec())?,
+        Some(source) => {
+            let at = source.anchors.iter().position(is_ours);
+            let mut trust: Vec<_> = source.anchors.iter().filter(|ca| !is_ours(ca)).cloned().collect();
+            let at = at.map(|at| source.anchors[..at].iter().filter(|ca| !is_ours(ca)).count());
+            if let Some(at) = at {
+                trust.splice(at..at, bundle.iter().cloned());
+            }
+            trust
+        }
+    };
+    (!wanted.is_empty() && written != Some(&wanted)).then_some(wanted)
+}
+
+/// Why `<managed>-cacert` is not made: a server whose owner named the managed Secret would let in the clients of strangers.
+pub(super) fn sibling_hold(view: &View<'_>) -> Option<String> {
+    let named = view.seen.readers.iter().filter(|reader| reader.names_managed);
+    let named = few(named.map(|reader| reader.object.clone()))?;
+    let entry = view.seen.entry;
+    Some(format!(
+        "{named} names Secret {managed} itself, and would let in the clients of every CA in Secret {source}{CACERT_SUFFIX}. \
+         Name Secret {source} there, or set caCertCredentialName",
+        managed = entry.managed_name(),
+        source = entry.root_name()
+    ))
 }
 
 /// Readers that present the source Secret's certificate the moment it is re-issued.

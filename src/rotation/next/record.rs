@@ -176,8 +176,13 @@ fn trusted(client: &ClientSeen, journal: &Journal, lag: Period, now: Timestamp) 
 pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate], now: Timestamp) {
     let settle = &seen.entry.spec.settle;
     journal.gateways.retain(|version| version.may_be_in_use(settle.gateways, now));
+    // A sibling that its owner does not change would turn into a stranger's otherwise.
+    let sibling = seen.source_sibling.map(|facts| facts.anchors.as_slice()).unwrap_or_default();
     let is_kept = |authority: &Authority| {
-        authority.current || authority.retired.is_none() || kept.contains(&authority.certificate)
+        authority.current
+            || authority.retired.is_none()
+            || kept.contains(&authority.certificate)
+            || sibling.iter().any(|ca| ca.supersedes(&authority.certificate))
     };
     journal.client_issuers.retain(is_kept);
     // What nobody shall trust may still be what all clients trust.

@@ -26,6 +26,10 @@ pub struct Seen<'a> {
     pub issuer: Option<&'a Facts>,
     /// The managed Secret.
     pub managed: Option<&'a Facts>,
+    /// `<source>-cacert`, from which gateways that name the source Secret take their clients' CAs.
+    pub source_sibling: Option<&'a Facts>,
+    /// `<managed>-cacert`, the same for the managed Secret.
+    pub managed_sibling: Sibling<'a>,
     /// The declared clients.
     pub clients: Vec<ClientSeen>,
     /// The Certificate of cert-manager that writes the root Secret.
@@ -40,6 +44,18 @@ pub struct Seen<'a> {
     pub sources: BTreeMap<SourceName, SourceState>,
     /// The Secrets that gateways present next to the managed one.
     pub presented_also: Vec<PresentedAlso>,
+}
+
+/// `<managed>-cacert`.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Sibling<'a> {
+    /// There is none.
+    #[default]
+    Absent,
+    /// The agent wrote it.
+    Managed(&'a Facts),
+    /// Somebody else did.
+    Foreign,
 }
 
 /// A Secret that a gateway presents next to the managed one: which of both a client gets is not known.

@@ -6,7 +6,7 @@ use super::copy;
 use super::ends;
 use super::leaf::{self, LeafHold};
 use super::readers;
-use super::seen::{Issuance, authorities, usable};
+use super::seen::{Issuance, Sibling, authorities, usable};
 use super::trust::{Bundle, holds};
 use super::view::{View, admits, verifies};
 use super::{PairOf, Step, wait, wire};
@@ -98,6 +98,13 @@ fn manage(view: &View<'_>, gateways: &Bundle, decided: &mut Decided) {
             pair
         }
     };
+    if let Some(trust) = readers::sibling(view, &gateways.trust) {
+        let is_first = matches!(view.seen.managed_sibling, Sibling::Absent);
+        match readers::sibling_hold(view).filter(|_| is_first) {
+            Some(reason) => decided.waits.push(wait(StepName::ExpandTrust, None, reason)),
+            None => decided.steps.push(Step::WriteSibling { trust }),
+        }
+    }
     // What the agent wrote itself would not get better by writing it again.
     let is_ours = |held: &Facts| held.denials.is_empty() || held.is_plain;
     let held = view.seen.managed.is_some_and(|held| held.anchors == gateways.trust && is_ours(held));

@@ -190,6 +190,8 @@ fn plan(lagging: &[&str]) -> next::Plan {
         readers: Vec::new(),
         sources: Default::default(),
         presented_also: Vec::new(),
+        source_sibling: None,
+        managed_sibling: next::Sibling::Absent,
     };
     let lagging = lagging.iter().map(|name| (*name).to_owned()).collect();
     next::Plan { lagging, ..next::next(&seen, &Journal::default(), now()) }

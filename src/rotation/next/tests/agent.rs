@@ -59,6 +59,8 @@ impl Look {
             readers: Vec::new(),
             sources: Default::default(),
             presented_also: Vec::new(),
+            source_sibling: None,
+            managed_sibling: crate::rotation::next::Sibling::Absent,
         }
     }
 
@@ -164,7 +166,7 @@ impl World {
             Step::Reissue { .. } => !a_ca_ends,
             Step::PromoteIssuer => !issuer_ends,
             Step::CopyRoot | Step::WriteManaged { pair: PairOf::Root, .. } => is_held,
-            Step::WriteManaged { pair: PairOf::Managed, .. } => false,
+            Step::WriteManaged { pair: PairOf::Managed, .. } | Step::WriteSibling { .. } => false,
         })
     }
 
@@ -318,6 +320,7 @@ impl World {
     fn take(&mut self, look: &Look, step: &Step) -> bool {
         let writes = match step {
             Step::WriteManaged { .. } | Step::CopyRoot => Some(MANAGED),
+            Step::WriteSibling { .. } => None,
             Step::PromoteIssuer => Some(ISSUER),
             Step::Reissue { .. } => None,
         };
@@ -339,6 +342,7 @@ impl World {
                 let source = look.secrets[self.client_source()].facts.clone();
                 self.write(ISSUER, source.anchors.clone(), source.chain.clone());
             }
+            Step::WriteSibling { .. } => {}
             Step::Reissue { certificate } => {
                 let client = self.clients.iter().position(|client| client.name == *certificate);
                 self.issue(client.map_or(Whose::Root, Whose::Client));

@@ -2,9 +2,9 @@
 
 use super::scene::*;
 use crate::api::{ConditionStatus, Phase, StepName};
-use crate::rotation::TRUST;
 use crate::rotation::next::{Issuance, Plan, PresentedAlso, SourceState, Step};
 use crate::rotation::readers::{ReaderTrust, SourceKind, SourceName, TlsReader};
+use crate::rotation::{Facts, TRUST};
 use crate::trust::fixtures::{Authority, ca, parsed};
 use jiff::SignedDuration;
 
@@ -18,6 +18,7 @@ fn reader(trust: ReaderTrust) -> TlsReader {
         field: "spec.servers[0].tls.caCertCredentialName".to_owned(),
         trust,
         presents_source: false,
+        names_managed: false,
         presents_also: Vec::new(),
         pins: Vec::new(),
         opted_out: false,
@@ -213,4 +214,54 @@ fn a_journal_keeps_what_sources_held() {
     assert_eq!(crate::rotation::journal::Journal::from_text(&text).unwrap(), scene.journal);
     let held = &scene.journal.trust_sources["ConfigMap apps/partners"];
     assert_eq!(subjects(&held[0].trust), ["CN=old"], "strangers' CAs are not kept");
+}
+
+/// A source sibling that holds our CA between two of others.
+fn beside(old: &Authority, partners: [&Authority; 2]) -> Facts {
+    let anchors = [partners[0], old, partners[1]].map(|authority| parsed(authority.der())).to_vec();
+    Facts { anchors, ..Facts::default() }
+}
+
+#[test]
+fn the_managed_sibling_lets_in_whom_the_source_sibling_does_with_our_ca_overlapped() {
+    let (old, new, first, last) = (ca("old"), ca("new"), ca("first"), ca("last"));
+    let mut scene = Scene::steady(&old);
+    scene.source_sibling = Some(beside(&old, [&first, &last]));
+    step(&mut scene);
+    let held = |scene: &Scene| subjects(&scene.managed_sibling.as_ref().unwrap().anchors).join(" ");
+    assert_eq!(held(&scene), "CN=first CN=old CN=last");
+    scene.ca = source(&new);
+    let plan = scene.look();
+    scene.take(&plan);
+    assert_eq!(held(&scene), "CN=first CN=new CN=old CN=last", "trust grows first");
+    scene.client = pair(&new, "client");
+    scene.root = pair(&new, "gateway");
+    for _ in 0..3 {
+        step(&mut scene);
+        scene.now += HOUR;
+    }
+    assert_eq!(held(&scene), "CN=first CN=new CN=last");
+    scene.source_sibling = None;
+    step(&mut scene);
+    assert_eq!(held(&scene), "CN=new", "as istiod falls back to the Secret itself");
+}
+
+#[test]
+fn a_sibling_for_other_clients_alone_is_copied() {
+    let (old, first, last) = (ca("old"), ca("first"), ca("last"));
+    let mut scene = Scene::steady(&old);
+    scene.source_sibling = Some(Facts { anchors: vec![parsed(first.der()), parsed(last.der())], ..Facts::default() });
+    step(&mut scene);
+    assert_eq!(subjects(&scene.managed_sibling.as_ref().unwrap().anchors), ["CN=first", "CN=last"]);
+}
+
+#[test]
+fn no_stranger_is_let_in_where_the_owner_named_the_managed_secret() {
+    let (old, first, last) = (ca("old"), ca("first"), ca("last"));
+    let mut scene = Scene::steady(&old);
+    scene.source_sibling = Some(beside(&old, [&first, &last]));
+    scene.readers = vec![TlsReader { names_managed: true, ..reader(ReaderTrust::NotVerified) }];
+    let plan = step(&mut scene);
+    assert!(scene.managed_sibling.is_none());
+    assert!(plan.waits.iter().any(|wait| wait.reason.contains("names Secret gw itself")), "{:?}", plan.waits);
 }

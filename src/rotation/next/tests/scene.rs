@@ -9,7 +9,7 @@ use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{
-    Canary, ClientSeen, Issuance, PairOf, Plan, PresentedAlso, Seen, SourceState, Step, Trust, Wire, next,
+    Canary, ClientSeen, Issuance, PairOf, Plan, PresentedAlso, Seen, Sibling, SourceState, Step, Trust, Wire, next,
 };
 use crate::rotation::readers::{SourceName, TlsReader};
 use crate::rotation::{Facts, Observation, observe, report};
@@ -32,6 +32,8 @@ pub(super) struct Scene {
     pub(super) readers: Vec<TlsReader>,
     pub(super) sources: BTreeMap<SourceName, SourceState>,
     pub(super) presented_also: Vec<PresentedAlso>,
+    pub(super) source_sibling: Option<Facts>,
+    pub(super) managed_sibling: Option<Facts>,
     pub(super) declared: bool,
     pub(super) journal: Journal,
     pub(super) now: Timestamp,
@@ -73,6 +75,8 @@ impl Scene {
             readers: Vec::new(),
             sources: BTreeMap::new(),
             presented_also: Vec::new(),
+            source_sibling: None,
+            managed_sibling: None,
             declared: true,
             journal: Journal::default(),
             now: now(),
@@ -109,6 +113,8 @@ impl Scene {
             readers: self.readers.clone(),
             sources: self.sources.clone(),
             presented_also: self.presented_also.clone(),
+            source_sibling: self.source_sibling.as_ref(),
+            managed_sibling: self.managed_sibling.as_ref().map_or(Sibling::Absent, Sibling::Managed),
         };
         next(&seen, &self.journal, self.now)
     }
@@ -146,6 +152,9 @@ impl Scene {
                     let from = if *pair == PairOf::Root { Some(&self.root) } else { self.managed.as_ref() };
                     let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
                     self.managed = Some(Facts { anchors: trust.clone(), chain, ..Facts::default() });
+                }
+                Step::WriteSibling { trust } => {
+                    self.managed_sibling = Some(Facts { anchors: trust.clone(), ..Facts::default() });
                 }
                 Step::PromoteIssuer => self.issuer = self.ca.clone(),
                 Step::CopyRoot => self.managed = Some(self.root.clone()),
