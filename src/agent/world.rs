@@ -13,10 +13,10 @@ use super::AgentError;
 use super::kept::{self, Held};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name};
 use crate::registry::Entry;
-use crate::rotation::Facts;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{Canary, ClientSeen, Issuance, PresentedAlso, Seen, Sibling, SourceState, Trust, Wire};
 use crate::rotation::readers::{self, SourceKind, SourceName, TlsReader};
+use crate::rotation::{Facts, RenewalPolicy};
 use crate::store::cluster;
 use crate::trust::{self, Secret, Severities, bundle, certificates_under};
 
@@ -339,6 +339,7 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
     Issuance {
         name: certificate.metadata.name.clone().unwrap_or_default(),
         is_issuing: condition(certificate, "Issuing").is_some(),
+        renewal: RenewalPolicy::of(&certificate.data["spec"]["renewal"]),
     }
 }
 

@@ -14,6 +14,7 @@ pub use rotation_spec::{AtLeafExpiry, ClientCa, Clients, Distribution, Distribut
 use serde_json::Value;
 pub(crate) use shortened::{shortened, with_short_quotes};
 pub use status::*;
+pub(crate) use window::time_zone;
 pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};
 
 /// The API group of every trustspan resource.

@@ -93,13 +93,21 @@ impl WindowState {
     }
 }
 
+/// A time zone by its name, from the database that this binary carries.
+///
+/// # Errors
+/// When there is none of that name.
+pub(crate) fn time_zone(name: &str) -> Result<TimeZone, UnknownZone> {
+    ZONES.get(name).map_err(|_| UnknownZone(name.to_owned()))
+}
+
 impl ChangeWindow {
     /// The time zone, from the database that this binary carries: all replicas go by the same.
     ///
     /// # Errors
     /// When there is none of that name.
     pub fn zone(&self) -> Result<TimeZone, UnknownZone> {
-        ZONES.get(&self.time_zone).map_err(|_| UnknownZone(self.time_zone.clone()))
+        time_zone(&self.time_zone)
     }
 
     fn contains(&self, local: DateTime) -> bool {

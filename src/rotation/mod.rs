@@ -1,6 +1,7 @@
 //! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
 
 mod config_maps;
+mod cron;
 mod followers;
 mod in_use;
 mod inventory;
@@ -11,6 +12,7 @@ mod notices;
 mod observe;
 pub mod propose;
 pub mod readers;
+mod renewal;
 mod report;
 pub mod rollouts;
 mod status_limits;
@@ -21,6 +23,7 @@ pub use followers::{CLIENTS, CONNECT, LEAF, TRUST};
 pub use inventory::{Inventory, Outlook, Uses};
 pub use notices::{Notice, notices, status_not_written};
 pub use observe::{Facts, Observation, observe};
+pub use renewal::{RenewalPolicy, RenewalWindow};
 pub use report::{CAP, DISTRUST, JOURNAL, SOURCES, SYNCED, report, set, synced};
 pub use rollouts::WORKLOADS;
 pub use status_limits::{COMPLETE, fit, reduced};

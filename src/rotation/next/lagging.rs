@@ -8,7 +8,7 @@ use crate::rotation::journal::Version;
 use crate::trust::Certificate;
 
 /// The clients that may still go by something of an old CA, although all was asked of them that can be; sorted. While re-issues
-/// are held back, by a pause or for the gateways, nobody lags.
+/// are held back, by a pause, by a Certificate's own renewal policy or for the gateways, nobody lags.
 pub(super) fn lagging(view: &View<'_>) -> Vec<String> {
     let held = || view.pause().is_some() || readers::of_all(view).is_some();
     if !view.journal.offered.is_empty() || !signs_current(view) || held() {
@@ -21,9 +21,13 @@ pub(super) fn lagging(view: &View<'_>) -> Vec<String> {
         !served.is_empty() && verifies_to_the_end(trust, served, view.now) && !holds(trust, &anchors)
     };
     let lags = |held: &Version| !migrated(&issuers, &held.chain, view.now) || trusts_old(&held.trust);
+    // What its Certificate's own renewal policy holds back was not asked of it yet.
+    let is_held =
+        |name: &str| view.seen.clients.iter().any(|client| client.name == name && view.client_pause(client).is_some());
     // Sorted already: the journal is a map.
     let mut names: Vec<_> =
         view.clients_in_use().filter(|(_, held)| lags(held)).map(|(name, _)| name.to_owned()).collect();
+    names.retain(|name| !is_held(name));
     names.dedup();
     names
 }

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use super::readers::SourceState;
 use super::wire::Wire;
 use crate::registry::Entry;
-use crate::rotation::Facts;
 use crate::rotation::readers::{SourceName, TlsReader};
+use crate::rotation::{Facts, RenewalPolicy};
 use crate::trust::Certificate;
 
 /// What is seen. A Secret is `None` when it is not there.
@@ -108,12 +108,14 @@ pub enum Trust {
 }
 
 /// A Certificate of cert-manager.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Issuance {
     /// Its name.
     pub name: String,
     /// An issue is under way.
     pub is_issuing: bool,
+    /// When its owner lets it be renewed.
+    pub renewal: RenewalPolicy,
 }
 
 impl<'a> Seen<'a> {

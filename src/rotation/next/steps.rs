@@ -8,7 +8,7 @@ use super::leaf::{self, LeafHold};
 use super::readers;
 use super::seen::{Issuance, Sibling, authorities, usable};
 use super::trust::{Bundle, holds};
-use super::view::{View, admits, verifies};
+use super::view::{self, View, admits, verifies};
 use super::{PairOf, Step, wait, wire};
 use crate::api::{Mode, Phase, StepName, Wait};
 use crate::rotation::Facts;
@@ -182,12 +182,9 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
             format!("no Certificate of cert-manager stands for {foreign}: renew by hand, with the new CA in ca.crt");
         decided.waits.push(wait(StepName::ReissueClients, None, reason));
     }
-    let paused = |name: &str| view.pause_until(newest(name).and_then(|held| ends::of_client(view, held)));
-    let pauses: Vec<_> = lagging.iter().filter_map(|client| paused(&client.name)).collect();
-    if let Some(pause) = pauses.into_iter().min_by_key(|pause| pause.until.unwrap_or(Timestamp::MAX)) {
-        decided.waits.push(wait(StepName::ReissueClients, pause.until, pause.reason));
-        lagging.retain(|client| paused(&client.name).is_none());
-    }
+    let pauses = lagging.iter().filter_map(|client| view.client_pause(client)).collect();
+    decided.waits.extend(view::waits(StepName::ReissueClients, pauses));
+    lagging.retain(|client| view.client_pause(client).is_none());
     let held = |name: &str| readers::hold(view, newest(name).and_then(|held| ends::of_client(view, held)));
     if let Some(hold) = lagging.iter().find_map(|client| held(&client.name)) {
         decided.waits.push(wait(StepName::ReissueClients, hold.until, hold.message));
@@ -240,7 +237,7 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
     let also = view.seen.presented_also.iter().filter(|also| also.chain.as_deref().is_some_and(is_old));
     let also: Vec<_> = also.filter_map(|also| also.certificate.as_ref()).collect();
     let root_certificate = view.seen.root_certificate.as_ref().filter(|_| !verifies(&anchors, root, view.now));
-    let certificates: Vec<_> = root_certificate.into_iter().chain(also).filter(|one| !one.is_issuing).collect();
+    let mut certificates: Vec<_> = root_certificate.into_iter().chain(also).filter(|one| !one.is_issuing).collect();
     if certificates.is_empty() {
         return;
     }
@@ -251,14 +248,19 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
         decided.leaf_hold = LeafHold::of(view, root, Some(names.clone()));
     }
     let deadline = ends::of_root(view, root);
+    let pauses = certificates.iter().filter_map(|one| view.reissue_pause(Some(one), deadline)).collect();
+    decided.waits.extend(view::waits(StepName::ReissueRoot, pauses));
+    certificates.retain(|one| view.reissue_pause(Some(one), deadline).is_none());
+    if certificates.is_empty() {
+        return;
+    }
     let direct = readers::of_source(view).filter(|_| deadline.is_none_or(|at| view.now < at));
-    match (view.pause_until(deadline), lagging, direct) {
-        (Some(pause), ..) => decided.waits.push(hold(pause.until, pause.reason)),
-        (None, Some(names), _) => {
+    match (lagging, direct) {
+        (Some(names), _) => {
             decided.waits.push(hold(None, format!("clients that may not trust the new CA yet: {names}")));
         }
-        (None, None, Some(reason)) => decided.waits.push(hold(None, reason)),
-        (None, None, None) => {
+        (None, Some(reason)) => decided.waits.push(hold(None, reason)),
+        (None, None) => {
             let reissue = |one: &Issuance| Step::Reissue { certificate: one.name.clone() };
             decided.steps.extend(certificates.into_iter().map(reissue));
         }

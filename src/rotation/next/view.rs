@@ -1,9 +1,12 @@
 //! What is seen and what is remembered, as the steps ask for it.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 
-use super::seen::{Seen, usable};
-use crate::api::{AtLeafExpiry, GatewaySecretSpec, WindowState};
+use super::seen::{ClientSeen, Issuance, Seen, usable};
+use super::{ends, wait};
+use crate::api::{AtLeafExpiry, GatewaySecretSpec, StepName, Wait, WindowState};
 use crate::rotation::journal::{Authority, Journal, Version};
 use crate::trust::credential::CA_KEYS;
 use crate::trust::{Certificate, EXPIRED, Finding, continuity, field, is_distrusted};
@@ -54,6 +57,38 @@ impl<'a> View<'a> {
     pub(super) fn pause_until(&self, deadline: Option<Timestamp>) -> Option<Pause> {
         let pause = self.pause().filter(|_| deadline.is_none_or(|at| self.now < at))?;
         Some(Pause { until: pause.until.into_iter().chain(deadline).min(), ..pause })
+    }
+
+    /// What holds back the re-issue of a Certificate that has to be made at a deadline: the same, or the Certificate's own
+    /// `spec.renewal`, which cert-manager does not apply to an issue that is asked for.
+    pub(super) fn reissue_pause(&self, certificate: Option<&Issuance>, deadline: Option<Timestamp>) -> Option<Pause> {
+        self.pause_until(deadline).or_else(|| self.renewal_pause(certificate?, deadline))
+    }
+
+    fn renewal_pause(&self, certificate: &Issuance, deadline: Option<Timestamp>) -> Option<Pause> {
+        // One that is under way is its owner's wish.
+        let is_open = certificate.is_issuing || deadline.is_some_and(|at| self.now >= at);
+        let hold = certificate.renewal.hold(self.now).filter(|_| !is_open)?;
+        let name = &certificate.name;
+        let advice = match deadline {
+            Some(at) => format!(
+                "Renew it (cmctl renew {name}) before {at}: then it is re-issued all the same, since a CA that it depends on ends"
+            ),
+            None => format!("Renew it: cmctl renew {name}"),
+        };
+        let reason = format!("Certificate {name}: {}. {advice}", hold.reason);
+        Some(Pause { until: hold.until.into_iter().chain(deadline).min(), reason })
+    }
+
+    /// What holds back the re-issue of a client's Certificate.
+    pub(super) fn client_pause(&self, client: &ClientSeen) -> Option<Pause> {
+        let is_held = |certificate: &Issuance| !certificate.is_issuing && certificate.renewal.hold(self.now).is_some();
+        // Deadlines cost signatures to be verified.
+        if self.pause().is_none() && !client.certificate.as_ref().is_some_and(is_held) {
+            return None;
+        }
+        let held = self.journal.clients.get(&client.name).and_then(|known| known.newest());
+        self.reissue_pause(client.certificate.as_ref(), held.and_then(|held| ends::of_client(self, held)))
     }
 
     /// What gateways may still go by.
@@ -122,6 +157,24 @@ impl<'a> View<'a> {
             current.partition(|certificate| is_distrusted(certificate, &self.spec().distrust));
         if sound.is_empty() { distrusted } else { sound }
     }
+}
+
+/// Waits of a status for each reason that re-issues are held for.
+const REASONS: usize = 3;
+
+/// The waits of a step for what holds it: the first of each reason, those that end first, and how many more there are.
+pub(super) fn waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
+    pauses.sort_by_key(|pause| pause.until.unwrap_or(Timestamp::MAX));
+    let mut reasons = BTreeSet::new();
+    pauses.retain(|pause| reasons.insert(pause.reason.clone()));
+    let more = pauses.len().saturating_sub(REASONS);
+    let mut waits: Vec<_> =
+        pauses.into_iter().take(REASONS).map(|pause| wait(step, pause.until, pause.reason)).collect();
+    if let Some(last) = waits.last_mut().filter(|_| more > 0) {
+        let noun = if more == 1 { "Certificate" } else { "Certificates" };
+        last.reason += &format!(". {more} more {noun} may not be renewed now");
+    }
+    waits
 }
 
 /// Whether gateways with this bundle accept a client's chain.

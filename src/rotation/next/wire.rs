@@ -6,7 +6,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::seen::Seen;
+use super::seen::{Issuance, Seen};
 use super::steps::unconverged;
 use super::view::{View, admits};
 use super::{Step, wait};
@@ -261,7 +261,12 @@ fn mute_canary(view: &View<'_>, wire: &Wire) -> Option<String> {
         return Some(format!("its certificate in Secret {name} ended at {}. have it renewed", leaf.not_after));
     }
     let source = view.seen.client_source().1;
-    let mend = format!("expected one of the new CA, from an Issuer that refers to Secret {source} itself");
+    let certificate = view.seen.canary.as_ref().and_then(|canary| canary.certificate.as_ref());
+    let hold = certificate.and_then(|one| Some((&one.name, one.renewal.hold(view.now)?.reason)));
+    let mend = match hold {
+        Some((name, reason)) => format!("Certificate {name}: {reason}. Renew it: cmctl renew {name}"),
+        None => format!("expected one of the new CA, from an Issuer that refers to Secret {source} itself"),
+    };
     if !evidence.admits_canary(newest) {
         return Some(format!("its certificate in Secret {name} is of no CA of the new bundle. {mend}"));
     }
@@ -280,7 +285,8 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
 /// after twice as long, until the Issuer signs with the new CA.
 pub(super) fn reissue_canary(view: &View<'_>, steps: &mut Vec<Step>) {
     let Some(canary) = &view.seen.canary else { return };
-    let Some(certificate) = canary.certificate.as_ref().filter(|certificate| !certificate.is_issuing) else { return };
+    let may_be_issued = |issuance: &&Issuance| !issuance.is_issuing && issuance.renewal.hold(view.now).is_none();
+    let Some(certificate) = canary.certificate.as_ref().filter(may_be_issued) else { return };
     let Some(issued) = canary.chain.first().map(|leaf| leaf.not_before) else { return };
     let of_source = view.journal.client_issuers.iter().filter(|authority| authority.current);
     let retired = view.journal.client_issuers.iter().filter_map(|authority| authority.retired);

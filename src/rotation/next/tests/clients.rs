@@ -72,7 +72,7 @@ pub(super) fn has_ended(content: &Content, now: Timestamp) -> bool {
 impl Client {
     fn seen(&self) -> ClientSeen {
         let facts = &self.secret.facts;
-        let issuance = Issuance { name: self.name.clone(), is_issuing: self.issuing };
+        let issuance = Issuance { name: self.name.clone(), is_issuing: self.issuing, ..Issuance::default() };
         ClientSeen {
             name: self.name.clone(),
             chain: facts.chain.clone(),

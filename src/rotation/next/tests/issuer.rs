@@ -129,7 +129,8 @@ impl World {
     }
 
     pub(super) fn root_certificate(&self) -> Option<Issuance> {
-        let issuance = Issuance { name: "gateway".to_owned(), is_issuing: self.issuer.root_issuing };
+        let issuance =
+            Issuance { name: "gateway".to_owned(), is_issuing: self.issuer.root_issuing, ..Issuance::default() };
         self.entry.spec.ca_secret_name.is_some().then_some(issuance)
     }
 }

@@ -32,7 +32,7 @@ fn client(number: usize, authority: &Authority, trust: &[&Authority]) -> ClientS
         chain: vec![parsed(leaf.der())],
         trust: Trust::Read(trust.iter().map(|ca| parsed(ca.der())).collect()),
         loads_once: false,
-        certificate: Some(Issuance { name: name.clone(), is_issuing: false }),
+        certificate: Some(Issuance { name: name.clone(), ..Issuance::default() }),
         name,
     }
 }

@@ -15,6 +15,7 @@ mod many;
 mod profiles;
 mod properties;
 mod readers;
+mod renewal;
 mod scene;
 #[path = "../../../../tests/bed/seed.rs"]
 mod seed;

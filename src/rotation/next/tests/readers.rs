@@ -159,7 +159,11 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
     let second = |authority: &Authority, is_issuing| PresentedAlso {
         name: "second".to_owned(),
         chain: Some(pair(authority, "second").chain),
-        certificate: Some(Issuance { name: "second".to_owned(), is_issuing }),
+        certificate: Some(Issuance {
+            name: "second".to_owned(),
+            is_issuing,
+            renewal: crate::rotation::RenewalPolicy::Anytime,
+        }),
     };
     let mut scene = before_the_switch(&old, &new, false);
     scene.presented_also = vec![second(&old, false)];

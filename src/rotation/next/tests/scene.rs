@@ -12,7 +12,7 @@ use crate::rotation::next::{
     Canary, ClientSeen, Issuance, PairOf, Plan, PresentedAlso, Seen, Sibling, SourceState, Step, Trust, Wire, next,
 };
 use crate::rotation::readers::{SourceName, TlsReader};
-use crate::rotation::{Facts, Observation, observe, report};
+use crate::rotation::{Facts, Observation, RenewalPolicy, observe, report};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{Authority, now, parsed};
 
@@ -35,6 +35,8 @@ pub(super) struct Scene {
     pub(super) source_sibling: Option<Facts>,
     pub(super) managed_sibling: Option<Facts>,
     pub(super) declared: bool,
+    /// Of the client's Certificate, and of the root's.
+    pub(super) renewal: [RenewalPolicy; 2],
     pub(super) journal: Journal,
     pub(super) now: Timestamp,
 }
@@ -78,6 +80,7 @@ impl Scene {
             source_sibling: None,
             managed_sibling: None,
             declared: true,
+            renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
             journal: Journal::default(),
             now: now(),
         };
@@ -87,12 +90,13 @@ impl Scene {
     }
 
     pub(super) fn ask(&self) -> Plan {
+        let client_renewal = self.renewal[0].clone();
         let client = self.declared.then(|| ClientSeen {
             name: "client".to_owned(),
             chain: self.client.chain.clone(),
             trust: Trust::Read(self.client.anchors.clone()),
             loads_once: self.loads_once,
-            certificate: Some(Issuance { name: "client".to_owned(), is_issuing: false }),
+            certificate: Some(Issuance { name: "client".to_owned(), is_issuing: false, renewal: client_renewal }),
         });
         self.ask_with(client.into_iter().collect())
     }
@@ -107,7 +111,11 @@ impl Scene {
             issuer: Some(&self.issuer),
             managed: self.managed.as_ref(),
             clients,
-            root_certificate: Some(Issuance { name: "gateway".to_owned(), is_issuing: false }),
+            root_certificate: Some(Issuance {
+                name: "gateway".to_owned(),
+                is_issuing: false,
+                renewal: self.renewal[1].clone(),
+            }),
             canary: self.canary.clone(),
             wire: self.wire.clone(),
             readers: self.readers.clone(),

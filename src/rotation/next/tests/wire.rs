@@ -285,7 +285,7 @@ fn canary(authority: &Authority, issued: Timestamp) -> Option<Canary> {
         let seconds = u64::try_from(issued.as_second()).unwrap();
         params.not_before = rcgen::date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(seconds);
     });
-    let certificate = Some(Issuance { name: "canary".to_owned(), is_issuing: false });
+    let certificate = Some(Issuance { name: "canary".to_owned(), is_issuing: false, ..Issuance::default() });
     Some(Canary { chain: vec![parsed(leaf.der())], certificate })
 }
 
