@@ -240,8 +240,15 @@ impl Operator {
         Ok(())
     }
 
+    /// Sets `spec.renewal` of a Certificate; null takes it out.
+    pub(crate) fn renewal(&self, name: &str, renewal: &Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "spec": { "renewal": renewal } }));
+        let patched = self.runtime.block_on(self.certificates.patch(name, &PatchParams::default(), &patch));
+        patched.map(drop).with_context(|| format!("spec.renewal of {name}"))
+    }
+
     /// `status.revision` of each: it counts issues.
-    fn revisions(&self, names: &[&str]) -> Result<Vec<u64>> {
+    pub(crate) fn revisions(&self, names: &[&str]) -> Result<Vec<u64>> {
         let get = |name: &&str| {
             let name = (*name).to_owned();
             async move { self.certificates.get(&name).await }

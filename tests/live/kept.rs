@@ -3,9 +3,10 @@
 use std::{thread::sleep, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use crate::{
-    issuer::{Data, MANAGED, ROOT},
+    issuer::{Data, MANAGED, ROOT, SERVER},
     testbed::{Process, Seed, wait_for},
     world::World,
 };
@@ -142,6 +143,46 @@ pub(crate) fn unjudged(world: &mut World<'_>) -> Result<()> {
     // The outage is what is tried.
     sleep(OUTAGE);
     world.server.start_again()?;
+    settled(world)
+}
+
+/// The owners of two Certificates do not want them renewed now: the rotation waits for each, and says for whom, until they do.
+pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
+    settled(world)?;
+    let never = json!({ "cron": "0 0 29 2 *", "windowDuration": "1m" });
+    let held = [
+        ("client-00", "ReissueClients", json!({ "policy": "Disabled" }), "spec.renewal.policy is Disabled"),
+        (
+            SERVER,
+            "ReissueRoot",
+            json!({ "policy": "RenewBefore", "windows": [never] }),
+            "no window of spec.renewal.windows",
+        ),
+    ];
+    for (name, _, renewal, _) in &held {
+        world.operator.renewal(name, renewal)?;
+    }
+    let names = held.each_ref().map(|(name, ..)| *name);
+    let before = world.operator.revisions(&names)?;
+    begin(world)?;
+    for (at, (name, step, _, why)) in held.iter().enumerate() {
+        let said = format!("Certificate {name}: {why}");
+        wait_for(&format!("status to say {said}"), ROTATED, || {
+            let status = world.operator.status()?;
+            let waits = status["waits"].as_array().cloned().unwrap_or_default();
+            let is_it = |wait: &Value| {
+                wait["step"] == *step && wait["reason"].as_str().is_some_and(|reason| reason.starts_with(&said))
+            };
+            // Nobody else is waited for.
+            Ok(waits.iter().any(is_it) && waits.iter().filter(|wait| wait["step"] == *step).count() == 1)
+        })
+        .with_context(|| waits(world))?;
+        world.wait_handshakes(100)?;
+        let now = world.operator.revisions(&names)?;
+        ensure!(now[at] == before[at], "{name} was re-issued: revision {} after {}", now[at], before[at]);
+        world.step(&format!("{name} may be renewed"));
+        world.operator.renewal(name, &Value::Null)?;
+    }
     settled(world)
 }
 

@@ -94,6 +94,9 @@ const KEPT: Shape = Shape {
     by_agent: true,
     ..HELD_BACK
 };
+/// The same without a renewal but those that the agent asks for, and without clients that load once.
+const UNTOUCHED: Shape =
+    Shape { certificates: Certificates { load_once: 0, ..HELD_BACK.certificates }, by_agent: true, ..HELD_BACK };
 /// cert-manager tries again after up to twice an outage's length: leaves outlast it.
 const OUTAGE: Shape =
     Shape { certificates: Certificates { life: LASTING, load_once_life: MIDDLING, ..KEPT.certificates }, ..KEPT };
@@ -118,6 +121,7 @@ pub(crate) const RUNS: &[Run] = &[
     often("accepts_agents_that_are_killed", kept::killed),
     often("accepts_leaders_that_stand_still", kept::failover),
     clean("accepts_rotations_in_a_burst", KEPT, kept::burst),
+    clean("waits_for_the_renewal_policies_of_certificates", UNTOUCHED, kept::renewal_policies),
     clean("accepts_a_world_that_breaks", OUTAGE, kept::broken),
     clean("accepts_an_outage_of_the_webhooks", OUTAGE, kept::unjudged),
     Run {
