@@ -134,6 +134,12 @@ pub(crate) fn ca_with(common_name: &str, change: impl FnOnce(&mut CertificatePar
     Authority::new(params, KeyPair::generate().unwrap())
 }
 
+/// A CA with a key of this kind, and the key: PEM.
+pub(crate) fn self_signed(algorithm: &'static SignatureAlgorithm) -> (String, String) {
+    let authority = Authority::new(ca_params("root"), KeyPair::generate_for(algorithm).unwrap());
+    (authority.pem(), authority.key_pem())
+}
+
 fn ca_params(common_name: &str) -> CertificateParams {
     let mut params = params(common_name, 2026, 2040);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

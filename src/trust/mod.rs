@@ -25,6 +25,7 @@ mod name;
 mod namesakes;
 pub mod pem;
 pub mod private_key;
+pub mod proxy;
 mod reader;
 mod revocation;
 pub mod rules;
@@ -38,6 +39,7 @@ pub use certificate::{AltName, Certificate, CertificateError};
 pub use contents::{Contents, Pair, Text};
 pub use finding::{Finding, Severity, Verdict};
 pub use fingerprint::{anchors, certificates_under, content_hash, is_distrusted};
+pub use proxy::Proxy;
 pub use reader::Reader;
 pub use rules::{Observation, RULES, Rule};
 pub(crate) use secret::decoded;
@@ -65,6 +67,8 @@ pub struct Duty<'a> {
     pub ca_required: bool,
     /// Who reads it.
     pub reader: Reader,
+    /// The oldest proxy that verifies peers by it.
+    pub oldest_proxy: Proxy,
     /// A GatewaySecret names it as its root or managed Secret: rotations change it.
     pub is_rotated: bool,
     /// Clients take their trust from its bundle ([`continuity::distributes`]), and have to verify its serving pair with it.

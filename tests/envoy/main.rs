@@ -4,6 +4,7 @@
 //! `TRUSTSPAN_SEED` repeats a run, `TRUSTSPAN_CASES` sets how many cases are generated, `TRUSTSPAN_CASE` names the one
 //! to run. A seed repeats what is done to texts and which certificates are made; keys and signatures are new each time.
 
+mod algorithms;
 mod case;
 mod client;
 mod expect;

@@ -317,6 +317,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
     }
     cases.extend(pairs(&bench.one)?);
     cases.extend(crate::odd::cases()?);
+    cases.extend(crate::algorithms::cases()?);
     Ok(cases)
 }
 

@@ -26,6 +26,9 @@ pub(crate) enum Kind {
     P521,
     Rsa2048,
     Ed25519,
+    MlDsa44,
+    MlDsa65,
+    MlDsa87,
 }
 
 /// A key, as it is stored; rcgen's own type cannot be cloned.
@@ -74,6 +77,9 @@ impl Kind {
             Self::P521 => &rcgen::PKCS_ECDSA_P521_SHA512,
             Self::Rsa2048 => &rcgen::PKCS_RSA_SHA256,
             Self::Ed25519 => &rcgen::PKCS_ED25519,
+            Self::MlDsa44 => &rcgen::PKCS_ML_DSA_44,
+            Self::MlDsa65 => &rcgen::PKCS_ML_DSA_65,
+            Self::MlDsa87 => &rcgen::PKCS_ML_DSA_87,
         }
     }
 }

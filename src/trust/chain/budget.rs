@@ -160,8 +160,8 @@ impl Budget {
 fn cost(key: &[u8], bytes: usize) -> usize {
     let key = match signature::key(key).0 {
         Key::Rsa { bits } => 1 + bits / 6144,
-        Key::P384 => 4,
-        Key::P521 => 8,
+        Key::P384 | Key::MlDsa44 | Key::MlDsa65 => 4,
+        Key::P521 | Key::MlDsa87 => 8,
         Key::P256 | Key::Ed25519 | Key::Other => 1,
     };
     key + bytes / (32 << 10)

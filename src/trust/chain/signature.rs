@@ -25,6 +25,9 @@ pub(crate) enum Key {
     P384,
     P521,
     Ed25519,
+    MlDsa44,
+    MlDsa65,
+    MlDsa87,
     /// Damaged, or of a kind that nothing here verifies with.
     Other,
 }
@@ -33,6 +36,9 @@ pub(crate) enum Key {
 const RSA: [u8; 8] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1];
 /// 1.2.840.10045.
 const ECDSA: [u8; 5] = [0x2a, 0x86, 0x48, 0xce, 0x3d];
+
+/// ML-DSA-44, -65 and -87 (RFC 9881): below 2.16.840.1.101.3.4.3, keys and signatures alike.
+const ML_DSA: [u8; 8] = [0x60, 0x86, 0x48, 1, 0x65, 3, 4, 3];
 
 /// The kind of a SubjectPublicKeyInfo, and its key bits.
 pub(crate) fn key(info: &[u8]) -> (Key, &[u8]) {
@@ -57,6 +63,9 @@ fn read_key(info: &[u8]) -> Option<(Key, &[u8])> {
             }
         }
         [0x2b, 0x65, 0x70] => Key::Ed25519,
+        [prefix @ .., 17] if prefix == ML_DSA && algorithm.0.is_empty() => Key::MlDsa44,
+        [prefix @ .., 18] if prefix == ML_DSA && algorithm.0.is_empty() => Key::MlDsa65,
+        [prefix @ .., 19] if prefix == ML_DSA && algorithm.0.is_empty() => Key::MlDsa87,
         _ => Key::Other,
     };
     Some((kind, bits))
@@ -77,6 +86,9 @@ pub(crate) fn is_readable(info: &[u8]) -> bool {
         Key::P256 => &sig::ECDSA_P256_SHA256_ASN1,
         Key::P384 => &sig::ECDSA_P384_SHA384_ASN1,
         Key::P521 => &sig::ECDSA_P521_SHA512_ASN1,
+        Key::MlDsa44 => &sig::ML_DSA_44,
+        Key::MlDsa65 => &sig::ML_DSA_65,
+        Key::MlDsa87 => &sig::ML_DSA_87,
         Key::Rsa { bits: 1024..=8192 } => &sig::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
         Key::Rsa { .. } | Key::Ed25519 | Key::Other => return true,
     };
@@ -119,11 +131,21 @@ fn algorithm(identifier: &[u8], key: Key) -> Option<&'static dyn VerificationAlg
     match (oid, key) {
         ([prefix @ .., 10], Key::Rsa { bits: 2048.. }) if prefix == RSA => pss(parameters),
         ([prefix @ .., last], Key::Rsa { bits }) if prefix == RSA && plain => pkcs1(*last, bits),
-        ([prefix @ .., 4, hash], _) if prefix == ECDSA && plain && *hash == 1 => ecdsa(1, key),
+        ([prefix @ .., 4, 1], _) if prefix == ECDSA && plain => ecdsa_sha1(key),
         ([prefix @ .., 4, 3, hash], _) if prefix == ECDSA && plain => ecdsa(*hash, key),
         ([0x2b, 0x65, 0x70], Key::Ed25519) if parameters.is_empty() => Some(&sig::ED25519),
+        ([prefix @ .., last], key) if prefix == ML_DSA && parameters.is_empty() => ml_dsa(*last, key),
         _ => None,
     }
+}
+
+fn ml_dsa(last: u8, key: Key) -> Option<&'static dyn VerificationAlgorithm> {
+    Some(match (last, key) {
+        (17, Key::MlDsa44) => &sig::ML_DSA_44,
+        (18, Key::MlDsa65) => &sig::ML_DSA_65,
+        (19, Key::MlDsa87) => &sig::ML_DSA_87,
+        _ => return None,
+    })
 }
 
 fn pkcs1(hash: u8, bits: usize) -> Option<&'static dyn VerificationAlgorithm> {
@@ -136,17 +158,25 @@ fn pkcs1(hash: u8, bits: usize) -> Option<&'static dyn VerificationAlgorithm> {
     })
 }
 
+/// ecdsa-with-SHA1: 1.2.840.10045.4.1.
+fn ecdsa_sha1(key: Key) -> Option<&'static dyn VerificationAlgorithm> {
+    match key {
+        Key::P256 => Some(&sig::ECDSA_P256_SHA1_ASN1),
+        Key::P521 => Some(&sig::ECDSA_P521_SHA1_ASN1),
+        _ => None,
+    }
+}
+
 fn ecdsa(hash: u8, key: Key) -> Option<&'static dyn VerificationAlgorithm> {
-    // 1.2.840.10045.4.1 is SHA-1; below 4.3 stand 2: SHA-256, 3: SHA-384, 4: SHA-512.
+    // Below 1.2.840.10045.4.3 are 1: SHA-224, 2: SHA-256, 3: SHA-384, 4: SHA-512.
     Some(match (key, hash) {
-        (Key::P256, 1) => &sig::ECDSA_P256_SHA1_ASN1,
         (Key::P256, 2) => &sig::ECDSA_P256_SHA256_ASN1,
         (Key::P256, 3) => &sig::ECDSA_P256_SHA384_ASN1,
         (Key::P256, 4) => &sig::ECDSA_P256_SHA512_ASN1,
         (Key::P384, 2) => &sig::ECDSA_P384_SHA256_ASN1,
         (Key::P384, 3) => &sig::ECDSA_P384_SHA384_ASN1,
         (Key::P384, 4) => &sig::ECDSA_P384_SHA512_ASN1,
-        (Key::P521, 1) => &sig::ECDSA_P521_SHA1_ASN1,
+        (Key::P521, 1) => &sig::ECDSA_P521_SHA224_ASN1,
         (Key::P521, 2) => &sig::ECDSA_P521_SHA256_ASN1,
         (Key::P521, 3) => &sig::ECDSA_P521_SHA384_ASN1,
         (Key::P521, 4) => &sig::ECDSA_P521_SHA512_ASN1,

@@ -87,7 +87,8 @@ fn has_a_key(certificate: &Certificate) -> bool {
         Key::P384 => on_curve(&ECDSA_P384_SHA384_ASN1),
         Key::P521 => on_curve(&ECDSA_P521_SHA512_ASN1),
         Key::Ed25519 => bits.len() == 32,
-        Key::Other => false,
+        // Go 1.26 knows no ML-DSA.
+        Key::MlDsa44 | Key::MlDsa65 | Key::MlDsa87 | Key::Other => false,
     }
 }
 

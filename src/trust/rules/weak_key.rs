@@ -2,20 +2,21 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::Entry;
-use crate::trust::chain::signature::{Key, is_p224, is_readable, key};
+use crate::trust::chain::signature::{Key, is_readable, key};
 use crate::trust::name::brief;
+use crate::trust::proxy::{Algorithm, Proxy};
 use crate::trust::subject::Subject;
 use crate::trust::{Reader, SecretUsage, Text};
 
-/// NIST SP 800-57 and the CA/Browser baseline ask for 2048 bits of RSA. Measured: Envoy takes a CA with 1024 bits, and no
-/// less; so below that it denies, and a key that is none, or of another kind than RSA, ECDSA and Ed25519, which Envoy loads and
-/// verifies nobody with. The keys of serving pairs are judged by `key-mismatch`.
+/// NIST SP 800-57 and the CA/Browser baseline ask for 2048 bits of RSA; below 1024 it denies, though Envoy verifies with 512
+/// (measured). It denies a key that is none, or of a kind that the oldest proxy loads and verifies nobody with
+/// ([`crate::trust::proxy::TABLE`]). The keys of serving pairs are judged by `key-mismatch`.
 pub(super) const RULE: Rule = Rule {
     id: "weak-key",
     severity: Severity::Deny,
     summary: "a CA with RSA under 1024 bits, or a key that no proxy can use; under 2048 bits, or of an uncommon kind, it warns",
     mend: "issue the CA anew with RSA of 2048 bits or more, or ECDSA on P-256 or P-384",
-    source: "NIST SP 800-57; Envoy, measured: it takes no CA under 1024 bits",
+    source: "NIST SP 800-57; Envoy 1.36 to 1.40, measured: ML-DSA is verified from 1.38 on",
     example: "ca.crt line 1: the key of CN=root is RSA of 1016 bits. expected RSA of 2048 bits or more, or ECDSA on \
               P-256 or P-384; issue it anew",
     looks_ahead: false,
@@ -34,12 +35,16 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
         let (seen, only_warns) = match key(&certificate.public_key).0 {
             _ if !is_readable(&certificate.public_key) => ("damaged: nobody can verify with it".to_owned(), false),
             Key::Rsa { bits: bits @ ..2048 } => (format!("RSA of {bits} bits"), bits >= 1024),
+            Key::Rsa { .. } | Key::P256 | Key::P384 | Key::P521 | Key::Ed25519 => return None,
             // Go knows a few more.
-            Key::Other if ca.reader == Reader::Envoy && !is_p224(&certificate.public_key) => {
-                ("damaged, or of a kind that the proxy verifies nobody with".to_owned(), false)
-            }
-            Key::Other => ("of an uncommon kind".to_owned(), true),
-            _ => return None,
+            _ if ca.reader == Reader::Go => ("of an uncommon kind".to_owned(), true),
+            _ => match Algorithm::of_key(&certificate.public_key) {
+                None => ("damaged, or of a kind that the proxy verifies nobody with".to_owned(), false),
+                Some(algorithm) if subject.duty.oldest_proxy.verifies(algorithm) => {
+                    ("of an uncommon kind".to_owned(), true)
+                }
+                Some(algorithm) => (too_new(subject.duty.oldest_proxy, algorithm), false),
+            },
         };
         let message = format!(
             "{} line {}: the key of {} is {seen}. expected RSA of 2048 bits or more, or ECDSA on P-256 or P-384; issue it anew",
@@ -53,12 +58,21 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
     entries.chain(signer).filter_map(observe).collect()
 }
 
+/// A key that some proxies cannot verify with.
+fn too_new(oldest: Proxy, algorithm: Algorithm) -> String {
+    let (major, minor) = oldest.version;
+    let since =
+        oldest.since(algorithm).map(|(major, minor)| format!("; Envoy verifies with it from {major}.{minor} on"));
+    format!("of a kind that Envoy {major}.{minor} verifies nobody with{}", since.unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::trust::Severity;
     use crate::trust::fixtures::{
-        NOTHING, ca, ca_with_damaged_key, ca_with_key, ca_with_rsa_bits, element, findings, parsed, secret, verdicts,
+        NOTHING, ca, ca_with_damaged_key, ca_with_key, ca_with_rsa_bits, element, findings, now, parsed, secret,
+        self_signed, verdicts,
     };
+    use crate::trust::{Duty, Proxy, SecretUsage, Severity, judge};
 
     #[test]
     fn accepts_strong_keys() {
@@ -96,6 +110,33 @@ mod tests {
             let found = findings(&secret(&[("ca.crt", &ca_with_key(&info))]));
             assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("weak-key", Severity::Deny)]);
         }
+    }
+
+    /// The flaws of a CA with a key of this kind, for a proxy of this version, served or not.
+    fn found(algorithm: &'static rcgen::SignatureAlgorithm, oldest_proxy: Proxy) -> Vec<(&'static str, Severity)> {
+        let pem = self_signed(algorithm).0;
+        let duty = Duty { oldest_proxy, ..Duty::default() };
+        let found = judge(&secret(&[("ca.crt", &pem)]), duty, now());
+        found.iter().map(|f| (f.rule, f.severity)).collect()
+    }
+
+    #[test]
+    fn warns_of_ml_dsa_that_all_proxies_verify_and_rejects_it_where_one_does_not() {
+        for algorithm in [&rcgen::PKCS_ML_DSA_44, &rcgen::PKCS_ML_DSA_65, &rcgen::PKCS_ML_DSA_87] {
+            assert_eq!(found(algorithm, Proxy::envoy(1, 40)), [("weak-key", Severity::Warn)]);
+            assert_eq!(found(algorithm, Proxy::envoy(1, 38)), [("weak-key", Severity::Warn)]);
+            assert_eq!(found(algorithm, Proxy::envoy(1, 37)), [("weak-key", Severity::Deny)]);
+            assert_eq!(found(algorithm, Proxy::default()), [("weak-key", Severity::Deny)]);
+            let (pem, key) = self_signed(algorithm);
+            let pair = secret(&[("tls.crt", &pem), ("tls.key", &key)]);
+            let usage = |usage| {
+                let duty = Duty { usage, oldest_proxy: Proxy::envoy(1, 40), ..Duty::default() };
+                judge(&pair, duty, now()).iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>()
+            };
+            assert_eq!(usage(SecretUsage::SigningCa), [("weak-key", Severity::Warn)]);
+            assert!(usage(SecretUsage::Serving).contains(&("key-mismatch", Severity::Deny)), "no proxy serves with it");
+        }
+        assert_eq!(found(&rcgen::PKCS_ED25519, Proxy::default()), []);
     }
 
     #[test]

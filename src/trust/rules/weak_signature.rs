@@ -4,6 +4,7 @@ use super::{Observation, Rule, Severity};
 use crate::trust::SecretUsage;
 use crate::trust::chain::signature::broken_hash;
 use crate::trust::name::brief;
+use crate::trust::proxy::Algorithm;
 use crate::trust::subject::Subject;
 
 /// RFC 6151 (MD5), RFC 9155 (SHA-1). Browsers, Go and rustls refuse such a server; Envoy refuses MD5 and takes SHA-1
@@ -32,15 +33,21 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
         if certificate.subject_der == certificate.issuer_der {
             return None;
         }
+        let hash = broken_hash(certificate)?;
+        let algorithm = if hash == "MD5" { Algorithm::Md5 } else { Algorithm::Sha1 };
+        let is_verified = subject.duty.oldest_proxy.verifies(algorithm);
         let message = format!(
             "{} line {}: {} is signed with {}. expected SHA-256 or better, {}s refuse this; have it issued anew",
             text.key,
             entry.line,
             brief(&certificate.subject),
-            broken_hash(certificate)?,
+            hash,
             text.reader.peer(),
         );
-        Some(Observation::new(text.field(), certificate.fingerprint.as_str(), message).only_warns(is_bundle || signs))
+        Some(
+            Observation::new(text.field(), certificate.fingerprint.as_str(), message)
+                .only_warns(is_bundle || signs && is_verified),
+        )
     };
     entries.filter_map(observe).collect()
 }
