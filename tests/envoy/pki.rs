@@ -31,9 +31,10 @@ pub(crate) enum Kind {
     MlDsa87,
 }
 
-/// A key, as it is stored; rcgen's own type cannot be cloned.
+/// A key. rcgen's own type cannot be cloned, nor read ML-DSA again.
 pub(crate) struct Key {
     pub(crate) kind: Kind,
+    pair: KeyPair,
     pkcs8: Vec<u8>,
 }
 
@@ -44,12 +45,8 @@ impl Key {
             Kind::Rsa2048 => KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048),
             kind => KeyPair::generate_for(kind.algorithm()),
         };
-        Ok(Self { kind, pkcs8: pair?.serialize_der() })
-    }
-
-    pub(crate) fn pair(&self) -> Result<KeyPair> {
-        let der = PrivatePkcs8KeyDer::from(self.pkcs8.as_slice());
-        Ok(KeyPair::from_pkcs8_der_and_sign_algo(&der, self.kind.algorithm())?)
+        let pair = pair?;
+        Ok(Self { kind, pkcs8: pair.serialize_der(), pair })
     }
 
     /// PKCS#8.
@@ -319,16 +316,15 @@ impl Identity {
 
     /// Signed by itself.
     pub(crate) fn root(spec: Spec, key: Arc<Key>) -> Result<Self> {
-        let pair = key.pair()?;
-        let der = spec.params(&pair)?.self_signed(&pair)?.into();
+        let der = spec.params(&key.pair)?.self_signed(&key.pair)?.into();
         Ok(Self { spec, key, der })
     }
 
     /// A certificate from this one, whether it may sign or not.
     pub(crate) fn issue(&self, spec: Spec, key: Arc<Key>) -> Result<Self> {
-        let (pair, own) = (key.pair()?, self.key.pair()?);
-        let issuer = Issuer::new(self.spec.params(&own)?, own);
-        let der = spec.params(&pair)?.signed_by(&pair, &issuer)?.into();
+        let (pair, own) = (&key.pair, &self.key.pair);
+        let issuer = Issuer::new(self.spec.params(own)?, own);
+        let der = spec.params(pair)?.signed_by(pair, &issuer)?.into();
         Ok(Self { spec, key, der })
     }
 
@@ -338,10 +334,10 @@ impl Identity {
 
     /// A revocation list of this authority.
     pub(crate) fn crl(&self, dates: Dates, revoked: &[u64]) -> Result<String> {
-        let own = self.key.pair()?;
-        let mut params = self.spec.params(&own)?;
+        let own = &self.key.pair;
+        let mut params = self.spec.params(own)?;
         params.key_usages = vec![KeyUsagePurpose::CrlSign];
-        let valid = Spec { dates, ..self.spec.clone() }.params(&own)?;
+        let valid = Spec { dates, ..self.spec.clone() }.params(own)?;
         let revoked = revoked.iter().map(|serial| rcgen::RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
             revocation_time: valid.not_before,
