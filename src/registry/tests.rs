@@ -209,3 +209,31 @@ fn a_managed_secret_under_a_former_name_is_left_behind() {
     assert_eq!(seen("former", vec![]).left_behind(), None, "it was never made");
     assert_eq!(seen("gw", held()).left_behind(), None);
 }
+
+#[test]
+fn a_secret_is_for_what_a_gateway_secret_of_its_namespace_says() {
+    let entry = with(entry("mesh", "root", "gw"), |entry| {
+        entry.spec.ca_secret_name = Some("ca".to_owned());
+        entry.spec.issuer_secret_name = Some("issuer".to_owned());
+        entry.spec.client_ca = Some(crate::api::ClientCa { secret_name: "clients".to_owned() });
+    });
+    // A source Secret that holds the CA itself is served all the same.
+    let own = with(super::tests::entry("mesh", "self", "own"), |entry| {
+        entry.spec.ca_secret_name = Some("self".to_owned());
+    });
+    let registry = Registry::new([entry, own]);
+    for (name, usage) in [
+        ("root", SecretUsage::Serving),
+        ("gw", SecretUsage::Serving),
+        ("self", SecretUsage::Serving),
+        ("other", SecretUsage::Serving),
+        ("ca", SecretUsage::SigningCa),
+        ("issuer", SecretUsage::SigningCa),
+        ("clients", SecretUsage::SigningCa),
+        ("root-cacert", SecretUsage::TrustBundle),
+        ("gw-cacert", SecretUsage::TrustBundle),
+    ] {
+        assert_eq!(registry.usage("mesh", name), usage, "{name}");
+    }
+    assert_eq!(registry.usage("other", "ca"), SecretUsage::Serving);
+}

@@ -269,6 +269,9 @@ fn rejects_weak_and_wrong_signatures() {
     let leaf = plain(&root);
     let md5 = signed_with(leaf.der(), &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 4]);
     assert_eq!(judged(&[&root], None, &[&certificates(&md5)[0].der], now()), "signature-algorithm");
+    // ecdsa-with-SHA224, which Envoy verifies and nothing here does: not a wrong signature.
+    let sha224 = signed_with(leaf.der(), &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 1]);
+    assert_eq!(judged(&[&root], None, &[&certificates(&sha224)[0].der], now()), "signature-algorithm");
     let mut changed = leaf.der().to_vec();
     *changed.last_mut().unwrap() ^= 1;
     assert_eq!(judged(&[&root], None, &[&changed], now()), "signature");
