@@ -28,7 +28,8 @@ fn handling(kind: Kind<'_>, object: &Value) -> Option<Handling> {
 pub(crate) fn of(kind: Kind<'_>, path: &str, shape: Shape) -> Option<Handling> {
     let leaves = match shape {
         Shape::Reference => vec![json!({"name": SENTINEL}), json!({"group": "", "kind": "Secret", "name": SENTINEL})],
-        _ => vec![json!(SENTINEL)],
+        // Istio names a Secret of CAs with this suffix.
+        _ => vec![json!(SENTINEL), json!(format!("{SENTINEL}-cacert"))],
     };
     leaves.into_iter().find_map(|leaf| handling(kind, &object(kind, path, leaf)))
 }

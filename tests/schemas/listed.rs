@@ -42,7 +42,7 @@ pub(crate) static GROUPS: &[Group] = &[
     },
     Group {
         names: "hashes of clients' certificates or of their keys",
-        why: "the value is not a name; it is compared with the client's certificate",
+        why: "the value is not a name; the agent does not re-issue a client whose certificate a Gateway names so",
         advice: "add the hashes of new certificates before clients present them; with rotationPolicy Never a key's hash stays",
         fields: &[
             "Gateway|Sidecar spec.**.tls.verifyCertificateHash[]|verifyCertificateSpki[]",
@@ -60,12 +60,6 @@ pub(crate) static GROUPS: &[Group] = &[
         why: "Istio's own validation refuses it: Sidecar ingress takes one certificate",
         advice: "use one certificate",
         fields: &["Sidecar spec.ingress[].tls.tlsCertificates[].*"],
-    },
-    Group {
-        names: "the Secret, or with configmap:// the ConfigMap, of a proxy's client certificate and of the CAs for servers",
-        why: "not rewritten: the proxy is the client here, and its Secret is one of a declared client, not the managed one",
-        advice: "declare the Secret as a client (label trustspan.dev/client), so that it trusts both CAs and is re-issued in time",
-        fields: &["DestinationRule spec.**.tls.credentialName"],
     },
     Group {
         names: "a file of a proxy's client certificate, its key, or the CAs for servers",
@@ -103,12 +97,6 @@ pub(crate) static GROUPS: &[Group] = &[
             "EnvoyProxy spec.provider.kubernetes.*.patch.value",
             "spec.**.dns01.webhook.config",
         ],
-    },
-    Group {
-        names: "the Secret of a listener's serving certificate",
-        why: "a ListenerSet is not rewritten",
-        advice: "name the managed Secret by hand, or put the listener into the Gateway itself",
-        fields: &["ListenerSet spec.listeners[].tls.certificateRefs[]"],
     },
     Group {
         names: "the ConfigMap, or with some implementations the Secret, of the CAs that a gateway verifies backends with",

@@ -182,8 +182,8 @@ fn a_known_field_of_another_shape_is_not_handled_by_accident() {
     assert!(handled::of(istio, "spec.servers[].tls.caCrl", name).is_none());
     assert!(
         handled::of(
-            kind("gateway.networking.k8s.io", "ListenerSet"),
-            "spec.listeners[].tls.certificateRefs[]",
+            kind("gateway.networking.k8s.io", "BackendTLSPolicy"),
+            "spec.validation.caCertificateRefs[]",
             crds::Shape::Reference
         )
         .is_none()
