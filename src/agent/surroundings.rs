@@ -76,7 +76,7 @@ impl Surroundings {
     pub(super) fn readers(&self, entry: &Entry) -> Vec<TlsReader> {
         let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
         let mut readers = readers(entry, &self.gateways, &pods);
-        let unread = (!self.is_read).then(|| ("Gateways", "not listed yet"));
+        let unread = (!self.is_read).then_some(("Gateways", "not listed yet"));
         let unlisted = self.unlisted.iter().map(|(kind, why)| (*kind, why.as_str()));
         readers.extend(unread.into_iter().chain(unlisted).map(|(kind, why)| TlsReader {
             object: kind.to_owned(),

@@ -83,7 +83,7 @@ impl World {
         world.clients.extend(by_name);
         world.root_certificate = issued.of_secret(entry.root_name());
         world.canary_certificate = entry.spec.canary_name().and_then(|name| issued.of_secret(name));
-        for source in readers::sources(&readers).into_iter().cloned().take(SOURCES) {
+        for source in readers::sources(&readers).into_iter().take(SOURCES).cloned() {
             let is_own = source.kind == SourceKind::Secret && source.namespace == entry.namespace;
             let state = match world.secrets.get(&source.name).filter(|_| is_own) {
                 Some((_, facts)) => SourceState::Holds(facts.anchors.clone()),

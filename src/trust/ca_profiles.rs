@@ -137,7 +137,8 @@ mod tests {
     #[test]
     fn profiles_are_judged_by_role() {
         let no_signature = ["unparsable"].as_slice();
-        let table: [(&str, &[&str], &[&str], &[&str]); 13] = [
+        type Row = (&'static str, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
+        let table: [Row; 13] = [
             ("openssl req -x509", &[], &[], &[]),
             ("openssl req -x509, minimal", &[], &[], &[]),
             ("step-ca root", no_signature, &[], &[]),

@@ -23,9 +23,11 @@ pub(crate) const SIDE_BY_SIDE: usize = 3;
 /// Longer than a rotation takes on a loaded machine.
 const ROTATED: Duration = Duration::from_secs(120);
 /// Longer than it takes a rotation to come to where it holds.
-const ARRIVED: Duration = Duration::from_secs(60);
+const ARRIVED: Duration = Duration::from_secs(120);
 /// A rotation that holds has held for so many handshakes.
 const HELD: u32 = 500;
+/// Clients have loaded what was issued within so many handshakes.
+const FOLLOWED: u32 = 300;
 /// Failures that are printed one by one; the rest is in a file.
 const PRINTED: usize = 5;
 
@@ -123,7 +125,7 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
         Expected::Clean | Expected::Denied(_) => End::Steady,
     };
     settled(world)?;
-    world.wait_handshakes(100)?;
+    renew_clients(world)?;
     Ok(end)
 }
 
@@ -138,7 +140,7 @@ fn held(world: &World<'_>, names: &str, has_condition: bool) -> Result<String> {
         })
     })?;
     let Some(why) = why else {
-        world.wait_handshakes(HELD)?;
+        renew_clients(world)?;
         bail!("expected the rotation to hold for {names}, saw it end");
     };
     world.wait_handshakes(HELD)?;
@@ -154,6 +156,13 @@ fn held(world: &World<'_>, names: &str, has_condition: bool) -> Result<String> {
         summary(&status)
     );
     Ok(why)
+}
+
+/// Clients go on trusting the old CA until they are renewed after the rotation: what is lost with it shows only then.
+fn renew_clients(world: &World<'_>) -> Result<()> {
+    world.step("clients renewed")?;
+    world.renew_clients()?;
+    world.wait_handshakes(FOLLOWED)
 }
 
 /// Why a wait holds the rotation for an object.

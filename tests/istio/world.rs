@@ -190,6 +190,12 @@ impl<'c> World<'c> {
         Ok(&self.around.as_ref().context("no traffic yet")?.journal)
     }
 
+    /// Has all clients' Certificates issued again.
+    pub(crate) fn renew_clients(&self) -> Result<()> {
+        let names: Vec<_> = self.client_names().collect();
+        self.operator.reissue(&names.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
     /// The partner learns of our newest CA. It keeps the ones before.
     pub(crate) fn tell_partner(&self) -> Result<()> {
         let newest = self.newest_ca()?;
