@@ -35,9 +35,13 @@ pub(crate) struct Istiod {
 impl Istiod {
     /// Installs Istio's CRDs, starts istiod and waits until it is ready.
     pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
-        let [assets] = exported("setup", &["istiod"], ["TRUSTSPAN_BED_ISTIOD"])?;
-        let assets = PathBuf::from(assets);
-        cluster.apply_crds(&documents(&assets.join("crds"))?)?;
+        cluster.apply_crds(&documents(&assets()?.join("crds"))?)?;
+        Self::start_another(cluster)
+    }
+
+    /// Starts one more, with a mesh of its own.
+    pub(crate) fn start_another(cluster: &Cluster) -> Result<Self> {
+        let assets = assets()?;
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
         cluster.kubectl(["apply", "-f", "-"]).stdin(namespace.to_string()).ok()?;
         let dir = cluster.temp_dir("istiod")?;
@@ -114,6 +118,11 @@ impl Istiod {
     fn signal(&self, signal: &str) -> Result<()> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner).signal(signal)
     }
+}
+
+fn assets() -> Result<PathBuf> {
+    let [dir] = exported("setup", &["istiod"], ["TRUSTSPAN_BED_ISTIOD"])?;
+    Ok(PathBuf::from(dir))
 }
 
 fn identity(ns: &str, service_account: &str) -> String {

@@ -77,7 +77,7 @@ impl<'c> World<'c> {
     /// Sets everything up but Gateways and traffic.
     pub(crate) fn new(cluster: &'c Cluster, istiod: &Istiod, ns: &str, scenario: &Scenario) -> Result<Self> {
         let scratch = Scratch::new()?;
-        let own_istiod = scenario.stops_istiod.then(|| Istiod::start(cluster)).transpose()?;
+        let own_istiod = scenario.stops_istiod.then(|| Istiod::start_another(cluster)).transpose()?;
         let istiod = own_istiod.as_ref().unwrap_or(istiod);
         cluster.apply(ns, &CERTIFICATES.manifests(&scenario.certificate_hosts.join(", ")))?;
         let ingress = Ingress::start(cluster, istiod, &scratch, ns, 2)?;
