@@ -34,7 +34,7 @@ pub(crate) enum Kind {
 /// A key. rcgen's own type cannot be cloned, nor read ML-DSA again.
 pub(crate) struct Key {
     pub(crate) kind: Kind,
-    pair: KeyPair,
+    pub(crate) pair: KeyPair,
     pkcs8: Vec<u8>,
 }
 

@@ -86,17 +86,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 /// Scenarios whose expectation is not met yet: they run only by name.
 pub(crate) const NOT_YET: &[&str] = &[
-    "istiod_stopped",
-    "ca_from_another_secret",
-    "ca_from_a_config_map",
-    "ca_by_the_source_cacert_name",
-    "ca_of_the_first_credential",
-    "managed_cacert_secret",
-    "ca_by_a_plain_secret_name",
-    "second_credential_not_managed",
-    "destination_rule_names_the_source",
-    "missed_by_the_webhook",
-    "opted_out",
 ];
 
 const fn holds(names: &'static str, command: fn(&mut World<'_>) -> Result<()>) -> Expected {

@@ -57,7 +57,7 @@ fn without_key_id() -> Identity {
 
 /// As many of a certificate as fit, each with a signature, and a key unless it stays, of its own. Nobody verifies them.
 pub(super) fn many(of: &Identity, one_key: bool) -> String {
-    let public = of.key.pair().expect("a key").public_key_raw().to_vec();
+    let public = of.key.pair.public_key_raw().to_vec();
     let at = of.der.windows(public.len()).position(|window| window == public).expect("its key") + public.len();
     let count = SIZE / of.pem().len();
     let certificate = |number: usize| {
