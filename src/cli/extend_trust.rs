@@ -11,7 +11,12 @@ use serde_json::{Value, json};
 use super::Failure;
 use super::printable::printable;
 use super::source::Source;
+use crate::agent;
+use crate::api::names::CACERT_SUFFIX;
+use crate::registry::Entry;
 use crate::rotation::readers::extended;
+
+const MANAGER: &str = "trustspan-extend-trust";
 
 /// Add the CAs of a managed Secret to another object from which gateways take their clients' CAs.
 ///
@@ -32,6 +37,10 @@ pub struct Args {
     /// Namespace of that object. Default: the GatewaySecret's.
     #[arg(long, value_name = "NAMESPACE")]
     to_namespace: Option<String>,
+
+    /// Also let the agent read the object: applies what `trustspan rbac` prints for the GatewaySecret.
+    #[arg(long)]
+    grant: bool,
 
     /// Print the CAs that would be added, and change nothing.
     #[arg(long)]
@@ -80,8 +89,16 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let object =
         args.source.on_cluster(async |client| api(client, &args.to, namespace).get_opt(&args.to.name).await)?;
     let Some(object) = object.map(|object| serde_json::to_value(object).unwrap_or_default()) else {
+        // istiod takes the Secret without the suffix then.
+        if let Some(name) = args.to.name.strip_suffix(CACERT_SUFFIX).filter(|_| args.to.kind == "Secret") {
+            let to = Target { name: name.to_owned(), ..args.to.clone() };
+            return run(Args { to, ..args });
+        }
         return Err(Failure::Impossible(format!("{label} does not exist: create it with the CAs of its clients")));
     };
+    if args.grant && !args.dry_run {
+        args.source.on_cluster(async |client| grant(client, entry).await)?;
+    }
     let Some((key, text, added)) = extended(args.to.kind, &object, &pems) else {
         return Err(Failure::Impossible(format!(
             "{label} holds no readable CAs under cacert or ca.crt: repair it first"
@@ -103,12 +120,25 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         // Refused when somebody has changed the object since it was read.
         let version = &object["metadata"]["resourceVersion"];
         let patch: Value = json!({ "metadata": { "resourceVersion": version }, "data": { key: value } });
-        let params = PatchParams { field_manager: Some("trustspan-extend-trust".to_owned()), ..PatchParams::default() };
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         args.source.on_cluster(async |client| {
             api(client, &args.to, namespace).patch(&args.to.name, &params, &Patch::Merge(&patch)).await
         })?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Applies the Roles that let the agent read what gateways use.
+async fn grant(client: Client, entry: &Entry) -> kube::Result<()> {
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), force: true, ..PatchParams::default() };
+    for object in agent::role(entry) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", &kind));
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &text(&metadata["namespace"]), &resource);
+        api.patch(&text(&metadata["name"]), &params, &Patch::Apply(&object)).await?;
+    }
+    Ok(())
 }
 
 fn api(client: Client, target: &Target, namespace: &str) -> Api<DynamicObject> {

@@ -21,6 +21,8 @@ pub struct TlsSettings<'a> {
     pub presents: Vec<Named<'a>>,
     /// Where the peers' CAs come from.
     pub trust: TrustSource<'a>,
+    /// The gateway is the client, and what it presents is a client's certificate.
+    pub is_upstream: bool,
     /// SHA-256 hashes of the certificates, or of their public keys, to which peers are limited
     /// (`verifyCertificateHash`, `verifyCertificateSpki`).
     pub pins: Vec<&'a str>,

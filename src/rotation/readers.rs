@@ -23,6 +23,12 @@ pub struct TlsReader {
     pub field: String,
     /// Where its peers' CAs come from.
     pub trust: ReaderTrust,
+    /// How kubectl names the object, without its namespace: `gateways.networking.istio.io public`.
+    pub resource: String,
+    /// The object's namespace.
+    pub namespace: String,
+    /// It presents the managed or the source Secret's certificate to upstreams, as a client.
+    pub is_client: bool,
     /// It presents the certificate of the source Secret itself.
     pub presents_source: bool,
     /// Its owner wrote the managed Secret's name there; no rewrite did.
@@ -129,6 +135,9 @@ pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, 
                 ),
                 field: settings.field(),
                 trust: trust(&settings.trust, entry),
+                resource: format!("{} {}", resource(Kind::of(object)), text("name")),
+                namespace: text("namespace").to_owned(),
+                is_client: settings.is_upstream && !own.is_empty(),
                 presents_source: own.iter().any(|named| named.name == entry.root_name()),
                 names_managed: !is_rewritten && own.iter().any(|named| named.name == entry.managed_name()),
                 presents_also: others.iter().map(|named| named.name.to_owned()).collect(),
@@ -145,8 +154,8 @@ pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, 
 
 impl TlsReader {
     fn reads_as(&self, other: &Self) -> bool {
-        let read =
-            |reader: &Self| (reader.presents_source, reader.names_managed, reader.opted_out, reader.trust.clone());
+        let flags = |reader: &Self| (reader.is_client, reader.presents_source, reader.names_managed, reader.opted_out);
+        let read = |reader: &Self| (flags(reader), reader.trust.clone());
         read(self) == read(other) && self.presents_also == other.presents_also && self.pins == other.pins
     }
 }
@@ -156,12 +165,20 @@ fn of_managed(entry: &Entry) -> TlsReader {
         object: format!("every Gateway that names Secret {}", entry.managed_name()),
         field: "credentialName".to_owned(),
         trust: ReaderTrust::FirstOf(sibling_or_self(&entry.namespace, entry.managed_name())),
+        resource: String::new(),
+        namespace: entry.namespace.clone(),
+        is_client: false,
         presents_source: false,
         names_managed: false,
         presents_also: Vec::new(),
         pins: Vec::new(),
         opted_out: false,
     }
+}
+
+/// The plural of the kinds with TLS settings, with their group.
+fn resource(kind: Kind<'_>) -> String {
+    format!("{}s.{}", kind.kind.to_lowercase(), kind.group)
 }
 
 fn trust(source: &TrustSource<'_>, entry: &Entry) -> ReaderTrust {

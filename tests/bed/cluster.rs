@@ -6,14 +6,16 @@ use std::{
     fs,
     panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
+    process::Command,
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::{
+    assets::trustspan,
     audit::{self, Request},
     control_plane::{AUDIT_LOG, Assets, ControlPlane},
     dump,
@@ -88,6 +90,19 @@ impl Cluster {
     /// kubectl against this cluster, as [`User::Admin`] unless told otherwise.
     pub(crate) fn kubectl<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Kubectl {
         Kubectl::new(&self.kubectl, self.scratch.path(), args)
+    }
+
+    /// Runs a command line of `kubectl` or `trustspan`, as a person would who reads it in a message.
+    pub(crate) fn run_command(&self, line: &str) -> Result<()> {
+        let mut words = line.split_whitespace();
+        let program = match words.next() {
+            Some("kubectl") => self.kubectl.clone(),
+            Some("trustspan") => trustspan(),
+            other => bail!("expected kubectl or trustspan, saw {other:?}"),
+        };
+        let ran = Command::new(program).args(words).env("KUBECONFIG", self.kubeconfig(User::Admin)).output()?;
+        ensure!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
+        Ok(())
     }
 
     /// The kubeconfig of a user.

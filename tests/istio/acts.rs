@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ pub(crate) fn other_secret(world: &mut World<'_>) -> Result<()> {
     partners(world, PARTNERS_CACERT)
 }
 
-pub(crate) fn extend_partners_cacert(world: &mut World<'_>) -> Result<()> {
+fn extend_partners_cacert(world: &mut World<'_>) -> Result<()> {
     let partner = world.partners.pem();
     extend(world, PARTNERS_CACERT, &partner)
 }
@@ -50,7 +50,7 @@ pub(crate) fn config_map(world: &mut World<'_>) -> Result<()> {
     partners(world, &name)
 }
 
-pub(crate) fn extend_config_map(world: &mut World<'_>) -> Result<()> {
+fn extend_config_map(world: &mut World<'_>) -> Result<()> {
     let known = world.cluster.exists("configmap", &world.ns, PARTNERS)?;
     let known = known.then(|| world.cluster.get("configmap", &world.ns, PARTNERS)).transpose()?;
     let known = known.map_or_else(|| world.partners.pem(), |known| text(&known["data"]["ca.crt"]));
@@ -70,17 +70,9 @@ pub(crate) fn other_first(world: &mut World<'_>) -> Result<()> {
     shop(world, &json!({ "mode": "MUTUAL", "credentialNames": ["other", SERVER] }))
 }
 
-pub(crate) fn extend_other(world: &mut World<'_>) -> Result<()> {
-    extend(world, "other", "")
-}
-
 /// A Secret from which istiod takes the CAs in the place of the managed one.
 pub(crate) fn managed_cacert(world: &mut World<'_>) -> Result<()> {
     credential_name(world)?;
-    extend(world, MANAGED_CACERT, "")
-}
-
-pub(crate) fn extend_managed_cacert(world: &mut World<'_>) -> Result<()> {
     extend(world, MANAGED_CACERT, "")
 }
 
@@ -95,10 +87,6 @@ pub(crate) fn second_credential(world: &mut World<'_>) -> Result<()> {
     world.wait_certificate("second")?;
     let tls = json!({ "mode": "MUTUAL", "credentialNames": [SERVER, "second"] });
     world.apply(&[gateway_of(&world.ns, "shop", &[SHOP, OTHER], &tls), route("shop", &[SHOP, OTHER])])
-}
-
-pub(crate) fn reissue_second(world: &mut World<'_>) -> Result<()> {
-    world.operator.reissue(&["second"])
 }
 
 /// A gateway shows the source's certificate to an upstream that wants one of our CA: the other host, at the second gateway.
@@ -151,7 +139,7 @@ pub(crate) fn opted_out(world: &mut World<'_>) -> Result<()> {
     world.apply(&[gateway, route("shop", &[SHOP])])
 }
 
-pub(crate) fn extend_source_cacert(world: &mut World<'_>) -> Result<()> {
+fn extend_source_cacert(world: &mut World<'_>) -> Result<()> {
     let partner = world.partners.pem();
     extend(world, SOURCE_CACERT, &partner)
 }
@@ -173,6 +161,18 @@ pub(crate) fn probed_gateways(world: &mut World<'_>) -> Result<()> {
     }
     set(world, &json!({ "reach": { "serviceName": "ingressgateway", "host": SHOP, "canarySecretName": "canary" } }))?;
     world.agents.grant()
+}
+
+/// Runs the command that a wait of the rotation ends with, as an administrator.
+pub(crate) fn run_printed(world: &mut World<'_>) -> Result<()> {
+    let status = world.operator.status()?;
+    let reasons = status["waits"].as_array().into_iter().flatten().filter_map(|wait| wait["reason"].as_str());
+    let command = |reason: &str| {
+        let at = [": trustspan ", ": kubectl "].iter().find_map(|start| Some(reason.rfind(start)? + 2))?;
+        Some(reason[at..].to_owned())
+    };
+    let command = reasons.filter_map(command).next().context("no wait ends with a command")?;
+    world.cluster.run_command(&command)
 }
 
 pub(crate) fn continue_istiod(world: &mut World<'_>) -> Result<()> {

@@ -60,7 +60,13 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
         let verifies = tls.value["insecureSkipVerify"] != true && matches!(mode, Some("SIMPLE" | "MUTUAL"));
         let trust = if verifies { Credential::parse(name).cacert(&node, &proxies) } else { TrustSource::NotVerified };
         let presents = reference(&tls, &proxies).filter(|_| mode == Some("MUTUAL")).map(Named::from);
-        Some(TlsSettings { pointer: node.pointer(), presents: presents.into_iter().collect(), trust, pins: Vec::new() })
+        Some(TlsSettings {
+            pointer: node.pointer(),
+            presents: presents.into_iter().collect(),
+            trust,
+            is_upstream: true,
+            pins: Vec::new(),
+        })
     };
     settings(object).filter_map(of).collect()
 }

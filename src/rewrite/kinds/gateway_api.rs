@@ -81,6 +81,7 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
         pointer: reference.node.pointer(),
         presents: vec![Named::from(reference)],
         trust: TrustSource::NotVerified,
+        is_upstream: true,
         pins: Vec::new(),
     }));
     all
@@ -103,6 +104,7 @@ fn of_listener<'a>(listener: &Node<'a>, gateway: &Node<'a>, namespace: &'a str) 
         pointer: node.pointer(),
         presents: certificates.iter().cloned().map(Named::from).collect(),
         trust,
+        is_upstream: false,
         pins: Vec::new(),
     };
     match certificates.first() {

@@ -75,7 +75,7 @@ fn settings<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a>> 
     let pins = ["verifyCertificateHash", "verifyCertificateSpki"].into_iter().flat_map(|list| tls.get(list).items());
     let pins = pins.filter_map(|pin| pin.text()).collect();
     let is_used = !presents.is_empty() || trust != TrustSource::NotVerified;
-    is_used.then(|| TlsSettings { pointer: decides.pointer(), presents, trust, pins })
+    is_used.then(|| TlsSettings { pointer: decides.pointer(), presents, trust, is_upstream: false, pins })
 }
 
 fn explicit_trust<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> TrustSource<'a> {

@@ -14,6 +14,7 @@ use super::trust::holds;
 use super::view::{View, verifies};
 use crate::api::TrustSourceUse;
 use crate::api::names::CACERT_SUFFIX;
+use crate::registry::Entry;
 use crate::rotation::journal::{Journal, Version};
 use crate::rotation::name_list::few;
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
@@ -127,11 +128,11 @@ pub(super) fn of_all(view: &View<'_>) -> Option<ReaderHold> {
     let issuers = view.client_issuers();
     let mut holds: Vec<_> = view.seen.readers.iter().filter_map(|reader| of(view, reader, &issuers)).collect();
     holds.dedup();
-    let more = holds.len().saturating_sub(1);
+    let number = holds.len();
     // What a person has to do comes before what time does.
     let mut hold = holds.into_iter().min_by_key(|hold| hold.until)?;
-    if more > 0 {
-        hold.message = format!("{} ({more} more like this)", hold.message);
+    if number > 1 {
+        hold.message = format!("1 of {number}: {}", hold.message);
     }
     Some(hold)
 }
@@ -139,7 +140,7 @@ pub(super) fn of_all(view: &View<'_>) -> Option<ReaderHold> {
 fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<ReaderHold> {
     let TlsReader { object, field, .. } = reader;
     let entry = view.seen.entry;
-    let (name, namespace) = (&entry.name, &entry.namespace);
+    let namespace = &entry.namespace;
     let manual = |reason, message| Some(ReaderHold { reason, message, until: None });
     let (source, state) = match resolve(view.seen, reader) {
         Resolved::Follows => return None,
@@ -164,12 +165,14 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
         }
         Resolved::Source(source, state) => (source, state),
     };
+    let is_own = |stem: &str| sibling_or_self(namespace, stem).contains(source);
     if let SourceState::Unreadable(why) = state {
         return manual(
             "UnreadableTrust",
             format!(
-                "{object} ({field}) takes its clients' CAs from {source}, which the agent cannot read: {why}. Grant it: \
-                 kubectl get gatewaysecret {name} -n {namespace} -o yaml | trustspan rbac - | kubectl apply -f -"
+                "{object} ({field}) takes its clients' CAs from {source}, which the agent cannot read: {why}. Add the new CA \
+                 and let the agent read it: {} --grant",
+                extend(entry, source)
             ),
         );
     }
@@ -192,16 +195,12 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
     let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca))).map(|ca| ca.subject.clone()));
     let lacks = lacks.unwrap_or_default();
     let managed_sibling = SourceName::secret(namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name()));
-    let help = if *source == SourceName::secret(namespace, entry.root_name()) {
+    let help = if is_own(entry.root_name()) {
         from_source(reader)
     } else if *source == managed_sibling {
         format!("Delete it: kubectl delete secret {} -n {namespace}", source.name)
     } else {
-        format!(
-            "Add it: trustspan extend-trust {name} -n {namespace} --to {} --to-namespace {}",
-            source.resource(),
-            source.namespace
-        )
+        format!("Add it: {}", extend(entry, source))
     };
     manual(
         "OtherTrustSource",
@@ -209,12 +208,22 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
     )
 }
 
+fn extend(entry: &Entry, source: &SourceName) -> String {
+    format!(
+        "trustspan extend-trust {} -n {} --to {} --to-namespace {}",
+        entry.name,
+        entry.namespace,
+        source.resource(),
+        source.namespace
+    )
+}
+
 /// What to do about a reader of the source Secret itself.
 fn from_source(reader: &TlsReader) -> String {
+    let TlsReader { resource, namespace, .. } = reader;
     match reader.opted_out {
-        true => "Remove its annotation trustspan.dev/rewrite, or name the managed Secret there".to_owned(),
-        false => "It will name the managed Secret once it is written again; the agent asks for that at each resync"
-            .to_owned(),
+        true => format!("Let it be rewritten: kubectl annotate {resource} -n {namespace} trustspan.dev/rewrite-"),
+        false => "The agent has it written again at the next resync, and it names the managed Secret then".to_owned(),
     }
 }
 

@@ -22,7 +22,11 @@ pub(super) struct Bundle {
 
 /// What gateways are to trust.
 pub(super) fn of_gateways(view: &View<'_>) -> Bundle {
-    let chains = view.clients_in_use().map(|(_, version)| version.chain.as_slice()).filter(|chain| !chain.is_empty());
+    let clients = view.clients_in_use().map(|(_, version)| version);
+    // To an upstream behind these gateways their own certificate is a client's.
+    let is_client = view.seen.readers.iter().any(|reader| reader.is_client);
+    let clients = clients.chain(view.gateways_in_use().filter(|_| is_client));
+    let chains = clients.map(|version| version.chain.as_slice()).filter(|chain| !chain.is_empty());
     bundle(view, &view.journal.client_issuers, &each_once(chains), admits, unseen_clients)
 }
 

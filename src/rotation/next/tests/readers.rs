@@ -17,6 +17,9 @@ fn reader(trust: ReaderTrust) -> TlsReader {
         object: "Gateway apps/public".to_owned(),
         field: "spec.servers[0].tls.caCertCredentialName".to_owned(),
         trust,
+        resource: String::new(),
+        namespace: String::new(),
+        is_client: false,
         presents_source: false,
         names_managed: false,
         presents_also: Vec::new(),
@@ -95,7 +98,7 @@ fn a_source_for_other_clients_alone_holds_nothing() {
 fn what_cannot_be_read_holds_and_says_how_to_grant_it() {
     let (old, new) = (ca("old"), ca("new"));
     for (state, trust, said) in [
-        (SourceState::Unreadable("forbidden".to_owned()), ReaderTrust::FirstOf(vec![partners()]), "trustspan rbac"),
+        (SourceState::Unreadable("forbidden".to_owned()), ReaderTrust::FirstOf(vec![partners()]), "--grant"),
         (SourceState::Absent, ReaderTrust::Unknowable("/etc/ca.pem".to_owned()), "/etc/ca.pem"),
         (SourceState::Absent, ReaderTrust::Unlisted("forbidden".to_owned()), "cannot be listed"),
     ] {
@@ -268,4 +271,20 @@ fn no_stranger_is_let_in_where_the_owner_named_the_managed_secret() {
     let plan = step(&mut scene);
     assert!(scene.managed_sibling.is_none());
     assert!(plan.waits.iter().any(|wait| wait.reason.contains("names Secret gw itself")), "{:?}", plan.waits);
+}
+
+#[test]
+fn an_old_ca_stays_while_a_gateway_presents_a_leaf_of_it_to_an_upstream() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, false);
+    scene.root = pair(&old, "gateway");
+    scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
+    let held = |scene: &Scene| {
+        let mut scene = scene.clone();
+        step(&mut scene);
+        subjects(&scene.managed.unwrap().anchors).join(" ")
+    };
+    assert_eq!(held(&scene), "CN=new");
+    scene.readers = vec![TlsReader { is_client: true, ..reader(ReaderTrust::NotVerified) }];
+    assert_eq!(held(&scene), "CN=new CN=old");
 }
