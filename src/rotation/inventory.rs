@@ -119,7 +119,11 @@ impl Inventory {
             Kind { group: "" | "apps", kind: "Pod" | "Deployment" | "StatefulSet" | "DaemonSet", .. } => {
                 self.take_workload(object, own);
             }
-            kind @ Kind { group: "networking.istio.io" | "gateway.networking.k8s.io", kind: "Gateway", .. } => {
+            kind @ Kind {
+                group: "networking.istio.io" | "gateway.networking.k8s.io",
+                kind: "Gateway" | "ListenerSet" | "DestinationRule",
+                ..
+            } => {
                 self.take_gateway(kind, object, own);
             }
             Kind { group: "gateway.networking.k8s.io", kind: "ReferenceGrant", .. } => self.take_grant(object, own),
@@ -244,7 +248,8 @@ impl Inventory {
         let names = rewrite::names(kind, object, namespace);
         for (index, entry) in self.claims.entries().iter().enumerate() {
             let mut ours = names.iter().filter(|named| points_at(named, entry)).peekable();
-            if ours.peek().is_some() {
+            // A DestinationRule is no Gateway, though what it names is used.
+            if ours.peek().is_some() && kind.kind != "DestinationRule" {
                 self.gateways.entry(index).or_default().insert(GatewayUse {
                     group: kind.group.to_owned(),
                     namespace: namespace.to_owned(),
