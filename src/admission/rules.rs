@@ -93,7 +93,7 @@ pub(super) const ADMITS_EVERYBODY: RuleInfo = RuleInfo {
              Istio 1.29 and Envoy 1.40: mode MUTUAL then lets in every client, one without a certificate too",
     example: "partners: istiod serves this Secret as a certificate, so the gateway gets no CA and lets in every client. \
               Expected the name of a CA Secret with the suffix -cacert, or configmap://NAMESPACE/NAME",
-    mend: "rename the Secret so that it ends in -cacert and use that name, or leave caCertCredentialName out",
+    mend: "write NAME-cacert: istiod takes Secret NAME-cacert, or the CA in Secret NAME where there is none; or leave the field out",
 };
 
 /// A rename that waits.

@@ -42,7 +42,7 @@ use surroundings::Surroundings;
 use wire::Lookout;
 
 pub use error::AgentError;
-pub use rights::role;
+pub use rights::{reader_role, role};
 pub use write::reissue;
 
 /// Field manager of what the agent writes.

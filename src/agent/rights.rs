@@ -64,6 +64,19 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     own.into_iter().chain(others).collect()
 }
 
+/// The right to read one object from which gateways take CAs, and what binds it to the agent.
+pub fn reader_role(entry: &Entry, kind: &str, namespace: &str, name: &str) -> [Value; 2] {
+    let resource = if kind == "ConfigMap" { "configmaps" } else { "secrets" };
+    // istiod takes Secret `<name>-cacert` where there is one, and the agent looks for both.
+    let names = match name.strip_suffix(CACERT_SUFFIX) {
+        Some(stem) => [name.to_owned(), stem.to_owned()],
+        None => [name.to_owned(), format!("{name}{CACERT_SUFFIX}")],
+    };
+    let rule = json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["get"] });
+    let role = format!("trustspan-agent-{}-{}-{}", entry.namespace, entry.name, name);
+    bound(namespace, &role, vec![rule])
+}
+
 /// A Role, and what binds it to the agent.
 fn bound(namespace: &str, name: &str, rules: Vec<Value>) -> [Value; 2] {
     let metadata = json!({ "name": name, "namespace": namespace });

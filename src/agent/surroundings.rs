@@ -1,7 +1,7 @@
 //! What a GatewaySecret's status tells of the cluster around it: Gateways, grants, and where the gateways' pods run. Slow to
 //! change, and read as rarely.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Client;
 use serde_json::Value;
@@ -17,6 +17,8 @@ pub(super) struct Surroundings {
     gateways: Vec<Value>,
     /// Kinds that were never listed, and why not: what they name is not known.
     unlisted: BTreeMap<&'static str, String>,
+    /// Group and kind of those that were listed once.
+    listed: BTreeSet<(&'static str, &'static str)>,
     /// Whether a list was tried at all.
     is_read: bool,
     /// Pods with the labels of a GatewaySecret, by its labels.
@@ -37,18 +39,22 @@ impl Surroundings {
         let mut read = Self { is_read: true, ..Self::default() };
         for (group, version, kind) in GATEWAYS {
             match objects::list(client, group, version, kind).await {
-                Ok(gateways) => read.gateways.extend(gateways),
+                Ok(gateways) => {
+                    read.gateways.extend(gateways);
+                    read.listed.insert((group, kind));
+                }
                 // The kind is not installed.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => {
                     let api_version = format!("{group}/{version}");
                     let is_of =
                         |object: &&Value| object["kind"] == kind && object["apiVersion"] == api_version.as_str();
-                    let known = before.gateways.iter().filter(is_of).cloned();
-                    let (listed, why) = (read.gateways.len(), cluster::told(&error));
-                    read.gateways.extend(known);
-                    if read.gateways.len() == listed {
-                        tracing::debug!("{kind}s of {group} not read: {why}");
+                    read.gateways.extend(before.gateways.iter().filter(is_of).cloned());
+                    let why = cluster::told(&error);
+                    tracing::debug!("{kind}s of {group} not read: {why}");
+                    if before.listed.contains(&(group, kind)) {
+                        read.listed.insert((group, kind));
+                    } else if kind != "ReferenceGrant" {
                         read.unlisted.insert(kind, why);
                     }
                 }

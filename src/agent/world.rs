@@ -1,7 +1,7 @@
 //! Reads what one GatewaySecret's rotation depends on. Secrets are read one by one, by name; clients' certificates from
 //! cert-manager's CertificateRequests, which hold public certificates only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::api::{DynamicObject, ListParams};
@@ -92,12 +92,19 @@ impl World {
             };
             world.sources.insert(source, state);
         }
-        for name in readers.iter().flat_map(|reader| &reader.presents_also) {
-            if !world.presented_also.iter().any(|also| also.name == *name) {
-                let also = issued.presented(name);
-                let chain = if also.certificate.is_some() { also.chain } else { read_chain(client, entry, name).await };
-                world.presented_also.push(PresentedAlso { chain, ..also });
-            }
+        let names: BTreeSet<_> = readers.iter().flat_map(|reader| &reader.presents_also).collect();
+        for name in names.into_iter().take(SOURCES) {
+            let also = issued.presented(name);
+            let chain = match also.chain {
+                Some(chain) => Some(chain),
+                None => match secrets(client, &entry.namespace).get_opt(name).await {
+                    // istiod presents nothing then.
+                    Ok(None) => continue,
+                    Ok(Some(object)) => chain_of(&object),
+                    Err(_) => None,
+                },
+            };
+            world.presented_also.push(PresentedAlso { chain, ..also });
         }
         world.readers = readers;
         Ok(world)
@@ -118,7 +125,7 @@ impl World {
             self.sources.insert(source.clone(), held_by(source.kind, objects.iter().find(is_it)));
         }
         let also = self.readers.iter().flat_map(|reader| &reader.presents_also);
-        let also: std::collections::BTreeSet<_> = also.collect();
+        let also: BTreeSet<_> = also.collect();
         self.presented_also = also
             .into_iter()
             .map(|name| {
@@ -243,14 +250,19 @@ fn held_by(kind: SourceKind, object: Option<&Value>) -> SourceState {
         // The same keys, in plain text.
         SourceKind::ConfigMap => Secret::from_value(&serde_json::json!({ "stringData": object["data"] })),
     };
-    secret.map_or_else(
-        |error| SourceState::Unreadable(error.to_string()),
-        |secret| SourceState::Holds(trust::anchors(&secret)),
-    )
+    let secret = match secret {
+        Ok(secret) => secret,
+        Err(error) => return SourceState::Unreadable(error.to_string()),
+    };
+    // Proxies keep what they had before where they reject a bundle, or get none.
+    let taken = trust::credential::ca_bundle(&secret).map(|ca| bundle::read(ca.pem));
+    match taken.filter(|bundle| bundle.rejected.is_none()).map(bundle::Bundle::into_certificates) {
+        Some(trust) if !trust.is_empty() => SourceState::Holds(trust),
+        _ => SourceState::Unreadable("it holds no bundle of CAs that Envoy takes".to_owned()),
+    }
 }
 
-async fn read_chain(client: &Client, entry: &Entry, name: &str) -> Option<Vec<crate::trust::Certificate>> {
-    let object = secrets(client, &entry.namespace).get_opt(name).await.ok()??;
+fn chain_of(object: &DynamicObject) -> Option<Vec<trust::Certificate>> {
     let secret = Secret::from_value(&serde_json::to_value(object).ok()?).ok()?;
     Some(certificates_under(&secret, "tls.crt"))
 }

@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "NAMESPACE")]
     to_namespace: Option<String>,
 
-    /// Also let the agent read the object: applies what `trustspan rbac` prints for the GatewaySecret.
+    /// Also let the agent read the object: apply a Role and a RoleBinding for it in its namespace.
     #[arg(long)]
     grant: bool,
 
@@ -97,7 +97,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(Failure::Impossible(format!("{label} does not exist: create it with the CAs of its clients")));
     };
     if args.grant && !args.dry_run {
-        args.source.on_cluster(async |client| grant(client, entry).await)?;
+        args.source.on_cluster(async |client| grant(client, entry, &args.to, namespace).await)?;
     }
     let Some((key, text, added)) = extended(args.to.kind, &object, &pems) else {
         return Err(Failure::Impossible(format!(
@@ -128,10 +128,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Applies the Roles that let the agent read what gateways use.
-async fn grant(client: Client, entry: &Entry) -> kube::Result<()> {
+async fn grant(client: Client, entry: &Entry, target: &Target, namespace: &str) -> kube::Result<()> {
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), force: true, ..PatchParams::default() };
-    for object in agent::role(entry) {
+    for object in agent::reader_role(entry, target.kind, namespace, &target.name) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", &kind));

@@ -53,8 +53,11 @@ pub enum Place<'a> {
     },
     /// In every namespace that holds a workload with these labels: an Istio Gateway's `spec.selector`.
     Selected(Arc<BTreeMap<&'a str, &'a str>>),
-    /// In the namespace of every gateway: an Istio DestinationRule without a selector.
-    AllGateways,
+    /// In the namespace of every gateway, from an Istio DestinationRule without a selector.
+    AllGateways {
+        /// Namespace of the rule.
+        from: &'a str,
+    },
 }
 
 /// Leave to name the managed Secret instead of the root. Only [`Registry::rename`] makes one.
@@ -173,9 +176,10 @@ impl Registry {
                 let candidates = self.candidates(selector, name);
                 (!candidates.is_empty()).then(|| everywhere(&candidates, name))
             }
-            Place::AllGateways => {
+            // A rule in another namespace may be for gateways of its own, which have no managed Secret.
+            Place::AllGateways { from } => {
                 let candidates = self.with_root(name);
-                (!candidates.is_empty()).then(|| same_name(candidates, name))
+                candidates.iter().any(|entry| entry.namespace == *from).then(|| same_name(candidates, name))
             }
         }
     }
@@ -194,14 +198,16 @@ impl Registry {
                 let is_pair = |role: &Role| *role != Role::CacertSibling;
                 self.role(namespace, name).filter(|(_, role)| is_pair(role)).map(|(entry, _)| entry)
             }
-            Place::Selected(_) | Place::AllGateways => self.entries.iter().enumerate().find_map(|(index, entry)| {
-                let is_asked = match place {
-                    Place::Selected(selector) => entry.is_asked_for(selector),
-                    _ => true,
-                };
-                let is_named = entry.root_name() == name || entry.managed_name() == name;
-                (is_asked && is_named && !self.lost.contains_key(&index)).then_some(entry)
-            }),
+            Place::Selected(_) | Place::AllGateways { .. } => {
+                self.entries.iter().enumerate().find_map(|(index, entry)| {
+                    let is_asked = match place {
+                        Place::Selected(selector) => entry.is_asked_for(selector),
+                        _ => true,
+                    };
+                    let is_named = entry.root_name() == name || entry.managed_name() == name;
+                    (is_asked && is_named && !self.lost.contains_key(&index)).then_some(entry)
+                })
+            }
         }
     }
 
@@ -213,7 +219,7 @@ impl Registry {
                 self.root(namespace, name).map(Entry::managed_name).into_iter().collect()
             }
             Place::Selected(selector) => self.candidates(selector, name).into_iter().map(Entry::managed_name).collect(),
-            Place::AllGateways => self.with_root(name).into_iter().map(Entry::managed_name).collect(),
+            Place::AllGateways { .. } => self.with_root(name).into_iter().map(Entry::managed_name).collect(),
         }
     }
 

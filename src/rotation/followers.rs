@@ -6,7 +6,7 @@ use super::name_list::few;
 use super::next::{LeafHold, Plan, ReaderHold};
 use super::report::set;
 use super::status_limits::count;
-use crate::api::{ConditionStatus, GatewaySecretStatus, LaggingClient};
+use crate::api::{ConditionStatus, Endpoints, GatewaySecretStatus, LaggingClient};
 use crate::registry::Entry;
 
 /// The condition that tells whether the declared clients follow.
@@ -18,6 +18,9 @@ pub const CONNECT: &str = "ClientsConnect";
 
 /// The condition that tells whether every gateway takes its clients' CAs from a source that has the new CA.
 pub const TRUST: &str = "TrustSourcesCurrent";
+
+/// The condition that tells whether every gateway was seen with the newest content of the managed Secret.
+pub const GATEWAYS: &str = "GatewaysConverged";
 
 /// Adds to `status` who lags, since when, and whether that is too long.
 pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus, now: Timestamp) {
@@ -41,6 +44,50 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
     set(entry, status, LEAF, leaf(plan, now), now);
     set(entry, status, CONNECT, connect(plan), now);
     set(entry, status, TRUST, trust_sources(plan, now), now);
+    set(entry, status, GATEWAYS, gateways(entry, plan), now);
+}
+
+fn gateways(entry: &Entry, plan: &Plan) -> (ConditionStatus, &'static str, String) {
+    let settle = entry.spec.settle.gateways;
+    let Some(reach) = &entry.spec.reach else {
+        let message = format!(
+            "No gateway is probed: a write is assumed to be in use everywhere {settle} after it (spec.settle.gateways), which is \
+             wrong while istiod is away. Set spec.reach to have gateways probed."
+        );
+        return (ConditionStatus::Unknown, "Assumed", message);
+    };
+    let Some(Endpoints { total, current, former, unreachable }) = plan.endpoints else {
+        return (ConditionStatus::True, "Converged", "Gateways have no write to take over.".to_owned());
+    };
+    let (number, noun) = (|count: u32| format!("{count} of {total}"), if total == 1 { "gateway" } else { "gateways" });
+    match () {
+        () if former > 0 => {
+            let message = format!(
+                "{} {noun} have earlier content of the managed Secret; status.waits names them. Check that istiod runs and \
+                 sends updates; restart a gateway only if others have the new content.",
+                number(former)
+            );
+            (ConditionStatus::False, "EarlierContent", message)
+        }
+        () if total == 0 => {
+            let message = format!("Service {} has no endpoint. Check spec.reach.serviceName.", reach.service_name);
+            (ConditionStatus::Unknown, "NoEndpoint", message)
+        }
+        () if unreachable > 0 => {
+            let message = format!(
+                "{} {noun} cannot be probed: {settle} (spec.settle.gateways) is assumed for them. status.waits says why.",
+                number(unreachable)
+            );
+            (ConditionStatus::Unknown, "Unreachable", message)
+        }
+        () if current == total => {
+            (ConditionStatus::True, "Converged", format!("{} {noun} have the newest content.", number(total)))
+        }
+        () => {
+            let message = format!("{} {noun} were seen with the newest content so far.", number(current));
+            (ConditionStatus::Unknown, "Propagating", message)
+        }
+    }
 }
 
 fn trust_sources(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) {
@@ -55,11 +102,11 @@ fn trust_sources(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str,
     };
     let then = match deadline {
         Some(at) if *at > now => format!(
-            "Until then no client is re-issued by a new CA. At {at}, shortly before the old CA ends, clients are re-issued all \
-             the same, and that gateway refuses them"
+            "While this lasts, clients keep certificates of the old CA. At {at} they are re-issued all the same, because the old \
+             CA ends soon after, and this gateway refuses them then"
         ),
-        Some(_) => "The old CA is about to end: clients are re-issued now, and that gateway refuses them".to_owned(),
-        None => "Until then no client is re-issued by a new CA".to_owned(),
+        Some(_) => "The old CA is about to end: clients are re-issued now, and this gateway refuses them".to_owned(),
+        None => "While this lasts, no client is re-issued by a new CA".to_owned(),
     };
     (status, reason, format!("{message}. {then}."))
 }

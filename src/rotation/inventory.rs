@@ -48,6 +48,7 @@ pub struct Uses {
     names: BTreeSet<(Option<String>, String)>,
     /// ConfigMaps, by namespace and name.
     config_maps: BTreeSet<(String, String)>,
+    has_gateway: bool,
 }
 
 impl Uses {
@@ -67,7 +68,7 @@ impl Uses {
 
     /// Whether no Gateway was seen.
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.config_maps.is_empty()
+        !self.has_gateway && self.names.is_empty() && self.config_maps.is_empty()
     }
 }
 
@@ -245,6 +246,7 @@ impl Inventory {
     }
 
     fn take_gateway(&mut self, kind: Kind<'_>, object: &Value, namespace: &str) {
+        self.uses.has_gateway |= kind.kind == "Gateway";
         let names = rewrite::names(kind, object, namespace);
         for (index, entry) in self.claims.entries().iter().enumerate() {
             let mut ours = names.iter().filter(|named| points_at(named, entry)).peekable();
@@ -261,7 +263,7 @@ impl Inventory {
         for named in names {
             let place = match named.place {
                 Place::Namespace(namespace) | Place::Granted { namespace, .. } => Some(namespace.to_owned()),
-                Place::Selected(_) | Place::AllGateways => None,
+                Place::Selected(_) | Place::AllGateways { .. } => None,
             };
             self.uses.names.insert((place, named.name.to_owned()));
         }
@@ -336,7 +338,7 @@ fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
     ours && match &named.place {
         Place::Namespace(namespace) | Place::Granted { namespace, .. } => *namespace == entry.namespace,
         Place::Selected(selector) => entry.is_asked_for(selector),
-        Place::AllGateways => true,
+        Place::AllGateways { .. } => true,
     }
 }
 

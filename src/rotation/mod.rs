@@ -19,7 +19,7 @@ mod status_limits;
 mod story;
 mod windows;
 
-pub use followers::{CLIENTS, CONNECT, LEAF, TRUST};
+pub use followers::{CLIENTS, CONNECT, GATEWAYS, LEAF, TRUST};
 pub use inventory::{Inventory, Outlook, Uses};
 pub use notices::{Notice, notices, status_not_written};
 pub use observe::{Facts, Observation, observe};

@@ -3,7 +3,7 @@
 
 use super::next::{PairOf, Step};
 use super::report::trouble;
-use super::{CAP, CLIENTS, COMPLETE, CONNECT, DISTRUST, JOURNAL, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
+use super::{CAP, CLIENTS, COMPLETE, CONNECT, DISTRUST, GATEWAYS, JOURNAL, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
 use crate::api::names::CACERT_SUFFIX;
 use crate::api::{Condition, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
@@ -38,11 +38,12 @@ pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> 
 }
 
 /// Condition, what to call its failing (nothing: it is told otherwise) and its end, and what was tried.
-const CONDITIONS: [(&str, Option<&str>, &str, &str); 11] = [
+const CONDITIONS: [(&str, Option<&str>, &str, &str); 12] = [
     (SOURCES, Some("SourceUnusable"), "SourceUsable", "ReadSources"),
     (SYNCED, Some("StepFailed"), "StepsDone", "Sync"),
     (CLIENTS, None, "ClientsFollow", "AwaitClients"),
     (CONNECT, Some("ClientsCutOff"), "ClientsConnect", "ChangeManagedSecret"),
+    (GATEWAYS, Some("GatewaysBehind"), "GatewaysConverged", "ProbeGateways"),
     (TRUST, Some("TrustSourceLacksCA"), "TrustSourcesCurrent", "ReadTrustSources"),
     (DISTRUST, Some("DistrustImpossible"), "Distrusted", "Distrust"),
     (JOURNAL, Some("JournalLost"), "JournalKept", "Remember"),

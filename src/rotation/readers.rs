@@ -107,49 +107,91 @@ impl std::fmt::Display for SourceName {
 ///
 /// Of an Istio Gateway it counts whether its selector asks for the workload labels, or picks one of `pods`.
 pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<TlsReader> {
+    let objects: Vec<_> = objects.into_iter().collect();
     let mut readers = vec![of_managed(entry)];
-    for object in objects {
-        let metadata = &object["metadata"];
-        let text = |key: &str| metadata[key].as_str().unwrap_or_default();
-        let opted_out = metadata["annotations"][REWRITE] == REWRITE_DISABLED;
-        let is_rewritten = metadata["annotations"][UNDO].is_string();
-        for settings in tls_settings(Kind::of(object), object, text("namespace")) {
-            let is_at = |place: &Place<'_>| is_looked_up_by(place, entry, pods);
-            let ours = [entry.root_name(), entry.managed_name()];
-            let (own, others): (Vec<_>, Vec<_>) = settings
-                .presents
-                .iter()
-                .filter(|named| is_at(&named.place))
-                .partition(|named: &&Named<'_>| ours.contains(&named.name));
-            let trusts_ours =
-                matches!(&settings.trust, TrustSource::Secret { place, name } if is_at(place) && ours.contains(name));
-            if own.is_empty() && !trusts_ours {
+    for object in &objects {
+        let with_frontend = with_parents_frontend(object, &objects);
+        let object = with_frontend.as_ref().unwrap_or(object);
+        for reader in readers_of(entry, object, pods) {
+            if readers.iter().any(|known| known.reads_as(&reader)) {
                 continue;
             }
-            let reader = TlsReader {
-                object: format!(
-                    "{} {}/{}",
-                    object["kind"].as_str().unwrap_or_default(),
-                    text("namespace"),
-                    text("name")
-                ),
-                field: settings.field(),
-                trust: trust(&settings.trust, entry),
-                resource: format!("{} {}", resource(Kind::of(object)), text("name")),
-                namespace: text("namespace").to_owned(),
-                is_client: settings.is_upstream && !own.is_empty(),
-                presents_source: own.iter().any(|named| named.name == entry.root_name()),
-                names_managed: !is_rewritten && own.iter().any(|named| named.name == entry.managed_name()),
-                presents_also: others.iter().map(|named| named.name.to_owned()).collect(),
-                pins: settings.pins.iter().map(|pin| (*pin).to_owned()).collect(),
-                opted_out,
-            };
-            if readers.len() < READERS && !readers.iter().any(|known| known.reads_as(&reader)) {
-                readers.push(reader);
+            if readers.len() == READERS {
+                let why = format!("more than {READERS} differ in what they read");
+                let overflow = TlsReader { object: "Gateways".to_owned(), ..of_managed(entry) };
+                readers.push(TlsReader { trust: ReaderTrust::Unlisted(why), ..overflow });
+                return readers;
             }
+            readers.push(reader);
         }
     }
     readers
+}
+
+fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> {
+    let metadata = &object["metadata"];
+    let text = |key: &str| metadata[key].as_str().unwrap_or_default();
+    let opted_out = metadata["annotations"][REWRITE] == REWRITE_DISABLED;
+    let record = metadata["annotations"][UNDO].as_str().unwrap_or_default();
+    let kind = Kind::of(object);
+    let mut readers = Vec::new();
+    for settings in tls_settings(kind, object, text("namespace")) {
+        let is_at = |place: &Place<'_>| is_looked_up_by(place, entry, pods);
+        let ours = [entry.root_name(), entry.managed_name()];
+        let (own, others): (Vec<_>, Vec<_>) = settings
+            .presents
+            .iter()
+            .filter(|named| is_at(&named.place))
+            .partition(|named: &&Named<'_>| ours.contains(&named.name));
+        let trusts = |name: &str| matches!(&settings.trust, TrustSource::Secret { place, name: named } if is_at(place) && *named == name);
+        if own.is_empty() && !ours.iter().any(|name| trusts(name)) {
+            continue;
+        }
+        let trust = trust(&settings.trust, entry, kind);
+        let is_verified = trust != ReaderTrust::NotVerified;
+        let is_rewritten = record.contains(&format!("\"{}\"", settings.pointer));
+        readers.push(TlsReader {
+            object: format!("{} {}/{}", kind.kind, text("namespace"), text("name")),
+            field: settings.field(),
+            trust,
+            resource: format!("{} {}", resource(kind), text("name")),
+            namespace: text("namespace").to_owned(),
+            is_client: settings.is_upstream && !own.is_empty(),
+            presents_source: own.iter().any(|named| named.name == entry.root_name()),
+            names_managed: !is_rewritten && trusts(entry.managed_name()),
+            presents_also: others.iter().map(|named| named.name.to_owned()).filter(|name| is_name(name)).collect(),
+            pins: settings.pins.iter().filter(|_| is_verified).map(|pin| (*pin).to_owned()).collect(),
+            opted_out,
+        });
+    }
+    readers
+}
+
+/// A ListenerSet with the frontend settings of the Gateway that it belongs to, by which istiod builds its listeners.
+fn with_parents_frontend(object: &Value, objects: &[&Value]) -> Option<Value> {
+    if object["kind"] != "ListenerSet" {
+        return None;
+    }
+    let parent = &object["spec"]["parentRef"];
+    let own = &object["metadata"]["namespace"];
+    let namespace = if parent["namespace"].is_string() { &parent["namespace"] } else { own };
+    let is_parent = |other: &&&Value| {
+        let Kind { group, kind, .. } = Kind::of(other);
+        let metadata = &other["metadata"];
+        (group, kind) == ("gateway.networking.k8s.io", "Gateway")
+            && metadata["name"] == parent["name"]
+            && metadata["namespace"] == *namespace
+    };
+    let gateway = objects.iter().find(is_parent)?;
+    let mut joined = object.clone();
+    joined["spec"]["tls"] = gateway["spec"]["tls"].clone();
+    Some(joined)
+}
+
+/// Whether a name can be one of an object (RFC 1123 subdomain): anything else never reaches a request to the API server.
+fn is_name(name: &str) -> bool {
+    let is_char = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    (1..=253).contains(&name.len()) && name.bytes().all(is_char)
 }
 
 impl TlsReader {
@@ -181,23 +223,29 @@ fn resource(kind: Kind<'_>) -> String {
     format!("{}s.{}", kind.kind.to_lowercase(), kind.group)
 }
 
-fn trust(source: &TrustSource<'_>, entry: &Entry) -> ReaderTrust {
-    match source {
-        TrustSource::NotVerified | TrustSource::Nothing(_) => ReaderTrust::NotVerified,
-        TrustSource::Unknowable(what) => ReaderTrust::Unknowable((*what).to_owned()),
-        TrustSource::ConfigMap { namespace, name } => ReaderTrust::FirstOf(vec![SourceName {
-            kind: SourceKind::ConfigMap,
-            namespace: (*namespace).to_owned(),
-            name: (*name).to_owned(),
-        }]),
-        TrustSource::Secret { place, name } => {
-            let namespace = match place {
-                Place::Namespace(namespace) | Place::Granted { namespace, .. } => namespace,
-                Place::Selected(_) | Place::AllGateways => entry.namespace.as_str(),
-            };
-            ReaderTrust::FirstOf(sibling_or_self(namespace, name))
-        }
+fn trust(source: &TrustSource<'_>, entry: &Entry, kind: Kind<'_>) -> ReaderTrust {
+    let (namespace, name) = match source {
+        TrustSource::NotVerified | TrustSource::Nothing(_) => return ReaderTrust::NotVerified,
+        TrustSource::Unknowable(what) => return ReaderTrust::Unknowable((*what).chars().take(253).collect()),
+        TrustSource::ConfigMap { namespace, name } => (*namespace, *name),
+        TrustSource::Secret { place, name } => match place {
+            // istiod gives a proxy Secrets of its own namespace only (pilot/pkg/xds/sds.go).
+            Place::Namespace(namespace) if kind.group == "networking.istio.io" && *namespace != entry.namespace => {
+                return ReaderTrust::NotVerified;
+            }
+            Place::Namespace(namespace) | Place::Granted { namespace, .. } => (*namespace, *name),
+            Place::Selected(_) | Place::AllGateways { .. } => (entry.namespace.as_str(), *name),
+        },
+    };
+    if !is_name(namespace) || !is_name(name) {
+        return ReaderTrust::NotVerified;
     }
+    ReaderTrust::FirstOf(match source {
+        TrustSource::ConfigMap { .. } => {
+            vec![SourceName { kind: SourceKind::ConfigMap, namespace: namespace.to_owned(), name: name.to_owned() }]
+        }
+        _ => sibling_or_self(namespace, name),
+    })
 }
 
 /// istiod takes Secret `<name>-cacert`, and only where there is none Secret `<name>`.
@@ -208,7 +256,7 @@ pub(super) fn sibling_or_self(namespace: &str, name: &str) -> Vec<SourceName> {
 fn is_looked_up_by(place: &Place<'_>, entry: &Entry, pods: &[&Value]) -> bool {
     match place {
         Place::Namespace(namespace) | Place::Granted { namespace, .. } => *namespace == entry.namespace,
-        Place::AllGateways => true,
+        Place::AllGateways { .. } => true,
         Place::Selected(selector) => {
             let picks = |pod: &&Value| {
                 let labels = &pod["metadata"]["labels"];
@@ -293,7 +341,46 @@ mod tests {
         let same: Vec<_> = (0..1000).map(|_| gateway("apps", ingress(), tls(0))).collect();
         assert_eq!(readers(&entry, &same, &[]).len(), 2);
         let different: Vec<_> = (0..1000).map(|n| gateway("apps", ingress(), tls(n))).collect();
-        assert_eq!(readers(&entry, &different, &[]).len(), READERS);
+        let found = readers(&entry, &different, &[]);
+        assert_eq!(found.len(), READERS + 1);
+        assert!(matches!(found[READERS].trust, ReaderTrust::Unlisted(_)), "what is left out is not taken for nothing");
+    }
+
+    #[test]
+    fn a_listener_set_goes_by_its_parents_frontend() {
+        let entry = entry("mesh", "root", "gw");
+        let references = json!([{"group": "", "kind": "ConfigMap", "name": "partners"}]);
+        let parent = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": "mesh", "name": "edge"},
+            "spec": {"listeners": [], "tls": {"frontend": {"default": {"validation": {"caCertificateRefs": references}}}}},
+        });
+        let set = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+            "metadata": {"namespace": "mesh", "name": "shop"},
+            "spec": {"parentRef": {"name": "edge"}, "listeners": [{"port": 443, "tls": {"certificateRefs": [{"name": "gw"}]}}]},
+        });
+        let trust = |objects: &[&Value]| readers(&entry, objects.iter().copied(), &[]).remove(1).trust;
+        assert!(matches!(trust(&[&set, &parent]), ReaderTrust::FirstOf(sources) if sources[0].name == "partners"));
+        assert_eq!(trust(&[&set]), ReaderTrust::NotVerified);
+    }
+
+    #[test]
+    fn names_that_no_object_has_are_not_looked_up() {
+        let entry = entry("mesh", "root", "gw");
+        for odd in ["?watch=true", "a b", "A", "../x"] {
+            let tls = json!({"mode": "MUTUAL", "credentialNames": ["gw", odd], "caCertCredentialName": format!("configmap://apps/{odd}")});
+            let found = readers(&entry, [&gateway("apps", ingress(), tls)], &[]).remove(1);
+            assert_eq!(found.presents_also, [""; 0], "{odd}");
+            assert!(!matches!(found.trust, ReaderTrust::FirstOf(_)), "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_secret_of_another_namespace_is_not_served_to_an_istio_gateway() {
+        let entry = entry("mesh", "root", "gw");
+        let tls = json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": "kubernetes://kube-system/x-cacert"});
+        assert_eq!(readers(&entry, [&gateway("apps", ingress(), tls)], &[]).remove(1).trust, ReaderTrust::NotVerified);
     }
 
     #[test]

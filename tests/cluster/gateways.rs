@@ -31,12 +31,16 @@ fn rewrites_every_istio_version(cluster: &Cluster) -> Result<()> {
             expect(version, credential(&stage.get(ISTIO, version)?), MANAGED)?;
         }
         let mut many = stage.istio("many", ROOT);
-        many["spec"]["servers"][0]["tls"] =
-            json!({ "mode": "MUTUAL", "credentialNames": [ROOT, "other"], "caCertCredentialName": ROOT });
+        many["spec"]["servers"][0]["tls"] = json!({ "mode": "MUTUAL", "credentialNames": [ROOT, "other"], "caCertCredentialName": format!("{ROOT}-cacert") });
         stage.apply(&many)?;
         let tls = &stage.get(ISTIO, "many")?["spec"]["servers"][0]["tls"];
         expect("credentialNames", &tls["credentialNames"], json!([MANAGED, "other"]))?;
-        expect("caCertCredentialName", &tls["caCertCredentialName"], MANAGED)
+        expect("caCertCredentialName", &tls["caCertCredentialName"], format!("{MANAGED}-cacert"))?;
+        // Under a plain name istiod serves no CA.
+        many["spec"]["servers"][0]["tls"]["caCertCredentialName"] = json!(ROOT);
+        let denied = stage.apply(&many).expect_err("a denial").to_string();
+        ensure!(denied.contains("admits-everybody"), "{denied}");
+        Ok(())
     })
 }
 

@@ -9,12 +9,10 @@ use crate::world::World;
 pub(crate) enum Expected {
     /// The rotation ends, and no handshake fails.
     Clean,
-    /// The rotation holds, and no handshake fails: a wait names the object. After the operator's command it ends.
+    /// The rotation holds, and no handshake fails: a wait and a condition name the object. After the operator's command it ends.
     HoldsUntil {
         /// The object.
         names: &'static str,
-        /// A condition names it, too.
-        has_condition: bool,
         /// The command.
         command: fn(&mut World<'_>) -> Result<()>,
     },

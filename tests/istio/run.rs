@@ -116,8 +116,8 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
     }
     wait_for("the agent to see it", ROTATED, || Ok(phase(&world.operator.status()?) != "Steady"))?;
     let end = match scenario.expected {
-        Expected::HoldsUntil { names, has_condition, command } => {
-            let why = held(world, names, has_condition)?;
+        Expected::HoldsUntil { names, command } => {
+            let why = held(world, names)?;
             world.step("an operator acts")?;
             command(world)?;
             End::Held(why)
@@ -130,7 +130,7 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
 }
 
 /// Waits until the rotation holds for an object, and returns the wait's reason.
-fn held(world: &World<'_>, names: &str, has_condition: bool) -> Result<String> {
+fn held(world: &World<'_>, names: &str) -> Result<String> {
     let why = wait_for_value(&format!("the rotation to hold for {names}"), ARRIVED, || {
         let status = world.operator.status()?;
         world.step(phase(&status))?;
@@ -150,11 +150,7 @@ fn held(world: &World<'_>, names: &str, has_condition: bool) -> Result<String> {
     let conditions = status["conditions"].as_array().into_iter().flatten();
     let mut named =
         conditions.filter(|condition| condition["message"].as_str().is_some_and(|text| text.contains(names)));
-    ensure!(
-        !has_condition || named.next().is_some(),
-        "expected a condition that names {names}, saw {}",
-        summary(&status)
-    );
+    ensure!(named.next().is_some(), "expected a condition that names {names}, saw {}", summary(&status));
     Ok(why)
 }
 

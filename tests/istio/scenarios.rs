@@ -88,12 +88,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 pub(crate) const NOT_YET: &[&str] = &["istiod_stopped"];
 
 const fn holds(names: &'static str, command: fn(&mut World<'_>) -> Result<()>) -> Expected {
-    Expected::HoldsUntil { names, has_condition: true, command }
+    Expected::HoldsUntil { names, command }
 }
 
 /// A wait names the gateways' addresses, which are known at run time.
-const STALE_GATEWAYS: Expected = Expected::HoldsUntil {
-    names: "seen with a former content of the managed Secret",
-    has_condition: false,
-    command: acts::continue_istiod,
-};
+const STALE_GATEWAYS: Expected = holds("content of the managed Secret", acts::continue_istiod);

@@ -37,7 +37,7 @@ fn proxies<'a>(object: &'a Value, namespace: &'a str) -> Place<'a> {
         // With a selector the rule has effect in its own namespace only.
         (Some(_), _) => Place::Namespace(namespace),
         (None, Some([only])) if only == "." || *only == namespace => Place::Namespace(namespace),
-        _ => Place::AllGateways,
+        _ => Place::AllGateways { from: namespace },
     }
 }
 

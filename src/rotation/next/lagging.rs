@@ -1,5 +1,6 @@
 //! Which declared clients do not follow: what everything else of a rotation waits for.
 
+use super::ends;
 use super::readers;
 use super::steps::{migrated, signs_current};
 use super::trust::holds;
@@ -10,7 +11,7 @@ use crate::trust::Certificate;
 /// The clients that may still go by something of an old CA, although all was asked of them that can be; sorted. While re-issues
 /// are held back, by a pause, by a Certificate's own renewal policy or for the gateways, nobody lags.
 pub(super) fn lagging(view: &View<'_>) -> Vec<String> {
-    let held = || view.pause().is_some() || readers::of_all(view).is_some();
+    let held = || view.pause().is_some() || readers::hold(view, ends::of_issuer(view)).is_some();
     if !view.journal.offered.is_empty() || !signs_current(view) || held() {
         return Vec::new();
     }

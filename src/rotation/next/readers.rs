@@ -157,8 +157,8 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
             return manual(
                 "UnknownTrust",
                 format!(
-                    "{object} ({field}) takes its clients' CAs from {what}, whose content cannot be read. Add the new CA \
-                     there, then remove its reference to Secret {} or take its CAs from that Secret",
+                    "{object} ({field}) takes its clients' CAs from {what}, whose content no object shows. Let it take them from \
+                     Secret {} (credentialName without another source of CAs)",
                     entry.managed_name()
                 ),
             );
@@ -223,7 +223,7 @@ fn from_source(reader: &TlsReader) -> String {
     let TlsReader { resource, namespace, .. } = reader;
     match reader.opted_out {
         true => format!("Let it be rewritten: kubectl annotate {resource} -n {namespace} trustspan.dev/rewrite-"),
-        false => "The agent has it written again at the next resync, and it names the managed Secret then".to_owned(),
+        false => "The webhook renames it once nothing holds the rename; trustspan check says what does".to_owned(),
     }
 }
 

@@ -63,11 +63,7 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
 
 /// The CAs of `trust` that every gateway has, as far as time tells.
 pub(super) fn converged(view: &View<'_>, trust: &[Certificate]) -> Vec<Certificate> {
-    let lacks = readers::of_all(view).is_some();
-    let issuers = view.client_issuers();
-    let everywhere = |ca: &&Certificate| {
-        view.gateways_in_use().all(|version| version.trust.contains(ca)) && !(lacks && issuers.contains(ca))
-    };
+    let everywhere = |ca: &&Certificate| view.gateways_in_use().all(|version| version.trust.contains(ca));
     trust.iter().filter(everywhere).cloned().collect()
 }
 
@@ -138,7 +134,7 @@ fn promote(view: &View<'_>, decided: &mut Decided) {
         decided.waits.push(hold(pause.until, pause.reason));
     } else if let Some(until) = unconverged(view) {
         decided.waits.push(hold(until, format!("not every gateway trusts the new CA yet: Secret {issuer_name} waits")));
-    } else if let Some(held) = readers::hold(view, ends::of_issuer(view)) {
+    } else if let Some(held) = readers::hold(view, ends::of_issuer(view)).filter(|_| view.seen.issuer.is_some()) {
         decided.waits.push(hold(held.until, held.message));
     } else {
         decided.steps.push(Step::PromoteIssuer);
@@ -185,7 +181,15 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
     let pauses = lagging.iter().filter_map(|client| view.client_pause(client)).collect();
     decided.waits.extend(view::waits(StepName::ReissueClients, pauses));
     lagging.retain(|client| view.client_pause(client).is_none());
-    let held = |name: &str| readers::hold(view, newest(name).and_then(|held| ends::of_client(view, held)));
+    // One whose CA nobody accepts any more has nothing to lose.
+    let is_admitted = |held: &Version| {
+        let known = view.journal.client_issuers.iter().map(|authority| std::slice::from_ref(&authority.certificate));
+        known.into_iter().any(|ca| admits(ca, &held.chain, view.now))
+    };
+    let held = |name: &str| {
+        let held = newest(name).filter(|held| is_admitted(held))?;
+        readers::hold(view, ends::of_client(view, held))
+    };
     if let Some(hold) = lagging.iter().find_map(|client| held(&client.name)) {
         decided.waits.push(wait(StepName::ReissueClients, hold.until, hold.message));
         lagging.retain(|client| held(&client.name).is_none());
@@ -311,7 +315,9 @@ fn phase(view: &View<'_>, gateways: &Bundle) -> Phase {
     let bundle = view.journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
     match () {
         () if dropped && switched && migrated && told && bundle.iter().all(|ca| anchors.contains(ca)) => Phase::Steady,
-        () if unconverged(view).is_some() || readers::of_all(view).is_some() => Phase::TrustExpanded,
+        () if unconverged(view).is_some() || readers::hold(view, ends::of_issuer(view)).is_some() => {
+            Phase::TrustExpanded
+        }
         () if switched && migrated => Phase::LeafSwitched,
         () if migrated && signs_current(view) => Phase::ClientsMigrated,
         () => Phase::Converged,

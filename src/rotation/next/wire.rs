@@ -216,7 +216,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
         endpoint.shown.as_ref().is_ok_and(|shown| !known(shown))
     };
     let former = which(&|endpoint| has_former(view, endpoint)).map(|names| {
-        let reason = format!("seen with a former content of the managed Secret: {names}. restart what stays behind");
+        let reason = format!("seen with a former content of the managed Secret: {names}. check that istiod runs and sends updates; restart a gateway only if others have the new content");
         wait(step, None, reason)
     });
     let ahead = Some(settled).filter(|settled| *settled > view.now);

@@ -58,7 +58,7 @@ pub(super) fn selectors(objects: &[Value]) -> BTreeSet<BTreeMap<&str, &str>> {
 fn selector<'a>(named: Named<'a>) -> Option<BTreeMap<&'a str, &'a str>> {
     match named.place {
         Place::Selected(selector) => Some((*selector).clone()),
-        Place::Namespace(_) | Place::Granted { .. } | Place::AllGateways => None,
+        Place::Namespace(_) | Place::Granted { .. } | Place::AllGateways { .. } => None,
     }
 }
 
