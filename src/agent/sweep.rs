@@ -18,7 +18,7 @@ use crate::rewrite::{Write, rewrite};
 use crate::store::cluster;
 
 /// A Gateway is not touched again so soon: the webhook may be down still.
-const AGAIN: SignedDuration = SignedDuration::from_mins(5);
+const AGAIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Touches the Gateways that name a root Secret which they should not name any more.
 pub(super) async fn mend(
