@@ -14,7 +14,7 @@ use super::content::Content;
 use super::kept;
 use super::world::{self, World};
 use super::{observed_with, sentence};
-use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, KEPT_FOR, journal_name};
+use crate::api::names::{CLIENT_LABEL, KEPT_FOR, journal_name};
 use crate::api::{Phase, TrustAnchor};
 use crate::registry::{Entry, Registry};
 use crate::rotation;
@@ -148,13 +148,6 @@ fn told(entry: &Entry, world: &World) -> Entry {
     entry
 }
 
-/// The Secrets that the agent writes.
-fn written_names(entry: &Entry) -> Vec<String> {
-    let sibling = format!("{}{CACERT_SUFFIX}", entry.managed_name());
-    let issuer = entry.spec.issuer_secret_name.clone();
-    [Some(entry.managed_name().to_owned()), Some(sibling), issuer].into_iter().flatten().collect()
-}
-
 /// What a directory holds.
 struct Manifests {
     dir: PathBuf,
@@ -218,7 +211,7 @@ impl Manifests {
     fn written(&self, entry: &Entry, world: &World, plan: &Plan) -> Result<Vec<Value>, DirectoryError> {
         let mut objects = self.former(entry);
         let contents: Vec<_> = plan.steps.iter().filter_map(|step| Content::of(entry, world, step)).collect();
-        for name in written_names(entry).iter().map(String::as_str) {
+        for name in kept::written_names(entry).iter().map(String::as_str) {
             let held = world.held(name).map(|held| &held.object);
             let content = contents.iter().find(|content| content.name == name);
             if held.is_some_and(|held| !kept::is_kept_for(held, entry)) && content.is_some() {
@@ -232,7 +225,7 @@ impl Manifests {
 
     /// Secrets that it kept under a former name: Gateways may still use them.
     fn former(&self, entry: &Entry) -> Vec<Value> {
-        let names = written_names(entry);
+        let names = kept::written_names(entry);
         let is_former = |object: &&Value| {
             let metadata = &object["metadata"];
             object["kind"] == "Secret"

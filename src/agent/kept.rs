@@ -2,10 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::api::names::{ADOPT, KEPT_FOR, MANAGED_LABEL, journal_name};
+use crate::api::names::{ADOPT, CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, journal_name};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::trust::Secret;
+
+/// The Secrets that the agent writes.
+pub(super) fn written_names(entry: &Entry) -> Vec<String> {
+    let sibling = format!("{}{CACERT_SUFFIX}", entry.managed_name());
+    let issuer = entry.spec.issuer_secret_name.clone();
+    [Some(entry.managed_name().to_owned()), Some(sibling), issuer].into_iter().flatten().collect()
+}
 
 /// Key of the journal's ConfigMap.
 const JOURNAL_KEY: &str = "journal.json";

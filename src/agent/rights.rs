@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::world;
+use super::{kept, world};
 use crate::api::names::{CACERT_SUFFIX, journal_name};
 use crate::api::{DistributionKind, Rollouts};
 use crate::registry::Entry;
@@ -17,15 +17,12 @@ const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
 
 /// A Role and its binding for each namespace: Secrets by name only, and public certificates of cert-manager.
 pub fn role(entry: &Entry) -> Vec<Value> {
-    let sibling = format!("{}{CACERT_SUFFIX}", entry.managed_name());
-    let written = [Some(entry.managed_name()), Some(sibling.as_str()), entry.spec.issuer_secret_name.as_deref()];
-    let written: Vec<_> = written.into_iter().flatten().collect();
     let by_name = |resource: &str, names: Value, verbs: Value| json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs });
     let journal = json!([journal_name(&entry.name)]);
     let of_cert_manager = |resource: &str, verbs: Value| json!({ "apiGroups": ["cert-manager.io"], "resources": [resource], "verbs": verbs });
     let mut rules = vec![
         by_name("secrets", json!(world::names(entry)), json!(["get", "list", "watch"])),
-        by_name("secrets", json!(written), json!(["create", "patch", "update"])),
+        by_name("secrets", json!(kept::written_names(entry)), json!(["create", "patch", "update"])),
         by_name("configmaps", journal, json!(["create", "get", "list", "watch", "patch", "update"])),
         of_cert_manager("certificates", json!(["list", "watch"])),
         of_cert_manager("certificates/status", json!(["patch"])),

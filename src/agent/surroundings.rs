@@ -84,19 +84,8 @@ impl Surroundings {
         let mut readers = readers(entry, &self.gateways, &pods);
         let unread = (!self.is_read).then_some(("Gateways", "not listed yet"));
         let unlisted = self.unlisted.iter().map(|(kind, why)| (*kind, why.as_str()));
-        readers.extend(unread.into_iter().chain(unlisted).map(|(kind, why)| TlsReader {
-            object: kind.to_owned(),
-            field: String::new(),
-            trust: ReaderTrust::Unlisted(why.to_owned()),
-            resource: String::new(),
-            namespace: String::new(),
-            is_client: false,
-            presents_source: false,
-            names_managed: false,
-            presents_also: Vec::new(),
-            pins: Vec::new(),
-            opted_out: false,
-        }));
+        let unlisted = unread.into_iter().chain(unlisted);
+        readers.extend(unlisted.map(|(kind, why)| TlsReader::of(kind, "", ReaderTrust::Unlisted(why.to_owned()))));
         readers
     }
 

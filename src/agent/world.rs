@@ -245,12 +245,7 @@ async fn read_source(client: &Client, source: &SourceName) -> SourceState {
 /// What a source holds, as istiod and Envoy take it.
 fn held_by(kind: SourceKind, object: Option<&Value>) -> SourceState {
     let Some(object) = object else { return SourceState::Absent };
-    let secret = match kind {
-        SourceKind::Secret => Secret::from_value(object),
-        // The same keys, in plain text.
-        SourceKind::ConfigMap => Secret::from_value(&serde_json::json!({ "stringData": object["data"] })),
-    };
-    let secret = match secret {
+    let secret = match kind.decode(object) {
         Ok(secret) => secret,
         Err(error) => return SourceState::Unreadable(error.to_string()),
     };

@@ -14,7 +14,7 @@ use super::source::Source;
 use crate::agent;
 use crate::api::names::CACERT_SUFFIX;
 use crate::registry::Entry;
-use crate::rotation::readers::extended;
+use crate::rotation::readers::{SourceKind, extended};
 
 const MANAGER: &str = "trustspan-extend-trust";
 
@@ -50,7 +50,7 @@ pub struct Args {
 /// A Secret or a ConfigMap, by name.
 #[derive(Clone, Debug)]
 struct Target {
-    kind: &'static str,
+    kind: SourceKind,
     name: String,
 }
 
@@ -58,8 +58,8 @@ fn target(text: &str) -> Result<Target, String> {
     let (kind, name) =
         text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or("expected secret/NAME or configmap/NAME")?;
     let kind = match kind {
-        "secret" | "secrets" => "Secret",
-        "configmap" | "configmaps" | "cm" => "ConfigMap",
+        "secret" | "secrets" => SourceKind::Secret,
+        "configmap" | "configmaps" | "cm" => SourceKind::ConfigMap,
         _ => return Err("expected secret/NAME or configmap/NAME".to_owned()),
     };
     Ok(Target { kind, name: name.to_owned() })
@@ -85,12 +85,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(Failure::Impossible(reason));
     }
     let namespace = args.to_namespace.as_deref().unwrap_or(&entry.namespace);
-    let label = format!("{} {namespace}/{}", args.to.kind, args.to.name);
+    let label = format!("{} {namespace}/{}", args.to.kind.name(), args.to.name);
     let object =
         args.source.on_cluster(async |client| api(client, &args.to, namespace).get_opt(&args.to.name).await)?;
     let Some(object) = object.map(|object| serde_json::to_value(object).unwrap_or_default()) else {
         // istiod takes the Secret without the suffix then.
-        if let Some(name) = args.to.name.strip_suffix(CACERT_SUFFIX).filter(|_| args.to.kind == "Secret") {
+        if let Some(name) = args.to.name.strip_suffix(CACERT_SUFFIX).filter(|_| args.to.kind == SourceKind::Secret) {
             let to = Target { name: name.to_owned(), ..args.to.clone() };
             return run(Args { to, ..args });
         }
@@ -116,7 +116,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         );
     }
     if !args.dry_run {
-        let value = if args.to.kind == "Secret" { STANDARD.encode(text) } else { text };
+        let value = if args.to.kind == SourceKind::Secret { STANDARD.encode(text) } else { text };
         // Refused when somebody has changed the object since it was read.
         let version = &object["metadata"]["resourceVersion"];
         let patch: Value = json!({ "metadata": { "resourceVersion": version }, "data": { key: value } });
@@ -130,7 +130,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
 async fn grant(client: Client, entry: &Entry, target: &Target, namespace: &str) -> kube::Result<()> {
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), force: true, ..PatchParams::default() };
-    for object in agent::reader_role(entry, target.kind, namespace, &target.name) {
+    for object in agent::reader_role(entry, target.kind.name(), namespace, &target.name) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", &kind));
@@ -141,6 +141,6 @@ async fn grant(client: Client, entry: &Entry, target: &Target, namespace: &str) 
 }
 
 fn api(client: Client, target: &Target, namespace: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", target.kind));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", target.kind.name()));
     Api::namespaced_with(client, namespace, &resource)
 }

@@ -25,7 +25,7 @@ use draft::Draft;
 use kinds::Reference;
 use node::field;
 use rotation_hash::RotationHash;
-pub use tls_settings::{TlsSettings, TrustSource, tls_settings};
+pub use tls_settings::{TlsSettings, TrustSource};
 pub use undo::{Undo, undo};
 
 /// What a rewrite comes to.
@@ -75,6 +75,11 @@ pub fn is_rewritten(kind: Kind<'_>) -> bool {
 pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
     let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();
     references.into_iter().map(Named::from).collect()
+}
+
+/// The TLS settings of an object; none for a kind that is not rewritten.
+pub fn tls_settings<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+    kinds::find(kind).map(|rule| (rule.tls_settings)(object, namespace)).unwrap_or_default()
 }
 
 impl<'a> From<Reference<'a>> for Named<'a> {

@@ -4,12 +4,8 @@
 //! Source: istiod's `pilot/pkg/security/model/authentication.go`, `pilot/pkg/credentials/kube/secrets.go` and
 //! `pilot/pkg/config/kube/gateway/conversion.go`.
 
-use serde_json::Value;
-
 use super::Named;
-use super::kinds;
 use super::node::field;
-use crate::api::Kind;
 use crate::registry::Place;
 
 /// The TLS settings of one server, listener or upstream.
@@ -59,9 +55,4 @@ impl TlsSettings<'_> {
     pub fn field(&self) -> String {
         field(&self.pointer)
     }
-}
-
-/// The TLS settings of an object; none for a kind that is not listed.
-pub fn tls_settings<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
-    kinds::find(kind).map(|rule| (rule.tls_settings)(object, namespace)).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use crate::api::Kind;
 use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED, UNDO};
 use crate::registry::{Entry, Place};
 use crate::rewrite::{Named, TrustSource, tls_settings};
-use crate::trust::{self, Secret};
+use crate::trust::{self, Secret, SecretError};
 
 /// Readers that differ in what they read; a hostile namespace can hold any number of Gateways.
 const READERS: usize = 256;
@@ -82,6 +82,17 @@ impl SourceKind {
             Self::ConfigMap => "ConfigMap",
         }
     }
+
+    /// The keys of an object of this kind, as istiod reads them: a ConfigMap has the same in plain text.
+    ///
+    /// # Errors
+    /// When the object is not of the kind's shape.
+    pub fn decode(self, object: &Value) -> Result<Secret, SecretError> {
+        match self {
+            Self::Secret => Secret::from_value(object),
+            Self::ConfigMap => Secret::from_value(&serde_json::json!({ "stringData": object["data"] })),
+        }
+    }
 }
 
 impl SourceName {
@@ -118,8 +129,7 @@ pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, 
             }
             if readers.len() == READERS {
                 let why = format!("more than {READERS} differ in what they read");
-                let overflow = TlsReader { object: "Gateways".to_owned(), ..of_managed(entry) };
-                readers.push(TlsReader { trust: ReaderTrust::Unlisted(why), ..overflow });
+                readers.push(TlsReader::of("Gateways", "", ReaderTrust::Unlisted(why)));
                 return readers;
             }
             readers.push(reader);
@@ -195,6 +205,23 @@ fn is_name(name: &str) -> bool {
 }
 
 impl TlsReader {
+    /// One of which only the source of its CAs is known.
+    pub fn of(object: impl Into<String>, field: &str, trust: ReaderTrust) -> Self {
+        Self {
+            object: object.into(),
+            field: field.to_owned(),
+            trust,
+            resource: String::new(),
+            namespace: String::new(),
+            is_client: false,
+            presents_source: false,
+            names_managed: false,
+            presents_also: Vec::new(),
+            pins: Vec::new(),
+            opted_out: false,
+        }
+    }
+
     fn reads_as(&self, other: &Self) -> bool {
         let flags = |reader: &Self| (reader.is_client, reader.presents_source, reader.names_managed, reader.opted_out);
         let read = |reader: &Self| (flags(reader), reader.trust.clone());
@@ -203,19 +230,8 @@ impl TlsReader {
 }
 
 fn of_managed(entry: &Entry) -> TlsReader {
-    TlsReader {
-        object: format!("every Gateway that names Secret {}", entry.managed_name()),
-        field: "credentialName".to_owned(),
-        trust: ReaderTrust::FirstOf(sibling_or_self(&entry.namespace, entry.managed_name())),
-        resource: String::new(),
-        namespace: entry.namespace.clone(),
-        is_client: false,
-        presents_source: false,
-        names_managed: false,
-        presents_also: Vec::new(),
-        pins: Vec::new(),
-        opted_out: false,
-    }
+    let trust = ReaderTrust::FirstOf(sibling_or_self(&entry.namespace, entry.managed_name()));
+    TlsReader::of(format!("every Gateway that names Secret {}", entry.managed_name()), "credentialName", trust)
 }
 
 /// The plural of the kinds with TLS settings, with their group.
@@ -270,11 +286,8 @@ fn is_looked_up_by(place: &Place<'_>, entry: &Entry, pods: &[&Value]) -> bool {
 
 /// The text of an object with CAs, extended by those of `pems` that it lacks: the key that istiod reads, its new text, and
 /// the subjects that were added. `None` when the object holds no CA that a proxy takes.
-pub fn extended(kind: &str, object: &Value, pems: &[&str]) -> Option<(String, String, Vec<String>)> {
-    let secret = match kind {
-        "Secret" => Secret::from_value(object).ok()?,
-        _ => Secret::from_value(&serde_json::json!({ "stringData": object["data"] })).ok()?,
-    };
+pub fn extended(kind: SourceKind, object: &Value, pems: &[&str]) -> Option<(String, String, Vec<String>)> {
+    let secret = kind.decode(object).ok()?;
     let held = trust::anchors(&secret);
     let bundle = trust::credential::ca_bundle(&secret).filter(|_| !held.is_empty())?;
     let wanted = pems.iter().flat_map(|pem| trust::bundle::read(pem.as_bytes()).into_certificates());
@@ -388,12 +401,13 @@ mod tests {
         let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
         let text = format!("# partners\n{}{}", partner.pem(), old.pem());
         let object = json!({"data": {"ca.crt": text}});
-        let (key, extended_text, added) = extended("ConfigMap", &object, &[&new.pem(), &old.pem()]).unwrap();
+        let (key, extended_text, added) = extended(SourceKind::ConfigMap, &object, &[&new.pem(), &old.pem()]).unwrap();
         assert_eq!((&*key, added), ("ca.crt", vec![parsed(new.der()).subject]));
         assert!(extended_text.ends_with(&text) && extended_text.len() == text.len() + parsed(new.der()).pem().len());
         let again =
-            extended("ConfigMap", &json!({"data": {"ca.crt": extended_text}}), &[&new.pem(), &old.pem()]).unwrap();
+            extended(SourceKind::ConfigMap, &json!({"data": {"ca.crt": extended_text}}), &[&new.pem(), &old.pem()])
+                .unwrap();
         assert_eq!(again.2, [""; 0]);
-        assert_eq!(extended("ConfigMap", &json!({"data": {"ca.crt": "none"}}), &[&new.pem()]), None);
+        assert_eq!(extended(SourceKind::ConfigMap, &json!({"data": {"ca.crt": "none"}}), &[&new.pem()]), None);
     }
 }

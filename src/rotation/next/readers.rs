@@ -4,7 +4,7 @@
 //! new CA are refused there until that source has it, so the steps that make them present it wait, as for clients that
 //! nobody declared: until the instant at which waiting would lock the same clients out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -85,30 +85,26 @@ pub(super) fn record(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
         }
     }
     let names: BTreeSet<_> = read.iter().map(ToString::to_string).collect();
-    for (_, versions) in journal.trust_sources.iter_mut().filter(|(name, _)| !names.contains(*name)) {
-        for version in versions {
-            version.replaced.get_or_insert(now);
-        }
-    }
+    retire(&mut journal.trust_sources, |name| names.contains(name), now);
     for also in &seen.presented_also {
         let versions = journal.presented_also.entry(also.name.clone()).or_default();
         if let Some(chain) = &also.chain {
             supersede(versions, Vec::new(), chain.clone(), now);
         }
     }
-    for (_, versions) in journal
-        .presented_also
-        .iter_mut()
-        .filter(|(name, _)| !seen.presented_also.iter().any(|also| also.name == **name))
-    {
-        for version in versions {
-            version.replaced.get_or_insert(now);
-        }
-    }
+    retire(&mut journal.presented_also, |name| seen.presented_also.iter().any(|also| also.name == name), now);
     let gateways = seen.entry.spec.settle.gateways;
     for map in [&mut journal.trust_sources, &mut journal.presented_also] {
         map.values_mut().for_each(|versions| versions.retain(|version| version.may_be_in_use(gateways, now)));
         map.retain(|_, versions| !versions.is_empty());
+    }
+}
+
+/// Ends what is not read any more.
+fn retire(map: &mut BTreeMap<String, Vec<Version>>, is_read: impl Fn(&str) -> bool, now: Timestamp) {
+    let gone = map.iter_mut().filter(|(name, _)| !is_read(name));
+    for version in gone.flat_map(|(_, versions)| versions) {
+        version.replaced.get_or_insert(now);
     }
 }
 
@@ -243,7 +239,6 @@ pub(super) fn sibling(view: &View<'_>, bundle: &[Certificate]) -> Option<Vec<Cer
         Some(source) => {
             let at = source.anchors.iter().position(is_ours);
             let mut trust: Vec<_> = source.anchors.iter().filter(|ca| !is_ours(ca)).cloned().collect();
-            let at = at.map(|at| source.anchors[..at].iter().filter(|ca| !is_ours(ca)).count());
             if let Some(at) = at {
                 trust.splice(at..at, bundle.iter().cloned());
             }

@@ -186,13 +186,13 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
         let known = view.journal.client_issuers.iter().map(|authority| std::slice::from_ref(&authority.certificate));
         known.into_iter().any(|ca| admits(ca, &held.chain, view.now))
     };
-    let held = |name: &str| {
-        let held = newest(name).filter(|held| is_admitted(held))?;
-        readers::hold(view, ends::of_client(view, held))
-    };
-    if let Some(hold) = lagging.iter().find_map(|client| held(&client.name)) {
-        decided.waits.push(wait(StepName::ReissueClients, hold.until, hold.message));
-        lagging.retain(|client| held(&client.name).is_none());
+    if let Some(hold) = readers::of_all(view) {
+        let waits = |held: &Version| is_admitted(held) && ends::of_client(view, held).is_none_or(|at| view.now < at);
+        let before = lagging.len();
+        lagging.retain(|client| !newest(&client.name).is_some_and(waits));
+        if lagging.len() < before {
+            decided.waits.push(wait(StepName::ReissueClients, hold.until, hold.message));
+        }
     }
     let pin = |name: &str| {
         let held = newest(name)?;

@@ -13,19 +13,7 @@ fn partners() -> SourceName {
 }
 
 fn reader(trust: ReaderTrust) -> TlsReader {
-    TlsReader {
-        object: "Gateway apps/public".to_owned(),
-        field: "spec.servers[0].tls.caCertCredentialName".to_owned(),
-        trust,
-        resource: String::new(),
-        namespace: String::new(),
-        is_client: false,
-        presents_source: false,
-        names_managed: false,
-        presents_also: Vec::new(),
-        pins: Vec::new(),
-        opted_out: false,
-    }
+    TlsReader::of("Gateway apps/public", "spec.servers[0].tls.caCertCredentialName", trust)
 }
 
 fn holding(authorities: &[&Authority]) -> SourceState {
