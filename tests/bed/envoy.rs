@@ -42,6 +42,13 @@ pub(crate) struct Gateway {
     pub(crate) trust: Option<String>,
 }
 
+/// What an Envoy serves and trusts now, in PEM.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Active {
+    pub(crate) chain: Vec<u8>,
+    pub(crate) ca: Vec<u8>,
+}
+
 /// The secrets of an Envoy: files that it reads, and what it says of them.
 #[derive(Clone)]
 pub(crate) struct Secrets {
@@ -73,6 +80,20 @@ impl Secrets {
     /// The updates of each secret since Envoy started.
     pub(crate) fn updates(&self) -> Result<BTreeMap<String, Updates>> {
         updates(self.admin)
+    }
+
+    /// What Envoy has accepted, where it has one serving pair and one validation context.
+    pub(crate) fn active(&self) -> Result<Active> {
+        let dump: Value = serde_json::from_str(&get(self.admin, "/config_dump?resource=dynamic_active_secrets")?)?;
+        let mut active = Active::default();
+        for secret in dump["configs"].as_array().into_iter().flatten().map(|config| &config["secret"]) {
+            let inline = |source: &Value| STANDARD.decode(source["inline_bytes"].as_str().unwrap_or_default());
+            match &secret["validation_context"]["trusted_ca"] {
+                Value::Null => active.chain = inline(&secret["tls_certificate"]["certificate_chain"])?,
+                ca => active.ca = inline(ca)?,
+            }
+        }
+        Ok(active)
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     cluster::Cluster,
-    envoy::{Envoy, at},
+    envoy::{Envoy, Secrets, at},
     istiod::{Istiod, SERVER_NAME},
     process::Scratch,
     wait::free_port,
@@ -35,7 +35,7 @@ impl Ingress {
         istiod.issue_proxy(ns, NAME, &certificates)?;
         let mut envoys = Vec::new();
         for number in 0..count {
-            let name = format!("{NAME}-{number}");
+            let name = gateway_name(number.into());
             let dynamic = bootstrap(istiod, &certificates.display().to_string(), ns, number);
             envoys.push(Envoy::start_dynamic(scratch, &name, dynamic)?);
         }
@@ -47,10 +47,24 @@ impl Ingress {
         self.ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect()
     }
 
+    /// Each gateway's name and secrets.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = (String, &Secrets)> {
+        self.envoys.iter().enumerate().map(|(number, envoy)| (gateway_name(number), envoy.secrets()))
+    }
+
+    /// Ends a gateway's Envoy, whatever it is doing, and starts it again. It is ready when istiod has answered.
+    pub(crate) fn restart(&mut self, scratch: &Scratch, number: usize) -> Result<()> {
+        self.envoys[number].restart(scratch)
+    }
+
     /// The end of each Envoy's log.
     pub(crate) fn log_tails(&self) -> String {
         self.envoys.iter().map(Envoy::log_tail).collect()
     }
+}
+
+fn gateway_name(number: usize) -> String {
+    format!("{NAME}-{number}")
 }
 
 fn objects(ns: &str, ports: &[u16]) -> Value {
@@ -74,7 +88,7 @@ fn objects(ns: &str, ports: &[u16]) -> Value {
     ];
     items.extend(ports.iter().enumerate().map(|(number, port)| {
         json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("{NAME}-{number}"), "labels": labels },
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": gateway_name(number), "labels": labels },
             "spec": {
                 "serviceAccountName": NAME,
                 "containers": [{

@@ -37,7 +37,7 @@ pub(crate) use audit::Request;
 pub(crate) use cert_manager::CertManager;
 pub(crate) use cluster::{Cluster, SOON, shipped};
 pub(crate) use endpoints::{endpoint_slice, own_address};
-pub(crate) use envoy::{Content, Envoy, Gateway, Secrets, Updates};
+pub(crate) use envoy::{Active, Content, Envoy, Gateway, Secrets, Updates};
 pub(crate) use ingress::{GATEWAY_PORT, Ingress};
 pub(crate) use istiod::Istiod;
 pub(crate) use kept::Kept;

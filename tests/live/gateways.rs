@@ -1,8 +1,7 @@
-//! Two real Envoys behind one address, fed with what Secrets hold as istiod would: chosen keys, no check, and each after a
-//! delay of its own.
+//! Two real Envoys behind one address. istiod gives them their configuration and their Secrets.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
@@ -11,31 +10,26 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
     task::spawn_blocking,
-    time::{Instant, sleep},
+    time::sleep,
 };
-use trustspan::trust::{anchors, certificates_under, credential};
+use trustspan::trust::{bundle, credential};
 
 use crate::{
-    pace::{KUBELET, Pace},
     shelf::{Shelf, lock, names},
-    testbed::{Content, Envoy, Gateway, Scratch, Secrets, Seed, Updates, wait_for},
+    testbed::{Active, Cluster, Ingress, Istiod, Scratch, Secrets},
 };
 
 /// The host that clients ask for; the server certificate's name.
 pub(crate) const HOST: &str = "gateway.example";
-/// Envoy's names of its secrets.
-const PAIR: &str = "pair";
-const TRUST: &str = "trust";
-/// How often somebody looks who acts after a delay.
-const LOOK: Duration = Duration::from_millis(10);
-
-/// In that time Envoy has taken an update, unless it was restarted and needs another.
-const TAKEN: Duration = Duration::from_secs(5);
+/// How many there are.
+const GATEWAYS: u8 = 2;
+/// Between two looks at an Envoy that does not have the newest Secrets.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The Secrets that a gateway's credential is made of.
 #[derive(Clone, Copy)]
@@ -51,15 +45,13 @@ struct Member {
     secrets: Secrets,
     drained: AtomicBool,
     open: AtomicUsize,
-    /// What it has taken.
-    sent: Mutex<BTreeMap<String, Content>>,
-    /// The same for people.
-    serves: Mutex<String>,
+    /// What it was seen to have last.
+    active: Mutex<Active>,
 }
 
 /// What stands behind the one address.
 pub(crate) struct Gateways {
-    envoys: Vec<Envoy>,
+    ingress: Ingress,
     pool: Arc<Pool>,
     // Last: it waits for the processes before it removes their files.
     scratch: Scratch,
@@ -74,27 +66,21 @@ pub(crate) struct Pool {
 }
 
 impl Gateways {
-    /// Starts the Envoys with what the Secrets hold now.
-    pub(crate) fn start(shelf: &Shelf, sources: Sources) -> Result<Self> {
+    /// Starts the Envoys. Their listeners come with the Gateways.
+    pub(crate) fn start(cluster: &Cluster, istiod: &Istiod, ns: &str) -> Result<Self> {
         let scratch = Scratch::new()?;
-        let gateway = Gateway { host: HOST.to_owned(), pair: PAIR.to_owned(), trust: Some(TRUST.to_owned()) };
-        let (contents, serves) = credential_of(shelf, sources).context("no credential to start Envoy with")?;
-        let (mut envoys, mut members) = (Vec::new(), Vec::new());
-        for name in ["envoy-0", "envoy-1"] {
-            let envoy = Envoy::start(&scratch, name, std::slice::from_ref(&gateway), &contents)?;
-            members.push(Member {
-                name: name.to_owned(),
-                address: envoy.address(),
-                secrets: envoy.secrets().clone(),
-                drained: AtomicBool::new(false),
-                open: AtomicUsize::new(0),
-                sent: Mutex::new(contents.clone()),
-                serves: Mutex::new(serves.clone()),
-            });
-            envoys.push(envoy);
-        }
+        let ingress = Ingress::start(cluster, istiod, &scratch, ns, GATEWAYS)?;
+        let member = |((name, secrets), address): ((String, &Secrets), SocketAddr)| Member {
+            name,
+            address,
+            secrets: secrets.clone(),
+            drained: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
+            active: Mutex::default(),
+        };
+        let members = ingress.secrets().zip(ingress.addresses()).map(member).collect();
         let pool = Pool { members, next: AtomicUsize::new(0), taken: Mutex::default() };
-        Ok(Self { envoys, pool: Arc::new(pool), scratch })
+        Ok(Self { ingress, pool: Arc::new(pool), scratch })
     }
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
@@ -102,7 +88,12 @@ impl Gateways {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.envoys.len()
+        self.pool.members.len()
+    }
+
+    /// The end of each Envoy's log.
+    pub(crate) fn log_tails(&self) -> String {
+        self.ingress.log_tails()
     }
 
     /// No new connection goes to an Envoy; true when its last one has ended.
@@ -114,7 +105,7 @@ impl Gateways {
 
     /// Restarts a drained Envoy and lets connections to it again.
     pub(crate) fn restart(&mut self, number: usize) -> Result<()> {
-        self.envoys[number].restart(&self.scratch)?;
+        self.ingress.restart(&self.scratch, number)?;
         self.pool.members[number].drained.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -130,24 +121,6 @@ impl Member {
         }
         enters
     }
-
-    /// Replaces what has changed, and waits until Envoy has taken or refused it.
-    fn push(&self, contents: BTreeMap<String, Content>) -> Result<()> {
-        let mut sent = lock(&self.sent);
-        let changed: Vec<_> = contents.iter().filter(|(name, content)| sent.get(*name) != Some(*content)).collect();
-        // An Envoy that is just restarting says nothing, and reads the files when it starts.
-        let before = self.secrets.updates().unwrap_or_default();
-        for (name, content) in &changed {
-            self.secrets.replace(name, content)?;
-        }
-        let done = |updates: &BTreeMap<String, Updates>, name| updates.get(name).map(|updates| updates.done());
-        wait_for("Envoy to take its secrets", TAKEN, || {
-            let after = self.secrets.updates()?;
-            Ok(changed.iter().all(|(name, _)| done(&after, *name) != done(&before, *name)))
-        })?;
-        *sent = contents;
-        Ok(())
-    }
 }
 
 impl Pool {
@@ -156,34 +129,24 @@ impl Pool {
         self.members.iter().map(|member| member.address).collect()
     }
 
-    /// Feeds an Envoy whenever its Secrets change, and never ends.
-    pub(crate) async fn feed(self: Arc<Self>, number: usize, shelf: Arc<Shelf>, sources: Sources, pace: Pace) {
+    /// Notes which Secrets an Envoy has taken, and never ends.
+    pub(crate) async fn watch(self: Arc<Self>, number: usize, shelf: Arc<Shelf>, sources: Sources) {
         let member = &self.members[number];
-        let mut seed = Seed::of_run(&member.name);
-        let (mut due, mut fed) = (None, Default::default());
+        let mut noted = Default::default();
         loop {
             sleep(LOOK).await;
-            let Some(versions) = versions(&shelf, sources).filter(|versions| *versions != fed) else { continue };
-            let at = *due.get_or_insert_with(|| Instant::now() + pace.delay(KUBELET, &mut seed));
-            if Instant::now() < at {
-                continue;
-            }
-            // istiod keeps what it has while a Secret is incomplete.
-            let Some((contents, serves)) = credential_of(&shelf, sources) else { continue };
-            let to = Arc::clone(&self);
-            match spawn_blocking(move || to.members[number].push(contents)).await.map_err(anyhow::Error::from).flatten()
-            {
-                Ok(()) => {}
-                Err(error) => {
-                    eprintln!("{}: {error:#}", member.name);
-                    continue;
+            let Some(versions) = versions(&shelf, sources).filter(|versions| *versions != noted) else { continue };
+            let secrets = member.secrets.clone();
+            // An Envoy that is just restarting says nothing.
+            let Ok(Ok(active)) = spawn_blocking(move || secrets.active()).await else { continue };
+            let is_newest = credential_of(&shelf, sources).is_some_and(|newest| newest == active);
+            *lock(&member.active) = active;
+            if is_newest {
+                for (secret, version) in &versions {
+                    shelf.loaded(&member.name, secret, version, false);
                 }
+                noted = versions;
             }
-            for (secret, version) in &versions {
-                shelf.loaded(&member.name, secret, version, false);
-            }
-            *lock(&member.serves) = serves;
-            (due, fed) = (None, versions);
         }
     }
 
@@ -214,11 +177,14 @@ impl Pool {
         numbers.find(|&number| self.members[number].enter())
     }
 
-    /// Which Envoy took the connection from a port, and what it serves.
+    /// Which Envoy took the connection from a port, and what it was seen to have.
     pub(crate) fn story(&self, port: u16) -> String {
         let number = lock(&self.taken).get(&port).copied();
         let Some(member) = number.map(|number| &self.members[number]) else { return "no Envoy".to_owned() };
-        format!("{} with {}", member.name, lock(&member.serves))
+        let active = lock(&member.active).clone();
+        let read = |pem: &[u8]| bundle::read(pem).into_certificates();
+        let leaf: Vec<_> = read(&active.chain).into_iter().take(1).collect();
+        format!("{} with {}, trusts {}", member.name, names(&leaf), names(&read(&active.ca)))
     }
 }
 
@@ -228,16 +194,9 @@ fn versions(shelf: &Shelf, sources: Sources) -> Option<[(&'static str, String); 
     Some([version(sources.pair)?, version(sources.ca)?])
 }
 
-/// The keys that istiod would choose, and what they hold. None while one is incomplete.
-fn credential_of(shelf: &Shelf, sources: Sources) -> Option<(BTreeMap<String, Content>, String)> {
+/// What they hold under the keys that istiod reads. None while one is incomplete.
+fn credential_of(shelf: &Shelf, sources: Sources) -> Option<Active> {
     let (pair, ca) = (shelf.newest(sources.pair)?, shelf.newest(sources.ca)?);
-    let serving = credential::serving_pair(&pair.secret)?;
-    let trusted = credential::ca_bundle(&ca.secret)?;
-    let served = certificates_under(&pair.secret, serving.chain_key);
-    let serves = format!("{}, trusts {}", names(&served[..served.len().min(1)]), names(&anchors(&ca.secret)));
-    let contents = BTreeMap::from([
-        (PAIR.to_owned(), Content::Pair { chain: serving.chain.to_vec(), key: serving.private_key.to_vec() }),
-        (TRUST.to_owned(), Content::Trust { ca: trusted.pem.to_vec(), crl: None }),
-    ]);
-    Some((contents, serves))
+    let chain = credential::serving_pair(&pair.secret)?.chain.to_vec();
+    Some(Active { chain, ca: credential::ca_bundle(&ca.secret)?.pem.to_vec() })
 }

@@ -26,20 +26,6 @@ const OUTAGE: Duration = Duration::from_secs(8);
 /// New CAs in one overlap.
 const BURST: usize = 5;
 
-/// What a user writes. Settle times are above the longest delays that the harness draws.
-pub(crate) const GATEWAY_SECRET: &str = r"
-apiVersion: trustspan.dev/v1alpha1
-kind: GatewaySecret
-metadata: { name: gateway }
-spec:
-  rootSecretName: gateway-server
-  caSecretName: root-ca
-  issuerSecretName: issuer-ca
-  secretName: gateway-managed
-  settle: { gateways: 2s, clients: 2s, admission: 1s }
-  clients: { complete: true }
-";
-
 /// A plain rotation. In it the agent has each client re-issued once; the others are the clients' own renewals.
 pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     begin(world)?;

@@ -1,5 +1,5 @@
-//! Rotations under live mTLS traffic: a real API server with both webhooks, real cert-manager controllers, two real Envoys,
-//! and twenty TLS clients that make a hundred and more new handshakes a second with what their own Secrets hold.
+//! Rotations under live mTLS traffic: a real API server with both webhooks, real cert-manager controllers, a real istiod
+//! with two real Envoys, and twenty TLS clients that make a hundred and more new handshakes a second with what their own Secrets hold.
 //!
 //! A run that must be clean fails with the first handshake or request that does. Ways to rotate that cannot work must be seen
 //! to fail, or the harness is blind. The table of all runs is printed at the end.
@@ -19,6 +19,9 @@ mod kept;
 mod load;
 mod metronome;
 mod naive;
+#[allow(dead_code, reason = "the scenarios under istiod use more of it")]
+#[path = "../istio/objects.rs"]
+mod objects;
 mod pace;
 mod run;
 mod shelf;
@@ -36,11 +39,12 @@ use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
 use run::{RUNS, Run};
 use shelf::lock;
-use testbed::{CertManager, Cluster};
+use testbed::{CertManager, Cluster, Istiod};
 
 /// What every run stands on, and the table.
 struct Bench {
-    // cert-manager ends before the API server that it would retry against.
+    // These end before the API server that they would retry against.
+    istiod: Istiod,
     _cert_manager: CertManager,
     cluster: Cluster,
     table: Mutex<Vec<String>>,
@@ -60,7 +64,8 @@ fn main() -> ExitCode {
 fn start() -> Result<Bench> {
     let cluster = Cluster::boot()?;
     let cert_manager = CertManager::start(&cluster)?;
-    Ok(Bench { _cert_manager: cert_manager, cluster, table: Mutex::default() })
+    let istiod = Istiod::start(&cluster)?;
+    Ok(Bench { istiod, _cert_manager: cert_manager, cluster, table: Mutex::default() })
 }
 
 fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
@@ -68,7 +73,7 @@ fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
         let bench = bench.cloned();
         Trial::test(run.name, move || {
             let bench = bench.ok_or("no bed")?;
-            let (lines, result) = run.perform(&bench.cluster);
+            let (lines, result) = run.perform(&bench.cluster, &bench.istiod);
             lock(&bench.table).extend(lines);
             result.map_err(|error| format!("{error:#}").into())
         })

@@ -16,7 +16,7 @@ use crate::{
     kept, naive,
     pace::Pace,
     sound, tampered,
-    testbed::Cluster,
+    testbed::{Cluster, Istiod},
     watched,
     world::{Shape, World},
 };
@@ -172,14 +172,14 @@ pub(crate) fn head() -> Result<String> {
 
 impl Run {
     /// Performs it in a namespace of its own; also returns its lines of the table, once there was traffic.
-    pub(crate) fn perform(&self, cluster: &Cluster) -> (Vec<String>, Result<()>) {
+    pub(crate) fn perform(&self, cluster: &Cluster, istiod: &Istiod) -> (Vec<String>, Result<()>) {
         let mut lines = Vec::new();
         let result = cluster.with_temp_ns(|ns| {
             let (pace, rounds) = (Pace::of_run()?, self.rounds()?);
             let started = Instant::now();
             let log = self.log()?;
             let file = File::create(&log).with_context(|| log.display().to_string())?;
-            let mut world = World::new(cluster, ns, self.shape, pace, file)?;
+            let mut world = World::new(cluster, istiod, ns, self.shape, pace, file)?;
             eprintln!("{}: set up in {:.1?}", self.name, started.elapsed());
             let played = (1..=rounds).try_for_each(|round| self.play(round, rounds, &mut world));
             let finished = world.finish();

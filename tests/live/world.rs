@@ -14,18 +14,19 @@ use std::{
 
 use anyhow::{Context, Result};
 use k8s_openapi::ByteString;
+use serde_json::json;
 use tokio::{net::TcpListener, runtime::Runtime, task::JoinHandle};
 use trustspan::store::cluster::connect;
 
 use crate::{
-    client::{Client, Surroundings, Target},
+    client::{Client, Surroundings, Target, identity, visit},
     gateways::{Gateways, HOST, Sources},
     issuer::{Certificates, Data, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     journal::Journal,
-    kept,
+    objects,
     pace::Pace,
     shelf::{Loaded, Shelf},
-    testbed::{Agents, Cluster, Patience, Process, Registration, SOON, Scope, Server, Source, User, wait_for},
+    testbed::{Agents, Cluster, Istiod, Patience, Process, Registration, SOON, Scope, Server, Source, User, wait_for},
 };
 
 /// What differs between runs.
@@ -61,14 +62,21 @@ pub(crate) struct World<'c> {
 
 impl<'c> World<'c> {
     /// Sets everything up; when it returns, the clients are at work. `log` gets a line for each handshake that fails.
-    pub(crate) fn new(cluster: &'c Cluster, ns: &str, shape: Shape, pace: Pace, log: File) -> Result<Self> {
+    pub(crate) fn new(
+        cluster: &'c Cluster,
+        istiod: &Istiod,
+        ns: &str,
+        shape: Shape,
+        pace: Pace,
+        log: File,
+    ) -> Result<Self> {
         let Shape { certificates, sources, by_agent } = shape;
         cluster.apply(ns, &certificates.manifests(HOST))?;
         let mut agents = Agents::new(cluster, ns)?;
         agents.lease = Some("3s");
         let mut agent = None;
         if by_agent {
-            cluster.apply(ns, kept::GATEWAY_SECRET)?;
+            cluster.apply(ns, &objects::gateway_secret(ns).to_string())?;
             agents.grant()?;
             agent = Some(agents.start("first")?);
         }
@@ -101,10 +109,11 @@ impl<'c> World<'c> {
             arrived(MANAGED)?;
         }
 
-        let gateways = Gateways::start(&shelf, sources)?;
+        let gateways = Gateways::start(cluster, istiod, ns)?;
+        apply_gateway(cluster, ns, sources, by_agent)?;
         let pool = Arc::clone(gateways.pool());
         for number in 0..gateways.count() {
-            runtime.spawn(Arc::clone(&pool).feed(number, Arc::clone(&shelf), sources, pace));
+            runtime.spawn(Arc::clone(&pool).watch(number, Arc::clone(&shelf), sources));
         }
         let listener = runtime.block_on(TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))))?;
         let address = listener.local_addr()?;
@@ -114,6 +123,7 @@ impl<'c> World<'c> {
         let (restarts, over) = (AtomicU32::new(0), AtomicBool::new(false));
         let served = Box::new(move |port| pool.story(port));
         let around = Arc::new(Surroundings { shelf, journal, served, pace, restarts, over });
+        wait_served(&runtime, &gateways, &around.shelf, &certificates.clients()[0].0)?;
         let targets: Arc<[_]> = [Target { host: HOST.to_owned(), address }].into();
         let start = |(name, load_once)| {
             let (targets, around) = (Arc::clone(&targets), Arc::clone(&around));
@@ -231,6 +241,35 @@ impl<'c> World<'c> {
         }
         Ok(())
     }
+}
+
+/// A Gateway as its owner writes it. Where the agent keeps the managed Secret, the webhook has it named.
+fn apply_gateway(cluster: &Cluster, ns: &str, sources: Sources, by_agent: bool) -> Result<()> {
+    let written = if by_agent { SERVER } else { sources.pair };
+    let mut tls = json!({ "mode": "MUTUAL", "credentialName": written });
+    if sources.ca != sources.pair {
+        tls["caCertCredentialName"] = format!("{}-cacert", sources.ca).into();
+    }
+    cluster.apply(ns, &objects::route("shop", &[HOST]).to_string())?;
+    wait_for(&format!("the Gateway to name {}", sources.pair), SOON, || {
+        cluster.apply(ns, &objects::gateway(ns, "shop", HOST, &tls).to_string())?;
+        let stored = cluster.get("gateways.networking.istio.io", ns, "shop")?;
+        Ok(stored["spec"]["servers"][0]["tls"]["credentialName"] == sources.pair)
+    })
+}
+
+/// Waits until each gateway lets a client in.
+fn wait_served(runtime: &Runtime, gateways: &Gateways, shelf: &Shelf, client: &str) -> Result<()> {
+    let identity = identity(&*shelf.newest(client).context("no client's Secret")?)?;
+    for address in gateways.pool().addresses() {
+        let target = Target { host: HOST.to_owned(), address };
+        let served = wait_for(&format!("{address} to let {client} in"), SOON, || {
+            runtime.block_on(visit(&target, &identity.config)).1?;
+            Ok(true)
+        });
+        served.with_context(|| gateways.log_tails())?;
+    }
+    Ok(())
 }
 
 fn registered<'c>(cluster: &'c Cluster, server: &Server<'_>, ns: &str) -> Result<Registration<'c>> {
