@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use super::rules::{KUBECONFIG_UNREADABLE, UNREADABLE};
 use super::validate::weights;
-use super::{Decision, Kind, Operation, Request, break_glass};
+use super::{Decision, Kind, Operation, Request, break_glass, continuity};
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::{self, Duty, Finding, Secret, Severities, Severity};
+use crate::rotation::readers::SourceKind;
+use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, Severities, Severity};
 
 /// Texts of one object that are read together, as the content of a Secret.
 struct Place {
@@ -103,7 +104,7 @@ impl Place {
 
 /// Judges an object of the opt-in webhook configuration `manifests/ca-bundles`. Never patches; the same under dry-run.
 ///
-/// Of ConfigMaps only those are judged that a GatewaySecret names, or that carry
+/// Of ConfigMaps only those are judged that a GatewaySecret names, from which its gateways take CAs, or that carry
 /// [`CA_BUNDLE_LABEL`](crate::api::names::CA_BUNDLE_LABEL).
 pub fn validate_bundles(
     request: &Request<'_>,
@@ -116,9 +117,16 @@ pub fn validate_bundles(
     let Some(object) = request.object.filter(|_| written && !request.is_being_deleted()) else { return decision };
     let claim = claim(request.kind, request.namespace, request.name, registry);
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
-    if is_asked_for(request.kind, object, old, claim) {
-        let severities = weights(severities, claim);
-        decision.findings = findings(request.kind, object, old, &severities, now).unwrap_or_default();
+    let is_source = is_config_map(request.kind)
+        && registry.readers_of(request.kind.kind, request.namespace, request.name).next().is_some();
+    if is_source || is_asked_for(request.kind, object, old, claim) {
+        let weights = weights(severities, claim);
+        decision.findings = findings(request.kind, object, old, &weights, now).unwrap_or_default();
+    }
+    let decoded = |object| SourceKind::ConfigMap.decode(object).ok();
+    if let (true, Some(old), Some(new)) = (is_source, old.and_then(decoded), decoded(object)) {
+        let [old, new] = [&old, &new].map(|texts| Contents::new(texts, Reader::Envoy));
+        decision.findings.extend(continuity::of_source(request, &old, Some(&new), registry, severities, now));
     }
     break_glass::apply(request, &mut decision);
     decision

@@ -1,13 +1,15 @@
-//! Where continuity is judged: managed Secrets, their `-cacert` siblings, and those of declared clients. Roots are the
-//! issuer's right.
+//! Where continuity is judged: managed Secrets, their `-cacert` siblings, other sources of gateways' trust, and Secrets of declared
+//! clients. Roots are the issuer's right.
 
 use jiff::Timestamp;
 
+use super::Request;
 use super::rules::CONTINUITY;
 use crate::api::Mode;
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::{Contents, Finding, Severities, Severity, continuity};
+use crate::trust::continuity::{self, Broken};
+use crate::trust::{Contents, Finding, Severities, Severity};
 
 /// What a write of a Secret breaks of what works now.
 pub(super) fn findings(
@@ -39,15 +41,34 @@ pub(super) fn findings(
             (entry, continuity::client(old, new, &entry.status, &entry.spec.distrust, now))
         }
     };
-    let severities = severities.under(&entry.spec.severities);
-    let weighed = broken.into_iter().filter_map(|(field, message)| {
-        let mut finding = CONTINUITY.finding(field, message);
-        if entry.spec.mode == Mode::Copy {
-            finding.severity = Severity::Warn;
-        }
-        severities.weigh(finding)
+    broken.into_iter().filter_map(|broken| weighed(entry, broken, severities)).collect()
+}
+
+fn weighed(entry: &Entry, (field, message): Broken, severities: &Severities) -> Option<Finding> {
+    let mut finding = CONTINUITY.finding(field, message);
+    if entry.spec.mode == Mode::Copy {
+        finding.severity = Severity::Warn;
+    }
+    severities.under(&entry.spec.severities).weigh(finding)
+}
+
+/// What an update breaks of a Secret or ConfigMap beside the managed Secret from which gateways take their clients' CAs, or its
+/// deletion, where `new` is `None`.
+pub(super) fn of_source(
+    request: &Request<'_>,
+    old: &Contents<'_>,
+    new: Option<&Contents<'_>>,
+    registry: &Registry,
+    severities: &Severities,
+    now: Timestamp,
+) -> Vec<Finding> {
+    let Request { kind, namespace, name, .. } = *request;
+    let found = registry.readers_of(kind.kind, namespace, name).filter_map(|(entry, source)| {
+        let (field, message) = continuity::source(old, new, &entry.status, &entry.spec.distrust, namespace, now)?;
+        let message = format!("{message}. {} takes its clients' CAs from it", source.used_by);
+        weighed(entry, (field, message), severities)
     });
-    weighed.collect()
+    found.collect()
 }
 
 /// Whether a `-cacert` sibling is the managed Secret's, and not the root's.

@@ -27,7 +27,7 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
         Kind { group: "", version: "v1", kind: "Secret" } => {
             let claim = registry.role(request.namespace, request.name);
             match request.operation {
-                Operation::Delete => deletion(request, claim),
+                Operation::Delete => deletion(request, claim, registry, severities, now),
                 Operation::Create | Operation::Update => {
                     write(request, claim, registry, &weights(severities, claim), now)
                 }
@@ -80,10 +80,20 @@ fn users(claim: Option<(&Entry, Role)>) -> Option<(&Entry, String)> {
     }
 }
 
-/// A managed Secret that Gateways use is not deleted from under them.
-fn deletion(request: &Request<'_>, claim: Option<(&Entry, Role)>) -> Vec<Finding> {
-    let Some((entry, users)) = users(claim).filter(|_| !CLEANERS.contains(&request.username)) else {
+/// A Secret that Gateways use is not deleted from under them: the managed one, and one from which they take CAs of live clients.
+fn deletion(
+    request: &Request<'_>,
+    claim: Option<(&Entry, Role)>,
+    registry: &Registry,
+    severities: &Severities,
+    now: Timestamp,
+) -> Vec<Finding> {
+    if CLEANERS.contains(&request.username) {
         return Vec::new();
+    }
+    let Some((entry, users)) = users(claim) else {
+        let Some(Ok(old)) = request.old_object.map(Secret::from_value) else { return Vec::new() };
+        return continuity::of_source(request, &Contents::new(&old, Reader::Envoy), None, registry, severities, now);
     };
     let message = format!(
         "Secret {} is used by {users}; their next pod would start without it. Delete GatewaySecret {} first, or let the \
@@ -117,6 +127,9 @@ fn write(
             let before = old_secret.as_ref().map(|old| Contents::new(old, Reader::Envoy));
             let before = before.as_ref();
             let mut findings = continuity::findings(&new, before, request.namespace, claim, registry, severities, now);
+            if let Some(before) = before {
+                findings.extend(continuity::of_source(request, before, Some(&new), registry, severities, now));
+            }
             if role.is_some() {
                 findings.extend(judged(&new, before, duty(claim, old, now), severities, now));
             }

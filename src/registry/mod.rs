@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub use entry::Entry;
 pub use hold::Hold;
 
+use crate::api::TrustSourceUse;
 use crate::trust::SecretUsage;
 
 /// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
@@ -143,6 +144,19 @@ impl Registry {
         let entries = self.entries.iter().filter(|entry| entry.namespace == namespace);
         let mut usages = entries.map(|entry| entry.usage(name));
         usages.find(|usage| *usage != SecretUsage::Serving).unwrap_or_default()
+    }
+
+    /// The GatewaySecrets whose gateways take their clients' CAs from an object beside the managed Secret, with the first that does.
+    pub fn readers_of<'r>(
+        &'r self,
+        kind: &'r str,
+        namespace: &'r str,
+        name: &'r str,
+    ) -> impl Iterator<Item = (&'r Entry, &'r TrustSourceUse)> {
+        let is_it = move |source: &&TrustSourceUse| {
+            (source.kind.as_str(), source.namespace.as_str(), source.name.as_str()) == (kind, namespace, name)
+        };
+        self.entries.iter().filter_map(move |entry| Some((entry, entry.status.trust_sources.iter().find(is_it)?)))
     }
 
     /// The GatewaySecret whose managed Secret this is.

@@ -22,6 +22,9 @@ const NAMED: usize = 3;
 /// A field, and what an update of it would break.
 pub type Broken = (String, String);
 
+/// What is wrong with clients that a source of CAs does not let in.
+const NONE_OF_THEM: &str = "chain to none of the CAs that gateways would have by this";
+
 /// A server by whatever name: which hosts it serves is another rule's business.
 const SERVER: Purpose<'static> = Purpose::Server { hosts: &[] };
 
@@ -75,14 +78,28 @@ pub fn sibling(
     namespace: &str,
     now: Timestamp,
 ) -> Option<Broken> {
-    let key = new.ca().map_or("ca.crt", |ca| ca.key);
-    let what = "chain to none of the CAs that gateways would have by this";
     if let Some(old) = old {
-        return stranded(trusted(old, distrust), new.anchors(), key, what, status, namespace, now);
+        return source(old, Some(new), status, distrust, namespace, now);
     }
+    let key = new.ca().map_or("ca.crt", |ca| ca.key);
     let mut held = observed(&status.bundle);
     held.retain(|ca| !is_distrusted(ca, distrust));
-    stranded(held.iter(), new.anchors(), key, what, status, namespace, now)
+    stranded(held.iter(), new.anchors(), key, NONE_OF_THEM, status, namespace, now)
+}
+
+/// What an update of any object breaks from which gateways take their clients' CAs, or its deletion, where `new` is `None`:
+/// proxies that start from then on have none of these CAs.
+pub fn source(
+    old: &Contents<'_>,
+    new: Option<&Contents<'_>>,
+    status: &GatewaySecretStatus,
+    distrust: &[String],
+    namespace: &str,
+    now: Timestamp,
+) -> Option<Broken> {
+    let key = new.and_then(Contents::ca).or_else(|| old.ca()).map_or("ca.crt", |ca| ca.key);
+    let after = new.into_iter().flat_map(Contents::anchors);
+    stranded(trusted(old, distrust), after, key, NONE_OF_THEM, status, namespace, now)
 }
 
 /// What the write of a declared client's Secret breaks: a leaf that gateways refuse, and trust without the CA of the

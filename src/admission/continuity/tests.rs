@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admission::{Decision, Kind, Operation, Request, validate};
+use crate::admission::{Decision, Kind, Operation, Request, validate, validate_bundles};
 use crate::api::names::MANAGED_LABEL;
-use crate::api::{GatewaySecretStatus, Reach};
+use crate::api::{GatewaySecretStatus, Reach, TrustSourceUse};
 use crate::registry::tests::entry;
 use crate::rotation::Inventory;
 use crate::trust::fixtures::{Authority, Leaf, ca, ca_between};
@@ -249,6 +249,55 @@ fn rejects_a_sibling_without_the_ca_of_live_clients() {
     assert_eq!(shadowed.broken("gw-cacert", &Content::new(&[0], 1)), []);
     let copy = World { mode: Mode::Copy, ..world };
     assert_eq!(copy.broken("gw-cacert", &Content::new(&[1], 1))[0].0, Severity::Warn);
+}
+
+/// A partner's Secret or ConfigMap that gateways take CAs from, with ours in it.
+#[test]
+fn rejects_a_source_of_trust_without_the_ca_of_live_clients() {
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let mut entry = world.registry(at(2030)).entries()[0].clone();
+    let source = |kind: &str| TrustSourceUse {
+        kind: kind.to_owned(),
+        namespace: "mesh".to_owned(),
+        name: "partners".to_owned(),
+        used_by: "Gateway apps/public spec.servers[0]".to_owned(),
+    };
+    entry.status.trust_sources = ["Secret", "ConfigMap"].map(source).to_vec();
+    let registry = Registry::new([entry]);
+    let text = |cas: &[usize]| cas.iter().map(|ca| CAS[*ca].pem()).collect::<String>();
+    let both = text(&[2, 0]);
+    let broken = |kind: &str, cas: Option<&[usize]>| -> Vec<String> {
+        let object = |text: String| {
+            let values = json!({"ca.crt": text});
+            let (data, string_data) = if kind == "Secret" { (json!({}), values) } else { (values, json!({})) };
+            json!({"kind": kind, "metadata": {"namespace": "mesh", "name": "partners"}, "data": data, "stringData": string_data})
+        };
+        let (old, new) = (object(both.clone()), cas.map(|cas| object(text(cas))));
+        let request = Request {
+            operation: if new.is_some() { Operation::Update } else { Operation::Delete },
+            kind: Kind { group: "", version: "v1", kind },
+            sub_resource: "",
+            namespace: "mesh",
+            name: "partners",
+            username: "jane",
+            by_agent: false,
+            may_break_glass: false,
+            object: new.as_ref(),
+            old_object: Some(&old),
+        };
+        let judge = if kind == "Secret" { validate } else { validate_bundles };
+        let found = judge(&request, &registry, &Severities::default(), at(2030)).findings;
+        found.into_iter().filter(|f| f.rule == CONTINUITY.id).map(|f| f.message).collect()
+    };
+    for (kind, cas) in [("Secret", Some(&[2][..])), ("ConfigMap", Some(&[2])), ("Secret", None)] {
+        let told = broken(kind, cas);
+        let expected =
+            ["1 live client certificate(s) (shop)", "Gateway apps/public spec.servers[0] takes its clients' CAs"];
+        assert!(told.len() == 1 && expected.iter().all(|words| told[0].contains(words)), "{kind} {cas:?}: {told:?}");
+    }
+    for kind in ["Secret", "ConfigMap"] {
+        assert_eq!(broken(kind, Some(&[0])), Vec::<String>::new(), "{kind}: the partner's CA is the owner's business");
+    }
 }
 
 /// However many they are: who is refused now loses nothing.
