@@ -97,7 +97,7 @@ fn trust_sources(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str,
     };
     // What is not known, and what only takes its time, is no fault yet.
     let status = match *reason {
-        "OtherTrustSource" => ConditionStatus::False,
+        "OtherTrustSource" | "TrustSourceDeleted" => ConditionStatus::False,
         _ => ConditionStatus::Unknown,
     };
     let then = match deadline {

@@ -47,6 +47,8 @@ enum Resolved<'s> {
     /// The managed Secret, or nothing that could refuse anybody.
     Follows,
     Source(&'s SourceName, &'s SourceState),
+    /// None of these exists.
+    Nothing(&'s [SourceName]),
     Unknowable(&'s str),
     Unlisted(&'s str),
 }
@@ -66,22 +68,28 @@ fn resolve<'s>(seen: &'s Seen<'_>, reader: &'s TlsReader) -> Resolved<'s> {
         Some(state) => Some(Resolved::Source(source, state)),
         None => Some(Resolved::Unknowable("a source that was not looked up")),
     });
-    // istiod serves nothing where nothing exists: nobody connects there, whatever is signed.
-    found.unwrap_or(Resolved::Follows)
+    found.unwrap_or(Resolved::Nothing(sources))
 }
 
 /// Writes down what sources hold. One that no reader goes by any more counts until proxies have settled.
 pub(super) fn record(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
     let mut read = BTreeSet::new();
     for reader in &seen.readers {
-        if let Resolved::Source(source, SourceState::Holds(trust)) = resolve(seen, reader)
-            && read.insert(source)
-        {
-            // Only our own CAs matter, and a journal has no room for somebody else's thousands.
-            let is_ours =
-                |held: &&Certificate| journal.client_issuers.iter().any(|ca| held.supersedes(&ca.certificate));
-            let ours = trust.iter().filter(is_ours).cloned().collect();
-            supersede(journal.trust_sources.entry(source.to_string()).or_default(), ours, Vec::new(), now);
+        match resolve(seen, reader) {
+            Resolved::Source(source, SourceState::Holds(trust)) => {
+                if !read.insert(source) {
+                    continue;
+                }
+                // Only our own CAs matter, and a journal has no room for somebody else's thousands.
+                let is_ours =
+                    |held: &&Certificate| journal.client_issuers.iter().any(|ca| held.supersedes(&ca.certificate));
+                let ours = trust.iter().filter(is_ours).cloned().collect();
+                supersede(journal.trust_sources.entry(source.to_string()).or_default(), ours, Vec::new(), now);
+            }
+            // Proxies that run go on with what it held.
+            Resolved::Source(source, _) => drop(read.insert(source)),
+            Resolved::Nothing(sources) => read.extend(sources),
+            Resolved::Follows | Resolved::Unknowable(_) | Resolved::Unlisted(_) => {}
         }
     }
     let names: BTreeSet<_> = read.iter().map(ToString::to_string).collect();
@@ -140,6 +148,21 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
     let manual = |reason, message| Some(ReaderHold { reason, message, until: None });
     let (source, state) = match resolve(view.seen, reader) {
         Resolved::Follows => return None,
+        Resolved::Nothing(sources) => {
+            // istiod serves nothing to new proxies. Where there never was anything nobody connects, whatever is signed.
+            let is_lost = |source: &&SourceName| {
+                let last = view.journal.trust_sources.get(&source.to_string()).and_then(|versions| versions.last());
+                last.is_some_and(|version| !version.trust.is_empty() && !holds(&version.trust, issuers))
+            };
+            let source = sources.iter().find(is_lost)?;
+            return manual(
+                "TrustSourceDeleted",
+                format!(
+                    "{object} ({field}) took its clients' CAs from {source}, which is deleted: gateways that run go on with what it \
+                     held, without the new CA. Create it again with all CAs, or let {object} take them from another object"
+                ),
+            );
+        }
         Resolved::Unlisted(why) => {
             return manual(
                 "NotListed",

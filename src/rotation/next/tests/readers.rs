@@ -109,6 +109,25 @@ fn a_source_that_does_not_exist_holds_nothing() {
 }
 
 #[test]
+fn a_deleted_source_holds_since_gateways_that_run_keep_what_it_held() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.readers.push(reader(ReaderTrust::FirstOf(vec![partners()])));
+    scene.sources.insert(partners(), holding(&[&old]));
+    scene.pass(HOUR);
+    scene.sources.insert(partners(), SourceState::Absent);
+    scene.pass(HOUR);
+    scene.ca = source(&new);
+    let plan = step(&mut scene);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=old");
+    let (status, reason, message) = condition(&scene, &plan);
+    assert_eq!((status, reason.as_str()), (ConditionStatus::False, "TrustSourceDeleted"), "{message}");
+    scene.sources.insert(partners(), holding(&[&new, &old]));
+    step(&mut scene);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=new", "it is there again");
+}
+
+#[test]
 fn a_sibling_of_the_managed_secret_holds_and_is_to_be_deleted() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = rotating(&old, &new, SourceState::Absent);
