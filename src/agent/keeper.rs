@@ -105,9 +105,23 @@ impl Keeper {
         if is_held_off {
             return Ok(None);
         }
-        let Some(entry) = self.current(&known).await? else { return Ok(None) };
+        let Some(mut entry) = self.current(&known).await? else { return Ok(None) };
+        let is_told = entry.spec.reach.is_some();
+        let probe = around.probe(&entry);
+        // What is found counts as if it was told.
+        entry.spec.reach = probe.as_ref().ok().map(|probe| probe.reach.clone());
         let mut world = World::read(&self.client, &entry, around.readers(&entry)).await?;
-        world.wire = self.lookout.look(&self.client, &entry, &world).await?;
+        match &probe {
+            Ok(probe) => match self.lookout.look(&self.client, &entry, probe, &world).await {
+                Ok(wire) => world.wire = wire,
+                Err(error) if error.is(403) && !is_told => {
+                    world.unprobed = Some(error.advice(&entry));
+                    entry.spec.reach = None;
+                }
+                Err(error) => return Err(error),
+            },
+            Err(why) => world.unprobed = Some(why.clone()),
+        }
         // After all was read: what is seen to be replaced was in use until then.
         let now = Timestamp::now();
         let plan = rotation::next::next(&world.seen(&entry), &world.journal, now);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{kept, world};
 use crate::api::names::{CACERT_SUFFIX, journal_name};
-use crate::api::{DistributionKind, Rollouts};
+use crate::api::{DistributionKind, Probing, Rollouts};
 use crate::registry::Entry;
 
 /// ServiceAccount of the agent in the shipped manifests: namespace and name.
@@ -33,9 +33,12 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     if entry.spec.rollouts == Rollouts::Paced {
         rules.push(json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["patch"] }));
     }
-    if entry.spec.reach.is_some() {
+    if entry.spec.probe == Probing::Auto {
         // Slices have names of their own, and are found by the label of their Service.
         rules.push(json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"] }));
+        if entry.spec.reach.is_none() {
+            rules.push(json!({ "apiGroups": [""], "resources": ["services"], "verbs": ["list"] }));
+        }
     }
     for (kind, resource) in [(DistributionKind::ConfigMap, "configmaps"), (DistributionKind::Secret, "secrets")] {
         let distributed = entry.spec.distribute.iter().filter(|place| place.kind == kind);
@@ -100,7 +103,9 @@ mod tests {
         entry.spec.issuer_secret_name = Some("issuer-ca".to_owned());
         let [role, binding] = &role(&entry)[..] else { panic!("one Role and its binding") };
         let rules = role["rules"].as_array().cloned().unwrap_or_default();
-        for rule in rules.iter().filter(|rule| rule["apiGroups"] == json!([""])) {
+        let holds_content =
+            |rule: &&Value| rule["apiGroups"] == json!([""]) && rule["resources"] != json!(["services"]);
+        for rule in rules.iter().filter(holds_content) {
             assert!(rule["resourceNames"].as_array().is_some_and(|names| !names.is_empty()), "{rule}");
         }
         let writes = rules.iter().find(|rule| rule["verbs"] == json!(["create", "patch", "update"]));
@@ -146,9 +151,9 @@ mod tests {
 
     #[test]
     fn accepts_endpoints_and_the_canary_where_gateways_are_looked_at() {
-        let rules = |reach| {
+        let rules = |probe, reach| {
             let mut entry = entry("mesh", "root", "gateway");
-            entry.spec.reach = reach;
+            (entry.spec.probe, entry.spec.reach) = (probe, reach);
             role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default()
         };
         let reads_slices = |rules: &[Value]| rules.iter().any(|rule| rule["resources"] == json!(["endpointslices"]));
@@ -156,14 +161,20 @@ mod tests {
             let names = rules[0]["resourceNames"].as_array().into_iter().flatten();
             rules[0]["resources"] == json!(["secrets"]) && names.into_iter().any(|name| name == "canary")
         };
-        let without = rules(None);
-        assert!(!reads_slices(&without) && !reads_canary(&without));
-        let with = rules(Some(crate::api::Reach {
-            service_name: "gateway".to_owned(),
-            port_name: "https".to_owned(),
-            host: "shop.example.com".to_owned(),
-            canary_secret_name: Some("canary".to_owned()),
-        }));
-        assert!(reads_slices(&with) && reads_canary(&with));
+        let reads_services = |rules: &[Value]| rules.iter().any(|rule| rule["resources"] == json!(["services"]));
+        let never = rules(Probing::Never, None);
+        assert!(!reads_slices(&never) && !reads_services(&never) && !reads_canary(&never));
+        let found = rules(Probing::Auto, None);
+        assert!(reads_slices(&found) && reads_services(&found) && !reads_canary(&found));
+        let with = rules(
+            Probing::Auto,
+            Some(crate::api::Reach {
+                service_name: "gateway".to_owned(),
+                port_name: "https".to_owned(),
+                host: "shop.example.com".to_owned(),
+                canary_secret_name: Some("canary".to_owned()),
+            }),
+        );
+        assert!(reads_slices(&with) && !reads_services(&with) && reads_canary(&with));
     }
 }

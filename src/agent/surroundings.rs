@@ -7,6 +7,7 @@ use kube::Client;
 use serde_json::Value;
 
 use crate::registry::Entry;
+use crate::rotation::reach::{Probe, probe};
 use crate::rotation::readers::{ReaderTrust, TlsReader, readers};
 use crate::store::{cluster, objects};
 
@@ -23,6 +24,8 @@ pub(super) struct Surroundings {
     is_read: bool,
     /// Pods with the labels of a GatewaySecret, by its labels.
     pods: BTreeMap<BTreeMap<String, String>, Vec<Value>>,
+    /// Services, by namespace, or why they cannot be listed.
+    services: BTreeMap<String, Result<Vec<Value>, String>>,
 }
 
 const GATEWAYS: [(&str, &str, &str); 5] = [
@@ -60,6 +63,13 @@ impl Surroundings {
                 }
             }
         }
+        for entry in entries.iter().filter(|entry| entry.spec.reach.is_none()) {
+            let mut services = Vec::new();
+            let listed =
+                objects::each(client, &entry.namespace, ("", "v1", "Service"), |service| services.push(service)).await;
+            let services = listed.map(|()| services).map_err(|error| format!("Services: {}", cluster::told(&error)));
+            read.services.insert(entry.namespace.clone(), services);
+        }
         for entry in entries {
             let labels = &entry.spec.workload_labels;
             if read.pods.contains_key(labels) {
@@ -87,6 +97,20 @@ impl Surroundings {
         let unlisted = unread.into_iter().chain(unlisted);
         readers.extend(unlisted.map(|(kind, why)| TlsReader::of(kind, "", ReaderTrust::Unlisted(why.to_owned()))));
         readers
+    }
+
+    /// How a GatewaySecret's gateways are probed.
+    ///
+    /// # Errors
+    /// Why they are not: part of a sentence.
+    pub(super) fn probe(&self, entry: &Entry) -> Result<Probe, String> {
+        let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
+        let services = match self.services.get(&entry.namespace) {
+            Some(Ok(services)) => services.as_slice(),
+            Some(Err(why)) if entry.spec.reach.is_none() => return Err(why.clone()),
+            _ => &[],
+        };
+        probe(entry, &self.gateways, &pods, services)
     }
 
     /// What concerns one GatewaySecret.

@@ -28,6 +28,8 @@ pub(super) struct World {
     canary_certificate: Option<Issuance>,
     /// What gateways showed on the wire, when somebody looked.
     pub(super) wire: Option<Wire>,
+    /// Why nobody can look.
+    pub(super) unprobed: Option<String>,
     readers: Vec<TlsReader>,
     sources: BTreeMap<SourceName, SourceState>,
     presented_also: Vec<PresentedAlso>,
@@ -156,6 +158,7 @@ impl World {
             root_certificate: None,
             canary_certificate: None,
             wire: None,
+            unprobed: None,
             readers: Vec::new(),
             sources: BTreeMap::new(),
             presented_also: Vec::new(),
@@ -210,6 +213,7 @@ impl World {
                 .and_then(facts)
                 .map(|facts| Canary { chain: facts.chain.clone(), certificate: self.canary_certificate.clone() }),
             wire: self.wire.clone(),
+            unprobed: self.unprobed.clone(),
             readers: self.readers.clone(),
             sources: self.sources.clone(),
             presented_also: self.presented_also.clone(),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "edge")]
 use super::GatewaySecretStatus;
-use super::{AtLeafExpiry, ChangeWindow, ClientCa, Clients, Distribution, Reach, Rollouts, Settle};
+use super::{AtLeafExpiry, ChangeWindow, ClientCa, Clients, Distribution, Probing, Reach, Rollouts, Settle};
 
 /// A GatewaySecret puts a managed Secret between the root Secret that an issuer writes and the gateways that use it.
 ///
@@ -94,8 +94,13 @@ pub struct GatewaySecretSpec {
     #[schemars(transform = without_default)]
     pub settle: Settle,
 
-    /// How to reach the gateways. The agent then looks at each of them for what it has loaded, and goes by `settle` only where
-    /// that does not tell.
+    /// Whether the agent probes the gateways: looks at each of them for what it has loaded, and goes by `settle` only where that does
+    /// not tell.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub probe: Probing,
+
+    /// How to reach the gateways, where the agent does not find that out by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Reach")]
     pub reach: Option<Reach>,

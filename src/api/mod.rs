@@ -10,7 +10,9 @@ mod window;
 
 pub use gateway_secret::*;
 pub use period::Period;
-pub use rotation_spec::{AtLeafExpiry, ClientCa, Clients, Distribution, DistributionKind, Reach, Rollouts, Settle};
+pub use rotation_spec::{
+    AtLeafExpiry, ClientCa, Clients, Distribution, DistributionKind, Probing, Reach, Rollouts, Settle,
+};
 use serde_json::Value;
 pub(crate) use shortened::{shortened, with_short_quotes};
 pub use status::*;

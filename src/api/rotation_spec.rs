@@ -43,7 +43,8 @@ impl Default for Settle {
     }
 }
 
-/// How the agent reaches the gateways, to see what they have loaded: it opens TLS to every endpoint of a Service.
+/// How the agent reaches the gateways, to see what they have loaded: it opens TLS to every endpoint of a Service. Without it the agent
+/// finds the Service, the port and hosts by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Reach {
@@ -61,10 +62,21 @@ pub struct Reach {
     pub host: String,
     /// Name of a Secret (`tls.crt`, `tls.key`) with a client's certificate that is presented to the gateways: of a new CA it
     /// shows whether they trust that by now. It belongs to nobody else, and may do nothing behind the gateways. Without it
-    /// the served leaf is seen, and for trust the settle time counts.
+    /// the agent signs one for some minutes with the key of the clients' CA, where the Secret of that holds it; else the served
+    /// leaf is seen, and for trust the settle time counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub canary_secret_name: Option<String>,
+}
+
+/// Whether the agent probes the gateways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum Probing {
+    /// It opens TLS to each gateway while a write is being taken over. The default.
+    #[default]
+    Auto,
+    /// It does not: settle times count alone, which is wrong while istiod is away.
+    Never,
 }
 
 /// What is known of the clients.

@@ -19,6 +19,8 @@ pub struct TlsSettings<'a> {
     pub trust: TrustSource<'a>,
     /// The gateway is the client, and what it presents is a client's certificate.
     pub is_upstream: bool,
+    /// The hosts that the server or listener is for, as its object names them.
+    pub hosts: Vec<&'a str>,
     /// SHA-256 hashes of the certificates, or of their public keys, to which peers are limited
     /// (`verifyCertificateHash`, `verifyCertificateSpki`).
     pub pins: Vec<&'a str>,

@@ -50,9 +50,10 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
 fn gateways(entry: &Entry, plan: &Plan) -> (ConditionStatus, &'static str, String) {
     let settle = entry.spec.settle.gateways;
     let Some(reach) = &entry.spec.reach else {
+        let why = plan.unprobed.as_deref().unwrap_or("spec.reach is not set");
         let message = format!(
-            "No gateway is probed: a write is assumed to be in use everywhere {settle} after it (spec.settle.gateways), which is \
-             wrong while istiod is away. Set spec.reach to have gateways probed."
+            "No gateway is probed ({why}): a write is assumed to be in use everywhere {settle} after it (spec.settle.gateways), which \
+             is wrong while istiod is away. Set spec.reach to have gateways probed."
         );
         return (ConditionStatus::Unknown, "Assumed", message);
     };

@@ -11,6 +11,7 @@ pub mod next;
 mod notices;
 mod observe;
 pub mod propose;
+pub mod reach;
 pub mod readers;
 mod renewal;
 mod report;

@@ -269,7 +269,7 @@ pub(super) fn sibling_or_self(namespace: &str, name: &str) -> Vec<SourceName> {
     vec![SourceName::secret(namespace, format!("{name}{CACERT_SUFFIX}")), SourceName::secret(namespace, name)]
 }
 
-fn is_looked_up_by(place: &Place<'_>, entry: &Entry, pods: &[&Value]) -> bool {
+pub(super) fn is_looked_up_by(place: &Place<'_>, entry: &Entry, pods: &[&Value]) -> bool {
     match place {
         Place::Namespace(namespace) | Place::Granted { namespace, .. } => *namespace == entry.namespace,
         Place::AllGateways { .. } => true,

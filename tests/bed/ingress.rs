@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     cluster::Cluster,
+    endpoints::{endpoint_slice, own_address},
     envoy::{Envoy, Secrets, at},
     istiod::{Istiod, SERVER_NAME},
     process::Scratch,
@@ -25,12 +26,15 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    /// Creates the Service, the ServiceAccount with its rights and a Pod object for each gateway, and starts the Envoys. They are
-    /// ready when istiod has answered.
+    /// Creates the Service, the ServiceAccount with its rights, and a Pod object and an EndpointSlice for each gateway, and starts the
+    /// Envoys. They are ready when istiod has answered.
     pub(crate) fn start(cluster: &Cluster, istiod: &Istiod, scratch: &Scratch, ns: &str, count: u8) -> Result<Self> {
         // Others may take a port between its choice and its use: unlikely, and seen as a failure to get ready.
         let ports = (0..count).map(|_| free_port()).collect::<Result<Vec<_>>>()?;
         cluster.apply(ns, &objects(ns, &ports).to_string())?;
+        for port in &ports {
+            cluster.apply(ns, &endpoint_slice(NAME, (own_address()?, *port).into()).to_string())?;
+        }
         let certificates = scratch.join("proxy");
         istiod.issue_proxy(ns, NAME, &certificates)?;
         let mut envoys = Vec::new();

@@ -10,7 +10,7 @@ use crate::{
     issuer::{CANARY, Data, SERVER},
     objects::{certificate, gateway, gateway_of, route},
     scenarios::{OTHER, SHOP},
-    testbed::{SOON, endpoint_slice, own_address, wait_for},
+    testbed::{SOON, wait_for},
     world::World,
 };
 
@@ -150,15 +150,11 @@ pub(crate) fn slow_gateways(world: &mut World<'_>) -> Result<()> {
     credential_name(world)
 }
 
-/// The same with eyes on the gateways.
+/// The same with a canary of its own.
 pub(crate) fn probed_gateways(world: &mut World<'_>) -> Result<()> {
     slow_gateways(world)?;
     world.cluster.apply(&world.ns, CANARY)?;
     world.wait_certificate("canary")?;
-    for gateway in world.ingress.addresses() {
-        let endpoint = (own_address()?, gateway.port()).into();
-        world.apply(&[endpoint_slice("ingressgateway", endpoint)])?;
-    }
     set(world, &json!({ "reach": { "serviceName": "ingressgateway", "host": SHOP, "canarySecretName": "canary" } }))?;
     world.agents.grant()
 }

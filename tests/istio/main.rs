@@ -43,7 +43,7 @@ use std::{
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
-use scenarios::{NOT_YET, SCENARIOS, Scenario};
+use scenarios::{SCENARIOS, Scenario};
 use shelf::lock;
 use testbed::{CertManager, Cluster, Istiod};
 
@@ -60,15 +60,7 @@ fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     // Scenarios share the machine's processors, and count handshakes per second.
     args.test_threads = Some(args.test_threads.unwrap_or(run::SIDE_BY_SIDE));
-    let is_wanted = |scenario: &Scenario| {
-        let by_name = args.filter.as_ref().is_some_and(|filter| scenario.name.contains(filter.as_str()));
-        !NOT_YET.contains(&scenario.name) || by_name || testbed::is_control()
-    };
-    let left_out = || SCENARIOS.iter().filter(|scenario| !is_wanted(scenario)).map(|scenario| scenario.name);
-    left_out().for_each(|name| println!("not yet: {name}"));
-    let trials = |bench: Option<&Arc<Bench>>| {
-        SCENARIOS.iter().filter(|one| is_wanted(one)).map(|one| trial(bench, one)).collect()
-    };
+    let trials = |bench: Option<&Arc<Bench>>| SCENARIOS.iter().map(|one| trial(bench, one)).collect();
     testbed::run_trials(&args, start, trials, |bench| {
         println!("\n{}", run::head());
         lock(&bench.table).iter().for_each(|line| println!("{line}"));

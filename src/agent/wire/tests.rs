@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -13,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::rotation::next::{Answer, Shown};
+use crate::trust::Secret;
 use crate::trust::fixtures::{Authority, Leaf, ca_with, parsed, secret};
 
 const HOST: &str = "shop.example.com";
@@ -89,7 +94,7 @@ fn target(socket: SocketAddr) -> Target {
 }
 
 async fn shown(socket: SocketAddr, canary: Option<&Secret>) -> Result<Shown, String> {
-    let wire = look_at(vec![target(socket)], HOST, canary).await;
+    let wire = look_at(vec![target(socket)], &[HOST.to_owned()], canary.and_then(canary::held)).await;
     wire.endpoints.into_iter().next().unwrap().shown
 }
 
@@ -157,7 +162,7 @@ async fn each_endpoint_is_looked_at_and_one_does_not_hide_another() {
         pod: None,
         socket: Err("it is not an IP address".to_owned()),
     });
-    let wire = look_at(targets.clone(), HOST, None).await;
+    let wire = look_at(targets.clone(), &[HOST.to_owned()], None).await;
     let shown: Vec<_> = wire.endpoints.iter().map(|endpoint| endpoint.shown.clone()).collect();
     assert_eq!(shown, [seen(&old, None), seen(&new, None), Err("it is not an IP address".to_owned())]);
     assert!(wire.endpoints.iter().map(|endpoint| &endpoint.address).eq(targets.iter().map(|target| &target.address)));
@@ -169,8 +174,41 @@ async fn rejects_to_present_a_pair_that_is_none() {
     let (one, two) = (leaf(&clients, "canary"), leaf(&clients, "canary"));
     let other_key = secret(&[("tls.crt", &one.pem()), ("tls.key", &two.key_pem())]);
     for broken in [other_key, secret(&[("tls.crt", &one.pem())])] {
-        assert_eq!(look_at(Vec::new(), HOST, Some(&broken)).await.canary, []);
+        assert!(canary::held(&broken).is_none());
     }
-    let sound = canary(&clients);
-    assert_eq!(look_at(Vec::new(), HOST, Some(&sound)).await.canary.len(), 1);
+    assert_eq!(canary::held(&canary(&clients)).unwrap().chain.len(), 1);
+}
+
+#[tokio::test]
+async fn a_canary_signed_by_the_clients_ca_is_let_in_where_that_is_trusted() {
+    let (clients, others) = (ca("clients"), ca("others"));
+    let leaf = leaf(&ca("servers"), HOST);
+    for version in VERSIONS {
+        let gateway = gateway(Served::new(&leaf, &leaf), Some(&clients), version).await;
+        for (authority, answer) in [(&clients, Answer::Accepted), (&others, Answer::Refused)] {
+            let pair = secret(&[("tls.crt", &authority.pem()), ("tls.key", &authority.key_pem())]);
+            let signed = canary::signed(&pair, Timestamp::now()).unwrap();
+            let wire = look_at(vec![target(gateway)], &[HOST.to_owned()], Some(signed)).await;
+            assert_eq!(wire.endpoints[0].shown, seen(&leaf, Some(answer)), "{version:?}");
+            assert_eq!(wire.canary.len(), 2, "with its CA");
+        }
+    }
+}
+
+#[test]
+fn no_canary_is_signed_without_the_key_of_a_ca() {
+    let authority = ca("clients");
+    let leaf = leaf(&authority, "client");
+    for (chain, key) in [(authority.pem(), String::new()), (leaf.pem(), leaf.key_pem())] {
+        let pair = secret(&[("tls.crt", &chain), ("tls.key", &key)]);
+        assert!(canary::signed(&pair, Timestamp::now()).is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_is_asked_for_another_host_where_it_does_not_serve_the_first() {
+    let leaf = leaf(&ca("servers"), HOST);
+    let gateway = gateway(Served::new(&leaf, &leaf), None, &version::TLS13).await;
+    let wire = look_at(vec![target(gateway)], &["other.example.com".to_owned(), HOST.to_owned()], None).await;
+    assert_eq!(wire.endpoints[0].shown, seen(&leaf, None));
 }

@@ -65,6 +65,7 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
             presents: presents.into_iter().collect(),
             trust,
             is_upstream: true,
+            hosts: Vec::new(),
             pins: Vec::new(),
         })
     };

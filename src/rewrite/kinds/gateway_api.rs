@@ -82,6 +82,7 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
         presents: vec![Named::from(reference)],
         trust: TrustSource::NotVerified,
         is_upstream: true,
+        hosts: Vec::new(),
         pins: Vec::new(),
     }));
     all
@@ -100,11 +101,13 @@ fn of_listener<'a>(listener: &Node<'a>, gateway: &Node<'a>, namespace: &'a str) 
     let authorities: Vec<_> =
         authorities(&frontend).map(|node| (node.get("name"), authority(&node, namespace))).collect();
     let asks = matches!(tls.value["options"][TERMINATE_MODE].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
+    let hosts: Vec<_> = listener.get("hostname").text().into_iter().collect();
     let settings = |node: Node<'a>, trust| TlsSettings {
         pointer: node.pointer(),
         presents: certificates.iter().cloned().map(Named::from).collect(),
         trust,
         is_upstream: false,
+        hosts: hosts.clone(),
         pins: Vec::new(),
     };
     match certificates.first() {

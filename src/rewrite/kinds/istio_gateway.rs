@@ -53,10 +53,11 @@ fn ca_certificate<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'
 fn tls_settings<'a>(object: &'a Value, _namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let proxies = proxies(object);
     let servers = Node::root(object).path(&["spec", "servers"]).items();
-    servers.filter_map(|server| settings(&server.get("tls"), &proxies)).collect()
+    servers.filter_map(|server| settings(&server, &proxies)).collect()
 }
 
-fn settings<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a>> {
+fn settings<'a>(server: &Node<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a>> {
+    let tls = &server.get("tls");
     let asks = matches!(tls.value["mode"].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
     let first = tls.get("credentialNames").items().find(|node| node.text().is_some());
     let first = first.unwrap_or_else(|| tls.get("credentialName"));
@@ -75,7 +76,8 @@ fn settings<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a>> 
     let pins = ["verifyCertificateHash", "verifyCertificateSpki"].into_iter().flat_map(|list| tls.get(list).items());
     let pins = pins.filter_map(|pin| pin.text()).collect();
     let is_used = !presents.is_empty() || trust != TrustSource::NotVerified;
-    is_used.then(|| TlsSettings { pointer: decides.pointer(), presents, trust, is_upstream: false, pins })
+    let hosts = server.get("hosts").items().filter_map(|host| host.text()).collect();
+    is_used.then(|| TlsSettings { pointer: decides.pointer(), presents, trust, is_upstream: false, hosts, pins })
 }
 
 fn explicit_trust<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> TrustSource<'a> {

@@ -54,6 +54,8 @@ pub struct Plan {
     pub cut_off: Vec<String>,
     /// What the gateways showed on the wire, when somebody looked.
     pub endpoints: Option<Endpoints>,
+    /// Why they are not probed, when that is known.
+    pub unprobed: Option<String>,
     /// What gateways use beside the managed Secret, for the rights that the agent needs.
     pub trust_sources: Vec<TrustSourceUse>,
     /// Why a source cannot be used: what was there before stays.
@@ -157,6 +159,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
         undistrusted: decided.undistrusted,
         cut_off_by_copy,
         endpoints,
+        unprobed: seen.unprobed.clone(),
         trouble: decided.trouble,
         over_cap,
         forgotten,

@@ -38,6 +38,8 @@ pub struct Seen<'a> {
     pub canary: Option<Canary>,
     /// What gateways showed on the wire; `None` when nobody looked.
     pub wire: Option<Wire>,
+    /// Why gateways are not probed, when that is known: part of a sentence.
+    pub unprobed: Option<String>,
     /// What gateways read beside the managed Secret.
     pub readers: Vec<TlsReader>,
     /// What the objects hold from which readers take CAs.

@@ -66,11 +66,13 @@ pub enum Answer {
 pub(super) fn record(seen: &Seen<'_>, versions: &mut Vec<Version>, now: Timestamp) {
     // What nobody is to look at any more is not waited for.
     let spec = &seen.entry.spec;
+    let is_shown = seen.wire.as_ref().is_some_and(|wire| !wire.canary.is_empty());
+    let has_canary = spec.canary_name().is_some() || spec.reach.is_some() && is_shown;
     for seen in versions.iter_mut().map(|version| &mut version.seen) {
         if spec.reach.is_none() {
             seen.leaf.clear();
         }
-        if spec.canary_name().is_none() {
+        if !has_canary {
             seen.bundle.clear();
         }
     }
@@ -246,21 +248,27 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
 
 /// Why nothing can be told by the canary, where one is named and there is something to tell; and what mends it.
 fn mute_canary(view: &View<'_>, wire: &Wire) -> Option<String> {
-    let name = view.spec().canary_name()?;
+    let name = view.spec().canary_name();
     let newest = view.journal.gateways.last()?;
     let evidence = Evidence { wire, newest, now: view.now };
     let mut narrower = view.gateways_in_use().filter(|version| !evidence.trusts_newest(version)).peekable();
     narrower.peek()?;
+    let source = view.seen.client_source().1;
     let Some(leaf) = wire.canary.first() else {
-        return Some(match view.seen.canary {
-            None => format!("Secret {name} does not exist. have a Certificate write it"),
-            Some(_) => format!("Secret {name} holds no certificate with its key. check the Certificate that writes it"),
+        return Some(match (name, &view.seen.canary) {
+            (None, _) => {
+                format!("Secret {source} holds no key that can sign one. name one in spec.reach.canarySecretName")
+            }
+            (Some(name), None) => format!("Secret {name} does not exist. have a Certificate write it"),
+            (Some(name), Some(_)) => {
+                format!("Secret {name} holds no certificate with its key. check the Certificate that writes it")
+            }
         });
     };
+    let held = name.map_or_else(|| format!("signed by Secret {source}"), |name| format!("in Secret {name}"));
     if leaf.not_after < view.now {
-        return Some(format!("its certificate in Secret {name} ended at {}. have it renewed", leaf.not_after));
+        return Some(format!("its certificate {held} ended at {}. have it renewed", leaf.not_after));
     }
-    let source = view.seen.client_source().1;
     let certificate = view.seen.canary.as_ref().and_then(|canary| canary.certificate.as_ref());
     let hold = certificate.and_then(|one| Some((&one.name, one.renewal.hold(view.now)?.reason)));
     let mend = match hold {
@@ -268,10 +276,10 @@ fn mute_canary(view: &View<'_>, wire: &Wire) -> Option<String> {
         None => format!("expected one of the new CA, from an Issuer that refers to Secret {source} itself"),
     };
     if !evidence.admits_canary(newest) {
-        return Some(format!("its certificate in Secret {name} is of no CA of the new bundle. {mend}"));
+        return Some(format!("its certificate {held} is of no CA of the new bundle. {mend}"));
     }
     if narrower.any(|version| evidence.admits_canary(version)) {
-        return Some(format!("its certificate in Secret {name} is of a CA that gateways trusted before, too. {mend}"));
+        return Some(format!("its certificate {held} is of a CA that gateways trusted before, too. {mend}"));
     }
     let is_silent = |endpoint: &&Endpoint| endpoint.shown.as_ref().is_ok_and(|shown| shown.canary.is_none());
     let silent = few(wire.endpoints.iter().filter(is_silent).map(Endpoint::label))?;

@@ -186,6 +186,7 @@ fn plan(lagging: &[&str]) -> next::Plan {
         clients: Vec::new(),
         root_certificate: None,
         wire: None,
+        unprobed: None,
         canary: None,
         readers: Vec::new(),
         sources: Default::default(),

@@ -16,7 +16,9 @@ use super::Facts;
 use crate::api::{GatewaySecretSpec, names::CACERT_SUFFIX};
 use crate::registry::{Entry, Registry};
 
+pub(super) use name::check;
 use roots::{Root, Roots};
+pub(super) use roots::{is_picked, namespace, pod};
 
 /// What was found.
 #[derive(Debug, Default)]

@@ -48,7 +48,7 @@ pub(super) fn free(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String,
 }
 
 /// Whether Kubernetes takes it as the name of a Secret.
-pub(super) fn check(name: &str) -> Result<(), String> {
+pub(in crate::rotation) fn check(name: &str) -> Result<(), String> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_part = |part: &str| {
         part.bytes().all(|byte| is_inner(byte) || byte == b'-')

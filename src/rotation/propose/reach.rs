@@ -1,15 +1,9 @@
 //! How the agent may reach a root's gateways, as far as Services tell.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
-
-use super::roots::{Root, is_picked, namespace, pod};
+use super::roots::Root;
 use super::{Found, name};
 use crate::api::Reach;
-
-/// The port of HTTPS (RFC 9110, section 4.2.2), and what Istio's charts call it.
-const PORT: (&str, u64) = ("https", 443);
+use crate::rotation::reach::service;
 
 /// `spec.reach`, and what is to be said of it: what is not known, or why there is none.
 pub(super) fn reach(found: &Found, root: &Root<'_>) -> (Option<Reach>, Vec<String>) {
@@ -18,53 +12,25 @@ pub(super) fn reach(found: &Found, root: &Root<'_>) -> (Option<Reach>, Vec<Strin
         return without("no Gateway serves a host with it that is no wildcard");
     };
     let labels = root.workload_labels();
-    let services =
-        found.objects.iter().filter(|object| object["kind"] == "Service" && namespace(object) == root.namespace);
-    let mut picking = services.filter(|service| picks(found, root.namespace, service, &labels));
-    let port = |service: &&Value| Some((service["metadata"]["name"].as_str()?.to_owned(), port_name(service)?));
-    let Some((service_name, port_name)) = picking.find_map(|service| port(&service)) else {
-        let labels = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
-        return without(&format!(
-            "no Service in namespace {} was found that selects all pods with {labels} and has a port {} or {}",
-            root.namespace, PORT.0, PORT.1
-        ));
+    let (service_name, port_name) = match service(found.objects.iter(), root.namespace, &labels) {
+        Ok(service) => service,
+        Err(why) => return without(&why),
     };
     let comments = vec![
         format!(
             "the agent looks at all pods behind Service {service_name}, and asks them for {host}: it has to be let through to them \
              (NetworkPolicy, firewall)"
         ),
-        "reach.canarySecretName is not known: with a client's certificate that nobody else uses, the agent sees whom gateways trust, \
-         too, and not only which leaf they serve"
+        "reach.canarySecretName is not known: the agent signs a client's certificate for some minutes, where the Secret of the clients' \
+         CA holds its key"
             .to_owned(),
     ];
     (Some(Reach { service_name, port_name, host: host.to_owned(), canary_secret_name: None }), comments)
 }
 
-/// Whether a Service selects every gateway: one that it leaves out would never be looked at. Without a pod, whether it cannot but do so.
-fn picks(found: &Found, in_namespace: &str, service: &Value, labels: &BTreeMap<&str, &str>) -> bool {
-    let selector = service["spec"]["selector"].as_object().into_iter().flatten();
-    let selector: BTreeMap<_, _> = selector.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
-    let pods = found.objects.iter().filter(|object| namespace(object) == in_namespace).filter_map(pod);
-    let (gateways, others): (Vec<_>, Vec<_>) = pods.partition(|pod| is_picked(pod, labels));
-    let covers = if gateways.is_empty() {
-        selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-    } else {
-        gateways.iter().all(|pod| is_picked(pod, &selector))
-    };
-    !selector.is_empty() && covers && !others.iter().any(|pod| is_picked(pod, &selector))
-}
-
-/// The name of its port; empty for an only port that has none.
-fn port_name(service: &Value) -> Option<String> {
-    let ports = || service["spec"]["ports"].as_array().into_iter().flatten();
-    let port = ports().find(|port| port["name"] == PORT.0).or_else(|| ports().find(|port| port["port"] == PORT.1))?;
-    Some(port["name"].as_str().unwrap_or_default().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::rotation::propose::propose;

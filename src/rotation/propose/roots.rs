@@ -38,7 +38,7 @@ struct Use<'a> {
 }
 
 /// The namespace that an object says it is in.
-pub(super) fn namespace(object: &Value) -> &str {
+pub(in crate::rotation) fn namespace(object: &Value) -> &str {
     object["metadata"]["namespace"].as_str().unwrap_or("default")
 }
 
@@ -141,7 +141,7 @@ fn asks_clients(object: &Value, settings: &Value) -> bool {
 }
 
 /// A pod, or the template of those of a workload.
-pub(super) fn pod(object: &Value) -> Option<&Value> {
+pub(in crate::rotation) fn pod(object: &Value) -> Option<&Value> {
     match object["kind"].as_str()? {
         "Pod" => Some(object),
         "Deployment" | "StatefulSet" | "DaemonSet" => Some(&object["spec"]["template"]),
@@ -150,7 +150,7 @@ pub(super) fn pod(object: &Value) -> Option<&Value> {
 }
 
 /// Whether a pod has all of these labels.
-pub(super) fn is_picked(pod: &Value, labels: &BTreeMap<&str, &str>) -> bool {
+pub(in crate::rotation) fn is_picked(pod: &Value, labels: &BTreeMap<&str, &str>) -> bool {
     labels.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
 }
 

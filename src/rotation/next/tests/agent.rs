@@ -56,6 +56,7 @@ impl Look {
             root_certificate: self.root_certificate.clone(),
             canary: None,
             wire: self.wire.clone(),
+            unprobed: None,
             readers: Vec::new(),
             sources: Default::default(),
             presented_also: Vec::new(),

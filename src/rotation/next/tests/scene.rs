@@ -118,6 +118,7 @@ impl Scene {
             }),
             canary: self.canary.clone(),
             wire: self.wire.clone(),
+            unprobed: None,
             readers: self.readers.clone(),
             sources: self.sources.clone(),
             presented_also: self.presented_also.clone(),
