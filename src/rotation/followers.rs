@@ -43,7 +43,7 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
     set(entry, status, CLIENTS, told, now);
     set(entry, status, LEAF, leaf(plan, now), now);
     set(entry, status, CONNECT, connect(plan), now);
-    set(entry, status, TRUST, trust_sources(plan, now), now);
+    set(entry, status, TRUST, trust_sources(entry, plan, now), now);
     set(entry, status, GATEWAYS, gateways(entry, plan), now);
 }
 
@@ -91,7 +91,7 @@ fn gateways(entry: &Entry, plan: &Plan) -> (ConditionStatus, &'static str, Strin
     }
 }
 
-fn trust_sources(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) {
+fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) {
     let Some((ReaderHold { reason, message, .. }, deadline)) = &plan.reader_hold else {
         let message = "Every known gateway takes its clients' CAs from a source that has the CA which signs them.";
         return (ConditionStatus::True, "Current", message.to_owned());
@@ -109,7 +109,14 @@ fn trust_sources(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str,
         Some(_) => "The old CA is about to end: clients are re-issued now, and this gateway refuses them".to_owned(),
         None => "While this lasts, no client is re-issued by a new CA".to_owned(),
     };
-    (status, reason, format!("{message}. {then}."))
+    // The agent holds what it asks for, and what an Issuer signs whose Secret it keeps.
+    let by_themselves = match entry.spec.issuer_secret_name {
+        Some(_) => "",
+        None => {
+            " Clients that renew by themselves get the new CA already: set spec.issuerSecretName to have the Issuer wait, too."
+        }
+    };
+    (status, reason, format!("{message}. {then}.{by_themselves}"))
 }
 
 fn connect(plan: &Plan) -> (ConditionStatus, &'static str, String) {

@@ -185,6 +185,11 @@ pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate
             || sibling.iter().any(|ca| ca.supersedes(&authority.certificate))
     };
     journal.client_issuers.retain(is_kept);
+    // As a later look will see them: of all CAs in a source only ours count.
+    let issuers = &journal.client_issuers;
+    for version in journal.trust_sources.values_mut().flatten() {
+        version.trust.retain(|held| issuers.iter().any(|authority| held.supersedes(&authority.certificate)));
+    }
     // What nobody shall trust may still be what all clients trust.
     let serves = |authority: &Authority| {
         let ca = std::slice::from_ref(&authority.certificate);

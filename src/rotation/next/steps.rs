@@ -134,6 +134,9 @@ fn promote(view: &View<'_>, decided: &mut Decided) {
         decided.waits.push(hold(pause.until, pause.reason));
     } else if let Some(until) = unconverged(view) {
         decided.waits.push(hold(until, format!("not every gateway trusts the new CA yet: Secret {issuer_name} waits")));
+        // What a person has to do may be why.
+        let held = readers::hold(view, ends::of_issuer(view)).filter(|held| held.until.is_none());
+        decided.waits.extend(held.map(|held| hold(None, held.message)));
     } else if let Some(held) = readers::hold(view, ends::of_issuer(view)).filter(|_| view.seen.issuer.is_some()) {
         decided.waits.push(hold(held.until, held.message));
     } else {
