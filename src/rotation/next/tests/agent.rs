@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::foreign::Read;
 use super::issuer::Whose;
 use super::scene::observation;
 use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
@@ -40,6 +41,7 @@ pub(super) struct Look {
     root_certificate: Option<Issuance>,
     journal: (u64, Journal),
     wire: Option<Wire>,
+    foreign: Read,
 }
 
 impl Look {
@@ -57,8 +59,8 @@ impl Look {
             canary: None,
             wire: self.wire.clone(),
             unprobed: None,
-            readers: Vec::new(),
-            sources: Default::default(),
+            readers: self.foreign.readers.clone(),
+            sources: self.foreign.sources.clone(),
             presented_also: Vec::new(),
             source_sibling: None,
             managed_sibling: crate::rotation::next::Sibling::Absent,
@@ -91,6 +93,7 @@ impl World {
             root_certificate: self.root_certificate(),
             journal: self.journal.clone(),
             wire: self.wire(),
+            foreign: self.read_foreign(),
         }
     }
 

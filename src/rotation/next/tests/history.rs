@@ -36,10 +36,12 @@ pub(super) enum Event {
     ClockBack,
     Distrust,
     LoseJournal,
+    HideSources,
+    DeleteForeign,
 }
 
 /// Those that leave the promise as it is: no connection fails.
-pub(super) const HARMLESS: [Event; 16] = [
+pub(super) const HARMLESS: [Event; 18] = [
     Event::Rotate,
     Event::Rotate,
     Event::Rotate,
@@ -56,6 +58,8 @@ pub(super) const HARMLESS: [Event; 16] = [
     Event::AgentDown,
     Event::ClockBack,
     Event::LoseJournal,
+    Event::HideSources,
+    Event::DeleteForeign,
 ];
 
 /// Those after which only recovery is promised.
@@ -147,6 +151,10 @@ impl World {
             self.write(MANAGED, vec![client_ca], served);
             (0..self.gateways.len()).for_each(|replica| self.load_gateway(replica, "starts"));
         }
+        // Elsewhere whoever renews by himself gets the new CA before owners add it.
+        if self.entry.spec.issuer_secret_name.is_some() {
+            self.add_foreign();
+        }
         self.poke();
     }
 
@@ -227,6 +235,7 @@ impl World {
             Event::RestartGateway => {
                 let replica = self.seed.below(self.gateways.len() as u64) as usize;
                 self.load_gateway(replica, "starts anew");
+                self.restart_foreign(replica);
             }
             Event::DeleteManaged => self.delete(MANAGED),
             Event::TamperWithManaged => {
@@ -271,6 +280,8 @@ impl World {
                 let previous = self.made[self.seed.below(self.made.len() as u64) as usize].fingerprint.clone();
                 self.entry.spec.distrust.push(previous);
             }
+            Event::HideSources => self.for_a_while(length, |world, hidden| world.foreign.hidden = hidden),
+            Event::DeleteForeign => self.delete_foreign(length),
             Event::LoseJournal => self.journal = (self.number(), Default::default()),
         }
         self.poke();

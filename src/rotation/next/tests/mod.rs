@@ -6,6 +6,7 @@ mod agent;
 mod clients;
 mod ends;
 mod examples;
+mod foreign;
 mod history;
 mod holds;
 mod issuer;

@@ -23,8 +23,19 @@ impl World {
             let presented = self.clients[client].loaded.clone();
             for gateway in 0..self.gateways.len() {
                 let Some(served) = self.gateways[gateway].clone() else { continue };
-                if has_ended(&presented, self.now) || has_ended(&served, self.now) || self.works(&presented, &served) {
+                if has_ended(&presented, self.now) || has_ended(&served, self.now) {
                     continue;
+                }
+                if self.works(&presented, &served) {
+                    match self.refused_by_foreign(&presented, gateway) {
+                        None => continue,
+                        Some(server) => {
+                            let (who, leaf) = (&self.clients[client].name, self.named(&presented.facts.chain));
+                            return Some(format!(
+                                "{who} with {leaf} is refused by the server of {server} at gateway {gateway}"
+                            ));
+                        }
+                    }
                 }
                 return Some(format!(
                     "{} ({} with {}) and gateway {gateway} ({} with {}) do not get on",
@@ -34,6 +45,25 @@ impl World {
                     self.named(&served.facts.anchors),
                     self.named(&served.facts.chain),
                 ));
+            }
+        }
+        None
+    }
+
+    /// A server with CAs from elsewhere that does not let a client in, and its CAs.
+    fn refused_by_foreign(&mut self, client: &Content, gateway: usize) -> Option<String> {
+        for (server, trusted) in self.foreign_trust(gateway) {
+            let key = (client.id, trusted.id);
+            let known = self.verdicts.get(&key).filter(|(_, until)| self.now < *until).map(|(admits, _)| *admits);
+            let admits = known.unwrap_or_else(|| {
+                let admits = continuity::admits(&trusted.facts.anchors, &client.facts.chain, self.now);
+                let all = [&client.facts.chain, &trusted.facts.anchors];
+                let until = all.into_iter().flatten().filter_map(|certificate| self.next_date(certificate)).min();
+                self.verdicts.insert(key, (admits, until.unwrap_or(Timestamp::MAX)));
+                admits
+            });
+            if !admits {
+                return Some(format!("{server} ({})", self.named(&trusted.facts.anchors)));
             }
         }
         None

@@ -8,6 +8,7 @@ use rcgen::{CertificateParams, date_time_ymd};
 
 use super::agent::Agent;
 use super::clients::Client;
+use super::foreign::Foreign;
 use super::issuer::Issuer;
 use super::lookout::Lookout;
 use super::seed::Seed;
@@ -72,6 +73,8 @@ pub(super) struct World {
     pub(super) claims: bool,
     /// How the gateways are looked at.
     pub(super) lookout: Lookout,
+    /// Servers with CAs from elsewhere.
+    pub(super) foreign: Foreign,
     /// Leaves that gateways serve since a former one's end; those of another CA with the leaf that clients refused already.
     pub(super) forced: HashMap<String, Option<Certificate>>,
 }
@@ -99,6 +102,7 @@ impl World {
             verdicts: HashMap::new(),
             claims: true,
             lookout: Lookout::default(),
+            foreign: Foreign::default(),
             forced: HashMap::new(),
         }
     }
@@ -243,6 +247,9 @@ impl World {
             self.push_to_gateways();
         }
         self.issuer_changed(name);
+        if name == self.client_source() {
+            self.tell_owners();
+        }
         self.poke();
     }
 
