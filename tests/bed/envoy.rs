@@ -82,18 +82,21 @@ impl Secrets {
         updates(self.admin)
     }
 
-    /// What Envoy has accepted, where it has one serving pair and one validation context.
-    pub(crate) fn active(&self) -> Result<Active> {
+    /// What Envoy has accepted of the serving pair and of the CAs that istiod sends under these names. By name: a listener that
+    /// drains keeps the secrets that it was made with.
+    pub(crate) fn active(&self, pair: &str, ca: &str) -> Result<Active> {
         let dump: Value = serde_json::from_str(&get(self.admin, "/config_dump?resource=dynamic_active_secrets")?)?;
-        let mut active = Active::default();
-        for secret in dump["configs"].as_array().into_iter().flatten().map(|config| &config["secret"]) {
-            let inline = |source: &Value| STANDARD.decode(source["inline_bytes"].as_str().unwrap_or_default());
-            match &secret["validation_context"]["trusted_ca"] {
-                Value::Null => active.chain = inline(&secret["tls_certificate"]["certificate_chain"])?,
-                ca => active.ca = inline(ca)?,
-            }
-        }
-        Ok(active)
+        let secrets: Vec<_> =
+            dump["configs"].as_array().into_iter().flatten().map(|config| &config["secret"]).collect();
+        let inline = |name: &str, pointer| {
+            let secret = secrets.iter().find(|secret| secret["name"] == name);
+            let bytes = secret.and_then(|secret| secret.pointer(pointer)?["inline_bytes"].as_str());
+            STANDARD.decode(bytes.unwrap_or_default())
+        };
+        Ok(Active {
+            chain: inline(pair, "/tls_certificate/certificate_chain")?,
+            ca: inline(ca, "/validation_context/trusted_ca")?,
+        })
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -38,6 +38,13 @@ pub(crate) struct Sources {
     pub(crate) ca: &'static str,
 }
 
+impl Sources {
+    /// What an Envoy has of them, under the names that istiod gives to the secrets of a Gateway in its own namespace.
+    fn active(self, secrets: &Secrets) -> Result<Active> {
+        secrets.active(&format!("kubernetes://{}", self.pair), &format!("kubernetes://{}-cacert", self.ca))
+    }
+}
+
 /// An Envoy as the others see it.
 struct Member {
     name: String,
@@ -138,7 +145,7 @@ impl Pool {
             let Some(versions) = versions(&shelf, sources).filter(|versions| *versions != noted) else { continue };
             let secrets = member.secrets.clone();
             // An Envoy that is just restarting says nothing.
-            let Ok(Ok(active)) = spawn_blocking(move || secrets.active()).await else { continue };
+            let Ok(Ok(active)) = spawn_blocking(move || sources.active(&secrets)).await else { continue };
             let is_newest = credential_of(&shelf, sources).is_some_and(|newest| newest == active);
             *lock(&member.active) = active;
             if is_newest {
