@@ -13,8 +13,9 @@ use serde_json::Value;
 use super::rules::{KUBECONFIG_UNREADABLE, UNREADABLE};
 use super::validate::weights;
 use super::{Decision, Kind, Operation, Request, break_glass, continuity};
+use crate::api::SourceKind;
 use crate::registry::{Entry, Registry, Role};
-use crate::rotation::readers::SourceKind;
+use crate::rotation::readers::decode;
 use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, Severities, Severity};
 
 /// Texts of one object that are read together, as the content of a Secret.
@@ -123,7 +124,7 @@ pub fn validate_bundles(
         let weights = weights(severities, claim);
         decision.findings = findings(request.kind, object, old, &weights, now).unwrap_or_default();
     }
-    let decoded = |object| SourceKind::ConfigMap.decode(object).ok();
+    let decoded = |object| decode(SourceKind::ConfigMap, object).ok();
     if let (true, Some(old), Some(new)) = (is_source, old.and_then(decoded), decoded(object)) {
         let [old, new] = [&old, &new].map(|texts| Contents::new(texts, Reader::Envoy));
         decision.findings.extend(continuity::of_source(request, &old, Some(&new), registry, severities, now));

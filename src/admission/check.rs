@@ -203,7 +203,7 @@ fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Regis
         false => "Any write has it rewritten, such as kubectl annotate",
     };
     let slipped = outcome.renamed().filter(|_| stored).map(|field| {
-        let message = format!("names a root Secret: the webhook did not see this write. {mend}");
+        let message = format!("names a source Secret or ConfigMap: the webhook did not see this write. {mend}");
         NOT_REWRITTEN.finding(field, message)
     });
     let admits = gateway_trust::findings(kind, object, None);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::rules::KEPT_BY_AGENT;
 use super::{Operation, Request};
 use crate::api::DistributionKind;
-use crate::api::names::{KEPT_FOR, MANAGED_LABEL, journal_name};
+use crate::api::names::{KEPT_FOR, MANAGED_LABEL, journal_name, managed_config_map_name};
 use crate::registry::{Entry, Registry};
 use crate::trust::{Finding, Severities};
 
@@ -62,7 +62,11 @@ fn keeps(entry: &Entry, kind: &str, name: &str) -> bool {
                 || entry.spec.issuer_secret_name.as_deref() == Some(name)
                 || distributed(DistributionKind::Secret)
         }
-        _ => name == journal_name(&entry.name) || distributed(DistributionKind::ConfigMap),
+        _ => {
+            name == journal_name(&entry.name)
+                || distributed(DistributionKind::ConfigMap)
+                || entry.spec.ca_config_maps.iter().any(|source| managed_config_map_name(source) == name)
+        }
     }
 }
 
@@ -133,6 +137,22 @@ mod tests {
 
     fn refused(old: &Value, object: Option<&Value>, change: impl FnOnce(&mut Request<'_>)) -> bool {
         found(entry("mesh", "root", "gateway"), &Severities::default(), old, object, change).is_some()
+    }
+
+    #[test]
+    fn rejects_a_change_of_a_config_map_that_is_kept_from_another() {
+        let refused = |name: &'static str| {
+            let mut entry = entry("mesh", "root", "gateway");
+            entry.spec.ca_config_maps = vec!["partners".to_owned()];
+            let (old, new) = (kept("a"), kept("b"));
+            let found = found(entry, &Severities::default(), &old, Some(&new), |request| {
+                request.kind = Kind { group: "", version: "v1", kind: "ConfigMap" };
+                request.name = name;
+            });
+            found.is_some()
+        };
+        assert!(refused("partners.trustspan"));
+        assert!(!refused("partners"), "its owner's");
     }
 
     #[test]

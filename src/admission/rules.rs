@@ -78,9 +78,9 @@ pub(super) const MANAGED_UNLABELLED: RuleInfo = RuleInfo {
 pub(super) const NOT_REWRITTEN: RuleInfo = RuleInfo {
     id: "not-rewritten",
     severity: Severity::Warn,
-    summary: "a stored Gateway or workload that still names the root Secret",
+    summary: "a stored Gateway or workload that still names a source Secret or ConfigMap",
     source: "the mutating webhook fails open, so that an outage blocks nobody",
-    example: "names a root Secret: the webhook did not see this write. Any write has it rewritten, such as kubectl annotate",
+    example: "names a source Secret or ConfigMap: the webhook did not see this write. Any write has it rewritten, such as kubectl annotate",
     mend: "write it once more: kubectl annotate, or kubectl rollout restart for a workload",
 };
 

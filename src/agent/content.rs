@@ -1,29 +1,32 @@
-//! What a step writes: the whole content of a Secret that the agent keeps.
+//! What a step writes: the whole content of a Secret or ConfigMap that the agent keeps.
 
 use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use super::kept::metadata;
+use super::kept::{Held, metadata};
 use super::world::World;
-use crate::api::names::{CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL};
+use crate::api::SourceKind;
+use crate::api::names::{CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, managed_config_map_name};
 use crate::registry::Entry;
 use crate::rotation::next::{PairOf, Step};
 use crate::trust::{Certificate, credential};
 
-/// The content of a Secret. Has no `Debug`: it holds a private key.
+/// The content of an object. Has no `Debug`: it may hold a private key.
 pub(super) struct Content {
-    /// The Secret's name.
+    /// A Secret, or a ConfigMap.
+    pub(super) kind: SourceKind,
+    /// The object's name.
     pub(super) name: String,
-    /// Its type.
-    type_: String,
-    /// Values in base64.
+    /// The type of a Secret.
+    type_: Option<String>,
+    /// Values: in base64 those of a Secret.
     pub(super) data: BTreeMap<String, String>,
 }
 
 impl Content {
-    /// What a step writes; `None` for one that writes no Secret, or whose source is gone.
+    /// What a step writes; `None` for one that writes no content, or whose source is gone.
     pub(super) fn of(entry: &Entry, world: &World, step: &Step) -> Option<Self> {
         let secret = |name: &str| world.held(name).map(|held| &held.secret);
         let managed = entry.managed_name();
@@ -45,6 +48,16 @@ impl Content {
                 let values = std::iter::once(("ca.crt", trust.as_bytes())).chain(lists);
                 Some(Self::new(&format!("{managed}{CACERT_SUFFIX}"), "Opaque", values))
             }
+            Step::WriteConfigMap { source, trust } => {
+                let name = managed_config_map_name(source);
+                let held = |name: &str| world.held_config_map(name).map(|held| &held.secret);
+                // Of a source that is gone the lists stay, too.
+                let lists = held(source).or_else(|| held(&name)).and_then(credential::revocation_lists);
+                let lists = lists.map(|lists| ("ca.crl".to_owned(), String::from_utf8_lossy(lists.pem).into_owned()));
+                let trust = ("ca.crt".to_owned(), trust.iter().map(Certificate::pem).collect());
+                let data = [trust].into_iter().chain(lists).collect();
+                Some(Self { kind: SourceKind::ConfigMap, name, type_: None, data })
+            }
             Step::CopyRoot => {
                 let root = secret(entry.root_name())?;
                 let type_ = if root.type_.is_empty() { "Opaque" } else { &root.type_ };
@@ -63,13 +76,27 @@ impl Content {
 
     fn new<'a>(name: &str, type_: &str, values: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
         let encoded = |(key, value): (&str, &[u8])| (key.to_owned(), STANDARD.encode(value));
-        Self { name: name.to_owned(), type_: type_.to_owned(), data: values.into_iter().map(encoded).collect() }
+        let data = values.into_iter().map(encoded).collect();
+        Self { kind: SourceKind::Secret, name: name.to_owned(), type_: Some(type_.to_owned()), data }
     }
 
     /// As a new object.
     pub(super) fn object(&self, entry: &Entry) -> Value {
         let metadata = metadata(entry, &self.name);
-        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": self.type_, "data": self.data })
+        let mut object =
+            json!({ "apiVersion": "v1", "kind": self.kind.name(), "metadata": metadata, "data": self.data });
+        if let Some(type_) = &self.type_ {
+            object["type"] = type_.as_str().into();
+        }
+        object
+    }
+
+    /// What stands in its place.
+    pub(super) fn held<'w>(&self, world: &'w World) -> Option<&'w Held> {
+        match self.kind {
+            SourceKind::Secret => world.held(&self.name),
+            SourceKind::ConfigMap => world.held_config_map(&self.name),
+        }
     }
 
     /// In the place of what an object holds; its own labels and annotations stay.

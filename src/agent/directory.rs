@@ -15,7 +15,7 @@ use super::kept;
 use super::world::{self, World};
 use super::{observed_with, sentence};
 use crate::api::names::{CLIENT_LABEL, KEPT_FOR, journal_name};
-use crate::api::{Phase, TrustAnchor};
+use crate::api::{Phase, SourceKind, TrustAnchor};
 use crate::registry::{Entry, Registry};
 use crate::rotation;
 use crate::rotation::next::{Plan, Step};
@@ -174,8 +174,10 @@ impl Manifests {
                 && entry.spec.canary_name() != Some(name(object).as_str())
         };
         let journal = of_kind("ConfigMap").find(|object| name(object) == journal_name(&entry.name));
+        let config_maps = world::config_map_names(entry);
+        let with_cas = of_kind("ConfigMap").filter(|object| config_maps.contains(&name(object)));
         let counts = |object: &&Value| names.contains(&name(object)) || is_client(object);
-        let mut world = World::of(entry, of_kind("Secret").filter(counts).cloned(), journal, now);
+        let mut world = World::of(entry, of_kind("Secret").filter(counts).cloned(), with_cas.cloned(), journal, now);
         let named = |object: &&Value| is_client(object) || entry.spec.clients.secret_names.contains(&name(object));
         world.declare(of_kind("Secret").filter(named).map(name));
         world.read_from(entry, &self.objects);
@@ -211,11 +213,17 @@ impl Manifests {
     fn written(&self, entry: &Entry, world: &World, plan: &Plan) -> Result<Vec<Value>, DirectoryError> {
         let mut objects = self.former(entry);
         let contents: Vec<_> = plan.steps.iter().filter_map(|step| Content::of(entry, world, step)).collect();
-        for name in kept::written_names(entry).iter().map(String::as_str) {
-            let held = world.held(name).map(|held| &held.object);
-            let content = contents.iter().find(|content| content.name == name);
+        let secrets = kept::written_names(entry).into_iter().map(|name| (SourceKind::Secret, name));
+        let config_maps = kept::written_config_maps(entry).into_iter().map(|name| (SourceKind::ConfigMap, name));
+        for (kind, name) in secrets.chain(config_maps) {
+            let held = match kind {
+                SourceKind::Secret => world.held(&name),
+                SourceKind::ConfigMap => world.held_config_map(&name),
+            };
+            let held = held.map(|held| &held.object);
+            let content = contents.iter().find(|content| content.kind == kind && content.name == name);
             if held.is_some_and(|held| !kept::is_kept_for(held, entry)) && content.is_some() {
-                return Err(DirectoryError::Foreign { name: name.to_owned(), path: self.file(entry, "") });
+                return Err(DirectoryError::Foreign { name, path: self.file(entry, "") });
             }
             let ours = held.filter(|held| kept::is_kept_for(held, entry)).cloned();
             objects.extend(content.map(|content| content.object(entry)).or(ours));
@@ -223,13 +231,20 @@ impl Manifests {
         Ok(objects)
     }
 
-    /// Secrets that it kept under a former name: Gateways may still use them.
+    /// What it kept under a former name: Gateways may still use it.
     fn former(&self, entry: &Entry) -> Vec<Value> {
-        let names = kept::written_names(entry);
+        let secrets = kept::written_names(entry);
+        let mut config_maps = kept::written_config_maps(entry);
+        // In a file of its own.
+        config_maps.push(journal_name(&entry.name));
         let is_former = |object: &&Value| {
             let metadata = &object["metadata"];
-            object["kind"] == "Secret"
-                && metadata["annotations"][KEPT_FOR] == entry.name.as_str()
+            let names = match object["kind"].as_str() {
+                Some("Secret") => &secrets,
+                Some("ConfigMap") => &config_maps,
+                _ => return false,
+            };
+            metadata["annotations"][KEPT_FOR] == entry.name.as_str()
                 && metadata["namespace"] == entry.namespace.as_str()
                 && !names.iter().any(|name| metadata["name"] == name.as_str())
         };

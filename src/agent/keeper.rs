@@ -15,7 +15,7 @@ use super::retry::{self, Backoff, Retry};
 use super::rollouts::Rounds;
 use super::surroundings::Surroundings;
 use super::wire::{self, Lookout};
-use super::world::World;
+use super::world::{Names, World};
 use super::{AgentError, TICK, observed_with, sentence, watches, write};
 use crate::api::{ConditionStatus, GatewaySecretStatus};
 use crate::registry::Entry;
@@ -59,7 +59,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) async fn keep(mut self, names: Vec<String>) {
+    pub(super) async fn keep(mut self, names: Names) {
         let event = Arc::new(Notify::new());
         let _watches = watches::start(&self.client, &self.known.borrow().entry, names, &event);
         let mut retry = Retry::default();

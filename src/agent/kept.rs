@@ -2,10 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::api::names::{ADOPT, CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, journal_name};
+use crate::api::names::{ADOPT, CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, journal_name, managed_config_map_name};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::trust::Secret;
+
+/// The ConfigMaps with CAs that the agent writes.
+pub(super) fn written_config_maps(entry: &Entry) -> Vec<String> {
+    entry.spec.ca_config_maps.iter().map(|name| managed_config_map_name(name)).collect()
+}
 
 /// The Secrets that the agent writes.
 pub(super) fn written_names(entry: &Entry) -> Vec<String> {

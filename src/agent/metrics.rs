@@ -67,6 +67,7 @@ impl Tally {
     pub(super) fn wrote(&self, entry: &Entry, step: &Step) {
         let what = match step {
             Step::WriteManaged { .. } | Step::WriteSibling { .. } | Step::CopyRoot => "managed_secret",
+            Step::WriteConfigMap { .. } => "managed_config_map",
             Step::PromoteIssuer => "issuer_secret",
             Step::Reissue { .. } => "reissue",
         };

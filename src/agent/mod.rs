@@ -149,7 +149,7 @@ async fn keep_each(
         let is_ours = |entry: &&Entry| settings.keeps(entry);
         for entry in registry.entries().iter().filter(is_ours) {
             let key = (entry.namespace.clone(), entry.name.clone());
-            let names = world::names(entry);
+            let names = world::Names::of(entry);
             match kept.get(&key).filter(|kept| kept.names == names) {
                 Some(kept) => known::renew(&kept.known, entry, &registry),
                 None => {
@@ -182,7 +182,7 @@ fn find<'r>(registry: &'r Registry, (namespace, name): &(String, String)) -> Opt
 
 /// A task that keeps a GatewaySecret. Ends when dropped.
 struct Kept {
-    names: Vec<String>,
+    names: world::Names,
     known: watch::Sender<Known>,
     _tasks: JoinSet<()>,
 }
@@ -207,6 +207,9 @@ fn sentence(step: &rotation::next::Step) -> String {
             format!("managed Secret written: {} CA(s), with the root's leaf", trust.len())
         }
         Step::WriteSibling { trust } => format!("managed -cacert Secret written: {} CA(s)", trust.len()),
+        Step::WriteConfigMap { source, trust } => {
+            format!("ConfigMap kept from {source} written: {} CA(s)", trust.len())
+        }
         Step::CopyRoot => "managed Secret written: a copy of the root".to_owned(),
         Step::PromoteIssuer => "the Issuer's Secret has the new CA".to_owned(),
         Step::Reissue { certificate } => format!("Certificate {certificate} is being re-issued"),

@@ -30,6 +30,14 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
         json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["list"] }),
     ];
+    if !entry.spec.ca_config_maps.is_empty() {
+        rules.push(by_name("configmaps", json!(world::config_map_names(entry)), json!(["get", "list", "watch"])));
+        rules.push(by_name(
+            "configmaps",
+            json!(kept::written_config_maps(entry)),
+            json!(["create", "patch", "update"]),
+        ));
+    }
     if entry.spec.rollouts == Rollouts::Paced {
         rules.push(json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["patch"] }));
     }
@@ -114,6 +122,21 @@ mod tests {
             Some(json!(["gateway", "gateway-cacert", "issuer-ca"]))
         );
         assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    }
+
+    #[test]
+    fn config_maps_are_written_by_name_and_their_sources_read() {
+        let mut entry = entry("mesh", "root", "gateway");
+        entry.spec.ca_config_maps = vec!["partners".to_owned()];
+        let rules = role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default();
+        let verbs = |name: &str| {
+            let of = rules.iter().filter(|rule| rule["resources"] == json!(["configmaps"]));
+            let of =
+                of.filter(|rule| rule["resourceNames"].as_array().is_some_and(|names| names.contains(&name.into())));
+            of.flat_map(|rule| rule["verbs"].as_array().cloned().unwrap_or_default()).collect::<Vec<_>>()
+        };
+        assert_eq!(verbs("partners"), ["get", "list", "watch"]);
+        assert_eq!(verbs("partners.trustspan"), ["get", "list", "watch", "create", "patch", "update"]);
     }
 
     #[test]

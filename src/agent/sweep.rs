@@ -36,12 +36,14 @@ pub(super) async fn mend(
         }
         let (namespace, name) = (text(&gateway["metadata"]["namespace"]), text(&gateway["metadata"]["name"]));
         match touch(client, gateway, namespace, name, now).await {
-            Ok(()) => tracing::info!(namespace, name, "Gateway written once more: it names a root Secret"),
+            Ok(()) => {
+                tracing::info!(namespace, name, "Gateway written once more: it names a source Secret or ConfigMap")
+            }
             Err(error) => {
                 tracing::warn!(
                     namespace,
                     name,
-                    "Gateway names a root Secret, and cannot be touched: {}",
+                    "Gateway names a source Secret or ConfigMap, and cannot be touched: {}",
                     cluster::told(&error)
                 )
             }

@@ -10,19 +10,22 @@ use kube::{Api, Client};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::api::names::journal_name;
+use super::world::Names;
 use crate::registry::Entry;
 use crate::store::{cluster, watch};
 
-/// Watches what a GatewaySecret's rotation depends on: Secrets by these names, the journal, and cert-manager's Certificates.
-pub(super) fn start(client: &Client, entry: &Entry, names: Vec<String>, event: &Arc<Notify>) -> JoinSet<()> {
+/// Watches what a GatewaySecret's rotation depends on: Secrets and ConfigMaps by these names, and cert-manager's Certificates.
+pub(super) fn start(client: &Client, entry: &Entry, names: Names, event: &Arc<Notify>) -> JoinSet<()> {
     let mut watches = JoinSet::new();
-    for name in names {
+    let Names { secrets, config_maps } = names;
+    for name in secrets {
         let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &entry.namespace);
         watches.spawn(tell(watcher(api, only(&name)), event.clone()));
     }
-    let api: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(client.clone(), &entry.namespace);
-    watches.spawn(tell(watcher(api, only(&journal_name(&entry.name))), event.clone()));
+    for name in config_maps {
+        let api: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(client.clone(), &entry.namespace);
+        watches.spawn(tell(watcher(api, only(&name)), event.clone()));
+    }
     // A new revision is a change of status, which changes the metadata too.
     let certificates = cluster::certificates(client.clone(), &entry.namespace);
     watches.spawn(tell(watcher(certificates, watcher::Config::default()), event.clone()));

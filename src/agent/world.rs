@@ -11,18 +11,23 @@ use serde_json::Value;
 
 use super::AgentError;
 use super::kept::{self, Held};
-use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name};
+use crate::api::SourceKind;
+use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name, managed_config_map_name};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
-use crate::rotation::next::{Canary, ClientSeen, Issuance, PresentedAlso, Seen, Sibling, SourceState, Trust, Wire};
-use crate::rotation::readers::{self, SourceKind, SourceName, TlsReader};
+use crate::rotation::next::{
+    CaConfigMap, Canary, ClientSeen, Issuance, PresentedAlso, Seen, SourceState, Trust, TrustCopy, Wire,
+};
+use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{Facts, RenewalPolicy};
 use crate::store::cluster;
-use crate::trust::{self, Secret, Severities, bundle, certificates_under};
+use crate::trust::{self, Secret, SecretUsage, Severities, bundle, certificates_under};
 
 /// One reading. Has no `Debug`: it holds Secrets.
 pub(super) struct World {
     secrets: BTreeMap<String, (Held, Facts)>,
+    /// Those of `spec.caConfigMaps`, and what is kept from them.
+    config_maps: BTreeMap<String, (Held, Facts)>,
     clients: Vec<ClientSeen>,
     root_certificate: Option<Issuance>,
     canary_certificate: Option<Issuance>,
@@ -48,6 +53,33 @@ pub(super) fn objects(client: &Client, namespace: &str, group: &str, version: &s
 /// Secrets of a namespace.
 pub(super) fn secrets(client: &Client, namespace: &str) -> Api<DynamicObject> {
     objects(client, namespace, "", "v1", "Secret")
+}
+
+/// ConfigMaps of a namespace.
+pub(super) fn config_maps(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    objects(client, namespace, "", "v1", "ConfigMap")
+}
+
+/// What a GatewaySecret's rotation depends on, by name.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Names {
+    pub(super) secrets: Vec<String>,
+    /// With the journal's.
+    pub(super) config_maps: Vec<String>,
+}
+
+impl Names {
+    pub(super) fn of(entry: &Entry) -> Self {
+        let mut config_maps = config_map_names(entry);
+        config_maps.push(journal_name(&entry.name));
+        Self { secrets: names(entry), config_maps }
+    }
+}
+
+/// The names of the ConfigMaps of `spec.caConfigMaps`, and of what is kept from them.
+pub(super) fn config_map_names(entry: &Entry) -> Vec<String> {
+    let sources = &entry.spec.ca_config_maps;
+    sources.iter().cloned().chain(sources.iter().map(|name| managed_config_map_name(name))).collect()
 }
 
 /// The names of all Secrets that a GatewaySecret's rotation depends on.
@@ -76,20 +108,28 @@ impl World {
         for name in names(entry) {
             objects_read.extend(get(&secrets(client, &entry.namespace), "secrets", &name).await?);
         }
-        let configmaps = objects(client, &entry.namespace, "", "v1", "ConfigMap");
+        let configmaps = config_maps(client, &entry.namespace);
         let journal = get(&configmaps, "configmaps", &journal_name(&entry.name)).await?;
+        let mut with_cas = Vec::new();
+        for name in config_map_names(entry) {
+            with_cas.extend(get(&configmaps, "configmaps", &name).await?);
+        }
         let issued = Issued::read(client, &entry.namespace).await?;
-        let mut world = Self::of(entry, objects_read, journal.as_ref(), Timestamp::now());
+        let mut world = Self::of(entry, objects_read, with_cas, journal.as_ref(), Timestamp::now());
         world.clients = issued.clients(entry);
         let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| world.client(name)).collect::<Vec<_>>();
         world.clients.extend(by_name);
         world.root_certificate = issued.of_secret(entry.root_name());
         world.canary_certificate = entry.spec.canary_name().and_then(|name| issued.of_secret(name));
         for source in readers::sources(&readers).into_iter().take(SOURCES).cloned() {
-            let is_own = source.kind == SourceKind::Secret && source.namespace == entry.namespace;
-            let state = match world.secrets.get(&source.name).filter(|_| is_own) {
-                Some((_, facts)) => SourceState::Holds(facts.anchors.clone()),
-                None if is_own && names(entry).contains(&source.name) => SourceState::Absent,
+            let (held, known) = match source.kind {
+                SourceKind::Secret => (&world.secrets, names(entry)),
+                SourceKind::ConfigMap => (&world.config_maps, config_map_names(entry)),
+            };
+            let is_own = source.namespace == entry.namespace;
+            let state = match held.get(&source.name).filter(|_| is_own) {
+                Some((held, _)) => held_by(source.kind, Some(&held.object)),
+                None if is_own && known.contains(&source.name) => SourceState::Absent,
                 None => read_source(client, &source).await,
             };
             world.sources.insert(source, state);
@@ -139,10 +179,11 @@ impl World {
             .collect();
     }
 
-    /// Takes it from Secrets and the journal's ConfigMap.
+    /// Takes it from Secrets, ConfigMaps with CAs, and the journal's ConfigMap.
     pub(super) fn of(
         entry: &Entry,
         secrets: impl IntoIterator<Item = Value>,
+        config_maps: impl IntoIterator<Item = Value>,
         journal: Option<&Value>,
         now: Timestamp,
     ) -> Self {
@@ -152,8 +193,15 @@ impl World {
             let facts = Facts::of(&secret, entry.usage(&secret.name), &severities, now);
             Some((secret.name.clone(), (Held { object, secret }, facts)))
         };
+        let config_map = |object: Value| {
+            let secret = readers::decode(SourceKind::ConfigMap, &object).ok()?;
+            let facts = Facts::of(&secret, SecretUsage::TrustBundle, &severities, now);
+            let name = object["metadata"]["name"].as_str()?.to_owned();
+            Some((name, (Held { object, secret }, facts)))
+        };
         Self {
             secrets: secrets.into_iter().filter_map(held).collect(),
+            config_maps: config_maps.into_iter().filter_map(config_map).collect(),
             clients: Vec::new(),
             root_certificate: None,
             canary_certificate: None,
@@ -201,11 +249,8 @@ impl World {
             issuer: spec.issuer_secret_name.as_deref().and_then(facts),
             managed: facts(entry.managed_name()),
             source_sibling: facts(&format!("{}{CACERT_SUFFIX}", entry.root_name())),
-            managed_sibling: match self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name())) {
-                None => Sibling::Absent,
-                Some((held, facts)) if kept::is_kept_for(&held.object, entry) => Sibling::Managed(facts),
-                Some(_) => Sibling::Foreign,
-            },
+            managed_sibling: copy(entry, self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name()))),
+            config_maps: spec.ca_config_maps.iter().map(|name| self.ca_config_map(entry, name)).collect(),
             clients: self.clients.clone(),
             root_certificate: self.root_certificate.clone(),
             canary: spec
@@ -220,14 +265,34 @@ impl World {
         }
     }
 
+    fn ca_config_map(&self, entry: &Entry, name: &str) -> CaConfigMap<'_> {
+        let source = self.config_maps.get(name).map(|(_, facts)| facts);
+        let managed = copy(entry, self.config_maps.get(&managed_config_map_name(name)));
+        CaConfigMap { name: name.to_owned(), source, managed }
+    }
+
+    /// A ConfigMap with CAs that was read.
+    pub(super) fn held_config_map(&self, name: &str) -> Option<&Held> {
+        self.config_maps.get(name).map(|(held, _)| held)
+    }
+
     /// A Secret that was read.
     pub(super) fn held(&self, name: &str) -> Option<&Held> {
         self.secrets.get(name).map(|(held, _)| held)
     }
 
-    /// All Secrets that were read.
+    /// All Secrets, and ConfigMaps with CAs, that were read.
     pub(super) fn held_objects(&self) -> impl Iterator<Item = &Value> {
-        self.secrets.values().map(|(held, _)| &held.object)
+        self.secrets.values().chain(self.config_maps.values()).map(|(held, _)| &held.object)
+    }
+}
+
+/// What the agent keeps from another object, if it stands.
+fn copy<'h>(entry: &Entry, held: Option<&'h (Held, Facts)>) -> TrustCopy<'h> {
+    match held {
+        None => TrustCopy::Absent,
+        Some((held, facts)) if kept::is_kept_for(&held.object, entry) => TrustCopy::Managed(facts),
+        Some(_) => TrustCopy::Foreign,
     }
 }
 
@@ -249,7 +314,7 @@ async fn read_source(client: &Client, source: &SourceName) -> SourceState {
 /// What a source holds, as istiod and Envoy take it.
 fn held_by(kind: SourceKind, object: Option<&Value>) -> SourceState {
     let Some(object) = object else { return SourceState::Absent };
-    let secret = match kind.decode(object) {
+    let secret = match readers::decode(kind, object) {
         Ok(secret) => secret,
         Err(error) => return SourceState::Unreadable(error.to_string()),
     };

@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::content::Content;
 use super::kept;
-use super::world::{World, objects, secrets};
+use super::world::{World, config_maps, objects, secrets};
 use super::{AgentError, MANAGER};
 use crate::api::names::{KEPT_FOR, journal_name};
-use crate::api::{Distribution, DistributionKind, GatewaySecretStatus};
+use crate::api::{Distribution, DistributionKind, GatewaySecretStatus, SourceKind};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::Step;
@@ -38,11 +38,15 @@ pub(super) async fn take(
         return reissue(client, &entry.namespace, certificate, now).await;
     }
     let Some(content) = Content::of(entry, world, step) else { return Ok(()) };
-    let (api, name) = (secrets(client, &entry.namespace), &content.name);
-    let Some(held) = world.held(name) else {
+    let name = &content.name;
+    let (api, plural) = match content.kind {
+        SourceKind::Secret => (secrets(client, &entry.namespace), "secrets"),
+        SourceKind::ConfigMap => (config_maps(client, &entry.namespace), "configmaps"),
+    };
+    let Some(held) = content.held(world) else {
         // Applied, not created: a right to create cannot be limited to a name, one to patch can.
         let written = api.patch(name, &apply(), &Patch::Apply(content.object(entry))).await;
-        return written.map(drop).map_err(|e| AgentError::api("patch", "secrets", name, e));
+        return written.map(drop).map_err(|e| AgentError::api("patch", plural, name, e));
     };
     if !kept::is_kept_for(&held.object, entry) {
         return Err(AgentError::Foreign { name: name.clone() });
@@ -50,7 +54,7 @@ pub(super) async fn take(
     let object: DynamicObject =
         serde_json::from_value(content.put_into(&held.object, entry)).map_err(AgentError::Encode)?;
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-    api.replace(name, &params, &object).await.map(drop).map_err(|e| AgentError::api("update", "secrets", name, e))
+    api.replace(name, &params, &object).await.map(drop).map_err(|e| AgentError::api("update", plural, name, e))
 }
 
 /// Asks cert-manager for a new issue, as `cmctl renew` does: never by deleting a Secret.
@@ -77,7 +81,7 @@ pub(super) async fn journal(
     journal: &Journal,
 ) -> Result<(), AgentError> {
     let name = journal_name(&entry.name);
-    let api = objects(client, &entry.namespace, "", "v1", "ConfigMap");
+    let api = config_maps(client, &entry.namespace);
     let mut object = kept::journal(entry, journal);
     if let Some(stored) = &world.journal_object {
         object["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();

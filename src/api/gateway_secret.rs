@@ -89,6 +89,13 @@ pub struct GatewaySecretSpec {
     #[schemars(with = "ClientCa")]
     pub client_ca: Option<ClientCa>,
 
+    /// Names of ConfigMaps, in the same namespace, from which gateways take their clients' CAs. The agent keeps ConfigMap
+    /// `<name>.trustspan` from each: the same CAs, but this GatewaySecret's as the managed Secret has them. Gateways that name one of
+    /// them are rewritten to name what is kept.
+    #[serde(default, rename = "caConfigMaps", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<ConfigMapName>", extend("maxItems" = 16, "x-kubernetes-list-type" = "set"), transform = without_default)]
+    pub ca_config_maps: Vec<String>,
+
     /// How long it takes at most until a write is in use everywhere.
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
@@ -179,6 +186,21 @@ fn without_default(schema: &mut schemars::Schema) {
 #[derive(JsonSchema)]
 struct Fingerprint(
     #[schemars(regex(pattern = r"^[0-9a-fA-F]{64}$"))]
+    #[allow(dead_code)]
+    String,
+);
+
+/// An item of `spec.caConfigMaps`, for the schema: what is kept has the suffix `.trustspan`.
+#[derive(JsonSchema)]
+struct ConfigMapName(
+    #[schemars(
+        length(min = 1, max = 243),
+        regex(pattern = DNS_SUBDOMAIN),
+        extend("x-kubernetes-validations" = [{
+            "rule": "!self.endsWith('.trustspan')",
+            "message": "a name that ends in .trustspan is that of a ConfigMap that the agent keeps: name the one that it is kept from",
+        }])
+    )]
     #[allow(dead_code)]
     String,
 );

@@ -5,6 +5,7 @@ pub mod names;
 mod period;
 mod rotation_spec;
 mod shortened;
+mod source_kind;
 mod status;
 mod window;
 
@@ -15,6 +16,7 @@ pub use rotation_spec::{
 };
 use serde_json::Value;
 pub(crate) use shortened::{shortened, with_short_quotes};
+pub use source_kind::SourceKind;
 pub use status::*;
 pub(crate) use window::time_zone;
 pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};

@@ -50,6 +50,11 @@ pub const CARRY_OVER: &str = "trustspan.dev/carry-over";
 /// Annotation by which the agent has a Gateway or a workload written once more: when it did so. From anybody else it means nothing.
 pub const SWEPT: &str = "trustspan.dev/swept";
 
+/// Name of the ConfigMap that the agent keeps from another one, of `spec.caConfigMaps`.
+pub fn managed_config_map_name(source: &str) -> String {
+    format!("{source}.trustspan")
+}
+
 /// Name of the ConfigMap that holds the journal of a GatewaySecret.
 pub fn journal_name(gateway_secret: &str) -> String {
     format!("{gateway_secret}.trustspan-journal")

@@ -114,6 +114,11 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trust_sources: Vec<TrustSourceUse>,
 
+    /// The ConfigMaps that are kept from those of `spec.caConfigMaps`, as far as they exist and hold CAs. Gateways are rewritten to
+    /// name these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub managed_config_maps: Vec<ManagedConfigMap>,
+
     /// What the rotation waits for, kept by the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
@@ -188,6 +193,19 @@ pub struct TrustSourceUse {
     pub name: String,
     /// The first Gateway, listener or upstream that uses it, and its field.
     pub used_by: String,
+}
+
+/// A ConfigMap with CAs that the agent keeps from another one.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ManagedConfigMap {
+    /// Name of the ConfigMap that it is kept from.
+    pub source: String,
+    /// Its own name.
+    pub name: String,
+    /// Namespaces whose Gateways may name the source by a ReferenceGrant, but not what is kept from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ungranted_namespaces: Vec<String>,
 }
 
 /// A step of the rotation that is held back.

@@ -12,9 +12,10 @@ use super::Failure;
 use super::printable::printable;
 use super::source::Source;
 use crate::agent;
+use crate::api::SourceKind;
 use crate::api::names::CACERT_SUFFIX;
 use crate::registry::Entry;
-use crate::rotation::readers::{SourceKind, extended};
+use crate::rotation::readers::extended;
 
 const MANAGER: &str = "trustspan-extend-trust";
 

@@ -26,14 +26,26 @@ pub enum Hold {
         /// How many CAs are missing.
         missing: usize,
     },
-    /// A ReferenceGrant names the root only.
-    #[error("no known ReferenceGrant in {namespace} lets namespace {from} use Secret {managed}: add it to the grant")]
+    /// A ReferenceGrant names what the owner wrote only.
+    #[error("no known ReferenceGrant in {namespace} lets namespace {from} use {managed}: add it to the grant")]
     Ungranted {
         /// Namespace of the Gateway.
         from: String,
-        /// Namespace of the Secret.
+        /// Namespace of the object.
         namespace: String,
-        /// The managed Secret.
+        /// Kind and name of what the agent keeps.
+        managed: String,
+    },
+    /// The ConfigMap that the agent is to keep does not hold CAs yet.
+    #[error(
+        "ConfigMap {managed} is not kept yet: ConfigMap {config_map} keeps its name. Conditions of GatewaySecret {name} say why"
+    )]
+    NoConfigMap {
+        /// The GatewaySecret.
+        name: String,
+        /// The ConfigMap of `spec.caConfigMaps`.
+        config_map: String,
+        /// What is to be kept from it.
         managed: String,
     },
     /// No status says where the selected workloads run.

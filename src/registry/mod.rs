@@ -13,6 +13,7 @@ pub use entry::Entry;
 pub use hold::Hold;
 
 use crate::api::TrustSourceUse;
+use crate::api::names::managed_config_map_name;
 use crate::trust::SecretUsage;
 
 /// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
@@ -23,6 +24,8 @@ pub struct Registry {
     claims: HashMap<String, HashMap<String, (usize, Role)>>,
     /// A root's name to the winning entries, in any namespace.
     roots: HashMap<String, Vec<usize>>,
+    /// By namespace, the name of every ConfigMap of `spec.caConfigMaps` to the entry that keeps another from it.
+    config_maps: HashMap<String, HashMap<String, usize>>,
     /// A losing entry to the one that holds its name.
     lost: BTreeMap<usize, usize>,
     /// Namespace and name of those that could not be read, and are no entries where they never could.
@@ -61,14 +64,15 @@ pub enum Place<'a> {
     },
 }
 
-/// Leave to name the managed Secret instead of the root. Only [`Registry::rename`] makes one.
+/// Leave to name what the agent keeps instead of what its owner wrote: the managed Secret for the root, a managed ConfigMap for the
+/// one that it is kept from. Only the registry makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename<'a> {
     managed: &'a str,
 }
 
 impl<'a> Rename<'a> {
-    /// The managed Secret's name.
+    /// The name of what is kept.
     pub fn managed_name(&self) -> &'a str {
         self.managed
     }
@@ -97,6 +101,10 @@ impl Registry {
                 claims.insert(name.to_owned(), (index, role));
             }
             registry.roots.entry(entry.root_name().to_owned()).or_default().push(index);
+            let config_maps = registry.config_maps.entry(entry.namespace.clone()).or_default();
+            for name in &entry.spec.ca_config_maps {
+                config_maps.entry(name.clone()).or_insert(index);
+            }
         }
         registry.entries = entries;
         registry
@@ -177,12 +185,8 @@ impl Registry {
                     },
                 };
                 if !granted {
-                    let managed = entry.managed_name().to_owned();
-                    return Err(Hold::Ungranted {
-                        from: (*from).to_owned(),
-                        namespace: (*namespace).to_owned(),
-                        managed,
-                    });
+                    let managed = format!("Secret {}", entry.managed_name());
+                    return Err(ungranted(from, namespace, managed));
                 }
                 ready(entry)
             }),
@@ -196,6 +200,33 @@ impl Registry {
                 candidates.iter().any(|entry| entry.namespace == *from).then(|| same_name(candidates, name))
             }
         }
+    }
+
+    /// Whether a ConfigMap at a place is one from which the agent keeps another, and if so whether that may be named now.
+    pub fn rename_config_map(&self, place: &Place<'_>, name: &str) -> Option<Result<Rename<'_>, Hold>> {
+        let entry = self.keeper_of(place, name)?;
+        if let Some(reason) = entry.unready() {
+            return Some(Err(Hold::not_ready(entry, reason)));
+        }
+        let managed = managed_config_map_name(name);
+        let Some(kept) = entry.status.managed_config_maps.iter().find(|kept| kept.name == managed) else {
+            let (name, config_map) = (entry.name.clone(), name.to_owned());
+            return Some(Err(Hold::NoConfigMap { name, config_map, managed }));
+        };
+        Some(match place {
+            Place::Granted { namespace, from }
+                if kept.ungranted_namespaces.iter().any(|ungranted| ungranted == from) =>
+            {
+                Err(ungranted(from, namespace, format!("ConfigMap {managed}")))
+            }
+            _ => Ok(Rename { managed: &kept.name }),
+        })
+    }
+
+    /// The GatewaySecret that keeps another ConfigMap from one at a place.
+    pub fn keeper_of(&self, place: &Place<'_>, config_map: &str) -> Option<&Entry> {
+        let (Place::Namespace(namespace) | Place::Granted { namespace, .. }) = place else { return None };
+        self.config_maps.get(*namespace)?.get(config_map).map(|index| &self.entries[*index])
     }
 
     /// Why a pod that loads a CA from a root keeps to it: with a CA of the clients' own the managed bundle holds that one, while the
@@ -254,6 +285,10 @@ impl Registry {
         let all = self.roots.get(root).into_iter().flatten().map(|index| &self.entries[*index]);
         all.filter(|entry| !entry.spec.workload_labels.is_empty()).collect()
     }
+}
+
+fn ungranted(from: &str, namespace: &str, managed: String) -> Hold {
+    Hold::Ungranted { from: from.to_owned(), namespace: namespace.to_owned(), managed }
 }
 
 /// A rename at one namespace: the GatewaySecret is Ready, and no `-cacert` sibling would be left behind.

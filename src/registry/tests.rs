@@ -237,3 +237,17 @@ fn a_secret_is_for_what_a_gateway_secret_of_its_namespace_says() {
     }
     assert_eq!(registry.usage("other", "ca"), SecretUsage::Serving);
 }
+
+#[test]
+fn of_two_that_keep_a_copy_of_one_config_map_the_older_does() {
+    let keeper = |name: &str, created| {
+        with(entry("mesh", &format!("{name}-source"), name), |entry| {
+            entry.created = Some(created);
+            entry.spec.ca_config_maps = vec!["cas".to_owned()];
+        })
+    };
+    let newer = Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_hours(1);
+    let registry = Registry::new([keeper("b", newer), keeper("c", Timestamp::UNIX_EPOCH)]);
+    let of = |namespace| registry.keeper_of(&Place::Namespace(namespace), "cas").map(|entry| entry.name.as_str());
+    assert_eq!((of("mesh"), of("apps")), (Some("c"), None));
+}

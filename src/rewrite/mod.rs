@@ -16,8 +16,8 @@ use std::cell::LazyCell;
 use json_patch::Patch;
 use serde_json::{Map, Value};
 
-use crate::api::Kind;
-use crate::api::names::{REWRITE, REWRITE_DISABLED, ROTATION_HASH, SWEPT};
+use crate::api::names::{REWRITE, REWRITE_DISABLED, ROTATION_HASH, SWEPT, managed_config_map_name};
+use crate::api::{Kind, SourceKind};
 use crate::registry::{Hold, Place, Registry};
 use crate::trust::credential::CA_KEYS;
 use annotation::HASH;
@@ -55,12 +55,12 @@ impl Outcome {
     }
 }
 
-/// A Secret that an object names.
+/// A Secret or ConfigMap that an object names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
     /// JSON Pointer of the field that names it.
     pub pointer: String,
-    /// The Secret's name.
+    /// The name.
     pub name: &'a str,
     /// Where it is looked up.
     pub place: Place<'a>,
@@ -73,8 +73,17 @@ pub fn is_rewritten(kind: Kind<'_>) -> bool {
 
 /// Every Secret that an object of a rewritten kind names.
 pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
+    named(SourceKind::Secret, kind, object, namespace)
+}
+
+/// Every ConfigMap with CAs that an object of a rewritten kind names.
+pub fn config_maps<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
+    named(SourceKind::ConfigMap, kind, object, namespace)
+}
+
+fn named<'a>(source: SourceKind, kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
     let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();
-    references.into_iter().map(Named::from).collect()
+    references.into_iter().filter(|reference| reference.kind == source).map(Named::from).collect()
 }
 
 /// The TLS settings of an object; none for a kind that is not rewritten.
@@ -119,7 +128,13 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
     let references = (rule.references)(object, namespace);
     let kept = |reference: &Reference<'_>| -> Option<String> {
         let stored = reference.node.found_in(old?)?.as_str()?;
-        let counterparts = registry.counterparts(&reference.place, reference.name);
+        let (place, name) = (&reference.place, reference.name);
+        let counterparts = match reference.kind {
+            SourceKind::Secret => registry.counterparts(place, name).into_iter().map(str::to_owned).collect(),
+            SourceKind::ConfigMap => {
+                registry.keeper_of(place, name).map(|_| managed_config_map_name(name)).into_iter().collect::<Vec<_>>()
+            }
+        };
         counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
     };
 
@@ -137,7 +152,10 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
     let loaded = LazyCell::new(|| loads::of(&object["spec"]["template"]["spec"]));
     let loads_ca = |name: &str| loaded.get(name).is_some_and(|keys| CA_KEYS.iter().any(|key| keys.contains(key)));
     let mut draft = Draft::new(object, &references, |reference| {
-        let rename = registry.rename(&reference.place, reference.name)?;
+        let rename = match reference.kind {
+            SourceKind::Secret => registry.rename(&reference.place, reference.name)?,
+            SourceKind::ConfigMap => registry.rename_config_map(&reference.place, reference.name)?,
+        };
         let other_ca = registry.other_ca(namespace, reference.name).filter(|_| loads_ca(reference.name));
         match other_ca.map_or(rename, Err) {
             Ok(rename) => Some(reference.renamed(rename.managed_name())),

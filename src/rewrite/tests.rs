@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::api::KeyHash;
 use crate::api::names::UNDO;
+use crate::api::{KeyHash, ManagedConfigMap};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 
@@ -14,8 +14,15 @@ mod tls;
 mod workloads;
 
 /// Namespace `mesh`: `root` is managed as `gw`, with `ca.crt` at revision 3 and `tls.crt` at revision 5.
+/// ConfigMap `cas.trustspan` is kept from `cas`, and none yet from `early`.
 fn gw() -> Entry {
     let mut entry = entry("mesh", "root", "gw");
+    entry.spec.ca_config_maps = vec!["cas".to_owned(), "early".to_owned()];
+    entry.status.managed_config_maps = vec![ManagedConfigMap {
+        source: "cas".to_owned(),
+        name: "cas.trustspan".to_owned(),
+        ungranted_namespaces: vec!["ungranted".to_owned()],
+    }];
     entry.status.hashes = [("ca.crt", 3), ("tls.crt", 5)].map(|(key, revision)| key_hash(key, revision)).into();
     entry
 }

@@ -7,35 +7,26 @@
 use serde_json::Value;
 
 use crate::api::Kind;
+use crate::registry::Place;
+use crate::rewrite;
 
 /// Namespace and name of each ConfigMap that an object in a namespace names.
 pub(super) fn named(object: &Value, own: &str) -> Vec<(String, String)> {
-    let spec = &object["spec"];
-    match Kind::of(object) {
-        Kind { group: "networking.istio.io", kind: "Gateway", .. } => {
-            let names = items(&spec["servers"]).map(|server| &server["tls"]["caCertCredentialName"]);
-            names.filter_map(|name| credential(name.as_str()?)).collect()
-        }
-        Kind { group: "gateway.networking.k8s.io", kind: "Gateway", .. } => {
-            let frontend = &spec["tls"]["frontend"];
-            let ports = items(&frontend["perPort"]).map(|port| &port["tls"]["validation"]);
-            let all = std::iter::once(&frontend["default"]["validation"]).chain(ports);
-            all.flat_map(|validation| references(validation, own)).collect()
-        }
-        Kind { group: "gateway.networking.k8s.io", kind: "BackendTLSPolicy", .. } => {
-            references(&spec["validation"], own).collect()
-        }
-        _ => Vec::new(),
+    let kind = Kind::of(object);
+    if (kind.group, kind.kind) == ("gateway.networking.k8s.io", "BackendTLSPolicy") {
+        return references(&object["spec"]["validation"], own).collect();
     }
+    let by_gateways = rewrite::config_maps(kind, object, own).into_iter().filter_map(|named| match named.place {
+        Place::Namespace(namespace) | Place::Granted { namespace, .. } => {
+            Some((namespace.to_owned(), named.name.to_owned()))
+        }
+        Place::Selected(_) | Place::AllGateways { .. } => None,
+    });
+    by_gateways.collect()
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
-}
-
-fn credential(name: &str) -> Option<(String, String)> {
-    let (namespace, name) = name.strip_prefix("configmap://")?.split_once('/')?;
-    Some((namespace.to_owned(), name.to_owned()))
 }
 
 fn references<'a>(validation: &'a Value, own: &'a str) -> impl Iterator<Item = (String, String)> + 'a {

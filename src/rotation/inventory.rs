@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::in_use::{common, leaf};
 use super::status_limits::count;
-use super::{Facts, Observation, config_maps, observe};
-use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
-use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind};
+use super::{Facts, Observation, config_maps, observe, readers};
+use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, KEPT_FOR, managed_config_map_name};
+use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind, ManagedConfigMap, SourceKind};
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
 use crate::trust::{self, Certificate, Secret, Severities, bundle, credential};
@@ -37,6 +37,8 @@ pub struct Inventory {
     workloads: BTreeMap<usize, BTreeSet<String>>,
     gateways: BTreeMap<usize, BTreeSet<GatewayUse>>,
     grants: Vec<Grant>,
+    /// Those that agents keep, by namespace and name: the GatewaySecret's name.
+    kept_config_maps: BTreeMap<(String, String), String>,
     clients: BTreeMap<usize, BTreeMap<String, Client>>,
     uses: Uses,
 }
@@ -79,9 +81,10 @@ struct Client {
     trust: Vec<Certificate>,
 }
 
-/// A ReferenceGrant, as far as it lets Gateways name Secrets.
+/// A ReferenceGrant, as far as it lets Gateways name objects of a kind.
 #[derive(Clone, Debug)]
 struct Grant {
+    kind: SourceKind,
     namespace: String,
     from: Vec<String>,
     /// Names it allows; `None`: all.
@@ -117,6 +120,7 @@ impl Inventory {
         self.uses.config_maps.extend(config_maps::named(object, own));
         match Kind::of(object) {
             Kind { group: "", kind: "Secret", .. } => self.take_secret(object, own, now),
+            Kind { group: "", kind: "ConfigMap", .. } => self.take_config_map(object, own),
             Kind { group: "" | "apps", kind: "Pod" | "Deployment" | "StatefulSet" | "DaemonSet", .. } => {
                 self.take_workload(object, own);
             }
@@ -161,7 +165,7 @@ impl Inventory {
         }
         let gateways: Option<Vec<_>> = self.gateways.get(&index).map(|gateways| gateways.iter().cloned().collect());
         let whole = |list: Vec<String>| (outlook == Outlook::Whole || !self.grants.is_empty()).then_some(list);
-        let ungranted = whole(self.ungranted(entry));
+        let ungranted = whole(self.ungranted(entry, SourceKind::Secret, [entry.root_name(), entry.managed_name()]));
         let counts = Counts::of(entry, &namespaces, gateways.as_deref(), ungranted.as_deref());
         if counts.has_unlisted_namespaces {
             namespaces.clear();
@@ -173,6 +177,7 @@ impl Inventory {
             managed,
             root_sibling: sibling(entry.root_name()),
             managed_sibling: sibling(entry.managed_name()),
+            managed_config_maps: self.managed_config_maps(entry),
             workload_namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
             // None that uses it is never concluded from a list: one kind of Gateway may not be in it.
             gateways: gateways.or_else(|| entry.status.gateways.clone()),
@@ -273,22 +278,45 @@ impl Inventory {
         let items = |list: &str| object["spec"][list].as_array().into_iter().flatten();
         let is = |item: &Value, group: &str, kind: &str| item["group"] == group && item["kind"] == kind;
         let from = items("from").filter(|item| is(item, "gateway.networking.k8s.io", "Gateway"));
-        let to = items("to").filter(|item| is(item, "", "Secret"));
-        self.grants.push(Grant {
-            namespace: namespace.to_owned(),
-            from: from.filter_map(|item| item["namespace"].as_str()).map(str::to_owned).collect(),
-            to: to.map(|item| item["name"].as_str().map(str::to_owned)).collect(),
-        });
+        let from: Vec<_> = from.filter_map(|item| item["namespace"].as_str()).map(str::to_owned).collect();
+        for kind in [SourceKind::Secret, SourceKind::ConfigMap] {
+            let to = items("to").filter(|item| is(item, "", kind.name()));
+            let to = to.map(|item| item["name"].as_str().map(str::to_owned)).collect();
+            self.grants.push(Grant { kind, namespace: namespace.to_owned(), from: from.clone(), to });
+        }
     }
 
-    /// Namespaces that may name the root, but not the managed Secret.
-    fn ungranted(&self, entry: &Entry) -> Vec<String> {
+    /// Namespaces that may name one object of a kind, but not another.
+    fn ungranted(&self, entry: &Entry, kind: SourceKind, [known, other]: [&str; 2]) -> Vec<String> {
         let granted = |name: &str| -> BTreeSet<&String> {
             let covers = |to: &Option<String>| to.as_deref().is_none_or(|to| to == name);
-            let grants = self.grants.iter().filter(|grant| grant.namespace == entry.namespace);
+            let grants = self.grants.iter().filter(|grant| grant.kind == kind && grant.namespace == entry.namespace);
             grants.filter(|grant| grant.to.iter().any(covers)).flat_map(|grant| &grant.from).collect()
         };
-        (&granted(entry.root_name()) - &granted(entry.managed_name())).into_iter().cloned().collect()
+        (&granted(known) - &granted(other)).into_iter().cloned().collect()
+    }
+
+    fn take_config_map(&mut self, object: &Value, namespace: &str) {
+        let metadata = &object["metadata"];
+        let (Some(name), Some(keeper)) = (metadata["name"].as_str(), metadata["annotations"][KEPT_FOR].as_str()) else {
+            return;
+        };
+        let holds_cas =
+            readers::decode(SourceKind::ConfigMap, object).is_ok_and(|kept| !trust::anchors(&kept).is_empty());
+        if holds_cas {
+            self.kept_config_maps.insert((namespace.to_owned(), name.to_owned()), keeper.to_owned());
+        }
+    }
+
+    /// What is kept from the ConfigMaps of `spec.caConfigMaps`.
+    fn managed_config_maps(&self, entry: &Entry) -> Vec<ManagedConfigMap> {
+        let kept = |source: &String| {
+            let name = managed_config_map_name(source);
+            let keeper = self.kept_config_maps.get(&(entry.namespace.clone(), name.clone()))?;
+            let ungranted_namespaces = self.ungranted(entry, SourceKind::ConfigMap, [source, &name]);
+            (*keeper == entry.name).then(|| ManagedConfigMap { source: source.clone(), name, ungranted_namespaces })
+        };
+        entry.spec.ca_config_maps.iter().filter_map(kept).collect()
     }
 }
 

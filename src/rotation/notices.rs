@@ -4,7 +4,7 @@
 use super::next::{PairOf, Step};
 use super::report::trouble;
 use super::{CAP, CLIENTS, COMPLETE, CONNECT, DISTRUST, GATEWAYS, JOURNAL, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
-use crate::api::names::CACERT_SUFFIX;
+use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{Condition, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
 
@@ -95,6 +95,11 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Not
             let note =
                 format!("Secret {name} holds {} CAs, for gateways that ask for client certificates", trust.len());
             vec![about(&name, normal("ManagedSecretWritten", "WriteManagedSecret", note))]
+        }
+        Step::WriteConfigMap { source, trust } => {
+            let name = managed_config_map_name(source);
+            let note = format!("ConfigMap {name}, kept from ConfigMap {source}, holds {} CAs", trust.len());
+            vec![normal("ManagedConfigMapWritten", "WriteManagedConfigMap", note)]
         }
         Step::CopyRoot => {
             let note = format!("Secret {managed} is a copy of Secret {}", former.root_name());

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 
 use crate::api::names::MANAGED_LABEL;
 use crate::api::{
-    CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, GatewayUse, KeyHash, Phase, READY, TrustAnchor,
+    CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, GatewayUse, KeyHash, ManagedConfigMap, Phase,
+    READY, TrustAnchor,
 };
 use crate::registry::Entry;
 use crate::trust::{self, Certificate, Duty, Finding, Secret, SecretUsage, Severities, Severity};
@@ -25,6 +26,8 @@ pub struct Facts {
     pub chain: Vec<Certificate>,
     /// The content hash of every key with certificates.
     pub hashes: BTreeMap<String, String>,
+    /// SHA-256 of the revocation lists that gateways take from it.
+    pub revocation: Option<String>,
     /// Whether it has the label of what the agent writes.
     pub is_managed: bool,
     /// Whether the bundle's text is its certificates and nothing else, as the agent writes it.
@@ -44,6 +47,7 @@ impl Facts {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),
             is_managed: secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true"),
             is_plain: is_plain(secret, &anchors),
+            revocation: trust::credential::revocation_lists(secret).map(|lists| trust::fingerprint_of(lists.pem)),
             anchors,
             chain: chain(secret),
             hashes: hashed.collect(),
@@ -76,6 +80,8 @@ pub struct Observation<'a> {
     pub root_sibling: Option<&'a Facts>,
     /// The `<managed>-cacert` sibling.
     pub managed_sibling: Option<&'a Facts>,
+    /// See [`GatewaySecretStatus::managed_config_maps`].
+    pub managed_config_maps: Vec<ManagedConfigMap>,
     /// See [`GatewaySecretStatus::workload_namespaces`].
     pub workload_namespaces: Option<Vec<String>>,
     /// See [`GatewaySecretStatus::gateways`].
@@ -127,6 +133,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         client_bundle: former.client_bundle.clone(),
         endpoints: former.endpoints,
         trust_sources: former.trust_sources.clone(),
+        managed_config_maps: seen.managed_config_maps.clone(),
         waits: former.waits.clone(),
         lagging: former.lagging.clone(),
         lagging_count: former.lagging_count,

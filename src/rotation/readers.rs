@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::api::Kind;
 use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED, UNDO};
+use crate::api::{Kind, SourceKind};
 use crate::registry::{Entry, Place};
 use crate::rewrite::{Named, TrustSource, tls_settings};
 use crate::trust::{self, Secret, SecretError};
@@ -65,33 +65,14 @@ pub struct SourceName {
     pub name: String,
 }
 
-/// The kinds of object that istiod reads CAs from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SourceKind {
-    /// A Secret.
-    Secret,
-    /// A ConfigMap.
-    ConfigMap,
-}
-
-impl SourceKind {
-    /// The kind as Kubernetes writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Secret => "Secret",
-            Self::ConfigMap => "ConfigMap",
-        }
-    }
-
-    /// The keys of an object of this kind, as istiod reads them: a ConfigMap has the same in plain text.
-    ///
-    /// # Errors
-    /// When the object is not of the kind's shape.
-    pub fn decode(self, object: &Value) -> Result<Secret, SecretError> {
-        match self {
-            Self::Secret => Secret::from_value(object),
-            Self::ConfigMap => Secret::from_value(&serde_json::json!({ "stringData": object["data"] })),
-        }
+/// The keys of an object with CAs, as istiod reads them: a ConfigMap has the same as a Secret in plain text.
+///
+/// # Errors
+/// When the object is not of the kind's shape.
+pub fn decode(kind: SourceKind, object: &Value) -> Result<Secret, SecretError> {
+    match kind {
+        SourceKind::Secret => Secret::from_value(object),
+        SourceKind::ConfigMap => Secret::from_value(&serde_json::json!({ "stringData": object["data"] })),
     }
 }
 
@@ -99,6 +80,11 @@ impl SourceName {
     /// A Secret.
     pub fn secret(namespace: &str, name: impl Into<String>) -> Self {
         Self { kind: SourceKind::Secret, namespace: namespace.to_owned(), name: name.into() }
+    }
+
+    /// A ConfigMap.
+    pub fn config_map(namespace: &str, name: impl Into<String>) -> Self {
+        Self { kind: SourceKind::ConfigMap, namespace: namespace.to_owned(), name: name.into() }
     }
 
     /// As `kubectl` takes it: `secret/partners-cacert`.
@@ -258,7 +244,7 @@ fn trust(source: &TrustSource<'_>, entry: &Entry, kind: Kind<'_>) -> ReaderTrust
     }
     ReaderTrust::FirstOf(match source {
         TrustSource::ConfigMap { .. } => {
-            vec![SourceName { kind: SourceKind::ConfigMap, namespace: namespace.to_owned(), name: name.to_owned() }]
+            vec![SourceName::config_map(namespace, name)]
         }
         _ => sibling_or_self(namespace, name),
     })
@@ -287,7 +273,7 @@ pub(super) fn is_looked_up_by(place: &Place<'_>, entry: &Entry, pods: &[&Value])
 /// The text of an object with CAs, extended by those of `pems` that it lacks: the key that istiod reads, its new text, and
 /// the subjects that were added. `None` when the object holds no CA that a proxy takes.
 pub fn extended(kind: SourceKind, object: &Value, pems: &[&str]) -> Option<(String, String, Vec<String>)> {
-    let secret = kind.decode(object).ok()?;
+    let secret = decode(kind, object).ok()?;
     let held = trust::anchors(&secret);
     let bundle = trust::credential::ca_bundle(&secret).filter(|_| !held.is_empty())?;
     let wanted = pems.iter().flat_map(|pem| trust::bundle::read(pem.as_bytes()).into_certificates());

@@ -133,6 +133,44 @@ fn workloads_and_grants_are_observed() {
 }
 
 #[test]
+fn config_maps_that_are_kept_are_observed_with_who_may_not_name_them() {
+    let mut entry = bare();
+    entry.spec.ca_config_maps = vec!["partners".to_owned(), "early".to_owned(), "taken".to_owned()];
+    let config_map = |name: &str, keeper: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "data": {"ca.crt": ca("root").pem()},
+            "metadata": {"namespace": "mesh", "name": name, "annotations": {"trustspan.dev/kept-for": keeper}},
+        })
+    };
+    let grant = |name: Option<&str>, from: &str| {
+        let mut to = json!({"group": "", "kind": "ConfigMap"});
+        name.into_iter().for_each(|name| to["name"] = name.into());
+        let from = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": from});
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant", "metadata": {"namespace": "mesh"},
+            "spec": {"from": [from], "to": [to]},
+        })
+    };
+    let mut inventory = Inventory::new([entry]);
+    for object in [
+        managed(&[&ca("root")]),
+        config_map("partners.trustspan", "gw"),
+        config_map("taken.trustspan", "another"),
+        grant(Some("partners"), "apps"),
+        grant(None, "open"),
+    ] {
+        inventory.take(&object, "default", now());
+    }
+    let registry = inventory.into_registry(Outlook::Whole, now());
+    let seen = &registry.entries()[0].status.managed_config_maps;
+    let only = |kept: &crate::api::ManagedConfigMap| {
+        (kept.source.clone(), kept.name.clone(), kept.ungranted_namespaces.clone())
+    };
+    let expected = ("partners".to_owned(), "partners.trustspan".to_owned(), vec!["apps".to_owned()]);
+    assert_eq!(seen.iter().map(only).collect::<Vec<_>>(), [expected]);
+}
+
+#[test]
 fn a_part_of_a_cluster_shows_no_absence() {
     let mut inventory = Inventory::new([bare()]);
     inventory.take(&managed(&[&ca("root")]), "default", now());

@@ -22,6 +22,11 @@ pub fn content_hash<'a>(certificates: impl IntoIterator<Item = &'a Certificate>)
     hex(&hash.finalize())
 }
 
+/// SHA-256 of some bytes, lower-case hex.
+pub fn fingerprint_of(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
 /// The certificates under a key of a Secret, in their order; up to the first fault when there is one.
 pub fn certificates_under(secret: &Secret, key: &str) -> Vec<Certificate> {
     secret.data.get(key).map(|pem| certificates(bundle::read(pem))).unwrap_or_default()

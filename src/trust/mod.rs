@@ -38,7 +38,7 @@ mod subject;
 pub use certificate::{AltName, Certificate, CertificateError};
 pub use contents::{Contents, Pair, Text};
 pub use finding::{Finding, Severity, Verdict};
-pub use fingerprint::{anchors, certificates_under, content_hash, is_distrusted};
+pub use fingerprint::{anchors, certificates_under, content_hash, fingerprint_of, is_distrusted};
 pub use proxy::Proxy;
 pub use reader::Reader;
 pub use rules::{Observation, RULES, Rule};

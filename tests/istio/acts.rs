@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use crate::{
     issuer::{CANARY, Data, SERVER},
-    objects::{certificate, gateway, gateway_of, route},
+    objects::{self, certificate, gateway, gateway_of, http_route, route},
     scenarios::{OTHER, SHOP},
     testbed::{SOON, wait_for},
+    upstream,
     world::World,
 };
 
@@ -48,6 +49,40 @@ pub(crate) fn config_map(world: &mut World<'_>) -> Result<()> {
     credential_name(world)?;
     let name = format!("configmap://{}/{PARTNERS}", world.ns);
     partners(world, &name)
+}
+
+/// The same, and the agent keeps a copy of the ConfigMap, which the webhook names in the Gateway.
+pub(crate) fn kept_config_map(world: &mut World<'_>) -> Result<()> {
+    extend_config_map(world)?;
+    keep_config_map(world)?;
+    config_map(world)?;
+    let stored = world.cluster.get("gateways.networking.istio.io", &world.ns, "partners")?;
+    let named = &stored["spec"]["servers"][0]["tls"]["caCertCredentialName"];
+    let expected = format!("configmap://{}/{PARTNERS}.trustspan", world.ns);
+    ensure!(*named == expected, "expected the Gateway to name {expected}, saw {named}");
+    Ok(())
+}
+
+/// The same with a Gateway of the Gateway API.
+pub(crate) fn gateway_api(world: &mut World<'_>) -> Result<()> {
+    extend_config_map(world)?;
+    keep_config_map(world)?;
+    credential_name(world)?;
+    let upstream = upstream::start(&world.operator.runtime)?;
+    world.apply(&upstream::objects(upstream))?;
+    let gateway = objects::gateway_api(&world.ns, "partners", OTHER, PARTNERS);
+    world.apply(&[gateway, http_route("partners", OTHER, upstream::NAME, upstream::PORT)])?;
+    let stored = world.cluster.get("gateways.gateway.networking.k8s.io", &world.ns, "partners")?;
+    let spec = &stored["spec"];
+    let named = &spec["tls"]["frontend"]["default"]["validation"]["caCertificateRefs"][0]["name"];
+    ensure!(*named == "partners.trustspan", "expected the Gateway to name partners.trustspan, saw {named}");
+    Ok(())
+}
+
+fn keep_config_map(world: &World<'_>) -> Result<()> {
+    set(world, &json!({ "caConfigMaps": [PARTNERS] }))?;
+    world.agents.grant()?;
+    wait_for("the ConfigMap to be kept", SOON, || Ok(!world.operator.status()?["managedConfigMaps"].is_null()))
 }
 
 fn extend_config_map(world: &mut World<'_>) -> Result<()> {

@@ -34,6 +34,7 @@ mod expected;
 mod objects;
 mod run;
 mod scenarios;
+mod upstream;
 mod world;
 
 use std::{

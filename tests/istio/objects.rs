@@ -40,6 +40,35 @@ pub(crate) fn gateway_of(ns: &str, name: &str, hosts: &[&str], tls: &Value) -> V
     })
 }
 
+/// A Gateway of the Gateway API for one host at the same gateways, which takes its clients' CAs from a ConfigMap.
+pub(crate) fn gateway_api(ns: &str, name: &str, host: &str, config_map: &str) -> Value {
+    let validation = json!({ "caCertificateRefs": [{ "group": "", "kind": "ConfigMap", "name": config_map }] });
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": { "name": name },
+        "spec": {
+            "gatewayClassName": "istio",
+            // Of a proxy that istiod does not deploy.
+            "addresses": [{ "type": "Hostname", "value": format!("ingressgateway.{ns}.svc.cluster.local") }],
+            "tls": { "frontend": { "default": { "validation": validation } } },
+            "listeners": [{
+                "name": "https", "hostname": host, "port": GATEWAY_PORT, "protocol": "HTTPS",
+                "tls": { "mode": "Terminate", "certificateRefs": [{ "name": SERVER }] },
+            }],
+        },
+    })
+}
+
+/// A route of a Gateway of the Gateway API to a Service.
+pub(crate) fn http_route(gateway: &str, host: &str, service: &str, port: u16) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": { "name": gateway },
+        "spec": {
+            "parentRefs": [{ "name": gateway }], "hostnames": [host],
+            "rules": [{ "backendRefs": [{ "name": service, "port": port }] }],
+        },
+    })
+}
+
 /// A route of a Gateway that answers without an upstream.
 pub(crate) fn route(gateway: &str, hosts: &[&str]) -> Value {
     json!({

@@ -58,6 +58,16 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         partner_hosts: &[OTHER],
         ..scenario("ca_from_a_config_map", acts::config_map, holds("partners", acts::run_printed))
     },
+    Scenario {
+        hosts: &[SHOP, OTHER],
+        partner_hosts: &[OTHER],
+        ..scenario("kept_config_map", acts::kept_config_map, Expected::Clean)
+    },
+    Scenario {
+        hosts: &[SHOP, OTHER],
+        partner_hosts: &[OTHER],
+        ..scenario("kept_config_map_gateway_api", acts::gateway_api, Expected::Clean)
+    },
     scenario("ca_by_the_source_cacert_name", acts::source_cacert_name, Expected::Clean),
     scenario("ca_of_the_first_credential", acts::other_first, holds("other", acts::run_printed)),
     scenario("managed_cacert_secret", acts::managed_cacert, holds(MANAGED_CACERT, acts::run_printed)),

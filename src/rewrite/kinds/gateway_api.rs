@@ -7,6 +7,7 @@
 use serde_json::Value;
 
 use super::{Node, Place, Reference, Rule};
+use crate::api::SourceKind;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 
@@ -28,13 +29,15 @@ pub(super) const LISTENER_SET: Rule = Rule { versions: &["v1"], kinds: &["Listen
 fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
     let spec = Node::root(object).get("spec");
     let tls = spec.get("tls");
-    let validations = frontends(&tls).flat_map(|settings| authorities(&settings));
+    let validations: Vec<_> = frontends(&tls).flat_map(|settings| authorities(&settings)).collect();
     let listeners = spec.get("listeners");
     let certificates = listeners.items().flat_map(|listener| listener.path(&["tls", "certificateRefs"]).items());
+    let config_maps: Vec<_> = validations.iter().filter_map(|node| config_map(node, namespace)).collect();
     certificates
         .chain(validations)
         .chain([tls.path(&["backend", "clientCertificateRef"])])
         .filter_map(|node| secret(&node, namespace))
+        .chain(config_maps)
         .collect()
 }
 
@@ -50,11 +53,17 @@ fn authorities<'a>(frontend: &Node<'a>) -> impl Iterator<Item = Node<'a>> + use<
 
 /// A reference to a Secret: group and kind default to core and Secret, the namespace to the Gateway's own.
 fn secret<'a>(node: &Node<'a>, own: &'a str) -> Option<Reference<'a>> {
-    if !is_of(node, "Secret", "Secret") {
-        return None;
-    }
+    is_of(node, "Secret", "Secret").then(|| reference(SourceKind::Secret, node, own))?
+}
+
+/// A reference to a ConfigMap: its kind has no default.
+fn config_map<'a>(node: &Node<'a>, own: &'a str) -> Option<Reference<'a>> {
+    is_of(node, "ConfigMap", "").then(|| reference(SourceKind::ConfigMap, node, own))?
+}
+
+fn reference<'a>(kind: SourceKind, node: &Node<'a>, own: &'a str) -> Option<Reference<'a>> {
     let name = node.get("name");
-    Some(Reference { node: name, prefix: "", name: name.text()?, suffix: "", place: place(node, own) })
+    Some(Reference { kind, node: name, prefix: "", name: name.text()?, suffix: "", place: place(node, own) })
 }
 
 fn is_of(node: &Node<'_>, kind: &str, default: &str) -> bool {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Credential, Node, Place, Reference, Rule};
+use crate::api::SourceKind;
 use crate::api::names::CACERT_SUFFIX;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
@@ -25,7 +26,10 @@ fn references<'a>(object: &'a Value, _namespace: &'a str) -> Vec<Reference<'a>> 
     let proxies = proxies(object);
     let servers = Node::root(object).path(&["spec", "servers"]).items().map(|server| server.get("tls"));
     servers
-        .flat_map(|tls| presented(&tls, &proxies).chain(ca_certificate(&tls, &proxies)).collect::<Vec<_>>())
+        .flat_map(|tls| {
+            let authority = ca_certificate(&tls, &proxies).or_else(|| config_map(&tls));
+            presented(&tls, &proxies).chain(authority).collect::<Vec<_>>()
+        })
         .collect()
 }
 
@@ -48,6 +52,15 @@ fn ca_certificate<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'
     let reference = Credential::parse(node.text()?).reference(&node, proxies)?;
     let name = reference.name.strip_suffix(CACERT_SUFFIX).filter(|name| !name.is_empty())?;
     Some(Reference { name, suffix: CACERT_SUFFIX, ..reference })
+}
+
+/// `caCertCredentialName: configmap://<namespace>/<name>`, with the suffix or without.
+fn config_map<'a>(tls: &Node<'a>) -> Option<Reference<'a>> {
+    let node = tls.get("caCertCredentialName");
+    let text = node.text()?;
+    let Credential::ConfigMap { namespace, name } = Credential::parse(text) else { return None };
+    let (prefix, suffix) = (&text[..text.rfind(name)?], if text.ends_with(CACERT_SUFFIX) { CACERT_SUFFIX } else { "" });
+    Some(Reference { kind: SourceKind::ConfigMap, node, prefix, name, suffix, place: Place::Namespace(namespace) })
 }
 
 fn tls_settings<'a>(object: &'a Value, _namespace: &'a str) -> Vec<TlsSettings<'a>> {

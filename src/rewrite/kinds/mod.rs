@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::node::Node;
 use super::tls_settings::{TlsSettings, TrustSource};
-use crate::api::Kind;
 use crate::api::names::CACERT_SUFFIX;
+use crate::api::{Kind, SourceKind};
 use crate::registry::Place;
 
 /// How a kind names Secrets.
@@ -18,7 +18,7 @@ pub(super) struct Rule {
     group: &'static str,
     versions: &'static [&'static str],
     kinds: &'static [&'static str],
-    /// Every reference to a Secret in an object of the kind, in a namespace.
+    /// Every reference to a Secret, or to a ConfigMap with CAs, in an object of the kind, in a namespace.
     pub(super) references: for<'a> fn(&'a Value, &'a str) -> Vec<Reference<'a>>,
     /// The TLS settings of each server, listener or upstream in an object of the kind, in a namespace.
     pub(super) tls_settings: for<'a> fn(&'a Value, &'a str) -> Vec<TlsSettings<'a>>,
@@ -38,14 +38,16 @@ pub(super) fn find(kind: Kind<'_>) -> Option<&'static Rule> {
     RULES.iter().find(is)
 }
 
-/// A field that names a Secret.
+/// A field that names a Secret, or a ConfigMap with CAs.
 #[derive(Clone, Debug)]
 pub(super) struct Reference<'a> {
+    /// Which of both.
+    pub(super) kind: SourceKind,
     /// The field.
     pub(super) node: Node<'a>,
     /// What stands before the name in the field, and is kept: a scheme, a namespace.
     pub(super) prefix: &'a str,
-    /// The Secret's name.
+    /// The object's name.
     pub(super) name: &'a str,
     /// What follows the name in the field, and is kept: `-cacert`, by which istiod serves the CAs of a Secret.
     pub(super) suffix: &'static str,
@@ -57,7 +59,7 @@ impl<'a> Reference<'a> {
     /// A field that holds a bare name, looked up in one namespace.
     fn bare(node: &Node<'a>, namespace: &'a str) -> Option<Self> {
         let place = Place::Namespace(namespace);
-        Some(Self { node: *node, prefix: "", name: node.text()?, suffix: "", place })
+        Some(Self { kind: SourceKind::Secret, node: *node, prefix: "", name: node.text()?, suffix: "", place })
     }
 
     /// Whether this is the field's value.
@@ -105,7 +107,7 @@ impl<'a> Credential<'a> {
     fn reference(self, node: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
         let Self::Secret { prefix, namespace, name } = self else { return None };
         let place = namespace.map_or_else(|| proxies.clone(), Place::Namespace);
-        Some(Reference { node: *node, prefix, name, suffix: "", place })
+        Some(Reference { kind: SourceKind::Secret, node: *node, prefix, name, suffix: "", place })
     }
 
     /// The CAs that istiod serves as `<credential>-cacert`.

@@ -278,3 +278,76 @@ fn a_record_that_does_not_fit_is_left_out_and_told() {
     assert_eq!(rewritten["spec"]["servers"][0]["tls"]["credentialName"], "gw");
     assert_eq!(rewritten["metadata"], object["metadata"]);
 }
+
+#[test]
+fn an_istio_gateway_names_what_is_kept_from_its_config_map() {
+    for (written, expected) in [
+        ("configmap://mesh/cas", "configmap://mesh/cas.trustspan"),
+        ("configmap://mesh/cas-cacert", "configmap://mesh/cas.trustspan-cacert"),
+        ("configmap://elsewhere/cas", "configmap://elsewhere/cas"),
+        ("configmap://mesh/early", "configmap://mesh/early"),
+        ("configmap://mesh/cas.trustspan", "configmap://mesh/cas.trustspan"),
+        ("cas", "cas"),
+    ] {
+        let object = istio(json!({"mode": "MUTUAL", "credentialName": "other", "caCertCredentialName": written}));
+        let rewritten = after(&object, None, &registry());
+        assert_eq!(rewritten["spec"]["servers"][0]["tls"]["caCertCredentialName"], expected);
+        let undone = undo(&rewritten).map_or(rewritten.clone(), |undo| patched(&rewritten, &undo.patch));
+        assert_eq!(undone, object);
+    }
+}
+
+fn frontend(reference: Value) -> Value {
+    let validation = json!({"validation": {"caCertificateRefs": [reference]}});
+    json!({
+        "listeners": [{"tls": {"certificateRefs": [{"name": "other"}]}}],
+        "tls": {"frontend": {"default": validation, "perPort": [{"port": 443, "tls": validation}]}},
+    })
+}
+
+#[test]
+fn a_gateway_api_gateway_names_what_is_kept_from_its_config_map() {
+    let named = |name: &str| json!({"group": "", "kind": "ConfigMap", "name": name});
+    let object = gateway_api(frontend(named("cas")));
+    let rewritten = after(&object, None, &registry());
+    assert_eq!(rewritten["spec"], frontend(named("cas.trustspan")));
+    assert_eq!(patched(&rewritten, &undo(&rewritten).unwrap().patch), object);
+    for reference in [
+        json!({"kind": "ConfigMap", "name": "early"}),
+        json!({"kind": "ConfigMap", "group": "example.dev", "name": "cas"}),
+        json!({"kind": "Secret", "name": "cas"}),
+        json!({"name": "cas"}),
+    ] {
+        let object = gateway_api(frontend(reference));
+        assert_eq!(after(&object, None, &registry()), object);
+    }
+}
+
+#[test]
+fn a_config_map_that_is_not_kept_yet_or_not_granted_keeps_its_name_and_says_why() {
+    let of = |namespace: &str, reference: Value| {
+        let mut object = gateway_api(frontend(reference));
+        object["metadata"]["namespace"] = namespace.into();
+        let write = Write { kind: Kind::of(&object), namespace, object: &object, old: None, by_agent: false };
+        let outcome = rewrite(&write, &registry());
+        (outcome.renamed().len(), outcome.holds.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let in_mesh = |name: &str| json!({"kind": "ConfigMap", "namespace": "mesh", "name": name});
+    assert_eq!(of("apps", in_mesh("cas")), (2, vec![]));
+    let (renamed, holds) = of("ungranted", in_mesh("cas"));
+    assert_eq!((renamed, holds.len()), (0, 1));
+    assert!(holds[0].contains("ReferenceGrant") && holds[0].contains("ConfigMap cas.trustspan"), "{holds:?}");
+    let (renamed, holds) = of("mesh", in_mesh("early"));
+    assert_eq!((renamed, holds.len()), (0, 1));
+    assert!(holds[0].contains("ConfigMap early.trustspan is not kept yet"), "{holds:?}");
+}
+
+#[test]
+fn a_stored_gateway_that_names_what_is_kept_goes_on_naming_it_while_it_is_gone() {
+    let mut gone = gw();
+    gone.status.managed_config_maps.clear();
+    let object =
+        istio(json!({"mode": "MUTUAL", "credentialName": "other", "caCertCredentialName": "configmap://mesh/cas"}));
+    let stored = after(&object, None, &registry());
+    assert_eq!(after(&object, Some(&stored), &Registry::new([gone])), stored);
+}

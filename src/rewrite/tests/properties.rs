@@ -7,6 +7,11 @@ fn secret() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["root", "gw", "root2", "gw2", "stranger"])
 }
 
+/// The same of ConfigMaps.
+fn config_map() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["cas", "cas.trustspan", "cas-cacert", "early", "stranger"])
+}
+
 fn both() -> Registry {
     let mut second = crate::registry::tests::entry("mesh", "root2", "gw2");
     second.status.hashes = [key_hash("ca.crt", 2)].into();
@@ -34,7 +39,9 @@ fn metadata() -> impl Strategy<Value = Value> {
 }
 
 fn istio() -> impl Strategy<Value = Value> {
-    let tls = (secret(), prop::collection::vec(secret(), 0..3), secret(), any::<bool>()).prop_map(
+    let cas =
+        prop_oneof![secret().prop_map(str::to_owned), config_map().prop_map(|name| format!("configmap://mesh/{name}"))];
+    let tls = (secret(), prop::collection::vec(secret(), 0..3), cas, any::<bool>()).prop_map(
         |(one, many, ca, scheme)| {
             let one = if scheme { format!("kubernetes://{one}") } else { one.to_owned() };
             json!({"mode": "MUTUAL", "credentialName": one, "credentialNames": many, "caCertCredentialName": ca, "unknown": 1.0})
@@ -48,15 +55,19 @@ fn istio() -> impl Strategy<Value = Value> {
 }
 
 fn gateway_api() -> impl Strategy<Value = Value> {
-    (metadata(), prop::collection::vec(secret(), 0..4), secret()).prop_map(|(metadata, names, client)| {
-        let references: Vec<_> = names.iter().map(|name| json!({"name": name, "namespace": "mesh"})).collect();
-        let tls = json!({
-            "frontend": {"default": {"validation": {"caCertificateRefs": references}}},
-            "backend": {"clientCertificateRef": {"name": client}},
-        });
-        let spec = json!({"listeners": [{"tls": {"certificateRefs": references}}], "tls": tls});
-        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": metadata, "spec": spec})
-    })
+    (metadata(), prop::collection::vec(secret(), 0..4), secret(), config_map()).prop_map(
+        |(metadata, names, client, cas)| {
+            let references: Vec<_> = names.iter().map(|name| json!({"name": name, "namespace": "mesh"})).collect();
+            let mut authorities = references.clone();
+            authorities.push(json!({"kind": "ConfigMap", "name": cas}));
+            let tls = json!({
+                "frontend": {"default": {"validation": {"caCertificateRefs": authorities}}},
+                "backend": {"clientCertificateRef": {"name": client}},
+            });
+            let spec = json!({"listeners": [{"tls": {"certificateRefs": references}}], "tls": tls});
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": metadata, "spec": spec})
+        },
+    )
 }
 
 fn workload() -> impl Strategy<Value = Value> {

@@ -28,7 +28,7 @@ use crate::rotation::journal::{Journal, Version};
 use crate::trust::Certificate;
 pub use leaf::LeafHold;
 pub use readers::{ReaderHold, SourceState};
-pub use seen::{Canary, ClientSeen, Issuance, PresentedAlso, Seen, Sibling, Trust};
+pub use seen::{CaConfigMap, Canary, ClientSeen, Issuance, PresentedAlso, Seen, Trust, TrustCopy};
 pub(super) use view::Pause;
 use view::View;
 pub use wire::{Answer, Endpoint, Shown, Wire};
@@ -93,6 +93,13 @@ pub enum Step {
     },
     /// `<managed>-cacert` holds these CAs: what `<source>-cacert` does, with our own as the managed Secret has them.
     WriteSibling {
+        /// The CAs, in order.
+        trust: Vec<Certificate>,
+    },
+    /// The ConfigMap that is kept from another holds these CAs: what the other does, with our own as the managed Secret has them.
+    WriteConfigMap {
+        /// Name of the other.
+        source: String,
         /// The CAs, in order.
         trust: Vec<Certificate>,
     },

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::record::supersede;
-use super::seen::{Seen, Sibling};
+use super::seen::{CaConfigMap, Seen, TrustCopy};
 use super::trust::holds;
 use super::view::{View, verifies};
-use crate::api::TrustSourceUse;
-use crate::api::names::CACERT_SUFFIX;
+use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
+use crate::api::{Mode, SourceKind, TrustSourceUse};
 use crate::registry::Entry;
+use crate::rotation::Facts;
 use crate::rotation::journal::{Journal, Version};
 use crate::rotation::name_list::few;
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
@@ -131,6 +132,7 @@ pub(super) fn hold(view: &View<'_>, deadline: Option<Timestamp>) -> Option<Reade
 pub(super) fn of_all(view: &View<'_>) -> Option<ReaderHold> {
     let issuers = view.client_issuers();
     let mut holds: Vec<_> = view.seen.readers.iter().filter_map(|reader| of(view, reader, &issuers)).collect();
+    holds.extend(former(view, &issuers));
     holds.dedup();
     let number = holds.len();
     // What a person has to do comes before what time does.
@@ -139,6 +141,21 @@ pub(super) fn of_all(view: &View<'_>) -> Option<ReaderHold> {
         hold.message = format!("1 of {number}: {}", hold.message);
     }
     Some(hold)
+}
+
+/// Sources that no Gateway names any more: proxies go by them until they have settled.
+fn former<'v>(view: &'v View<'_>, issuers: &'v [Certificate]) -> impl Iterator<Item = ReaderHold> + 'v {
+    let settle = view.spec().settle.gateways;
+    let lacks = |version: &&Version| !version.trust.is_empty() && !holds(&version.trust, issuers);
+    view.journal.trust_sources.iter().filter_map(move |(source, versions)| {
+        // One that is still named is judged with its reader.
+        let ended = versions.last().filter(|last| last.replaced.is_some())?.replaced;
+        let in_use = versions.iter().filter(|version| version.may_be_in_use(settle, view.now));
+        in_use.filter(lacks).next()?;
+        let message =
+            format!("gateways may still take their clients' CAs from {source}, which no Gateway names any more");
+        Some(ReaderHold { reason: "Propagating", message, until: ended.map(|at| settle.after(at)) })
+    })
 }
 
 fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<ReaderHold> {
@@ -216,6 +233,12 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
     let managed_sibling = SourceName::secret(namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name()));
     let help = if is_own(entry.root_name()) {
         from_source(reader)
+    } else if let Some(map) = of_config_map(view, source) {
+        match config_map_hold(view, map) {
+            Some(why) => why,
+            None if source.name == map.name => from_source(reader),
+            None => format!("The agent adds it, from ConfigMap {}", map.name),
+        }
     } else if *source == managed_sibling {
         format!("Delete it: kubectl delete secret {} -n {namespace}", source.name)
     } else {
@@ -225,6 +248,13 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
         "OtherTrustSource",
         format!("{object} ({field}) takes its clients' CAs from {source}, which lacks the new CA ({lacks}). {help}"),
     )
+}
+
+/// The ConfigMap of `spec.caConfigMaps` that a source is, or is kept from.
+fn of_config_map<'v>(view: &'v View<'_>, source: &SourceName) -> Option<&'v CaConfigMap<'v>> {
+    let is_here = source.kind == SourceKind::ConfigMap && source.namespace == view.seen.entry.namespace;
+    let is_it = |map: &&CaConfigMap<'_>| source.name == map.name || source.name == managed_config_map_name(&map.name);
+    view.seen.config_maps.iter().filter(|_| is_here).find(is_it)
 }
 
 fn extend(entry: &Entry, source: &SourceName) -> String {
@@ -250,25 +280,89 @@ fn from_source(reader: &TlsReader) -> String {
 /// Gateway that is rewritten from one to the other lets in the same clients as before. `None`: nothing is to be written.
 pub(super) fn sibling(view: &View<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
     let written = match view.seen.managed_sibling {
-        Sibling::Foreign => return None,
-        Sibling::Absent => None,
-        Sibling::Managed(facts) => Some(facts.anchors.as_slice()),
+        TrustCopy::Foreign => return None,
+        TrustCopy::Absent => None,
+        TrustCopy::Managed(facts) => Some(facts),
     };
-    let known = &view.journal.client_issuers;
-    let is_ours = |ca: &Certificate| known.iter().any(|authority| ca.supersedes(&authority.certificate));
-    let wanted = match view.seen.source_sibling {
+    let source = view.seen.source_sibling;
+    let wanted = match source {
         // istiod takes the bundle of the Secret itself where there is no sibling.
         None => written.map(|_| bundle.to_vec())?,
-        Some(source) => {
-            let at = source.anchors.iter().position(is_ours);
-            let mut trust: Vec<_> = source.anchors.iter().filter(|ca| !is_ours(ca)).cloned().collect();
-            if let Some(at) = at {
-                trust.splice(at..at, bundle.iter().cloned());
-            }
-            trust
+        Some(source) => with_overlap(view, &source.anchors, bundle),
+    };
+    let revocation = source.and_then(|source| source.revocation.as_ref());
+    let stands =
+        |written: &Facts| written.anchors == wanted && (source.is_none() || written.revocation.as_ref() == revocation);
+    (!wanted.is_empty() && !written.is_some_and(stands)).then_some(wanted)
+}
+
+fn is_ours(view: &View<'_>, ca: &Certificate) -> bool {
+    view.journal.client_issuers.iter().any(|authority| ca.supersedes(&authority.certificate))
+}
+
+/// CAs, with those of ours replaced by the managed bundle.
+fn with_overlap(view: &View<'_>, held: &[Certificate], bundle: &[Certificate]) -> Vec<Certificate> {
+    let at = held.iter().position(|ca| is_ours(view, ca));
+    let mut trust: Vec<_> = held.iter().filter(|ca| !is_ours(view, ca)).cloned().collect();
+    if let Some(at) = at {
+        trust.splice(at..at, bundle.iter().cloned());
+    }
+    trust
+}
+
+/// What the ConfigMap is to hold that is kept from one of `spec.caConfigMaps`. `None`: nothing is to be written.
+pub(super) fn config_map(view: &View<'_>, map: &CaConfigMap<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
+    let written = match map.managed {
+        TrustCopy::Foreign => return None,
+        TrustCopy::Absent => None,
+        TrustCopy::Managed(facts) => Some(facts),
+    };
+    let bundle = match view.spec().mode {
+        Mode::Bundle => bundle,
+        // Once the managed Secret is the copy that it is to be.
+        Mode::Copy => {
+            let [root, managed] = [view.seen.root?, view.seen.managed?].map(|facts| facts.anchors.as_slice());
+            (root == managed).then_some(managed)?
         }
     };
-    (!wanted.is_empty() && written != Some(&wanted)).then_some(wanted)
+    // What is kept outlives its source: gateways name it.
+    let source = config_map_trouble(view, map).is_none().then_some(map.source).flatten().or(written)?;
+    let wanted = with_overlap(view, &source.anchors, bundle);
+    let stands = |written: &Facts| written.anchors == wanted && written.revocation == source.revocation;
+    (!bundle.is_empty() && !wanted.is_empty() && !written.is_some_and(stands)).then_some(wanted)
+}
+
+/// Why nothing is taken over from one of `spec.caConfigMaps`: what is kept from it holds on to the CAs of others that it has.
+fn config_map_trouble(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> {
+    let Some(source) = map.source else { return Some("does not exist".to_owned()) };
+    if let Some(finding) = source.denials.first() {
+        return Some(format!("is not used: {}: {}: {}", finding.rule, finding.field, finding.message));
+    }
+    if source.anchors.is_empty() {
+        return Some("holds no CA".to_owned());
+    }
+    let has_ours = |facts: &Facts| facts.anchors.iter().any(|ca| is_ours(view, ca));
+    match map.managed {
+        TrustCopy::Managed(written) if has_ours(written) && !has_ours(source) => Some(format!(
+            "holds none of the CAs any more that sign the clients' certificates, and ConfigMap {managed} keeps them: add one, or, if \
+             these clients are to be refused, let the Gateway take its clients' CAs from another ConfigMap",
+            managed = managed_config_map_name(&map.name)
+        )),
+        _ => None,
+    }
+}
+
+/// What a person has to do about one of `spec.caConfigMaps`.
+pub(super) fn config_map_hold(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> {
+    if matches!(map.managed, TrustCopy::Foreign) {
+        let managed = managed_config_map_name(&map.name);
+        return Some(format!(
+            "ConfigMap {managed} is not the agent's. Delete it, or let the agent have it: kubectl annotate configmap {managed} \
+             -n {} {ADOPT}=true",
+            view.seen.entry.namespace
+        ));
+    }
+    config_map_trouble(view, map).map(|why| format!("ConfigMap {} {why}", map.name))
 }
 
 /// Why `<managed>-cacert` is not made: a server whose owner named the managed Secret would let in the clients of strangers.

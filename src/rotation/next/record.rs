@@ -176,13 +176,14 @@ fn trusted(client: &ClientSeen, journal: &Journal, lag: Period, now: Timestamp) 
 pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate], now: Timestamp) {
     let settle = &seen.entry.spec.settle;
     journal.gateways.retain(|version| version.may_be_in_use(settle.gateways, now));
-    // A sibling that its owner does not change would turn into a stranger's otherwise.
-    let sibling = seen.source_sibling.map(|facts| facts.anchors.as_slice()).unwrap_or_default();
+    // CAs in a source that its owner does not change would turn into a stranger's otherwise.
+    let copied = || seen.source_sibling.into_iter().chain(seen.config_maps.iter().filter_map(|map| map.source));
+    let is_copied = |ca: &Certificate| copied().flat_map(|facts| &facts.anchors).any(|held| held.supersedes(ca));
     let is_kept = |authority: &Authority| {
         authority.current
             || authority.retired.is_none()
             || kept.contains(&authority.certificate)
-            || sibling.iter().any(|ca| ca.supersedes(&authority.certificate))
+            || is_copied(&authority.certificate)
     };
     journal.client_issuers.retain(is_kept);
     // As a later look will see them: of all CAs in a source only ours count.

@@ -29,7 +29,9 @@ pub struct Seen<'a> {
     /// `<source>-cacert`, from which gateways that name the source Secret take their clients' CAs.
     pub source_sibling: Option<&'a Facts>,
     /// `<managed>-cacert`, the same for the managed Secret.
-    pub managed_sibling: Sibling<'a>,
+    pub managed_sibling: TrustCopy<'a>,
+    /// The ConfigMaps of `spec.caConfigMaps`.
+    pub config_maps: Vec<CaConfigMap<'a>>,
     /// The declared clients.
     pub clients: Vec<ClientSeen>,
     /// The Certificate of cert-manager that writes the root Secret.
@@ -48,9 +50,20 @@ pub struct Seen<'a> {
     pub presented_also: Vec<PresentedAlso>,
 }
 
-/// `<managed>-cacert`.
+/// A ConfigMap of `spec.caConfigMaps`.
+#[derive(Clone, Debug)]
+pub struct CaConfigMap<'a> {
+    /// Its name.
+    pub name: String,
+    /// What it holds; `None` when it is not there.
+    pub source: Option<&'a Facts>,
+    /// What is kept from it.
+    pub managed: TrustCopy<'a>,
+}
+
+/// What the agent keeps from an object with CAs, with its own CAs as the managed Secret has them.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum Sibling<'a> {
+pub enum TrustCopy<'a> {
     /// There is none.
     #[default]
     Absent,

@@ -6,7 +6,7 @@ use super::copy;
 use super::ends;
 use super::leaf::{self, LeafHold};
 use super::readers;
-use super::seen::{Issuance, Sibling, authorities, usable};
+use super::seen::{Issuance, TrustCopy, authorities, usable};
 use super::trust::{Bundle, holds};
 use super::view::{self, View, admits, verifies};
 use super::{PairOf, Step, wait, wire};
@@ -41,6 +41,13 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
         }
     } else {
         manage(view, gateways, &mut decided);
+    }
+    for map in &view.seen.config_maps {
+        let written = readers::config_map(view, map, &gateways.trust);
+        decided.steps.extend(written.map(|trust| Step::WriteConfigMap { source: map.name.clone(), trust }));
+        decided
+            .waits
+            .extend(readers::config_map_hold(view, map).map(|reason| wait(StepName::ExpandTrust, None, reason)));
     }
     wire::reissue_canary(view, &mut decided.steps);
     promote(view, &mut decided);
@@ -95,7 +102,7 @@ fn manage(view: &View<'_>, gateways: &Bundle, decided: &mut Decided) {
         }
     };
     if let Some(trust) = readers::sibling(view, &gateways.trust) {
-        let is_first = matches!(view.seen.managed_sibling, Sibling::Absent);
+        let is_first = matches!(view.seen.managed_sibling, TrustCopy::Absent);
         match readers::sibling_hold(view).filter(|_| is_first) {
             Some(reason) => decided.waits.push(wait(StepName::ExpandTrust, None, reason)),
             None => decided.steps.push(Step::WriteSibling { trust }),

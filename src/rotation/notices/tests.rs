@@ -192,7 +192,8 @@ fn plan(lagging: &[&str]) -> next::Plan {
         sources: Default::default(),
         presented_also: Vec::new(),
         source_sibling: None,
-        managed_sibling: next::Sibling::Absent,
+        managed_sibling: next::TrustCopy::Absent,
+        config_maps: Vec::new(),
     };
     let lagging = lagging.iter().map(|name| (*name).to_owned()).collect();
     next::Plan { lagging, ..next::next(&seen, &Journal::default(), now()) }

@@ -165,6 +165,15 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     if has_sibling {
         spec["clientCA"] = json!({ "secretName": sibling });
     }
+    let config_maps = root.config_maps();
+    if !config_maps.is_empty() {
+        comments.push(format!(
+            "Gateways take the clients' CAs from ConfigMap {}: the agent keeps a copy of it with all CAs of a rotation, and \
+             Gateways are rewritten to name that",
+            config_maps.iter().copied().collect::<Vec<_>>().join(", ")
+        ));
+        spec["caConfigMaps"] = json!(config_maps);
+    }
     let spec = GatewaySecretSpec::deserialize(spec).map_err(|error| error.to_string())?;
     let entry = Entry::unstored(namespace.to_owned(), name, GatewaySecretSpec { reach, ..spec });
     Ok(Proposal { entry, comments })

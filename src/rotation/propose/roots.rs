@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::api::Kind;
 use crate::api::names::{REWRITE, REWRITE_DISABLED};
 use crate::registry::Place;
-use crate::rewrite::{self, Named};
+use crate::rewrite::{self, Named, TlsSettings, TrustSource};
 
 /// Secrets by where they stand, and references that lead nowhere.
 #[derive(Default)]
@@ -35,6 +35,8 @@ struct Use<'a> {
     hosts: Vec<&'a str>,
     /// Another Secret from which it takes the clients' CAs.
     ca_from: Option<&'a str>,
+    /// Namespaces and names of ConfigMaps from which it takes them.
+    config_maps: Vec<(&'a str, &'a str)>,
 }
 
 /// The namespace that an object says it is in.
@@ -80,6 +82,7 @@ impl<'a> Roots<'a> {
             self.left_out.push(format!("{title}: its annotation {REWRITE} says that it is not to be rewritten"));
             return;
         }
+        let all = rewrite::tls_settings(kind, object, own);
         for named in rewrite::names(kind, object, own) {
             let Some((server, settings)) = served_by(object, &named.pointer) else { continue };
             let (name, selector) = (named.name, selector(named.clone()));
@@ -104,7 +107,9 @@ impl<'a> Roots<'a> {
                 let root = self.by_place.entry((namespace, name));
                 let root = root.or_insert_with(|| Root { namespace, name, uses: Vec::new() });
                 let asks_clients = asks_clients(object, settings);
-                let ca_from = settings["caCertCredentialName"].as_str().filter(|ca| *ca != name);
+                let config_maps: Vec<_> = trust_of(&all, &named.pointer).collect();
+                let ca_from =
+                    settings["caCertCredentialName"].as_str().filter(|ca| *ca != name && config_maps.is_empty());
                 root.uses.push(Use {
                     title: title.clone(),
                     selector: selector.clone(),
@@ -112,10 +117,20 @@ impl<'a> Roots<'a> {
                     asks_clients,
                     hosts: hosts(server),
                     ca_from,
+                    config_maps,
                 });
             }
         }
     }
+}
+
+/// The ConfigMaps by which a server verifies its clients that presents what is named at a place.
+fn trust_of<'s, 'a>(all: &'s [TlsSettings<'a>], pointer: &'s str) -> impl Iterator<Item = (&'a str, &'a str)> + 's {
+    let presents = move |settings: &&TlsSettings<'_>| settings.presents.iter().any(|named| named.pointer == pointer);
+    all.iter().filter(presents).filter_map(|settings| match settings.trust {
+        TrustSource::ConfigMap { namespace, name } => Some((namespace, name)),
+        _ => None,
+    })
 }
 
 /// The server or listener, and the TLS settings that name a serving pair, for a reference of a Gateway that does.
@@ -193,6 +208,12 @@ impl Root<'_> {
         common.filter(|labels| !labels.is_empty()).unwrap_or_else(|| BTreeMap::from([("istio", "ingressgateway")]))
     }
 
+    /// The ConfigMaps in its namespace from which Gateways take the clients' CAs.
+    pub(super) fn config_maps(&self) -> BTreeSet<&str> {
+        let all = self.uses.iter().flat_map(|one| &one.config_maps);
+        all.filter(|(namespace, _)| *namespace == self.namespace).map(|(_, name)| *name).collect()
+    }
+
     /// Who uses it, and what that leaves open.
     pub(super) fn comments(&self) -> Vec<String> {
         let asks = |one: &Use<'_>| if one.asks_clients { ", which asks clients for a certificate" } else { "" };
@@ -227,6 +248,13 @@ impl Root<'_> {
             comments.push(format!(
                 "{title} takes the clients' CAs from Secret {ca} (caCertCredentialName): take that field out, so that those of \
                  the managed Secret count"
+            ));
+        }
+        let elsewhere = self.uses.iter().flat_map(|one| one.config_maps.iter().map(move |from| (&one.title, from)));
+        for (title, (namespace, name)) in elsewhere.filter(|(_, (namespace, _))| *namespace != self.namespace) {
+            comments.push(format!(
+                "{title} takes the clients' CAs from ConfigMap {namespace}/{name}, in another namespace, which the agent does not \
+                 keep: rotations wait until somebody has added the new CA there"
             ));
         }
         comments

@@ -63,7 +63,8 @@ impl Look {
             sources: self.foreign.sources.clone(),
             presented_also: Vec::new(),
             source_sibling: None,
-            managed_sibling: crate::rotation::next::Sibling::Absent,
+            managed_sibling: crate::rotation::next::TrustCopy::Absent,
+            config_maps: Vec::new(),
         }
     }
 
@@ -170,7 +171,9 @@ impl World {
             Step::Reissue { .. } => !a_ca_ends,
             Step::PromoteIssuer => !issuer_ends,
             Step::CopyRoot | Step::WriteManaged { pair: PairOf::Root, .. } => is_held,
-            Step::WriteManaged { pair: PairOf::Managed, .. } | Step::WriteSibling { .. } => false,
+            Step::WriteManaged { pair: PairOf::Managed, .. }
+            | Step::WriteSibling { .. }
+            | Step::WriteConfigMap { .. } => false,
         })
     }
 
@@ -324,7 +327,7 @@ impl World {
     fn take(&mut self, look: &Look, step: &Step) -> bool {
         let writes = match step {
             Step::WriteManaged { .. } | Step::CopyRoot => Some(MANAGED),
-            Step::WriteSibling { .. } => None,
+            Step::WriteSibling { .. } | Step::WriteConfigMap { .. } => None,
             Step::PromoteIssuer => Some(ISSUER),
             Step::Reissue { .. } => None,
         };
@@ -346,7 +349,7 @@ impl World {
                 let source = look.secrets[self.client_source()].facts.clone();
                 self.write(ISSUER, source.anchors.clone(), source.chain.clone());
             }
-            Step::WriteSibling { .. } => {}
+            Step::WriteSibling { .. } | Step::WriteConfigMap { .. } => {}
             Step::Reissue { certificate } => {
                 let client = self.clients.iter().position(|client| client.name == *certificate);
                 self.issue(client.map_or(Whose::Root, Whose::Client));

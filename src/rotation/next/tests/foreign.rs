@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 
 use super::world::{Content, HOUR, MINUTE, World};
+use crate::api::SourceKind;
 use crate::rotation::Facts;
 use crate::rotation::next::SourceState;
-use crate::rotation::readers::{ReaderTrust, SourceKind, SourceName, TlsReader};
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 
 /// Where istiod looks for the CAs of a server, first to last, by the kind of field that names them. Written from what istiod does
 /// (pilot/pkg/credentials/kube/secrets.go), not from the code under test.

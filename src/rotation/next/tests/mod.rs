@@ -4,6 +4,7 @@
 
 mod agent;
 mod clients;
+mod config_maps;
 mod ends;
 mod examples;
 mod foreign;

@@ -3,13 +3,13 @@
 use super::scene::*;
 use crate::api::{ConditionStatus, Phase, StepName};
 use crate::rotation::next::{Issuance, Plan, PresentedAlso, SourceState, Step};
-use crate::rotation::readers::{ReaderTrust, SourceKind, SourceName, TlsReader};
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::rotation::{Facts, TRUST};
 use crate::trust::fixtures::{Authority, ca, parsed};
 use jiff::SignedDuration;
 
 fn partners() -> SourceName {
-    SourceName { kind: SourceKind::ConfigMap, namespace: "apps".to_owned(), name: "partners".to_owned() }
+    SourceName::config_map("apps", "partners")
 }
 
 fn reader(trust: ReaderTrust) -> TlsReader {

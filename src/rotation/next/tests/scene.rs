@@ -9,7 +9,8 @@ use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{
-    Canary, ClientSeen, Issuance, PairOf, Plan, PresentedAlso, Seen, Sibling, SourceState, Step, Trust, Wire, next,
+    CaConfigMap, Canary, ClientSeen, Issuance, PairOf, Plan, PresentedAlso, Seen, SourceState, Step, Trust, TrustCopy,
+    Wire, next,
 };
 use crate::rotation::readers::{SourceName, TlsReader};
 use crate::rotation::{Facts, Observation, RenewalPolicy, observe, report};
@@ -34,11 +35,27 @@ pub(super) struct Scene {
     pub(super) presented_also: Vec<PresentedAlso>,
     pub(super) source_sibling: Option<Facts>,
     pub(super) managed_sibling: Option<Facts>,
+    pub(super) config_maps: Vec<ConfigMapScene>,
     pub(super) declared: bool,
     /// Of the client's Certificate, and of the root's.
     pub(super) renewal: [RenewalPolicy; 2],
     pub(super) journal: Journal,
     pub(super) now: Timestamp,
+}
+
+/// A ConfigMap of `spec.caConfigMaps`, and what is kept from it.
+#[derive(Clone)]
+pub(super) struct ConfigMapScene {
+    pub(super) name: String,
+    pub(super) source: Option<Facts>,
+    pub(super) managed: Option<Facts>,
+}
+
+impl ConfigMapScene {
+    fn seen(&self) -> CaConfigMap<'_> {
+        let managed = self.managed.as_ref().map_or(TrustCopy::Absent, TrustCopy::Managed);
+        CaConfigMap { name: self.name.clone(), source: self.source.as_ref(), managed }
+    }
 }
 
 pub(super) fn source(authority: &Authority) -> Facts {
@@ -79,6 +96,7 @@ impl Scene {
             presented_also: Vec::new(),
             source_sibling: None,
             managed_sibling: None,
+            config_maps: Vec::new(),
             declared: true,
             renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
             journal: Journal::default(),
@@ -123,7 +141,8 @@ impl Scene {
             sources: self.sources.clone(),
             presented_also: self.presented_also.clone(),
             source_sibling: self.source_sibling.as_ref(),
-            managed_sibling: self.managed_sibling.as_ref().map_or(Sibling::Absent, Sibling::Managed),
+            managed_sibling: self.managed_sibling.as_ref().map_or(TrustCopy::Absent, TrustCopy::Managed),
+            config_maps: self.config_maps.iter().map(ConfigMapScene::seen).collect(),
         };
         next(&seen, &self.journal, self.now)
     }
@@ -165,6 +184,11 @@ impl Scene {
                 Step::WriteSibling { trust } => {
                     self.managed_sibling = Some(Facts { anchors: trust.clone(), ..Facts::default() });
                 }
+                Step::WriteConfigMap { source, trust } => {
+                    let map = self.config_maps.iter_mut().find(|map| map.name == *source).expect("one of the spec's");
+                    let revocation = map.source.as_ref().and_then(|source| source.revocation.clone());
+                    map.managed = Some(Facts { anchors: trust.clone(), revocation, ..Facts::default() });
+                }
                 Step::PromoteIssuer => self.issuer = self.ca.clone(),
                 Step::CopyRoot => self.managed = Some(self.root.clone()),
                 Step::Reissue { .. } => {}
@@ -186,6 +210,7 @@ pub(super) fn observation<'a>(
         managed,
         root_sibling: None,
         managed_sibling: None,
+        managed_config_maps: Vec::new(),
         workload_namespaces: None,
         gateways: None,
         ungranted_namespaces: None,
