@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::rules::ADMITS_EVERYBODY;
 use crate::api::Kind;
-use crate::registry::Registry;
+use crate::api::names::managed_config_map_name;
+use crate::registry::{Entry, Registry};
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 use crate::trust::{Finding, Severity};
 
@@ -40,6 +41,7 @@ pub(super) fn notes(kind: Kind<'_>, object: &Value, namespace: &str, registry: &
             TrustSource::Secret { place, name } if registry.user_of(place, name).is_some() => return None,
             TrustSource::NotVerified | TrustSource::Nothing(_) => return None,
             TrustSource::Secret { name, .. } => format!("Secret {name}-cacert or {name}"),
+            TrustSource::ConfigMap { namespace, name } if keeps(entry, namespace, name) => return None,
             TrustSource::ConfigMap { namespace, name } => format!("ConfigMap {namespace}/{name}"),
             TrustSource::Unknowable(what) => (*what).to_owned(),
         };
@@ -50,6 +52,12 @@ pub(super) fn notes(kind: Kind<'_>, object: &Value, namespace: &str, registry: &
     // The API server shows a few; a hostile Gateway has thousands.
     notes.truncate(3);
     notes
+}
+
+/// Whether the agent keeps a ConfigMap, or keeps another from it: what holds the rename is said then.
+fn keeps(entry: &Entry, namespace: &str, name: &str) -> bool {
+    let is_kept = |source: &String| source == name || managed_config_map_name(source) == name;
+    entry.namespace == namespace && entry.spec.ca_config_maps.iter().any(is_kept)
 }
 
 #[cfg(test)]
@@ -84,6 +92,19 @@ mod tests {
         }
         let simple = gateway(json!({"mode": "SIMPLE", "credentialName": "gw", "caCertCredentialName": "partners"}));
         assert_eq!(of(&simple, None), []);
+    }
+
+    #[test]
+    fn a_config_map_that_is_kept_is_not_noted() {
+        let mut entry = entry("mesh", "root", "gw");
+        entry.spec.ca_config_maps = vec!["cas".to_owned()];
+        let registry = Registry::new([entry]);
+        let noted = |name: &str| {
+            let tls = json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": name});
+            !notes(Kind::of(&gateway(json!({}))), &gateway(tls), "apps", &registry).is_empty()
+        };
+        assert!(!noted("configmap://mesh/cas") && !noted("configmap://mesh/cas.trustspan"));
+        assert!(noted("configmap://apps/cas") && noted("configmap://mesh/others"));
     }
 
     #[test]

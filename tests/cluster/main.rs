@@ -27,6 +27,7 @@ mod bed;
 mod break_glass;
 mod ca_bundles;
 mod clients;
+mod config_maps;
 mod continuity;
 mod gateways;
 mod hostile_gateways;
@@ -61,6 +62,7 @@ const MODULES: &[&[Case]] = &[
     break_glass::CASES,
     ca_bundles::CASES,
     clients::CASES,
+    config_maps::CASES,
     continuity::CASES,
     gateways::CASES,
     hostile_gateways::CASES,
