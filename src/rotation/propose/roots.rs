@@ -37,6 +37,8 @@ struct Use<'a> {
     ca_from: Option<&'a str>,
     /// Namespaces and names of ConfigMaps from which it takes them.
     config_maps: Vec<(&'a str, &'a str)>,
+    /// The class of a Gateway of the Gateway API.
+    class: Option<&'a str>,
 }
 
 /// The namespace that an object says it is in.
@@ -118,6 +120,7 @@ impl<'a> Roots<'a> {
                     hosts: hosts(server),
                     ca_from,
                     config_maps,
+                    class: object["spec"]["gatewayClassName"].as_str(),
                 });
             }
         }
@@ -248,6 +251,15 @@ impl Root<'_> {
             comments.push(format!(
                 "{title} takes the clients' CAs from Secret {ca} (caCertCredentialName): take that field out, so that those of \
                  the managed Secret count"
+            ));
+        }
+        let unknown =
+            |one: &&Use<'_>| one.class.is_some_and(|class| !class.starts_with("istio")) && !one.config_maps.is_empty();
+        for Use { title, class, .. } in self.uses.iter().filter(unknown) {
+            comments.push(format!(
+                "{title} is of class {}: whether its implementation takes more than one CA from a ConfigMap is its own matter in \
+                 the Gateway API. Try that before a rotation needs it",
+                class.unwrap_or_default()
             ));
         }
         let elsewhere = self.uses.iter().flat_map(|one| one.config_maps.iter().map(move |from| (&one.title, from)));

@@ -240,3 +240,35 @@ fn without_pods_one_certificate_tells_where_and_two_do_not() {
     assert!(comments.contains("is a guess"), "{comments}");
     left_out(&found(&[mutual("root"), one, two], &[]), "is not known");
 }
+
+#[test]
+fn config_maps_from_which_gateways_take_cas_are_proposed_in_the_secrets_namespace_alone() {
+    let tls = |name: &str| json!({"mode": "MUTUAL", "credentialName": "root", "caCertCredentialName": name});
+    let here = gateway("apps", "here", tls("configmap://mesh/partners"));
+    let elsewhere = gateway("apps", "elsewhere", tls("configmap://apps/others"));
+    let root = pair(&ca("one"), true);
+    let (spec, comments) = only(&found(&[here, elsewhere, pod("mesh")], &[("root", root)]));
+    assert_eq!(spec["caConfigMaps"], json!(["partners"]));
+    assert!(comments.contains("ConfigMap partners") && comments.contains("ConfigMap apps/others"), "{comments}");
+}
+
+#[test]
+fn the_class_of_a_gateway_that_may_not_take_two_cas_from_a_config_map_is_told() {
+    let comments = |class: &str| {
+        let reference = json!([{"kind": "ConfigMap", "group": "", "name": "partners"}]);
+        let gateway = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": "mesh", "name": "public"},
+            "spec": {
+                "gatewayClassName": class,
+                "listeners": [{"name": "https", "port": 443, "tls": {"certificateRefs": [{"name": "root"}]}}],
+                "tls": {"frontend": {"default": {"validation": {"caCertificateRefs": reference}}}},
+            },
+        });
+        let (spec, comments) = only(&found(&[gateway], &[("root", pair(&ca("one"), true))]));
+        assert_eq!(spec["caConfigMaps"], json!(["partners"]));
+        comments
+    };
+    assert!(comments("nginx").contains("is of class nginx"));
+    assert!(!comments("istio").contains("is of class"));
+}
