@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::manifest::{self, Document, ManifestError, Object, Source};
 use crate::admission::Context;
+use crate::api::names::KEPT_FOR;
 use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, with_short_quotes};
 use crate::registry::{Entry, Registry};
 use crate::rotation::{Inventory, Outlook};
@@ -92,7 +93,18 @@ pub fn collect<'s>(
 }
 
 /// Words without which a document holds nothing that an [`Inventory`] takes.
-const OBSERVED: [&str; 7] = ["Secret", "Gateway", "BackendTLSPolicy", "Deployment", "StatefulSet", "DaemonSet", "Pod"];
+const OBSERVED: [&str; 10] = [
+    "Secret",
+    "Gateway",
+    "ListenerSet",
+    "DestinationRule",
+    "BackendTLSPolicy",
+    "Deployment",
+    "StatefulSet",
+    "DaemonSet",
+    "Pod",
+    KEPT_FOR,
+];
 
 /// Visits the objects of all documents that contain one of the words; most documents of a large stream are not even
 /// parsed. Returns what could not be read.

@@ -87,3 +87,37 @@ fn accepts_another_name_once_the_former_is_taken_out() {
     look_at(&dir).unwrap();
     assert_eq!(secrets(&dir), ["root", "gw-2"]);
 }
+
+#[test]
+fn a_config_map_is_kept_from_another_and_outlives_its_place_in_the_spec() {
+    let dir = manifests();
+    let spec = |names: &[&str]| {
+        let spec = json!({"rootSecretName": "root", "secretName": "gw", "caConfigMaps": names});
+        let metadata = json!({"namespace": "mesh", "name": "gateway"});
+        let kind = "GatewaySecret";
+        let object = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
+        fs::write(dir.path().join("gateway.json"), object.to_string()).unwrap();
+    };
+    let partner = ca("partner");
+    let source = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "mesh", "name": "partners"},
+        "data": {"ca.crt": partner.pem()},
+    });
+    fs::write(dir.path().join("partners.json"), source.to_string()).unwrap();
+    spec(&["partners"]);
+    look_at(&dir).unwrap();
+    look_at(&dir).unwrap();
+    let kept = || {
+        let objects = directory::objects(dir.path()).unwrap();
+        let is_kept = |object: &&Value| object["metadata"]["name"] == "partners.trustspan";
+        objects.iter().find(is_kept).map(|object| object["data"]["ca.crt"].clone())
+    };
+    let written = Some(json!(partner.pem().replace("\r\n", "\n")));
+    assert_eq!(kept(), written);
+    let registry = load(dir.path(), &Severities::default(), now()).unwrap();
+    assert_eq!(registry.entries()[0].status.managed_config_maps[0].source, "partners");
+    spec(&[]);
+    fs::remove_file(dir.path().join("partners.json")).unwrap();
+    look_at(&dir).unwrap();
+    assert_eq!(kept(), written, "a Gateway may still name it");
+}
