@@ -102,7 +102,7 @@ fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timesta
     let contents = Contents::new(&secret, Reader::Envoy);
     let mut duty = duty(claim, None, now);
     if claim.is_none() {
-        duty.usage = context.registry.usage(namespace, name);
+        duty = context.registry.duty(namespace, name);
     }
     let mut findings = trust::judge_contents(&contents, duty, &severities, now);
     if !context.counts(namespace, name, Uses::contains) {

@@ -16,7 +16,8 @@ pub(super) fn duty<'e>(claim: Option<(&'e Entry, Role)>, old: Option<&Value>, no
     let sibling = status.cacert_sibling.as_ref().filter(|_| role != Role::CacertSibling);
     let ca_required = sibling.is_none() && (role != Role::Root || had_one());
     if role == Role::CacertSibling {
-        return Duty { ca_required, usage: SecretUsage::TrustBundle, ..Duty::default() };
+        let oldest_proxy = entry.oldest_proxy();
+        return Duty { ca_required, usage: SecretUsage::TrustBundle, oldest_proxy, ..Duty::default() };
     }
     Duty {
         ca_required,
@@ -25,6 +26,7 @@ pub(super) fn duty<'e>(claim: Option<(&'e Entry, Role)>, old: Option<&Value>, no
         // It is the root's; under the managed name it does not apply.
         sibling: sibling.filter(|_| role == Role::Root).map(|sibling| sibling.name.as_str()),
         gateways: status.gateways.as_deref().unwrap_or_default(),
+        oldest_proxy: entry.oldest_proxy(),
         ..Duty::default()
     }
 }

@@ -21,7 +21,7 @@ use crate::rotation::next::{
 use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{Facts, RenewalPolicy};
 use crate::store::cluster;
-use crate::trust::{self, Secret, SecretUsage, Severities, bundle, certificates_under};
+use crate::trust::{self, Duty, Secret, SecretUsage, Severities, bundle, certificates_under};
 
 /// One reading. Has no `Debug`: it holds Secrets.
 pub(super) struct World {
@@ -190,12 +190,13 @@ impl World {
         let severities = Severities::default().under(&entry.spec.severities);
         let held = |object: Value| {
             let secret = Secret::from_value(&object).ok()?;
-            let facts = Facts::of(&secret, entry.usage(&secret.name), &severities, now);
+            let facts = Facts::of(&secret, entry.duty(&secret.name), &severities, now);
             Some((secret.name.clone(), (Held { object, secret }, facts)))
         };
+        let bundle = Duty { usage: SecretUsage::TrustBundle, ..entry.duty("") };
         let config_map = |object: Value| {
             let secret = readers::decode(SourceKind::ConfigMap, &object).ok()?;
-            let facts = Facts::of(&secret, SecretUsage::TrustBundle, &severities, now);
+            let facts = Facts::of(&secret, bundle, &severities, now);
             let name = object["metadata"]["name"].as_str()?.to_owned();
             Some((name, (Held { object, secret }, facts)))
         };

@@ -72,6 +72,12 @@ pub struct GatewaySecretSpec {
     #[schemars(extend("minProperties" = 1, "x-kubernetes-map-type" = "atomic"), transform = without_default)]
     pub workload_labels: BTreeMap<String, String>,
 
+    /// The oldest version of Envoy among the gateways, such as `1.40`: keys and signatures of CAs are judged by what it verifies with, and
+    /// a CA that it does not is not used. Default: the oldest that is supported, 1.37. Istio's releases name their Envoy in the release notes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", regex(pattern = r"^1\.(3[6-9]|[4-9][0-9]|[1-9][0-9]{2})$"))]
+    pub oldest_envoy: Option<String>,
+
     /// Name of the Secret of the CA that signs the gateways' certificate, where that is not the root Secret itself: a root that
     /// holds a leaf learns of a new CA only with its next issue. It is read, never written.
     #[serde(default, skip_serializing_if = "Option::is_none")]

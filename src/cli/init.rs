@@ -17,7 +17,7 @@ use crate::api::GatewaySecret;
 use crate::rotation::Facts;
 use crate::rotation::propose::{Found, Held, Proposal, Proposals, propose};
 use crate::store::{cluster, directory, objects};
-use crate::trust::{Secret, SecretUsage, Severities};
+use crate::trust::{Duty, Secret, Severities};
 
 /// Proposes a GatewaySecret for each Secret that Gateways serve with, and the agent's rights for it. Nothing is written: read
 /// what is printed, change it, and apply it.
@@ -116,7 +116,7 @@ async fn in_cluster(mut found: Found, client: &Client, now: Timestamp) -> Result
 fn read(secret: &Value, now: Timestamp) -> Result<Held, Failure> {
     let name = &secret["metadata"]["name"];
     let read = Secret::from_value(secret).map_err(|error| Failure::Unreadable(format!("Secret {name}: {error}")))?;
-    Ok(Held::Read(Facts::of(&read, SecretUsage::Serving, &Severities::default(), now)))
+    Ok(Held::Read(Facts::of(&read, Duty::default(), &Severities::default(), now)))
 }
 
 fn plural(kind: &str, group: &str) -> String {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::api::names::CACERT_SUFFIX;
 use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY};
-use crate::trust::SecretUsage;
+use crate::trust::{Duty, Proxy, SecretUsage};
 
 /// Identity, spec and status of a GatewaySecret, without the rest of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,18 @@ impl Entry {
         let kept = [Some(self.managed_name()), spec.issuer_secret_name.as_deref()];
         let twice = kept[1].filter(|issuer| Some(*issuer) == kept[0]);
         kept.into_iter().flatten().find(|name| sources.contains(&Some(name))).or(twice)
+    }
+
+    /// The oldest proxy among its gateways.
+    pub fn oldest_proxy(&self) -> Proxy {
+        let declared = self.spec.oldest_envoy.as_deref().and_then(|version| version.split_once('.'));
+        let version = declared.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+        version.map_or_else(Proxy::default, |(major, minor)| Proxy::envoy(major, minor))
+    }
+
+    /// What a Secret of its namespace, by name, is relied on for.
+    pub fn duty(&self, name: &str) -> Duty<'static> {
+        Duty { usage: self.usage(name), oldest_proxy: self.oldest_proxy(), ..Duty::default() }
     }
 
     /// What a Secret of its namespace, by name, is for. What gateways serve is that first, whatever else names it.

@@ -14,7 +14,7 @@ pub use hold::Hold;
 
 use crate::api::TrustSourceUse;
 use crate::api::names::managed_config_map_name;
-use crate::trust::SecretUsage;
+use crate::trust::{Duty, SecretUsage};
 
 /// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
 #[derive(Clone, Debug, Default)]
@@ -145,13 +145,13 @@ impl Registry {
     }
 
     /// What a Secret is for. What gateways serve for one GatewaySecret is that, though another one has it for a CA.
-    pub fn usage(&self, namespace: &str, name: &str) -> SecretUsage {
+    pub fn duty(&self, namespace: &str, name: &str) -> Duty<'static> {
         if let Some((entry, _)) = self.role(namespace, name) {
-            return entry.usage(name);
+            return entry.duty(name);
         }
         let entries = self.entries.iter().filter(|entry| entry.namespace == namespace);
-        let mut usages = entries.map(|entry| entry.usage(name));
-        usages.find(|usage| *usage != SecretUsage::Serving).unwrap_or_default()
+        let mut duties = entries.map(|entry| entry.duty(name));
+        duties.find(|duty| duty.usage != SecretUsage::Serving).unwrap_or_default()
     }
 
     /// The GatewaySecrets whose gateways take their clients' CAs from an object beside the managed Secret, with the first that does.

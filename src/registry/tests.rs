@@ -233,9 +233,9 @@ fn a_secret_is_for_what_a_gateway_secret_of_its_namespace_says() {
         ("root-cacert", SecretUsage::TrustBundle),
         ("gw-cacert", SecretUsage::TrustBundle),
     ] {
-        assert_eq!(registry.usage("mesh", name), usage, "{name}");
+        assert_eq!(registry.duty("mesh", name).usage, usage, "{name}");
     }
-    assert_eq!(registry.usage("other", "ca"), SecretUsage::Serving);
+    assert_eq!(registry.duty("other", "ca").usage, SecretUsage::Serving);
 }
 
 #[test]

@@ -222,8 +222,8 @@ impl Inventory {
         // An unreadable Secret counts as missing here; judging it says why.
         let claim = self.claims.role(namespace, name);
         let severities = claim.map(|(entry, _)| self.severities.under(&entry.spec.severities)).unwrap_or_default();
-        let usage = self.claims.usage(namespace, name);
-        *place = Secret::from_value(object).ok().map(|secret| Facts::of(&secret, usage, &severities, now));
+        let duty = self.claims.duty(namespace, name);
+        *place = Secret::from_value(object).ok().map(|secret| Facts::of(&secret, duty, &severities, now));
     }
 
     fn take_client(&mut self, object: &Value, namespace: &str, name: &str) {

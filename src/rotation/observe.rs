@@ -10,7 +10,7 @@ use crate::api::{
     READY, TrustAnchor,
 };
 use crate::registry::Entry;
-use crate::trust::{self, Certificate, Duty, Finding, Secret, SecretUsage, Severities, Severity};
+use crate::trust::{self, Certificate, Duty, Finding, Secret, Severities, Severity};
 
 /// The keys whose public certificates are hashed.
 const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
@@ -35,13 +35,13 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Takes the facts of a Secret in its role at an instant; `severities` are those of the GatewaySecret that names it.
-    pub fn of(secret: &Secret, usage: SecretUsage, severities: &Severities, now: Timestamp) -> Self {
+    /// Takes the facts of a Secret at an instant, by what it is relied on for; `severities` are those of the GatewaySecret that names it.
+    pub fn of(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Self {
         let hashed = HASHED_KEYS.iter().filter(|key| secret.data.contains_key(**key)).filter_map(|key| {
             let certificates = trust::certificates_under(secret, key);
             (!certificates.is_empty()).then(|| ((*key).to_owned(), trust::content_hash(&certificates)))
         });
-        let findings = trust::judge_weighed(secret, Duty { usage, ..Duty::default() }, severities, now);
+        let findings = trust::judge_weighed(secret, duty, severities, now);
         let anchors = trust::anchors(secret);
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),

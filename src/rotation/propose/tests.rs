@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::registry::tests::entry;
 use crate::trust::fixtures::{Authority, ca, now};
-use crate::trust::{Secret, SecretUsage, Severities};
+use crate::trust::{Duty, Secret, Severities};
 
 fn gateway(namespace: &str, name: &str, tls: Value) -> Value {
     json!({
@@ -38,7 +38,7 @@ fn issuer(kind: &str, spec: Value) -> Value {
 fn held(data: Value) -> Held {
     let secret =
         Secret::from_value(&json!({"apiVersion": "v1", "kind": "Secret", "stringData": data})).expect("a Secret");
-    Held::Read(Facts::of(&secret, SecretUsage::Serving, &Severities::default(), now()))
+    Held::Read(Facts::of(&secret, Duty::default(), &Severities::default(), now()))
 }
 
 fn pair(authority: &Authority, with_ca: bool) -> Held {

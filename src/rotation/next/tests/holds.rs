@@ -9,7 +9,7 @@ use crate::api::{AtLeafExpiry, ChangeWindow, ConditionStatus, Mode, Phase, StepN
 use crate::rotation::next::{PairOf, Plan, Step};
 use crate::rotation::{CONNECT, DISTRUST, Facts, LEAF};
 use crate::trust::fixtures::{Authority, ca, parsed, secret};
-use crate::trust::{SecretUsage, Severities, certificates_under};
+use crate::trust::{Duty, Severities, certificates_under};
 
 /// Open from 02:00 to 03:00 UTC each day; the scenes begin at midnight.
 fn at_two() -> Vec<ChangeWindow> {
@@ -187,7 +187,7 @@ fn an_old_leaf_is_kept_beyond_its_end_where_the_spec_says_so() {
     let served = old.leaf_with("gateway", |params| params.not_after = rcgen::date_time_ymd(2030, 6, 1));
     let stored =
         secret(&[("ca.crt", &(new.pem() + &old.pem())), ("tls.crt", &served.pem()), ("tls.key", &served.key_pem())]);
-    let facts = |now| Facts::of(&stored, SecretUsage::Serving, &Severities::default(), now);
+    let facts = |now| Facts::of(&stored, Duty::default(), &Severities::default(), now);
     scene.managed = Some(facts(scene.now));
     scene.pass(HOUR);
     let end = certificates_under(&stored, "tls.crt")[0].not_after;

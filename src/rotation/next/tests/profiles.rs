@@ -10,10 +10,10 @@ use crate::rotation::Facts;
 use crate::rotation::next::{PairOf, Step};
 use crate::trust::ca_profiles::{Profile, profiles};
 use crate::trust::fixtures::{now, parsed};
-use crate::trust::{Secret, SecretUsage, Severities};
+use crate::trust::{Duty, Secret, SecretUsage, Severities};
 
 fn facts(secret: &Secret, usage: SecretUsage) -> Facts {
-    Facts::of(secret, usage, &Severities::default(), now())
+    Facts::of(secret, Duty { usage, ..Duty::default() }, &Severities::default(), now())
 }
 
 fn pair(profile: &Profile, name: &str) -> Facts {
