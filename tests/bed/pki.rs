@@ -16,6 +16,11 @@ impl Authority {
         Self::with(name, CertificateParams::default())
     }
 
+    /// One whose key is ML-DSA-65 (FIPS 204).
+    pub(crate) fn of_ml_dsa(name: &str) -> Result<Self> {
+        Self::with_key(name, CertificateParams::default(), KeyPair::generate_for(&rcgen::PKCS_ML_DSA_65)?)
+    }
+
     /// The CA of a mesh; `identity` is the SPIFFE ID of its control plane.
     pub(super) fn of_mesh(name: &str, identity: &str) -> Result<Self> {
         let mut params = CertificateParams::default();
@@ -23,16 +28,25 @@ impl Authority {
         Self::with(name, params)
     }
 
-    fn with(name: &str, mut params: CertificateParams) -> Result<Self> {
+    fn with(name: &str, params: CertificateParams) -> Result<Self> {
+        Self::with_key(name, params, KeyPair::generate()?)
+    }
+
+    fn with_key(name: &str, mut params: CertificateParams, key: KeyPair) -> Result<Self> {
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
+        Ok(Self(CertifiedIssuer::self_signed(params, key)?))
     }
 
     /// The authority's certificate.
     pub(crate) fn pem(&self) -> String {
         self.0.pem()
+    }
+
+    /// The authority's key, in PEM.
+    pub(crate) fn key_pem(&self) -> String {
+        self.0.key().serialize_pem()
     }
 
     /// A server certificate for these hosts and its key, in PEM.
@@ -55,7 +69,7 @@ impl Authority {
 
     /// Writes the CA itself in files of these names: its key, its certificate, the root's and the chain to it.
     pub(super) fn write_ca(&self, dir: &Path, [key, certificate, root, chain]: [&str; 4]) -> Result<()> {
-        fs::write(dir.join(key), self.0.key().serialize_pem())?;
+        fs::write(dir.join(key), self.key_pem())?;
         [certificate, root, chain].iter().try_for_each(|name| fs::write(dir.join(name), self.pem())).map_err(Into::into)
     }
 

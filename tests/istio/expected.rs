@@ -16,6 +16,8 @@ pub(crate) enum Expected {
         /// The command.
         command: fn(&mut World<'_>) -> Result<()>,
     },
+    /// Another rotation, which this does, ends, and no handshake fails.
+    Otherwise(fn(&mut World<'_>) -> Result<()>),
     /// Admission denies an object, with these words.
     Denied(&'static str),
 }

@@ -31,6 +31,7 @@ mod shelf;
 
 mod acts;
 mod expected;
+mod ml_dsa;
 mod objects;
 mod run;
 mod scenarios;

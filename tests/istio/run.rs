@@ -105,6 +105,10 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
     applied?;
     world.start_traffic(scenario, log)?;
     world.wait_handshakes(100)?;
+    if let Expected::Otherwise(rotate) = scenario.expected {
+        rotate(world)?;
+        return Ok(End::Steady);
+    }
     if scenario.stops_istiod {
         world.step("istiod stopped")?;
         world.stop_istiod()?;
@@ -122,7 +126,7 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
             command(world)?;
             End::Held(why)
         }
-        Expected::Clean | Expected::Denied(_) => End::Steady,
+        Expected::Clean | Expected::Otherwise(_) | Expected::Denied(_) => End::Steady,
     };
     settled(world)?;
     renew_clients(world)?;

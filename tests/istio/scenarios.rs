@@ -6,6 +6,7 @@ use crate::{
     acts::{self, MANAGED_CACERT, PARTNERS_CACERT, SOURCE_CACERT},
     expected::Expected,
     issuer::SERVER,
+    ml_dsa,
     world::World,
 };
 
@@ -67,6 +68,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         hosts: &[SHOP, OTHER],
         partner_hosts: &[OTHER],
         ..scenario("kept_config_map_gateway_api", acts::gateway_api, Expected::Clean)
+    },
+    Scenario {
+        partner_hosts: &[OTHER],
+        ..scenario("ml_dsa_ca", ml_dsa::own_client_ca, Expected::Otherwise(ml_dsa::rotate))
     },
     scenario("ca_by_the_source_cacert_name", acts::source_cacert_name, Expected::Clean),
     scenario("ca_of_the_first_credential", acts::other_first, holds("other", acts::run_printed)),

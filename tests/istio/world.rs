@@ -46,7 +46,7 @@ const CERTIFICATES: Certificates = Certificates {
 };
 
 /// The Secret of the client that is not ours.
-const PARTNER: &str = "partner";
+pub(crate) const PARTNER: &str = "partner";
 
 /// See the module. Fields drop in this order.
 pub(crate) struct World<'c> {
