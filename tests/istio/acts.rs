@@ -111,9 +111,18 @@ pub(crate) fn managed_cacert(world: &mut World<'_>) -> Result<()> {
     extend(world, MANAGED_CACERT, "")
 }
 
-/// A plain name: istiod serves it as a certificate, and the gateway lets everybody in.
+/// A plain name: istiod serves it as a certificate, and the gateway lets everybody in. That is tried without admission first.
 pub(crate) fn plain_name(world: &mut World<'_>) -> Result<()> {
-    shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER, "caCertCredentialName": SERVER }))
+    let tls = json!({ "mode": "MUTUAL", "credentialName": SERVER, "caCertCredentialName": SERVER });
+    world.admission_off()?;
+    shop(world, &tls)?;
+    world.wait_admitted_without_certificate(SHOP)?;
+    world.cluster.kubectl(["delete", "gateways.networking.istio.io", "shop"]).ns(&world.ns).ok()?;
+    world.admission_on()?;
+    let dry_run = world.cluster.kubectl(["apply", "--dry-run=server", "-f", "-"]).ns(&world.ns);
+    let said = dry_run.stdin(gateway(&world.ns, "shop", SHOP, &tls).to_string()).fails()?;
+    ensure!(said.contains("admits-everybody"), "expected a dry run to be denied, saw {said}");
+    shop(world, &tls)
 }
 
 /// Another certificate of the same issuer is served for another host.

@@ -18,6 +18,7 @@ use tokio::{runtime::Runtime, task::JoinHandle};
 use trustspan::store::cluster::connect;
 
 use crate::{
+    anonymous::anonymous,
     client::{Client, Surroundings, Target, identity, visit},
     issuer::{Certificates, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     journal::Journal,
@@ -181,6 +182,21 @@ impl<'c> World<'c> {
                 Ok(true)
             });
             served.with_context(|| self.ingress.log_tails())?;
+        }
+        Ok(())
+    }
+
+    /// Waits until each gateway lets in a client without a certificate.
+    pub(crate) fn wait_admitted_without_certificate(&self, host: &str) -> Result<()> {
+        let client = self.client_names().next().context("no client")?;
+        let identity = identity(&*self.shelf.newest(&client).context("no client's Secret")?)?;
+        let config = anonymous(&identity.config);
+        for target in self.targets(&[host]) {
+            let what = format!("{} to let anybody in to {host}", target.address);
+            wait_for(&what, SOON, || {
+                self.runtime.block_on(visit(&target, &config)).1?;
+                Ok(true)
+            })?;
         }
         Ok(())
     }
