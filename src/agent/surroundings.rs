@@ -28,11 +28,12 @@ pub(super) struct Surroundings {
     services: BTreeMap<String, Result<Vec<Value>, String>>,
 }
 
-const GATEWAYS: [(&str, &str, &str); 5] = [
+const GATEWAYS: [(&str, &str, &str); 6] = [
     ("networking.istio.io", "v1", "Gateway"),
     ("networking.istio.io", "v1", "DestinationRule"),
     ("gateway.networking.k8s.io", "v1", "Gateway"),
     ("gateway.networking.k8s.io", "v1", "ListenerSet"),
+    ("gateway.envoyproxy.io", "v1alpha1", "ClientTrafficPolicy"),
     ("gateway.networking.k8s.io", "v1beta1", "ReferenceGrant"),
 ];
 

@@ -107,9 +107,11 @@ pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, 
     let objects: Vec<_> = objects.into_iter().collect();
     let mut readers = vec![of_managed(entry)];
     for object in &objects {
-        let with_frontend = with_parents_frontend(object, &objects);
-        let object = with_frontend.as_ref().unwrap_or(object);
-        for reader in readers_of(entry, object, pods) {
+        let joined =
+            with_parents_frontend(object, &objects).into_iter().chain(with_targets_listeners(object, &objects));
+        let joined: Vec<_> = joined.collect();
+        let parts = if joined.is_empty() { vec![*object] } else { joined.iter().collect() };
+        for reader in parts.into_iter().flat_map(|object| readers_of(entry, object, pods)) {
             if readers.iter().any(|known| known.reads_as(&reader)) {
                 continue;
             }
@@ -130,6 +132,8 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
     let opted_out = metadata["annotations"][REWRITE] == REWRITE_DISABLED;
     let record = metadata["annotations"][UNDO].as_str().unwrap_or_default();
     let kind = Kind::of(object);
+    // What a policy's Gateway presents is that Gateway's.
+    let presents = kind.kind != "ClientTrafficPolicy";
     let mut readers = Vec::new();
     for settings in tls_settings(kind, object, text("namespace")) {
         let is_at = |place: &Place<'_>| is_looked_up_by(place, entry, pods);
@@ -153,9 +157,14 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
             resource: format!("{} {}", resource(kind), text("name")),
             namespace: text("namespace").to_owned(),
             is_client: settings.is_upstream && !own.is_empty(),
-            presents_source: own.iter().any(|named| named.name == entry.root_name()),
+            presents_source: presents && own.iter().any(|named| named.name == entry.root_name()),
             names_managed: !is_rewritten && trusts(entry.managed_name()),
-            presents_also: others.iter().map(|named| named.name.to_owned()).filter(|name| is_name(name)).collect(),
+            presents_also: others
+                .iter()
+                .filter(|_| presents)
+                .map(|named| named.name.to_owned())
+                .filter(|name| is_name(name))
+                .collect(),
             pins: settings.pins.iter().filter(|_| is_verified).map(|pin| (*pin).to_owned()).collect(),
             opted_out,
         });
@@ -182,6 +191,35 @@ fn with_parents_frontend(object: &Value, objects: &[&Value]) -> Option<Value> {
     let mut joined = object.clone();
     joined["spec"]["tls"] = gateway["spec"]["tls"].clone();
     Some(joined)
+}
+
+/// A ClientTrafficPolicy with the listeners of each Gateway that it is for.
+fn with_targets_listeners(object: &Value, objects: &[&Value]) -> Vec<Value> {
+    if object["kind"] != "ClientTrafficPolicy" {
+        return Vec::new();
+    }
+    let spec = &object["spec"];
+    let named = spec["targetRefs"].as_array().into_iter().flatten().chain([&spec["targetRef"]]);
+    let named: Vec<_> = named.filter_map(|target| target["name"].as_str()).collect();
+    let selectors = || spec["targetSelectors"].as_array().into_iter().flatten();
+    let is_target = |other: &&&Value| {
+        let (Kind { group, kind, .. }, metadata) = (Kind::of(other), &other["metadata"]);
+        let is_named = || metadata["name"].as_str().is_some_and(|name| named.contains(&name));
+        let has_labels = |selector: &Value| {
+            let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();
+            // Expressions are not evaluated: they may pick any.
+            wanted.all(|(key, value)| metadata["labels"][key] == *value)
+        };
+        (group, kind) == ("gateway.networking.k8s.io", "Gateway")
+            && metadata["namespace"] == object["metadata"]["namespace"]
+            && (is_named() || selectors().any(has_labels))
+    };
+    let join = |gateway: &&Value| {
+        let mut joined = object.clone();
+        joined["spec"]["listeners"] = gateway["spec"]["listeners"].clone();
+        joined
+    };
+    objects.iter().filter(is_target).map(join).collect()
 }
 
 /// Whether a name can be one of an object (RFC 1123 subdomain): anything else never reaches a request to the API server.
@@ -243,6 +281,10 @@ fn trust(source: &TrustSource<'_>, entry: &Entry, kind: Kind<'_>) -> ReaderTrust
         return ReaderTrust::NotVerified;
     }
     ReaderTrust::FirstOf(match source {
+        // Envoy Gateway knows no siblings.
+        TrustSource::Secret { .. } if kind.group == "gateway.envoyproxy.io" => {
+            vec![SourceName::secret(namespace, name)]
+        }
         TrustSource::ConfigMap { .. } => {
             vec![SourceName::config_map(namespace, name)]
         }
@@ -311,6 +353,39 @@ mod tests {
 
     fn ingress() -> Value {
         json!({"istio": "ingressgateway"})
+    }
+
+    #[test]
+    fn a_policy_of_envoy_gateway_is_a_reader_for_the_gateways_that_it_is_for() {
+        let of = |target: Value, kind: Value| {
+            let gateway = json!({
+                "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+                "metadata": {"namespace": "mesh", "name": "public", "labels": {"tier": "edge"}},
+                "spec": {"listeners": [{"tls": {"certificateRefs": [{"name": "gw"}]}}]},
+            });
+            let mut policy = json!({
+                "apiVersion": "gateway.envoyproxy.io/v1alpha1", "kind": "ClientTrafficPolicy",
+                "metadata": {"namespace": "mesh", "name": "mtls"},
+                "spec": {"tls": {"clientValidation": {"caCertificateRefs": [{"name": "partners"}]}}},
+            });
+            policy["spec"]["tls"]["clientValidation"]["caCertificateRefs"][0]["kind"] = kind;
+            for (key, value) in target.as_object().into_iter().flatten() {
+                policy["spec"][key] = value.clone();
+            }
+            let found = readers(&entry("mesh", "root", "gw"), [&gateway, &policy], &[]);
+            let policy = found.into_iter().find(|reader| reader.object == "ClientTrafficPolicy mesh/mtls");
+            policy.map(|reader| (reader.field, reader.trust))
+        };
+        let field = || "spec.tls.clientValidation.caCertificateRefs[0].name".to_owned();
+        let config_map = Some((field(), ReaderTrust::FirstOf(vec![SourceName::config_map("mesh", "partners")])));
+        let named = || json!({"targetRefs": [{"kind": "Gateway", "name": "public"}]});
+        assert_eq!(of(named(), json!("ConfigMap")), config_map);
+        assert_eq!(of(json!({"targetSelectors": [{"matchLabels": {"tier": "edge"}}]}), json!("ConfigMap")), config_map);
+        let secret = Some((field(), ReaderTrust::FirstOf(vec![SourceName::secret("mesh", "partners")])));
+        assert_eq!(of(named(), Value::Null), secret, "a Secret by default, and no sibling");
+        assert_eq!(of(json!({"targetRefs": [{"name": "another"}]}), json!("ConfigMap")), None);
+        let unknown = Some((field(), ReaderTrust::Unknowable("ClusterTrustBundle".to_owned())));
+        assert_eq!(of(named(), json!("ClusterTrustBundle")), unknown);
     }
 
     #[test]

@@ -122,8 +122,8 @@ pub(crate) static GROUPS: &[Group] = &[
     },
     Group {
         names: "the Secrets or ConfigMaps of the CAs that clients' certificates are verified with",
-        why: "Envoy Gateway's own kind is not rewritten; it reads ca.crt, of several references all",
-        advice: "name the managed Secret by hand: its ca.crt holds the old and the new CA",
+        why: "Envoy Gateway's own kind is read, not rewritten: a rotation waits for each; of several references it takes all",
+        advice: "name the managed Secret, or the ConfigMap that is kept from yours, by hand: both hold the old and the new CA",
         fields: &["ClientTrafficPolicy spec.tls.clientValidation.caCertificateRefs[]"],
     },
     Group {

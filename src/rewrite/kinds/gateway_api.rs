@@ -102,13 +102,12 @@ fn of_listener<'a>(listener: &Node<'a>, gateway: &Node<'a>, namespace: &'a str) 
     if tls.value.is_null() || tls.value["mode"] == "Passthrough" {
         return Vec::new();
     }
-    let references = tls.get("certificateRefs");
-    let certificates: Vec<_> = references.items().filter_map(|node| secret(&node, namespace)).collect();
+    let certificates: Vec<_> = certificates(listener, namespace).collect();
     let frontend = gateway.get("frontend");
     let port = frontend.get("perPort").items().find(|port| port.value["port"] == listener.value["port"]);
     let frontend = port.map_or_else(|| frontend.get("default"), |port| port.get("tls"));
     let authorities: Vec<_> =
-        authorities(&frontend).map(|node| (node.get("name"), authority(&node, namespace))).collect();
+        authorities(&frontend).map(|node| (node.get("name"), authority(&node, namespace, ""))).collect();
     let asks = matches!(tls.value["options"][TERMINATE_MODE].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
     let hosts: Vec<_> = listener.get("hostname").text().into_iter().collect();
     let settings = |node: Node<'a>, trust| TlsSettings {
@@ -130,15 +129,20 @@ fn of_listener<'a>(listener: &Node<'a>, gateway: &Node<'a>, namespace: &'a str) 
     }
 }
 
-/// An item of `caCertificateRefs`: a ConfigMap (support: Core), or a Secret.
-fn authority<'a>(node: &Node<'a>, own: &'a str) -> TrustSource<'a> {
+/// The Secrets that a listener presents.
+pub(super) fn certificates<'a>(listener: &Node<'a>, own: &'a str) -> impl Iterator<Item = Reference<'a>> + use<'a> {
+    listener.path(&["tls", "certificateRefs"]).items().filter_map(move |node| secret(&node, own))
+}
+
+/// An item of `caCertificateRefs`: a ConfigMap (support: Core), or a Secret; `default` is the kind of one that says none.
+pub(super) fn authority<'a>(node: &Node<'a>, own: &'a str, default: &str) -> TrustSource<'a> {
     let name = node.get("name").text().unwrap_or_default();
     let (Place::Namespace(namespace) | Place::Granted { namespace, .. }) = place(node, own) else {
         return TrustSource::Unknowable(name);
     };
-    if is_of(node, "ConfigMap", "") {
+    if is_of(node, "ConfigMap", default) {
         TrustSource::ConfigMap { namespace, name }
-    } else if is_of(node, "Secret", "") {
+    } else if is_of(node, "Secret", default) {
         TrustSource::Secret { place: place(node, own), name }
     } else {
         TrustSource::Unknowable(node.value["kind"].as_str().unwrap_or(name))

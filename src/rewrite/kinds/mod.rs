@@ -1,6 +1,7 @@
-//! The kinds that are rewritten: a table; a kind is a file.
+//! The kinds that are rewritten, or whose TLS settings are read: a table; a kind is a file.
 
 mod destination_rule;
+mod envoy_gateway;
 mod gateway_api;
 mod istio_gateway;
 mod workload;
@@ -27,8 +28,14 @@ pub(super) struct Rule {
 }
 
 /// All kinds. A version that is not listed may mean something else by the same fields, and passes untouched.
-const RULES: &[Rule] =
-    &[istio_gateway::RULE, destination_rule::RULE, gateway_api::GATEWAY, gateway_api::LISTENER_SET, workload::RULE];
+const RULES: &[Rule] = &[
+    istio_gateway::RULE,
+    destination_rule::RULE,
+    gateway_api::GATEWAY,
+    gateway_api::LISTENER_SET,
+    envoy_gateway::CLIENT_TRAFFIC_POLICY,
+    workload::RULE,
+];
 
 /// The rule for a kind.
 pub(super) fn find(kind: Kind<'_>) -> Option<&'static Rule> {

@@ -1,0 +1,45 @@
+//! Envoy Gateway's `ClientTrafficPolicy`: the CAs by which the listeners of a Gateway verify their clients. It is read, not
+//! rewritten: Envoy Gateway takes `ca.crt` of all that it names.
+//!
+//! Source: <https://gateway.envoyproxy.io/docs/api/extension_types/#clientvalidationcontext>.
+
+use serde_json::Value;
+
+use super::gateway_api::{authority, certificates};
+use super::{Node, Rule};
+use crate::rewrite::Named;
+use crate::rewrite::tls_settings::TlsSettings;
+
+pub(super) const CLIENT_TRAFFIC_POLICY: Rule = Rule {
+    group: "gateway.envoyproxy.io",
+    versions: &["v1alpha1"],
+    kinds: &["ClientTrafficPolicy"],
+    references: |_, _| Vec::new(),
+    tls_settings,
+    has_template: false,
+};
+
+/// One for each CA reference. `spec.listeners` are those of the Gateway that it is for, put there by whoever knows that.
+fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+    let spec = Node::root(object).get("spec");
+    let validation = spec.path(&["tls", "clientValidation"]);
+    let presents: Vec<_> = spec
+        .get("listeners")
+        .items()
+        .flat_map(|listener| certificates(&listener, namespace))
+        .map(Named::from)
+        .collect();
+    let pins: Vec<_> = ["certificateHashes", "spkiHashes"]
+        .iter()
+        .flat_map(|list| validation.get(list).items().filter_map(|pin| pin.text()).collect::<Vec<_>>())
+        .collect();
+    let of = |node: Node<'a>| TlsSettings {
+        pointer: node.get("name").pointer(),
+        presents: presents.clone(),
+        trust: authority(&node, namespace, "Secret"),
+        is_upstream: false,
+        hosts: Vec::new(),
+        pins: pins.clone(),
+    };
+    validation.get("caCertificateRefs").items().map(of).collect()
+}
