@@ -342,8 +342,12 @@ impl World {
         });
     }
 
-    /// Some events in the first two hours, a last rotation, and then as long as everything may take.
+    /// Some events in two hours, a last rotation, and then as long as everything may take. Before the first managed Secret gateways
+    /// serve the root itself, and nothing stands between it and the clients.
     pub(super) fn live_through(&mut self, events: &[Event]) {
+        while self.facts(MANAGED).is_none() {
+            self.run_until(self.now + seconds(1));
+        }
         let start = self.now;
         for event in events.iter().copied() {
             let when = start + seconds(self.seed.below(2 * HOUR));
