@@ -106,7 +106,7 @@ const AS_WRITTEN: [&str; 3] = ["root", PARTNERS, PARTNERS];
 const REWRITTEN: [&str; 3] = ["managed", KEPT, KEPT];
 
 /// A GatewaySecret that is Steady, and keeps a ConfigMap.
-fn steady<'k>(kept: &'k Kept<'_>) -> Result<crate::testbed::Process> {
+fn steady(kept: &Kept<'_>) -> Result<crate::testbed::Process> {
     let (root, partner) = (Authority::new("root")?, Authority::new("partner")?);
     kept.write_root(&root)?;
     write_source(kept, &[&partner, &root])?;

@@ -150,8 +150,8 @@ fn former<'v>(view: &'v View<'_>, issuers: &'v [Certificate]) -> impl Iterator<I
     view.journal.trust_sources.iter().filter_map(move |(source, versions)| {
         // One that is still named is judged with its reader.
         let ended = versions.last().filter(|last| last.replaced.is_some())?.replaced;
-        let in_use = versions.iter().filter(|version| version.may_be_in_use(settle, view.now));
-        in_use.filter(lacks).next()?;
+        let mut in_use = versions.iter().filter(|version| version.may_be_in_use(settle, view.now));
+        in_use.find(lacks)?;
         let message =
             format!("gateways may still take their clients' CAs from {source}, which no Gateway names any more");
         Some(ReaderHold { reason: "Propagating", message, until: ended.map(|at| settle.after(at)) })
@@ -241,6 +241,9 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
         }
     } else if *source == managed_sibling {
         format!("Delete it: kubectl delete secret {} -n {namespace}", source.name)
+    } else if source.kind == SourceKind::ConfigMap && source.namespace == *namespace {
+        let name = &source.name;
+        format!("Name {name} in spec.caConfigMaps, and the agent keeps a copy; or add it: {}", extend(entry, source))
     } else {
         format!("Add it: {}", extend(entry, source))
     };
