@@ -19,15 +19,24 @@ pub enum AgentError {
         /// Why not.
         source: Box<kube::Error>,
     },
-    /// A Secret stands where the agent would write, and it is somebody else's.
+    /// An object stands where the agent would write, and it is somebody else's.
     #[error(
-        "Secret {name} was not made by trustspan: it is not overwritten. Delete it, or allow it with the annotation \
+        "{kind} {name} was not made by trustspan: it is not overwritten. Delete it, or allow it with the annotation \
          trustspan.dev/adopt: \"true\""
     )]
     Foreign {
+        /// Its kind.
+        kind: &'static str,
         /// Its name.
         name: String,
     },
+    /// `spec.distribute` names a ClusterTrustBundle, and there is no such kind.
+    #[error(
+        "this API server serves no ClusterTrustBundles (certificates.k8s.io), which spec.distribute names. Switch them on (feature \
+         gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true, from Kubernetes 1.33 \
+         on), or name a ConfigMap"
+    )]
+    NoClusterTrustBundles,
     /// The managed Secret got another name under its users.
     #[error(
         "Secret {former} is in use: who names it would not follow to Secret {managed}, and its pair is not to be had for that. \
@@ -100,8 +109,9 @@ impl AgentError {
     /// A word for a condition.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::Foreign { .. } => "ForeignSecret",
+            Self::Foreign { .. } => "ForeignObject",
             Self::Renamed { .. } => "ManagedRenamed",
+            Self::NoClusterTrustBundles => "NoClusterTrustBundles",
             error if error.is_of_other_crd() => "CRDOutdated",
             error if error.is(403) => "Forbidden",
             error if error.is_too_large() => "TooLarge",

@@ -8,6 +8,7 @@ use kube::Client;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
+use super::distribute;
 use super::events::Teller;
 use super::known::Known;
 use super::lease::Leadership;
@@ -156,7 +157,7 @@ impl Keeper {
         }
         if !plan.client_bundle.is_empty() {
             self.leading()?;
-            outcome = outcome.and(write::distribute(&self.client, &entry, &plan.client_bundle).await);
+            outcome = outcome.and(distribute::keep(&entry, std::mem::take(&mut world.distributed), &plan).await);
         }
         if outcome.is_ok() {
             rotation::set(&entry, &mut status, rotation::SYNCED, rotation::synced(&entry), now);

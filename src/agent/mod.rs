@@ -3,6 +3,7 @@
 
 mod content;
 pub mod directory;
+mod distribute;
 mod error;
 mod events;
 mod keeper;

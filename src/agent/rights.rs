@@ -64,12 +64,21 @@ pub fn role(entry: &Entry) -> Vec<Value> {
             false => elsewhere.entry(&source.namespace).or_default().push(rule),
         }
     }
+    let cluster_wide = entry.spec.distribute.iter().filter(|place| place.kind == DistributionKind::ClusterTrustBundle);
+    let cluster_wide: Vec<_> = cluster_wide.map(|place| place.name.as_str()).collect();
     let name = format!("trustspan-agent-{}", entry.name);
     // Two GatewaySecrets of one name may need something in the same namespace.
     let foreign = format!("trustspan-agent-{}-{}", entry.namespace, entry.name);
     let own = bound(&entry.namespace, &name, rules);
     let others = elsewhere.into_iter().flat_map(|(namespace, rules)| bound(namespace, &foreign, rules));
-    own.into_iter().chain(others).collect()
+    let bundles = (!cluster_wide.is_empty()).then(|| {
+        let rule = json!({
+            "apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"], "resourceNames": cluster_wide,
+            "verbs": ["create", "get", "patch"],
+        });
+        bound_in("Cluster", json!({ "name": foreign }), vec![rule])
+    });
+    own.into_iter().chain(others).chain(bundles.into_iter().flatten()).collect()
 }
 
 /// The right to read one object from which gateways take CAs, and what binds it to the agent.
@@ -87,14 +96,18 @@ pub fn reader_role(entry: &Entry, kind: &str, namespace: &str, name: &str) -> [V
 
 /// A Role, and what binds it to the agent.
 fn bound(namespace: &str, name: &str, rules: Vec<Value>) -> [Value; 2] {
-    let metadata = json!({ "name": name, "namespace": namespace });
+    bound_in("", json!({ "name": name, "namespace": namespace }), rules)
+}
+
+/// The same, for all namespaces where `scope` is `Cluster`.
+fn bound_in(scope: &str, metadata: Value, rules: Vec<Value>) -> [Value; 2] {
     let (api, group) = ("rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io");
     let subject = json!({ "kind": "ServiceAccount", "namespace": ACCOUNT.0, "name": ACCOUNT.1 });
     [
-        json!({ "apiVersion": api, "kind": "Role", "metadata": metadata, "rules": rules }),
+        json!({ "apiVersion": api, "kind": format!("{scope}Role"), "metadata": metadata, "rules": rules }),
         json!({
-            "apiVersion": api, "kind": "RoleBinding", "metadata": metadata,
-            "roleRef": { "apiGroup": group, "kind": "Role", "name": name }, "subjects": [subject],
+            "apiVersion": api, "kind": format!("{scope}RoleBinding"), "metadata": metadata,
+            "roleRef": { "apiGroup": group, "kind": format!("{scope}Role"), "name": metadata["name"] }, "subjects": [subject],
         }),
     ]
 }

@@ -10,6 +10,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use super::AgentError;
+use super::distribute;
 use super::kept::{self, Held};
 use crate::api::SourceKind;
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name, managed_config_map_name};
@@ -38,6 +39,8 @@ pub(super) struct World {
     readers: Vec<TlsReader>,
     sources: BTreeMap<SourceName, SourceState>,
     presented_also: Vec<PresentedAlso>,
+    /// The objects of `spec.distribute`.
+    pub(super) distributed: Vec<distribute::Place>,
     /// What is remembered.
     pub(super) journal: Journal,
     /// Where that stands, when it is stored already.
@@ -148,6 +151,7 @@ impl World {
             };
             world.presented_also.push(PresentedAlso { chain, ..also });
         }
+        world.distributed = distribute::read(client, entry).await;
         world.readers = readers;
         Ok(world)
     }
@@ -211,6 +215,7 @@ impl World {
             readers: Vec::new(),
             sources: BTreeMap::new(),
             presented_also: Vec::new(),
+            distributed: Vec::new(),
             journal: kept::read_journal(entry, journal),
             journal_object: journal.cloned(),
         }
@@ -253,6 +258,7 @@ impl World {
             managed_sibling: copy(entry, self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name()))),
             config_maps: spec.ca_config_maps.iter().map(|name| self.ca_config_map(entry, name)).collect(),
             clients: self.clients.clone(),
+            bundle_readers: distribute::readers(entry, &self.distributed),
             root_certificate: self.root_certificate.clone(),
             canary: spec
                 .canary_name()
@@ -297,7 +303,11 @@ fn copy<'h>(entry: &Entry, held: Option<&'h (Held, Facts)>) -> TrustCopy<'h> {
     }
 }
 
-async fn get(api: &Api<DynamicObject>, plural: &'static str, name: &str) -> Result<Option<Value>, AgentError> {
+pub(super) async fn get(
+    api: &Api<DynamicObject>,
+    plural: &'static str,
+    name: &str,
+) -> Result<Option<Value>, AgentError> {
     let found = api.get_opt(name).await.map_err(|e| AgentError::api("get", plural, name, e))?;
     found.map(serde_json::to_value).transpose().map_err(AgentError::Encode)
 }

@@ -1,7 +1,6 @@
 //! Takes steps. Each write says which version of the object it was decided on, and is refused by the API server when that
 //! is not the stored one any more.
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -11,18 +10,17 @@ use super::content::Content;
 use super::kept;
 use super::world::{World, config_maps, objects, secrets};
 use super::{AgentError, MANAGER};
-use crate::api::names::{KEPT_FOR, journal_name};
-use crate::api::{Distribution, DistributionKind, GatewaySecretStatus, SourceKind};
+use crate::api::names::journal_name;
+use crate::api::{GatewaySecretStatus, SourceKind};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::Step;
 use crate::store::cluster;
-use crate::trust::Certificate;
 
 /// Field manager of requests to cert-manager: of that one condition, and nothing else.
 const REISSUE_MANAGER: &str = "trustspan-agent-reissue";
 
-fn apply() -> PatchParams {
+pub(super) fn apply() -> PatchParams {
     PatchParams::apply(MANAGER).force()
 }
 
@@ -49,7 +47,7 @@ pub(super) async fn take(
         return written.map(drop).map_err(|e| AgentError::api("patch", plural, name, e));
     };
     if !kept::is_kept_for(&held.object, entry) {
-        return Err(AgentError::Foreign { name: name.clone() });
+        return Err(AgentError::Foreign { kind: content.kind.name(), name: name.clone() });
     }
     let object: DynamicObject =
         serde_json::from_value(content.put_into(&held.object, entry)).map_err(AgentError::Encode)?;
@@ -88,33 +86,6 @@ pub(super) async fn journal(
     }
     let written = api.patch(&name, &apply(), &Patch::Apply(object)).await;
     written.map(drop).map_err(|e| AgentError::api("patch", "configmaps", &name, e))
-}
-
-/// Keeps the clients' bundle where the spec wants it. Other keys of the objects are anybody's.
-pub(super) async fn distribute(client: &Client, entry: &Entry, bundle: &[Certificate]) -> Result<(), AgentError> {
-    let text: String = bundle.iter().map(Certificate::pem).collect();
-    for Distribution { kind, name, key } in &entry.spec.distribute {
-        let (kind, plural, value) = match kind {
-            DistributionKind::ConfigMap => ("ConfigMap", "configmaps", text.clone()),
-            DistributionKind::Secret => ("Secret", "secrets", STANDARD.encode(&text)),
-        };
-        let api = objects(client, &entry.namespace, "", "v1", kind);
-        let found = api.get_opt(name).await.map_err(|e| AgentError::api("get", plural, name, e))?;
-        let found = found.map(serde_json::to_value).transpose().map_err(AgentError::Encode)?;
-        if found.as_ref().is_some_and(|found| found["data"][key] == value.as_str()) {
-            continue;
-        }
-        if found.as_ref().is_some_and(|found| !kept::is_kept_for(found, entry) && !found["data"][key].is_null()) {
-            return Err(AgentError::Foreign { name: name.clone() });
-        }
-        let object = json!({
-            "apiVersion": "v1", "kind": kind, "data": { key: value },
-            "metadata": { "name": name, "annotations": { KEPT_FOR: entry.name } },
-        });
-        let written = api.patch(name, &apply(), &Patch::Apply(object)).await;
-        written.map_err(|e| AgentError::api("patch", plural, name, e))?;
-    }
-    Ok(())
 }
 
 /// Stores the status.

@@ -123,7 +123,8 @@ pub struct GatewaySecretSpec {
     #[schemars(transform = without_default)]
     pub clients: Clients,
 
-    /// ConfigMaps and Secrets in which the clients' bundle is kept, for clients that take their trust from there.
+    /// ConfigMaps, Secrets and ClusterTrustBundles in which the clients' bundle is kept, for clients that take their trust from there.
+    /// The gateways' leaf changes only when they hold its CA, and their readers have had `settle.clients` to take it over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 16), transform = without_default)]
     pub distribute: Vec<Distribution>,

@@ -100,12 +100,12 @@ pub struct Clients {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Distribution {
-    /// The kind of object, in the GatewaySecret's namespace.
+    /// The kind of object. A ConfigMap or Secret stands in the GatewaySecret's namespace, a ClusterTrustBundle in none.
     pub kind: DistributionKind,
     /// Its name.
     #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub name: String,
-    /// The key under `data`. Default: `ca.crt`.
+    /// The key under `data`. Default: `ca.crt`. A ClusterTrustBundle has none.
     #[serde(default = "ca_crt")]
     #[schemars(length(min = 1, max = 253), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
     pub key: String,
@@ -118,6 +118,45 @@ pub enum DistributionKind {
     ConfigMap,
     /// A Secret, for programs that read nothing else.
     Secret,
+    /// A ClusterTrustBundle (`certificates.k8s.io`) without a signer, for pods that project it. Its readers may take its CAs in any order.
+    ClusterTrustBundle,
+}
+
+impl DistributionKind {
+    /// The kind as Kubernetes writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+            Self::ClusterTrustBundle => "ClusterTrustBundle",
+        }
+    }
+
+    /// Whether its readers see the CAs in the order in which they were written. Who reads a ClusterTrustBundle, such as the kubelet,
+    /// may change it (the field's documentation in Kubernetes' API).
+    pub fn keeps_order(self) -> bool {
+        self != Self::ClusterTrustBundle
+    }
+}
+
+const READERS: &str = "readers of ";
+
+impl Distribution {
+    /// Those who read it, for people, and as a name that no client's Secret has.
+    pub fn readers(&self) -> String {
+        let Self { kind, name, key } = self;
+        match kind {
+            DistributionKind::ClusterTrustBundle => format!("{READERS}ClusterTrustBundle {name}"),
+            DistributionKind::ConfigMap | DistributionKind::Secret => {
+                format!("{READERS}{} {name} ({key})", kind.name())
+            }
+        }
+    }
+
+    /// Whether a name is of such readers.
+    pub fn is_readers(name: &str) -> bool {
+        name.starts_with(READERS)
+    }
 }
 
 fn https() -> String {

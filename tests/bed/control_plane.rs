@@ -129,6 +129,9 @@ impl ControlPlane {
                 format!("--service-account-signing-key-file={}", file("service-accounts.key")),
                 format!("--audit-policy-file={}", file("audit-policy.yaml")),
                 format!("--audit-log-path={}", file(AUDIT_LOG)),
+                // ClusterTrustBundles are served by wish alone in 1.36.
+                "--feature-gates=ClusterTrustBundle=true".to_owned(),
+                "--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true".to_owned(),
                 "--profiling=false".to_owned(),
             ],
             &[],

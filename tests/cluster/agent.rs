@@ -16,6 +16,8 @@ cases![
     a_missing_right_is_told_with_what_mends_it,
     of_two_agents_one_leads,
     the_clients_bundle_is_distributed,
+    a_cluster_trust_bundle_holds_both_cas_before_the_leaf_changes,
+    another_ones_cluster_trust_bundle_is_left_alone,
     a_gateway_that_slipped_by_is_mended,
     a_client_that_does_not_follow_is_told_once,
     what_is_kept_is_refused_to_others,
@@ -116,7 +118,7 @@ fn a_foreign_secret_is_left_alone(cluster: &Cluster) -> Result<()> {
         kept.write_root(&root)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
-        kept.wait_condition("Synced", "ForeignSecret", &["trustspan.dev/adopt"])?;
+        kept.wait_condition("Synced", "ForeignObject", &["trustspan.dev/adopt"])?;
         ensure!(kept.bundle()?.as_deref() == Some(own.pem().as_str()), "the Secret was changed");
         cluster.kubectl(["annotate", "secret", "managed", "trustspan.dev/adopt=true"]).ns(kept.ns).ok()?;
         kept.wait_condition("Synced", "Synced", &[])
@@ -178,6 +180,50 @@ fn the_clients_bundle_is_distributed(cluster: &Cluster) -> Result<()> {
         kept.write_root(&new)?;
         // A pause holds the leaf switch, and with it the old CA, but never trust.
         wait_for("both CAs in both places", SOON, || holds(&[&new, &old]))
+    })
+}
+
+fn a_cluster_trust_bundle_holds_both_cas_before_the_leaf_changes(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
+        let name = format!("{}-roots", kept.ns);
+        kept.set("distribute", &json!([{ "kind": "ClusterTrustBundle", "name": name }]))?;
+        kept.write_root(&old)?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        let holds = |authorities: &[&Authority]| -> Result<bool> {
+            let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
+            let Ok(bundle) = cluster.get("clustertrustbundle", kept.ns, &name) else { return Ok(false) };
+            Ok(bundle["spec"]["trustBundle"] == wanted.as_str())
+        };
+        wait_for("the first CA", SOON, || holds(&[&old]))?;
+        kept.set("paused", &json!(true))?;
+        kept.write_root(&new)?;
+        // A pause holds the leaf switch, and with it the old CA, but never trust.
+        wait_for("both CAs", SOON, || holds(&[&new, &old]))?;
+        // What somebody else makes of it does not last.
+        let tampered = json!({ "spec": { "trustBundle": old.pem() } }).to_string();
+        cluster.kubectl(["patch", "clustertrustbundle", &name, "--type=merge", "-p", &tampered]).ok()?;
+        wait_for("both CAs again", SOON, || holds(&[&new, &old]))
+    })
+}
+
+fn another_ones_cluster_trust_bundle_is_left_alone(cluster: &Cluster) -> Result<()> {
+    kept(cluster, |kept| {
+        let (old, others) = (Authority::new("root 1")?, Authority::new("another's")?);
+        let name = format!("{}-roots", kept.ns);
+        let bundle = json!({
+            "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle", "metadata": { "name": name },
+            "spec": { "trustBundle": others.pem() },
+        });
+        cluster.kubectl(["create", "-f", "-"]).stdin(bundle.to_string()).ok()?;
+        kept.set("distribute", &json!([{ "kind": "ClusterTrustBundle", "name": name }]))?;
+        kept.write_root(&old)?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        kept.wait_condition("Synced", "ForeignObject", &["ClusterTrustBundle", "trustspan.dev/adopt"])?;
+        let stored = cluster.get("clustertrustbundle", kept.ns, &name)?;
+        expect("trustBundle", &stored["spec"]["trustBundle"], others.pem().as_str())
     })
 }
 

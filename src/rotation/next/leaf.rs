@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::any_order::{is_unordered, orders};
 use super::ends;
 use super::view::{View, verifies, verifies_to_the_end};
 use super::wait;
@@ -52,8 +53,11 @@ pub(super) fn paused(view: &View<'_>, served: &[Certificate]) -> Option<Wait> {
 pub(super) fn held(view: &View<'_>, served: &[Certificate], root: &[Certificate]) -> (Option<Wait>, Option<LeafHold>) {
     let (spec, now) = (view.spec(), view.now);
     let breaks = |trust: &[Certificate]| verifies_to_the_end(trust, served, now) && !verifies(trust, root, now);
+    let lags = |name: &str, trust: &[Certificate]| {
+        breaks(trust) || is_unordered(view, name) && orders(trust).any(|order| breaks(&order))
+    };
     let lagging =
-        few(view.clients_in_use().filter(|(_, version)| breaks(&version.trust)).map(|(name, _)| view.told(name)));
+        few(view.clients_in_use().filter(|(name, held)| lags(name, &held.trust)).map(|(name, _)| view.told(name)));
     let before: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
     let sufficed = |ca: &Certificate| verifies_to_the_end(std::slice::from_ref(ca), served, now);
     let sufficed: Vec<_> = before.into_iter().filter(sufficed).collect();

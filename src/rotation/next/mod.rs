@@ -4,6 +4,7 @@
 //! given to one side that some content in use on the other would not get on with. So each order of events that this allows
 //! is one without a failed handshake, whenever the process is killed, and however often the same step is decided anew.
 
+mod any_order;
 mod copy;
 mod cut_off;
 mod ends;
@@ -42,6 +43,8 @@ pub struct Plan {
     pub journal: Journal,
     /// What clients are to trust from now on.
     pub client_bundle: Vec<Certificate>,
+    /// Why it may not stand where readers take its CAs in any order.
+    pub unordered: Option<String>,
     /// CAs that every gateway has by now.
     pub converged: Vec<Certificate>,
     /// What to write, in this order.
@@ -146,16 +149,20 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
     let over_cap = gateways.over_cap || clients.over_cap;
     let reader_hold = readers::of_all(&view).map(|hold| (hold, ends::of_issuer(&view)));
     let client_bundle = clients.trust;
+    let unordered = any_order::refusal(&view, &client_bundle);
     let forgotten = view.gateways_in_use().find(|version| version.guessed).map(|version| version.since);
     let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
     record::forget(seen, &mut journal, &kept, now);
+    let mut waits = decided.waits;
+    waits.extend(unordered.iter().map(|reason| wait(StepName::ExpandTrust, None, reason.as_str())));
     Plan {
         phase,
         journal,
         client_bundle,
+        unordered,
         converged,
         steps: decided.steps,
-        waits: decided.waits,
+        waits,
         lagging,
         leaf_hold: decided.leaf_hold,
         reader_hold,

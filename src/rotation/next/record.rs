@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::seen::{ClientSeen, Seen, Trust, authorities, usable};
 use super::view::verifies_to_the_end;
 use super::{cut_off, lost, readers, wire};
-use crate::api::{Period, TrustAnchor};
+use crate::api::{Distribution, Period, TrustAnchor};
 use crate::rotation::journal::{Authority, Client, Journal, Version};
 use crate::trust::{Certificate, continuity};
 
@@ -124,7 +124,7 @@ fn clients(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
         Trust::Read(trust) => !client.chain.is_empty() || !trust.is_empty(),
         Trust::Issued { .. } => !client.chain.is_empty(),
     };
-    for client in seen.clients.iter().filter(counts) {
+    for client in seen.all_clients().filter(counts) {
         let known = journal.clients.get(&client.name).and_then(Client::newest);
         // What was found out of a content when it was new stays: bundles of later do not count for it.
         let trust = match known {
@@ -137,8 +137,12 @@ fn clients(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
         entry.loads_once = client.loads_once;
         supersede(&mut entry.versions, trust, client.chain.clone(), now);
     }
+    // Who reads what is not kept any more is not known any more.
+    journal
+        .clients
+        .retain(|name, _| !Distribution::is_readers(name) || seen.all_clients().any(|one| one.name == *name));
     for (name, client) in &mut journal.clients {
-        if !seen.clients.iter().any(|seen| seen.name == *name) {
+        if !seen.all_clients().any(|seen| seen.name == *name) {
             // Its Secret is not declared any more, but whoever loaded it may go on.
             client.loads_once = true;
         }
@@ -209,6 +213,6 @@ pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate
             at > newest || version.is_live(now) && (once || version.may_be_in_use(settle.clients, now))
         });
     }
-    let declared = |name: &str| seen.clients.iter().any(|client| client.name == name);
+    let declared = |name: &str| seen.all_clients().any(|client| client.name == name);
     journal.clients.retain(|name, client| declared(name) || client.versions.iter().any(|version| version.is_live(now)));
 }

@@ -34,6 +34,8 @@ pub struct Seen<'a> {
     pub config_maps: Vec<CaConfigMap<'a>>,
     /// The declared clients.
     pub clients: Vec<ClientSeen>,
+    /// Those who take their trust from an object of `spec.distribute`: clients without a certificate.
+    pub bundle_readers: Vec<ClientSeen>,
     /// The Certificate of cert-manager that writes the root Secret.
     pub root_certificate: Option<Issuance>,
     /// The canary of `spec.reach`.
@@ -96,7 +98,7 @@ pub struct Canary {
 /// A declared client.
 #[derive(Clone, Debug)]
 pub struct ClientSeen {
-    /// Name of its Secret.
+    /// Name of its Secret, or of what it reads.
     pub name: String,
     /// The chain that it presents, leaf first.
     pub chain: Vec<Certificate>,
@@ -134,6 +136,11 @@ pub struct Issuance {
 }
 
 impl<'a> Seen<'a> {
+    /// The declared clients, and those who read what is distributed.
+    pub(super) fn all_clients(&self) -> impl Iterator<Item = &ClientSeen> {
+        self.clients.iter().chain(&self.bundle_readers)
+    }
+
     /// The Secret of the CA that signs what gateways serve, with its name.
     pub(super) fn server_source(&self) -> (Option<&'a Facts>, &'a str) {
         match &self.entry.spec.ca_secret_name {

@@ -32,10 +32,13 @@ pub(super) fn of_gateways(view: &View<'_>) -> Bundle {
 
 /// What clients are to trust. A leaf that is kept beyond its end needs its CA still.
 pub(super) fn of_clients(view: &View<'_>) -> Bundle {
+    bundle(view, &view.journal.server_issuers, &of_served(view), verifies_to_the_end, unseen_leaves)
+}
+
+/// The chains that gateways serve, or shall serve next.
+pub(super) fn of_served<'v>(view: &'v View<'_>) -> Vec<&'v [Certificate]> {
     let served = view.gateways_in_use().chain(presented_also(view)).map(|version| version.chain.as_slice());
-    let next = view.root_chain();
-    let chains = served.chain(next).filter(|chain| !chain.is_empty());
-    bundle(view, &view.journal.server_issuers, &each_once(chains), verifies_to_the_end, unseen_leaves)
+    each_once(served.chain(view.root_chain()).filter(|chain| !chain.is_empty()))
 }
 
 fn each_once<'a>(chains: impl Iterator<Item = &'a [Certificate]>) -> Vec<&'a [Certificate]> {

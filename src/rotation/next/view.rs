@@ -106,7 +106,7 @@ impl<'a> View<'a> {
 
     /// A client's name, and why it counts where nobody can see that.
     pub(super) fn told(&self, name: &str) -> String {
-        if self.seen.clients.iter().any(|client| client.name == name) {
+        if self.seen.all_clients().any(|client| client.name == name) {
             return name.to_owned();
         }
         let held = self.clients_in_use().filter(|(held_by, _)| *held_by == name);

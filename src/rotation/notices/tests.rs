@@ -183,6 +183,7 @@ fn plan(lagging: &[&str]) -> next::Plan {
         client_ca: None,
         issuer: None,
         managed: None,
+        bundle_readers: Vec::new(),
         clients: Vec::new(),
         root_certificate: None,
         wire: None,

@@ -38,6 +38,7 @@ pub(super) struct Look {
     entry: Entry,
     secrets: std::collections::BTreeMap<&'static str, Content>,
     clients: Vec<ClientSeen>,
+    bundle_readers: Vec<ClientSeen>,
     root_certificate: Option<Issuance>,
     journal: (u64, Journal),
     wire: Option<Wire>,
@@ -54,6 +55,7 @@ impl Look {
             client_ca: facts(CLIENT_CA),
             issuer: facts(ISSUER),
             managed: facts(MANAGED),
+            bundle_readers: self.bundle_readers.clone(),
             clients: self.clients.clone(),
             root_certificate: self.root_certificate.clone(),
             canary: None,
@@ -64,7 +66,7 @@ impl Look {
             presented_also: Vec::new(),
             source_sibling: None,
             managed_sibling: crate::rotation::next::TrustCopy::Absent,
-            config_maps: Vec::new(),
+            config_maps: self.foreign.config_maps(),
         }
     }
 
@@ -91,6 +93,7 @@ impl World {
             entry: self.entry.clone(),
             secrets: self.secrets.clone(),
             clients: self.clients_seen(),
+            bundle_readers: self.bundle_readers(),
             root_certificate: self.root_certificate(),
             journal: self.journal.clone(),
             wire: self.wire(),
@@ -220,6 +223,7 @@ impl World {
             _ => match plan.steps.get(action - 2) {
                 Some(step) => self.take(look, step),
                 None => {
+                    self.distribute(plan);
                     self.store_status(look, plan);
                     self.rest(plan);
                     return;
@@ -349,7 +353,8 @@ impl World {
                 let source = look.secrets[self.client_source()].facts.clone();
                 self.write(ISSUER, source.anchors.clone(), source.chain.clone());
             }
-            Step::WriteSibling { .. } | Step::WriteConfigMap { .. } => {}
+            Step::WriteSibling { .. } => {}
+            Step::WriteConfigMap { trust, .. } => self.write_kept(trust),
             Step::Reissue { certificate } => {
                 let client = self.clients.iter().position(|client| client.name == *certificate);
                 self.issue(client.map_or(Whose::Root, Whose::Client));

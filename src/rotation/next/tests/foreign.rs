@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 
-use super::world::{Content, HOUR, MINUTE, World};
+use super::world::{Content, HOUR, MANAGED, MINUTE, World};
 use crate::api::SourceKind;
 use crate::rotation::Facts;
-use crate::rotation::next::SourceState;
+use crate::rotation::next::{CaConfigMap, SourceState, TrustCopy};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 
 /// Where istiod looks for the CAs of a server, first to last, by the kind of field that names them. Written from what istiod does
 /// (pilot/pkg/credentials/kube/secrets.go), not from the code under test.
 const LOOKED_UP: [&[&str]; 3] =
     [&["Secret partners-cacert", "Secret partners"], &["Secret others-cacert", "Secret others"], &["ConfigMap roots"]];
+
+/// A ConfigMap of `spec.caConfigMaps`, and the one that is kept from it: a server is rewritten to name that.
+const SOURCE: &str = "ConfigMap shared";
+const KEPT: &str = "ConfigMap shared.trustspan";
 
 /// How long an owner takes to add a CA to an object.
 const OWNER: SignedDuration = SignedDuration::from_secs((30 * MINUTE).cast_signed());
@@ -33,12 +37,33 @@ pub(super) struct Foreign {
     objects: BTreeMap<&'static str, Content>,
     /// The agent may not read them.
     pub(super) hidden: bool,
+    /// Another's CA in the ConfigMap that is kept, whose clients that server lets in.
+    stranger: Option<crate::trust::Certificate>,
 }
 
 /// What a look reads of it.
 pub(super) struct Read {
     pub(super) readers: Vec<TlsReader>,
     pub(super) sources: BTreeMap<SourceName, SourceState>,
+    /// The ConfigMap of `spec.caConfigMaps`, and what is kept from it.
+    kept: Option<[Content; 2]>,
+}
+
+impl Foreign {
+    pub(super) fn is_strangers(&self, ca: &crate::trust::Certificate) -> bool {
+        self.stranger.as_ref() == Some(ca)
+    }
+}
+
+impl Read {
+    pub(super) fn config_maps(&self) -> Vec<CaConfigMap<'_>> {
+        let map = self.kept.iter().map(|[source, kept]| CaConfigMap {
+            name: name(SOURCE).name,
+            source: Some(&source.facts),
+            managed: TrustCopy::Managed(&kept.facts),
+        });
+        map.collect()
+    }
 }
 
 fn name(object: &str) -> SourceName {
@@ -67,6 +92,41 @@ impl World {
             self.foreign.servers.push(Server { objects, loaded });
             (0..self.gateways.len()).for_each(|replica| self.load_foreign(replica));
         }
+        if self.chance(3) {
+            self.add_kept();
+        }
+    }
+
+    /// A server that goes by what the agent keeps from a ConfigMap.
+    fn add_kept(&mut self) {
+        let stranger = self.make_ca(10 * HOUR);
+        let ours = self.facts(self.client_source()).unwrap().chain[0].clone();
+        self.entry.spec.ca_config_maps = vec![name(SOURCE).name];
+        self.foreign.stranger = Some(stranger.clone());
+        for object in [SOURCE, KEPT] {
+            self.write_foreign(object, vec![stranger.clone(), ours.clone()]);
+        }
+        let loaded = vec![None; self.gateways.len()];
+        self.foreign.servers.push(Server { objects: &[KEPT], loaded });
+        (0..self.gateways.len()).for_each(|replica| self.load_foreign(replica));
+    }
+
+    /// The agent writes it.
+    ///
+    /// # Panics
+    /// When others get in by it than its owner let in, or fewer; or others by the managed Secret.
+    pub(super) fn write_kept(&mut self, trust: &[crate::trust::Certificate]) {
+        let stranger = self.foreign.stranger.clone().unwrap();
+        let is_strangers = |ca: &&crate::trust::Certificate| **ca == stranger;
+        assert_eq!(trust.iter().filter(is_strangers).count(), 1, "{}", self.story("another's CA is lost"));
+        let managed = self.facts(MANAGED).map(|facts| facts.anchors.as_slice()).unwrap_or_default();
+        assert_eq!(
+            managed.iter().filter(is_strangers).count(),
+            0,
+            "{}",
+            self.story("another's CA in the managed Secret")
+        );
+        self.write_foreign(KEPT, trust.to_vec());
     }
 
     fn write_foreign(&mut self, object: &'static str, anchors: Vec<crate::trust::Certificate>) {
@@ -101,8 +161,12 @@ impl World {
 
     /// Owners hear of a new CA, and add it in their own time.
     pub(super) fn tell_owners(&mut self) {
-        let objects: Vec<_> = self.foreign.objects.keys().copied().collect();
+        let objects: Vec<_> = self.foreign.objects.keys().copied().filter(|object| *object != KEPT).collect();
         for object in objects {
+            // Whose ConfigMap is kept need not know.
+            if object == SOURCE && self.chance(2) {
+                continue;
+            }
             self.within(OWNER, move |world| world.extend(object));
         }
     }
@@ -122,7 +186,7 @@ impl World {
     pub(super) fn delete_foreign(&mut self, length: SignedDuration) {
         let single =
             |server: &&Server| server.objects.iter().filter(|o| self.foreign.objects.contains_key(*o)).count() == 1;
-        let server = self.foreign.servers.iter().find(single);
+        let server = self.foreign.servers.iter().filter(|server| server.objects != [KEPT]).find(single);
         let object = server.and_then(|server| server.objects.iter().find(|o| self.foreign.objects.contains_key(*o)));
         let Some(object) = object.copied() else { return };
         let Some(held) = self.foreign.objects.remove(object) else { return };
@@ -141,7 +205,8 @@ impl World {
             TlsReader::of(format!("Gateway {}", server.objects[0]), "caCertCredentialName", trust)
         };
         let state = |object: &&'static str| match self.foreign.objects.get(object) {
-            _ if self.foreign.hidden => SourceState::Unreadable("forbidden".to_owned()),
+            // Those of the spec are granted with it.
+            _ if self.foreign.hidden && *object != KEPT => SourceState::Unreadable("forbidden".to_owned()),
             None => SourceState::Absent,
             Some(content) => SourceState::Holds(content.facts.anchors.clone()),
         };
@@ -149,6 +214,13 @@ impl World {
         Read {
             readers: self.foreign.servers.iter().map(reader).collect(),
             sources: objects.map(|object| (name(object), state(object))).collect(),
+            kept: self
+                .foreign
+                .objects
+                .get(SOURCE)
+                .cloned()
+                .zip(self.foreign.objects.get(KEPT).cloned())
+                .map(Into::into),
         }
     }
 

@@ -146,6 +146,9 @@ impl World {
         for at in 0..1 + self.seed.below(2) as usize {
             self.add_client(at, &ca, &client_ca);
         }
+        if self.chance(3) {
+            self.distribute_to_readers(&ca);
+        }
         if !self.chance(4) {
             let served = self.facts(ROOT).unwrap().chain.clone();
             self.write(MANAGED, vec![client_ca], served);
@@ -327,7 +330,8 @@ impl World {
     /// The source holds one of its former CAs again.
     fn restore_ca(&mut self) {
         let former = self.made[self.seed.below(self.made.len() as u64) as usize].clone();
-        if former.is_valid_at(self.now) && !self.entry.spec.distrust.contains(&former.fingerprint) {
+        let is_ours = !self.foreign.is_strangers(&former);
+        if is_ours && former.is_valid_at(self.now) && !self.entry.spec.distrust.contains(&former.fingerprint) {
             self.write(self.client_source(), vec![former.clone()], vec![former]);
         }
     }

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod bundle_readers;
 mod clients;
 mod config_maps;
+mod distributed;
 mod ends;
 mod examples;
 mod foreign;

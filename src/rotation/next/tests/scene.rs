@@ -37,6 +37,7 @@ pub(super) struct Scene {
     pub(super) managed_sibling: Option<Facts>,
     pub(super) config_maps: Vec<ConfigMapScene>,
     pub(super) declared: bool,
+    pub(super) bundle_readers: Vec<ClientSeen>,
     /// Of the client's Certificate, and of the root's.
     pub(super) renewal: [RenewalPolicy; 2],
     pub(super) journal: Journal,
@@ -98,6 +99,7 @@ impl Scene {
             managed_sibling: None,
             config_maps: Vec::new(),
             declared: true,
+            bundle_readers: Vec::new(),
             renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
             journal: Journal::default(),
             now: now(),
@@ -128,6 +130,7 @@ impl Scene {
             client_ca: self.client_ca.as_ref(),
             issuer: Some(&self.issuer),
             managed: self.managed.as_ref(),
+            bundle_readers: self.bundle_readers.clone(),
             clients,
             root_certificate: Some(Issuance {
                 name: "gateway".to_owned(),

@@ -19,6 +19,15 @@ impl World {
 
     /// The first connection that fails.
     pub(super) fn failure(&mut self) -> Option<String> {
+        for gateway in 0..self.gateways.len() {
+            let Some((trusted, served)) = self.read_by_readers().zip(self.gateways[gateway].clone()) else { continue };
+            if !has_ended(&served, self.now) && !self.verifies(&trusted, &served) {
+                let (trusted, served) = (self.named(&trusted.facts.anchors), self.named(&served.facts.chain));
+                return Some(format!(
+                    "whoever reads {trusted} where it is distributed refuses {served} of gateway {gateway}"
+                ));
+            }
+        }
         for client in 0..self.clients.len() {
             let presented = self.clients[client].loaded.clone();
             for gateway in 0..self.gateways.len() {
@@ -77,18 +86,23 @@ impl World {
             return *works;
         }
         let (presented, served) = (&client.facts, &gateway.facts);
-        let refused = |former: &Certificate| {
-            let at = self.now.min(former.not_after - SignedDuration::from_secs(1));
-            !continuity::verifies(&presented.anchors, std::slice::from_ref(former), at)
-        };
-        let forced = served.chain.first().and_then(|leaf| self.forced.get(&leaf.fingerprint));
-        let forced = forced.is_some_and(|former| former.as_ref().is_none_or(refused));
-        let works = continuity::admits(&served.anchors, &presented.chain, self.now)
-            && (forced || continuity::verifies(&presented.anchors, &served.chain, self.now));
+        let works = continuity::admits(&served.anchors, &presented.chain, self.now) && self.verifies(client, gateway);
         let all = [&presented.anchors, &presented.chain, &served.anchors, &served.chain];
         let until = all.into_iter().flatten().filter_map(|certificate| self.next_date(certificate)).min();
         self.verdicts.insert(key, (works, until.unwrap_or(Timestamp::MAX)));
         works
+    }
+
+    /// Whether a gateway is verified by whoever trusts this, or was refused before already.
+    fn verifies(&self, client: &Content, gateway: &Content) -> bool {
+        let (trust, served) = (&client.facts.anchors, &gateway.facts.chain);
+        let refused = |former: &Certificate| {
+            let at = self.now.min(former.not_after - SignedDuration::from_secs(1));
+            !continuity::verifies(trust, std::slice::from_ref(former), at)
+        };
+        let forced = served.first().and_then(|leaf| self.forced.get(&leaf.fingerprint));
+        let forced = forced.is_some_and(|former| former.as_ref().is_none_or(refused));
+        forced || continuity::verifies(trust, served, self.now)
     }
 
     /// The next instant at which a certificate's validity is another.

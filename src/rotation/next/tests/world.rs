@@ -8,6 +8,7 @@ use rcgen::{CertificateParams, date_time_ymd};
 
 use super::agent::Agent;
 use super::clients::Client;
+use super::distributed::Distributed;
 use super::foreign::Foreign;
 use super::issuer::Issuer;
 use super::lookout::Lookout;
@@ -75,6 +76,8 @@ pub(super) struct World {
     pub(super) lookout: Lookout,
     /// Servers with CAs from elsewhere.
     pub(super) foreign: Foreign,
+    /// An object of `spec.distribute`.
+    pub(super) distributed: Option<Distributed>,
     /// Leaves that gateways serve since a former one's end; those of another CA with the leaf that clients refused already.
     pub(super) forced: HashMap<String, Option<Certificate>>,
 }
@@ -103,6 +106,7 @@ impl World {
             claims: true,
             lookout: Lookout::default(),
             foreign: Foreign::default(),
+            distributed: None,
             forced: HashMap::new(),
         }
     }

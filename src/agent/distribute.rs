@@ -1,0 +1,152 @@
+//! Keeps the clients' bundle in the objects of `spec.distribute`.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use kube::Client;
+use kube::api::{Api, DynamicObject, Patch};
+use kube::discovery::oneshot;
+use serde_json::{Value, json};
+
+use super::world::{config_maps, get, secrets};
+use super::write::apply;
+use super::{AgentError, kept};
+use crate::api::names::KEPT_FOR;
+use crate::api::{Distribution, DistributionKind};
+use crate::registry::Entry;
+use crate::rotation::next::{ClientSeen, Plan, Trust};
+use crate::trust::{Certificate, bundle};
+
+/// An object of `spec.distribute`, as it was read.
+pub(super) struct Place {
+    target: Distribution,
+    found: Result<Found, AgentError>,
+}
+
+struct Found {
+    api: Api<DynamicObject>,
+    /// With group.
+    version: String,
+    object: Option<Value>,
+}
+
+/// Reads all of them. One that cannot be read holds back no step of which it is no part.
+pub(super) async fn read(client: &Client, entry: &Entry) -> Vec<Place> {
+    let mut places = Vec::new();
+    for target in &entry.spec.distribute {
+        places.push(Place { target: target.clone(), found: find(client, entry, target).await });
+    }
+    places
+}
+
+async fn find(client: &Client, entry: &Entry, target: &Distribution) -> Result<Found, AgentError> {
+    let (api, version) = match target.kind {
+        DistributionKind::ConfigMap => (config_maps(client, &entry.namespace), "v1".to_owned()),
+        DistributionKind::Secret => (secrets(client, &entry.namespace), "v1".to_owned()),
+        DistributionKind::ClusterTrustBundle => cluster_trust_bundles(client).await?,
+    };
+    let object = get(&api, plural(target.kind), &target.name).await?;
+    Ok(Found { api, version, object })
+}
+
+/// In the most stable version that the API server serves (v1beta1 from Kubernetes 1.33 on by feature gate, v1 from 1.37 on).
+async fn cluster_trust_bundles(client: &Client) -> Result<(Api<DynamicObject>, String), AgentError> {
+    const GROUP: &str = "certificates.k8s.io";
+    let group = oneshot::group(client, GROUP).await;
+    let group = group.map_err(|error| AgentError::api("discover", GROUP, "", error))?;
+    let served = group.resources_by_stability().into_iter().find(|(resource, _)| resource.kind == "ClusterTrustBundle");
+    let (resource, _) = served.ok_or(AgentError::NoClusterTrustBundles)?;
+    Ok((Api::all_with(client.clone(), &resource), resource.api_version))
+}
+
+fn plural(kind: DistributionKind) -> &'static str {
+    match kind {
+        DistributionKind::ConfigMap => "configmaps",
+        DistributionKind::Secret => "secrets",
+        DistributionKind::ClusterTrustBundle => "clustertrustbundles.certificates.k8s.io",
+    }
+}
+
+/// Where the bundle stands in an object.
+fn pointer(target: &Distribution) -> String {
+    match target.kind {
+        DistributionKind::ClusterTrustBundle => "/spec/trustBundle".to_owned(),
+        // Keys of ConfigMaps and Secrets have neither `/` nor `~`.
+        DistributionKind::ConfigMap | DistributionKind::Secret => format!("/data/{}", target.key),
+    }
+}
+
+/// The bundle as an object holds it.
+fn value(target: &Distribution, bundle: &str) -> Value {
+    match target.kind {
+        DistributionKind::Secret => STANDARD.encode(bundle).into(),
+        DistributionKind::ConfigMap | DistributionKind::ClusterTrustBundle => bundle.into(),
+    }
+}
+
+/// For whom an object is kept. One that stands in no namespace says where its GatewaySecret does.
+fn keeper(entry: &Entry, kind: DistributionKind) -> String {
+    match kind {
+        DistributionKind::ClusterTrustBundle => format!("{}/{}", entry.namespace, entry.name),
+        DistributionKind::ConfigMap | DistributionKind::Secret => entry.name.clone(),
+    }
+}
+
+impl Place {
+    /// Those who read it, as a client without a certificate. What cannot be read, or is another's, tells nothing new.
+    fn reader(&self, entry: &Entry) -> ClientSeen {
+        let target = &self.target;
+        let held = self.found.as_ref().ok().and_then(|found| found.object.as_ref());
+        let held = held.filter(|object| kept::is_kept_by(object, &keeper(entry, target.kind)));
+        let held = held.and_then(|object| object.pointer(&pointer(target))?.as_str());
+        let text = held.map(|held| match target.kind {
+            DistributionKind::Secret => STANDARD.decode(held).unwrap_or_default(),
+            DistributionKind::ConfigMap | DistributionKind::ClusterTrustBundle => held.as_bytes().to_vec(),
+        });
+        let trust = text.map(|text| bundle::read(&text).into_certificates()).unwrap_or_default();
+        ClientSeen {
+            name: target.readers(),
+            chain: Vec::new(),
+            trust: Trust::Read(trust),
+            loads_once: false,
+            certificate: None,
+        }
+    }
+
+    /// Puts the bundle there. Other keys of the object are anybody's.
+    async fn keep(self, entry: &Entry, bundle: &str) -> Result<(), AgentError> {
+        let Place { target, found } = self;
+        let (found, kind, value) = (found?, target.kind, value(&target, bundle));
+        let held = found.object.as_ref().and_then(|object| object.pointer(&pointer(&target)));
+        if held == Some(&value) {
+            return Ok(());
+        }
+        let is_ours = found.object.as_ref().is_some_and(|object| kept::is_kept_by(object, &keeper(entry, kind)));
+        if held.is_some() && !is_ours {
+            return Err(AgentError::Foreign { kind: kind.name(), name: target.name });
+        }
+        let metadata = json!({ "name": target.name, "annotations": { KEPT_FOR: keeper(entry, kind) } });
+        let mut object = json!({ "apiVersion": found.version, "kind": kind.name(), "metadata": metadata });
+        match kind {
+            DistributionKind::ClusterTrustBundle => object["spec"] = json!({ "trustBundle": value }),
+            DistributionKind::ConfigMap | DistributionKind::Secret => object["data"] = json!({ target.key: value }),
+        }
+        let written = found.api.patch(&target.name, &apply(), &Patch::Apply(object)).await;
+        written.map(drop).map_err(|error| AgentError::api("patch", plural(kind), &target.name, error))
+    }
+}
+
+/// Those who read what is kept.
+pub(super) fn readers(entry: &Entry, places: &[Place]) -> Vec<ClientSeen> {
+    places.iter().map(|place| place.reader(entry)).collect()
+}
+
+/// Puts the bundle everywhere. One place that fails holds back no other.
+pub(super) async fn keep(entry: &Entry, places: Vec<Place>, plan: &Plan) -> Result<(), AgentError> {
+    let text: String = plan.client_bundle.iter().map(Certificate::pem).collect();
+    let mut outcome = Ok(());
+    for place in places {
+        if plan.unordered.is_none() || place.target.kind.keeps_order() {
+            outcome = outcome.and(place.keep(entry, &text).await);
+        }
+    }
+    outcome
+}

@@ -1,0 +1,60 @@
+//! Those who take their trust from an object of `spec.distribute`, and present no certificate.
+
+use super::world::{Content, World};
+use crate::api::{Distribution, DistributionKind};
+use crate::rotation::Facts;
+use crate::rotation::next::{ClientSeen, Plan, Trust};
+use crate::trust::Certificate;
+
+/// The object, and what its readers have of it.
+pub(super) struct Distributed {
+    held: Content,
+    loaded: Content,
+}
+
+impl World {
+    /// Somebody reads it, and trusts this CA.
+    pub(super) fn distribute_to_readers(&mut self, ca: &Certificate) {
+        let kind = if self.chance(2) { DistributionKind::ConfigMap } else { DistributionKind::ClusterTrustBundle };
+        let (name, key) = ("trust".to_owned(), "ca.crt".to_owned());
+        self.entry.spec.distribute = vec![Distribution { kind, name, key }];
+        self.note(format!("{} are there", self.entry.spec.distribute[0].readers()));
+        let held = self.content(Facts { anchors: vec![ca.clone()], ..Facts::default() });
+        self.distributed = Some(Distributed { loaded: held.clone(), held });
+    }
+
+    /// The agent keeps it, after its steps.
+    pub(super) fn distribute(&mut self, plan: &Plan) {
+        let bundle = &plan.client_bundle;
+        let Some(held) = self.distributed.as_ref().map(|distributed| &distributed.held.facts.anchors) else { return };
+        if bundle.is_empty() || held == bundle || plan.unordered.is_some() {
+            return;
+        }
+        self.note(format!("distributed: {}", self.named(bundle)));
+        let held = self.content(Facts { anchors: bundle.clone(), ..Facts::default() });
+        self.distributed.as_mut().unwrap().held = held;
+        self.within(self.entry.spec.settle.clients.duration(), |world| {
+            let distributed = world.distributed.as_mut().unwrap();
+            distributed.loaded = distributed.held.clone();
+            let loaded = distributed.loaded.clone();
+            world.note(format!("readers of what is distributed trust {}", world.named(&loaded.facts.anchors)));
+        });
+        self.poke();
+    }
+
+    pub(super) fn bundle_readers(&self) -> Vec<ClientSeen> {
+        let seen = self.distributed.iter().map(|distributed| ClientSeen {
+            name: self.entry.spec.distribute[0].readers(),
+            chain: Vec::new(),
+            trust: Trust::Read(distributed.held.facts.anchors.clone()),
+            loads_once: false,
+            certificate: None,
+        });
+        seen.collect()
+    }
+
+    /// What they trust now.
+    pub(super) fn read_by_readers(&self) -> Option<Content> {
+        self.distributed.as_ref().map(|distributed| distributed.loaded.clone())
+    }
+}
