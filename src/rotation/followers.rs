@@ -27,11 +27,12 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
     status.lagging = plan.lagging.iter().map(|name| lagging(entry, name, now)).collect();
     status.lagging_count = Some(count(status.lagging.len()));
     let overdue: Vec<_> = status.lagging.iter().filter(|client| client.overdue).map(|client| &*client.name).collect();
-    let told = match few(&overdue) {
-        None => {
+    let told = match (few(&overdue), &plan.pinned) {
+        (None, Some(reason)) => (ConditionStatus::False, "Pinned", reason.clone()),
+        (None, None) => {
             (ConditionStatus::True, "Following", "no declared client takes longer to follow than it may".to_owned())
         }
-        Some(named) => {
+        (Some(named), _) => {
             let message = format!(
                 "{} client(s) may still go by something of an old CA: {named}. Renew them, and restart those that read their \
                  Secret at start only",

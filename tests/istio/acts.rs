@@ -125,6 +125,17 @@ pub(crate) fn plain_name(world: &mut World<'_>) -> Result<()> {
     shop(world, &tls)
 }
 
+/// A server that lets clients in by the hashes of their certificates.
+pub(crate) fn pinned(world: &mut World<'_>) -> Result<()> {
+    let hashes = world.client_hashes()?;
+    shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER, "verifyCertificateHash": hashes }))
+}
+
+/// The same by a name that all of them have.
+pub(crate) fn let_in_by_name(world: &mut World<'_>) -> Result<()> {
+    shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER, "subjectAltNames": [SHOP] }))
+}
+
 /// Another certificate of the same issuer is served for another host.
 pub(crate) fn second_credential(world: &mut World<'_>) -> Result<()> {
     world.apply(&[certificate("second", OTHER, "ECDSA", 256)])?;

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::ByteString;
 use serde_json::Value;
 use tokio::{runtime::Runtime, task::JoinHandle};
-use trustspan::store::cluster::connect;
+use trustspan::{store::cluster::connect, trust::bundle};
 
 use crate::{
     anonymous::anonymous,
@@ -228,6 +228,15 @@ impl<'c> World<'c> {
             }
         };
         self.operator.write(&[(PARTNER, data)])
+    }
+
+    /// SHA-256 of the clients' certificates, in hex.
+    pub(crate) fn client_hashes(&self) -> Result<Vec<String>> {
+        let hash = |name: String| {
+            let chain = bundle::read_chain(&self.operator.read(&name)?.get("tls.crt").context("tls.crt")?.0);
+            Ok(chain.into_certificates().first().context("a leaf")?.fingerprint.clone())
+        };
+        self.client_names().map(hash).collect()
     }
 
     /// Our newest CA, in PEM.

@@ -22,9 +22,13 @@ pub(super) fn lagging(view: &View<'_>) -> Vec<String> {
         !served.is_empty() && verifies_to_the_end(trust, served, view.now) && !holds(trust, &anchors)
     };
     let lags = |held: &Version| !migrated(&issuers, &held.chain, view.now) || trusts_old(&held.trust);
-    // What its Certificate's own renewal policy holds back was not asked of it yet.
-    let is_held =
-        |name: &str| view.seen.clients.iter().any(|client| client.name == name && view.client_pause(client).is_some());
+    // What its Certificate's own renewal policy holds back, or a server that pins it, was not asked of it yet.
+    let newest = |name: &str| view.journal.clients.get(name).and_then(|client| client.newest());
+    let is_pinned = |name: &str| newest(name).is_some_and(|held| readers::pin(view, held).is_some());
+    let is_held = |name: &str| {
+        let client = view.seen.clients.iter().find(|client| client.name == name);
+        client.is_some_and(|client| view.client_pause(client).is_some() || is_pinned(name))
+    };
     // Sorted already: the journal is a map.
     let mut names: Vec<_> =
         view.clients_in_use().filter(|(_, held)| lags(held)).map(|(name, _)| name.to_owned()).collect();

@@ -53,6 +53,8 @@ pub struct Plan {
     pub waits: Vec<Wait>,
     /// Declared clients that were asked to follow, and do not yet, by name.
     pub lagging: Vec<String>,
+    /// Declared clients that a server lets in by the hash of their certificate alone: what that holds, and what to do.
+    pub pinned: Option<String>,
     /// Declared clients that gateways were changed in spite of, by name.
     pub cut_off: Vec<String>,
     /// What the gateways showed on the wire, when somebody looked.
@@ -164,6 +166,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
         steps: decided.steps,
         waits,
         lagging,
+        pinned: decided.pinned,
         leaf_hold: decided.leaf_hold,
         reader_hold,
         trust_sources: readers::uses(seen),

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::ends;
 use super::record::supersede;
 use super::seen::{CaConfigMap, Seen, TrustCopy};
 use super::trust::holds;
@@ -389,11 +390,20 @@ pub(super) fn of_source(view: &View<'_>) -> Option<String> {
     Some(format!("{named} presents Secret {} itself. {help}", view.seen.entry.root_name()))
 }
 
-/// Clients whose certificate, or its key, a server names: another is refused there.
-pub(super) fn pinned<'v>(view: &View<'v>, leaf: &Certificate) -> Option<&'v TlsReader> {
-    let hashes = [leaf.fingerprint.clone(), leaf.public_key_hash()];
-    let is_pin = |pin: &String| hashes.iter().any(|hash| is_same_hash(pin, hash));
-    view.seen.readers.iter().find(|reader| reader.pins.iter().any(is_pin))
+/// A server that names a client's certificate, or its key: another is refused there.
+pub(super) struct Pin<'v> {
+    pub(super) reader: &'v TlsReader,
+    /// When the client is re-issued all the same.
+    pub(super) until: Option<Timestamp>,
+}
+
+/// What pins a client, until shortly before the end of a CA by which it connects.
+pub(super) fn pin<'v>(view: &View<'v>, held: &Version) -> Option<Pin<'v>> {
+    let leaf = held.chain.first()?;
+    let is_pin = |pin: &String| is_same_hash(pin, &leaf.fingerprint) || is_same_hash(pin, &leaf.public_key_hash());
+    let reader = view.seen.readers.iter().find(|reader| reader.pins.iter().any(is_pin))?;
+    let until = ends::of_client(view, held);
+    until.is_none_or(|at| view.now < at).then_some(Pin { reader, until })
 }
 
 /// Envoy takes hashes of certificates in hex, with colons or without, and those of keys in base64.

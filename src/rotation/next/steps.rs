@@ -6,7 +6,7 @@ use super::copy;
 use super::ends;
 use super::leaf::{self, LeafHold};
 use super::readers;
-use super::seen::{Issuance, TrustCopy, authorities, usable};
+use super::seen::{ClientSeen, Issuance, TrustCopy, authorities, usable};
 use super::trust::{Bundle, holds};
 use super::view::{self, View, admits, verifies};
 use super::{PairOf, Step, wait, wire};
@@ -26,6 +26,7 @@ pub(super) struct Decided {
     pub(super) trouble: Option<String>,
     pub(super) leaf_hold: Option<LeafHold>,
     pub(super) undistrusted: Option<String>,
+    pub(super) pinned: Option<String>,
     pub(super) phase: Phase,
 }
 
@@ -204,20 +205,20 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
             decided.waits.push(wait(StepName::ReissueClients, hold.until, hold.message));
         }
     }
-    let pin = |name: &str| {
-        let held = newest(name)?;
-        let is_over = ends::of_client(view, held).is_some_and(|at| view.now >= at);
-        readers::pinned(view, held.chain.first()?).filter(|_| !is_over)
-    };
-    if let Some((client, reader)) = lagging.iter().find_map(|client| Some((client, pin(&client.name)?))) {
+    let pin = |client: &ClientSeen| newest(&client.name).and_then(|held| readers::pin(view, held));
+    let pinned: Vec<_> = lagging.iter().filter_map(|client| Some((client, pin(client)?))).collect();
+    if let Some((_, first)) = pinned.first() {
+        let names = few(pinned.iter().map(|(client, _)| client.name.clone())).unwrap_or_default();
+        let until = pinned.iter().filter_map(|(_, pin)| pin.until).min();
         let reason = format!(
-            "{} ({}) accepts the present certificate of {} only, by its hash. Replace verifyCertificateHash and \
-             verifyCertificateSpki there by subjectAltNames, or renew the client and the hash together",
-            reader.object, reader.field, client.name
+            "{} ({}) lets {names} in by the hash of the present certificate or key alone: no re-issue until that is changed. Replace \
+             verifyCertificateHash and verifyCertificateSpki there by subjectAltNames, or renew clients and hashes together",
+            first.reader.object, first.reader.field
         );
-        decided.waits.push(wait(StepName::ReissueClients, None, reason));
-        lagging.retain(|client| pin(&client.name).is_none());
+        decided.pinned = Some(reason.clone());
+        decided.waits.push(wait(StepName::ReissueClients, until, reason));
     }
+    lagging.retain(|client| pin(client).is_none());
     let certificates: Vec<_> = lagging.iter().filter_map(|client| client.certificate.as_ref()).collect();
     if certificates.is_empty() {
         return;

@@ -215,6 +215,10 @@ fn a_client_whose_certificate_is_pinned_is_not_reissued() {
         let plan = step(&mut scene);
         assert!(!reissues(&plan).contains(&"client"), "{plan:?}");
         assert!(plan.waits.iter().any(|wait| wait.reason.contains("verifyCertificateHash")), "{:?}", plan.waits);
+        assert!(plan.lagging.is_empty(), "nobody asked it: {:?}", plan.lagging);
+        let status = scene.status(&plan);
+        let follows = status.condition("ClientsFollow").unwrap();
+        assert_eq!((follows.status, follows.reason.as_str()), (ConditionStatus::False, "Pinned"));
         scene.readers.clear();
         assert!(reissues(&scene.look()).contains(&"client"));
     }
