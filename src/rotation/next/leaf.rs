@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::any_order::{is_unordered, orders};
 use super::ends;
-use super::view::{View, verifies, verifies_to_the_end};
+use super::view::{View, verifies_to_the_end};
 use super::wait;
 use crate::api::{AtLeafExpiry, StepName, Wait};
 use crate::rotation::name_list::few;
@@ -49,10 +49,15 @@ pub(super) fn paused(view: &View<'_>, served: &[Certificate]) -> Option<Wait> {
     view.pause().and_then(|pause| hold(view, deadline(view, served), pause.until, pause.reason))
 }
 
-/// Why the gateways must not serve the root's leaf yet, and the clients that do not follow.
-pub(super) fn held(view: &View<'_>, served: &[Certificate], root: &[Certificate]) -> (Option<Wait>, Option<LeafHold>) {
+/// Why gateways must not serve another leaf in the place of `served` yet, and the clients that do not follow. `verifies_next`: whether
+/// who trusts these CAs verifies the other.
+pub(super) fn held(
+    view: &View<'_>,
+    served: &[Certificate],
+    verifies_next: impl Fn(&[Certificate]) -> bool,
+) -> (Option<Wait>, Option<LeafHold>) {
     let (spec, now) = (view.spec(), view.now);
-    let breaks = |trust: &[Certificate]| verifies_to_the_end(trust, served, now) && !verifies(trust, root, now);
+    let breaks = |trust: &[Certificate]| verifies_to_the_end(trust, served, now) && !verifies_next(trust);
     let lags = |name: &str, trust: &[Certificate]| {
         breaks(trust) || is_unordered(view, name) && orders(trust).any(|order| breaks(&order))
     };

@@ -198,7 +198,8 @@ pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate
     // What nobody shall trust may still be what all clients trust.
     let serves = |authority: &Authority| {
         let ca = std::slice::from_ref(&authority.certificate);
-        journal.gateways.iter().any(|version| verifies_to_the_end(ca, &version.chain, now))
+        let mut served = journal.gateways.iter().chain(journal.presented_also.values().flatten());
+        served.any(|version| verifies_to_the_end(ca, &version.chain, now))
     };
     journal.server_issuers.retain(|authority| is_kept(authority) || serves(authority));
     let oldest = settle.admission.duration().saturating_add(settle.clients.duration());

@@ -6,9 +6,9 @@ use super::copy;
 use super::ends;
 use super::leaf::{self, LeafHold};
 use super::readers;
-use super::seen::{ClientSeen, Issuance, TrustCopy, authorities, usable};
+use super::seen::{ClientSeen, TrustCopy, authorities, usable};
 use super::trust::{Bundle, holds};
-use super::view::{self, View, admits, verifies};
+use super::view::{self, Pause, View, admits, verifies};
 use super::{PairOf, Step, wait, wire};
 use crate::api::{Mode, Phase, StepName, Wait};
 use crate::rotation::Facts;
@@ -59,6 +59,7 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
     // A CA of the clients' own has no part in the gateways' certificate.
     if signs_current || view.spec().client_ca.is_some() {
         reissue_root(view, &mut decided);
+        reissue_presented_also(view, &mut decided);
     }
     wait_for_presented_also(view, &mut decided);
     decided.undistrusted = undistrusted(view);
@@ -95,7 +96,7 @@ fn manage(view: &View<'_>, gateways: &Bundle, decided: &mut Decided) {
         (Some(_), None) => PairOf::Managed,
         (Some(served), Some(root)) if served == root => PairOf::Managed,
         (Some(served), Some(root)) => {
-            let (held, leaf_hold) = leaf::held(view, served, root);
+            let (held, leaf_hold) = leaf::held(view, served, |trust| verifies(trust, root, view.now));
             decided.leaf_hold = leaf_hold;
             let pair = if held.is_some() { PairOf::Managed } else { PairOf::Root };
             decided.waits.extend(held);
@@ -248,14 +249,8 @@ const SECOND: SignedDuration = SignedDuration::from_secs(1);
 fn reissue_root(view: &View<'_>, decided: &mut Decided) {
     let anchors = view.server_issuers();
     let Some(root) = view.root_chain() else { return };
-    let is_old = |chain: &[Certificate]| readers::is_of_old(view, chain);
-    let also = view.seen.presented_also.iter().filter(|also| also.chain.as_deref().is_some_and(is_old));
-    let also: Vec<_> = also.filter_map(|also| also.certificate.as_ref()).collect();
-    let root_certificate = view.seen.root_certificate.as_ref().filter(|_| !verifies(&anchors, root, view.now));
-    let mut certificates: Vec<_> = root_certificate.into_iter().chain(also).filter(|one| !one.is_issuing).collect();
-    if certificates.is_empty() {
-        return;
-    }
+    let certificate = view.seen.root_certificate.as_ref().filter(|one| !one.is_issuing);
+    let Some(certificate) = certificate.filter(|_| !verifies(&anchors, root, view.now)) else { return };
     let follows = |held: &Version| holds(&held.trust, &anchors);
     let lagging = few(view.clients_in_use().filter(|(_, held)| !follows(held)).map(|(name, _)| view.told(name)));
     let hold = |until, reason| wait(StepName::ReissueRoot, until, reason);
@@ -263,23 +258,37 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
         decided.leaf_hold = LeafHold::of(view, root, Some(names.clone()));
     }
     let deadline = ends::of_root(view, root);
-    let pauses = certificates.iter().filter_map(|one| view.reissue_pause(Some(one), deadline)).collect();
-    decided.waits.extend(view::waits(StepName::ReissueRoot, pauses));
-    certificates.retain(|one| view.reissue_pause(Some(one), deadline).is_none());
-    if certificates.is_empty() {
-        return;
-    }
     let direct = readers::of_source(view).filter(|_| deadline.is_none_or(|at| view.now < at));
-    match (lagging, direct) {
-        (Some(names), _) => {
+    match (view.reissue_pause(Some(certificate), deadline), lagging, direct) {
+        (Some(pause), _, _) => decided.waits.push(hold(pause.until, pause.reason)),
+        (None, Some(names), _) => {
             decided.waits.push(hold(None, format!("clients that may not trust the new CA yet: {names}")));
         }
-        (None, Some(reason)) => decided.waits.push(hold(None, reason)),
-        (None, None) => {
-            let reissue = |one: &Issuance| Step::Reissue { certificate: one.name.clone() };
-            decided.steps.extend(certificates.into_iter().map(reissue));
+        (None, None, Some(reason)) => decided.waits.push(hold(None, reason)),
+        (None, None, None) => decided.steps.push(Step::Reissue { certificate: certificate.name.clone() }),
+    }
+}
+
+/// What gateways present next to the managed Secret's leaf is in use the moment that it is issued: it is asked for when that leaf could
+/// change, too.
+fn reissue_presented_also(view: &View<'_>, decided: &mut Decided) {
+    let anchors = view.server_issuers();
+    let mut held = Vec::new();
+    for also in &view.seen.presented_also {
+        let Some((certificate, chain)) = also.certificate.as_ref().zip(also.chain.as_deref()) else { continue };
+        if certificate.is_issuing || !readers::is_of_old(view, chain) {
+            continue;
+        }
+        let switch = || {
+            let wait = leaf::held(view, chain, |trust| holds(trust, &anchors)).0?;
+            Some(Pause { until: wait.until, reason: format!("Certificate {}: {}", certificate.name, wait.reason) })
+        };
+        match view.reissue_pause(Some(certificate), ends::of_root(view, chain)).or_else(switch) {
+            Some(pause) => held.push(pause),
+            None => decided.steps.push(Step::Reissue { certificate: certificate.name.clone() }),
         }
     }
+    decided.waits.extend(view::waits(StepName::ReissueRoot, held));
 }
 
 /// Gateways present certificates of the old CA next to the managed Secret's: clients have to trust that CA for as long.

@@ -5,13 +5,12 @@ use std::rc::Rc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::foreign::Read;
-use super::issuer::Whose;
 use super::scene::observation;
 use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
 use crate::api::{AtLeafExpiry, Mode, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
-use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, Seen, Step, Wire, next};
+use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, PresentedAlso, Seen, Step, Wire, next};
 use crate::rotation::{observe, report};
 use crate::trust::Certificate;
 
@@ -39,6 +38,7 @@ pub(super) struct Look {
     secrets: std::collections::BTreeMap<&'static str, Content>,
     clients: Vec<ClientSeen>,
     bundle_readers: Vec<ClientSeen>,
+    presented_also: Vec<PresentedAlso>,
     root_certificate: Option<Issuance>,
     journal: (u64, Journal),
     wire: Option<Wire>,
@@ -63,7 +63,7 @@ impl Look {
             unprobed: None,
             readers: self.foreign.readers.clone(),
             sources: self.foreign.sources.clone(),
-            presented_also: Vec::new(),
+            presented_also: self.presented_also.clone(),
             source_sibling: None,
             managed_sibling: crate::rotation::next::TrustCopy::Absent,
             config_maps: self.foreign.config_maps(),
@@ -94,6 +94,7 @@ impl World {
             secrets: self.secrets.clone(),
             clients: self.clients_seen(),
             bundle_readers: self.bundle_readers(),
+            presented_also: self.presented_also(),
             root_certificate: self.root_certificate(),
             journal: self.journal.clone(),
             wire: self.wire(),
@@ -131,6 +132,9 @@ impl World {
         if next_end.is_some_and(|end| plan.wake.is_none_or(|wake| wake > end)) {
             fail(self, "nothing wakes at the end of a wait");
         }
+        if let Some(client) = self.breaks_a_pin(look, plan, now) {
+            fail(self, &format!("{client} is re-issued, whom a server lets in by the hash of its certificate"));
+        }
         if let Some(step) = self.breaks_a_pause(look, plan, now) {
             fail(self, &format!("{step:?} in a pause"));
         }
@@ -151,6 +155,19 @@ impl World {
         }
     }
 
+    /// A client that is re-issued in spite of a pin, with the end of each CA far off.
+    fn breaks_a_pin<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p str> {
+        let asked = plan.steps.iter().filter_map(|step| match step {
+            Step::Reissue { certificate } if !a_ca_ends(look, now) => Some(certificate.as_str()),
+            _ => None,
+        });
+        let is_pinned = |name: &&str| {
+            let leaf = look.clients.iter().find(|client| client.name == *name).and_then(|client| client.chain.first());
+            leaf.is_some_and(|leaf| self.pins.contains(&leaf.fingerprint))
+        };
+        asked.into_iter().find(is_pinned)
+    }
+
     /// A step that takes something away, with the deadline of the leaf far off.
     fn breaks_a_pause<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p Step> {
         let spec = &look.entry.spec;
@@ -162,16 +179,10 @@ impl World {
         let end = served.and_then(|managed| managed.facts.chain.first()).map(|leaf| leaf.not_after);
         let is_held = end.is_some_and(|end| now < end - spec.settle.gateways.duration() * 2);
         // The end of an old CA comes before any pause, with room for the steps up to it.
-        let settle = &spec.settle;
-        let hops = [settle.gateways, settle.admission, settle.clients].map(|hop| hop.duration());
-        let room = hops.into_iter().sum::<SignedDuration>() * 2;
-        let ends = |ca: &Certificate| now >= ca.not_after - room;
-        let (_, journal) = &look.journal;
-        let mut issuers = journal.client_issuers.iter().chain(&journal.server_issuers);
-        let a_ca_ends = issuers.any(|authority| ends(&authority.certificate));
+        let ends = |ca: &Certificate| ends(look, ca, now);
         let issuer_ends = look.secrets.get(ISSUER).is_none_or(|issuer| issuer.facts.chain.first().is_some_and(ends));
         plan.steps.iter().find(|step| match step {
-            Step::Reissue { .. } => !a_ca_ends,
+            Step::Reissue { .. } => !a_ca_ends(look, now),
             Step::PromoteIssuer => !issuer_ends,
             Step::CopyRoot | Step::WriteManaged { pair: PairOf::Root, .. } => is_held,
             Step::WriteManaged { pair: PairOf::Managed, .. }
@@ -356,8 +367,8 @@ impl World {
             Step::WriteSibling { .. } => {}
             Step::WriteConfigMap { trust, .. } => self.write_kept(trust),
             Step::Reissue { certificate } => {
-                let client = self.clients.iter().position(|client| client.name == *certificate);
-                self.issue(client.map_or(Whose::Root, Whose::Client));
+                let whose = self.whose(certificate);
+                self.issue(whose);
             }
         }
         true
@@ -380,4 +391,17 @@ impl World {
             self.forced.insert(leaf.fingerprint.clone(), spared);
         }
     }
+}
+
+/// Whether a CA is about to end: within twice the time that all steps take.
+fn ends(look: &Look, ca: &Certificate, now: Timestamp) -> bool {
+    let settle = &look.entry.spec.settle;
+    let hops = [settle.gateways, settle.admission, settle.clients].map(|hop| hop.duration());
+    now >= ca.not_after - hops.into_iter().sum::<SignedDuration>() * 2
+}
+
+fn a_ca_ends(look: &Look, now: Timestamp) -> bool {
+    let (_, journal) = &look.journal;
+    let mut issuers = journal.client_issuers.iter().chain(&journal.server_issuers);
+    issuers.any(|authority| ends(look, &authority.certificate, now))
 }

@@ -211,8 +211,12 @@ impl World {
             Some(content) => SourceState::Holds(content.facts.anchors.clone()),
         };
         let objects = self.foreign.servers.iter().flat_map(|server| server.objects);
+        let pinning = TlsReader {
+            pins: self.pins.clone(),
+            ..TlsReader::of("Gateway mesh/pinned".to_owned(), "verifyCertificateHash", ReaderTrust::NotVerified)
+        };
         Read {
-            readers: self.foreign.servers.iter().map(reader).collect(),
+            readers: self.foreign.servers.iter().map(reader).chain([pinning]).collect(),
             sources: objects.map(|object| (name(object), state(object))).collect(),
             kept: self
                 .foreign

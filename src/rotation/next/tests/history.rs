@@ -149,6 +149,13 @@ impl World {
         if self.chance(3) {
             self.distribute_to_readers(&ca);
         }
+        if self.entry.spec.ca_secret_name.is_some() && self.chance(4) {
+            self.present_second(&ca);
+        }
+        if self.chance(4) {
+            self.pins = vec![self.clients[0].secret.facts.chain[0].fingerprint.clone()];
+            self.note("a server lets the first client in by the hash of its certificate");
+        }
         if !self.chance(4) {
             let served = self.facts(ROOT).unwrap().chain.clone();
             self.write(MANAGED, vec![client_ca], served);
@@ -360,6 +367,7 @@ impl World {
         let last = start + seconds(2 * HOUR + 30 * MINUTE);
         self.at(last, |world| {
             world.note("== the last rotation");
+            world.pins.clear();
             world.agent.falters = false;
             for source in [world.server_source(), world.client_source()] {
                 world.rotate_in(source, LAST_LIFETIME);

@@ -11,6 +11,7 @@ use crate::trust::{Certificate, continuity};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Root,
+    Second,
     Client(usize),
 }
 
@@ -41,7 +42,7 @@ impl World {
     fn signer(&mut self, whose: Whose) -> Option<Certificate> {
         let kept = self.entry.spec.issuer_secret_name.is_some();
         let source = match whose {
-            Whose::Root => CA,
+            Whose::Root | Whose::Second => CA,
             Whose::Client(_) if kept => ISSUER,
             Whose::Client(_) => self.client_source(),
         };
@@ -63,6 +64,7 @@ impl World {
     pub(super) fn issuing(&mut self, whose: Whose) -> &mut bool {
         match whose {
             Whose::Root => &mut self.issuer.root_issuing,
+            Whose::Second => &mut self.second.as_mut().unwrap().is_issuing,
             Whose::Client(at) => &mut self.clients[at].issuing,
         }
     }
@@ -73,6 +75,10 @@ impl World {
             return;
         };
         let (name, lifetime) = match whose {
+            Whose::Second => {
+                self.within(SignedDuration::from_secs(5), move |world| world.write_second(&ca));
+                return;
+            }
             Whose::Root => ("gateway".to_owned(), self.issuer.root_lifetime),
             Whose::Client(at) => (self.clients[at].name.clone(), self.clients[at].lifetime),
         };
@@ -115,11 +121,13 @@ impl World {
         let serial = self.number();
         match whose {
             Whose::Root => self.issuer.root_renewal = serial,
+            Whose::Second => unreachable!("nobody renews it"),
             Whose::Client(at) => self.clients[at].renewal = serial,
         }
         self.at(self.now + SignedDuration::from_secs(wait.cast_signed()), move |world| {
             let is_newest = match whose {
                 Whose::Root => world.issuer.root_renewal == serial,
+                Whose::Second => false,
                 Whose::Client(at) => world.clients[at].renewal == serial,
             };
             if is_newest {

@@ -21,6 +21,7 @@ mod properties;
 mod readers;
 mod renewal;
 mod scene;
+mod second;
 #[path = "../../../../tests/bed/seed.rs"]
 mod seed;
 mod traffic;

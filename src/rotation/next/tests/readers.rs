@@ -178,6 +178,16 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
     let mut scene = before_the_switch(&old, &new, false);
     scene.presented_also = vec![second(&old, false)];
     scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
+    scene.pass(HOUR);
+    scene.entry.spec.clients.complete = false;
+    let plan = scene.look();
+    assert_eq!(reissues(&plan), [""; 0], "clients that are not declared may trust the old CA only");
+    assert!(
+        plan.waits.iter().any(|wait| wait.reason.starts_with("Certificate second: there may be")),
+        "{:?}",
+        plan.waits
+    );
+    scene.entry.spec.clients.complete = true;
     let plan = step(&mut scene);
     assert_eq!(reissues(&plan), ["second"], "clients trust the new CA by now");
     assert_ne!(plan.phase, Phase::Steady);

@@ -35,6 +35,17 @@ impl World {
                 if has_ended(&presented, self.now) || has_ended(&served, self.now) {
                     continue;
                 }
+                if let Some(second) = self.second_at(gateway)
+                    && !has_ended(&second, self.now)
+                    && !self.verifies(&presented, &second)
+                    && self.verifies(&presented, &served)
+                {
+                    let (who, leaf) = (&self.clients[client].name, self.named(&second.facts.chain));
+                    return Some(format!(
+                        "{who} that trusts {} refuses {leaf}, which gateway {gateway} presents, too",
+                        self.named(&presented.facts.anchors)
+                    ));
+                }
                 if self.works(&presented, &served) {
                     match self.refused_by_foreign(&presented, gateway) {
                         None => continue,

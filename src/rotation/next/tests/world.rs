@@ -12,6 +12,7 @@ use super::distributed::Distributed;
 use super::foreign::Foreign;
 use super::issuer::Issuer;
 use super::lookout::Lookout;
+use super::second::Second;
 use super::seed::Seed;
 use crate::registry::Entry;
 use crate::rotation::Facts;
@@ -78,6 +79,10 @@ pub(super) struct World {
     pub(super) foreign: Foreign,
     /// An object of `spec.distribute`.
     pub(super) distributed: Option<Distributed>,
+    /// What gateways present next to the managed Secret.
+    pub(super) second: Option<Second>,
+    /// Hashes of clients' certificates by which a server lets them in.
+    pub(super) pins: Vec<String>,
     /// Leaves that gateways serve since a former one's end; those of another CA with the leaf that clients refused already.
     pub(super) forced: HashMap<String, Option<Certificate>>,
 }
@@ -107,6 +112,8 @@ impl World {
             lookout: Lookout::default(),
             foreign: Foreign::default(),
             distributed: None,
+            second: None,
+            pins: Vec::new(),
             forced: HashMap::new(),
         }
     }

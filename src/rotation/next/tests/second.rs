@@ -1,0 +1,76 @@
+//! A second serving Secret next to the managed one: which of the two a client gets is not known, so it has to verify both. Gateways
+//! present it as it is issued.
+
+use super::issuer::{ROOT_LIFETIME, Whose};
+use super::world::{Content, World};
+use crate::rotation::Facts;
+use crate::rotation::next::{Issuance, PresentedAlso};
+use crate::trust::Certificate;
+
+/// Name of the Secret, and of its Certificate.
+pub(super) const SECOND: &str = "second";
+
+/// The Secret, and what each replica of the gateway has loaded.
+pub(super) struct Second {
+    held: Content,
+    loaded: Vec<Content>,
+    pub(super) is_issuing: bool,
+}
+
+impl World {
+    pub(super) fn present_second(&mut self, ca: &Certificate) {
+        let held = self.second_of(ca);
+        self.note(format!("Secret {SECOND} is presented, too: {}", self.named(&held.facts.chain)));
+        self.second = Some(Second { loaded: vec![held.clone(); self.gateways.len()], held, is_issuing: false });
+    }
+
+    fn second_of(&mut self, ca: &Certificate) -> Content {
+        let chain = vec![self.sign(ca, SECOND, ROOT_LIFETIME)];
+        self.content(Facts { chain, ..Facts::default() })
+    }
+
+    /// Once it is asked for; nobody renews it before.
+    pub(super) fn write_second(&mut self, ca: &Certificate) {
+        let held = self.second_of(ca);
+        self.note(format!("Secret {SECOND}: presents {}", self.named(&held.facts.chain)));
+        let second = self.second.as_mut().unwrap();
+        (second.held, second.is_issuing) = (held, false);
+        for replica in 0..self.gateways.len() {
+            self.within(self.entry.spec.settle.gateways.duration(), move |world| world.load_second(replica));
+        }
+        self.poke();
+    }
+
+    fn load_second(&mut self, replica: usize) {
+        let second = self.second.as_mut().unwrap();
+        second.loaded[replica] = second.held.clone();
+        self.note(format!("gateway {replica} takes {SECOND} over"));
+    }
+
+    pub(super) fn presented_also(&self) -> Vec<PresentedAlso> {
+        let seen = self.second.iter().map(|second| PresentedAlso {
+            name: SECOND.to_owned(),
+            chain: Some(second.held.facts.chain.clone()),
+            certificate: Some(Issuance {
+                name: SECOND.to_owned(),
+                is_issuing: second.is_issuing,
+                ..Issuance::default()
+            }),
+        });
+        seen.collect()
+    }
+
+    /// What a replica presents next to the managed Secret's leaf.
+    pub(super) fn second_at(&self, replica: usize) -> Option<Content> {
+        self.second.as_ref().map(|second| second.loaded[replica].clone())
+    }
+
+    /// Whose certificate a Certificate of cert-manager is.
+    pub(super) fn whose(&self, certificate: &str) -> Whose {
+        match self.clients.iter().position(|client| client.name == certificate) {
+            Some(at) => Whose::Client(at),
+            None if certificate == SECOND => Whose::Second,
+            None => Whose::Root,
+        }
+    }
+}
