@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::rules::KEPT_BY_AGENT;
 use super::{Operation, Request};
 use crate::api::DistributionKind;
-use crate::api::names::{KEPT_FOR, MANAGED_LABEL, journal_name, managed_config_map_name};
+use crate::api::names::{CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, journal_name, managed_config_map_name};
 use crate::registry::{Entry, Registry};
 use crate::trust::{Finding, Severities};
 
@@ -57,7 +57,7 @@ fn keeps(entry: &Entry, kind: &str, name: &str) -> bool {
         |wanted: DistributionKind| entry.spec.distribute.iter().any(|place| place.kind == wanted && place.name == name);
     match kind {
         "Secret" => {
-            name == entry.managed_name()
+            name.strip_suffix(CACERT_SUFFIX).unwrap_or(name) == entry.managed_name()
                 || entry.left_behind() == Some(name)
                 || entry.spec.issuer_secret_name.as_deref() == Some(name)
                 || distributed(DistributionKind::Secret)
@@ -212,6 +212,7 @@ mod tests {
         let mut entry = entry("mesh", "root", "gateway");
         entry.spec.secret_name = Some("other".to_owned());
         assert!(!keeps(&entry, "Secret", "gateway"));
+        assert!(keeps(&entry, "Secret", "other-cacert"), "what Istio takes CAs from in its place");
         entry.status.secret_name = Some("gateway".to_owned());
         entry.status.bundle = vec![TrustAnchor::from(&parsed(ca("one").der()))];
         assert!(keeps(&entry, "Secret", "gateway") && keeps(&entry, "Secret", "other"));

@@ -7,7 +7,13 @@ use crate::rotation::reach::service;
 
 /// `spec.reach`, and what is to be said of it: what is not known, or why there is none.
 pub(super) fn reach(found: &Found, root: &Root<'_>) -> (Option<Reach>, Vec<String>) {
-    let without = |why: &str| (None, vec![format!("spec.reach is left out, and settle times count alone: {why}")]);
+    let without = |why: &str| {
+        let comment = format!(
+            "spec.reach is left out: {why}. The agent looks for the gateways' Service and hosts by itself; until it finds them, \
+             settle times count alone"
+        );
+        (None, vec![comment])
+    };
     let Some(host) = root.hosts().find(|host| name::check(host).is_ok()) else {
         return without("no Gateway serves a host with it that is no wildcard");
     };
