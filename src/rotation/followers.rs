@@ -6,7 +6,7 @@ use super::name_list::few;
 use super::next::{LeafHold, Plan, ReaderHold};
 use super::report::set;
 use super::status_limits::count;
-use crate::api::{ConditionStatus, Endpoints, GatewaySecretStatus, LaggingClient};
+use crate::api::{ConditionStatus, Distribution, Endpoints, GatewaySecretStatus, LaggingClient};
 use crate::registry::Entry;
 
 /// The condition that tells whether the declared clients follow.
@@ -33,11 +33,14 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
             (ConditionStatus::True, "Following", "no declared client takes longer to follow than it may".to_owned())
         }
         (Some(named), _) => {
-            let message = format!(
+            let mut message = format!(
                 "{} client(s) may still go by something of an old CA: {named}. Renew them, and restart those that read their \
                  Secret at start only",
                 overdue.len()
             );
+            if overdue.iter().any(|name| Distribution::is_readers(name)) {
+                message += ". For readers of an object of spec.distribute, see condition Synced and status.waits: it was not written";
+            }
             (ConditionStatus::False, "Lagging", message)
         }
     };

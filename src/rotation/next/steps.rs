@@ -251,8 +251,7 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
     let Some(root) = view.root_chain() else { return };
     let certificate = view.seen.root_certificate.as_ref().filter(|one| !one.is_issuing);
     let Some(certificate) = certificate.filter(|_| !verifies(&anchors, root, view.now)) else { return };
-    let follows = |held: &Version| holds(&held.trust, &anchors);
-    let lagging = few(view.clients_in_use().filter(|(_, held)| !follows(held)).map(|(name, _)| view.told(name)));
+    let lagging = without(view, &anchors);
     let hold = |until, reason| wait(StepName::ReissueRoot, until, reason);
     if let Some(names) = &lagging {
         decided.leaf_hold = LeafHold::of(view, root, Some(names.clone()));
@@ -261,12 +260,20 @@ fn reissue_root(view: &View<'_>, decided: &mut Decided) {
     let direct = readers::of_source(view).filter(|_| deadline.is_none_or(|at| view.now < at));
     match (view.reissue_pause(Some(certificate), deadline), lagging, direct) {
         (Some(pause), _, _) => decided.waits.push(hold(pause.until, pause.reason)),
-        (None, Some(names), _) => {
-            decided.waits.push(hold(None, format!("clients that may not trust the new CA yet: {names}")));
-        }
+        (None, Some(names), _) => decided.waits.push(hold(None, lacking(&names))),
         (None, None, Some(reason)) => decided.waits.push(hold(None, reason)),
         (None, None, None) => decided.steps.push(Step::Reissue { certificate: certificate.name.clone() }),
     }
+}
+
+/// Clients that are not known to trust all of these CAs, for people.
+fn without(view: &View<'_>, anchors: &[Certificate]) -> Option<String> {
+    let lacks = |held: &Version| !holds(&held.trust, anchors);
+    few(view.clients_in_use().filter(|(_, held)| lacks(held)).map(|(name, _)| view.told(name)))
+}
+
+fn lacking(names: &str) -> String {
+    format!("clients that may not trust the new CA yet: {names}")
 }
 
 /// What gateways present next to the managed Secret's leaf is in use the moment that it is issued: it is asked for when that leaf could
@@ -279,11 +286,12 @@ fn reissue_presented_also(view: &View<'_>, decided: &mut Decided) {
         if certificate.is_issuing || !readers::is_of_old(view, chain) {
             continue;
         }
-        let switch = || {
-            let wait = leaf::held(view, chain, |trust| holds(trust, &anchors)).0?;
-            Some(Pause { until: wait.until, reason: format!("Certificate {}: {}", certificate.name, wait.reason) })
-        };
-        match view.reissue_pause(Some(certificate), ends::of_root(view, chain)).or_else(switch) {
+        let told = |until, reason: &str| Pause { until, reason: format!("Certificate {}: {reason}", certificate.name) };
+        // Clients that nobody declared hold it as they hold the leaf of the managed Secret.
+        let switch =
+            || leaf::held(view, chain, |trust| holds(trust, &anchors)).0.map(|wait| told(wait.until, &wait.reason));
+        let pause = view.reissue_pause(Some(certificate), ends::of_root(view, chain));
+        match pause.or_else(|| Some(told(None, &lacking(&without(view, &anchors)?)))).or_else(switch) {
             Some(pause) => held.push(pause),
             None => decided.steps.push(Step::Reissue { certificate: certificate.name.clone() }),
         }

@@ -41,6 +41,11 @@ fn the_leaf_changes_when_readers_of_what_is_distributed_have_had_time_for_the_ne
         "{plan:?}"
     );
     assert_eq!(plan.lagging, ["readers of ConfigMap trust (ca.crt)"]);
+    scene.keep_status(&plan);
+    scene.now += HOUR;
+    let status = scene.status(&scene.ask());
+    let follows = status.condition("ClientsFollow").unwrap();
+    assert!(follows.message.contains("see condition Synced"), "{}", follows.message);
     distribute(&mut scene, DistributionKind::ConfigMap, &[&new, &old]);
     scene.look();
     scene.now += SignedDuration::from_secs(179);
