@@ -5,6 +5,7 @@ use std::rc::Rc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::foreign::Read;
+use super::issuer::Whose;
 use super::scene::observation;
 use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
 use crate::api::{AtLeafExpiry, Mode, Phase, WindowState};
@@ -366,10 +367,10 @@ impl World {
             }
             Step::WriteSibling { .. } => {}
             Step::WriteConfigMap { trust, .. } => self.write_kept(trust),
-            Step::Reissue { certificate } => {
-                let whose = self.whose(certificate);
-                self.issue(whose);
-            }
+            Step::Reissue { certificate } => match self.whose(certificate) {
+                Whose::Second => self.ask_for_second(),
+                whose => self.issue(whose),
+            },
         }
         true
     }

@@ -42,6 +42,7 @@ impl World {
     fn signer(&mut self, whose: Whose) -> Option<Certificate> {
         let kept = self.entry.spec.issuer_secret_name.is_some();
         let source = match whose {
+            Whose::Second if kept && self.entry.spec.client_ca.is_none() => ISSUER,
             Whose::Root | Whose::Second => CA,
             Whose::Client(_) if kept => ISSUER,
             Whose::Client(_) => self.client_source(),
@@ -76,6 +77,8 @@ impl World {
         };
         let (name, lifetime) = match whose {
             Whose::Second => {
+                // Where its Issuer refers to the CA itself, one that is replaced in these seconds signs for whom nobody trusts it yet.
+                self.claims &= self.second_is_signed_by(&ca);
                 self.within(SignedDuration::from_secs(5), move |world| world.write_second(&ca));
                 return;
             }

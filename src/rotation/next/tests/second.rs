@@ -2,7 +2,7 @@
 //! present it as it is issued.
 
 use super::issuer::{ROOT_LIFETIME, Whose};
-use super::world::{Content, World};
+use super::world::{CA, Content, World};
 use crate::rotation::Facts;
 use crate::rotation::next::{Issuance, PresentedAlso};
 use crate::trust::Certificate;
@@ -15,13 +15,16 @@ pub(super) struct Second {
     held: Content,
     loaded: Vec<Content>,
     pub(super) is_issuing: bool,
+    /// The CA that stood in the source when it was asked for.
+    asked_of: Option<Certificate>,
 }
 
 impl World {
     pub(super) fn present_second(&mut self, ca: &Certificate) {
         let held = self.second_of(ca);
         self.note(format!("Secret {SECOND} is presented, too: {}", self.named(&held.facts.chain)));
-        self.second = Some(Second { loaded: vec![held.clone(); self.gateways.len()], held, is_issuing: false });
+        self.second =
+            Some(Second { loaded: vec![held.clone(); self.gateways.len()], held, is_issuing: false, asked_of: None });
     }
 
     fn second_of(&mut self, ca: &Certificate) -> Content {
@@ -39,6 +42,18 @@ impl World {
             self.within(self.entry.spec.settle.gateways.duration(), move |world| world.load_second(replica));
         }
         self.poke();
+    }
+
+    /// The agent asks for it.
+    pub(super) fn ask_for_second(&mut self) {
+        let ca = self.facts(CA).and_then(|facts| facts.chain.first()).cloned();
+        self.second.as_mut().unwrap().asked_of = ca;
+        self.issue(Whose::Second);
+    }
+
+    /// Whether a CA is the one that was in force when it was asked for.
+    pub(super) fn second_is_signed_by(&self, ca: &Certificate) -> bool {
+        self.second.as_ref().is_some_and(|second| second.asked_of.as_ref() == Some(ca))
     }
 
     fn load_second(&mut self, replica: usize) {
