@@ -90,12 +90,24 @@ fn keeper(entry: &Entry, kind: DistributionKind) -> String {
     }
 }
 
+/// Whether the agent made an object, for this GatewaySecret, or may take it over. What stands in no namespace is not taken over from
+/// another GatewaySecret, which may be another tenant's.
+fn is_kept_for(object: &Value, entry: &Entry, kind: DistributionKind) -> bool {
+    let annotations = &object["metadata"]["annotations"];
+    match kind {
+        DistributionKind::ClusterTrustBundle if !annotations[KEPT_FOR].is_null() => {
+            annotations[KEPT_FOR] == keeper(entry, kind)
+        }
+        _ => kept::is_kept_for(object, entry),
+    }
+}
+
 impl Place {
     /// Those who read it, as a client without a certificate. What cannot be read, or is another's, tells nothing new.
     fn reader(&self, entry: &Entry) -> ClientSeen {
         let target = &self.target;
         let held = self.found.as_ref().ok().and_then(|found| found.object.as_ref());
-        let held = held.filter(|object| kept::is_kept_by(object, &keeper(entry, target.kind)));
+        let held = held.filter(|object| is_kept_for(object, entry, target.kind));
         let held = held.and_then(|object| object.pointer(&pointer(target))?.as_str());
         let text = held.map(|held| match target.kind {
             DistributionKind::Secret => STANDARD.decode(held).unwrap_or_default(),
@@ -119,7 +131,7 @@ impl Place {
         if held == Some(&value) {
             return Ok(());
         }
-        let is_ours = found.object.as_ref().is_some_and(|object| kept::is_kept_by(object, &keeper(entry, kind)));
+        let is_ours = found.object.as_ref().is_some_and(|object| is_kept_for(object, entry, kind));
         if held.is_some() && !is_ours {
             return Err(AgentError::Foreign { kind: kind.name(), name: target.name });
         }
@@ -149,4 +161,25 @@ pub(super) async fn keep(entry: &Entry, places: Vec<Place>, plan: &Plan) -> Resu
         }
     }
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::names::ADOPT;
+    use crate::registry::tests::entry;
+
+    #[test]
+    fn a_cluster_trust_bundle_of_another_gateway_secret_is_never_taken_over() {
+        let entry = entry("mesh", "root", "gw");
+        let taken = |annotations: Value| {
+            let object = json!({ "metadata": { "annotations": annotations } });
+            is_kept_for(&object, &entry, DistributionKind::ClusterTrustBundle)
+        };
+        assert!(taken(json!({ KEPT_FOR: "mesh/gw" })));
+        assert!(taken(json!({ ADOPT: "true" })));
+        assert!(!taken(json!({})));
+        assert!(!taken(json!({ KEPT_FOR: "gw" })), "of any namespace");
+        assert!(!taken(json!({ KEPT_FOR: "other/gw", ADOPT: "true" })));
+    }
 }

@@ -50,13 +50,8 @@ pub(super) fn metadata(entry: &Entry, name: &str) -> Value {
 
 /// Whether the agent made an object, for this GatewaySecret, or may take it over.
 pub(super) fn is_kept_for(object: &Value, entry: &Entry) -> bool {
-    is_kept_by(object, &entry.name)
-}
-
-/// The same, for an object that names its GatewaySecret in another way.
-pub(super) fn is_kept_by(object: &Value, keeper: &str) -> bool {
     let annotations = &object["metadata"]["annotations"];
-    annotations[KEPT_FOR] == keeper || annotations[ADOPT] == "true"
+    annotations[KEPT_FOR] == entry.name.as_str() || annotations[ADOPT] == "true"
 }
 
 /// A Secret as it was read. Has no `Debug`: it holds private keys.

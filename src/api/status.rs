@@ -152,7 +152,7 @@ pub struct GatewaySecretStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LaggingClient {
-    /// Name of its Secret.
+    /// Name of its Secret; or the object of `spec.distribute` from which it takes its trust.
     pub name: String,
     /// When it was first seen so.
     #[schemars(with = "String", extend("format" = "date-time"))]

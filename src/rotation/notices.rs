@@ -5,7 +5,7 @@ use super::next::{PairOf, Step};
 use super::report::trouble;
 use super::{CAP, CLIENTS, COMPLETE, CONNECT, DISTRUST, GATEWAYS, JOURNAL, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
 use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
-use crate::api::{Condition, GatewaySecretStatus, Phase, READY};
+use crate::api::{Condition, Distribution, GatewaySecretStatus, Phase, READY};
 use crate::registry::Entry;
 
 /// Clients that are told of one by one.
@@ -156,11 +156,16 @@ fn clients(former: &Entry, status: &GatewaySecretStatus) -> Vec<Notice> {
     let told = |note, secret| Notice { is_warning: true, secret, ..normal("ClientLags", "AwaitClients", note) };
     let mut notices: Vec<_> = overdue
         .map(|client| {
-            let name = client.name.clone();
+            let (name, since) = (client.name.clone(), client.since);
+            if Distribution::is_readers(&name) {
+                let note = format!(
+                    "{name} hold the rotation back since {since}: the new CA is not there. Condition Synced or status.waits says why"
+                );
+                return told(note, None);
+            }
             let note = format!(
-                "client {name} holds the rotation back since {}: it may still go by something of an old CA. Renew it, or \
-                 restart what reads its Secret at start only",
-                client.since
+                "client {name} holds the rotation back since {since}: it may still go by something of an old CA. Renew it, or \
+                 restart what reads its Secret at start only"
             );
             told(note, Some(name))
         })

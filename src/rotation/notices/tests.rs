@@ -166,6 +166,8 @@ fn each_client_is_told_of_when_it_becomes_overdue() {
     let told = between(lagging(&["till", "van"], false), &lagging(&["till", "van"], true));
     assert_eq!(reasons(&told), [("ClientLags", true), ("ClientLags", true)]);
     assert_eq!(told[1].secret.as_deref(), Some("van"));
+    let told = between(former().status, &lagging(&["readers of ConfigMap trust (ca.crt)"], true));
+    assert_eq!(told[0].secret, None, "no Secret is called so");
     assert_eq!(between(lagging(&["till"], true), &lagging(&["till"], true)), []);
     let many: Vec<_> = (0..30).map(|n| format!("client-{n}")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();
