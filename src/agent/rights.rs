@@ -153,6 +153,19 @@ mod tests {
     }
 
     #[test]
+    fn cluster_trust_bundles_are_written_by_name_in_no_namespace() {
+        let mut entry = entry("mesh", "root", "gateway");
+        assert!(role(&entry).iter().all(|object| object["kind"] != "ClusterRole"));
+        let (kind, name, key) = (DistributionKind::ClusterTrustBundle, "roots".to_owned(), "ca.crt".to_owned());
+        entry.spec.distribute = vec![crate::api::Distribution { kind, name, key }];
+        let roles = role(&entry);
+        let [.., cluster_role, binding] = &roles[..] else { panic!("a ClusterRole and its binding") };
+        assert_eq!(cluster_role["rules"][0]["resourceNames"], json!(["roots"]));
+        assert_eq!((&cluster_role["kind"], &binding["kind"]), (&json!("ClusterRole"), &json!("ClusterRoleBinding")));
+        assert_eq!(cluster_role["metadata"], json!({ "name": "trustspan-agent-mesh-gateway" }));
+    }
+
+    #[test]
     fn objects_from_which_gateways_take_cas_are_read_by_name_where_they_are() {
         let mut entry = entry("mesh", "root", "gateway");
         let source = |kind: &str, namespace: &str| TrustSourceUse {
