@@ -67,8 +67,8 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     let cluster_wide = entry.spec.distribute.iter().filter(|place| place.kind == DistributionKind::ClusterTrustBundle);
     let cluster_wide: Vec<_> = cluster_wide.map(|place| place.name.as_str()).collect();
     let name = format!("trustspan-agent-{}", entry.name);
-    // Two GatewaySecrets of one name may need something in the same namespace.
-    let foreign = format!("trustspan-agent-{}-{}", entry.namespace, entry.name);
+    // GatewaySecrets of several namespaces may need something in the same place. Their own names have no colon, so each has its own Role.
+    let foreign = format!("trustspan-agent:{}:{}", entry.namespace, entry.name);
     let own = bound(&entry.namespace, &name, rules);
     let others = elsewhere.into_iter().flat_map(|(namespace, rules)| bound(namespace, &foreign, rules));
     let bundles = (!cluster_wide.is_empty()).then(|| {
@@ -90,7 +90,7 @@ pub fn reader_role(entry: &Entry, kind: &str, namespace: &str, name: &str) -> [V
         None => [name.to_owned(), format!("{name}{CACERT_SUFFIX}")],
     };
     let rule = json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["get"] });
-    let role = format!("trustspan-agent-{}-{}-{}", entry.namespace, entry.name, name);
+    let role = format!("trustspan-agent:{}:{}:{name}", entry.namespace, entry.name);
     bound(namespace, &role, vec![rule])
 }
 
@@ -162,7 +162,7 @@ mod tests {
         let [.., cluster_role, binding] = &roles[..] else { panic!("a ClusterRole and its binding") };
         assert_eq!(cluster_role["rules"][0]["resourceNames"], json!(["roots"]));
         assert_eq!((&cluster_role["kind"], &binding["kind"]), (&json!("ClusterRole"), &json!("ClusterRoleBinding")));
-        assert_eq!(cluster_role["metadata"], json!({ "name": "trustspan-agent-mesh-gateway" }));
+        assert_eq!(cluster_role["metadata"], json!({ "name": "trustspan-agent:mesh:gateway" }));
     }
 
     #[test]
