@@ -288,6 +288,10 @@ impl World {
             && self.entry.spec.mode == Mode::Bundle
             && !distrusted(self.server_source())
             && !distrusted(self.client_source());
+        // Clients were told to refuse what is distrusted: a gateway that has it still is nobody's fault.
+        let managed = self.secrets.get(MANAGED).map(|content| content.id);
+        let is_taken_over = self.gateways.iter().all(|loaded| loaded.as_ref().map(|content| content.id) == managed);
+        let is_sound = is_sound && (self.entry.spec.distrust.is_empty() || is_taken_over);
         let is_calm = plan.phase == Phase::Steady && plan.steps.is_empty();
         if is_calm && !self.claims && is_sound && self.knows_what_is_loaded() && self.failure().is_none() {
             self.claims = true;
