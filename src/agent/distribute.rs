@@ -28,7 +28,7 @@ struct Found {
     object: Option<Value>,
 }
 
-/// Reads all of them. One that cannot be read holds back no step of which it is no part.
+/// Reads all of them. An error is kept with its object, and reported after the steps of the rotation.
 pub(super) async fn read(client: &Client, entry: &Entry) -> Vec<Place> {
     let mut places = Vec::new();
     for target in &entry.spec.distribute {
@@ -65,7 +65,7 @@ fn plural(kind: DistributionKind) -> &'static str {
     }
 }
 
-/// Where the bundle stands in an object.
+/// JSON pointer to the bundle in an object.
 fn pointer(target: &Distribution) -> String {
     match target.kind {
         DistributionKind::ClusterTrustBundle => "/spec/trustBundle".to_owned(),
@@ -82,7 +82,7 @@ fn value(target: &Distribution, bundle: &str) -> Value {
     }
 }
 
-/// For whom an object is kept. One that stands in no namespace says where its GatewaySecret does.
+/// The owner that annotation `kept-for` names. Of a cluster-scoped object it includes the namespace of the GatewaySecret.
 fn keeper(entry: &Entry, kind: DistributionKind) -> String {
     match kind {
         DistributionKind::ClusterTrustBundle => format!("{}/{}", entry.namespace, entry.name),
@@ -90,8 +90,8 @@ fn keeper(entry: &Entry, kind: DistributionKind) -> String {
     }
 }
 
-/// Whether the agent made an object, for this GatewaySecret, or may take it over. What stands in no namespace is not taken over from
-/// another GatewaySecret, which may be another tenant's.
+/// Whether the agent wrote an object for this GatewaySecret, or may take it over. A cluster-scoped object is not taken over from another
+/// GatewaySecret, which may be another tenant's.
 fn is_kept_for(object: &Value, entry: &Entry, kind: DistributionKind) -> bool {
     let annotations = &object["metadata"]["annotations"];
     match kind {

@@ -112,6 +112,8 @@ impl Keeper {
         // What is found counts as if it was told.
         entry.spec.reach = probe.as_ref().ok().map(|probe| probe.reach.clone());
         let mut world = World::read(&self.client, &entry, around.readers(&entry)).await?;
+        let distributed = distribute::read(&self.client, &entry).await;
+        world.bundle_readers = distribute::readers(&entry, &distributed);
         match &probe {
             Ok(probe) => match self.lookout.look(&self.client, &entry, probe, &world).await {
                 Ok(wire) => world.wire = wire,
@@ -157,7 +159,7 @@ impl Keeper {
         }
         if !plan.client_bundle.is_empty() {
             self.leading()?;
-            outcome = outcome.and(distribute::keep(&entry, std::mem::take(&mut world.distributed), &plan).await);
+            outcome = outcome.and(distribute::keep(&entry, distributed, &plan).await);
         }
         if outcome.is_ok() {
             rotation::set(&entry, &mut status, rotation::SYNCED, rotation::synced(&entry), now);

@@ -10,7 +10,6 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use super::AgentError;
-use super::distribute;
 use super::kept::{self, Held};
 use crate::api::SourceKind;
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name, managed_config_map_name};
@@ -39,8 +38,8 @@ pub(super) struct World {
     readers: Vec<TlsReader>,
     sources: BTreeMap<SourceName, SourceState>,
     presented_also: Vec<PresentedAlso>,
-    /// The objects of `spec.distribute`.
-    pub(super) distributed: Vec<distribute::Place>,
+    /// Readers of the objects of `spec.distribute`.
+    pub(super) bundle_readers: Vec<ClientSeen>,
     /// What is remembered.
     pub(super) journal: Journal,
     /// Where that stands, when it is stored already.
@@ -151,7 +150,6 @@ impl World {
             };
             world.presented_also.push(PresentedAlso { chain, ..also });
         }
-        world.distributed = distribute::read(client, entry).await;
         world.readers = readers;
         Ok(world)
     }
@@ -215,7 +213,7 @@ impl World {
             readers: Vec::new(),
             sources: BTreeMap::new(),
             presented_also: Vec::new(),
-            distributed: Vec::new(),
+            bundle_readers: Vec::new(),
             journal: kept::read_journal(entry, journal),
             journal_object: journal.cloned(),
         }
@@ -258,7 +256,7 @@ impl World {
             managed_sibling: copy(entry, self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name()))),
             config_maps: spec.ca_config_maps.iter().map(|name| self.ca_config_map(entry, name)).collect(),
             clients: self.clients.clone(),
-            bundle_readers: distribute::readers(entry, &self.distributed),
+            bundle_readers: self.bundle_readers.clone(),
             root_certificate: self.root_certificate.clone(),
             canary: spec
                 .canary_name()

@@ -100,7 +100,7 @@ pub struct Clients {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Distribution {
-    /// The kind of object. A ConfigMap or Secret stands in the GatewaySecret's namespace, a ClusterTrustBundle in none.
+    /// The kind of object. ConfigMaps and Secrets are in the GatewaySecret's namespace; ClusterTrustBundles are cluster-scoped.
     pub kind: DistributionKind,
     /// Its name.
     #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]

@@ -3,7 +3,7 @@
 
 use super::trust::of_served;
 use super::view::{View, verifies_to_the_end};
-use crate::api::{Distribution, DistributionKind};
+use crate::api::Distribution;
 use crate::trust::Certificate;
 
 /// The orders that differ for a verifier: each CA first. It tries the others only where the first one does not fit.
@@ -35,7 +35,7 @@ pub(super) fn refusal(view: &View<'_>, bundle: &[Certificate]) -> Option<String>
         "{} {} is not changed: its readers may take the CAs in any order, and two CAs of the clients' bundle have one name, which \
          {} does not tell apart for want of key identifiers (SKI, AKI). Give the new CA another name, or name a ConfigMap in \
          spec.distribute",
-        DistributionKind::ClusterTrustBundle.name(),
+        place.kind.name(),
         place.name,
         leaf.subject
     ))
