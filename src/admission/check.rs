@@ -42,8 +42,8 @@ impl Context {
     }
 }
 
-/// Keys that make a Secret one of a gateway's.
-const GATEWAY_KEYS: [&str; 8] = ["ca.crt", "tls.crt", "tls.key", "ca.crl", "cacert", "cert", "key", "crl"];
+/// Keys under which a gateway takes something from a Secret or ConfigMap.
+pub(crate) const GATEWAY_KEYS: [&str; 8] = ["ca.crt", "tls.crt", "tls.key", "ca.crl", "cacert", "cert", "key", "crl"];
 
 /// The findings on an object; `None` when trustspan has nothing to say about its kind.
 pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {

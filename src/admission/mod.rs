@@ -26,8 +26,10 @@ pub use crate::api::Kind;
 use crate::trust::{Finding, Severity, Verdict};
 pub use break_glass::Override;
 pub use bundles::validate_bundles;
+pub(crate) use check::GATEWAY_KEYS;
 pub use check::{Context, check};
 pub use mutate::mutate;
+pub(crate) use rules::INVALID_GATEWAY_SECRET;
 pub use rules::{RuleInfo, rules};
 pub use validate::validate;
 

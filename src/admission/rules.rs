@@ -117,7 +117,7 @@ pub(super) const NAME_CONFLICT: RuleInfo = RuleInfo {
 };
 
 /// A GatewaySecret that the CRD refuses.
-pub(super) const INVALID_GATEWAY_SECRET: RuleInfo = RuleInfo {
+pub(crate) const INVALID_GATEWAY_SECRET: RuleInfo = RuleInfo {
     id: "invalid-gatewaysecret",
     severity: Severity::Deny,
     summary: "a GatewaySecret that its CustomResourceDefinition refuses, or with a time zone that there is none of",
@@ -234,7 +234,7 @@ impl RuleInfo {
         FIXED.contains(&self.id)
     }
 
-    pub(super) fn finding(&self, field: impl Into<String>, message: impl Into<String>) -> Finding {
+    pub(crate) fn finding(&self, field: impl Into<String>, message: impl Into<String>) -> Finding {
         Finding { rule: self.id, severity: self.severity, field: field.into(), message: message.into() }
     }
 }

@@ -10,7 +10,7 @@ use super::printable::printable_lines;
 use crate::admission::{Kind, Operation, Request};
 use crate::store::cluster;
 use crate::store::directory::StoreError;
-use crate::store::manifest::{self, ManifestError, Source};
+use crate::store::manifest::{self, Files, ManifestError, Source};
 
 /// The manifests to read.
 #[derive(Debug, clap::Args)]
@@ -30,18 +30,18 @@ impl Inputs {
     /// # Errors
     /// When a path cannot be read.
     pub fn open(&self) -> Result<Vec<Source>, ManifestError> {
-        self.open_each().into_iter().collect()
+        self.open_each(Files::Manifests).into_iter().collect()
     }
 
     /// Opens them, one by one; a pipe is spooled, so that it can be read twice.
-    pub fn open_each(&self) -> Vec<Result<Source, ManifestError>> {
+    pub fn open_each(&self, files: Files) -> Vec<Result<Source, ManifestError>> {
         let from_terminal = self.paths.iter().any(|path| path.as_os_str() == "-") && io::stdin().is_terminal();
         if from_terminal {
             anstream::eprintln!(
                 "reading manifests from the terminal, up to Ctrl-D; name files or directories to read those"
             );
         }
-        manifest::open_each(&self.paths)
+        manifest::open_each(&self.paths, files)
     }
 }
 

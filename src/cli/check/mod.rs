@@ -1,34 +1,48 @@
 //! `trustspan check`.
 
+mod pem;
+mod placeholder;
 mod report;
+mod schema;
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use jiff::Timestamp;
 
-use super::inputs::{tell, unless_closed};
+use super::inputs::unless_closed;
 use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission::{self, Context};
+use crate::api::Kind;
 use crate::rotation::Outlook;
 use crate::store::directory;
-use crate::store::manifest::{Chunk, ManifestError, Source};
-use crate::trust::Verdict;
-use report::{Judged, Reporter};
+use crate::store::manifest::{Chunk, Files, ManifestError, Object, Source};
+use pem::PemFile;
+use placeholder::{is_template, without_placeholders};
+use report::{Format, Judged, Place, Reporter};
+use schema::Schema;
 
 /// Judges manifests as the validating webhook would: Secrets, what Gateways and GatewaySecrets among them name, and CA
 /// bundles elsewhere.
 ///
-/// Exit code: 0 when nothing is denied, 1 when something is, 2 when an input cannot be read.
+/// PEM files (*.pem, *.crt and *.cer of a directory, and any input that begins with -----BEGIN) are judged as CA bundles. Encrypted values
+/// and templates are reported as not judged.
+///
+/// Exit code: 0 when nothing is denied, 1 when something is, 2 when an input cannot be read, or with --fail-on-empty when
+/// nothing was judged.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// What to print: text for people, or a JSON array with an element for each object judged.
+    /// What to print.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
+
+    /// Fail when no object was judged: a path or a glob that matches nothing else passes.
+    #[arg(long)]
+    fail_on_empty: bool,
 
     #[command(flatten)]
     severity: SeverityArgs,
@@ -42,88 +56,115 @@ pub struct Args {
     now: Option<Timestamp>,
 }
 
-#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-enum Format {
-    #[default]
-    Text,
-    Json,
-}
-
 /// Runs it.
 ///
 /// # Errors
-/// When stdout cannot be written. An input or a document that cannot be read is told on stderr, and the others are judged.
+/// When stdout cannot be written. An input or a document that cannot be read is reported on stderr, and the others are judged.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = args.now.unwrap_or_else(Timestamp::now);
     let namespace = args.inputs.namespace.as_str();
-    let inputs = args.inputs.open_each();
-    // What cannot be read is told when its turn comes.
-    let sources = inputs.iter().flatten();
-    let mut context = directory::collect(sources, namespace, Outlook::Whole, &args.severity.severities(), now).context;
+    let inputs: Vec<_> = args.inputs.open_each(Files::ManifestsAndPem).into_iter().map(Input::new).collect();
+    // What cannot be read is reported when its turn comes.
+    let manifests = inputs.iter().filter_map(|input| match input {
+        Ok(Input::Manifest(source)) => Some(source),
+        _ => None,
+    });
+    let mut context =
+        directory::collect(manifests, namespace, Outlook::Whole, &args.severity.severities(), now).context;
     context.may_break_glass = args.break_glass;
     let stdout = anstream::AutoStream::auto(io::stdout().lock());
-    let reporter = match args.output {
-        Format::Text => Reporter::text(BufWriter::new(stdout)),
-        Format::Json => Reporter::json(BufWriter::new(stdout)),
-    };
-    let checker = Checker { context, namespace, now };
-    unless_closed(checker.judge_all(&inputs, reporter))
+    let mut reporter = Reporter::new(args.output, BufWriter::new(stdout));
+    let checker = Checker { context, schema: Schema::new()?, namespace, now };
+    let judged = inputs.iter().try_for_each(|input| checker.judge_input(input, &mut reporter));
+    unless_closed(judged.and_then(|()| {
+        let totals = reporter.finish()?;
+        if args.fail_on_empty && totals.judged == 0 {
+            return Err(Failure::Impossible(
+                "nothing was judged: the inputs hold no Secret, Gateway, GatewaySecret or CA bundle".to_owned(),
+            ));
+        }
+        Ok(ExitCode::from(if totals.unreadable > 0 { 2 } else { u8::from(totals.denied > 0) }))
+    }))
+}
+
+enum Input {
+    Manifest(Source),
+    Pem(Source),
+}
+
+impl Input {
+    fn new(source: Result<Source, ManifestError>) -> Result<Self, ManifestError> {
+        let source = source?;
+        Ok(if source.is_pem()? { Self::Pem(source) } else { Self::Manifest(source) })
+    }
 }
 
 struct Checker<'a> {
     context: Context,
+    schema: Schema,
     namespace: &'a str,
     now: Timestamp,
 }
 
 impl Checker<'_> {
-    fn judge_all<W: Write>(
-        &self,
-        inputs: &[Result<Source, ManifestError>],
-        mut reporter: Reporter<W>,
-    ) -> Result<ExitCode, Failure> {
-        let mut unreadable = false;
-        for input in inputs {
-            unreadable |= self.judge_input(input, &mut reporter)?;
-        }
-        let denied = reporter.finish()?;
-        Ok(ExitCode::from(if unreadable { 2 } else { u8::from(denied) }))
-    }
-
-    /// Returns whether something of it is unreadable.
-    fn judge_input<W: Write>(
-        &self,
-        input: &Result<Source, ManifestError>,
-        reporter: &mut Reporter<W>,
-    ) -> Result<bool, Failure> {
-        let chunks = match input.as_ref().map(Source::chunks) {
-            Ok(Ok(chunks)) => chunks,
-            Ok(Err(error)) => return Ok(tell(&error)),
-            Err(error) => return Ok(tell(error)),
+    fn judge_input(&self, input: &Result<Input, ManifestError>, reporter: &mut Reporter) -> Result<(), Failure> {
+        let source = match input {
+            Ok(Input::Manifest(source)) => source,
+            Ok(Input::Pem(source)) => return self.judge_pem(source, reporter),
+            Err(error) => return Ok(reporter.unreadable(error)?),
         };
-        let mut unreadable = false;
-        for chunk in chunks {
-            unreadable |= match chunk {
-                Ok(chunk) => self.judge_chunk(&chunk, reporter)?,
-                Err(error) => tell(&error),
-            };
+        match source.chunks() {
+            Ok(mut chunks) => chunks.try_for_each(|chunk| match chunk {
+                Ok(chunk) => self.judge_chunk(&chunk, reporter),
+                Err(error) => Ok(reporter.unreadable(&error)?),
+            }),
+            Err(error) => Ok(reporter.unreadable(&error)?),
         }
-        Ok(unreadable)
     }
 
-    /// Returns whether the chunk is unreadable.
-    fn judge_chunk<W: Write>(&self, chunk: &Chunk, reporter: &mut Reporter<W>) -> Result<bool, Failure> {
+    fn judge_pem(&self, source: &Source, reporter: &mut Reporter) -> Result<(), Failure> {
+        let text = match source.bytes() {
+            Ok(text) => text,
+            Err(error) => return Ok(reporter.unreadable(&error)?),
+        };
+        let place = Place { file: source.name().to_owned(), line: 1 };
+        let (findings, not_judged) = match pem::judge(text, &self.context.severities, self.now) {
+            PemFile::Bundle(findings) => (findings, Vec::new()),
+            PemFile::Other(what) => (Vec::new(), vec![what.to_owned()]),
+        };
+        Ok(reporter.judged(&Judged::file("PEM file", place, findings, not_judged))?)
+    }
+
+    fn judge_chunk(&self, chunk: &Chunk, reporter: &mut Reporter) -> Result<(), Failure> {
         let document = match chunk.parse() {
             Ok(Some(document)) => document,
-            Ok(None) => return Ok(false),
-            Err(error) => return Ok(tell(&error)),
-        };
-        for object in document.objects() {
-            if let Some(findings) = admission::check(&object.value, self.namespace, &self.context, self.now) {
-                let verdict = Verdict::of(&findings);
-                reporter.judged(&Judged::new(&object.value, self.namespace, object.source(), verdict, findings))?;
+            Ok(None) => return Ok(()),
+            Err(_) if is_template(&chunk.text) => {
+                let place = Place { file: chunk.source_name.to_string(), line: chunk.line };
+                let why = "a Helm or Go template: render it first (helm template CHART | trustspan check -)";
+                return Ok(reporter.judged(&Judged::file("document", place, Vec::new(), vec![why.to_owned()]))?);
             }
+            Err(error) => return Ok(reporter.unreadable(&error)?),
+        };
+        let judged = document.objects().filter_map(|object| self.judge(&object));
+        Ok({ judged }.try_for_each(|judged| reporter.judged(&judged))?)
+    }
+
+    /// `None` when trustspan has nothing to say about an object of this kind.
+    fn judge(&self, object: &Object<'_>) -> Option<Judged> {
+        let place = Place { file: object.file().to_owned(), line: object.line };
+        let (value, not_judged) = without_placeholders(&object.value);
+        // A Secret is judged as a whole: a pair of which one half is encrypted is not incomplete.
+        let is_whole = not_judged.is_empty() || Kind::of(&value).kind != "Secret";
+        let findings = match self.schema.findings(&value) {
+            _ if !is_whole => None,
+            // The API server asks no webhook about an object that it refuses.
+            refused if !refused.is_empty() => Some(refused),
+            _ => admission::check(&value, self.namespace, &self.context, self.now),
+        };
+        if findings.is_none() && not_judged.is_empty() {
+            return None;
         }
-        Ok(false)
+        Some(Judged::object(&value, self.namespace, place, findings.unwrap_or_default(), not_judged))
     }
 }

@@ -33,6 +33,11 @@ impl Object<'_> {
         self.place.as_ref().map(|(list, index)| format!("{list}/{index}")).unwrap_or_default()
     }
 
+    /// Path of the file, or `stdin`.
+    pub fn file(&self) -> &str {
+        &self.chunk.source_name
+    }
+
     /// `file:line`.
     pub fn source(&self) -> String {
         format!("{}:{}", self.chunk.source_name, self.line)

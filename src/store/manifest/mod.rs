@@ -23,7 +23,7 @@ pub use chunk::{Chunk, Chunks};
 pub use document::{Document, Object};
 pub use edit::Edited;
 
-pub use source::{Source, open, open_each};
+pub use source::{Files, Source, open, open_each};
 
 /// Why a manifest cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -59,4 +59,21 @@ pub enum ManifestError {
         #[source]
         cause: json_patch::PatchError,
     },
+}
+
+impl ManifestError {
+    /// Path of the manifest as given, or `stdin`.
+    pub fn source_name(&self) -> &str {
+        let (Self::Read { source_name, .. } | Self::Syntax { source_name, .. } | Self::Patch { source_name, .. }) =
+            self;
+        source_name
+    }
+
+    /// Line of the manifest, from 1; `None` when none of it could be read.
+    pub fn line(&self) -> Option<usize> {
+        match self {
+            Self::Read { .. } => None,
+            Self::Syntax { line, .. } | Self::Patch { line, .. } => Some(*line),
+        }
+    }
 }

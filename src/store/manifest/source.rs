@@ -3,10 +3,12 @@
 use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Seek};
+use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+
+use zeroize::Zeroizing;
 
 use super::{Chunk, Chunks, ManifestError};
 
@@ -50,19 +52,29 @@ enum Origin {
     Spool(File),
 }
 
-/// Resolves paths, as [`open_each`] does.
+/// The files that are taken of a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Files {
+    /// `*.yaml`, `*.yml` and `*.json`.
+    #[default]
+    Manifests,
+    /// These, and `*.pem`, `*.crt` and `*.cer`.
+    ManifestsAndPem,
+}
+
+/// Resolves paths, as [`open_each`] does, to manifests.
 ///
 /// # Errors
 /// When one does not exist or cannot be read.
 pub fn open(paths: &[PathBuf]) -> Result<Vec<Source>, ManifestError> {
-    open_each(paths).into_iter().collect()
+    open_each(paths, Files::Manifests).into_iter().collect()
 }
 
-/// Resolves paths: `-` is stdin; a directory stands for every `*.yaml`, `*.yml` and `*.json` below it, in the order of
+/// Resolves paths: `-` is stdin; a directory means its `files` and those of the directories below it, in the order of
 /// their names. Hidden entries are passed over (a mounted ConfigMap holds each file a second time below `..data`). What does not exist
 /// or cannot be read is an error in its place.
-pub fn open_each(paths: &[PathBuf]) -> Vec<Result<Source, ManifestError>> {
-    let mut opening = Opening::default();
+pub fn open_each(paths: &[PathBuf], files: Files) -> Vec<Result<Source, ManifestError>> {
+    let mut opening = Opening { files, ..Opening::default() };
     for path in paths {
         match path.as_os_str() == "-" {
             true => opening.push(spool(io::stdin().lock()), "stdin"),
@@ -75,6 +87,7 @@ pub fn open_each(paths: &[PathBuf]) -> Vec<Result<Source, ManifestError>> {
 /// Sources that are opened together.
 #[derive(Default)]
 struct Opening {
+    files: Files,
     sources: Vec<Result<Source, ManifestError>>,
     room: Room,
 }
@@ -116,7 +129,7 @@ impl Opening {
             // A linked file is read, a linked directory is not entered: links may form a ring.
             if entry.file_type().map_err(failed)?.is_dir() {
                 self.walk(&entry.path()).unwrap_or_else(|error| self.sources.push(Err(error)));
-            } else if is_manifest(&entry.path()) && entry.path().is_file() {
+            } else if self.files.take(&entry.path()) && entry.path().is_file() {
                 self.push_file(&entry.path());
             }
         }
@@ -134,14 +147,45 @@ fn spool(mut pipe: impl io::Read) -> io::Result<Origin> {
     Ok(Origin::Spool(file))
 }
 
-fn is_manifest(path: &Path) -> bool {
-    path.extension().and_then(OsStr::to_str).is_some_and(|e| matches!(e, "yaml" | "yml" | "json"))
+impl Files {
+    fn take(self, path: &Path) -> bool {
+        let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+        matches!(extension, "yaml" | "yml" | "json")
+            || (self == Self::ManifestsAndPem && PEM_EXTENSIONS.contains(&extension))
+    }
 }
+
+const PEM_EXTENSIONS: [&str; 3] = ["pem", "crt", "cer"];
+/// A text that begins with this is PEM (RFC 7468 section 2), and no manifest.
+const PEM_BEGIN: &[u8] = b"-----BEGIN ";
 
 impl Source {
     /// The path as given, or `stdin`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is a PEM file rather than a manifest: by its extension, or by how it begins.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn is_pem(&self) -> Result<bool, ManifestError> {
+        if Path::new(self.name()).extension().and_then(OsStr::to_str).is_some_and(|e| PEM_EXTENSIONS.contains(&e)) {
+            return Ok(true);
+        }
+        let mut begin = Vec::new();
+        self.file()?.take(PEM_BEGIN.len() as u64).read_to_end(&mut begin).map_err(|cause| self.unread(cause))?;
+        Ok(begin == PEM_BEGIN)
+    }
+
+    /// All of its bytes.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn bytes(&self) -> Result<Zeroizing<Vec<u8>>, ManifestError> {
+        let mut bytes = Zeroizing::new(Vec::new());
+        self.file()?.read_to_end(&mut bytes).map_err(|cause| self.unread(cause))?;
+        Ok(bytes)
     }
 
     /// Reads from the start; what is small is read, cut and parsed once only. A second reader of a spooled pipe moves the first one's
@@ -159,14 +203,19 @@ impl Source {
     }
 
     fn read(&self) -> Result<Chunks<BufReader<File>>, ManifestError> {
+        Ok(Chunks::new(self.name.clone(), BufReader::new(self.file()?)))
+    }
+
+    fn file(&self) -> Result<File, ManifestError> {
         let opened = match &self.origin {
             Origin::File(path) => File::open(path),
             Origin::Spool(file) => file.try_clone().and_then(|mut file| file.rewind().map(|()| file)),
         };
-        match opened {
-            Ok(file) => Ok(Chunks::new(self.name.clone(), BufReader::new(file))),
-            Err(cause) => Err(ManifestError::Read { source_name: self.name.to_string(), cause }),
-        }
+        opened.map_err(|cause| self.unread(cause))
+    }
+
+    fn unread(&self, cause: io::Error) -> ManifestError {
+        ManifestError::Read { source_name: self.name.to_string(), cause }
     }
 }
 
@@ -227,6 +276,22 @@ mod tests {
             .map(|s| s.name().rsplit('/').next().map(str::to_owned))
             .collect();
         assert_eq!(names, [Some("a.yaml".to_owned()), Some("z.yml".to_owned()), Some("c.json".to_owned())]);
+        Ok(())
+    }
+
+    #[test]
+    fn pem_files_are_taken_where_they_are_asked_for() -> io::Result<()> {
+        let root = tempfile::tempdir()?;
+        for name in ["a.yaml", "ca.crt", "ca.pem", "key.txt"] {
+            fs::write(root.path().join(name), "-----BEGIN CERTIFICATE-----")?;
+        }
+        let taken = |files| open_each(&[root.path().to_owned()], files).into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!([Files::Manifests, Files::ManifestsAndPem].map(|files| taken(files).len()), [1, 3]);
+        let mut opening = Opening::default();
+        opening.push(spool(&b"-----BEGIN CERTIFICATE-----"[..]), "stdin");
+        opening.push(spool(&b"--- # a manifest"[..]), "stdin");
+        let are_pem: Vec<_> = opening.sources.iter().flatten().map(|source| source.is_pem().ok()).collect();
+        assert_eq!(are_pem, [Some(true), Some(false)]);
         Ok(())
     }
 

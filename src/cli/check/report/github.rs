@@ -1,0 +1,58 @@
+//! Workflow commands of GitHub Actions
+//! (<https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands>).
+
+use std::io::{self, Write};
+
+use super::{Judged, Place, Printer, Totals, line};
+use crate::cli::printable::printable;
+use crate::store::manifest::ManifestError;
+use crate::trust::Severity;
+
+pub(super) struct Github<W> {
+    pub(super) out: W,
+}
+
+impl<W: Write> Github<W> {
+    fn annotate(&mut self, level: &str, place: Option<&Place>, title: &str, message: &str) -> io::Result<()> {
+        // An annotation without a file is one of the whole run.
+        let place = place.filter(|place| place.file != "stdin");
+        let place = place.map_or(String::new(), |Place { file, line }| format!("file={},line={line},", property(file)));
+        writeln!(self.out, "::{level} {place}title={}::{}", property(title), data(message))
+    }
+}
+
+impl<W: Write> Printer for Github<W> {
+    fn judged(&mut self, judged: &Judged) -> io::Result<()> {
+        for finding in &judged.findings {
+            let level = match finding.severity {
+                Severity::Deny => "error",
+                Severity::Warn => "warning",
+            };
+            self.annotate(level, Some(&judged.source), finding.rule, &line(judged, finding))?;
+        }
+        for why in &judged.not_judged {
+            self.annotate("notice", Some(&judged.source), "not judged", &format!("{}: {why}", judged.title))?;
+        }
+        Ok(())
+    }
+
+    fn unreadable(&mut self, error: &ManifestError) -> io::Result<()> {
+        let place = error.line().map(|line| Place { file: error.source_name().to_owned(), line });
+        self.annotate("error", place.as_ref(), "unreadable", &printable(&error.to_string()))
+    }
+
+    fn finish(&mut self, totals: &Totals) -> io::Result<()> {
+        writeln!(self.out, "{totals}")?;
+        self.out.flush()
+    }
+}
+
+/// Escapes the text of a command.
+fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// Escapes the value of a command's property.
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}

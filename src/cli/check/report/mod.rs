@@ -1,0 +1,226 @@
+//! What `check` prints, in each of its formats.
+
+mod github;
+mod json;
+mod junit;
+mod sarif;
+mod text;
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use crate::cli::inputs::{create, tell, title};
+use crate::cli::printable::printable;
+use crate::store::manifest::ManifestError;
+use crate::trust::{Finding, Verdict};
+
+/// What to print.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub(super) enum Format {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// A JSON array with an element for each object.
+    Json,
+    /// SARIF 2.1.0, which code scanning services read.
+    Sarif,
+    /// JUnit XML: a test suite for each file, a test case for each object.
+    Junit,
+    /// Workflow commands of GitHub Actions: annotations of the lines of a change.
+    Github,
+}
+
+/// The result for one object, or for a document or file without one.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Judged {
+    object: ObjectRef,
+    #[serde(serialize_with = "file_and_line")]
+    source: Place,
+    verdict: Outcome,
+    findings: Vec<Finding>,
+    /// A sentence for each value that is encrypted or a template, or why there is nothing to judge.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_judged: Vec<String>,
+    #[serde(skip)]
+    title: String,
+}
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ObjectRef {
+    api_version: String,
+    kind: String,
+    namespace: String,
+    name: String,
+}
+
+/// Where an object begins.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// Path as given, or `stdin`.
+    pub(super) file: String,
+    /// Line of the file, from 1.
+    pub(super) line: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Outcome {
+    Allow,
+    Warn,
+    Deny,
+    NotJudged,
+}
+
+impl Judged {
+    /// An object with its findings. `not_judged` names values that could not be judged; without any finding the object counts as not
+    /// judged.
+    pub(super) fn object(
+        object: &Value,
+        namespace: &str,
+        source: Place,
+        findings: Vec<Finding>,
+        not_judged: Vec<String>,
+    ) -> Self {
+        let request = create(object, namespace);
+        let api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
+        let (kind, namespace, name) = (request.kind.kind.into(), request.namespace.into(), request.name.into());
+        let title = title(&request);
+        let object = ObjectRef { api_version, kind, namespace, name };
+        Self { object, source, verdict: Outcome::of(&findings, &not_judged), findings, not_judged, title }
+    }
+
+    /// A file of PEM text, or a document that is no object.
+    pub(super) fn file(kind: &str, source: Place, findings: Vec<Finding>, not_judged: Vec<String>) -> Self {
+        let object = ObjectRef { kind: kind.to_owned(), ..ObjectRef::default() };
+        let title = kind.to_owned();
+        Self { object, source, verdict: Outcome::of(&findings, &not_judged), findings, not_judged, title }
+    }
+}
+
+impl Outcome {
+    fn of(findings: &[Finding], not_judged: &[String]) -> Self {
+        match Verdict::of(findings) {
+            Verdict::Allow if !not_judged.is_empty() => Self::NotJudged,
+            Verdict::Allow => Self::Allow,
+            Verdict::Warn => Self::Warn,
+            Verdict::Deny => Self::Deny,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+fn file_and_line<S: Serializer>(place: &Place, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(place)
+}
+
+/// How many objects had which result.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    /// Objects that were judged: allowed, warned or denied.
+    pub(super) judged: usize,
+    /// Objects with a finding that denies.
+    pub(super) denied: usize,
+    /// Objects with findings that warn only.
+    pub(super) warned: usize,
+    /// Objects and files that could not be judged.
+    pub(super) not_judged: usize,
+    /// Files and documents that could not be read.
+    pub(super) unreadable: usize,
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let objects = if self.judged == 1 { "object" } else { "objects" };
+        write!(f, "{} {objects} judged: {} denied, {} warned", self.judged, self.denied, self.warned)?;
+        match self.not_judged {
+            0 => Ok(()),
+            count => write!(f, "; {count} not judged"),
+        }
+    }
+}
+
+/// Prints in one format.
+trait Printer {
+    fn judged(&mut self, judged: &Judged) -> io::Result<()>;
+
+    /// Errors go to stderr, too.
+    fn unreadable(&mut self, _error: &ManifestError) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, totals: &Totals) -> io::Result<()>;
+}
+
+/// Counts results, and prints them as they come.
+pub(super) struct Reporter {
+    printer: Box<dyn Printer>,
+    totals: Totals,
+}
+
+impl Reporter {
+    /// Prints to `out`.
+    pub(super) fn new(format: Format, out: impl Write + 'static) -> Self {
+        let printer: Box<dyn Printer> = match format {
+            Format::Text => Box::new(text::Text { out }),
+            Format::Json => Box::new(json::Json::new(out)),
+            Format::Sarif => Box::new(sarif::Sarif::new(out)),
+            Format::Junit => Box::new(junit::Junit::new(out)),
+            Format::Github => Box::new(github::Github { out }),
+        };
+        Self { printer, totals: Totals::default() }
+    }
+
+    /// Takes a result.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub(super) fn judged(&mut self, judged: &Judged) -> io::Result<()> {
+        let count = match judged.verdict {
+            Outcome::Allow => None,
+            Outcome::Warn => Some(&mut self.totals.warned),
+            Outcome::Deny => Some(&mut self.totals.denied),
+            Outcome::NotJudged => Some(&mut self.totals.not_judged),
+        };
+        count.into_iter().for_each(|count| *count += 1);
+        self.totals.judged += usize::from(judged.verdict != Outcome::NotJudged);
+        self.printer.judged(judged)
+    }
+
+    /// Takes a file or document that cannot be read, and reports it on stderr.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub(super) fn unreadable(&mut self, error: &ManifestError) -> io::Result<()> {
+        tell(error);
+        self.totals.unreadable += 1;
+        self.printer.unreadable(error)
+    }
+
+    /// Prints the end.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub(super) fn finish(mut self) -> io::Result<Totals> {
+        self.printer.finish(&self.totals)?;
+        Ok(self.totals)
+    }
+}
+
+/// A finding in one line.
+fn line(judged: &Judged, finding: &Finding) -> String {
+    let field = if finding.field.is_empty() { String::new() } else { format!(" {}", finding.field) };
+    printable(&format!("{}{field}: {}", judged.title, finding.message))
+}
+
+#[cfg(test)]
+mod tests;
