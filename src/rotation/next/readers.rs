@@ -17,10 +17,10 @@ use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{Mode, SourceKind, TrustSourceUse};
 use crate::registry::Entry;
 use crate::rotation::Facts;
-use crate::rotation::journal::{Journal, Version};
+use crate::rotation::journal::{Authority, Journal, Version};
 use crate::rotation::name_list::few;
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
-use crate::trust::Certificate;
+use crate::trust::{Certificate, is_distrusted};
 
 /// What an object that may hold CAs was found to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,16 +76,21 @@ fn resolve<'s>(seen: &'s Seen<'_>, reader: &'s TlsReader) -> Resolved<'s> {
 /// Writes down what sources hold. One that no reader goes by any more counts until proxies have settled.
 pub(super) fn record(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
     let mut read = BTreeSet::new();
+    // Only our own CAs matter, and a journal has no room for somebody else's thousands. A distrusted one counts for nothing from the first
+    // moment on: its clients are re-issued, whatever a source still lets in.
+    let counts =
+        |authority: &Authority| authority.current || !is_distrusted(&authority.certificate, &seen.entry.spec.distrust);
+    let issuers: Vec<_> =
+        journal.client_issuers.iter().filter(|authority| counts(authority)).map(|ca| ca.certificate.clone()).collect();
+    let is_ours = |held: &Certificate| issuers.iter().any(|ca| held.supersedes(ca));
+    journal.trust_sources.values_mut().flatten().for_each(|version| version.trust.retain(is_ours));
     for reader in &seen.readers {
         match resolve(seen, reader) {
             Resolved::Source(source, SourceState::Holds(trust)) => {
                 if !read.insert(source) {
                     continue;
                 }
-                // Only our own CAs matter, and a journal has no room for somebody else's thousands.
-                let is_ours =
-                    |held: &&Certificate| journal.client_issuers.iter().any(|ca| held.supersedes(&ca.certificate));
-                let ours = trust.iter().filter(is_ours).cloned().collect();
+                let ours = trust.iter().filter(|held| is_ours(held)).cloned().collect();
                 supersede(journal.trust_sources.entry(source.to_string()).or_default(), ours, Vec::new(), now);
             }
             // Proxies that run go on with what it held.

@@ -90,6 +90,9 @@ fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
     (0..12).map(|half| ChangeWindow::deserialize(window(2 * half + odd)).unwrap()).collect()
 }
 
+/// How long the owner of a pin takes to remove it when a rotation waits for that.
+const PIN_REMOVED: SignedDuration = SignedDuration::from_secs((5 * MINUTE).cast_signed());
+
 impl World {
     /// A cluster with one CA, in one of the shapes, and clients that work.
     pub(super) fn random(mut seed: Seed) -> Self {
@@ -322,6 +325,8 @@ impl World {
         self.write(source, vec![ca.clone()], vec![ca]);
         // Perhaps when not every gateway knows it yet.
         self.within(self.entry.spec.settle.gateways.duration(), Self::renew_client);
+        // A pin that outlasts the gateways' leaf cuts its client off, as the condition ClientsFollow says.
+        self.within(PIN_REMOVED, |world| world.pins.clear());
     }
 
     fn renew(&mut self) {

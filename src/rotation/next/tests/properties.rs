@@ -1,5 +1,7 @@
 //! Over random histories: no connection fails, and all ends well.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::history::{Event, HARMFUL, HARMLESS};
 use super::seed::Seed;
 use super::world::World;
@@ -14,14 +16,20 @@ fn number(variable: &str) -> Option<u64> {
 fn each_history(kind: &str, events: impl Fn(&mut Seed) -> Vec<Event>) {
     let one = number("TRUSTSPAN_CASE");
     let (first, last) = one.map_or((0, number("TRUSTSPAN_CASES").unwrap_or(CASES)), |case| (case, case + 1));
-    for case in first..last {
-        eprintln!("TRUSTSPAN_CASE={case} of {kind}");
-        let mut seed = Seed::of_run(&format!("{kind} {case}"));
-        let events = events(&mut seed);
-        let mut world = World::random(seed);
-        world.live_through(&events);
-        world.assert_steady();
-    }
+    let fails = |case: &u64| {
+        let lived = catch_unwind(AssertUnwindSafe(|| {
+            let mut seed = Seed::of_run(&format!("{kind} {case}"));
+            let events = events(&mut seed);
+            let mut world = World::random(seed);
+            world.live_through(&events);
+            world.assert_steady();
+        }));
+        // What failed was printed by the panic itself.
+        lived.is_err()
+    };
+    let failed: Vec<_> = (first..last).filter(fails).collect();
+    let count = last - first;
+    assert!(failed.is_empty(), "{} of {count} {kind} histories failed: TRUSTSPAN_CASE={failed:?}", failed.len());
 }
 
 fn some(seed: &mut Seed, of: &[Event]) -> Vec<Event> {

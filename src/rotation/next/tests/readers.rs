@@ -83,6 +83,17 @@ fn a_source_for_other_clients_alone_holds_nothing() {
 }
 
 #[test]
+fn a_source_that_lets_in_a_distrusted_ca_alone_holds_nothing() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = rotating(&old, &new, holding(&[&old]));
+    assert_eq!(scene.issuer.chain[0].subject, "CN=old");
+    scene.entry.spec.distrust = vec![parsed(old.der()).fingerprint];
+    let plan = scene.ask();
+    assert!(promotes(&plan), "at once: {:?}", plan.waits);
+    assert_eq!(condition(&scene, &plan).0, ConditionStatus::True);
+}
+
+#[test]
 fn what_cannot_be_read_holds_and_says_how_to_grant_it() {
     let (old, new) = (ca("old"), ca("new"));
     for (state, trust, said) in [
