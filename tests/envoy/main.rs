@@ -12,6 +12,7 @@ mod generated;
 mod lists;
 mod mutate;
 mod named;
+mod named_bundles;
 mod odd;
 mod pairs;
 mod pki;
