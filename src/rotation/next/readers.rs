@@ -126,7 +126,17 @@ fn retire(map: &mut BTreeMap<String, Vec<Version>>, is_read: impl Fn(&str) -> bo
 /// Whether a chain is of a CA that clients trusted before, and not of the present one. One of a stranger's is neither.
 pub(super) fn is_of_old(view: &View<'_>, chain: &[Certificate]) -> bool {
     let known: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
-    !verifies(&view.server_issuers(), chain, view.now) && verifies(&known, chain, view.now)
+    let anchors = view.server_issuers();
+    let is_old = |chain: &[Certificate]| !verifies(&anchors, chain, view.now);
+    // A CA that is distrusted is in no Secret any more: a lost journal leaves only what else it signed.
+    let mut ours = view.gateways_in_use().map(|version| version.chain.as_slice()).chain(view.root_chain());
+    is_old(chain)
+        && (verifies(&known, chain, view.now) || ours.any(|ours| is_old(ours) && have_one_issuer(ours, chain)))
+}
+
+fn have_one_issuer(one: &[Certificate], other: &[Certificate]) -> bool {
+    let issuer = |leaf: &Certificate| (leaf.issuer_der.clone(), leaf.authority_key_id.clone());
+    one.first().is_some_and(|leaf| other.first().is_some_and(|other| issuer(leaf) == issuer(other)))
 }
 
 /// What holds a step that has every client present a leaf of the new CA; `None` from its deadline on.

@@ -63,10 +63,10 @@ fn bundle(
 ) -> Bundle {
     let (now, spec) = (view.now, view.spec());
     let mut bundle = Bundle { trust: view.sound(issuers), ..Bundle::default() };
-    let in_some_order = |trust: &[Certificate], chain: &[Certificate]| {
-        accepts(trust, chain, now) || trust.len() > 1 && accepts(&reversed(trust), chain, now)
+    let in_some_order = |trust: &[Certificate], chain: &[Certificate], at| {
+        accepts(trust, chain, at) || trust.len() > 1 && accepts(&reversed(trust), chain, at)
     };
-    let mut open: Vec<_> = chains.iter().filter(|chain| !in_some_order(&bundle.trust, chain)).collect();
+    let mut open: Vec<_> = chains.iter().filter(|chain| !in_some_order(&bundle.trust, chain, now)).collect();
     let mut idle = Vec::new();
     for authority in issuers.iter().filter(|authority| !authority.current) {
         let certificate = &authority.certificate;
@@ -78,7 +78,9 @@ fn bundle(
         }
         bundle.trust.push(certificate.clone());
         let before = open.len();
-        open.retain(|chain| !in_some_order(&bundle.trust, chain));
+        // By a clock that is behind, a CA that was renewed seems not to be valid yet. It is needed all the same.
+        let begun = now.max(certificate.not_before);
+        open.retain(|chain| !in_some_order(&bundle.trust, chain, begun));
         if open.len() < before {
             bundle.needed += 1;
             continue;

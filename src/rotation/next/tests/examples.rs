@@ -191,6 +191,22 @@ fn the_cap_never_drops_a_ca_that_a_live_leaf_needs() {
 }
 
 #[test]
+fn a_slow_clock_drops_no_renewed_ca_that_a_leaf_in_use_needs() {
+    let (first, new) = (ca("old"), ca("new"));
+    let renewed = first.renewed(2030, 2040);
+    let of_renewed = |name| Facts { anchors: vec![parsed(renewed.der())], ..pair(&first, name) };
+    let mut scene = Scene::steady_with(source(&renewed), of_renewed("gateway"), of_renewed("client"));
+    scene.now = parsed(renewed.der()).not_before - HOUR * 72;
+    scene.ca = source(&new);
+    for _ in 0..24 {
+        scene.now += HOUR;
+        let plan = scene.look();
+        scene.take(&plan);
+    }
+    assert_eq!(scene.managed.unwrap().anchors, [parsed(new.der()), parsed(renewed.der())]);
+}
+
+#[test]
 fn the_cap_bounds_what_is_kept_for_clients_that_are_not_known() {
     let (old, new) = (ca("old"), ca("new"));
     let kept = |most| {

@@ -212,6 +212,31 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
 }
 
 #[test]
+fn a_certificate_beside_ours_is_reissued_although_its_ca_is_in_no_secret_any_more() {
+    let (old, new) = (ca("old"), ca("new"));
+    let second = PresentedAlso {
+        name: "second".to_owned(),
+        chain: Some(pair(&old, "second").chain),
+        certificate: Some(Issuance { name: "second".to_owned(), ..Issuance::default() }),
+    };
+    let mut scene = Scene::steady(&old);
+    scene.presented_also = vec![second];
+    scene.entry.spec.distrust = vec![parsed(old.der()).fingerprint];
+    (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
+    if let Some(managed) = &mut scene.managed {
+        managed.anchors = vec![parsed(new.der())];
+    }
+    // Nothing but leaves is left of it.
+    scene.root.anchors = Vec::new();
+    scene.entry.status = Default::default();
+    scene.journal = Default::default();
+    let mut asked = step(&mut scene);
+    scene.pass(HOUR);
+    asked.steps.extend(scene.look().steps);
+    assert!(reissues(&asked).contains(&"second"), "{:?}", asked.steps);
+}
+
+#[test]
 fn a_certificate_of_a_stranger_beside_ours_is_nobodys_business() {
     let (old, new, public) = (ca("old"), ca("new"), ca("public"));
     let mut scene = before_the_switch(&old, &new, false);
