@@ -116,19 +116,21 @@ fn observe_takes_weights_of_rules() {
 }
 
 #[test]
-fn check_judges_the_config_maps_that_gateways_name() {
-    let config_map =
-        "{apiVersion: v1, kind: ConfigMap, metadata: {name: roots, namespace: mesh}, data: {ca.crt: prose}}";
-    let gateway = |name: &str| {
-        format!(
-            "{{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {{name: gw}}, \
-             spec: {{servers: [{{tls: {{caCertCredentialName: '{name}'}}}}]}}}}"
-        )
-    };
-    for (name, expected) in [("configmap://mesh/roots", 1), ("configmap://mesh/others", 0), ("roots", 0)] {
-        let output = run(&["check", "-"], &format!("{config_map}\n---\n{}", gateway(name)));
-        assert_eq!(code(&output), expected, "{name}: {}", text(&output.stdout));
-        assert!(text(&output.stdout).contains("empty"), "what nobody names warns: {}", text(&output.stdout));
+fn check_gives_one_answer_whatever_stands_beside_it_save_a_namespace_without_a_guard() {
+    let bundle = "{apiVersion: v1, kind: ConfigMap, metadata: {name: roots, namespace: mesh}, data: {ca.crt: prose}}";
+    let secret =
+        "{apiVersion: v1, kind: Secret, metadata: {name: other, namespace: mesh}, stringData: {ca.crt: prose}}";
+    let gateway = "{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: gw}, \
+                   spec: {servers: [{tls: {caCertCredentialName: 'configmap://mesh/others'}}]}}";
+    let namespace =
+        |labels: &str| format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: mesh, labels: {labels}}}}}");
+    let (guarded, unguarded) = (namespace("{trustspan.dev/guard: enabled}"), namespace("{team: mesh}"));
+    let beside = [("{}", 1), (GATEWAY_SECRET, 1), (gateway, 1), (&guarded, 1), (&unguarded, 0)];
+    for (object, (beside, expected)) in [bundle, secret].iter().flat_map(|object| beside.map(|beside| (object, beside)))
+    {
+        let output = run(&["check", "-"], &format!("{object}\n---\n{beside}"));
+        assert_eq!(code(&output), expected, "{object} beside {beside}: {}", text(&output.stdout));
+        assert!(text(&output.stdout).contains("empty"), "{}", text(&output.stdout));
     }
 }
 
@@ -380,7 +382,8 @@ fn a_reader_that_leaves_is_no_panic() {
 
 /// A stream of GatewaySecrets' worth of other documents, each with what `check` judges.
 fn stream(documents: usize, kib: usize) -> String {
-    let mut text = String::new();
+    // Without a guard, so that what is found only warns.
+    let mut text = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: default\n".to_owned();
     for i in 0..documents {
         let filler = "QUJD".repeat(kib * 256);
         let _ = write!(

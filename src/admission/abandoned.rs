@@ -62,6 +62,7 @@ mod tests {
             username: "jane",
             by_agent: false,
             may_break_glass: false,
+            in_guarded_namespace: true,
             object: None,
             old_object: Some(object),
         };

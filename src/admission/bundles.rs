@@ -10,11 +10,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::kept::CLEANERS;
 use super::rules::{KUBECONFIG_UNREADABLE, UNREADABLE};
-use super::validate::weights;
-use super::{Decision, Kind, Operation, Request, break_glass, continuity};
+use super::{Kind, Operation, Request, continuity, guard};
 use crate::api::SourceKind;
-use crate::registry::{Entry, Registry, Role};
+use crate::registry::Registry;
 use crate::rotation::readers::decode;
 use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, Severities, Severity};
 
@@ -103,65 +103,47 @@ impl Place {
     }
 }
 
-/// Judges an object of the opt-in webhook configuration `manifests/ca-bundles`. Never patches; the same under dry-run.
-///
-/// Of ConfigMaps only those are judged that a GatewaySecret names, from which its gateways take CAs, or that carry
-/// [`CA_BUNDLE_LABEL`](crate::api::names::CA_BUNDLE_LABEL).
-pub fn validate_bundles(
+/// The findings on a write of an object that is no gateway's: a kubeconfig in a Secret, a caBundle; `None` when it has no place for one.
+pub(super) fn written(request: &Request<'_>, severities: &Severities, now: Timestamp) -> Option<Vec<Finding>> {
+    let object = request.object.filter(|_| !request.is_being_deleted())?;
+    let old = request.old_object.filter(|_| request.operation == Operation::Update);
+    findings(request.kind, object, old, severities, now)
+}
+
+/// The findings on a write or the deletion of a ConfigMap: on what it holds where it is guarded, and on what becomes of the clients of
+/// gateways that take CAs from it.
+pub(super) fn config_map(
     request: &Request<'_>,
     registry: &Registry,
     severities: &Severities,
     now: Timestamp,
-) -> Decision {
-    let mut decision = Decision::default();
-    let written = matches!(request.operation, Operation::Create | Operation::Update) && request.sub_resource.is_empty();
-    let Some(object) = request.object.filter(|_| written && !request.is_being_deleted()) else { return decision };
-    let claim = claim(request.kind, request.namespace, request.name, registry);
-    let old = request.old_object.filter(|_| request.operation == Operation::Update);
-    let is_source = is_config_map(request.kind)
-        && registry.readers_of(request.kind.kind, request.namespace, request.name).next().is_some();
-    if is_source || is_asked_for(request.kind, object, old, claim) {
-        let weights = weights(severities, claim);
-        decision.findings = findings(request.kind, object, old, &weights, now).unwrap_or_default();
+) -> Vec<Finding> {
+    let is_source = registry.readers_of(request.kind.kind, request.namespace, request.name).next().is_some();
+    let new = request.object.filter(|_| !request.is_being_deleted());
+    let old = request.old_object.filter(|_| request.operation != Operation::Create);
+    let mut all = Vec::new();
+    if let Some(object) = new.filter(|_| guard::is_guarded(request)) {
+        all.extend(findings(request.kind, object, old, severities, now).unwrap_or_default());
     }
+    let is_over = match request.operation {
+        Operation::Delete => CLEANERS.contains(&request.username),
+        _ => request.is_being_deleted(),
+    };
     let decoded = |object| decode(SourceKind::ConfigMap, object).ok();
-    if let (true, Some(old), Some(new)) = (is_source, old.and_then(decoded), decoded(object)) {
-        let [old, new] = [&old, &new].map(|texts| Contents::new(texts, Reader::Envoy));
-        decision.findings.extend(continuity::of_source(request, &old, Some(&new), registry, severities, now));
+    if is_source
+        && !is_over
+        && let Some(old) = old.and_then(decoded)
+    {
+        let new = new.and_then(decoded);
+        let contents = |texts| Contents::new(texts, Reader::Envoy);
+        let (old, new) = (contents(&old), new.as_ref().map(contents));
+        all.extend(continuity::of_source(request, &old, new.as_ref(), registry, severities, now));
     }
-    break_glass::apply(request, &mut decision);
-    decision
-}
-
-/// The GatewaySecret that names a ConfigMap. Those that name a Secret say nothing of a kubeconfig in it.
-pub(super) fn claim<'r>(
-    kind: Kind<'_>,
-    namespace: &str,
-    name: &str,
-    registry: &'r Registry,
-) -> Option<(&'r Entry, Role)> {
-    registry.role(namespace, name).filter(|_| kind == config_map::KIND)
-}
-
-/// Whether an object of this kind is judged wherever it is met: a ConfigMap could be for any program.
-fn is_asked_for(kind: Kind<'_>, object: &Value, old: Option<&Value>, claim: Option<(&Entry, Role)>) -> bool {
-    kind != config_map::KIND
-        || claim.is_some()
-        || [Some(object), old].into_iter().flatten().any(config_map::is_labelled)
-}
-
-/// Whether a ConfigMap says itself that gateways read it.
-pub(super) fn is_labelled(kind: Kind<'_>, object: &Value) -> bool {
-    kind == config_map::KIND && config_map::is_labelled(object)
-}
-
-/// Whether an object is a ConfigMap.
-pub(super) fn is_config_map(kind: Kind<'_>) -> bool {
-    kind == config_map::KIND
+    all
 }
 
 /// The findings on an object, or on the change of one; `None` when it has no place for a CA bundle.
-pub(super) fn findings(
+fn findings(
     kind: Kind<'_>,
     object: &Value,
     old: Option<&Value>,

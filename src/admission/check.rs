@@ -1,27 +1,27 @@
 //! Judging an object on its own, as `trustspan check` does: the cluster's verdict, plus what slipped by.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::duty::duty;
-use super::gateway_trust;
 use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED};
-use super::validate::{unreadable, weights};
-use super::{break_glass, bundles, continuity, no_such, odd_values, renamed, time_zones};
-use crate::api::{GatewaySecretSpec, Kind};
+use super::validate::{self, weights};
+use super::{Operation, Request, break_glass, bundles, gateway_trust, guard, no_such, odd_values, renamed, time_zones};
+use crate::api::{GROUP, GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
-use crate::rotation::{Inventory, Outlook, Uses};
-use crate::trust::{self, Contents, Finding, Reader, Secret, Severities, Severity};
+use crate::rotation::{Inventory, Outlook};
+use crate::trust::{Finding, Severities, Severity};
 
 /// What surrounds the objects that are checked.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The GatewaySecrets.
     pub registry: Registry,
-    /// The Secrets that Gateways name.
-    pub uses: Uses,
+    /// Namespaces that are shown without label `trustspan.dev/guard: enabled`.
+    pub unguarded: BTreeSet<String>,
     /// The cluster-wide weights of rules.
     pub severities: Severities,
     /// Whether to judge as for a requester who may override rules.
@@ -31,19 +31,10 @@ pub struct Context {
 impl Context {
     /// The context that an inventory shows.
     pub fn new(inventory: Inventory, outlook: Outlook, now: Timestamp) -> Self {
-        let (uses, severities) = (inventory.uses().clone(), inventory.severities().clone());
-        Self { registry: inventory.into_registry(outlook, now), uses, severities, may_break_glass: false }
-    }
-
-    /// Whether a Secret or ConfigMap is judged in full: something names it, or there is nothing that could.
-    fn counts(&self, namespace: &str, name: &str, is_used: fn(&Uses, &str, &str) -> bool) -> bool {
-        let alone = self.registry.entries().is_empty() && self.uses.is_empty();
-        alone || self.registry.role(namespace, name).is_some() || is_used(&self.uses, namespace, name)
+        let (unguarded, severities) = (inventory.unguarded().clone(), inventory.severities().clone());
+        Self { registry: inventory.into_registry(outlook, now), unguarded, severities, may_break_glass: false }
     }
 }
-
-/// Keys under which a gateway takes something from a Secret or ConfigMap.
-pub(crate) const GATEWAY_KEYS: [&str; 8] = ["ca.crt", "tls.crt", "tls.key", "ca.crl", "cacert", "cert", "key", "crl"];
 
 /// The findings on an object; `None` when trustspan has nothing to say about its kind.
 pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
@@ -63,74 +54,61 @@ pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp)
 
 fn found(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
     let kind = Kind::of(object);
-    let bundles = check_bundles(kind, object, namespace, context, now);
+    let request = Request {
+        operation: Operation::Create,
+        kind,
+        sub_resource: "",
+        namespace,
+        name: object["metadata"]["name"].as_str().unwrap_or_default(),
+        username: "",
+        by_agent: false,
+        may_break_glass: context.may_break_glass,
+        // Taken to be guarded, unless it is shown otherwise: a pipeline rarely has the Namespace.
+        in_guarded_namespace: !context.unguarded.contains(namespace),
+        object: Some(object),
+        old_object: None,
+    };
+    let Context { registry, severities, .. } = context;
     let findings = match kind {
         Kind { group: "", version: "v1", kind: "Secret" } => {
-            let findings = check_secret(object, namespace, context, now);
-            return match (findings, bundles) {
-                (None, bundles) => bundles,
-                (findings, None) => findings,
-                (Some(findings), Some(bundles)) => Some([findings, bundles].concat()),
+            let claim = registry.role(namespace, request.name);
+            let is_ours = claim.is_some() || guard::holds_trust(kind, object) || guard::is_guarded(&request);
+            let weights = weights(severities, claim);
+            let content =
+                is_ours.then(|| graded(&request, |request| validate::write(request, claim, registry, &weights, now)));
+            let kubeconfig = bundles::written(&request, &weights, now);
+            return match (content, kubeconfig) {
+                (None, None) => None,
+                (content, kubeconfig) => Some([content, kubeconfig].into_iter().flatten().flatten().collect()),
             };
         }
-        _ if bundles.is_some() => return bundles,
-        Kind { group: crate::api::GROUP, kind: "GatewaySecret", .. } => {
-            check_gateway_secret(object, namespace, &context.registry)
+        Kind { group: "", version: "v1", kind: "ConfigMap" } => {
+            let is_ours = guard::holds_trust(kind, object) || guard::is_guarded(&request);
+            return is_ours
+                .then(|| graded(&request, |request| bundles::config_map(request, registry, severities, now)));
         }
-        kind => check_names(kind, object, namespace, &context.registry)?,
+        Kind { group: GROUP, kind: "GatewaySecret", .. } => {
+            let mut findings = check_gateway_secret(object, namespace, registry);
+            findings.extend(context.unguarded.contains(namespace).then(|| guard::unguarded(object, namespace)));
+            findings
+        }
+        kind => match bundles::written(&request, severities, now) {
+            Some(findings) => return Some(findings),
+            None => check_names(kind, object, namespace, registry)?,
+        },
     };
-    Some(findings.into_iter().filter_map(|finding| context.severities.weigh(finding)).collect())
+    Some(findings.into_iter().filter_map(|finding| severities.weigh(finding)).collect())
 }
 
-fn check_secret(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let claim = context.registry.role(namespace, name);
-    let counts = |field: &Value| match field {
-        Value::Object(contents) => {
-            GATEWAY_KEYS.iter().any(|key| contents.get(*key).is_some_and(|text| !text.is_null()))
-        }
-        odd => !odd.is_null(),
-    };
-    if claim.is_none() && !["data", "stringData"].iter().any(|field| counts(&object[field])) {
-        return None;
+/// What the webhook finds, and as warnings what it would find with a guard.
+fn graded(request: &Request<'_>, judge: impl Fn(&Request<'_>) -> Vec<Finding>) -> Vec<Finding> {
+    let mut findings = if guard::is_sent(request) { judge(request) } else { Vec::new() };
+    if !guard::is_guarded(request) {
+        let guarded = judge(&Request { in_guarded_namespace: true, ..request.clone() });
+        let more: Vec<_> = guarded.into_iter().filter(|finding| !findings.contains(finding)).collect();
+        findings.extend(more.into_iter().map(|finding| Finding { severity: Severity::Warn, ..finding }));
     }
-    let severities = weights(&context.severities, claim);
-    let secret = match Secret::from_value(object) {
-        Ok(secret) => secret,
-        Err(error) => return Some(vec![unreadable(&error)]),
-    };
-    let contents = Contents::new(&secret, Reader::Envoy);
-    let mut duty = duty(claim, None, now);
-    if claim.is_none() {
-        duty = context.registry.duty(namespace, name);
-    }
-    let mut findings = trust::judge_contents(&contents, duty, &severities, now);
-    if !context.counts(namespace, name, Uses::contains) {
-        // The cluster lets it pass, since nothing here uses it.
-        findings.iter_mut().for_each(|finding| finding.severity = Severity::Warn);
-    }
-    findings.extend(continuity::findings(&contents, None, namespace, claim, &context.registry, &severities, now));
-    Some(findings)
-}
-
-/// CA bundles in other places.
-fn check_bundles(
-    kind: Kind<'_>,
-    object: &Value,
-    namespace: &str,
-    context: &Context,
-    now: Timestamp,
-) -> Option<Vec<Finding>> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let claim = bundles::claim(kind, namespace, name, &context.registry);
-    let mut findings = bundles::findings(kind, object, None, &weights(&context.severities, claim), now)?;
-    let counts = !bundles::is_config_map(kind)
-        || bundles::is_labelled(kind, object)
-        || context.counts(namespace, name, Uses::contains_config_map);
-    if !counts {
-        findings.iter_mut().for_each(|finding| finding.severity = Severity::Warn);
-    }
-    Some(findings)
+    findings
 }
 
 fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) -> Vec<Finding> {

@@ -128,6 +128,7 @@ mod tests {
             username: "jane",
             by_agent: false,
             may_break_glass: false,
+            in_guarded_namespace: true,
             object,
             old_object: Some(old),
         };

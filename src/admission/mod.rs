@@ -9,6 +9,7 @@ mod client_bundle;
 mod continuity;
 mod duty;
 mod gateway_trust;
+mod guard;
 mod kept;
 mod mutate;
 mod no_such;
@@ -25,9 +26,8 @@ use serde_json::Value;
 pub use crate::api::Kind;
 use crate::trust::{Finding, Severity, Verdict};
 pub use break_glass::Override;
-pub use bundles::validate_bundles;
-pub(crate) use check::GATEWAY_KEYS;
 pub use check::{Context, check};
+pub(crate) use guard::GATEWAY_KEYS;
 pub use mutate::mutate;
 pub(crate) use rules::INVALID_GATEWAY_SECRET;
 pub use rules::{RuleInfo, rules};
@@ -52,6 +52,8 @@ pub struct Request<'a> {
     pub by_agent: bool,
     /// The API server has found that the user may override rules (docs/adr/0006).
     pub may_break_glass: bool,
+    /// The API server has found that the namespace has label `trustspan.dev/guard: enabled` (docs/guard.md).
+    pub in_guarded_namespace: bool,
     /// The object as it shall be; `None` for DELETE.
     pub object: Option<&'a Value>,
     /// The object as it is; `None` for CREATE.

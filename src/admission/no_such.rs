@@ -71,6 +71,7 @@ mod tests {
             username: "jane",
             by_agent: false,
             may_break_glass: false,
+            in_guarded_namespace: true,
             object: Some(object),
             old_object: None,
         };

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::carry_over;
 use super::rules::VALUE_IGNORED;
 use crate::api::names::{
-    ADOPT, CA_BUNDLE_LABEL, CARRY_OVER, MANAGED_LABEL, RELOAD, RELOAD_NEVER, REWRITE, REWRITE_DISABLED,
+    ADOPT, CARRY_OVER, GUARD, GUARD_ENABLED, MANAGED_LABEL, RELOAD, RELOAD_NEVER, REWRITE, REWRITE_DISABLED,
 };
 use crate::api::{Kind, shortened};
 use crate::rewrite::is_rewritten;
@@ -47,7 +47,13 @@ const KNOWN: [Known; 6] = [
     },
     Known { map: "annotations", key: ADOPT, is_read_of: is_kept, counts: is_boolean, expected: BOOLEAN },
     Known { map: "labels", key: MANAGED_LABEL, is_read_of: is_secret, counts: is_boolean, expected: BOOLEAN },
-    Known { map: "labels", key: CA_BUNDLE_LABEL, is_read_of: is_config_map, counts: is_boolean, expected: BOOLEAN },
+    Known {
+        map: "labels",
+        key: GUARD,
+        is_read_of: is_guardable,
+        counts: |value| value == GUARD_ENABLED,
+        expected: "\"enabled\", or none",
+    },
     Known {
         map: "annotations",
         key: REWRITE,
@@ -70,6 +76,10 @@ fn is_secret(kind: Kind<'_>) -> bool {
 
 fn is_config_map(kind: Kind<'_>) -> bool {
     matches!(kind, Kind { group: "", kind: "ConfigMap", .. })
+}
+
+fn is_guardable(kind: Kind<'_>) -> bool {
+    is_kept(kind) || matches!(kind, Kind { group: "", kind: "Namespace", .. })
 }
 
 fn is_kept(kind: Kind<'_>) -> bool {
@@ -137,7 +147,8 @@ mod tests {
             ("v1", "Secret", "annotations", RELOAD, ["never"; 3]),
             ("v1", "ConfigMap", "annotations", ADOPT, ["true", "true", "false"]),
             ("v1", "Secret", "labels", MANAGED_LABEL, ["true", "true", "false"]),
-            ("v1", "ConfigMap", "labels", CA_BUNDLE_LABEL, ["true", "true", "false"]),
+            ("v1", "ConfigMap", "labels", GUARD, [GUARD_ENABLED; 3]),
+            ("v1", "Namespace", "labels", GUARD, [GUARD_ENABLED; 3]),
             ("apps/v1", "Deployment", "annotations", REWRITE, ["disabled", "disabled", "enabled"]),
             // Nothing of ours is read there.
             ("v1", "Pod", "annotations", REWRITE, ["off"; 3]),
@@ -161,7 +172,8 @@ mod tests {
             ("v1", "Secret", "annotations", RELOAD),
             ("v1", "Secret", "annotations", ADOPT),
             ("v1", "Secret", "labels", MANAGED_LABEL),
-            ("v1", "ConfigMap", "labels", CA_BUNDLE_LABEL),
+            ("v1", "Secret", "labels", GUARD),
+            ("v1", "Namespace", "labels", GUARD),
             ("apps/v1", "DaemonSet", "annotations", REWRITE),
             ("networking.istio.io/v1", "Gateway", "annotations", REWRITE),
         ] {
@@ -206,6 +218,7 @@ mod tests {
                 username: "jane",
                 by_agent: false,
                 may_break_glass: false,
+                in_guarded_namespace: true,
                 object: Some(object),
                 old_object: None,
             };

@@ -150,6 +150,16 @@ pub(super) const CONTINUITY: RuleInfo = RuleInfo {
     mend: "expand trust first, renew the leaves, take the old CA out last",
 };
 
+/// A GatewaySecret whose source Secret anybody may break.
+pub(super) const NAMESPACE_UNGUARDED: RuleInfo = RuleInfo {
+    id: "namespace-unguarded",
+    severity: Severity::Warn,
+    summary: "a GatewaySecret in a namespace whose Secrets are not judged at admission",
+    source: "the API server sends Secrets of labelled namespaces only (docs/guard.md); the agent takes over no bad one, and waits",
+    example: "label mesh trustspan.dev/guard=enabled: until then no Secret is judged there, and a bad root stops the next rotation",
+    mend: "kubectl label namespace NAMESPACE trustspan.dev/guard=enabled",
+};
+
 /// A weight that changes nothing.
 pub(super) const SEVERITY_IGNORED: RuleInfo = RuleInfo {
     id: "severity-ignored",
@@ -202,6 +212,7 @@ const BEYOND: &[RuleInfo] = &[
     REWRITE_HELD,
     NAME_CONFLICT,
     INVALID_GATEWAY_SECRET,
+    NAMESPACE_UNGUARDED,
     SEVERITY_IGNORED,
     VALUE_IGNORED,
     NO_SUCH_GATEWAY_SECRET,

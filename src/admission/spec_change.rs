@@ -126,6 +126,7 @@ mod tests {
             username: "jane",
             by_agent: false,
             may_break_glass: false,
+            in_guarded_namespace: true,
             object: Some(&new),
             old_object: Some(&old),
         };

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::GatewayUse;
 use crate::api::Level;
-use crate::api::names::MANAGED_LABEL;
+use crate::api::names::{GUARD, GUARD_ENABLED, MANAGED_LABEL};
 use crate::registry::tests::entry;
 use crate::registry::{Entry, Registry};
 use crate::rotation::{Inventory, Outlook};
@@ -53,6 +53,7 @@ fn request<'a>(operation: Operation, object: Option<&'a Value>, old_object: Opti
         username: "jane",
         by_agent: false,
         may_break_glass: false,
+        in_guarded_namespace: true,
         object,
         old_object,
     }
@@ -127,13 +128,21 @@ fn a_finding_that_was_there_before_only_warns() {
 }
 
 #[test]
-fn accepts_whatever_nobody_claims() {
+fn accepts_whatever_is_not_guarded() {
     let mut object = with(sound(), "/stringData/ca.crt", json!("prose"));
-    object["metadata"] = json!({"namespace": "mesh", "name": "stranger"});
-    assert_eq!(create(&object), (vec![], vec![]));
-    // The label alone is a claim: this replica may not have heard of the GatewaySecret yet.
-    object["metadata"]["labels"] = json!({MANAGED_LABEL: "true"});
-    assert!(!create(&object).0.is_empty());
+    let create = |object: &Value, in_guarded_namespace| {
+        verdict(&Request { in_guarded_namespace, ..request(Operation::Create, Some(object), None) }, used())
+    };
+    for name in ["stranger", "root"] {
+        object["metadata"] = json!({"namespace": "mesh", "name": name});
+        assert_eq!(create(&object, false), (vec![], vec![]), "{name}");
+        assert_eq!(create(&object, true).0, ["empty"], "{name}");
+    }
+    // A label is enough: this replica may not have heard of the GatewaySecret yet.
+    for labels in [json!({MANAGED_LABEL: "true"}), json!({GUARD: GUARD_ENABLED})] {
+        object["metadata"]["labels"] = labels;
+        assert_eq!(create(&object, false).0, ["empty"], "{object}");
+    }
 }
 
 #[test]
@@ -377,13 +386,18 @@ fn a_held_rename_is_told() {
 }
 
 #[test]
-fn a_secret_that_nothing_here_names_only_warns() {
+fn a_secret_of_a_namespace_that_is_shown_without_a_guard_only_warns() {
     let mut object = with(sound(), "/stringData/ca.crt", json!("prose"));
     object["metadata"] = json!({"namespace": "mesh", "name": "stranger"});
+    let namespace = |labels: Value| {
+        let metadata = json!({"name": "mesh", "labels": labels});
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    };
     let severities = |context: &Context| checked(&object, context).unwrap().into_iter().map(|(_, s)| s).max();
-    assert_eq!(severities(&Context::default()), Some(Severity::Deny), "alone, it is what the user asks about");
-    assert_eq!(severities(&context(&[])), Some(Severity::Warn));
-    assert_eq!(severities(&context(&[gateway("stranger")])), Some(Severity::Deny));
+    assert_eq!(severities(&Context::default()), Some(Severity::Deny));
+    assert_eq!(severities(&context(&[gateway("root")])), Some(Severity::Deny), "whatever is beside it");
+    assert_eq!(severities(&context(&[namespace(json!({GUARD: GUARD_ENABLED}))])), Some(Severity::Deny));
+    assert_eq!(severities(&context(&[namespace(json!({"team": "mesh"}))])), Some(Severity::Warn));
 }
 
 #[test]

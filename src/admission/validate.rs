@@ -1,4 +1,4 @@
-//! The validating webhook's decision: Secrets that a GatewaySecret names, and what the agent keeps.
+//! The validating webhook's decision: Secrets and CA bundles, and what the agent keeps.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -7,16 +7,19 @@ use super::duty::duty;
 use super::kept::CLEANERS;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
 use super::{
-    Decision, Kind, Operation, Request, abandoned, break_glass, continuity, gateway_trust, kept, no_such, odd_values,
-    renamed, spec_change, time_zones,
+    Decision, Kind, Operation, Request, abandoned, break_glass, bundles, continuity, gateway_trust, guard, kept,
+    no_such, odd_values, renamed, spec_change, time_zones,
 };
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, SecretError, Severities};
 
-/// Judges a Secret, the labels that a Certificate gives to one, another object that the agent keeps, or what the schema of a
-/// GatewaySecret cannot tell; warns of what a change of one does, and its deletion. Never patches; the same under dry-run.
+/// Judges a Secret, a ConfigMap or another place of a CA bundle, the labels that a Certificate gives to a Secret, another object that the
+/// agent keeps, or what the schema of a GatewaySecret cannot tell; warns of what a change of one does, and its deletion. Never patches;
+/// the same under dry-run.
+///
+/// What a Secret or ConfigMap holds is judged where it is guarded: by its own labels, or by those of its namespace.
 ///
 /// `severities` are the cluster-wide weights; those of the GatewaySecret that names the Secret win over them.
 pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severities, now: Timestamp) -> Decision {
@@ -29,18 +32,30 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
             match request.operation {
                 Operation::Delete => deletion(request, claim, registry, severities, now),
                 Operation::Create | Operation::Update => {
-                    write(request, claim, registry, &weights(severities, claim), now)
+                    let severities = weights(severities, claim);
+                    let asked = staying(request).map(|object| labels(request, object, registry, &severities));
+                    let mut findings = write(request, claim, registry, &severities, now);
+                    findings.extend(asked.into_iter().flatten());
+                    findings.extend(stillborn(request, claim));
+                    findings.extend(bundles::written(request, &severities, now).into_iter().flatten());
+                    findings
                 }
                 Operation::Connect => Vec::new(),
             }
         }
-        Kind { group: "", version: "v1", kind: "ConfigMap" } => Vec::new(),
+        Kind { group: "", version: "v1", kind: "ConfigMap" } => {
+            let asked = staying(request).map(|object| labels(request, object, registry, severities));
+            let mut findings = bundles::config_map(request, registry, severities, now);
+            findings.extend(asked.into_iter().flatten());
+            findings
+        }
         Kind { group: GROUP, kind: "GatewaySecret", .. } => {
             let notes = [spec_change::notes(request, registry, now), abandoned::notes(request)].concat();
             let object = staying(request);
             let mut findings =
                 object.map(|object| time_zones::findings(object, request.old_object)).unwrap_or_default();
             findings.extend(object.zip(request.old_object).and_then(|(object, old)| renamed::change(object, old)));
+            findings.extend(guard::gateway_secret(request).and_then(|finding| severities.weigh(finding)));
             return Decision { findings, notes, ..Decision::default() };
         }
         Kind { group: "networking.istio.io", kind: "Gateway", .. } => {
@@ -54,7 +69,11 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
             let findings = staying(request).map(|object| labels(request, object, registry, severities));
             return Decision { findings: findings.unwrap_or_default(), ..Decision::default() };
         }
-        _ => return Decision::default(),
+        _ if request.operation == Operation::Delete => return Decision::default(),
+        _ => match bundles::written(request, severities, now) {
+            Some(findings) => findings,
+            None => return Decision::default(),
+        },
     };
     let kept = kept::finding(request, registry, severities);
     let mut decision = Decision { findings: findings.into_iter().chain(kept).collect(), ..Decision::default() };
@@ -108,7 +127,8 @@ pub(super) fn weights(severities: &Severities, claim: Option<(&Entry, Role)>) ->
     claim.map_or_else(|| severities.clone(), |(entry, _)| severities.under(&entry.spec.severities))
 }
 
-fn write(
+/// What a write of a Secret breaks: of what works now, and where it is guarded, of what a gateway takes from it.
+pub(super) fn write(
     request: &Request<'_>,
     claim: Option<(&Entry, Role)>,
     registry: &Registry,
@@ -117,11 +137,9 @@ fn write(
 ) -> Vec<Finding> {
     let Some(object) = staying(request) else { return Vec::new() };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
-    let labelled = |object: &Value| object["metadata"]["labels"][MANAGED_LABEL] == "true";
-    // A labelled Secret is judged even when this replica has not heard of its GatewaySecret yet.
-    let role = claim.map(|(_, role)| role).or_else(|| labelled(object).then_some(Role::Managed));
-    let mut findings = match (Secret::from_value(object), role) {
-        (Ok(secret), role) => {
+    let is_guarded = guard::is_guarded(request);
+    let mut findings = match Secret::from_value(object) {
+        Ok(secret) => {
             let old_secret = old.and_then(|old| Secret::from_value(old).ok());
             let new = Contents::new(&secret, Reader::Envoy);
             let before = old_secret.as_ref().map(|old| Contents::new(old, Reader::Envoy));
@@ -130,25 +148,30 @@ fn write(
             if let Some(before) = before {
                 findings.extend(continuity::of_source(request, before, Some(&new), registry, severities, now));
             }
-            if role.is_some() {
-                findings.extend(judged(&new, before, duty(claim, old, now), severities, now));
+            if is_guarded {
+                // A labelled Secret is judged even when this replica has not heard of its GatewaySecret yet.
+                let duty = match claim {
+                    Some(claim) => duty(Some(claim), old, now),
+                    None => registry.duty(request.namespace, request.name),
+                };
+                findings.extend(judged(&new, before, duty, severities, now));
             }
             findings
         }
-        (Err(error), Some(_)) => vec![unreadable(&error)],
-        (Err(_), None) => Vec::new(),
+        Err(error) if is_guarded => vec![unreadable(&error)],
+        Err(_) => Vec::new(),
     };
-    if role == Some(Role::Managed) && !labelled(object) {
+    let is_managed = claim.is_some_and(|(_, role)| role == Role::Managed);
+    if is_managed && object["metadata"]["labels"][MANAGED_LABEL] != "true" {
         findings.extend(severities.weigh(unlabelled(request.name)));
     }
-    findings.extend(labels(request, object, registry, severities));
-    findings.extend(stillborn(request, object, claim));
     findings
 }
 
 /// A managed Secret that is created as one that is being deleted: nothing judges what is written to it from then on.
-fn stillborn(request: &Request<'_>, object: &Value, claim: Option<(&Entry, Role)>) -> Option<Finding> {
-    let is_stillborn = request.operation == Operation::Create && object["metadata"]["deletionTimestamp"].is_string();
+fn stillborn(request: &Request<'_>, claim: Option<(&Entry, Role)>) -> Option<Finding> {
+    let is_dying = |object: &Value| object["metadata"]["deletionTimestamp"].is_string();
+    let is_stillborn = request.operation == Operation::Create && request.object.is_some_and(is_dying);
     let (_, users) = users(claim).filter(|_| is_stillborn)?;
     let message = format!(
         "a new Secret {} with it is gone after its next update, and is used by {users}; their next pod \
@@ -158,7 +181,7 @@ fn stillborn(request: &Request<'_>, object: &Value, claim: Option<(&Entry, Role)
     Some(MANAGED_IN_USE.finding("metadata.deletionTimestamp", message))
 }
 
-/// What nobody heeds of a Secret's labels and annotations, or of those that a Certificate gives to one.
+/// What nobody heeds of an object's labels and annotations, or of those that a Certificate gives to a Secret.
 fn labels(request: &Request<'_>, object: &Value, registry: &Registry, severities: &Severities) -> Vec<Finding> {
     let odd = odd_values::findings(request.kind, object, request.old_object);
     let odd = odd.into_iter().filter_map(|finding| severities.weigh(finding));
@@ -179,7 +202,7 @@ fn judged(
     }
 }
 
-pub(super) fn unreadable(error: &SecretError) -> Finding {
+fn unreadable(error: &SecretError) -> Finding {
     // The error's text begins with the field.
     let text = error.to_string();
     let (field, message) = text.split_once(": ").unwrap_or(("data", &text));

@@ -1,5 +1,8 @@
 //! Labels, annotations and Secret keys that trustspan reads or writes.
 
+/// Prefix of the labels and annotations that trustspan reads or writes, save for [`BREAK_GLASS_PREFIX`].
+pub const PREFIX: &str = "trustspan.dev/";
+
 /// Label that every managed Secret carries, with the value `"true"`. The webhook configuration selects on it
 /// (`objectSelector` is matched against `object` and `oldObject`), so taking it off is itself judged.
 pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
@@ -7,9 +10,11 @@ pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
 /// Label of a Secret that holds a client's certificate for gateways: the name of their GatewaySecret, in the same namespace.
 pub const CLIENT_LABEL: &str = "trustspan.dev/client";
 
-/// Label of a ConfigMap from which gateways take CAs: `"true"`. The webhook knows of GatewaySecrets only, not of the ConfigMaps
-/// that Gateways name.
-pub const CA_BUNDLE_LABEL: &str = "trustspan.dev/ca-bundle";
+/// Label of a Namespace whose TLS Secrets and CA bundles are judged at admission, or of a single Secret or ConfigMap:
+/// `trustspan.dev/guard: enabled`. No GatewaySecret has to name them.
+pub const GUARD: &str = "trustspan.dev/guard";
+/// The value of [`GUARD`].
+pub const GUARD_ENABLED: &str = "enabled";
 
 /// Pod-template annotation `<revision>-<scope>-<SHA-256>` over the public certificates that the pod loads from managed Secrets.
 pub const ROTATION_HASH: &str = "trustspan.dev/rotation-hash";

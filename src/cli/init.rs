@@ -1,5 +1,6 @@
 //! `trustspan init`.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use super::printable::printable;
 use super::source::Source;
 use crate::agent;
 use crate::api::GatewaySecret;
+use crate::api::names::{GUARD, GUARD_ENABLED};
 use crate::rotation::Facts;
 use crate::rotation::propose::{Found, Held, Proposal, Proposals, propose};
 use crate::store::{cluster, directory, objects};
@@ -142,6 +144,10 @@ fn print(proposals: &Proposals, unread: &[String]) -> Result<(), Failure> {
     if proposals.gateway_secrets.is_empty() {
         writeln!(out, "# There is nothing to propose.")?;
     }
+    let namespaces: BTreeSet<_> = proposals.gateway_secrets.iter().map(|proposal| &proposal.entry.namespace).collect();
+    let label = |namespace: &&String| format!("kubectl label namespace {namespace} {GUARD}={GUARD_ENABLED}");
+    let labels: Vec<_> = namespaces.iter().map(label).collect();
+    comment(&mut out, "First, so that no bad Secret is stored there", &labels)?;
     for Proposal { entry, comments } in &proposals.gateway_secrets {
         writeln!(out, "---")?;
         comment(&mut out, &format!("For Secret {}/{}", entry.namespace, entry.root_name()), comments)?;

@@ -127,6 +127,7 @@ pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
         username: "",
         by_agent: false,
         may_break_glass: false,
+        in_guarded_namespace: false,
         object: Some(object),
         old_object: None,
     }

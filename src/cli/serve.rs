@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS")]
     bind_address: Option<IpAddr>,
 
-    /// HTTPS port: /mutate, /validate, /validate-ca-bundles, the latter two with -breakglass, /livez, /readyz.
+    /// HTTPS port: /mutate, /validate, /validate-guarded, the latter two with -breakglass too, /livez, /readyz.
     #[arg(long, value_name = "PORT", default_value_t = 8443)]
     port: u16,
 
@@ -167,7 +167,7 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     }
 
     tracing::info!(
-        "listening on https://{}: /mutate, /validate[-breakglass], /validate-ca-bundles[-breakglass], /livez, /readyz",
+        "listening on https://{}: /mutate, /validate[-guarded][-breakglass], /livez, /readyz",
         https.local_addr()?
     );
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);

@@ -73,17 +73,8 @@ pub fn is_rewritten(kind: Kind<'_>) -> bool {
 
 /// Every Secret that an object of a rewritten kind names.
 pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
-    named(SourceKind::Secret, kind, object, namespace)
-}
-
-/// Every ConfigMap with CAs that an object of a rewritten kind names.
-pub fn config_maps<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
-    named(SourceKind::ConfigMap, kind, object, namespace)
-}
-
-fn named<'a>(source: SourceKind, kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
     let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();
-    references.into_iter().filter(|reference| reference.kind == source).map(Named::from).collect()
+    references.into_iter().filter(|reference| reference.kind == SourceKind::Secret).map(Named::from).collect()
 }
 
 /// The TLS settings of an object; none for a kind that is not rewritten.

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::in_use::{common, leaf};
 use super::status_limits::count;
-use super::{Facts, Observation, config_maps, observe, readers};
-use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, KEPT_FOR, managed_config_map_name};
+use super::{Facts, Observation, observe, readers};
+use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, GUARD, GUARD_ENABLED, KEPT_FOR, managed_config_map_name};
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind, ManagedConfigMap, SourceKind};
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
@@ -40,38 +40,7 @@ pub struct Inventory {
     /// Those that agents keep, by namespace and name: the GatewaySecret's name.
     kept_config_maps: BTreeMap<(String, String), String>,
     clients: BTreeMap<usize, BTreeMap<String, Client>>,
-    uses: Uses,
-}
-
-/// The Secrets that Gateways among the objects name.
-#[derive(Clone, Debug, Default)]
-pub struct Uses {
-    /// Names with their namespace; `None`: wherever the selected workloads run.
-    names: BTreeSet<(Option<String>, String)>,
-    /// ConfigMaps, by namespace and name.
-    config_maps: BTreeSet<(String, String)>,
-    has_gateway: bool,
-}
-
-impl Uses {
-    /// Whether a Gateway names this Secret, or takes CAs from it as a `-cacert` sibling.
-    pub fn contains(&self, namespace: &str, name: &str) -> bool {
-        let named = |name: &str| {
-            let name = || name.to_owned();
-            self.names.contains(&(None, name())) || self.names.contains(&(Some(namespace.to_owned()), name()))
-        };
-        named(name) || name.strip_suffix(CACERT_SUFFIX).is_some_and(named)
-    }
-
-    /// Whether a Gateway, or a BackendTLSPolicy for one, takes CAs from this ConfigMap.
-    pub fn contains_config_map(&self, namespace: &str, name: &str) -> bool {
-        self.config_maps.contains(&(namespace.to_owned(), name.to_owned()))
-    }
-
-    /// Whether no Gateway was seen.
-    pub fn is_empty(&self) -> bool {
-        !self.has_gateway && self.names.is_empty() && self.config_maps.is_empty()
-    }
+    unguarded: BTreeSet<String>,
 }
 
 /// A declared client's Secret: public certificates only.
@@ -117,8 +86,8 @@ impl Inventory {
     /// Takes one object. Kinds that tell nothing are passed over. `namespace` is where an object without one would go.
     pub fn take(&mut self, object: &Value, namespace: &str, now: Timestamp) {
         let own = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
-        self.uses.config_maps.extend(config_maps::named(object, own));
         match Kind::of(object) {
+            Kind { group: "", kind: "Namespace", .. } => self.take_namespace(object),
             Kind { group: "", kind: "Secret", .. } => self.take_secret(object, own, now),
             Kind { group: "", kind: "ConfigMap", .. } => self.take_config_map(object, own),
             Kind { group: "" | "apps", kind: "Pod" | "Deployment" | "StatefulSet" | "DaemonSet", .. } => {
@@ -136,9 +105,9 @@ impl Inventory {
         }
     }
 
-    /// The Secrets that Gateways name.
-    pub fn uses(&self) -> &Uses {
-        &self.uses
+    /// The namespaces that were seen without label `trustspan.dev/guard: enabled`.
+    pub fn unguarded(&self) -> &BTreeSet<String> {
+        &self.unguarded
     }
 
     /// The registry, each GatewaySecret with the status that the objects show. A GatewaySecret whose managed Secret is not
@@ -241,6 +210,14 @@ impl Inventory {
         self.clients.entry(index).or_default().insert(name.to_owned(), client);
     }
 
+    fn take_namespace(&mut self, object: &Value) {
+        if let Some(name) = object["metadata"]["name"].as_str()
+            && object["metadata"]["labels"][GUARD] != GUARD_ENABLED
+        {
+            self.unguarded.insert(name.to_owned());
+        }
+    }
+
     fn take_workload(&mut self, object: &Value, namespace: &str) {
         let template = if object["kind"] == "Pod" { object } else { &object["spec"]["template"] };
         for (index, entry) in self.claims.entries().iter().enumerate() {
@@ -251,7 +228,6 @@ impl Inventory {
     }
 
     fn take_gateway(&mut self, kind: Kind<'_>, object: &Value, namespace: &str) {
-        self.uses.has_gateway |= kind.kind == "Gateway";
         let names = rewrite::names(kind, object, namespace);
         for (index, entry) in self.claims.entries().iter().enumerate() {
             let mut ours = names.iter().filter(|named| points_at(named, entry)).peekable();
@@ -264,13 +240,6 @@ impl Inventory {
                     hosts: hosts(object, ours),
                 });
             }
-        }
-        for named in names {
-            let place = match named.place {
-                Place::Namespace(namespace) | Place::Granted { namespace, .. } => Some(namespace.to_owned()),
-                Place::Selected(_) | Place::AllGateways { .. } => None,
-            };
-            self.uses.names.insert((place, named.name.to_owned()));
         }
     }
 

@@ -1,6 +1,5 @@
 //! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
 
-mod config_maps;
 mod cron;
 mod followers;
 mod in_use;
@@ -21,7 +20,7 @@ mod story;
 mod windows;
 
 pub use followers::{CLIENTS, CONNECT, GATEWAYS, LEAF, TRUST};
-pub use inventory::{Inventory, Outlook, Uses};
+pub use inventory::{Inventory, Outlook};
 pub use notices::{Notice, notices, status_not_written};
 pub use observe::{Facts, Observation, observe};
 pub use renewal::{RenewalPolicy, RenewalWindow};

@@ -98,7 +98,7 @@ const OBSERVED: [&str; 10] = [
     "Gateway",
     "ListenerSet",
     "DestinationRule",
-    "BackendTLSPolicy",
+    "Namespace",
     "Deployment",
     "StatefulSet",
     "DaemonSet",

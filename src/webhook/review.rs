@@ -141,6 +141,7 @@ impl Review {
             username,
             by_agent: username == agent,
             may_break_glass: false,
+            in_guarded_namespace: false,
             object: r.object.as_ref(),
             old_object: r.old_object.as_ref(),
         }

@@ -47,13 +47,11 @@ pub struct Decide {
     pub mutate: fn(&Request<'_>, &Registry, Timestamp) -> Decision,
     /// The validating webhook's.
     pub validate: fn(&Request<'_>, &Registry, &Severities, Timestamp) -> Decision,
-    /// The validating webhook's that is opted in to: CA bundles in other places.
-    pub validate_bundles: fn(&Request<'_>, &Registry, &Severities, Timestamp) -> Decision,
 }
 
 impl Default for Decide {
     fn default() -> Self {
-        Self { mutate: admission::mutate, validate: admission::validate, validate_bundles: admission::validate_bundles }
+        Self { mutate: admission::mutate, validate: admission::validate }
     }
 }
 
@@ -74,18 +72,17 @@ pub struct Webhook {
 #[derive(Clone, Copy)]
 enum Path {
     Mutate,
-    Validate { may_break_glass: bool },
-    ValidateBundles { may_break_glass: bool },
+    Validate { in_guarded_namespace: bool, may_break_glass: bool },
 }
 
-/// What the HTTPS port answers. To the paths that end with `-breakglass` the API server sends only requests whose requester
-/// may override rules.
+/// What the HTTPS port answers. A path says what the API server has found out: to those with `-breakglass` it sends only requests
+/// whose requester may override rules, to those with `-guarded` only those in namespaces with label `trustspan.dev/guard`.
 const PATHS: [(&str, Path); 5] = [
     ("mutate", Path::Mutate),
-    ("validate", Path::Validate { may_break_glass: false }),
-    ("validate-breakglass", Path::Validate { may_break_glass: true }),
-    ("validate-ca-bundles", Path::ValidateBundles { may_break_glass: false }),
-    ("validate-ca-bundles-breakglass", Path::ValidateBundles { may_break_glass: true }),
+    ("validate", Path::Validate { in_guarded_namespace: false, may_break_glass: false }),
+    ("validate-breakglass", Path::Validate { in_guarded_namespace: false, may_break_glass: true }),
+    ("validate-guarded", Path::Validate { in_guarded_namespace: true, may_break_glass: false }),
+    ("validate-guarded-breakglass", Path::Validate { in_guarded_namespace: true, may_break_glass: true }),
 ];
 
 /// A status and a sentence.
@@ -189,13 +186,9 @@ impl Webhook {
             let (severities, now) = (&webhook.severities, Timestamp::now());
             let decision = match path {
                 Path::Mutate => (decide.mutate)(&request, &registry, now),
-                Path::Validate { may_break_glass } => {
-                    request.may_break_glass = may_break_glass;
+                Path::Validate { in_guarded_namespace, may_break_glass } => {
+                    request = Request { in_guarded_namespace, may_break_glass, ..request };
                     (decide.validate)(&request, &registry, severities, now)
-                }
-                Path::ValidateBundles { may_break_glass } => {
-                    request.may_break_glass = may_break_glass;
-                    (decide.validate_bundles)(&request, &registry, severities, now)
                 }
             };
             let body = answer(&review.uid, &decision).map_err(|_| internal())?;

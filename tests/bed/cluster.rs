@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     assets::trustspan,
@@ -152,7 +152,7 @@ impl Cluster {
         Ok(!self.kubectl(["get", kind, name, "--ignore-not-found", "-o", "name"]).ns(ns).ok()?.is_empty())
     }
 
-    /// Gives `test` a namespace of its own, and deletes it afterwards without waiting. When the test fails, what the
+    /// Gives `test` a namespace of its own, which is guarded, and deletes it afterwards without waiting. When the test fails, what the
     /// namespace holds and what the API server logged goes to standard error.
     #[track_caller]
     pub(crate) fn with_temp_ns<T>(&self, test: impl FnOnce(&str) -> Result<T>) -> Result<T> {
@@ -160,7 +160,9 @@ impl Cluster {
         let caller = Location::caller();
         let file = Path::new(caller.file()).file_stem().and_then(OsStr::to_str).unwrap_or("test").replace('_', "-");
         let ns = format!("{file}-{}-{}", caller.line(), self.unique());
-        self.kubectl(["create", "namespace", &ns]).ok()?;
+        let guard = json!({ "trustspan.dev/guard": "enabled" });
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": ns, "labels": guard } });
+        self.kubectl(["create", "-f", "-"]).stdin(namespace.to_string()).ok()?;
         // Pods need it, and a controller makes it.
         wait_for("the ServiceAccount", SOON, || self.exists("serviceaccount", &ns, "default"))?;
         // A failed assertion unwinds: it deserves the same report as an error.

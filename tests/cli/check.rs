@@ -93,9 +93,10 @@ fn encrypted_values_and_templates_are_not_judged() {
 
 /// Inputs with every kind of result; the paths of a hostile name.
 fn mixed(directory: &tempfile::TempDir) -> [String; 3] {
-    let warned = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cas}\ndata: {ca.crt: prose}\n";
+    let warned = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cas, namespace: plain}\ndata: {ca.crt: prose}\n";
+    let plain = "apiVersion: v1\nkind: Namespace\nmetadata: {name: plain}\n";
     let encrypted = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {tls.key: 'ENC[AES256_GCM,data:A]'}\n";
-    let all = format!("{GATEWAY_SECRET}---\n{BAD_SECRET}---\n{warned}---\n{encrypted}---\na: [\n");
+    let all = format!("{GATEWAY_SECRET}---\n{BAD_SECRET}---\n{warned}---\n{encrypted}---\n{plain}---\na: [\n");
     [
         write(directory.path(), "100%, a:b\n<&>.yaml", &all),
         write(directory.path(), "ca.pem", "prose\n"),

@@ -50,6 +50,8 @@ fn proposes_what_rbac_and_check_take() {
     let (proposed, code, _) = init(GATEWAY, &[]);
     assert_eq!(code, 0);
     for line in [
+        "# First, so that no bad Secret is stored there:",
+        "# - kubectl label namespace istio-system trustspan.dev/guard=enabled",
         "# For Secret istio-system/gw-root:",
         "# - written by Certificate gateway, of Issuer mesh, whose CA is in Secret mesh-ca",
         "# - Secret gw-root is not among the manifests: what it holds is not known",

@@ -8,7 +8,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::stage::{expect, trustspan};
-use crate::testbed::{Authority, Cluster, Kubectl, Patience, Registration, Scope, Server, Source, User};
+use crate::testbed::{Authority, Cluster, Kubectl, Patience, Registration, Scope, Server, Source, User, shipped};
 
 cases![
     // An APIService without a server behind it holds up discovery, and with it the end of every namespace.
@@ -49,8 +49,10 @@ fn base64(text: &str) -> String {
 }
 
 impl<'c> Bed<'c> {
+    /// The base's configurations, for ConfigMaps, and those that are opted in to.
     fn register(&self) -> Result<Registration<'c>> {
-        let yaml = fs::read_to_string(folder().join("webhooks.yaml"))?;
+        let yaml =
+            format!("{}\n---\n{}", shipped("webhooks.yaml")?, fs::read_to_string(folder().join("webhooks.yaml"))?);
         Registration::of(
             &yaml,
             self.cluster,
@@ -120,7 +122,7 @@ impl<'c> Bed<'c> {
 fn config_map(bundle: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": "roots", "labels": { "trustspan.dev/ca-bundle": "true" } },
+        "metadata": { "name": "roots", "labels": {} },
         "data": { "ca.crt": bundle },
     })
 }

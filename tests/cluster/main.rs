@@ -30,8 +30,12 @@ mod clients;
 mod config_maps;
 mod continuity;
 mod gateways;
+mod guard;
 mod hostile_gateways;
 mod install;
+#[allow(dead_code)] // The tests on Envoy try them with clients.
+#[path = "../envoy/named_bundles.rs"]
+mod named_bundles;
 mod outage;
 #[allow(dead_code)] // Envoy's clients need more of it.
 #[path = "../envoy/pki.rs"]
@@ -65,6 +69,7 @@ const MODULES: &[&[Case]] = &[
     config_maps::CASES,
     continuity::CASES,
     gateways::CASES,
+    guard::CASES,
     hostile_gateways::CASES,
     install::CASES,
     outage::CASES,

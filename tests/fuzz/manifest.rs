@@ -154,6 +154,7 @@ fn decided(object: &Value, registry: &Registry) -> Decision {
         username: "",
         by_agent: false,
         may_break_glass: false,
+        in_guarded_namespace: false,
         object: Some(object),
         old_object: None,
     };

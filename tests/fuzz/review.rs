@@ -49,7 +49,7 @@ pub(crate) fn claim(leaves: &[Identity]) -> Value {
 }
 
 pub(crate) fn case(draw: &mut Draw) {
-    let path = *draw.of(&["/validate", "/mutate", "/validate-breakglass"]);
+    let path = *draw.of(&["/validate", "/mutate", "/validate-guarded", "/validate-guarded-breakglass"]);
     if draw.one_in(8) {
         let body = draw.rest();
         return drop(posted(path, body));

@@ -8,16 +8,10 @@ use zeroize::Zeroizing;
 
 use super::{Place, Places};
 use crate::api::Kind;
-use crate::api::names::CA_BUNDLE_LABEL;
 use crate::trust::Duty;
 use crate::trust::credential::CA_KEYS;
 
 pub(super) const KIND: Kind<'static> = Kind { group: "", version: "v1", kind: "ConfigMap" };
-
-/// Whether the object says that gateways read it.
-pub(super) fn is_labelled(object: &Value) -> bool {
-    object["metadata"]["labels"][CA_BUNDLE_LABEL] == "true"
-}
 
 /// The place of its bundle; `None` when it has none, and had none.
 pub(super) fn places(object: &Value, old: Option<&Value>) -> Option<Places> {

@@ -4,9 +4,9 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
 
 use super::*;
+use crate::admission::{Decision, validate};
 use crate::api::Level;
-use crate::api::names::CA_BUNDLE_LABEL;
-use crate::registry::tests::entry;
+use crate::api::names::{GUARD, GUARD_ENABLED};
 use crate::trust::Verdict;
 use crate::trust::fixtures::{block, ca, ca_between, now};
 
@@ -41,7 +41,7 @@ fn webhooks(bundle: &str) -> Value {
 fn config_map(bundle: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"namespace": "mesh", "name": "roots", "labels": {CA_BUNDLE_LABEL: "true"}},
+        "metadata": {"namespace": "mesh", "name": "roots", "labels": {GUARD: GUARD_ENABLED}},
         "data": {"ca.crt": bundle},
     })
 }
@@ -302,13 +302,14 @@ fn request<'a>(object: &'a Value, old: Option<&'a Value>) -> Request<'a> {
         username: "jane",
         by_agent: false,
         may_break_glass: false,
+        in_guarded_namespace: false,
         object: Some(object),
         old_object: old,
     }
 }
 
 fn decided(request: &Request<'_>, registry: &Registry) -> Decision {
-    validate_bundles(request, registry, &Severities::default(), now())
+    validate(request, registry, &Severities::default(), now())
 }
 
 #[test]
@@ -348,13 +349,11 @@ fn of_config_maps_those_are_judged_that_are_said_to_be_for_gateways() {
     let labelled = config_map("prose");
     let mut plain = labelled.clone();
     plain["metadata"]["labels"] = json!({});
-    let named = Registry::new([entry("mesh", "roots", "gw")]);
-    for (object, registry, expected) in [
-        (&labelled, &Registry::default(), Verdict::Deny),
-        (&plain, &Registry::default(), Verdict::Allow),
-        (&plain, &named, Verdict::Deny),
-    ] {
-        assert_eq!(decided(&request(object, None), registry).verdict(), expected, "{object}");
+    for (object, in_guarded_namespace, expected) in
+        [(&labelled, false, Verdict::Deny), (&plain, false, Verdict::Allow), (&plain, true, Verdict::Deny)]
+    {
+        let request = Request { in_guarded_namespace, ..request(object, None) };
+        assert_eq!(decided(&request, &Registry::default()).verdict(), expected, "{object}");
     }
     // Taking the label off in the same write is no way around.
     assert_eq!(
@@ -370,7 +369,7 @@ fn of_config_maps_those_are_judged_that_are_said_to_be_for_gateways() {
 fn weights_and_break_glass_hold_here_too() {
     let mut object = api_service("prose");
     let off: Severities = [("empty".to_owned(), Level::Off)].into_iter().collect();
-    assert_eq!(validate_bundles(&request(&object, None), &Registry::default(), &off, now()).verdict(), Verdict::Allow);
+    assert_eq!(validate(&request(&object, None), &Registry::default(), &off, now()).verdict(), Verdict::Allow);
     object["metadata"]["annotations"] = json!({"breakglass.trustspan.dev/empty": "ticket 7"});
     let mut asked = request(&object, None);
     let refused = decided(&asked, &Registry::default());

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admission::{Decision, Kind, Operation, Request, validate, validate_bundles};
+use crate::admission::{Decision, Kind, Operation, Request, validate};
 use crate::api::names::MANAGED_LABEL;
 use crate::api::{GatewaySecretStatus, Reach, TrustSourceUse};
 use crate::registry::tests::entry;
@@ -131,6 +131,7 @@ impl World {
             username: "jane",
             by_agent: false,
             may_break_glass: false,
+            in_guarded_namespace: true,
             object: Some(&object),
             old_object: old.as_ref(),
         };
@@ -282,14 +283,14 @@ fn rejects_a_source_of_trust_without_the_ca_of_live_clients() {
             username: "jane",
             by_agent: false,
             may_break_glass: false,
+            in_guarded_namespace: true,
             object: new.as_ref(),
             old_object: Some(&old),
         };
-        let judge = if kind == "Secret" { validate } else { validate_bundles };
-        let found = judge(&request, &registry, &Severities::default(), at(2030)).findings;
+        let found = validate(&request, &registry, &Severities::default(), at(2030)).findings;
         found.into_iter().filter(|f| f.rule == CONTINUITY.id).map(|f| f.message).collect()
     };
-    for (kind, cas) in [("Secret", Some(&[2][..])), ("ConfigMap", Some(&[2])), ("Secret", None)] {
+    for (kind, cas) in [("Secret", Some(&[2][..])), ("ConfigMap", Some(&[2])), ("Secret", None), ("ConfigMap", None)] {
         let told = broken(kind, cas);
         let expected =
             ["1 live client certificate(s) (shop)", "Gateway apps/public spec.servers[0] takes its clients' CAs"];

@@ -31,7 +31,7 @@ fn webhook(decide: Decide) -> Arc<Webhook> {
 }
 
 fn denying() -> Arc<Webhook> {
-    webhook(Decide { mutate: allow, validate: deny, validate_bundles: deny })
+    webhook(Decide { mutate: allow, validate: deny })
 }
 
 fn review() -> Value {
@@ -62,13 +62,13 @@ fn breaks_glass(request: &Request<'_>, _: &Registry, _: &Severities, _: Timestam
 
 #[tokio::test]
 async fn only_its_path_gives_the_right_to_break_glass() {
-    let webhook = webhook(Decide { mutate: allow, validate: breaks_glass, validate_bundles: breaks_glass });
+    let webhook = webhook(Decide { mutate: allow, validate: breaks_glass });
     let overridden = || json!({"break-glass": "expired: ticket 7"});
     for (path, audit) in [
         ("/validate", Value::Null),
         ("/validate-breakglass", overridden()),
-        ("/validate-ca-bundles", Value::Null),
-        ("/validate-ca-bundles-breakglass", overridden()),
+        ("/validate-guarded", Value::Null),
+        ("/validate-guarded-breakglass", overridden()),
     ] {
         let (_, body) = post(&webhook, path, review().to_string()).await;
         let answer: Value = serde_json::from_str(&body).unwrap();
@@ -182,7 +182,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_panic_is_a_500_and_the_next_request_is_answered() {
-    let webhook = webhook(Decide { mutate: allow, validate: fall, ..Decide::default() });
+    let webhook = webhook(Decide { mutate: allow, validate: fall });
     let (status, said) = post(&webhook, "/validate", review().to_string()).await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(!said.contains("as the test wants it"), "{said}");

@@ -3,7 +3,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use trustspan::admission::validate_bundles;
+use trustspan::admission::{Request, validate};
 use trustspan::registry::Registry;
 use trustspan::trust::Severities;
 use trustspan::webhook::{answer::answer, review::Review};
@@ -24,7 +24,8 @@ fn judged(label: &str, kind: &Value, object: &Value, old: &Value) -> Trial {
     let (body, registry) = (body(kind.clone(), object, old), Registry::new([]));
     trial(label, || {
         let review = Review::parse(body.as_bytes()).expect("a review");
-        let decision = validate_bundles(&review.request("agent"), &registry, &Severities::default(), Timestamp::now());
+        let request = Request { in_guarded_namespace: true, ..review.request("agent") };
+        let decision = validate(&request, &registry, &Severities::default(), Timestamp::now());
         answer(&review.uid, &decision).expect("an answer");
     })
 }

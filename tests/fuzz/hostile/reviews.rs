@@ -46,7 +46,8 @@ pub(super) fn both(name: &str, body: &str, registry: &Registry) -> [Trial; 2] {
 /// What one webhook does with a body.
 fn judged(body: &str, decide: impl FnOnce(&Request<'_>, Timestamp) -> Decision) {
     let Ok(review) = Review::parse(body.as_bytes()) else { return };
-    let decision = decide(&review.request("agent"), Timestamp::now());
+    let request = Request { in_guarded_namespace: true, ..review.request("agent") };
+    let decision = decide(&request, Timestamp::now());
     answer(&review.uid, &decision).expect("an answer");
 }
 

@@ -139,6 +139,7 @@ fn denied(entry: Entry, old: &Value, new: &Value) -> Vec<String> {
         username: "jane",
         by_agent: false,
         may_break_glass: false,
+        in_guarded_namespace: true,
         object: Some(new),
         old_object: Some(old),
     };

@@ -1,0 +1,251 @@
+//! The webhook and `check` deny the same, over random objects.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::json;
+
+use super::*;
+use crate::admission::{Context, check, validate};
+use crate::api::names::CLIENT_LABEL;
+use crate::registry::Registry;
+use crate::registry::tests::entry;
+use crate::trust::fixtures::{block, ca, ca_between, ca_without_key_id, now};
+use crate::trust::{Severities, Severity};
+
+const CASES: u32 = 2_000;
+
+/// Bundles, sound and not.
+static BUNDLES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let (one, two) = (ca("one"), ca("two"));
+    let garbage = block("CERTIFICATE", b"garbage");
+    vec![
+        one.pem(),
+        one.pem() + &two.pem(),
+        one.pem() + &one.pem(),
+        one.pem() + &garbage,
+        format!("\u{feff}{}{}", one.pem(), two.pem()),
+        one.pem() + &one.key_pem(),
+        one.leaf("shop.example.com").pem(),
+        ca_between("old", 2020, 2025).pem(),
+        ca_without_key_id("same").pem() + &ca_without_key_id("same").pem(),
+        "prose".to_owned(),
+        String::new(),
+    ]
+});
+
+/// Chains with keys, sound and not.
+static PAIRS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
+    let ca = ca("servers");
+    let (leaf, other) = (ca.leaf("shop.example.com"), ca.leaf("shop.example.com"));
+    let old = ca.leaf_between("shop.example.com", 2020, 2025);
+    vec![
+        (leaf.pem(), leaf.key_pem()),
+        (leaf.pem(), other.key_pem()),
+        (leaf.pem(), String::new()),
+        (old.pem(), old.key_pem()),
+        ("prose".to_owned(), leaf.key_pem()),
+    ]
+});
+
+#[derive(Clone, Debug)]
+struct Drawn {
+    kind: &'static str,
+    name: &'static str,
+    type_: &'static str,
+    label: Option<(&'static str, &'static str)>,
+    bundle: Option<(&'static str, usize)>,
+    pair: Option<(bool, usize)>,
+    is_base64: bool,
+    has_gateway_secret: bool,
+    is_guarded: bool,
+}
+
+fn drawn() -> impl Strategy<Value = Drawn> {
+    let labels = vec![
+        None,
+        None,
+        Some((GUARD, GUARD_ENABLED)),
+        Some((GUARD, "on")),
+        Some((MANAGED_LABEL, "true")),
+        Some((CLIENT_LABEL, "gw")),
+        Some(("team", "checkout")),
+    ];
+    let bundle = proptest::option::of((select(&["ca.crt", "cacert"][..]), 0..BUNDLES.len()));
+    let what = (
+        select(&["Secret", "Secret", "ConfigMap"][..]),
+        select(&["root", "gw", "gw-cacert", "stranger", "kube-root-ca.crt"][..]),
+        select(&["Opaque", "kubernetes.io/tls", "kubernetes.io/service-account-token"][..]),
+        select(labels),
+    );
+    let holds = (bundle, proptest::option::of((any::<bool>(), 0..PAIRS.len())), proptest::bool::weighted(0.95));
+    (what, holds, any::<bool>(), any::<bool>()).prop_map(
+        |((kind, name, type_, label), (bundle, pair, is_base64), has_gateway_secret, is_guarded)| Drawn {
+            kind,
+            name,
+            type_,
+            label,
+            bundle,
+            pair,
+            is_base64,
+            has_gateway_secret,
+            is_guarded,
+        },
+    )
+}
+
+impl Drawn {
+    /// As the API server stores it.
+    fn object(&self) -> Value {
+        let is_secret = self.kind == "Secret";
+        let encoded = |text: &str| match (is_secret, self.is_base64) {
+            (false, _) => text.to_owned(),
+            (true, true) => STANDARD.encode(text),
+            (true, false) => "%%%".to_owned(),
+        };
+        let mut data = json!({"note": encoded("nothing of ours")});
+        if let Some((key, bundle)) = self.bundle {
+            data[key] = json!(encoded(&BUNDLES[bundle]));
+        }
+        if let Some((is_generic, pair)) = self.pair.filter(|_| is_secret) {
+            let keys = if is_generic { ["cert", "key"] } else { ["tls.crt", "tls.key"] };
+            let (chain, key) = &PAIRS[pair];
+            data[keys[0]] = json!(encoded(chain));
+            data[keys[1]] = json!(encoded(key));
+        }
+        let labels: serde_json::Map<_, _> =
+            self.label.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+        let mut object = json!({
+            "apiVersion": "v1", "kind": self.kind, "data": data,
+            "metadata": {"namespace": "mesh", "name": self.name, "labels": labels},
+        });
+        if is_secret {
+            object["type"] = json!(self.type_);
+        }
+        object
+    }
+
+    /// Whether the selectors and conditions of manifests/base/webhooks.yaml send it: said once more, as they do.
+    fn is_sent(&self, object: &Value) -> bool {
+        let asks = self.label.is_some_and(|(key, _)| key.starts_with("trustspan.dev/"));
+        let has = |keys: &[&str]| keys.iter().any(|key| object["data"].get(*key).is_some());
+        let holds = match self.kind {
+            "Secret" => self.type_ != "kubernetes.io/service-account-token" && has(&GATEWAY_KEYS),
+            _ => self.name != "kube-root-ca.crt" && has(&["ca.crt", "cacert"]),
+        };
+        asks || (self.is_guarded && holds)
+    }
+
+    fn registry(&self) -> Registry {
+        Registry::new(self.has_gateway_secret.then(|| entry("mesh", "root", "gw")))
+    }
+}
+
+type Denials = BTreeSet<(&'static str, String)>;
+
+fn denials(findings: &[Finding]) -> Denials {
+    let denials = findings.iter().filter(|finding| finding.severity == Severity::Deny);
+    denials.map(|finding| (finding.rule, finding.field.clone())).collect()
+}
+
+fn by_webhook(drawn: &Drawn, object: &Value) -> Denials {
+    if !drawn.is_sent(object) {
+        return Denials::new();
+    }
+    let request = Request {
+        operation: Operation::Create,
+        kind: Kind::of(object),
+        sub_resource: "",
+        namespace: "mesh",
+        name: drawn.name,
+        username: "jane",
+        by_agent: false,
+        may_break_glass: false,
+        in_guarded_namespace: drawn.is_guarded,
+        object: Some(object),
+        old_object: None,
+    };
+    denials(&validate(&request, &drawn.registry(), &Severities::default(), now()).findings)
+}
+
+fn by_check(drawn: &Drawn, object: &Value) -> (Denials, usize) {
+    let unguarded = (!drawn.is_guarded).then(|| "mesh".to_owned()).into_iter().collect();
+    let context = Context { registry: drawn.registry(), unguarded, ..Context::default() };
+    let findings = check(object, "mesh", &context, now()).unwrap_or_default();
+    (denials(&findings), findings.len())
+}
+
+/// A failure prints what was drawn, as small as it gets.
+#[test]
+fn the_webhook_and_check_deny_the_same() {
+    let (denied, warned) = (Cell::new(0), Cell::new(0));
+    let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
+    let result = runner.run(&drawn(), |drawn| {
+        let object = drawn.object();
+        let (here, (there, findings)) = (by_webhook(&drawn, &object), by_check(&drawn, &object));
+        prop_assert_eq!(&here, &there, "webhook and check on {}", object);
+        denied.set(denied.get() + u32::from(!here.is_empty()));
+        warned.set(warned.get() + u32::from(here.is_empty() && findings > 0));
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    println!("{CASES} objects: {} denied by both, {} only warned of", denied.get(), warned.get());
+    assert!(
+        denied.get() > CASES / 5 && warned.get() > CASES / 10,
+        "{denied:?} {warned:?}: hardly anything was compared"
+    );
+}
+
+#[test]
+fn taking_the_label_off_is_judged() {
+    let secret = |labels: Value, bundle: &str| json!({"metadata": {"name": "partners", "labels": labels}, "stringData": {"ca.crt": bundle}});
+    let (old, new) = (secret(json!({GUARD: GUARD_ENABLED}), &BUNDLES[0]), secret(json!({}), "prose"));
+    let request = |old| Request {
+        operation: Operation::Update,
+        kind: Kind { group: "", version: "v1", kind: "Secret" },
+        sub_resource: "",
+        namespace: "mesh",
+        name: "partners",
+        username: "jane",
+        by_agent: false,
+        may_break_glass: false,
+        in_guarded_namespace: false,
+        object: Some(&new),
+        old_object: Some(old),
+    };
+    let denied = |old| denials(&validate(&request(old), &Registry::default(), &Severities::default(), now()).findings);
+    assert_eq!(denied(&old).into_iter().map(|(rule, _)| rule).collect::<Vec<_>>(), ["empty"]);
+    assert_eq!(denied(&new), Denials::new(), "nobody asks");
+}
+
+#[test]
+fn a_gateway_secret_in_an_unguarded_namespace_warns_once() {
+    let object = |mode: &str| json!({"metadata": {"name": "gw"}, "spec": {"rootSecretName": "root", "mode": mode}});
+    let (new, old) = (object("Copy"), object("Bundle"));
+    let told = |operation, old, in_guarded_namespace| {
+        let request = Request {
+            operation,
+            kind: Kind { group: crate::api::GROUP, version: crate::api::VERSION, kind: "GatewaySecret" },
+            sub_resource: "",
+            namespace: "mesh",
+            name: "gw",
+            username: "jane",
+            by_agent: false,
+            may_break_glass: false,
+            in_guarded_namespace,
+            object: Some(&new),
+            old_object: old,
+        };
+        let decision = validate(&request, &Registry::default(), &Severities::default(), now());
+        decision.findings.into_iter().map(|finding| finding.rule).collect::<Vec<_>>()
+    };
+    assert_eq!(told(Operation::Create, None, false), ["namespace-unguarded"]);
+    assert_eq!(told(Operation::Update, Some(&old), false), ["namespace-unguarded"]);
+    assert_eq!(told(Operation::Update, Some(&new), false), [""; 0], "nothing has changed");
+    assert_eq!(told(Operation::Create, None, true), [""; 0]);
+}
