@@ -42,7 +42,7 @@ fn asks(object: &Value) -> bool {
     labels[GUARD] == GUARD_ENABLED || labels[MANAGED_LABEL] == "true"
 }
 
-/// Whether there is something of a gateway in it. The cluster's own CA, which each namespace has beside every ServiceAccount,
+/// Whether there is something of a gateway in it. The cluster's own CA, which every namespace has in ConfigMap kube-root-ca.crt and in tokens,
 /// is the API server's.
 pub(super) fn holds_trust(kind: Kind<'_>, object: &Value) -> bool {
     let has = |field: &str, keys: &[&str]| match &object[field] {

@@ -30,6 +30,19 @@ pub enum AgentError {
         /// Its name.
         name: String,
     },
+    /// cert-manager writes a Secret that the agent is to keep.
+    #[error(
+        "Certificate {certificate} writes Secret {name}, too: it is left to cert-manager. Set spec.secretName of the Certificate to \
+         {instead}"
+    )]
+    TwoWriters {
+        /// The Secret.
+        name: String,
+        /// The Certificate.
+        certificate: String,
+        /// What the Certificate may write.
+        instead: String,
+    },
     /// `spec.distribute` names a ClusterTrustBundle, and there is no such kind.
     #[error(
         "this API server serves no ClusterTrustBundles (certificates.k8s.io), which spec.distribute names. Switch them on (feature \
@@ -111,6 +124,7 @@ impl AgentError {
         match self {
             Self::Foreign { .. } => "ForeignObject",
             Self::Renamed { .. } => "ManagedRenamed",
+            Self::TwoWriters { .. } => "TwoWriters",
             Self::NoClusterTrustBundles => "NoClusterTrustBundles",
             error if error.is_of_other_crd() => "CRDOutdated",
             error if error.is(403) => "Forbidden",

@@ -145,9 +145,10 @@ impl Keeper {
             // status (`Journal::offered`), so the others need not wait for this write.
             stored = self.report(&entry, &mut status).await;
         }
-        let mut outcome = Ok(());
+        let mut outcome = write::has_one_writer(&entry, &world);
         let mut taken = 0;
-        for step in &plan.steps {
+        let steps = if outcome.is_ok() { plan.steps.as_slice() } else { &[] };
+        for step in steps {
             self.leading()?;
             outcome = write::take(&self.client, &entry, &world, step, now).await;
             if outcome.is_err() {

@@ -31,6 +31,8 @@ pub(super) struct World {
     clients: Vec<ClientSeen>,
     root_certificate: Option<Issuance>,
     canary_certificate: Option<Issuance>,
+    /// The Certificates that write Secrets, by the Secret's name: each one's own.
+    writers: BTreeMap<String, String>,
     /// What gateways showed on the wire, when somebody looked.
     pub(super) wire: Option<Wire>,
     /// Why nobody can look.
@@ -122,6 +124,7 @@ impl World {
         let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| world.client(name)).collect::<Vec<_>>();
         world.clients.extend(by_name);
         world.root_certificate = issued.of_secret(entry.root_name());
+        world.writers = issued.writers();
         world.canary_certificate = entry.spec.canary_name().and_then(|name| issued.of_secret(name));
         for source in readers::sources(&readers).into_iter().take(SOURCES).cloned() {
             let (held, known) = match source.kind {
@@ -208,6 +211,7 @@ impl World {
             clients: Vec::new(),
             root_certificate: None,
             canary_certificate: None,
+            writers: BTreeMap::new(),
             wire: None,
             unprobed: None,
             readers: Vec::new(),
@@ -217,6 +221,11 @@ impl World {
             journal: kept::read_journal(entry, journal),
             journal_object: journal.cloned(),
         }
+    }
+
+    /// The Certificate that writes a Secret.
+    pub(super) fn writer(&self, secret: &str) -> Option<&str> {
+        self.writers.get(secret).map(String::as_str)
     }
 
     /// Declares the clients whose Secrets were read.
@@ -363,6 +372,14 @@ impl Issued {
             certificates: list("Certificate", "certificates.cert-manager.io").await?,
             requests: list("CertificateRequest", "certificaterequests.cert-manager.io").await?,
         })
+    }
+
+    /// Which Certificate writes which Secret, by the Secret's name.
+    fn writers(&self) -> BTreeMap<String, String> {
+        let pair = |certificate: &DynamicObject| {
+            Some((certificate.data["spec"]["secretName"].as_str()?.to_owned(), certificate.metadata.name.clone()?))
+        };
+        self.certificates.iter().filter_map(pair).collect()
     }
 
     /// The Certificate that writes a Secret.

@@ -10,7 +10,7 @@ use super::content::Content;
 use super::kept;
 use super::world::{World, config_maps, objects, secrets};
 use super::{AgentError, MANAGER};
-use crate::api::names::journal_name;
+use crate::api::names::{CACERT_SUFFIX, journal_name};
 use crate::api::{GatewaySecretStatus, SourceKind};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
@@ -22,6 +22,20 @@ const REISSUE_MANAGER: &str = "trustspan-agent-reissue";
 
 pub(super) fn apply() -> PatchParams {
     PatchParams::apply(MANAGER).force()
+}
+
+/// Whether nobody but the agent writes what it keeps. Two writers would undo each other without end.
+pub(super) fn has_one_writer(entry: &Entry, world: &World) -> Result<(), AgentError> {
+    let managed = entry.managed_name();
+    let sibling = format!("{managed}{CACERT_SUFFIX}");
+    for name in [Some(managed), Some(&sibling), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten() {
+        if let Some(certificate) = world.writer(name) {
+            let instead = if name == managed { entry.root_name() } else { "another name" };
+            let (name, certificate, instead) = (name.to_owned(), certificate.to_owned(), instead.to_owned());
+            return Err(AgentError::TwoWriters { name, certificate, instead });
+        }
+    }
+    Ok(())
 }
 
 /// Takes a step.

@@ -26,10 +26,16 @@ use crate::trust::{Duty, Secret, Severities};
 ///
 /// Gateways, pods with the labels that they select, Services, and cert-manager's Certificates and Issuers are listed, where there are
 /// any; Secrets are read by name only.
+///
+/// Where a Certificate writes that Secret, the managed Secret takes over its name, and the Certificate is to write another.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     source: Source,
+
+    /// Propose new names for the managed Secrets, to which the webhook rewrites Gateways: for Certificates that cannot be changed.
+    #[arg(long)]
+    rewrite: bool,
 }
 
 /// What is listed, and whether `init` goes on without it.
@@ -48,7 +54,7 @@ const KINDS: [(&str, &str, &str, bool); 6] = [
 /// When an input cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = Timestamp::now();
-    let empty = Found { only: args.source.namespace.clone(), ..Found::default() };
+    let empty = Found { only: args.source.namespace.clone(), rewrite: args.rewrite, ..Found::default() };
     let (found, unread) = match &args.source.manifests {
         Some(dir) => (in_directory(empty, dir, now)?, Vec::new()),
         None => args.source.on_cluster(async |client| in_cluster(empty, &client, now).await)?,
@@ -148,9 +154,9 @@ fn print(proposals: &Proposals, unread: &[String]) -> Result<(), Failure> {
     let label = |namespace: &&String| format!("kubectl label namespace {namespace} {GUARD}={GUARD_ENABLED}");
     let labels: Vec<_> = namespaces.iter().map(label).collect();
     comment(&mut out, "First, so that no bad Secret is stored there", &labels)?;
-    for Proposal { entry, comments } in &proposals.gateway_secrets {
+    for Proposal { secret_name, entry, comments } in &proposals.gateway_secrets {
         writeln!(out, "---")?;
-        comment(&mut out, &format!("For Secret {}/{}", entry.namespace, entry.root_name()), comments)?;
+        comment(&mut out, &format!("For Secret {}/{secret_name}", entry.namespace), comments)?;
         let mut object = GatewaySecret::new(&entry.name, entry.spec.clone());
         object.metadata.namespace = Some(entry.namespace.clone());
         write!(out, "{}", serde_saphyr::to_string(&object)?)?;

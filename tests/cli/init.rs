@@ -55,8 +55,8 @@ fn proposes_what_rbac_and_check_take() {
         "# For Secret istio-system/gw-root:",
         "# - written by Certificate gateway, of Issuer mesh, whose CA is in Secret mesh-ca",
         "# - Secret gw-root is not among the manifests: what it holds is not known",
-        "  rootSecretName: gw-root",
-        "  secretName: gw-root-managed",
+        "  rootSecretName: gw-root-source",
+        "  secretName: gw-root",
         "  caSecretName: mesh-ca",
         "    serviceName: gateway",
         "    host: shop.example.com",
@@ -68,8 +68,15 @@ fn proposes_what_rbac_and_check_take() {
     assert!(text(&run(&["check", "-"], &proposed).stdout).contains("0 denied"));
     // Once it is there, it is not proposed again.
     let (again, code, _) = init(&format!("{GATEWAY}---\n{proposed}"), &[]);
-    assert!(code == 0 && again.contains("GatewaySecret gw-root-managed names it already"), "{again}");
+    assert!(code == 0 && again.contains("GatewaySecret gw-root names it already"), "{again}");
     assert!(again.contains("# There is nothing to propose.") && !again.contains("---"), "{again}");
+}
+
+#[test]
+fn proposes_a_new_name_where_the_certificate_cannot_be_changed() {
+    let (proposed, code, _) = init(GATEWAY, &["--rewrite"]);
+    assert!(code == 0 && proposed.contains("  rootSecretName: gw-root\n"), "{proposed}");
+    assert!(proposed.contains("  secretName: gw-root-managed\n") && !proposed.contains("adopt"), "{proposed}");
 }
 
 #[test]

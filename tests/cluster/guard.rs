@@ -150,9 +150,9 @@ fn a_gateway_secret_without_a_guard_is_told_so(cluster: &Cluster) -> Result<()> 
             ensure!(output.success(), "{ns}: saw {output:?}");
             Ok(output.stderr)
         };
-        let (told, quiet) = (put(&bed.plain)?, put(&bed.ns)?);
+        let (warned, quiet) = (put(&bed.plain)?, put(&bed.ns)?);
         let remedy = format!("label {} trustspan.dev/guard=enabled", bed.plain);
-        ensure!(told.contains("namespace-unguarded") && told.contains(&remedy), "saw {told}");
+        ensure!(warned.contains("namespace-unguarded") && warned.contains(&remedy), "saw {warned}");
         ensure!(!quiet.contains("namespace-unguarded"), "saw {quiet}");
         Ok(())
     })

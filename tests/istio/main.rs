@@ -30,6 +30,7 @@ mod pace;
 mod shelf;
 
 mod acts;
+mod adoption;
 mod anonymous;
 mod expected;
 mod ml_dsa;

@@ -159,7 +159,7 @@ fn held(world: &World<'_>, names: &str) -> Result<String> {
 }
 
 /// Clients go on trusting the old CA until they are renewed after the rotation: what is lost with it shows only then.
-fn renew_clients(world: &World<'_>) -> Result<()> {
+pub(crate) fn renew_clients(world: &World<'_>) -> Result<()> {
     world.step("clients renewed")?;
     world.renew_clients()?;
     world.wait_handshakes(FOLLOWED)
@@ -183,7 +183,7 @@ fn summary(status: &Value) -> String {
 }
 
 /// Waits for phase Steady with the newest CA alone.
-fn settled(world: &World<'_>) -> Result<()> {
+pub(crate) fn settled(world: &World<'_>) -> Result<()> {
     let newest = trustspan::trust::bundle::read(&world.operator.read(ROOT)?["tls.crt"].0).into_certificates();
     let fingerprint = newest.first().context("a CA")?.fingerprint.clone();
     let ended = wait_for("the rotation to end", ROTATED, || {

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::{
     acts::{self, MANAGED_CACERT, PARTNERS_CACERT, SOURCE_CACERT},
+    adoption,
     expected::Expected,
     issuer::SERVER,
     ml_dsa,
@@ -49,6 +50,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { stops_istiod: true, ..scenario("istiod_stopped", acts::slow_gateways, STALE_GATEWAYS) },
     Scenario { stops_istiod: true, ..scenario("istiod_stopped_with_a_canary", acts::probed_gateways, STALE_GATEWAYS) },
     scenario("credential_name", acts::credential_name, Expected::Clean),
+    scenario("name_taken_over", adoption::not_adopted, Expected::Otherwise(adoption::take_over_and_give_back)),
     Scenario {
         hosts: &[SHOP, OTHER],
         partner_hosts: &[OTHER],

@@ -220,14 +220,14 @@ fn taking_the_label_off_is_judged() {
     };
     let denied = |old| denials(&validate(&request(old), &Registry::default(), &Severities::default(), now()).findings);
     assert_eq!(denied(&old).into_iter().map(|(rule, _)| rule).collect::<Vec<_>>(), ["empty"]);
-    assert_eq!(denied(&new), Denials::new(), "nobody asks");
+    assert_eq!(denied(&new), Denials::new(), "no label asks for it");
 }
 
 #[test]
 fn a_gateway_secret_in_an_unguarded_namespace_warns_once() {
     let object = |mode: &str| json!({"metadata": {"name": "gw"}, "spec": {"rootSecretName": "root", "mode": mode}});
     let (new, old) = (object("Copy"), object("Bundle"));
-    let told = |operation, old, in_guarded_namespace| {
+    let rules = |operation, old, in_guarded_namespace| {
         let request = Request {
             operation,
             kind: Kind { group: crate::api::GROUP, version: crate::api::VERSION, kind: "GatewaySecret" },
@@ -244,8 +244,8 @@ fn a_gateway_secret_in_an_unguarded_namespace_warns_once() {
         let decision = validate(&request, &Registry::default(), &Severities::default(), now());
         decision.findings.into_iter().map(|finding| finding.rule).collect::<Vec<_>>()
     };
-    assert_eq!(told(Operation::Create, None, false), ["namespace-unguarded"]);
-    assert_eq!(told(Operation::Update, Some(&old), false), ["namespace-unguarded"]);
-    assert_eq!(told(Operation::Update, Some(&new), false), [""; 0], "nothing has changed");
-    assert_eq!(told(Operation::Create, None, true), [""; 0]);
+    assert_eq!(rules(Operation::Create, None, false), ["namespace-unguarded"]);
+    assert_eq!(rules(Operation::Update, Some(&old), false), ["namespace-unguarded"]);
+    assert_eq!(rules(Operation::Update, Some(&new), false), [""; 0], "nothing has changed");
+    assert_eq!(rules(Operation::Create, None, true), [""; 0]);
 }

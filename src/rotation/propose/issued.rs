@@ -68,6 +68,11 @@ impl Source<'_> {
         self.certificate.is_some_and(|own| reference(own) == reference(certificate))
     }
 
+    /// The Certificate that writes the root.
+    pub(super) fn certificate_name(&self) -> Option<&str> {
+        self.certificate.map(name)
+    }
+
     /// The issuer: its kind and name.
     pub(super) fn issuer(&self) -> Option<&str> {
         self.issuer.as_deref()

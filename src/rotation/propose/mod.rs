@@ -13,7 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Facts;
-use crate::api::{GatewaySecretSpec, names::CACERT_SUFFIX};
+use crate::api::GatewaySecretSpec;
+use crate::api::names::{ADOPT, CACERT_SUFFIX};
 use crate::registry::{Entry, Registry};
 
 pub(super) use name::check;
@@ -27,6 +28,8 @@ pub struct Found {
     pub only: Option<String>,
     /// Gateways, pods and workloads, Services, cert-manager's Certificates, Issuers and ClusterIssuers.
     pub objects: Vec<Value>,
+    /// Whether Gateways are to name another Secret, although the issuer could write another one.
+    pub rewrite: bool,
     /// The GatewaySecrets that are there already.
     pub known: Vec<Entry>,
     /// The Secrets of [`Found::secrets_to_read`], as far as they were looked for: namespace and name.
@@ -56,6 +59,8 @@ pub struct Proposals {
 /// A GatewaySecret that is proposed.
 #[derive(Debug)]
 pub struct Proposal {
+    /// The Secret that Gateways serve with now.
+    pub secret_name: String,
     /// It, without a status.
     pub entry: Entry,
     /// Why it is as it is, and what could not be known: a sentence each.
@@ -73,7 +78,9 @@ impl Found {
         let mut keys = BTreeSet::new();
         for root in self.roots().by_place.values() {
             let mut names = vec![root.name.to_owned(), format!("{}{CACERT_SUFFIX}", root.name)];
-            names.extend(name::candidates(root.name));
+            names.extend(
+                [name::MANAGED, name::SOURCE].into_iter().flat_map(|suffixes| name::candidates(root.name, suffixes)),
+            );
             names.extend(issued::source(self, root).ca_secret_name().map(str::to_owned));
             keys.extend(names.into_iter().map(|name| (root.namespace.to_owned(), name)));
         }
@@ -132,7 +139,13 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
             "it holds no CA, and no Gateway asks clients for a certificate: there is nothing to rotate".to_owned()
         );
     }
-    let name = name::free(found, root, taken)?;
+    // Of two Secrets one keeps its name: that which Gateways name, where the issuer can write another. Istio would take the clients'
+    // CAs from `<root>-cacert` for a managed Secret of that name, too.
+    let certificate = source.certificate_name().filter(|_| !found.rewrite && !has_sibling);
+    let (name, source_name) = match certificate {
+        Some(_) => (root_name.to_owned(), name::free(found, root, name::SOURCE, taken)?),
+        None => (name::free(found, root, name::MANAGED, taken)?, root_name.to_owned()),
+    };
     let mut comments = root.comments();
     comments.extend(source.comments(found, root));
     match found.held(namespace, root_name) {
@@ -153,10 +166,13 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
             "no CA was found for it: name the Secret that holds one in caSecretName, or put it in ca.crt of {root_name}"
         ));
     }
+    if let Some(certificate) = certificate {
+        comments.extend(taking_over(namespace, root_name, &source_name, certificate));
+    }
     comments.extend(clients::comments(found, root, &source, &name));
     let (reach, of_reach) = reach::reach(found, root);
     comments.extend(of_reach);
-    let mut spec = json!({ "rootSecretName": root_name, "workloadLabels": root.workload_labels() });
+    let mut spec = json!({ "rootSecretName": source_name, "workloadLabels": root.workload_labels() });
     // As the managed Secret is named by default; written out since it is what Gateways will name.
     spec["secretName"] = name.clone().into();
     if let Some(ca) = source.ca_secret_name() {
@@ -176,7 +192,22 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     }
     let spec = GatewaySecretSpec::deserialize(spec).map_err(|error| error.to_string())?;
     let entry = Entry::unstored(namespace.to_owned(), name, GatewaySecretSpec { reach, ..spec });
-    Ok(Proposal { entry, comments })
+    Ok(Proposal { secret_name: root_name.to_owned(), entry, comments })
+}
+
+/// How the managed Secret takes over the name that Gateways have.
+fn taking_over(namespace: &str, name: &str, source: &str, certificate: &str) -> [String; 3] {
+    [
+        format!(
+            "Secret {name} keeps its name and becomes the managed Secret, so that no Gateway changes. Before this is applied, let the \
+             agent take it over: kubectl annotate secret {name} -n {namespace} {ADOPT}=true"
+        ),
+        format!(
+            "then let the issuer write Secret {source}, here and in the Certificate's manifest: kubectl patch certificate \
+             {certificate} -n {namespace} --type=merge --patch '{{\"spec\":{{\"secretName\":\"{source}\"}}}}'"
+        ),
+        "where the Certificate cannot be changed, see trustspan init --rewrite".to_owned(),
+    ]
 }
 
 fn unsound(name: &str, facts: &Facts) -> Option<String> {

@@ -1,4 +1,4 @@
-//! A name for the managed Secret, which is the GatewaySecret's too.
+//! A name for the Secret that is new: the managed one, which is the GatewaySecret's name too, or the one that the issuer is to write.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,18 @@ use super::roots::Root;
 use super::{Found, Held};
 
 /// What the names end with, in the order in which they are tried.
-const SUFFIXES: [&str; 3] = ["-managed", "-managed-2", "-managed-3"];
+pub(super) type Suffixes = [&'static str; 3];
+/// Of a managed Secret.
+pub(super) const MANAGED: Suffixes = ["-managed", "-managed-2", "-managed-3"];
+/// Of what the issuer is to write.
+pub(super) const SOURCE: Suffixes = ["-source", "-source-2", "-source-3"];
 /// Bytes of a name: a DNS subdomain (RFC 1123, Kubernetes' "Object Names and IDs").
 const LENGTH: usize = 253;
 
-/// The names that are tried for the managed Secret of a root.
-pub(super) fn candidates(root: &str) -> impl Iterator<Item = String> {
+/// The names that are tried for the new Secret of a root.
+pub(super) fn candidates(root: &str, suffixes: Suffixes) -> impl Iterator<Item = String> {
     let room = |suffix: &str| root.floor_char_boundary(LENGTH - suffix.len());
-    SUFFIXES.into_iter().map(move |suffix| format!("{}{suffix}", &root[..room(suffix)]))
+    suffixes.into_iter().map(move |suffix| format!("{}{suffix}", &root[..room(suffix)]))
 }
 
 /// The names that objects other than Secrets claim, by namespace.
@@ -32,16 +36,21 @@ pub(super) fn taken(found: &Found) -> BTreeSet<(String, String)> {
 }
 
 /// The first name that nothing has, and which is taken from now on.
-pub(super) fn free(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String)>) -> Result<String, String> {
+pub(super) fn free(
+    found: &Found,
+    root: &Root<'_>,
+    suffixes: Suffixes,
+    taken: &mut BTreeSet<(String, String)>,
+) -> Result<String, String> {
     let namespace = root.namespace;
     let is_free = |name: &String| {
         let stands = matches!(found.held(namespace, name), Some(Held::Read(_)));
         !stands && !taken.contains(&(namespace.to_owned(), name.clone()))
     };
-    let name = candidates(root.name).find(is_free);
+    let name = candidates(root.name, suffixes).find(is_free);
     let name = name.ok_or_else(|| {
-        let tried = candidates(root.name).collect::<Vec<_>>().join(", ");
-        format!("no free name for the managed Secret ({tried} exist): write a GatewaySecret with a name of your own")
+        let tried = candidates(root.name, suffixes).collect::<Vec<_>>().join(", ");
+        format!("no free name for the new Secret ({tried} exist): write a GatewaySecret with a name of your own")
     })?;
     taken.insert((namespace.to_owned(), name.clone()));
     Ok(name)

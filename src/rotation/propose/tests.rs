@@ -53,7 +53,7 @@ fn pair(authority: &Authority, with_ca: bool) -> Held {
 fn found(objects: &[Value], secrets: &[(&str, Held)]) -> Found {
     let key = |name: &str| ("mesh".to_owned(), name.to_owned());
     let secrets = secrets.iter().map(|(name, held)| (key(name), held.clone())).collect();
-    Found { objects: objects.to_vec(), secrets, ..Found::default() }
+    Found { objects: objects.to_vec(), secrets, rewrite: true, ..Found::default() }
 }
 
 fn only(found: &Found) -> (Value, String) {
@@ -88,7 +88,20 @@ fn accepts_a_root_of_a_ca_issuer_with_its_clients() {
     ];
     let found = found(&objects, &[("root", pair(&authority, true)), ("mesh-ca", pair(&authority, true))]);
     let wanted: Vec<_> = found.secrets_to_read().into_iter().map(|(_, name)| name).collect();
-    assert_eq!(wanted, ["mesh-ca", "root", "root-cacert", "root-managed", "root-managed-2", "root-managed-3"]);
+    assert_eq!(
+        wanted,
+        [
+            "mesh-ca",
+            "root",
+            "root-cacert",
+            "root-managed",
+            "root-managed-2",
+            "root-managed-3",
+            "root-source",
+            "root-source-2",
+            "root-source-3"
+        ]
+    );
     let (spec, comments) = only(&found);
     assert_eq!((&spec["rootSecretName"], &spec["secretName"]), (&json!("root"), &json!("root-managed")));
     assert_eq!(
@@ -157,7 +170,7 @@ fn accepts_a_name_that_nothing_has() {
     let objects = [mutual("root"), pod("mesh"), certificate("root-managed-2", json!({}))];
     assert_eq!(name(&found(&objects, &taken)), "root-managed-3");
     let other = Found { known: vec![entry("mesh", "another", "root-managed-3")], ..found(&objects, &taken) };
-    left_out(&other, "no free name for the managed Secret");
+    left_out(&other, "no free name for the new Secret");
     let long = "r".repeat(253);
     let (spec, _) = only(&found(&[mutual(&long), pod("mesh")], &[]));
     assert_eq!(spec["secretName"].as_str().map(str::len), Some(253));
@@ -271,4 +284,33 @@ fn the_class_of_a_gateway_that_may_not_take_two_cas_from_a_config_map_is_told() 
     };
     assert!(comments("nginx").contains("is of class nginx"));
     assert!(!comments("istio").contains("is of class"));
+}
+
+#[test]
+fn the_managed_secret_takes_over_the_name_where_a_certificate_writes_it() {
+    let authority = ca("mesh");
+    let objects = [
+        mutual("root"),
+        pod("mesh"),
+        certificate("root", json!({})),
+        issuer("Issuer", json!({"ca": {"secretName": "mesh-ca"}})),
+    ];
+    let secrets = || [("root", pair(&authority, true)), ("mesh-ca", pair(&authority, true))];
+    let (spec, comments) = only(&Found { rewrite: false, ..found(&objects, &secrets()) });
+    assert_eq!((&spec["rootSecretName"], &spec["secretName"]), (&json!("root-source"), &json!("root")));
+    for words in [
+        "kubectl annotate secret root -n mesh trustspan.dev/adopt=true",
+        r#"kubectl patch certificate root -n mesh --type=merge --patch '{"spec":{"secretName":"root-source"}}'"#,
+    ] {
+        assert!(comments.contains(words), "{words} not in {comments}");
+    }
+    // Nobody else can be asked to write another.
+    let by_hand = Found { rewrite: false, ..found(&objects[..2], &secrets()) };
+    assert_eq!(only(&by_hand).0["rootSecretName"], "root");
+    let beside = [&secrets()[..], &[("root-cacert", pair(&authority, true))]].concat();
+    let with_sibling = Found { rewrite: false, ..found(&objects, &beside) };
+    assert_eq!(only(&with_sibling).0["rootSecretName"], "root");
+    let taken = [&secrets()[..], &[("root-source", pair(&authority, true))]].concat();
+    let with_taken = Found { rewrite: false, ..found(&objects, &taken) };
+    assert_eq!(only(&with_taken).0["rootSecretName"], "root-source-2");
 }
