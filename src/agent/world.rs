@@ -438,7 +438,11 @@ impl Issued {
 }
 
 fn issuance(certificate: &DynamicObject) -> Issuance {
+    let reference = &certificate.data["spec"]["issuerRef"];
+    // The defaults of cert-manager's API.
+    let field = |name: &str, default: &'static str| reference[name].as_str().unwrap_or(default).to_owned();
     Issuance {
+        issuer: format!("{}.{}/{}", field("kind", "Issuer"), field("group", "cert-manager.io"), field("name", "")),
         name: certificate.metadata.name.clone().unwrap_or_default(),
         is_issuing: condition(certificate, "Issuing").is_some(),
         renewal: RenewalPolicy::of(&certificate.data["spec"]["renewal"]),

@@ -12,7 +12,7 @@ use super::ends;
 use super::record::supersede;
 use super::seen::{CaConfigMap, Seen, TrustCopy};
 use super::trust::holds;
-use super::view::{View, verifies};
+use super::view::{View, verifies, verifies_to_the_end};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{Mode, SourceKind, TrustSourceUse};
 use crate::registry::Entry;
@@ -123,20 +123,23 @@ fn retire(map: &mut BTreeMap<String, Vec<Version>>, is_read: impl Fn(&str) -> bo
     }
 }
 
-/// Whether a chain is of a CA that clients trusted before, and not of the present one. One of a stranger's is neither.
-pub(super) fn is_of_old(view: &View<'_>, chain: &[Certificate]) -> bool {
+/// Whether what a Secret presents is of a CA that clients trusted before, and not of the present one. One of a stranger's is neither.
+pub(super) fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) -> bool {
     let known: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
     let anchors = view.server_issuers();
-    let is_old = |chain: &[Certificate]| !verifies(&anchors, chain, view.now);
-    // A CA that is distrusted is in no Secret any more: a lost journal leaves only what else it signed.
-    let mut ours = view.gateways_in_use().map(|version| version.chain.as_slice()).chain(view.root_chain());
-    is_old(chain)
-        && (verifies(&known, chain, view.now) || ours.any(|ours| is_old(ours) && have_one_issuer(ours, chain)))
+    // One that has expired is renewed by its issuer, whichever CA it is of.
+    let is_current = || verifies_to_the_end(&anchors, chain, view.now);
+    !verifies(&anchors, chain, view.now)
+        && (verifies(&known, chain, view.now) || (is_of_our_issuer(view, secret, &anchors) && !is_current()))
 }
 
-fn have_one_issuer(one: &[Certificate], other: &[Certificate]) -> bool {
-    let issuer = |leaf: &Certificate| (leaf.issuer_der.clone(), leaf.authority_key_id.clone());
-    one.first().is_some_and(|leaf| other.first().is_some_and(|other| issuer(leaf) == issuer(other)))
+/// Whether a Secret's Certificate has the issuer of the source Secret's, which signs with the present CA by now. After a lost journal
+/// nothing else tells of a CA that is distrusted: it is in no Secret any more.
+fn is_of_our_issuer(view: &View<'_>, secret: &str, anchors: &[Certificate]) -> bool {
+    let also = view.seen.presented_also.iter().find(|also| also.name == secret);
+    let issuers = (also.and_then(|also| also.certificate.as_ref()), view.seen.root_certificate.as_ref());
+    matches!(issuers, (Some(also), Some(root)) if also.issuer == root.issuer)
+        && view.root_chain().is_some_and(|root| verifies(anchors, root, view.now))
 }
 
 /// What holds a step that has every client present a leaf of the new CA; `None` from its deadline on.
@@ -460,8 +463,10 @@ pub(super) fn uses(seen: &Seen<'_>) -> Vec<TrustSourceUse> {
     uses
 }
 
-/// The chains that gateways present next to the managed Secret's.
-pub(super) fn presented_also<'v>(view: &'v View<'_>) -> impl Iterator<Item = &'v Version> {
+/// The chains that gateways present next to the managed Secret's, with the name of each one's Secret.
+pub(super) fn presented_also<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v str, &'v Version)> {
     let (settle, now) = (view.spec().settle.gateways, view.now);
-    view.journal.presented_also.values().flatten().filter(move |version| version.may_be_in_use(settle, now))
+    let all = view.journal.presented_also.iter();
+    let all = all.flat_map(|(name, versions)| versions.iter().map(move |version| (name.as_str(), version)));
+    all.filter(move |(_, version)| version.may_be_in_use(settle, now))
 }

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use super::seen::{ClientSeen, Seen, Trust, authorities, usable};
+use super::seen::{ClientSeen, Seen, Trust, TrustCopy, authorities, usable};
 use super::view::verifies_to_the_end;
 use super::{cut_off, lost, readers, wire};
 use crate::api::{Distribution, Period, TrustAnchor};
@@ -180,8 +180,12 @@ fn trusted(client: &ClientSeen, journal: &Journal, lag: Period, now: Timestamp) 
 pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate], now: Timestamp) {
     let settle = &seen.entry.spec.settle;
     journal.gateways.retain(|version| version.may_be_in_use(settle.gateways, now));
-    // CAs in a source that its owner does not change would turn into a stranger's otherwise.
-    let copied = || seen.source_sibling.into_iter().chain(seen.config_maps.iter().filter_map(|map| map.source));
+    // CAs in a source that its owner does not change would turn into a stranger's otherwise, and so would those in a copy that was not
+    // written yet: nothing would ever take them out.
+    let sources = || seen.source_sibling.into_iter().chain(seen.config_maps.iter().filter_map(|map| map.source));
+    let copies = || seen.config_maps.iter().map(|map| map.managed).chain([seen.managed_sibling]);
+    let written = || copies().filter_map(|copy| if let TrustCopy::Managed(facts) = copy { Some(facts) } else { None });
+    let copied = || sources().chain(written());
     let is_copied = |ca: &Certificate| copied().flat_map(|facts| &facts.anchors).any(|held| held.supersedes(ca));
     let is_kept = |authority: &Authority| {
         authority.current

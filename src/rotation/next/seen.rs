@@ -129,6 +129,8 @@ pub enum Trust {
 pub struct Issuance {
     /// Its name.
     pub name: String,
+    /// Who issues it: kind, group and name, as its `issuerRef` gives them.
+    pub issuer: String,
     /// An issue is under way.
     pub is_issuing: bool,
     /// When its owner lets it be renewed.

@@ -283,7 +283,7 @@ fn reissue_presented_also(view: &View<'_>, decided: &mut Decided) {
     let mut held = Vec::new();
     for also in &view.seen.presented_also {
         let Some((certificate, chain)) = also.certificate.as_ref().zip(also.chain.as_deref()) else { continue };
-        if certificate.is_issuing || !readers::is_of_old(view, chain) {
+        if certificate.is_issuing || !readers::is_of_old(view, &also.name, chain) {
             continue;
         }
         let told = |until, reason: &str| Pause { until, reason: format!("Certificate {}: {reason}", certificate.name) };
@@ -303,7 +303,8 @@ fn reissue_presented_also(view: &View<'_>, decided: &mut Decided) {
 fn wait_for_presented_also(view: &View<'_>, decided: &mut Decided) {
     let rotates = view.journal.server_issuers.iter().any(|authority| !authority.current);
     let unmanaged = view.seen.presented_also.iter().filter(|also| rotates && also.certificate.is_none());
-    let old = unmanaged.filter(|also| also.chain.as_deref().is_none_or(|chain| readers::is_of_old(view, chain)));
+    let old =
+        unmanaged.filter(|also| also.chain.as_deref().is_none_or(|chain| readers::is_of_old(view, &also.name, chain)));
     if let Some(names) = few(old.map(|also| also.name.clone())) {
         let reason = format!(
             "gateways present Secret {names} next to the managed one, and no Certificate of cert-manager writes it. Renew it \
@@ -335,7 +336,8 @@ fn phase(view: &View<'_>, gateways: &Bundle) -> Phase {
     let Some(served) = view.served_chain() else { return Phase::Pending };
     let (issuers, anchors) = (view.client_issuers(), view.server_issuers());
     let migrated = view.clients_in_use().all(|(_, version)| migrated(&issuers, &version.chain, now));
-    let also_switched = || readers::presented_also(view).all(|version| !readers::is_of_old(view, &version.chain));
+    let also_switched =
+        || readers::presented_also(view).all(|(name, version)| !readers::is_of_old(view, name, &version.chain));
     let switched = verifies(&anchors, served, now) && also_switched();
     let held = view.seen.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
     let dropped = held == gateways.trust && gateways.trust.iter().all(|ca| issuers.contains(ca));

@@ -37,7 +37,10 @@ pub(super) fn of_clients(view: &View<'_>) -> Bundle {
 
 /// The chains that gateways serve, or shall serve next.
 pub(super) fn of_served<'v>(view: &'v View<'_>) -> Vec<&'v [Certificate]> {
-    let served = view.gateways_in_use().chain(presented_also(view)).map(|version| version.chain.as_slice());
+    let served = view
+        .gateways_in_use()
+        .chain(presented_also(view).map(|(_, version)| version))
+        .map(|version| version.chain.as_slice());
     each_once(served.chain(view.root_chain()).filter(|chain| !chain.is_empty()))
 }
 

@@ -284,9 +284,10 @@ impl World {
             Event::ClockBack => {
                 let back = -seconds(1 + self.seed.below(HOUR));
                 self.for_a_while(length, move |world, on| {
-                    world.agent.clock = if on { back } else { SignedDuration::ZERO };
-                    // What was written down by the slow clock seems long ago by the right one.
-                    world.claims &= on;
+                    let clock = if on { back } else { SignedDuration::ZERO };
+                    // What was written down by a slower clock seems long ago.
+                    world.claims &= clock <= world.agent.clock;
+                    world.agent.clock = clock;
                 });
             }
             Event::Distrust => {

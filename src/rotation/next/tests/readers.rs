@@ -180,11 +180,7 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
     let second = |authority: &Authority, is_issuing| PresentedAlso {
         name: "second".to_owned(),
         chain: Some(pair(authority, "second").chain),
-        certificate: Some(Issuance {
-            name: "second".to_owned(),
-            is_issuing,
-            renewal: crate::rotation::RenewalPolicy::Anytime,
-        }),
+        certificate: Some(Issuance { name: "second".to_owned(), is_issuing, ..Issuance::default() }),
     };
     let mut scene = before_the_switch(&old, &new, false);
     scene.presented_also = vec![second(&old, false)];
@@ -212,28 +208,26 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
 }
 
 #[test]
-fn a_certificate_beside_ours_is_reissued_although_its_ca_is_in_no_secret_any_more() {
+fn another_certificate_of_our_issuer_is_reissued_although_its_ca_is_in_no_secret_any_more() {
     let (old, new) = (ca("old"), ca("new"));
-    let second = PresentedAlso {
-        name: "second".to_owned(),
-        chain: Some(pair(&old, "second").chain),
-        certificate: Some(Issuance { name: "second".to_owned(), ..Issuance::default() }),
+    let reissued = |issuer: &str| {
+        let certificate = Issuance { name: "second".to_owned(), issuer: issuer.to_owned(), ..Issuance::default() };
+        let chain = Some(pair(&old, "second").chain);
+        let second = PresentedAlso { name: "second".to_owned(), chain, certificate: Some(certificate) };
+        let mut scene = Scene::steady(&old);
+        scene.presented_also = vec![second];
+        scene.entry.spec.distrust = vec![parsed(old.der()).fingerprint];
+        (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
+        scene.root = pair(&new, "gateway");
+        scene.managed = Some(scene.root.clone());
+        // Nothing but its leaf is left of the old CA.
+        scene.entry.status = Default::default();
+        scene.journal = Default::default();
+        let plan = step(&mut scene);
+        (reissues(&plan).contains(&"second"), plan.phase == Phase::Steady)
     };
-    let mut scene = Scene::steady(&old);
-    scene.presented_also = vec![second];
-    scene.entry.spec.distrust = vec![parsed(old.der()).fingerprint];
-    (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
-    if let Some(managed) = &mut scene.managed {
-        managed.anchors = vec![parsed(new.der())];
-    }
-    // Nothing but leaves is left of it.
-    scene.root.anchors = Vec::new();
-    scene.entry.status = Default::default();
-    scene.journal = Default::default();
-    let mut asked = step(&mut scene);
-    scene.pass(HOUR);
-    asked.steps.extend(scene.look().steps);
-    assert!(reissues(&asked).contains(&"second"), "{:?}", asked.steps);
+    assert_eq!(reissued(""), (true, false), "the issuer of the source Secret's Certificate");
+    assert_eq!(reissued("ClusterIssuer.cert-manager.io/public"), (false, true));
 }
 
 #[test]

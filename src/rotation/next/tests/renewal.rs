@@ -122,7 +122,7 @@ fn a_canary_whose_renewal_is_disabled_is_not_asked_for_and_named() {
     scene.watch();
     scene.ca = source(&new);
     let canary = |renewal| {
-        let certificate = Issuance { name: "canary".to_owned(), is_issuing: false, renewal };
+        let certificate = Issuance { name: "canary".to_owned(), renewal, ..Issuance::default() };
         Some(Canary { chain: pair(&old, "canary").chain, certificate: Some(certificate) })
     };
     scene.canary = canary(RenewalPolicy::Disabled);

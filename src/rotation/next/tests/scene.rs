@@ -116,7 +116,7 @@ impl Scene {
             chain: self.client.chain.clone(),
             trust: Trust::Read(self.client.anchors.clone()),
             loads_once: self.loads_once,
-            certificate: Some(Issuance { name: "client".to_owned(), is_issuing: false, renewal: client_renewal }),
+            certificate: Some(Issuance { name: "client".to_owned(), renewal: client_renewal, ..Issuance::default() }),
         });
         self.ask_with(client.into_iter().collect())
     }
@@ -134,8 +134,8 @@ impl Scene {
             clients,
             root_certificate: Some(Issuance {
                 name: "gateway".to_owned(),
-                is_issuing: false,
                 renewal: self.renewal[1].clone(),
+                ..Issuance::default()
             }),
             canary: self.canary.clone(),
             wire: self.wire.clone(),
