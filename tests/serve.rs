@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use support::{Client, Server, until};
 
-const LIMIT: usize = 7 * 1024 * 1024;
+const LIMIT: usize = 20 * 1024 * 1024;
 
 fn review(uid: &str) -> Value {
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
@@ -29,7 +29,7 @@ fn assert_serves(server: &Server) {
 }
 
 #[test]
-fn bodies_up_to_seven_mebibytes_are_answered() {
+fn bodies_up_to_the_limit_are_answered() {
     let server = Server::start(&[]);
     // As an UPDATE of a large Secret looks: most of the bytes within the objects.
     let mut review = review("large");
@@ -43,7 +43,7 @@ fn bodies_up_to_seven_mebibytes_are_answered() {
         assert!(answer.body.contains(r#""uid":"large""#));
     }
     let answer = server.client().post("/validate", "application/json", format!("{body} ").as_bytes());
-    assert_eq!((answer.status, answer.body.as_str()), (413, "the body is larger than 7340032 bytes\n"));
+    assert_eq!((answer.status, answer.body.as_str()), (413, "the body is larger than 20971520 bytes\n"));
     assert_serves(&server);
 }
 

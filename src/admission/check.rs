@@ -106,7 +106,11 @@ fn graded(request: &Request<'_>, judge: impl Fn(&Request<'_>) -> Vec<Finding>) -
     if !guard::is_guarded(request) {
         let guarded = judge(&Request { in_guarded_namespace: true, ..request.clone() });
         let more: Vec<_> = guarded.into_iter().filter(|finding| !findings.contains(finding)).collect();
-        findings.extend(more.into_iter().map(|finding| Finding { severity: Severity::Warn, ..finding }));
+        findings.extend(more.into_iter().map(|finding| {
+            let message =
+                format!("{} (a warning only: namespace {} is not guarded)", finding.message, request.namespace);
+            Finding { severity: Severity::Warn, message, ..finding }
+        }));
     }
     findings
 }

@@ -11,6 +11,10 @@ use crate::api::names::{BREAK_GLASS_PREFIX, GUARD, GUARD_ENABLED, MANAGED_LABEL,
 use crate::trust::Finding;
 use crate::trust::credential::CA_KEYS;
 
+/// Keys under which a gateway takes certificates from a Secret. Private keys and revocation lists alone are nothing to it: a Secret of an
+/// ACME account holds `tls.key`.
+const CERTIFICATE_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
+
 /// Keys under which a gateway takes something from a Secret.
 pub(crate) const GATEWAY_KEYS: [&str; 8] = ["ca.crt", "tls.crt", "tls.key", "ca.crl", "cacert", "cert", "key", "crl"];
 
@@ -46,13 +50,13 @@ fn asks(object: &Value) -> bool {
 /// is the API server's.
 pub(super) fn holds_trust(kind: Kind<'_>, object: &Value) -> bool {
     let has = |field: &str, keys: &[&str]| match &object[field] {
-        Value::Object(contents) => keys.iter().any(|key| contents.get(*key).is_some_and(|text| !text.is_null())),
+        Value::Object(contents) => keys.iter().any(|key| contents.contains_key(*key)),
         odd => !odd.is_null(),
     };
     match kind.kind {
         "Secret" => {
             object["type"] != "kubernetes.io/service-account-token"
-                && ["data", "stringData"].iter().any(|field| has(field, &GATEWAY_KEYS))
+                && ["data", "stringData"].iter().any(|field| has(field, &CERTIFICATE_KEYS))
         }
         "ConfigMap" => object["metadata"]["name"] != "kube-root-ca.crt" && has("data", &CA_KEYS),
         _ => false,
@@ -69,10 +73,11 @@ pub(super) fn gateway_secret(request: &Request<'_>) -> Option<Finding> {
 
 /// What to say of a GatewaySecret in a namespace whose Secrets the API server does not send.
 pub(super) fn unguarded(object: &Value, namespace: &str) -> Finding {
-    let source = object["spec"]["rootSecretName"].as_str().unwrap_or("source Secret");
+    let source = object["spec"]["rootSecretName"].as_str().unwrap_or_default();
     // Clients show 120 characters of a warning: what to do comes first.
     let message = format!(
-        "label {namespace} {GUARD}={GUARD_ENABLED}: until then no Secret is judged there, and a bad {source} stops the next rotation"
+        "namespace {namespace} is not guarded: label it {GUARD}={GUARD_ENABLED}. until then an invalid Secret {source} is stored, and \
+         blocks the next rotation"
     );
     NAMESPACE_UNGUARDED.finding("metadata.namespace", message)
 }

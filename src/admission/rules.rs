@@ -156,7 +156,8 @@ pub(super) const NAMESPACE_UNGUARDED: RuleInfo = RuleInfo {
     severity: Severity::Warn,
     summary: "a GatewaySecret in a namespace whose Secrets are not judged at admission",
     source: "the API server sends Secrets of labelled namespaces only (docs/guard.md); the agent takes over no bad one, and waits",
-    example: "label mesh trustspan.dev/guard=enabled: until then no Secret is judged there, and a bad root stops the next rotation",
+    example: "namespace mesh is not guarded: label it trustspan.dev/guard=enabled. until then an invalid Secret root is stored, and \
+              blocks the next rotation",
     mend: "kubectl label namespace NAMESPACE trustspan.dev/guard=enabled",
 };
 

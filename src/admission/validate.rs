@@ -13,7 +13,7 @@ use super::{
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, SecretError, Severities};
+use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, SecretError, SecretUsage, Severities};
 
 /// Judges a Secret, a ConfigMap or another place of a CA bundle, the labels that a Certificate gives to a Secret, another object that the
 /// agent keeps, or what the schema of a GatewaySecret cannot tell; warns of what a change of one does, and its deletion. Never patches;
@@ -152,7 +152,7 @@ pub(super) fn write(
                 // A labelled Secret is judged even when this replica has not heard of its GatewaySecret yet.
                 let duty = match claim {
                     Some(claim) => duty(Some(claim), old, now),
-                    None => registry.duty(request.namespace, request.name),
+                    None => unnamed(request, &new, registry),
                 };
                 findings.extend(judged(&new, before, duty, severities, now));
             }
@@ -166,6 +166,16 @@ pub(super) fn write(
         findings.extend(severities.weigh(unlabelled(request.name)));
     }
     findings
+}
+
+/// What a Secret is for that no GatewaySecret names as its source or managed one. A CA's is an issuer's: gateways serve leaves.
+fn unnamed(request: &Request<'_>, new: &Contents<'_>, registry: &Registry) -> Duty<'static> {
+    let duty = registry.duty(request.namespace, request.name);
+    let is_managed = new.secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true");
+    if duty.usage == SecretUsage::Serving && new.presents_ca() && !is_managed {
+        return Duty { usage: SecretUsage::SigningCa, ..duty };
+    }
+    duty
 }
 
 /// A managed Secret that is created as one that is being deleted: nothing judges what is written to it from then on.

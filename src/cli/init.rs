@@ -24,7 +24,7 @@ use crate::trust::{Duty, Secret, Severities};
 /// Proposes a GatewaySecret for each Secret that Gateways serve with, and the agent's rights for it. Nothing is written: read
 /// what is printed, change it, and apply it.
 ///
-/// Gateways, pods with the labels that they select, Services, and cert-manager's Certificates and Issuers are listed, where there are
+/// Gateways, pods with the labels that they select, Services, Namespaces, and cert-manager's Certificates and Issuers are listed, where there are
 /// any; Secrets are read by name only.
 ///
 /// Where a Certificate writes that Secret, the managed Secret takes over its name, and the Certificate is to write another.
@@ -39,13 +39,14 @@ pub struct Args {
 }
 
 /// What is listed, and whether `init` goes on without it.
-const KINDS: [(&str, &str, &str, bool); 6] = [
+const KINDS: [(&str, &str, &str, bool); 7] = [
     ("networking.istio.io", "v1", "Gateway", false),
     ("gateway.networking.k8s.io", "v1", "Gateway", false),
     ("cert-manager.io", "v1", "Certificate", true),
     ("cert-manager.io", "v1", "Issuer", true),
     ("cert-manager.io", "v1", "ClusterIssuer", true),
     ("", "v1", "Service", true),
+    ("", "v1", "Namespace", true),
 ];
 
 /// Runs it.
@@ -59,7 +60,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(dir) => (in_directory(empty, dir, now)?, Vec::new()),
         None => args.source.on_cluster(async |client| in_cluster(empty, &client, now).await)?,
     };
-    unless_closed(print(&propose(&found), &unread).map(|()| ExitCode::SUCCESS))
+    unless_closed(print(&propose(&found), &found.objects, &unread).map(|()| ExitCode::SUCCESS))
 }
 
 fn in_directory(mut found: Found, dir: &Path, now: Timestamp) -> Result<Found, Failure> {
@@ -135,7 +136,7 @@ fn is(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-fn print(proposals: &Proposals, unread: &[String]) -> Result<(), Failure> {
+fn print(proposals: &Proposals, objects: &[Value], unread: &[String]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let comment = |out: &mut io::StdoutLock<'_>, title: &str, sentences: &[String]| -> io::Result<()> {
         if !sentences.is_empty() {
@@ -150,7 +151,12 @@ fn print(proposals: &Proposals, unread: &[String]) -> Result<(), Failure> {
     if proposals.gateway_secrets.is_empty() {
         writeln!(out, "# There is nothing to propose.")?;
     }
-    let namespaces: BTreeSet<_> = proposals.gateway_secrets.iter().map(|proposal| &proposal.entry.namespace).collect();
+    let guarded =
+        |object: &&Value| object["kind"] == "Namespace" && object["metadata"]["labels"][GUARD] == GUARD_ENABLED;
+    let guarded: BTreeSet<_> =
+        objects.iter().filter(guarded).filter_map(|object| object["metadata"]["name"].as_str()).collect();
+    let namespaces = proposals.gateway_secrets.iter().map(|proposal| &proposal.entry.namespace);
+    let namespaces: BTreeSet<_> = namespaces.filter(|namespace| !guarded.contains(namespace.as_str())).collect();
     let label = |namespace: &&String| format!("kubectl label namespace {namespace} {GUARD}={GUARD_ENABLED}");
     let labels: Vec<_> = namespaces.iter().map(label).collect();
     comment(&mut out, "First, so that no bad Secret is stored there", &labels)?;

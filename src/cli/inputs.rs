@@ -117,10 +117,11 @@ const CLUSTER_WIDE: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.
 /// The CREATE that would bring an object into the cluster.
 pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
     let metadata = &object["metadata"];
-    let is_cluster_wide = CLUSTER_WIDE.contains(&Kind::of(object).group);
+    let kind = Kind::of(object);
+    let is_cluster_wide = CLUSTER_WIDE.contains(&kind.group) || (kind.group, kind.kind) == ("", "Namespace");
     Request {
         operation: Operation::Create,
-        kind: Kind::of(object),
+        kind,
         sub_resource: "",
         namespace: if is_cluster_wide { "" } else { metadata["namespace"].as_str().unwrap_or(namespace) },
         name: metadata["name"].as_str().unwrap_or_default(),

@@ -74,6 +74,11 @@ impl<'a> Contents<'a> {
         self.pair.get_or_init(pair).as_ref()
     }
 
+    /// Whether the pair is that of a CA which signs others.
+    pub fn presents_ca(&self) -> bool {
+        self.pair().and_then(|pair| pair.chain.certificates().next()).is_some_and(|first| first.is_ca && first.may_sign)
+    }
+
     /// The anchors that a proxy has: none of a bundle that it rejects.
     pub(super) fn anchors(&self) -> impl Iterator<Item = &Certificate> + Clone {
         self.ca().filter(|ca| ca.is_loaded()).into_iter().flat_map(Text::certificates)

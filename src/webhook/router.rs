@@ -26,8 +26,9 @@ use crate::registry::Registry;
 use crate::store::Live;
 use crate::trust::Severities;
 
-/// Bytes of a review: an UPDATE carries two Secrets of up to 1 MiB each, base64, and managed fields.
-pub const BODY_LIMIT: usize = 7 * 1024 * 1024;
+/// Bytes of a review. An UPDATE carries two objects, each of at most the 1.5 MiB that etcd stores, and Go's JSON encoder writes `<`, `>`
+/// and `&` in six bytes. One that is refused for its size would be stored without a judgement (`failurePolicy: Ignore`).
+pub const BODY_LIMIT: usize = 20 * 1024 * 1024;
 
 /// Time for a whole body. The webhook configurations give up after 5 s or less.
 const BODY_TIME: Duration = Duration::from_secs(10);
@@ -37,7 +38,7 @@ const IN_FLIGHT: usize = 128;
 /// that announcing a body takes nothing from others.
 const PIECES: usize = 1024;
 const PIECE: usize = 64 * 1024;
-/// Reviews parsed and judged at a time: a hostile 7 MiB of JSON takes 100 MiB and more once parsed.
+/// Reviews parsed and judged at a time: a hostile 20 MiB of JSON takes 300 MiB and more once parsed.
 const JUDGED: usize = 2;
 
 /// The decisions that are asked for; [`Default`] is [`admission`]'s.

@@ -151,7 +151,7 @@ fn a_gateway_secret_without_a_guard_is_told_so(cluster: &Cluster) -> Result<()> 
             Ok(output.stderr)
         };
         let (warned, quiet) = (put(&bed.plain)?, put(&bed.ns)?);
-        let remedy = format!("label {} trustspan.dev/guard=enabled", bed.plain);
+        let remedy = format!("{} is not guarded: label it trustspan.dev/guard=enabled", bed.plain);
         ensure!(warned.contains("namespace-unguarded") && warned.contains(&remedy), "saw {warned}");
         ensure!(!quiet.contains("namespace-unguarded"), "saw {quiet}");
         Ok(())

@@ -135,7 +135,9 @@ impl Drawn {
         let asks = self.label.is_some_and(|(key, _)| key.starts_with("trustspan.dev/"));
         let has = |keys: &[&str]| keys.iter().any(|key| object["data"].get(*key).is_some());
         let holds = match self.kind {
-            "Secret" => self.type_ != "kubernetes.io/service-account-token" && has(&GATEWAY_KEYS),
+            "Secret" => {
+                self.type_ != "kubernetes.io/service-account-token" && has(&["ca.crt", "tls.crt", "cacert", "cert"])
+            }
             _ => self.name != "kube-root-ca.crt" && has(&["ca.crt", "cacert"]),
         };
         asks || (self.is_guarded && holds)
@@ -248,4 +250,34 @@ fn a_gateway_secret_in_an_unguarded_namespace_warns_once() {
     assert_eq!(rules(Operation::Update, Some(&old), false), ["namespace-unguarded"]);
     assert_eq!(rules(Operation::Update, Some(&new), false), [""; 0], "nothing has changed");
     assert_eq!(rules(Operation::Create, None, true), [""; 0]);
+}
+
+#[test]
+fn a_ca_of_an_issuer_and_an_account_key_are_no_serving_pairs() {
+    let authority = crate::trust::fixtures::ca_with("issuer", |params| {
+        params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
+    });
+    let secret = |labels: Value, data: Value| json!({"metadata": {"name": "ca", "labels": labels}, "stringData": data});
+    let ca = |labels: Value| secret(labels, json!({"tls.crt": authority.pem(), "tls.key": authority.key_pem()}));
+    let account = secret(json!({}), json!({"tls.key": authority.key_pem()}));
+    let denied = |object: &Value| {
+        let request = Request {
+            operation: Operation::Create,
+            kind: Kind { group: "", version: "v1", kind: "Secret" },
+            sub_resource: "",
+            namespace: "mesh",
+            name: "ca",
+            username: "jane",
+            by_agent: false,
+            may_break_glass: false,
+            in_guarded_namespace: true,
+            object: Some(object),
+            old_object: None,
+        };
+        denials(&validate(&request, &Registry::default(), &Severities::default(), now()).findings)
+    };
+    assert_eq!(denied(&ca(json!({}))), Denials::new(), "an issuer signs with it");
+    assert_eq!(denied(&account), Denials::new(), "no gateway reads it");
+    // A managed Secret is served, though this replica has not heard of its GatewaySecret yet.
+    assert_eq!(denied(&ca(json!({MANAGED_LABEL: "true"}))).len(), 1);
 }

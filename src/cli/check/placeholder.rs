@@ -16,7 +16,7 @@ fn placeholder(text: &str) -> Option<&'static str> {
     }
     is_template(text)
         .then_some("a Helm or Go template: render it first (helm template CHART | trustspan check -)")
-        .or_else(|| between("${", "}").then_some("has a variable (${…}): substitute it first"))
+        .or_else(|| between("${", "}").then_some("a text with a variable (${…}): substitute it first"))
         .or_else(|| text.starts_with("<path:").then_some("a path of argocd-vault-plugin: render it first"))
 }
 

@@ -68,6 +68,19 @@ impl Source<'_> {
         self.certificate.is_some_and(|own| reference(own) == reference(certificate))
     }
 
+    /// The Gateway or Ingress for which cert-manager keeps the Certificate (its gateway-shim and ingress-shim): it undoes changes of
+    /// `spec.secretName`, and follows a rewritten Gateway to the new name.
+    pub(super) fn kept_for(&self) -> Option<String> {
+        let owners = self.certificate?["metadata"]["ownerReferences"].as_array()?;
+        let is_shims = |owner: &&Value| {
+            ["gateway.networking.k8s.io/", "networking.k8s.io/"]
+                .iter()
+                .any(|group| owner["apiVersion"].as_str().is_some_and(|version| version.starts_with(group)))
+        };
+        let owner = owners.iter().filter(is_shims).find(|owner| owner["controller"] == true)?;
+        Some(format!("{} {}", owner["kind"].as_str()?, owner["name"].as_str()?))
+    }
+
     /// The Certificate that writes the root.
     pub(super) fn certificate_name(&self) -> Option<&str> {
         self.certificate.map(name)
@@ -104,7 +117,7 @@ impl Source<'_> {
                 open("its CA stands in cert-manager's own namespace, where the agent does not look")
             }
             (Some(spec), _) if spec["selfSigned"].is_object() => open("it is signed by itself, and is no CA"),
-            (Some(_), _) => open("its CA stands in no Secret"),
+            (Some(_), _) => open("its CA is not stored in a Secret"),
         }]
     }
 }

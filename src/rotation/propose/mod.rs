@@ -130,6 +130,12 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     name::check(namespace)?;
     name::check(root_name)?;
     let source = issued::source(found, root);
+    if let Some((certificate, owner)) = source.certificate_name().zip(source.kept_for()) {
+        return Err(format!(
+            "cert-manager keeps Certificate {certificate} for {owner}: make a Certificate of its own, and take the annotation \
+             cert-manager.io/issuer or cluster-issuer off {owner}"
+        ));
+    }
     let facts = found.facts(namespace, root_name);
     let sibling = format!("{root_name}{CACERT_SUFFIX}");
     let has_sibling = found.facts(namespace, &sibling).is_some();
@@ -141,7 +147,8 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     }
     // Of two Secrets one keeps its name: that which Gateways name, where the issuer can write another. Istio would take the clients'
     // CAs from `<root>-cacert` for a managed Secret of that name, too.
-    let certificate = source.certificate_name().filter(|_| !found.rewrite && !has_sibling);
+    let is_taken = found.known.iter().any(|entry| entry.namespace == namespace && entry.name == root_name);
+    let certificate = source.certificate_name().filter(|_| !found.rewrite && !has_sibling && !is_taken);
     let (name, source_name) = match certificate {
         Some(_) => (root_name.to_owned(), name::free(found, root, name::SOURCE, taken)?),
         None => (name::free(found, root, name::MANAGED, taken)?, root_name.to_owned()),
@@ -158,8 +165,8 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     }
     if has_sibling {
         comments.push(format!(
-            "Istio takes the clients' CAs from Secret {sibling}: they are taken for a CA of their own. No Gateway is renamed \
-             before {name} holds them all"
+            "Istio takes the clients' CAs from Secret {sibling}: spec.clientCA is set to it. No Gateway is rewritten before {name} \
+             holds them all"
         ));
     } else if !holds_ca && source.ca_secret_name().is_none() {
         comments.push(format!(

@@ -10,7 +10,7 @@ pub(super) fn reach(found: &Found, root: &Root<'_>) -> (Option<Reach>, Vec<Strin
     let without = |why: &str| {
         let comment = format!(
             "spec.reach is left out: {why}. The agent looks for the gateways' Service and hosts by itself; until it finds them, \
-             settle times count alone"
+             the agent relies on propagation delays alone"
         );
         (None, vec![comment])
     };

@@ -134,7 +134,7 @@ fn what_cannot_be_known_is_said() {
         (of(&[], Held::Missing), "does not exist yet"),
         (of(&[], held(json!({"ca.crt": "prose"}))), "It is not used before that is mended"),
         (of(&[], pair(&authority, false)), "no CA was found for it"),
-        (of(&by(json!({"acme": {}})), pair(&authority, true)), "its CA stands in no Secret"),
+        (of(&by(json!({"acme": {}})), pair(&authority, true)), "its CA is not stored in a Secret"),
         (of(&by(json!({"selfSigned": {}})), pair(&authority, true)), "signed by itself"),
         (of(&[certificate("root", json!({}))], pair(&authority, true)), "that issuer was not found"),
         (of(&[certificate("root", json!({"isCA": true}))], pair(&authority, true)), "a CA itself"),
@@ -313,4 +313,17 @@ fn the_managed_secret_takes_over_the_name_where_a_certificate_writes_it() {
     let taken = [&secrets()[..], &[("root-source", pair(&authority, true))]].concat();
     let with_taken = Found { rewrite: false, ..found(&objects, &taken) };
     assert_eq!(only(&with_taken).0["rootSecretName"], "root-source-2");
+}
+
+#[test]
+fn rejects_a_certificate_that_cert_manager_keeps_for_a_gateway() {
+    let mut kept = certificate("root", json!({}));
+    kept["metadata"]["ownerReferences"] = json!([
+        {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "web", "controller": true},
+    ]);
+    let secrets = [("root", pair(&ca("mesh"), true))];
+    for rewrite in [true, false] {
+        let found = Found { rewrite, ..found(&[mutual("root"), pod("mesh"), kept.clone()], &secrets) };
+        left_out(&found, "cert-manager keeps Certificate root for Gateway web");
+    }
 }
