@@ -13,7 +13,7 @@ use super::{
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, SecretError, SecretUsage, Severities};
+use crate::trust::{self, Contents, Duty, Finding, Proxy, Reader, Secret, SecretError, SecretUsage, Severities};
 
 /// Judges a Secret, a ConfigMap or another place of a CA bundle, the labels that a Certificate gives to a Secret, another object that the
 /// agent keeps, or what the schema of a GatewaySecret cannot tell; warns of what a change of one does, and its deletion. Never patches;
@@ -170,10 +170,14 @@ pub(super) fn write(
 
 /// What a Secret is for that no GatewaySecret names as its source or managed one. A CA's is an issuer's: gateways serve leaves.
 fn unnamed(request: &Request<'_>, new: &Contents<'_>, registry: &Registry) -> Duty<'static> {
-    let duty = registry.duty(request.namespace, request.name);
+    let mut duty = registry.duty(request.namespace, request.name);
     let is_managed = new.secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true");
     if duty.usage == SecretUsage::Serving && new.presents_ca() && !is_managed {
-        return Duty { usage: SecretUsage::SigningCa, ..duty };
+        duty.usage = SecretUsage::SigningCa;
+    }
+    if duty.usage == SecretUsage::SigningCa {
+        // No proxy reads it. A rotation to a CA that some proxies cannot verify with waits, and says so.
+        duty.oldest_proxy = Proxy::NEWEST;
     }
     duty
 }

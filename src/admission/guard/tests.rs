@@ -278,6 +278,9 @@ fn a_ca_of_an_issuer_and_an_account_key_are_no_serving_pairs() {
     };
     assert_eq!(denied(&ca(json!({}))), Denials::new(), "an issuer signs with it");
     assert_eq!(denied(&account), Denials::new(), "no gateway reads it");
+    let (pem, key) = crate::trust::fixtures::self_signed(&rcgen::PKCS_ML_DSA_65);
+    let too_new = secret(json!({}), json!({"ca.crt": pem, "tls.crt": pem, "tls.key": key}));
+    assert_eq!(denied(&too_new), Denials::new(), "a rotation waits until all gateways verify with it");
     // A managed Secret is served, though this replica has not heard of its GatewaySecret yet.
     assert_eq!(denied(&ca(json!({MANAGED_LABEL: "true"}))).len(), 1);
 }
