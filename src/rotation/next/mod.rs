@@ -136,12 +136,8 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
     if !clients.trust.is_empty() {
         record::offer(&mut journal, &clients.trust);
     }
-    let gateways = trust::of_gateways(&View { seen, journal: &journal, windows, now });
-    let client_bundle = clients.trust;
-    // Before anything is decided: a later reconcile starts from what is remembered then, and has to decide the same.
-    let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
-    record::forget(seen, &mut journal, &kept, now);
     let view = View { seen, journal: &journal, windows, now };
+    let gateways = trust::of_gateways(&view);
     let decided = steps::decide(&view, &gateways);
     let converged = steps::converged(&view, &gateways.trust);
     let wake = wake(&view, &decided.waits, [gateways.until, clients.until]);
@@ -154,8 +150,11 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
     let (has_next_leaf, keeps_ended_leaf) = (view.root_chain().is_some(), view.keeps_ended_leaf());
     let over_cap = gateways.over_cap || clients.over_cap;
     let reader_hold = readers::of_all(&view).map(|hold| (hold, ends::of_issuer(&view)));
+    let client_bundle = clients.trust;
     let unordered = any_order::refusal(&view, &client_bundle);
     let forgotten = view.gateways_in_use().find(|version| version.guessed).map(|version| version.since);
+    let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
+    record::forget(seen, &mut journal, &kept, now);
     let mut waits = decided.waits;
     waits.extend(unordered.iter().map(|reason| wait(StepName::ExpandTrust, None, reason.as_str())));
     Plan {
