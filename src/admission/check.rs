@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED};
 use super::validate::{self, weights};
-use super::{Operation, Request, break_glass, bundles, gateway_trust, guard, no_such, odd_values, renamed, time_zones};
+use super::{Request, break_glass, bundles, gateway_trust, guard, no_such, odd_values, renamed, time_zones};
 use crate::api::{GROUP, GatewaySecretSpec, Kind};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
@@ -55,18 +55,10 @@ pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp)
 fn found(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
     let kind = Kind::of(object);
     let request = Request {
-        operation: Operation::Create,
-        kind,
-        sub_resource: "",
-        namespace,
-        name: object["metadata"]["name"].as_str().unwrap_or_default(),
-        username: "",
-        by_agent: false,
         may_break_glass: context.may_break_glass,
         // Taken to be guarded, unless it is shown otherwise: a pipeline rarely has the Namespace.
         in_guarded_namespace: !context.unguarded.contains(namespace),
-        object: Some(object),
-        old_object: None,
+        ..Request::create(object, namespace)
     };
     let Context { registry, severities, .. } = context;
     let findings = match kind {

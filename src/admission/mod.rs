@@ -60,7 +60,24 @@ pub struct Request<'a> {
     pub old_object: Option<&'a Value>,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    /// The CREATE of an object by a user without rights, in a namespace without a guard.
+    pub fn create(object: &'a Value, namespace: &'a str) -> Self {
+        Self {
+            operation: Operation::Create,
+            kind: Kind::of(object),
+            sub_resource: "",
+            namespace,
+            name: object["metadata"]["name"].as_str().unwrap_or_default(),
+            username: "",
+            by_agent: false,
+            may_break_glass: false,
+            in_guarded_namespace: false,
+            object: Some(object),
+            old_object: None,
+        }
+    }
+
     /// Whether the object is on its way out: its finalizers can be taken off whatever it holds.
     ///
     /// A new object never is. One that server-side apply creates with a `metadata.deletionTimestamp` is stored with it

@@ -195,7 +195,7 @@ fn stillborn(request: &Request<'_>, claim: Option<(&Entry, Role)>) -> Option<Fin
     Some(MANAGED_IN_USE.finding("metadata.deletionTimestamp", message))
 }
 
-/// What nobody heeds of an object's labels and annotations, or of those that a Certificate gives to a Secret.
+/// Labels and annotations of an object without effect, or of those that a Certificate gives to a Secret.
 fn labels(request: &Request<'_>, object: &Value, registry: &Registry, severities: &Severities) -> Vec<Finding> {
     let odd = odd_values::findings(request.kind, object, request.old_object);
     let odd = odd.into_iter().filter_map(|finding| severities.weigh(finding));

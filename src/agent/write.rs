@@ -24,7 +24,7 @@ pub(super) fn apply() -> PatchParams {
     PatchParams::apply(MANAGER).force()
 }
 
-/// Whether nobody but the agent writes what it keeps. Two writers would undo each other without end.
+/// Whether the agent is the only writer of what it keeps. Two writers would undo each other without end.
 pub(super) fn has_one_writer(entry: &Entry, world: &World) -> Result<(), AgentError> {
     let managed = entry.managed_name();
     let sibling = format!("{managed}{CACERT_SUFFIX}");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::printable::printable_lines;
-use crate::admission::{Kind, Operation, Request};
+use crate::admission::{Kind, Request};
 use crate::store::cluster;
 use crate::store::directory::StoreError;
 use crate::store::manifest::{self, Files, ManifestError, Source};
@@ -116,22 +116,10 @@ const CLUSTER_WIDE: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.
 
 /// The CREATE that would bring an object into the cluster.
 pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
-    let metadata = &object["metadata"];
     let kind = Kind::of(object);
     let is_cluster_wide = CLUSTER_WIDE.contains(&kind.group) || (kind.group, kind.kind) == ("", "Namespace");
-    Request {
-        operation: Operation::Create,
-        kind,
-        sub_resource: "",
-        namespace: if is_cluster_wide { "" } else { metadata["namespace"].as_str().unwrap_or(namespace) },
-        name: metadata["name"].as_str().unwrap_or_default(),
-        username: "",
-        by_agent: false,
-        may_break_glass: false,
-        in_guarded_namespace: false,
-        object: Some(object),
-        old_object: None,
-    }
+    let own = || object["metadata"]["namespace"].as_str().unwrap_or(namespace);
+    Request::create(object, if is_cluster_wide { "" } else { own() })
 }
 
 /// `Kind namespace/name`, as people say it.

@@ -159,19 +159,7 @@ fn by_webhook(drawn: &Drawn, object: &Value) -> Denials {
     if !drawn.is_sent(object) {
         return Denials::new();
     }
-    let request = Request {
-        operation: Operation::Create,
-        kind: Kind::of(object),
-        sub_resource: "",
-        namespace: "mesh",
-        name: drawn.name,
-        username: "jane",
-        by_agent: false,
-        may_break_glass: false,
-        in_guarded_namespace: drawn.is_guarded,
-        object: Some(object),
-        old_object: None,
-    };
+    let request = Request { in_guarded_namespace: drawn.is_guarded, ..Request::create(object, "mesh") };
     denials(&validate(&request, &drawn.registry(), &Severities::default(), now()).findings)
 }
 
@@ -205,21 +193,10 @@ fn the_webhook_and_check_deny_the_same() {
 
 #[test]
 fn taking_the_label_off_is_judged() {
-    let secret = |labels: Value, bundle: &str| json!({"metadata": {"name": "partners", "labels": labels}, "stringData": {"ca.crt": bundle}});
+    let secret = |labels: Value, bundle: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "partners", "labels": labels}, "stringData": {"ca.crt": bundle}});
     let (old, new) = (secret(json!({GUARD: GUARD_ENABLED}), &BUNDLES[0]), secret(json!({}), "prose"));
-    let request = |old| Request {
-        operation: Operation::Update,
-        kind: Kind { group: "", version: "v1", kind: "Secret" },
-        sub_resource: "",
-        namespace: "mesh",
-        name: "partners",
-        username: "jane",
-        by_agent: false,
-        may_break_glass: false,
-        in_guarded_namespace: false,
-        object: Some(&new),
-        old_object: Some(old),
-    };
+    let request =
+        |old| Request { operation: Operation::Update, old_object: Some(old), ..Request::create(&new, "mesh") };
     let denied = |old| denials(&validate(&request(old), &Registry::default(), &Severities::default(), now()).findings);
     assert_eq!(denied(&old).into_iter().map(|(rule, _)| rule).collect::<Vec<_>>(), ["empty"]);
     assert_eq!(denied(&new), Denials::new(), "no label asks for it");
@@ -227,22 +204,10 @@ fn taking_the_label_off_is_judged() {
 
 #[test]
 fn a_gateway_secret_in_an_unguarded_namespace_warns_once() {
-    let object = |mode: &str| json!({"metadata": {"name": "gw"}, "spec": {"rootSecretName": "root", "mode": mode}});
+    let object = |mode: &str| json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": {"name": "gw"}, "spec": {"rootSecretName": "root", "mode": mode}});
     let (new, old) = (object("Copy"), object("Bundle"));
     let rules = |operation, old, in_guarded_namespace| {
-        let request = Request {
-            operation,
-            kind: Kind { group: crate::api::GROUP, version: crate::api::VERSION, kind: "GatewaySecret" },
-            sub_resource: "",
-            namespace: "mesh",
-            name: "gw",
-            username: "jane",
-            by_agent: false,
-            may_break_glass: false,
-            in_guarded_namespace,
-            object: Some(&new),
-            old_object: old,
-        };
+        let request = Request { operation, in_guarded_namespace, old_object: old, ..Request::create(&new, "mesh") };
         let decision = validate(&request, &Registry::default(), &Severities::default(), now());
         decision.findings.into_iter().map(|finding| finding.rule).collect::<Vec<_>>()
     };
@@ -257,23 +222,11 @@ fn a_ca_of_an_issuer_and_an_account_key_are_no_serving_pairs() {
     let authority = crate::trust::fixtures::ca_with("issuer", |params| {
         params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
     });
-    let secret = |labels: Value, data: Value| json!({"metadata": {"name": "ca", "labels": labels}, "stringData": data});
+    let secret = |labels: Value, data: Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ca", "labels": labels}, "stringData": data});
     let ca = |labels: Value| secret(labels, json!({"tls.crt": authority.pem(), "tls.key": authority.key_pem()}));
     let account = secret(json!({}), json!({"tls.key": authority.key_pem()}));
     let denied = |object: &Value| {
-        let request = Request {
-            operation: Operation::Create,
-            kind: Kind { group: "", version: "v1", kind: "Secret" },
-            sub_resource: "",
-            namespace: "mesh",
-            name: "ca",
-            username: "jane",
-            by_agent: false,
-            may_break_glass: false,
-            in_guarded_namespace: true,
-            object: Some(object),
-            old_object: None,
-        };
+        let request = Request { in_guarded_namespace: true, ..Request::create(object, "mesh") };
         denials(&validate(&request, &Registry::default(), &Severities::default(), now()).findings)
     };
     assert_eq!(denied(&ca(json!({}))), Denials::new(), "an issuer signs with it");

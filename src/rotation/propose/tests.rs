@@ -304,7 +304,7 @@ fn the_managed_secret_takes_over_the_name_where_a_certificate_writes_it() {
     ] {
         assert!(comments.contains(words), "{words} not in {comments}");
     }
-    // Nobody else can be asked to write another.
+    // Without a Certificate there is no issuer to write another.
     let by_hand = Found { rewrite: false, ..found(&objects[..2], &secrets()) };
     assert_eq!(only(&by_hand).0["rootSecretName"], "root");
     let beside = [&secrets()[..], &[("root-cacert", pair(&authority, true))]].concat();
