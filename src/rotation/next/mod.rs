@@ -136,8 +136,11 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
     if !clients.trust.is_empty() {
         record::offer(&mut journal, &clients.trust);
     }
+    let gateways = trust::of_gateways(&View { seen, journal: &journal, windows, now });
+    // Before anything is decided: asked again, the planner knows no more than what is stored.
+    let kept: Vec<_> = gateways.trust.iter().chain(&clients.trust).cloned().collect();
+    record::forget_authorities(seen, &mut journal, &kept, now);
     let view = View { seen, journal: &journal, windows, now };
-    let gateways = trust::of_gateways(&view);
     let decided = steps::decide(&view, &gateways);
     let converged = steps::converged(&view, &gateways.trust);
     let wake = wake(&view, &decided.waits, [gateways.until, clients.until]);
@@ -153,8 +156,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
     let client_bundle = clients.trust;
     let unordered = any_order::refusal(&view, &client_bundle);
     let forgotten = view.gateways_in_use().find(|version| version.guessed).map(|version| version.since);
-    let kept: Vec<_> = gateways.trust.iter().chain(&client_bundle).cloned().collect();
-    record::forget(seen, &mut journal, &kept, now);
+    record::forget_versions(seen, &mut journal, now);
     let mut waits = decided.waits;
     waits.extend(unordered.iter().map(|reason| wait(StepName::ExpandTrust, None, reason.as_str())));
     Plan {

@@ -176,10 +176,9 @@ fn trusted(client: &ClientSeen, journal: &Journal, lag: Period, now: Timestamp) 
     trust
 }
 
-/// Forgets what nobody uses any more.
-pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate], now: Timestamp) {
-    let settle = &seen.entry.spec.settle;
-    journal.gateways.retain(|version| version.may_be_in_use(settle.gateways, now));
+/// Forgets the CAs that are in no bundle and in no copy any more. `kept`: those that are in a bundle.
+pub(super) fn forget_authorities(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate], now: Timestamp) {
+    let settle = seen.entry.spec.settle.gateways;
     // CAs in a source that its owner does not change would turn into a stranger's otherwise, and so would those in a copy that was not
     // written yet: nothing would ever take them out.
     let sources = || seen.source_sibling.into_iter().chain(seen.config_maps.iter().filter_map(|map| map.source));
@@ -202,10 +201,17 @@ pub(super) fn forget(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate
     // What nobody shall trust may still be what all clients trust.
     let serves = |authority: &Authority| {
         let ca = std::slice::from_ref(&authority.certificate);
-        let mut served = journal.gateways.iter().chain(journal.presented_also.values().flatten());
+        let served = journal.gateways.iter().chain(journal.presented_also.values().flatten());
+        let mut served = served.filter(|version| version.may_be_in_use(settle, now));
         served.any(|version| verifies_to_the_end(ca, &version.chain, now))
     };
     journal.server_issuers.retain(|authority| is_kept(authority) || serves(authority));
+}
+
+/// Forgets the versions that are in use nowhere any more. What is seen on the wire is compared with them first.
+pub(super) fn forget_versions(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
+    let settle = &seen.entry.spec.settle;
+    journal.gateways.retain(|version| version.may_be_in_use(settle.gateways, now));
     let oldest = settle.admission.duration().saturating_add(settle.clients.duration());
     let since = now.saturating_sub(oldest).unwrap_or(Timestamp::MIN);
     journal.client_bundles.retain(|bundle| bundle.replaced.is_none_or(|replaced| replaced >= since));
