@@ -78,6 +78,21 @@ mod tests {
     }
 
     #[test]
+    fn accepts_a_client_elsewhere_that_both_sides_declare() {
+        let (old, new) = (ca("old"), ca("new"));
+        let names = |granted: &[&str], label: &str| {
+            let mut entry = registry(&[&new, &old]).entries()[0].clone();
+            entry.spec.clients.namespaces = granted.iter().map(|name| (*name).to_owned()).collect();
+            let mut object = client(&[&new]);
+            object["metadata"]["labels"][CLIENT_LABEL] = label.into();
+            wanted(&object, "apps", &Registry::new([entry])).map(|cas| cas.len())
+        };
+        assert_eq!(names(&["apps"], "mesh.gateway"), Some(2));
+        assert_eq!(names(&[], "mesh.gateway"), None, "its owner grants nothing");
+        assert_eq!(names(&["apps"], "gateway"), None, "the label names one in its own namespace");
+    }
+
+    #[test]
     fn rejects_secrets_of_others() {
         let (old, new) = (ca("old"), ca("new"));
         let mut other = client(&[&new]);

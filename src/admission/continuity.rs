@@ -34,7 +34,7 @@ pub(super) fn findings(
         None => {
             let label = new.secret.labels.get(CLIENT_LABEL).map(String::as_str);
             let Some(entry) = declared(label, namespace, registry) else { return Vec::new() };
-            if entry.spec.canary_name() == Some(new.secret.name.as_str()) {
+            if entry.namespace == namespace && entry.spec.canary_name() == Some(new.secret.name.as_str()) {
                 // It is to be of the new CA before gateways are known to trust that: it is what shows it.
                 return Vec::new();
             }
@@ -78,8 +78,8 @@ fn is_of_managed(sibling: &Contents<'_>, entry: &Entry) -> bool {
 
 /// The GatewaySecret whose client a Secret says it is, by its label.
 pub(super) fn declared<'r>(label: Option<&str>, namespace: &str, registry: &'r Registry) -> Option<&'r Entry> {
-    let named = label?;
-    let entry = registry.entries().iter().find(|entry| entry.namespace == namespace && entry.name == named)?;
+    let entry =
+        registry.entries().iter().find(|entry| label.is_some_and(|label| entry.has_client(namespace, label)))?;
     registry.conflict(entry).is_none().then_some(entry)
 }
 

@@ -28,9 +28,9 @@ pub(super) fn finding(request: &Request<'_>, registry: &Registry, severities: &S
         return None;
     }
     let keeper = old["metadata"]["annotations"][KEPT_FOR].as_str()?;
-    let is_keeper = |entry: &&Entry| entry.namespace == request.namespace && entry.name == keeper;
+    let is_keeper = |entry: &&Entry| entry.name_in(request.namespace) == keeper;
     let entry = registry.entries().iter().filter(|entry| !entry.being_deleted).find(is_keeper)?;
-    if !keeps(entry, request.kind.kind, request.name) {
+    if !keeps(entry, request.kind.kind, &entry.qualified(request.namespace, request.name)) {
         return None;
     }
     let changed = match request.operation {
@@ -51,7 +51,7 @@ pub(super) fn finding(request: &Request<'_>, registry: &Registry, severities: &S
     severities.under(&entry.spec.severities).weigh(KEPT_BY_AGENT.finding("metadata.annotations", message))
 }
 
-/// Whether the agent keeps an object of that name: anybody can write an annotation.
+/// Whether the agent keeps an object of that name, as [`Entry::qualified`] has it: anybody can write an annotation.
 fn keeps(entry: &Entry, kind: &str, name: &str) -> bool {
     let distributed =
         |wanted: DistributionKind| entry.spec.distribute.iter().any(|place| place.kind == wanted && place.name == name);
@@ -59,7 +59,7 @@ fn keeps(entry: &Entry, kind: &str, name: &str) -> bool {
         "Secret" => {
             name.strip_suffix(CACERT_SUFFIX).unwrap_or(name) == entry.managed_name()
                 || entry.left_behind() == Some(name)
-                || entry.spec.issuer_secret_name.as_deref() == Some(name)
+                || entry.issuer_name().as_deref() == Some(name)
                 || distributed(DistributionKind::Secret)
         }
         _ => {
@@ -167,6 +167,24 @@ mod tests {
         assert!(!refused(&json!({"data": {"ca.crt": "a"}}), Some(&new), |_| {}), "nobody keeps it");
         assert!(!refused(&old, Some(&new), |request| request.namespace = "other"), "its GatewaySecret is gone");
         assert!(!refused(&old, Some(&new), |request| request.name = "root"), "somebody wrote the annotation there");
+    }
+
+    #[test]
+    fn rejects_a_change_of_the_issuers_secret_elsewhere() {
+        let refused = |keeper: &str, name: &'static str| {
+            let mut entry = entry("mesh", "root", "gateway");
+            entry.spec.issuer_secret_name = Some("issuer".to_owned());
+            entry.spec.ca_namespace = Some("cert-manager".to_owned());
+            let mut old = kept("a");
+            old["metadata"]["annotations"][KEPT_FOR] = keeper.into();
+            let found = found(entry, &Severities::default(), &old, None, |request| {
+                (request.namespace, request.name) = ("cert-manager", name);
+            });
+            found.is_some()
+        };
+        assert!(refused("mesh/gateway", "issuer"));
+        assert!(!refused("gateway", "issuer"), "kept for one in its own namespace");
+        assert!(!refused("mesh/gateway", "gateway"), "not what the agent keeps there");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::continuity::declared;
 use super::odd_values::{field, metadata_of_secret};
 use super::rules::NO_SUCH_GATEWAY_SECRET;
 use crate::api::Kind;
@@ -20,13 +21,21 @@ pub(super) fn finding(
 ) -> Option<Finding> {
     let place = metadata_of_secret(kind)?;
     let named = object.pointer(place)?["labels"][CLIENT_LABEL].as_str()?;
-    if registry.knows(namespace, named) {
+    if registry.knows(namespace, named) || declared(Some(named), namespace, registry).is_some() {
         return None;
     }
     let field = field(place, "labels", CLIENT_LABEL);
-    let message = format!(
-        "there is no GatewaySecret {named} here: no rotation waits for this client. expected the name of one in namespace {namespace}"
-    );
+    let message = match named.split_once('.').filter(|(elsewhere, _)| *elsewhere != namespace) {
+        // The same words whether there is one that does not list it: its owner does not tell strangers.
+        Some((elsewhere, name)) => format!(
+            "no GatewaySecret {name} in namespace {elsewhere} lists namespace {namespace} in spec.clients.namespaces: no rotation waits \
+             for this client. expected one that does; its owner adds the namespace"
+        ),
+        None => format!(
+            "there is no GatewaySecret {named} here: no rotation waits for this client. expected the name of one in namespace \
+             {namespace}, or NAMESPACE.NAME of one elsewhere"
+        ),
+    };
     let finding = severities.weigh(NO_SUCH_GATEWAY_SECRET.finding(field, message))?;
     Some(Finding { severity: Severity::Warn, ..finding })
 }
@@ -104,7 +113,8 @@ mod tests {
         let known = [entry("mesh", "root", "gateway"), entry("edge", "root", "public")];
         for named in ["gatway", "public"] {
             let message = format!(
-                "there is no GatewaySecret {named} here: no rotation waits for this client. expected the name of one in namespace mesh"
+                "there is no GatewaySecret {named} here: no rotation waits for this client. expected the name of one in namespace \
+                 mesh, or NAMESPACE.NAME of one elsewhere"
             );
             for (object, place) in [(secret(named), "metadata"), (certificate(named), "spec.secretTemplate")] {
                 for level in [None, Some(Level::Deny)] {
@@ -116,6 +126,18 @@ mod tests {
         }
         let off = [(NO_SUCH_GATEWAY_SECRET.id.to_owned(), Level::Off)].into_iter().collect();
         assert_eq!(said(&secret("gatway"), &known, &off), [[""; 0]; 2]);
+    }
+
+    #[test]
+    fn warns_of_one_elsewhere_unless_it_lists_the_namespace() {
+        let mut known = [entry("edge", "root", "public")];
+        let [webhook, check] = said(&secret("edge.public"), &known, &Severities::default());
+        assert!(webhook[0].contains("no GatewaySecret public in namespace edge lists namespace mesh"), "{webhook:?}");
+        let unknown = said(&secret("edge.none"), &known, &Severities::default());
+        let alike = unknown[0][0].replace("none", "public");
+        assert_eq!([webhook, check], [[alike.clone()], [alike]], "a stranger learns of no GatewaySecret by it");
+        known[0].spec.clients.namespaces = vec!["mesh".to_owned()];
+        assert_eq!(said(&secret("edge.public"), &known, &Severities::default()), [[""; 0]; 2]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::trust::{Certificate, credential};
 pub(super) struct Content {
     /// A Secret, or a ConfigMap.
     pub(super) kind: SourceKind,
-    /// The object's name.
+    /// The object's name: see [`Entry::qualified`].
     pub(super) name: String,
     /// The type of a Secret.
     type_: Option<String>,
@@ -64,11 +64,10 @@ impl Content {
                 Some(Self::new(managed, type_, root.data.iter().map(|(key, value)| (key.as_str(), value.as_slice()))))
             }
             Step::PromoteIssuer => {
-                let spec = &entry.spec;
-                let source = secret(spec.client_ca_name())?;
+                let source = secret(&entry.client_ca_name())?;
                 let keys = ["ca.crt", "tls.crt", "tls.key"].into_iter();
                 let values = keys.filter_map(|key| Some((key, source.data.get(key)?.as_slice())));
-                Some(Self::new(spec.issuer_secret_name.as_deref()?, "kubernetes.io/tls", values))
+                Some(Self::new(&entry.issuer_name()?, "kubernetes.io/tls", values))
             }
             Step::Reissue { .. } => None,
         }
@@ -103,8 +102,9 @@ impl Content {
     pub(super) fn put_into(&self, object: &Value, entry: &Entry) -> Value {
         let mut object = object.clone();
         object["data"] = json!(self.data);
-        for (field, key, value) in [("labels", MANAGED_LABEL, "true"), ("annotations", KEPT_FOR, entry.name.as_str())] {
-            object["metadata"][field][key] = value.into();
+        let metadata = metadata(entry, &self.name);
+        for (field, key) in [("labels", MANAGED_LABEL), ("annotations", KEPT_FOR)] {
+            object["metadata"][field][key] = metadata[field][key].clone();
         }
         object
     }

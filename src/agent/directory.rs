@@ -163,15 +163,14 @@ impl Manifests {
     }
 
     fn world(&self, entry: &Entry, now: Timestamp) -> World {
-        let of_kind = |kind: &'static str| {
-            let namespace = |object: &Value| object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
-            self.objects.iter().filter(move |object| object["kind"] == kind && namespace(object) == entry.namespace)
-        };
-        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let of_kind = |kind: &'static str| self.objects.iter().filter(move |object| object["kind"] == kind);
+        let name = |object: &Value| world::qualified(entry, object);
         let names = world::names(entry);
         let is_client = |object: &Value| {
-            object["metadata"]["labels"][CLIENT_LABEL] == entry.name.as_str()
-                && entry.spec.canary_name() != Some(name(object).as_str())
+            let name = name(object);
+            let label = object["metadata"]["labels"][CLIENT_LABEL].as_str();
+            label.is_some_and(|label| entry.has_client(entry.place_of(&name).0, label))
+                && entry.spec.canary_name() != Some(&name)
         };
         let journal = of_kind("ConfigMap").find(|object| name(object) == journal_name(&entry.name));
         let config_maps = world::config_map_names(entry);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::world::{config_maps, get, secrets};
 use super::write::apply;
 use super::{AgentError, kept};
-use crate::api::names::KEPT_FOR;
+use crate::api::names::{ADOPT, KEPT_FOR};
 use crate::api::{Distribution, DistributionKind};
 use crate::registry::Entry;
 use crate::rotation::next::{ClientSeen, Plan, Trust};
@@ -95,10 +95,9 @@ fn keeper(entry: &Entry, kind: DistributionKind) -> String {
 fn is_kept_for(object: &Value, entry: &Entry, kind: DistributionKind) -> bool {
     let annotations = &object["metadata"]["annotations"];
     match kind {
-        DistributionKind::ClusterTrustBundle if !annotations[KEPT_FOR].is_null() => {
-            annotations[KEPT_FOR] == keeper(entry, kind)
-        }
-        _ => kept::is_kept_for(object, entry),
+        DistributionKind::ClusterTrustBundle if annotations[KEPT_FOR].is_null() => annotations[ADOPT] == "true",
+        DistributionKind::ClusterTrustBundle => annotations[KEPT_FOR] == keeper(entry, kind),
+        DistributionKind::ConfigMap | DistributionKind::Secret => kept::is_kept_for(object, entry),
     }
 }
 
@@ -133,7 +132,7 @@ impl Place {
         }
         let is_ours = found.object.as_ref().is_some_and(|object| is_kept_for(object, entry, kind));
         if held.is_some() && !is_ours {
-            return Err(AgentError::Foreign { kind: kind.name(), name: target.name });
+            return Err(AgentError::Foreign { kind: kind.name(), name: target.name, allowed: "true".to_owned() });
         }
         let metadata = json!({ "name": target.name, "annotations": { KEPT_FOR: keeper(entry, kind) } });
         let mut object = json!({ "apiVersion": found.version, "kind": kind.name(), "metadata": metadata });

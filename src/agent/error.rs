@@ -22,13 +22,15 @@ pub enum AgentError {
     /// An object stands where the agent would write, and it is somebody else's.
     #[error(
         "{kind} {name} was not made by trustspan: it is not overwritten. Delete it, or allow it with the annotation \
-         trustspan.dev/adopt: \"true\""
+         trustspan.dev/adopt: \"{allowed}\""
     )]
     Foreign {
         /// Its kind.
         kind: &'static str,
         /// Its name.
         name: String,
+        /// The value of the annotation that allows it.
+        allowed: String,
     },
     /// cert-manager writes a Secret that the agent is to keep.
     #[error(

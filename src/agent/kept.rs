@@ -15,8 +15,7 @@ pub(super) fn written_config_maps(entry: &Entry) -> Vec<String> {
 /// The Secrets that the agent writes.
 pub(super) fn written_names(entry: &Entry) -> Vec<String> {
     let sibling = format!("{}{CACERT_SUFFIX}", entry.managed_name());
-    let issuer = entry.spec.issuer_secret_name.clone();
-    [Some(entry.managed_name().to_owned()), Some(sibling), issuer].into_iter().flatten().collect()
+    [Some(entry.managed_name().to_owned()), Some(sibling), entry.issuer_name()].into_iter().flatten().collect()
 }
 
 /// Key of the journal's ConfigMap.
@@ -42,16 +41,26 @@ pub(super) fn read_journal(entry: &Entry, object: Option<&Value>) -> Journal {
 
 /// The metadata of an object that the agent keeps.
 pub(super) fn metadata(entry: &Entry, name: &str) -> Value {
+    let (namespace, name) = entry.place_of(name);
     json!({
-        "namespace": entry.namespace, "name": name,
-        "labels": { MANAGED_LABEL: "true" }, "annotations": { KEPT_FOR: entry.name },
+        "namespace": namespace, "name": name,
+        "labels": { MANAGED_LABEL: "true" }, "annotations": { KEPT_FOR: entry.name_in(namespace) },
     })
 }
 
-/// Whether the agent made an object, for this GatewaySecret, or may take it over.
+/// Whether the agent made an object, for this GatewaySecret, or may take it over. In another namespace its owner names the
+/// GatewaySecret: which one may have it is not for every tenant to say.
 pub(super) fn is_kept_for(object: &Value, entry: &Entry) -> bool {
-    let annotations = &object["metadata"]["annotations"];
-    annotations[KEPT_FOR] == entry.name.as_str() || annotations[ADOPT] == "true"
+    let metadata = &object["metadata"];
+    let namespace = metadata["namespace"].as_str().unwrap_or("default");
+    let annotations = &metadata["annotations"];
+    annotations[KEPT_FOR] == entry.name_in(namespace).as_str()
+        || annotations[ADOPT] == adoption(entry, namespace).as_str()
+}
+
+/// The value of the annotation that lets the agent take over an object of a namespace.
+pub(super) fn adoption(entry: &Entry, namespace: &str) -> String {
+    if namespace == entry.namespace { "true".to_owned() } else { entry.name_in(namespace) }
 }
 
 /// A Secret as it was read. Has no `Debug`: it holds private keys.

@@ -17,19 +17,22 @@ const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
 
 /// A Role and its binding for each namespace: Secrets by name only, and public certificates of cert-manager.
 pub fn role(entry: &Entry) -> Vec<Value> {
-    let by_name = |resource: &str, names: Value, verbs: Value| json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs });
     let journal = json!([journal_name(&entry.name)]);
-    let of_cert_manager = |resource: &str, verbs: Value| json!({ "apiGroups": ["cert-manager.io"], "resources": [resource], "verbs": verbs });
-    let mut rules = vec![
-        by_name("secrets", json!(world::names(entry)), json!(["get", "list", "watch"])),
-        by_name("secrets", json!(kept::written_names(entry)), json!(["create", "patch", "update"])),
+    let mut elsewhere: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for namespace in entry.issuing_namespaces().skip(1) {
+        let rules = elsewhere.entry(namespace).or_default();
+        if namespace == entry.ca_namespace() {
+            rules.extend(on_secrets(entry, namespace));
+        }
+        rules.extend(on_certificates());
+    }
+    let mut rules = on_secrets(entry, &entry.namespace);
+    rules.extend([
         by_name("configmaps", journal, json!(["create", "get", "list", "watch", "patch", "update"])),
-        of_cert_manager("certificates", json!(["list", "watch"])),
-        of_cert_manager("certificates/status", json!(["patch"])),
-        of_cert_manager("certificaterequests", json!(["list"])),
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
         json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["list"] }),
-    ];
+    ]);
+    rules.extend(on_certificates());
     if !entry.spec.ca_config_maps.is_empty() {
         rules.push(by_name("configmaps", json!(world::config_map_names(entry)), json!(["get", "list", "watch"])));
         rules.push(by_name(
@@ -55,7 +58,6 @@ pub fn role(entry: &Entry) -> Vec<Value> {
             rules.push(by_name(resource, json!(names), json!(["create", "get", "patch"])));
         }
     }
-    let mut elsewhere: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for source in &entry.status.trust_sources {
         let resource = if source.kind == "ConfigMap" { "configmaps" } else { "secrets" };
         let rule = by_name(resource, json!([source.name]), json!(["get"]));
@@ -79,6 +81,32 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         bound_in("Cluster", json!({ "name": foreign }), vec![rule])
     });
     own.into_iter().chain(others).chain(bundles.into_iter().flatten()).collect()
+}
+
+fn by_name(resource: &str, names: Value, verbs: Value) -> Value {
+    json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs })
+}
+
+/// The Secrets of one namespace that a rotation reads, and those that the agent writes.
+fn on_secrets(entry: &Entry, namespace: &str) -> Vec<Value> {
+    let rule = |qualified: Vec<String>, verbs: Value| {
+        let places = qualified.iter().map(|name| entry.place_of(name)).filter(|place| place.0 == namespace);
+        let names: Vec<_> = places.map(|(_, name)| name).collect();
+        (!names.is_empty()).then(|| by_name("secrets", json!(names), verbs))
+    };
+    let read = rule(world::names(entry), json!(["get", "list", "watch"]));
+    let written = rule(kept::written_names(entry), json!(["create", "patch", "update"]));
+    read.into_iter().chain(written).collect()
+}
+
+/// To see clients and to ask for their re-issue: certificates are public.
+fn on_certificates() -> [Value; 3] {
+    let rule = |resource: &str, verbs: Value| json!({ "apiGroups": ["cert-manager.io"], "resources": [resource], "verbs": verbs });
+    [
+        rule("certificates", json!(["list", "watch"])),
+        rule("certificates/status", json!(["patch"])),
+        rule("certificaterequests", json!(["list"])),
+    ]
 }
 
 /// The right to read one object from which gateways take CAs, and what binds it to the agent.
@@ -183,6 +211,30 @@ mod tests {
             roles.iter().filter(holds).map(|role| role["metadata"]["namespace"].clone()).collect::<Vec<_>>()
         };
         assert_eq!((roles.len(), read("secrets"), read("configmaps")), (4, vec![json!("mesh")], vec![json!("apps")]));
+    }
+
+    #[test]
+    fn elsewhere_only_certificates_and_the_secrets_of_the_ca() {
+        let mut entry = entry("mesh", "root", "gateway");
+        entry.spec.clients.namespaces = vec!["apps".to_owned(), "mesh".to_owned()];
+        entry.spec.ca_namespace = Some("cert-manager".to_owned());
+        entry.spec.ca_secret_name = Some("ca".to_owned());
+        entry.spec.issuer_secret_name = Some("issuer".to_owned());
+        let roles = role(&entry);
+        let secrets = |namespace: &str| {
+            let of = |role: &&Value| role["metadata"]["namespace"] == namespace;
+            let rules = roles.iter().filter(of).flat_map(|role| role["rules"].as_array().cloned().unwrap_or_default());
+            let rules = rules.filter(|rule| rule["resources"] == json!(["secrets"]));
+            rules.map(|rule| (rule["resourceNames"].clone(), rule["verbs"][0].clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(roles.len(), 6, "a Role and its binding in each of three namespaces");
+        assert_eq!(secrets("apps"), []);
+        assert_eq!(
+            secrets("cert-manager"),
+            [(json!(["ca", "issuer"]), json!("get")), (json!(["issuer"]), json!("create"))]
+        );
+        let own = json!(["gateway", "gateway-cacert", "root", "root-cacert"]);
+        assert_eq!(secrets("mesh")[0], (own, json!("get")));
     }
 
     #[test]

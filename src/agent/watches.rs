@@ -17,18 +17,21 @@ use crate::store::{cluster, watch};
 /// Watches what a GatewaySecret's rotation depends on: Secrets and ConfigMaps by these names, and cert-manager's Certificates.
 pub(super) fn start(client: &Client, entry: &Entry, names: Names, event: &Arc<Notify>) -> JoinSet<()> {
     let mut watches = JoinSet::new();
-    let Names { secrets, config_maps } = names;
+    let Names { secrets, config_maps, namespaces } = names;
     for name in secrets {
-        let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &entry.namespace);
-        watches.spawn(tell(watcher(api, only(&name)), event.clone()));
+        let (namespace, name) = entry.place_of(&name);
+        let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), namespace);
+        watches.spawn(tell(watcher(api, only(name)), event.clone()));
     }
     for name in config_maps {
         let api: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(client.clone(), &entry.namespace);
         watches.spawn(tell(watcher(api, only(&name)), event.clone()));
     }
     // A new revision is a change of status, which changes the metadata too.
-    let certificates = cluster::certificates(client.clone(), &entry.namespace);
-    watches.spawn(tell(watcher(certificates, watcher::Config::default()), event.clone()));
+    for namespace in namespaces {
+        let certificates = cluster::certificates(client.clone(), &namespace);
+        watches.spawn(tell(watcher(certificates, watcher::Config::default()), event.clone()));
+    }
     watches
 }
 

@@ -25,6 +25,7 @@ use crate::trust::{self, Duty, Secret, SecretUsage, Severities, bundle, certific
 
 /// One reading. Has no `Debug`: it holds Secrets.
 pub(super) struct World {
+    /// By name, those of clients elsewhere by namespace and name.
     secrets: BTreeMap<String, (Held, Facts)>,
     /// Those of `spec.caConfigMaps`, and what is kept from them.
     config_maps: BTreeMap<String, (Held, Facts)>,
@@ -42,6 +43,8 @@ pub(super) struct World {
     presented_also: Vec<PresentedAlso>,
     /// Readers of the objects of `spec.distribute`.
     pub(super) bundle_readers: Vec<ClientSeen>,
+    /// Those of `spec.clients.namespaces` whose Certificates the agent may not list.
+    unlisted_namespaces: Vec<String>,
     /// What is remembered.
     pub(super) journal: Journal,
     /// Where that stands, when it is stored already.
@@ -70,13 +73,15 @@ pub(super) struct Names {
     pub(super) secrets: Vec<String>,
     /// With the journal's.
     pub(super) config_maps: Vec<String>,
+    /// Where Certificates are of its clients and its CAs.
+    pub(super) namespaces: Vec<String>,
 }
 
 impl Names {
     pub(super) fn of(entry: &Entry) -> Self {
         let mut config_maps = config_map_names(entry);
         config_maps.push(journal_name(&entry.name));
-        Self { secrets: names(entry), config_maps }
+        Self { secrets: names(entry), config_maps, namespaces: entry.issuing_namespaces().map(str::to_owned).collect() }
     }
 }
 
@@ -86,19 +91,23 @@ pub(super) fn config_map_names(entry: &Entry) -> Vec<String> {
     sources.iter().cloned().chain(sources.iter().map(|name| managed_config_map_name(name))).collect()
 }
 
-/// The names of all Secrets that a GatewaySecret's rotation depends on.
+/// The names of all Secrets that a GatewaySecret's rotation depends on: see [`Entry::qualified`].
 pub(super) fn names(entry: &Entry) -> Vec<String> {
     let spec = &entry.spec;
     let mut names = vec![entry.root_name().to_owned(), entry.managed_name().to_owned()];
     names.extend(names.clone().iter().map(|name| format!("{name}{CACERT_SUFFIX}")));
-    names.extend(spec.ca_secret_name.clone());
-    names.extend(spec.issuer_secret_name.clone());
-    names.extend(spec.client_ca.as_ref().map(|ca| ca.secret_name.clone()));
+    names.extend([entry.ca_name(), entry.issuer_name(), entry.own_client_ca_name()].into_iter().flatten());
     names.extend(spec.clients.secret_names.clone());
     names.extend(spec.canary_name().map(str::to_owned));
     names.sort();
     names.dedup();
     names
+}
+
+/// What an object is called among a GatewaySecret's: see [`Entry::qualified`].
+pub(super) fn qualified(entry: &Entry, object: &Value) -> String {
+    let metadata = &object["metadata"];
+    entry.qualified(metadata["namespace"].as_str().unwrap_or("default"), metadata["name"].as_str().unwrap_or_default())
 }
 
 impl World {
@@ -110,7 +119,8 @@ impl World {
         }
         let mut objects_read = Vec::new();
         for name in names(entry) {
-            objects_read.extend(get(&secrets(client, &entry.namespace), "secrets", &name).await?);
+            let (namespace, name) = entry.place_of(&name);
+            objects_read.extend(get(&secrets(client, namespace), "secrets", name).await?);
         }
         let configmaps = config_maps(client, &entry.namespace);
         let journal = get(&configmaps, "configmaps", &journal_name(&entry.name)).await?;
@@ -119,12 +129,25 @@ impl World {
             with_cas.extend(get(&configmaps, "configmaps", &name).await?);
         }
         let issued = Issued::read(client, &entry.namespace).await?;
+        let mut elsewhere = Vec::new();
+        let mut unlisted = Vec::new();
+        for namespace in entry.issuing_namespaces().skip(1) {
+            match Issued::read(client, namespace).await {
+                Ok(issued) => elsewhere.push(issued),
+                // A right that is not granted yet says nothing about the others' clients.
+                Err(error) if error.is(403) && entry.client_namespaces().any(|one| one == namespace) => {
+                    unlisted.push(namespace.to_owned())
+                }
+                Err(error) => return Err(error),
+            }
+        }
         let mut world = Self::of(entry, objects_read, with_cas, journal.as_ref(), Timestamp::now());
-        world.clients = issued.clients(entry);
+        world.clients = std::iter::once(&issued).chain(&elsewhere).flat_map(|issued| issued.clients(entry)).collect();
+        world.unlisted_namespaces = unlisted;
         let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| world.client(name)).collect::<Vec<_>>();
         world.clients.extend(by_name);
         world.root_certificate = issued.of_secret(entry.root_name());
-        world.writers = issued.writers();
+        world.writers = std::iter::once(&issued).chain(&elsewhere).flat_map(|issued| issued.writers(entry)).collect();
         world.canary_certificate = entry.spec.canary_name().and_then(|name| issued.of_secret(name));
         for source in readers::sources(&readers).into_iter().take(SOURCES).cloned() {
             let (held, known) = match source.kind {
@@ -195,8 +218,9 @@ impl World {
         let severities = Severities::default().under(&entry.spec.severities);
         let held = |object: Value| {
             let secret = Secret::from_value(&object).ok()?;
-            let facts = Facts::of(&secret, entry.duty(&secret.name), &severities, now);
-            Some((secret.name.clone(), (Held { object, secret }, facts)))
+            let name = qualified(entry, &object);
+            let facts = Facts::of(&secret, entry.duty(&name), &severities, now);
+            Some((name, (Held { object, secret }, facts)))
         };
         let bundle = Duty { usage: SecretUsage::TrustBundle, ..entry.duty("") };
         let config_map = |object: Value| {
@@ -218,6 +242,7 @@ impl World {
             sources: BTreeMap::new(),
             presented_also: Vec::new(),
             bundle_readers: Vec::new(),
+            unlisted_namespaces: Vec::new(),
             journal: kept::read_journal(entry, journal),
             journal_object: journal.cloned(),
         }
@@ -257,15 +282,16 @@ impl World {
         Seen {
             entry,
             root: facts(entry.root_name()),
-            ca: spec.ca_secret_name.as_deref().and_then(facts),
-            client_ca: spec.client_ca.as_ref().and_then(|ca| facts(&ca.secret_name)),
-            issuer: spec.issuer_secret_name.as_deref().and_then(facts),
+            ca: entry.ca_name().as_deref().and_then(facts),
+            client_ca: entry.own_client_ca_name().as_deref().and_then(facts),
+            issuer: entry.issuer_name().as_deref().and_then(facts),
             managed: facts(entry.managed_name()),
             source_sibling: facts(&format!("{}{CACERT_SUFFIX}", entry.root_name())),
             managed_sibling: copy(entry, self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name()))),
             config_maps: spec.ca_config_maps.iter().map(|name| self.ca_config_map(entry, name)).collect(),
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
+            unlisted_namespaces: &self.unlisted_namespaces,
             root_certificate: self.root_certificate.clone(),
             canary: spec
                 .canary_name()
@@ -375,11 +401,13 @@ impl Issued {
     }
 
     /// Which Certificate writes which Secret, by the Secret's name.
-    fn writers(&self) -> BTreeMap<String, String> {
+    fn writers(&self, entry: &Entry) -> impl Iterator<Item = (String, String)> {
         let pair = |certificate: &DynamicObject| {
-            Some((certificate.data["spec"]["secretName"].as_str()?.to_owned(), certificate.metadata.name.clone()?))
+            let namespace = certificate.metadata.namespace.as_deref()?;
+            let secret = entry.qualified(namespace, certificate.data["spec"]["secretName"].as_str()?);
+            Some((secret, entry.qualified(namespace, certificate.metadata.name.as_deref()?)))
         };
-        self.certificates.iter().filter_map(pair).collect()
+        self.certificates.iter().filter_map(pair)
     }
 
     /// The Certificate that writes a Secret.
@@ -399,30 +427,31 @@ impl Issued {
     /// The clients whose Secrets are labelled for a GatewaySecret.
     fn clients(&self, entry: &Entry) -> Vec<ClientSeen> {
         let template = |certificate: &DynamicObject| certificate.data["spec"]["secretTemplate"].clone();
-        let declared = self
-            .certificates
-            .iter()
-            .filter(|certificate| template(certificate)["labels"][CLIENT_LABEL] == entry.name.as_str())
-            // The canary is nobody whom gateways must not refuse.
-            .filter(|certificate| {
-                let is_canary = |name| certificate.data["spec"]["secretName"] == name;
-                !entry.spec.canary_name().is_some_and(is_canary)
-            });
         let client = |certificate: &DynamicObject| {
+            let namespace = certificate.metadata.namespace.as_deref()?;
+            let label = template(certificate)["labels"][CLIENT_LABEL].as_str()?.to_owned();
+            let name = entry.qualified(namespace, certificate.data["spec"]["secretName"].as_str()?);
+            // The canary is nobody whom gateways must not refuse.
+            if !entry.has_client(namespace, &label) || entry.spec.canary_name() == Some(&name) {
+                return None;
+            }
             let request = self.request(certificate);
             let pem = |field: &str| request.map(|request| decoded(&request.data["status"][field])).unwrap_or_default();
             Some(ClientSeen {
-                name: certificate.data["spec"]["secretName"].as_str()?.to_owned(),
+                name,
                 chain: bundle::read_chain(&pem("certificate")).into_certificates(),
                 trust: Trust::Issued {
                     ca: bundle::read(&pem("ca")).into_certificates(),
                     at: request.and_then(ready_since).unwrap_or(Timestamp::MIN),
                 },
                 loads_once: template(certificate)["annotations"][RELOAD] == RELOAD_NEVER,
-                certificate: Some(issuance(certificate)),
+                certificate: Some(Issuance {
+                    name: entry.qualified(namespace, certificate.metadata.name.as_deref()?),
+                    ..issuance(certificate)
+                }),
             })
         };
-        declared.filter_map(client).collect()
+        self.certificates.iter().filter_map(client).collect()
     }
 
     /// The request whose certificate stands in the Secret: cert-manager counts its revision up after it wrote it there.

@@ -28,7 +28,7 @@ pub(super) fn apply() -> PatchParams {
 pub(super) fn has_one_writer(entry: &Entry, world: &World) -> Result<(), AgentError> {
     let managed = entry.managed_name();
     let sibling = format!("{managed}{CACERT_SUFFIX}");
-    for name in [Some(managed), Some(&sibling), entry.spec.issuer_secret_name.as_deref()].into_iter().flatten() {
+    for name in [Some(managed), Some(&sibling), entry.issuer_name().as_deref()].into_iter().flatten() {
         if let Some(certificate) = world.writer(name) {
             let instead = if name == managed { entry.root_name() } else { "another name" };
             let (name, certificate, instead) = (name.to_owned(), certificate.to_owned(), instead.to_owned());
@@ -47,13 +47,14 @@ pub(super) async fn take(
     now: Timestamp,
 ) -> Result<(), AgentError> {
     if let Step::Reissue { certificate } = step {
-        return reissue(client, &entry.namespace, certificate, now).await;
+        let (namespace, name) = entry.place_of(certificate);
+        return reissue(client, namespace, name, now).await;
     }
     let Some(content) = Content::of(entry, world, step) else { return Ok(()) };
-    let name = &content.name;
+    let (namespace, name) = entry.place_of(&content.name);
     let (api, plural) = match content.kind {
-        SourceKind::Secret => (secrets(client, &entry.namespace), "secrets"),
-        SourceKind::ConfigMap => (config_maps(client, &entry.namespace), "configmaps"),
+        SourceKind::Secret => (secrets(client, namespace), "secrets"),
+        SourceKind::ConfigMap => (config_maps(client, namespace), "configmaps"),
     };
     let Some(held) = content.held(world) else {
         // Applied, not created: a right to create cannot be limited to a name, one to patch can.
@@ -61,7 +62,8 @@ pub(super) async fn take(
         return written.map(drop).map_err(|e| AgentError::api("patch", plural, name, e));
     };
     if !kept::is_kept_for(&held.object, entry) {
-        return Err(AgentError::Foreign { kind: content.kind.name(), name: name.clone() });
+        let (kind, allowed) = (content.kind.name(), kept::adoption(entry, namespace));
+        return Err(AgentError::Foreign { kind, name: content.name, allowed });
     }
     let object: DynamicObject =
         serde_json::from_value(content.put_into(&held.object, entry)).map_err(AgentError::Encode)?;

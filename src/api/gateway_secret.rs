@@ -90,6 +90,12 @@ pub struct GatewaySecretSpec {
     #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub issuer_secret_name: Option<String>,
 
+    /// Namespace of the Secrets of `caSecretName`, `issuerSecretName` and `clientCA`: cert-manager's cluster resource namespace where a
+    /// ClusterIssuer signs. Default: that of the GatewaySecret. What the agent keeps there is `issuerSecretName` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = DNS_LABEL))]
+    pub ca_namespace: Option<String>,
+
     /// The clients' own CA, where it is not that of the gateways' certificate. It is rotated on its own.
     #[serde(default, rename = "clientCA", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ClientCa")]
@@ -218,6 +224,8 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 pub(super) const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 
+pub(super) const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+
 fn default_workload_labels() -> BTreeMap<String, String> {
     BTreeMap::from([("istio".to_owned(), "ingressgateway".to_owned())])
 }
@@ -236,16 +244,6 @@ impl GatewaySecretSpec {
     /// The managed Secret's name, for a GatewaySecret called `own_name`.
     pub fn managed_name<'a>(&'a self, own_name: &'a str) -> &'a str {
         self.secret_name.as_deref().unwrap_or(own_name)
-    }
-
-    /// Name of the Secret of the CA that signs the gateways' certificate.
-    pub fn ca_name(&self) -> &str {
-        self.ca_secret_name.as_deref().unwrap_or(&self.root_secret_name)
-    }
-
-    /// Name of the Secret of the CA that signs the clients' certificates.
-    pub fn client_ca_name(&self) -> &str {
-        self.client_ca.as_ref().map_or(self.ca_name(), |ca| &ca.secret_name)
     }
 
     /// Name of the Secret of the client that the agent presents to the gateways.

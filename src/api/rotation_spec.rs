@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DNS_SUBDOMAIN, Period};
+use super::Period;
+use super::gateway_secret::{DNS_LABEL, DNS_SUBDOMAIN};
 
 /// A CA of the clients' own, beside the one of the gateways' certificate: a public server certificate with private clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -83,9 +84,14 @@ pub enum Probing {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Clients {
-    /// Every client is declared: a Secret with the label `trustspan.dev/client`. Unless that is said, there are others: an old
+    /// Every client is declared: its Secret has the label `trustspan.dev/client`, and is here or in one of `namespaces`. Unless that is said, there are others: an old
     /// CA stays until it expires (see `maxLeafLifetime`), and the gateways' leaf changes only when the old one ends.
     pub complete: bool,
+    /// Other namespaces whose clients count as declared: those with the label `trustspan.dev/client: NAMESPACE.NAME` of this
+    /// GatewaySecret. The list alone has no effect, and neither has the label: the owners of both sides have to agree.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<NamespaceName>", extend("maxItems" = 64, "x-kubernetes-list-type" = "set"))]
+    pub namespaces: Vec<String>,
     /// The longest lifetime of a client's certificate. A CA is then not needed any more so long after it last signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Period")]
@@ -95,6 +101,14 @@ pub struct Clients {
     #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
     pub secret_names: Vec<String>,
 }
+
+/// An item of `spec.clients.namespaces`, for the schema.
+#[derive(JsonSchema)]
+struct NamespaceName(
+    #[schemars(length(min = 1, max = 63), regex(pattern = DNS_LABEL))]
+    #[allow(dead_code)]
+    String,
+);
 
 /// A place where the clients' bundle is kept, for those who read it from there.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]

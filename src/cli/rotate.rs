@@ -40,10 +40,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let [entry] = found.as_slice() else {
         return Err(Failure::Impossible(format!("several GatewaySecrets are called {}: say --namespace", args.name)));
     };
-    let ca = entry.spec.ca_name();
+    let ca = entry.server_ca_name();
+    let (namespace, secret) = entry.place_of(&ca);
     let certificate = args.source.on_cluster(async |client| -> kube::Result<_> {
-        let listed = cluster::certificates(client, &entry.namespace).list(&ListParams::default()).await?;
-        let writes = |object: &kube::api::DynamicObject| object.data["spec"]["secretName"] == ca;
+        let listed = cluster::certificates(client, namespace).list(&ListParams::default()).await?;
+        let writes = |object: &kube::api::DynamicObject| object.data["spec"]["secretName"] == secret;
         Ok(listed.items.into_iter().find(writes).and_then(|object| object.metadata.name))
     })?;
     let Some(certificate) = certificate else {
@@ -60,9 +61,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         anstream::println!("a rotation is under way: its CAs stay trusted while they are needed");
     }
     if !args.dry_run {
-        args.source.on_cluster(async |client| {
-            agent::reissue(&client, &entry.namespace, &certificate, Timestamp::now()).await
-        })?;
+        args.source
+            .on_cluster(async |client| agent::reissue(&client, namespace, &certificate, Timestamp::now()).await)?;
         anstream::println!("trustspan wait {} -n {} tells when it is over", args.name, entry.namespace);
     }
     Ok(ExitCode::SUCCESS)

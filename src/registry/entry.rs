@@ -62,15 +62,86 @@ impl Entry {
     /// A name that stands for two Secrets which have to be apart: the managed Secret's is also the root's, or the Secret that
     /// the agent keeps for the Issuer is one of the others. One would be written over the other.
     pub fn doubled_name(&self) -> Option<&str> {
-        let spec = &self.spec;
-        let sources = [
-            Some(self.root_name()),
-            spec.ca_secret_name.as_deref(),
-            spec.client_ca.as_ref().map(|ca| ca.secret_name.as_str()),
-        ];
-        let kept = [Some(self.managed_name()), spec.issuer_secret_name.as_deref()];
-        let twice = kept[1].filter(|issuer| Some(*issuer) == kept[0]);
-        kept.into_iter().flatten().find(|name| sources.contains(&Some(name))).or(twice)
+        let sources = [Some(self.root_name().to_owned()), self.ca_name(), self.own_client_ca_name()];
+        let is_source = |name: &str| sources.iter().flatten().any(|source| source == name);
+        let issuer = self.issuer_name();
+        let issuer = issuer.filter(|issuer| issuer == self.managed_name() || is_source(issuer));
+        match is_source(self.managed_name()) {
+            true => Some(self.managed_name()),
+            false => issuer.and(self.spec.issuer_secret_name.as_deref()),
+        }
+    }
+
+    /// The Secret of `spec.caSecretName`: see [`Self::qualified`].
+    pub fn ca_name(&self) -> Option<String> {
+        self.of_ca(self.spec.ca_secret_name.as_deref())
+    }
+
+    /// The Secret of `spec.issuerSecretName`.
+    pub fn issuer_name(&self) -> Option<String> {
+        self.of_ca(self.spec.issuer_secret_name.as_deref())
+    }
+
+    /// The Secret of `spec.clientCA`.
+    pub fn own_client_ca_name(&self) -> Option<String> {
+        self.of_ca(self.spec.client_ca.as_ref().map(|ca| ca.secret_name.as_str()))
+    }
+
+    /// The Secret of the CA that signs the gateways' certificate.
+    pub fn server_ca_name(&self) -> String {
+        self.ca_name().unwrap_or_else(|| self.root_name().to_owned())
+    }
+
+    /// The Secret of the CA that signs the clients' certificates.
+    pub fn client_ca_name(&self) -> String {
+        self.own_client_ca_name().unwrap_or_else(|| self.server_ca_name())
+    }
+
+    fn of_ca(&self, name: Option<&str>) -> Option<String> {
+        name.map(|name| self.qualified(self.ca_namespace(), name))
+    }
+
+    /// The namespace of its CAs' Secrets.
+    pub fn ca_namespace(&self) -> &str {
+        self.spec.ca_namespace.as_deref().unwrap_or(&self.namespace)
+    }
+
+    /// The namespaces in which cert-manager's objects are read: those of clients, and of the CAs.
+    pub fn issuing_namespaces(&self) -> impl Iterator<Item = &str> {
+        let of_ca =
+            Some(self.ca_namespace()).filter(|namespace| !self.client_namespaces().any(|known| known == *namespace));
+        self.client_namespaces().chain(of_ca)
+    }
+
+    /// Whether a Secret of `namespace` whose label `trustspan.dev/client` has this value is a client of this GatewaySecret. One in
+    /// another namespace needs both sides: the label there, and its namespace in `spec.clients.namespaces` here.
+    pub fn has_client(&self, namespace: &str, label: &str) -> bool {
+        let is_qualified = label.split_once('.') == Some((self.namespace.as_str(), self.name.as_str()));
+        match namespace == self.namespace {
+            true => is_qualified || label == self.name,
+            false => is_qualified && self.spec.clients.namespaces.iter().any(|granted| granted == namespace),
+        }
+    }
+
+    /// The namespaces in which its clients are looked for: its own is the first.
+    pub fn client_namespaces(&self) -> impl Iterator<Item = &str> {
+        let granted = self.spec.clients.namespaces.iter().map(String::as_str);
+        std::iter::once(self.namespace.as_str()).chain(granted.filter(|granted| *granted != self.namespace))
+    }
+
+    /// What a client's Secret or Certificate is called among all its clients: `namespace/name` outside of its own namespace.
+    pub fn qualified(&self, namespace: &str, name: &str) -> String {
+        if namespace == self.namespace { name.to_owned() } else { format!("{namespace}/{name}") }
+    }
+
+    /// What the GatewaySecret itself is called in a namespace: `namespace/name` in another one than its own.
+    pub fn name_in(&self, namespace: &str) -> String {
+        if namespace == self.namespace { self.name.clone() } else { format!("{}/{}", self.namespace, self.name) }
+    }
+
+    /// The namespace and the name behind [`Self::qualified`].
+    pub fn place_of<'n>(&'n self, qualified: &'n str) -> (&'n str, &'n str) {
+        qualified.split_once('/').unwrap_or((&self.namespace, qualified))
     }
 
     /// The oldest proxy among its gateways.
@@ -80,21 +151,19 @@ impl Entry {
         version.map_or_else(Proxy::default, |(major, minor)| Proxy::envoy(major, minor))
     }
 
-    /// What a Secret of its namespace, by name, is relied on for.
+    /// What a Secret is relied on for, by its name: see [`Self::qualified`].
     pub fn duty(&self, name: &str) -> Duty<'static> {
         Duty { usage: self.usage(name), oldest_proxy: self.oldest_proxy(), ..Duty::default() }
     }
 
-    /// What a Secret of its namespace, by name, is for. What gateways serve is that first, whatever else names it.
+    /// What a Secret is for, by its name. What gateways serve is that first, whatever else names it.
     pub fn usage(&self, name: &str) -> SecretUsage {
-        let spec = &self.spec;
-        let client_ca = spec.client_ca.as_ref().map(|ca| ca.secret_name.as_str());
-        let signing = [spec.ca_secret_name.as_deref(), spec.issuer_secret_name.as_deref(), client_ca];
+        let signing = [self.ca_name(), self.issuer_name(), self.own_client_ca_name()];
         let bundled = name.strip_suffix(CACERT_SUFFIX);
         let serves = |name| [self.root_name(), self.managed_name()].contains(&name);
         match name {
             name if serves(name) => SecretUsage::Serving,
-            name if signing.contains(&Some(name)) => SecretUsage::SigningCa,
+            name if signing.iter().flatten().any(|ca| ca == name) => SecretUsage::SigningCa,
             _ if bundled.is_some_and(serves) => SecretUsage::TrustBundle,
             _ => SecretUsage::Serving,
         }

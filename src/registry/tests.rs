@@ -251,3 +251,40 @@ fn of_two_that_keep_a_copy_of_one_config_map_the_older_does() {
     let of = |namespace| registry.keeper_of(&Place::Namespace(namespace), "cas").map(|entry| entry.name.as_str());
     assert_eq!((of("mesh"), of("apps")), (Some("c"), None));
 }
+
+#[test]
+fn a_client_elsewhere_needs_the_label_there_and_its_namespace_here() {
+    let gateway = with(entry("mesh", "root", "gw"), |e| e.spec.clients.namespaces = vec!["apps".to_owned()]);
+    for (namespace, label, expected) in [
+        ("mesh", "gw", true),
+        ("mesh", "mesh.gw", true),
+        ("mesh", "other", false),
+        ("apps", "mesh.gw", true),
+        ("apps", "gw", false),
+        ("apps", "other.gw", false),
+        ("strange", "mesh.gw", false),
+        ("strange", "gw", false),
+    ] {
+        assert_eq!(gateway.has_client(namespace, label), expected, "{label} in {namespace}");
+    }
+    // A dot belongs to a name, never to a namespace.
+    assert!(entry("mesh", "root", "a.b").has_client("mesh", "a.b"));
+    assert!(entry("mesh", "root", "a.b").has_client("mesh", "mesh.a.b"));
+}
+
+#[test]
+fn secrets_of_one_name_in_two_namespaces_are_two() {
+    let names = |namespace: Option<&str>, issuer: &str| {
+        with(entry("mesh", "root", "gw"), |e| {
+            e.spec.ca_namespace = namespace.map(str::to_owned);
+            e.spec.ca_secret_name = Some("root".to_owned());
+            e.spec.issuer_secret_name = Some(issuer.to_owned());
+        })
+    };
+    let elsewhere = names(Some("cert-manager"), "gw");
+    assert_eq!((elsewhere.doubled_name(), elsewhere.ca_name().as_deref()), (None, Some("cert-manager/root")));
+    assert_eq!(elsewhere.place_of("cert-manager/root"), ("cert-manager", "root"));
+    assert_eq!(names(Some("cert-manager"), "root").doubled_name(), Some("root"));
+    assert_eq!(names(None, "gw").doubled_name(), Some("gw"));
+    assert_eq!(elsewhere.issuing_namespaces().collect::<Vec<_>>(), ["mesh", "cert-manager"]);
+}

@@ -27,12 +27,13 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
     status.lagging = plan.lagging.iter().map(|name| lagging(entry, name, now)).collect();
     status.lagging_count = Some(count(status.lagging.len()));
     let overdue: Vec<_> = status.lagging.iter().filter(|client| client.overdue).map(|client| &*client.name).collect();
-    let told = match (few(&overdue), &plan.pinned) {
-        (None, Some(reason)) => (ConditionStatus::False, "Pinned", reason.clone()),
-        (None, None) => {
+    let told = match (few(&overdue), &plan.pinned, &plan.unlisted_clients) {
+        (None, Some(reason), _) => (ConditionStatus::False, "Pinned", reason.clone()),
+        (None, None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", reason.clone()),
+        (None, None, None) => {
             (ConditionStatus::True, "Following", "no declared client takes longer to follow than it may".to_owned())
         }
-        (Some(named), _) => {
+        (Some(named), ..) => {
             let mut message = format!(
                 "{} client(s) may still go by something of an old CA: {named}. Renew them, and restart those that read their \
                  Secret at start only",
@@ -178,9 +179,10 @@ fn leaf(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) 
             "the old leaf is kept (spec.atLeafExpiry: Keep): it ends at {end}, and whoever looks at dates refuses it from then on"
         ),
     };
-    let mend = match clients {
-        Some(_) => "renew and restart them",
-        None => "declare all, and say so with spec.clients.complete",
+    let mend = match (clients, &plan.unlisted_clients) {
+        (Some(_), _) => "renew and restart them",
+        (None, Some(reason)) => reason,
+        (None, None) => "declare all, and say so with spec.clients.complete",
     };
     (status, reason, format!("{who}. {then}. {mend}"))
 }

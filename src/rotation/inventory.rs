@@ -197,17 +197,18 @@ impl Inventory {
 
     fn take_client(&mut self, object: &Value, namespace: &str, name: &str) {
         let Some(named) = object["metadata"]["labels"][CLIENT_LABEL].as_str() else { return };
-        // Of its own namespace: nobody holds up another team's rotation.
-        let is_named = |entry: &Entry| entry.namespace == namespace && entry.name == named;
+        let is_named = |entry: &Entry| entry.has_client(namespace, named);
         let Some(index) = self.claims.entries().iter().position(is_named) else { return };
-        if self.claims.entries()[index].spec.canary_name() == Some(name) {
+        let entry = &self.claims.entries()[index];
+        let name = entry.qualified(namespace, name);
+        if entry.spec.canary_name() == Some(&name) {
             return;
         }
         let Ok(secret) = Secret::from_value(object) else { return };
         let pair = credential::serving_pair(&secret);
         let chain = pair.map(|pair| bundle::read_chain(pair.chain).into_certificates()).unwrap_or_default();
         let client = Client { chain, trust: trust::anchors(&secret) };
-        self.clients.entry(index).or_default().insert(name.to_owned(), client);
+        self.clients.entry(index).or_default().insert(name, client);
     }
 
     fn take_namespace(&mut self, object: &Value) {

@@ -106,9 +106,9 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Not
             vec![about(managed, normal("ManagedSecretWritten", "WriteManagedSecret", note))]
         }
         Step::PromoteIssuer => {
-            let name = former.spec.issuer_secret_name.as_deref().unwrap_or_default();
+            let name = former.issuer_name().unwrap_or_default();
             let note = format!("Secret {name} has the new CA: what is issued from now on is signed by it");
-            vec![about(name, normal("IssuerPromoted", "WriteIssuerSecret", note))]
+            vec![about(&name, normal("IssuerPromoted", "WriteIssuerSecret", note))]
         }
         Step::Reissue { certificate } => {
             let note = format!("cert-manager is asked to issue Certificate {certificate} anew");

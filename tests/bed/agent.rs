@@ -35,7 +35,7 @@ impl<'c> Agents<'c> {
         std::fs::write(&file, objects)?;
         let printed = Command::new(trustspan()).arg("rbac").arg(&file).output()?;
         ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
-        self.cluster.apply(&self.ns, &String::from_utf8(printed.stdout)?).map(drop)
+        self.cluster.kubectl(["apply", "-f", "-"]).stdin(printed.stdout).ok().map(drop)
     }
 
     /// Starts one that calls itself `name`. Dropping it kills it.

@@ -11,6 +11,9 @@ use super::{
     users::User,
 };
 
+/// cert-manager's cluster resource namespace (see its main.go): where a ClusterIssuer's Secrets are.
+pub(crate) const CLUSTER_RESOURCES: &str = "default";
+
 /// The running controllers. Dropping them kills them.
 pub(crate) struct CertManager {
     _process: Process,

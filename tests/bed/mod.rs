@@ -34,7 +34,7 @@ mod webhooks;
 pub(crate) use agent::Agents;
 pub(crate) use assets::is_control;
 pub(crate) use audit::Request;
-pub(crate) use cert_manager::CertManager;
+pub(crate) use cert_manager::{CLUSTER_RESOURCES, CertManager};
 pub(crate) use cluster::{Cluster, SOON, shipped};
 pub(crate) use endpoints::{endpoint_slice, own_address};
 pub(crate) use envoy::{Active, Content, Envoy, Gateway, Secrets, Updates};

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    issuer::{MANAGED, ROOT, SERVER},
+    issuer::{MANAGED, SERVER},
     objects::{gateway, gateway_secret, route},
     run::{renew_clients, settled},
     scenarios::SHOP,
@@ -66,7 +66,7 @@ pub(crate) fn take_over_and_give_back(world: &mut World<'_>) -> Result<()> {
     );
 
     world.step("CA rotated")?;
-    world.operator.reissue(&[ROOT])?;
+    world.rotate_ca()?;
     settled(world)?;
     renew_clients(world)?;
 

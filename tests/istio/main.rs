@@ -32,6 +32,7 @@ mod shelf;
 mod acts;
 mod adoption;
 mod anonymous;
+mod elsewhere;
 mod expected;
 mod ml_dsa;
 mod objects;

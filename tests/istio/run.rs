@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::{
     expected::Expected,
-    issuer::ROOT,
     journal::Tally,
     scenarios::Scenario,
     testbed::{Cluster, Istiod, is_control, wait_for, wait_for_value},
@@ -114,7 +113,7 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
         world.stop_istiod()?;
     }
     world.step("CA rotated")?;
-    world.operator.reissue(&[ROOT])?;
+    world.rotate_ca()?;
     if !scenario.partner_hosts.is_empty() {
         world.tell_partner()?;
     }
@@ -184,7 +183,7 @@ fn summary(status: &Value) -> String {
 
 /// Waits for phase Steady with the newest CA alone.
 pub(crate) fn settled(world: &World<'_>) -> Result<()> {
-    let newest = trustspan::trust::bundle::read(&world.operator.read(ROOT)?["tls.crt"].0).into_certificates();
+    let newest = trustspan::trust::bundle::read(world.newest_ca()?.as_bytes()).into_certificates();
     let fingerprint = newest.first().context("a CA")?.fingerprint.clone();
     let ended = wait_for("the rotation to end", ROTATED, || {
         let status = world.operator.status()?;

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::{
     acts::{self, MANAGED_CACERT, PARTNERS_CACERT, SOURCE_CACERT},
-    adoption,
+    adoption, elsewhere,
     expected::Expected,
     issuer::SERVER,
     ml_dsa,
@@ -30,6 +30,8 @@ pub(crate) struct Scenario {
     pub(crate) certificate_hosts: &'static [&'static str],
     /// istiod stops before the CA is rotated.
     pub(crate) stops_istiod: bool,
+    /// A ClusterIssuer signs, and clients are in namespaces of their own.
+    pub(crate) elsewhere: bool,
 }
 
 const fn scenario(name: &'static str, apply: fn(&mut World<'_>) -> Result<()>, expected: Expected) -> Scenario {
@@ -41,6 +43,7 @@ const fn scenario(name: &'static str, apply: fn(&mut World<'_>) -> Result<()>, e
         partner_hosts: &[],
         certificate_hosts: &[SHOP, OTHER],
         stops_istiod: false,
+        elsewhere: false,
     }
 }
 
@@ -49,6 +52,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     // These take longest.
     Scenario { stops_istiod: true, ..scenario("istiod_stopped", acts::slow_gateways, STALE_GATEWAYS) },
     Scenario { stops_istiod: true, ..scenario("istiod_stopped_with_a_canary", acts::probed_gateways, STALE_GATEWAYS) },
+    Scenario {
+        elsewhere: true,
+        ..scenario("clients_in_other_namespaces", acts::credential_name, Expected::Otherwise(elsewhere::rotate))
+    },
     scenario("credential_name", acts::credential_name, Expected::Clean),
     scenario("name_taken_over", adoption::not_adopted, Expected::Otherwise(adoption::take_over_and_give_back)),
     Scenario {

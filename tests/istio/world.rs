@@ -1,6 +1,7 @@
 //! A scenario's namespace: cert-manager's objects, the GatewaySecret with its agent, both webhooks, two gateways, and clients.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     net::SocketAddr,
     path::Path,
@@ -20,6 +21,7 @@ use trustspan::{store::cluster::connect, trust::bundle};
 use crate::{
     anonymous::anonymous,
     client::{Client, Surroundings, Target, identity, visit},
+    elsewhere,
     issuer::{Certificates, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     journal::Journal,
     objects,
@@ -49,6 +51,34 @@ const CERTIFICATES: Certificates = Certificates {
 /// The Secret of the client that is not ours.
 pub(crate) const PARTNER: &str = "partner";
 
+/// Where cert-manager's objects are, and the GatewaySecret that goes with them.
+pub(crate) struct Layout {
+    /// The gateways'.
+    pub(crate) namespace: String,
+    /// Namespace and name of the CA's Certificate and Secret.
+    pub(crate) ca: (String, String),
+    /// Namespace and name of the declared clients.
+    pub(crate) clients: Vec<(String, String)>,
+    pub(crate) gateway_secret: Value,
+}
+
+impl Layout {
+    fn in_one_namespace(cluster: &Cluster, ns: &str, certificates: &Certificates, hosts: &str) -> Result<Self> {
+        cluster.apply(ns, &certificates.manifests(hosts))?;
+        Ok(Self {
+            namespace: ns.to_owned(),
+            ca: (ns.to_owned(), ROOT.to_owned()),
+            clients: certificates.clients().into_iter().map(|(name, _)| (ns.to_owned(), name)).collect(),
+            gateway_secret: objects::gateway_secret(ns),
+        })
+    }
+
+    fn namespaces(&self) -> BTreeSet<&str> {
+        let clients = self.clients.iter().map(|(namespace, _)| namespace.as_str());
+        clients.chain([self.namespace.as_str(), &self.ca.0]).collect()
+    }
+}
+
 /// See the module. Fields drop in this order.
 pub(crate) struct World<'c> {
     clients: Vec<JoinHandle<Result<()>>>,
@@ -61,7 +91,11 @@ pub(crate) struct World<'c> {
     istiod: Option<Istiod>,
     stopped: Option<Instant>,
     pub(crate) cluster: &'c Cluster,
+    /// Of the gateways' namespace.
     pub(crate) operator: Operator,
+    /// Of the namespaces of clients, and of the CA.
+    elsewhere: BTreeMap<String, Operator>,
+    pub(crate) layout: Layout,
     _agent: Process,
     pub(crate) agents: Agents<'c>,
     pub(crate) ns: String,
@@ -80,19 +114,28 @@ impl<'c> World<'c> {
         let scratch = Scratch::new()?;
         let own_istiod = scenario.stops_istiod.then(|| Istiod::start_another(cluster)).transpose()?;
         let istiod = own_istiod.as_ref().unwrap_or(istiod);
-        cluster.apply(ns, &CERTIFICATES.manifests(&scenario.certificate_hosts.join(", ")))?;
+        let hosts = scenario.certificate_hosts.join(", ");
+        let layout = match scenario.elsewhere {
+            true => elsewhere::layout(cluster, ns, &hosts)?,
+            false => Layout::in_one_namespace(cluster, ns, &CERTIFICATES, &hosts)?,
+        };
         let ingress = Ingress::start(cluster, istiod, &scratch, ns, 2)?;
-        cluster.apply(ns, &objects::gateway_secret(ns).to_string())?;
+        cluster.apply(ns, &layout.gateway_secret.to_string())?;
         let agents = Agents::new(cluster, ns)?;
         agents.grant()?;
         let agent = agents.start("first")?;
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
-        let registration = Some(registered(cluster, &server, ns)?);
+        let registration = Some(registered(cluster, &server, &layout)?);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let client = runtime.block_on(connect(Some(Path::new(&cluster.kubeconfig(User::Admin)))))?;
-        let operator = Operator::new(runtime.handle().clone(), client, ns);
+        let operator_of = |namespace: &str| Operator::new(runtime.handle().clone(), client.clone(), namespace);
+        let operator = operator_of(ns);
         let shelf = Arc::new(Shelf::default());
-        runtime.spawn(Arc::clone(&shelf).follow(operator.secrets.clone()));
+        let elsewhere: BTreeMap<_, _> =
+            layout.namespaces().into_iter().map(|namespace| (namespace.to_owned(), operator_of(namespace))).collect();
+        for operator in elsewhere.values() {
+            runtime.spawn(Arc::clone(&shelf).follow(operator.secrets.clone()));
+        }
         let clients = Vec::new();
         let (ns, _scratch) = (ns.to_owned(), scratch);
         let world = Self {
@@ -105,6 +148,8 @@ impl<'c> World<'c> {
             stopped: None,
             cluster,
             operator,
+            elsewhere,
+            layout,
             _agent: agent,
             agents,
             ns,
@@ -121,7 +166,21 @@ impl<'c> World<'c> {
     }
 
     fn client_names(&self) -> impl Iterator<Item = String> {
-        CERTIFICATES.clients().into_iter().map(|(name, _)| name)
+        self.layout.clients.iter().map(|(_, name)| name.clone())
+    }
+
+    fn operator_of(&self, namespace: &str) -> Result<&Operator> {
+        self.elsewhere.get(namespace).with_context(|| format!("no namespace {namespace} in this scenario"))
+    }
+
+    /// What writes the CA.
+    fn issuer(&self) -> Result<&Operator> {
+        self.operator_of(&self.layout.ca.0)
+    }
+
+    /// Has the CA's Certificate issued again.
+    pub(crate) fn rotate_ca(&self) -> Result<()> {
+        self.issuer()?.reissue(&[&self.layout.ca.1])
     }
 
     fn has_certificate(&self, name: &str) -> bool {
@@ -208,8 +267,11 @@ impl<'c> World<'c> {
 
     /// Has all clients' Certificates issued again.
     pub(crate) fn renew_clients(&self) -> Result<()> {
-        let names: Vec<_> = self.client_names().collect();
-        self.operator.reissue(&names.iter().map(String::as_str).collect::<Vec<_>>())
+        let mut by_namespace: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (namespace, name) in &self.layout.clients {
+            by_namespace.entry(namespace).or_default().push(name);
+        }
+        by_namespace.into_iter().try_for_each(|(namespace, names)| self.operator_of(namespace)?.reissue(&names))
     }
 
     /// The partner learns of our newest CA. It keeps the ones before.
@@ -232,16 +294,17 @@ impl<'c> World<'c> {
 
     /// SHA-256 of the clients' certificates, in hex.
     pub(crate) fn client_hashes(&self) -> Result<Vec<String>> {
-        let hash = |name: String| {
-            let chain = bundle::read_chain(&self.operator.read(&name)?.get("tls.crt").context("tls.crt")?.0);
+        let hash = |(namespace, name): &(String, String)| {
+            let chain =
+                bundle::read_chain(&self.operator_of(namespace)?.read(name)?.get("tls.crt").context("tls.crt")?.0);
             Ok(chain.into_certificates().first().context("a leaf")?.fingerprint.clone())
         };
-        self.client_names().map(hash).collect()
+        self.layout.clients.iter().map(hash).collect()
     }
 
     /// Our newest CA, in PEM.
     pub(crate) fn newest_ca(&self) -> Result<String> {
-        let secret = self.operator.read(ROOT)?;
+        let secret = self.issuer()?.read(&self.layout.ca.1)?;
         Ok(String::from_utf8(secret.get("tls.crt").context("no tls.crt")?.0.clone())?)
     }
 
@@ -286,7 +349,7 @@ impl<'c> World<'c> {
 
     /// Registers the webhooks again.
     pub(crate) fn admission_on(&mut self) -> Result<()> {
-        self.registration = Some(registered(self.cluster, &self.server, &self.ns)?);
+        self.registration = Some(registered(self.cluster, &self.server, &self.layout)?);
         Ok(())
     }
 
@@ -305,6 +368,7 @@ impl<'c> World<'c> {
     }
 }
 
-fn registered<'c>(cluster: &'c Cluster, server: &Server<'_>, ns: &str) -> Result<Registration<'c>> {
-    Registration::new(cluster, server, &Scope::Namespaces(vec![ns.to_owned()]), Patience::Longest)
+fn registered<'c>(cluster: &'c Cluster, server: &Server<'_>, layout: &Layout) -> Result<Registration<'c>> {
+    let namespaces = layout.namespaces().into_iter().map(str::to_owned).collect();
+    Registration::new(cluster, server, &Scope::Namespaces(namespaces), Patience::Longest)
 }

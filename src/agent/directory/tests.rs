@@ -121,3 +121,34 @@ fn a_config_map_is_kept_from_another_and_outlives_its_place_in_the_spec() {
     look_at(&dir).unwrap();
     assert_eq!(kept(), written, "a Gateway may still name it");
 }
+
+#[test]
+fn a_client_elsewhere_counts_where_both_sides_declare_it() {
+    let dir = manifests();
+    let authority = ca("mesh");
+    let secret = |namespace: &str, name: &str, label: &str, leaf: &crate::trust::fixtures::Leaf| {
+        let labels = json!({ CLIENT_LABEL: label });
+        let object = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+            "metadata": {"namespace": namespace, "name": name, "labels": labels},
+            "stringData": {"ca.crt": authority.pem(), "tls.crt": leaf.pem(), "tls.key": *leaf.key_pem()},
+        });
+        fs::write(dir.path().join(format!("{namespace}.{name}.json")), object.to_string()).unwrap();
+    };
+    let clients = json!({"namespaces": ["apps"]});
+    let spec = json!({"rootSecretName": "root", "secretName": "gw", "clients": clients});
+    let metadata = json!({"namespace": "mesh", "name": "gateway"});
+    let object =
+        json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": metadata, "spec": spec});
+    fs::write(dir.path().join("gateway.json"), object.to_string()).unwrap();
+    let leaf = authority.leaf("till");
+    for (namespace, name, label) in
+        [("apps", "till", "mesh.gateway"), ("apps", "unlabelled", "gateway"), ("strange", "stranger", "mesh.gateway")]
+    {
+        secret(namespace, name, label, &leaf);
+    }
+    look_at(&dir).unwrap();
+    let kept = Manifests::read(dir.path(), &Severities::default(), now()).unwrap();
+    let world = kept.world(&kept.registry.entries()[0], now());
+    assert_eq!(world.journal.clients.keys().collect::<Vec<_>>(), ["apps/till"]);
+}

@@ -60,7 +60,7 @@ impl Lookout {
         let secret = |name: &str| world.held(name).map(|held| &held.secret);
         let canary = match entry.spec.canary_name() {
             Some(name) => secret(name).and_then(canary::held),
-            None => secret(entry.spec.client_ca_name()).and_then(|ca| canary::signed(ca, Timestamp::now())),
+            None => secret(&entry.client_ca_name()).and_then(|ca| canary::signed(ca, Timestamp::now())),
         };
         let wire = look_at(targets, &probe.hosts, canary).await;
         self.last = Some((Instant::now(), probe.clone(), wire.clone()));

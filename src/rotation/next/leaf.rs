@@ -4,9 +4,11 @@ use jiff::Timestamp;
 
 use super::any_order::{is_unordered, orders};
 use super::ends;
+use super::seen::Seen;
 use super::view::{View, verifies_to_the_end};
 use super::wait;
 use crate::api::{AtLeafExpiry, StepName, Wait};
+use crate::registry::Entry;
 use crate::rotation::name_list::few;
 use crate::trust::Certificate;
 
@@ -75,10 +77,12 @@ pub(super) fn held(
             let reason = format!("clients that may not trust the new leaf's CA yet: {names}");
             (Some((None, reason)), of(Some(names)))
         }
-        None if others && !spec.clients.complete => {
-            let reason =
-                "there may be clients that are not declared: declare all, and say so with spec.clients.complete";
-            (Some((None, reason.to_owned())), of(None))
+        None if others && !view.seen.knows_all_clients() => {
+            let reason = unlisted(view.seen).unwrap_or_else(|| {
+                "there may be clients that are not declared: declare all, and say so with spec.clients.complete"
+                    .to_owned()
+            });
+            (Some((None, reason)), of(None))
         }
         None if others && now < overlap => {
             (Some((Some(overlap), "the overlap of spec.settle.overlap is not over".to_owned())), None)
@@ -89,4 +93,14 @@ pub(super) fn held(
     let held = paused(view, served).or_else(|| why.and_then(|(until, reason)| hold(view, last, until, reason)));
     let hold = hold_by.filter(|_| held.is_some());
     (held, hold)
+}
+
+/// Namespaces of clients that the agent may not see, and what to do: a sentence.
+pub(super) fn unlisted(seen: &Seen<'_>) -> Option<String> {
+    let names = few(seen.unlisted_namespaces.iter().cloned())?;
+    let Entry { namespace, name, .. } = seen.entry;
+    Some(format!(
+        "the agent may not list Certificates in {names} (spec.clients.namespaces), so which clients are there is not known. Grant it: \
+         kubectl get gatewaysecrets {name} -n {namespace} -o yaml | trustspan rbac - | kubectl apply -f -"
+    ))
 }

@@ -51,6 +51,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What is held back, and why.
     pub waits: Vec<Wait>,
+    /// Why the clients of some namespaces are not known: a sentence.
+    pub unlisted_clients: Option<String>,
     /// Declared clients that were asked to follow, and do not yet, by name.
     pub lagging: Vec<String>,
     /// Declared clients that a server lets in by the hash of their certificate alone: what that holds, and what to do.
@@ -167,6 +169,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
         converged,
         steps: decided.steps,
         waits,
+        unlisted_clients: leaf::unlisted(seen),
         lagging,
         pinned: decided.pinned,
         leaf_hold: decided.leaf_hold,

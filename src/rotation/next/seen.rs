@@ -1,6 +1,7 @@
 //! What is seen of one GatewaySecret's world at one instant.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use jiff::Timestamp;
 
@@ -36,6 +37,8 @@ pub struct Seen<'a> {
     pub clients: Vec<ClientSeen>,
     /// Those who take their trust from an object of `spec.distribute`: clients without a certificate.
     pub bundle_readers: Vec<ClientSeen>,
+    /// Those of `spec.clients.namespaces` whose clients the agent may not list.
+    pub unlisted_namespaces: &'a [String],
     /// The Certificate of cert-manager that writes the root Secret.
     pub root_certificate: Option<Issuance>,
     /// The canary of `spec.reach`.
@@ -143,18 +146,21 @@ impl<'a> Seen<'a> {
         self.clients.iter().chain(&self.bundle_readers)
     }
 
+    /// Whether every client is known: all are declared, and none of their namespaces is closed to the agent.
+    pub(super) fn knows_all_clients(&self) -> bool {
+        self.entry.spec.clients.complete && self.unlisted_namespaces.is_empty()
+    }
+
     /// The Secret of the CA that signs what gateways serve, with its name.
-    pub(super) fn server_source(&self) -> (Option<&'a Facts>, &'a str) {
-        match &self.entry.spec.ca_secret_name {
-            Some(name) => (self.ca, name),
-            None => (self.root, self.entry.root_name()),
-        }
+    pub(super) fn server_source(&self) -> (Option<&'a Facts>, String) {
+        let facts = if self.entry.spec.ca_secret_name.is_some() { self.ca } else { self.root };
+        (facts, self.entry.server_ca_name())
     }
 
     /// The Secret of the CA that signs what clients present, with its name.
-    pub(super) fn client_source(&self) -> (Option<&'a Facts>, &'a str) {
-        match &self.entry.spec.client_ca {
-            Some(ca) => (self.client_ca, &ca.secret_name),
+    pub(super) fn client_source(&self) -> (Option<&'a Facts>, String) {
+        match self.entry.own_client_ca_name() {
+            Some(name) => (self.client_ca, name),
             None => self.server_source(),
         }
     }
@@ -164,7 +170,7 @@ impl<'a> Seen<'a> {
 ///
 /// # Errors
 /// Why it cannot: a sentence.
-pub(super) fn usable<'a>((facts, name): (Option<&'a Facts>, &str)) -> Result<&'a Facts, String> {
+pub(super) fn usable<'a>((facts, name): (Option<&'a Facts>, impl Display)) -> Result<&'a Facts, String> {
     let facts = facts.ok_or_else(|| format!("Secret {name} does not exist"))?;
     match facts.denials.first() {
         Some(finding) => Err(format!("Secret {name}: {}: {}: {}", finding.rule, finding.field, finding.message)),

@@ -78,11 +78,12 @@ pub(super) fn converged(view: &View<'_>, trust: &[Certificate]) -> Vec<Certifica
 
 fn trouble(view: &View<'_>) -> Option<String> {
     let root = usable((view.seen.root, view.seen.entry.root_name()));
-    let source = view.seen.client_source();
-    let without = || usable(source).ok().filter(|facts| authorities(facts).is_empty());
+    let (facts, name) = view.seen.client_source();
+    let source = usable((facts, &name));
+    let without = || source.as_ref().ok().filter(|facts| authorities(facts).is_empty());
     let no_ca =
-        || without().map(|_| format!("Secret {} holds no CA: name the one that has it in spec.caSecretName", source.1));
-    [root, usable(view.seen.server_source()), usable(source)].into_iter().find_map(Result::err).or_else(no_ca)
+        || without().map(|_| format!("Secret {name} holds no CA: name the one that has it in spec.caSecretName"));
+    [root, usable(view.seen.server_source()), source.clone()].into_iter().find_map(Result::err).or_else(no_ca)
 }
 
 /// The managed Secret of mode `Bundle`.
@@ -130,7 +131,7 @@ fn manage(view: &View<'_>, gateways: &Bundle, decided: &mut Decided) {
 
 /// The new CA signs only when every gateway trusts it.
 fn promote(view: &View<'_>, decided: &mut Decided) {
-    let Some(issuer_name) = &view.spec().issuer_secret_name else { return };
+    let Some(issuer_name) = view.seen.entry.issuer_name() else { return };
     let Ok(source) = usable(view.seen.client_source()) else { return };
     if source.chain.is_empty() || view.seen.issuer.is_some_and(|issuer| issuer.chain == source.chain) {
         return;

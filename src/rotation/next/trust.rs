@@ -123,11 +123,11 @@ fn previous(trust: &[Certificate], issuers: &[Authority]) -> usize {
 
 /// Until when leaves of clients may be in use that nobody has seen. The cap is for those, not for leaves that are under way.
 fn unseen_clients(view: &View<'_>, authority: &Authority, room: bool) -> Timestamp {
-    let clients = &view.spec().clients;
-    match (authority.retired, clients.max_leaf_lifetime) {
+    let all_known = view.seen.knows_all_clients();
+    match (authority.retired, view.spec().clients.max_leaf_lifetime) {
         _ if !room => seen_late(view, authority),
-        (Some(retired), Some(lifetime)) if !clients.complete => lifetime.after(retired).max(seen_late(view, authority)),
-        _ if !clients.complete => authority.certificate.not_after,
+        (Some(retired), Some(lifetime)) if !all_known => lifetime.after(retired).max(seen_late(view, authority)),
+        _ if !all_known => authority.certificate.not_after,
         _ => seen_late(view, authority),
     }
 }

@@ -187,6 +187,7 @@ fn plan(lagging: &[&str]) -> next::Plan {
         managed: None,
         bundle_readers: Vec::new(),
         clients: Vec::new(),
+        unlisted_namespaces: &[],
         root_certificate: None,
         wire: None,
         unprobed: None,

@@ -58,6 +58,7 @@ impl Look {
             managed: facts(MANAGED),
             bundle_readers: self.bundle_readers.clone(),
             clients: self.clients.clone(),
+            unlisted_namespaces: &[],
             root_certificate: self.root_certificate.clone(),
             canary: None,
             wire: self.wire.clone(),

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, waits};
 use crate::api::{AtLeafExpiry, ChangeWindow, ConditionStatus, Mode, Phase, StepName, Wait};
 use crate::rotation::next::{PairOf, Plan, Step};
-use crate::rotation::{CONNECT, DISTRUST, Facts, LEAF};
+use crate::rotation::{CLIENTS, CONNECT, DISTRUST, Facts, LEAF};
 use crate::trust::fixtures::{Authority, ca, parsed, secret};
 use crate::trust::{Duty, Severities, certificates_under};
 
@@ -126,6 +126,15 @@ fn who_is_cut_off_at_the_leafs_end_is_told_before() {
     let plan = scene.look();
     let (status, message) = said(&scene, &plan, LEAF);
     assert!(status == ConditionStatus::Unknown && message.contains("spec.clients.complete"), "{message}");
+    // Those in a namespace that the agent may not read, whatever spec.clients.complete says.
+    let mut scene = before_the_switch(&old, &new, false);
+    scene.unlisted_namespaces = vec!["apps".to_owned()];
+    let plan = scene.look();
+    for (condition, expected) in [(LEAF, "may not list Certificates in apps"), (CLIENTS, "trustspan rbac - |")] {
+        let (status, message) = said(&scene, &plan, condition);
+        assert!(status == ConditionStatus::Unknown && message.contains(expected), "{message}");
+    }
+    assert!(!switches(&plan) && wait(&plan, StepName::SwitchLeaf).reason.contains("apps"));
     // Nobody.
     let mut scene = before_the_switch(&old, &new, false);
     let plan = scene.look();

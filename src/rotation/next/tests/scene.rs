@@ -38,6 +38,7 @@ pub(super) struct Scene {
     pub(super) config_maps: Vec<ConfigMapScene>,
     pub(super) declared: bool,
     pub(super) bundle_readers: Vec<ClientSeen>,
+    pub(super) unlisted_namespaces: Vec<String>,
     /// Of the client's Certificate, and of the root's.
     pub(super) renewal: [RenewalPolicy; 2],
     pub(super) journal: Journal,
@@ -100,6 +101,7 @@ impl Scene {
             config_maps: Vec::new(),
             declared: true,
             bundle_readers: Vec::new(),
+            unlisted_namespaces: Vec::new(),
             renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
             journal: Journal::default(),
             now: now(),
@@ -132,6 +134,7 @@ impl Scene {
             managed: self.managed.as_ref(),
             bundle_readers: self.bundle_readers.clone(),
             clients,
+            unlisted_namespaces: &self.unlisted_namespaces,
             root_certificate: Some(Issuance {
                 name: "gateway".to_owned(),
                 renewal: self.renewal[1].clone(),

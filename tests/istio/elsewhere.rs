@@ -1,0 +1,144 @@
+//! A ClusterIssuer whose CA is in cert-manager's own namespace, and clients in the namespaces of two teams.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::{
+    issuer::SERVER,
+    objects,
+    run::{renew_clients, settled},
+    testbed::{CLUSTER_RESOURCES, Cluster, SOON, User, wait_for},
+    world::{Layout, World},
+};
+
+/// Each may write in half of the clients' namespaces, and nowhere else.
+const TEAMS: [&str; 2] = ["team-a", "team-b"];
+const NAMESPACES: usize = 10;
+const CLIENTS: usize = 20;
+
+/// What a team may do in its namespaces.
+const RIGHTS: &str = r#"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: { name: team }
+rules:
+- { apiGroups: [""], resources: [secrets], verbs: ["*"] }
+- { apiGroups: [cert-manager.io], resources: [certificates], verbs: ["*"] }
+"#;
+
+/// Namespace of a client, and the team that owns it.
+fn home(ns: &str, client: usize) -> (String, &'static str) {
+    let number = client % NAMESPACES;
+    (format!("{ns}-clients-{number}"), TEAMS[number % TEAMS.len()])
+}
+
+/// Which namespace grants nothing, and is granted nothing.
+fn strange(ns: &str) -> String {
+    format!("{ns}-stranger")
+}
+
+fn certificate(name: &str, issuer: &str, usages: Value, rest: &Value) -> Value {
+    let mut spec = json!({
+        "secretName": name, "commonName": name, "usages": usages,
+        "privateKey": { "algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always" },
+        "issuerRef": { "name": issuer, "kind": "ClusterIssuer" },
+    });
+    for (key, value) in rest.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    json!({ "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "name": name }, "spec": spec })
+}
+
+fn client(ns: &str, name: &str) -> Value {
+    let template = json!({ "labels": { "trustspan.dev/client": format!("{ns}.gateway") } });
+    certificate(name, ns, json!(["digital signature", "client auth"]), &json!({ "secretTemplate": template }))
+}
+
+/// A namespace in which a team may write, with the right to look in for trustspan's webhook.
+fn namespace(cluster: &Cluster, name: &str, team: &str) -> Result<()> {
+    let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+    cluster.kubectl(["create", "-f", "-"]).stdin(object.to_string()).ok()?;
+    cluster.apply(name, RIGHTS)?;
+    cluster.kubectl(["create", "rolebinding", "team", "--role=team", &format!("--user={team}")]).ns(name).ok().map(drop)
+}
+
+/// Applies as a user that only RBAC knows.
+fn apply_as(cluster: &Cluster, team: &str, ns: &str, object: &Value) -> Result<String> {
+    cluster.kubectl(["apply", "-f", "-", &format!("--as={team}")]).ns(ns).stdin(object.to_string()).ok()
+}
+
+/// The ClusterIssuers, the Certificates, and who may do what.
+pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
+    let (root, promoted, self_signed) = (format!("{ns}-root"), format!("{ns}-issuer"), format!("{ns}-self-signed"));
+    let issuer = |name: &str, spec: Value| json!({ "apiVersion": "cert-manager.io/v1", "kind": "ClusterIssuer", "metadata": { "name": name }, "spec": spec });
+    let ca = certificate(
+        &root,
+        &self_signed,
+        json!(["cert sign", "digital signature"]),
+        &json!({ "isCA": true, "duration": "2160h" }),
+    );
+    let hosts: Vec<_> = hosts.split(", ").collect();
+    let server = certificate(SERVER, ns, json!(["digital signature", "server auth"]), &json!({ "dnsNames": hosts }));
+    for (namespace, object) in [
+        (CLUSTER_RESOURCES, issuer(&self_signed, json!({ "selfSigned": {} }))),
+        (CLUSTER_RESOURCES, issuer(ns, json!({ "ca": { "secretName": promoted } }))),
+        (CLUSTER_RESOURCES, ca),
+        (ns, server),
+    ] {
+        cluster.apply(namespace, &object.to_string())?;
+    }
+    let mut clients = Vec::new();
+    for number in 0..NAMESPACES {
+        let (home, team) = home(ns, number);
+        namespace(cluster, &home, team)?;
+    }
+    for number in 0..CLIENTS {
+        let ((home, team), name) = (home(ns, number), format!("client-{number:02}"));
+        apply_as(cluster, team, &home, &client(ns, &name))?;
+        clients.push((home, name));
+    }
+    let mut gateway_secret = objects::gateway_secret(ns);
+    let spec = &mut gateway_secret["spec"];
+    (spec["caNamespace"], spec["caSecretName"]) = (CLUSTER_RESOURCES.into(), root.as_str().into());
+    spec["issuerSecretName"] = promoted.into();
+    spec["clients"]["namespaces"] = (0..NAMESPACES).map(|number| home(ns, number).0).collect();
+    Ok(Layout { namespace: ns.to_owned(), ca: (CLUSTER_RESOURCES.to_owned(), root), clients, gateway_secret })
+}
+
+/// A client that no side granted changes nothing; then the CA is rotated.
+pub(crate) fn rotate(world: &mut World<'_>) -> Result<()> {
+    let (cluster, ns) = (world.cluster, world.ns.clone());
+    let (first, _) = home(&ns, 0);
+    let (_, other) = home(&ns, 1);
+    let refused = apply_as(cluster, other, &first, &client(&ns, "intruder"));
+    ensure!(
+        refused.is_err_and(|error| format!("{error:#}").contains("forbidden")),
+        "a team writes in another's namespace"
+    );
+    let strange = strange(&ns);
+    namespace(cluster, &strange, TEAMS[0])?;
+    apply_as(cluster, TEAMS[0], &strange, &client(&ns, "stranger"))?;
+    wait_for("cert-manager to issue the stranger's certificate", SOON, || {
+        Ok(cluster.get("secret", &strange, "stranger").is_ok_and(|secret| !secret["data"]["tls.crt"].is_null()))
+    })?;
+
+    world.step("CA rotated")?;
+    world.rotate_ca()?;
+    settled(world)?;
+    renew_clients(world)?;
+    let status = world.operator.status()?;
+    let named = |name: &str| status["leaves"].to_string().contains(name);
+    ensure!(named(&format!("{first}/client-00")), "expected clients of {first} in status, saw {}", status["leaves"]);
+    ensure!(!named("stranger"), "a client that was granted nothing is in status: {}", status["leaves"]);
+    let asked = cluster.requests(User::Agent)?.into_iter().filter(|request| request.resource == "secrets");
+    let asked: Vec<_> =
+        asked.filter(|request| request.name.is_empty() || request.namespace.starts_with(&first)).collect();
+    ensure!(asked.is_empty(), "expected Secrets by name, and none of clients, saw {asked:?}");
+    let revision =
+        cluster.get("certificate", &strange, "stranger")?["status"]["revision"].as_u64().context("revision")?;
+    ensure!(revision == 1, "expected the stranger's Certificate as it was, saw revision {revision}");
+    for namespace in (0..NAMESPACES).map(|number| home(&ns, number).0).chain([strange]) {
+        cluster.kubectl(["delete", "namespace", &namespace, "--wait=false"]).ok()?;
+    }
+    Ok(())
+}
