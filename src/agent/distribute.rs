@@ -119,6 +119,7 @@ impl Place {
             trust: Trust::Read(trust),
             loads_once: false,
             certificate: None,
+            pending: None,
         }
     }
 

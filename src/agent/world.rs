@@ -16,7 +16,7 @@ use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journ
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{
-    CaConfigMap, Canary, ClientSeen, Issuance, PresentedAlso, Seen, SourceState, Trust, TrustCopy, Wire,
+    CaConfigMap, Canary, ClientSeen, Issuance, Pending, PresentedAlso, Seen, SourceState, Trust, TrustCopy, Wire,
 };
 use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{Facts, RenewalPolicy};
@@ -272,6 +272,7 @@ impl World {
             trust: Trust::Read(facts.anchors.clone()),
             loads_once: held.object["metadata"]["annotations"][RELOAD] == RELOAD_NEVER,
             certificate: None,
+            pending: None,
         })
     }
 
@@ -412,7 +413,10 @@ impl Issued {
 
     /// The Certificate that writes a Secret.
     fn of_secret(&self, name: &str) -> Option<Issuance> {
-        self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name).map(issuance)
+        let certificate =
+            self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name)?;
+        let issued = self.request(certificate).and_then(ready_since);
+        Some(Issuance { issued, ..issuance(certificate) })
     }
 
     /// A Secret that gateways present, with the certificate that was issued for it last.
@@ -449,14 +453,32 @@ impl Issued {
                     name: entry.qualified(namespace, certificate.metadata.name.as_deref()?),
                     ..issuance(certificate)
                 }),
+                pending: self.pending(certificate),
             })
         };
         self.certificates.iter().filter_map(client).collect()
     }
 
+    /// What was issued and is not in the Secret.
+    fn pending(&self, certificate: &DynamicObject) -> Option<Pending> {
+        let revision = certificate.data["status"]["revision"].as_i64().unwrap_or_default();
+        let request = self.request_of(certificate, revision + 1)?;
+        // Anybody may make a request of another issuer and write a Certificate's name on it.
+        let reference = |object: &DynamicObject| object.data["spec"]["issuerRef"].clone();
+        if reference(request) != reference(certificate) {
+            return None;
+        }
+        let chain = bundle::read_chain(&decoded(&request.data["status"]["certificate"])).into_certificates();
+        Some(Pending { chain, at: ready_since(request)? })
+    }
+
     /// The request whose certificate stands in the Secret: cert-manager counts its revision up after it wrote it there.
     fn request(&self, certificate: &DynamicObject) -> Option<&DynamicObject> {
-        let revision = certificate.data["status"]["revision"].as_i64()?.to_string();
+        self.request_of(certificate, certificate.data["status"]["revision"].as_i64()?)
+    }
+
+    fn request_of(&self, certificate: &DynamicObject, revision: i64) -> Option<&DynamicObject> {
+        let revision = revision.to_string();
         let name = certificate.metadata.name.as_deref()?;
         self.requests.iter().find(|request| {
             let annotation = |key: &str| request.metadata.annotations.as_ref()?.get(key).map(String::as_str);
@@ -470,8 +492,13 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
     let reference = &certificate.data["spec"]["issuerRef"];
     // The defaults of cert-manager's API.
     let field = |name: &str, default: &'static str| reference[name].as_str().unwrap_or(default).to_owned();
+    let kind = field("kind", "Issuer");
+    // Kinds that serve all namespaces are called so by all issuers that cert-manager lists.
+    let namespace = if kind.contains("Cluster") { None } else { certificate.metadata.namespace.as_deref() };
+    let group = field("group", "cert-manager.io");
     Issuance {
-        issuer: format!("{}.{}/{}", field("kind", "Issuer"), field("group", "cert-manager.io"), field("name", "")),
+        issuer: format!("{kind}.{group}/{}/{}", namespace.unwrap_or_default(), field("name", "")),
+        issued: None,
         name: certificate.metadata.name.clone().unwrap_or_default(),
         is_issuing: condition(certificate, "Issuing").is_some(),
         renewal: RenewalPolicy::of(&certificate.data["spec"]["renewal"]),

@@ -4,8 +4,8 @@ use std::{fs, path::Path};
 
 use anyhow::Result;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
 };
 
 /// A certificate authority that signs for loopback.
@@ -65,6 +65,11 @@ impl Authority {
         params.extended_key_usages = vec![purpose];
         let key = KeyPair::generate()?;
         Ok((params.signed_by(&key, &self.0)?.pem(), key.serialize_pem()))
+    }
+
+    /// Signs a request (PKCS#10, PEM) as it is; the certificate in PEM.
+    pub(crate) fn sign(&self, request: &str) -> Result<String> {
+        Ok(CertificateSigningRequestParams::from_pem(request)?.signed_by(&self.0)?.pem())
     }
 
     /// Writes the CA itself in files of these names: its key, its certificate, the root's and the chain to it.

@@ -102,7 +102,13 @@ pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout>
     (spec["caNamespace"], spec["caSecretName"]) = (CLUSTER_RESOURCES.into(), root.as_str().into());
     spec["issuerSecretName"] = promoted.into();
     spec["clients"]["namespaces"] = (0..NAMESPACES).map(|number| home(ns, number).0).collect();
-    Ok(Layout { namespace: ns.to_owned(), ca: (CLUSTER_RESOURCES.to_owned(), root), clients, gateway_secret })
+    Ok(Layout {
+        namespace: ns.to_owned(),
+        ca: (CLUSTER_RESOURCES.to_owned(), root),
+        clients,
+        gateway_secret,
+        external: None,
+    })
 }
 
 /// A client that no side granted changes nothing; then the CA is rotated.

@@ -34,6 +34,7 @@ mod adoption;
 mod anonymous;
 mod elsewhere;
 mod expected;
+mod issuers;
 mod ml_dsa;
 mod objects;
 mod run;

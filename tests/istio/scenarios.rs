@@ -7,8 +7,8 @@ use crate::{
     adoption, elsewhere,
     expected::Expected,
     issuer::SERVER,
-    ml_dsa,
-    world::World,
+    issuers, ml_dsa,
+    world::{Layout, LayoutOf, World},
 };
 
 /// The host that every scenario serves.
@@ -30,8 +30,8 @@ pub(crate) struct Scenario {
     pub(crate) certificate_hosts: &'static [&'static str],
     /// istiod stops before the CA is rotated.
     pub(crate) stops_istiod: bool,
-    /// A ClusterIssuer signs, and clients are in namespaces of their own.
-    pub(crate) elsewhere: bool,
+    /// Who issues, and where the clients are.
+    pub(crate) layout: LayoutOf,
 }
 
 const fn scenario(name: &'static str, apply: fn(&mut World<'_>) -> Result<()>, expected: Expected) -> Scenario {
@@ -43,7 +43,7 @@ const fn scenario(name: &'static str, apply: fn(&mut World<'_>) -> Result<()>, e
         partner_hosts: &[],
         certificate_hosts: &[SHOP, OTHER],
         stops_istiod: false,
-        elsewhere: false,
+        layout: Layout::of_a_ca_issuer,
     }
 }
 
@@ -53,8 +53,24 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { stops_istiod: true, ..scenario("istiod_stopped", acts::slow_gateways, STALE_GATEWAYS) },
     Scenario { stops_istiod: true, ..scenario("istiod_stopped_with_a_canary", acts::probed_gateways, STALE_GATEWAYS) },
     Scenario {
-        elsewhere: true,
+        layout: elsewhere::layout,
         ..scenario("clients_in_other_namespaces", acts::credential_name, Expected::Otherwise(elsewhere::rotate))
+    },
+    Scenario {
+        layout: issuers::not_staged,
+        ..scenario("issuer_not_staged", acts::credential_name, Expected::Otherwise(issuers::clients_first))
+    },
+    Scenario {
+        layout: issuers::intermediate,
+        ..scenario(
+            "issuer_is_an_intermediate",
+            acts::credential_name,
+            Expected::Otherwise(issuers::root_then_intermediate),
+        )
+    },
+    Scenario {
+        layout: issuers::external,
+        ..scenario("issuer_without_a_local_key", acts::credential_name, Expected::Otherwise(issuers::unannounced))
     },
     scenario("credential_name", acts::credential_name, Expected::Clean),
     scenario("name_taken_over", adoption::not_adopted, Expected::Otherwise(adoption::take_over_and_give_back)),

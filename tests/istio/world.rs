@@ -21,8 +21,8 @@ use trustspan::{store::cluster::connect, trust::bundle};
 use crate::{
     anonymous::anonymous,
     client::{Client, Surroundings, Target, identity, visit},
-    elsewhere,
     issuer::{Certificates, MANAGED, Operator, PROMOTED, ROOT, SERVER},
+    issuers::External,
     journal::Journal,
     objects,
     pace::Pace,
@@ -37,7 +37,7 @@ use crate::{
 /// Nothing renews by itself in a scenario.
 const LONG: Duration = Duration::from_secs(3600);
 
-const CERTIFICATES: Certificates = Certificates {
+pub(crate) const CERTIFICATES: Certificates = Certificates {
     issuer: PROMOTED,
     life: LONG,
     server_life: LONG,
@@ -60,17 +60,29 @@ pub(crate) struct Layout {
     /// Namespace and name of the declared clients.
     pub(crate) clients: Vec<(String, String)>,
     pub(crate) gateway_secret: Value,
+    /// What issues without a key in the cluster.
+    pub(crate) external: Option<Arc<External>>,
 }
 
+/// Makes what one needs; the hosts of the gateways' certificate are separated by commas.
+pub(crate) type LayoutOf = fn(&Cluster, &str, &str) -> Result<Layout>;
+
 impl Layout {
-    fn in_one_namespace(cluster: &Cluster, ns: &str, certificates: &Certificates, hosts: &str) -> Result<Self> {
-        cluster.apply(ns, &certificates.manifests(hosts))?;
-        Ok(Self {
+    /// All in one namespace, with a CA Issuer that is held back.
+    pub(crate) fn of_a_ca_issuer(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Self> {
+        cluster.apply(ns, &CERTIFICATES.manifests(hosts))?;
+        Ok(Self::in_one_namespace(ns, objects::gateway_secret(ns)))
+    }
+
+    /// All in one namespace, by [`CERTIFICATES`]' names.
+    pub(crate) fn in_one_namespace(ns: &str, gateway_secret: Value) -> Self {
+        Self {
             namespace: ns.to_owned(),
             ca: (ns.to_owned(), ROOT.to_owned()),
-            clients: certificates.clients().into_iter().map(|(name, _)| (ns.to_owned(), name)).collect(),
-            gateway_secret: objects::gateway_secret(ns),
-        })
+            clients: CERTIFICATES.clients().into_iter().map(|(name, _)| (ns.to_owned(), name)).collect(),
+            gateway_secret,
+            external: None,
+        }
     }
 
     fn namespaces(&self) -> BTreeSet<&str> {
@@ -115,10 +127,12 @@ impl<'c> World<'c> {
         let own_istiod = scenario.stops_istiod.then(|| Istiod::start_another(cluster)).transpose()?;
         let istiod = own_istiod.as_ref().unwrap_or(istiod);
         let hosts = scenario.certificate_hosts.join(", ");
-        let layout = match scenario.elsewhere {
-            true => elsewhere::layout(cluster, ns, &hosts)?,
-            false => Layout::in_one_namespace(cluster, ns, &CERTIFICATES, &hosts)?,
-        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let client = runtime.block_on(connect(Some(Path::new(&cluster.kubeconfig(User::Admin)))))?;
+        let layout = (scenario.layout)(cluster, ns, &hosts)?;
+        if let Some(issuer) = &layout.external {
+            runtime.spawn(Arc::clone(issuer).run(client.clone(), ns.to_owned()));
+        }
         let ingress = Ingress::start(cluster, istiod, &scratch, ns, 2)?;
         cluster.apply(ns, &layout.gateway_secret.to_string())?;
         let agents = Agents::new(cluster, ns)?;
@@ -126,8 +140,6 @@ impl<'c> World<'c> {
         let agent = agents.start("first")?;
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
         let registration = Some(registered(cluster, &server, &layout)?);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let client = runtime.block_on(connect(Some(Path::new(&cluster.kubeconfig(User::Admin)))))?;
         let operator_of = |namespace: &str| Operator::new(runtime.handle().clone(), client.clone(), namespace);
         let operator = operator_of(ns);
         let shelf = Arc::new(Shelf::default());
@@ -304,6 +316,9 @@ impl<'c> World<'c> {
 
     /// Our newest CA, in PEM.
     pub(crate) fn newest_ca(&self) -> Result<String> {
+        if let Some(issuer) = &self.layout.external {
+            return Ok(issuer.ca());
+        }
         let secret = self.issuer()?.read(&self.layout.ca.1)?;
         Ok(String::from_utf8(secret.get("tls.crt").context("no tls.crt")?.0.clone())?)
     }

@@ -111,6 +111,17 @@ pub struct ClientSeen {
     pub loads_once: bool,
     /// The Certificate of cert-manager that writes the Secret.
     pub certificate: Option<Issuance>,
+    /// What was issued for it and is not in its Secret: admission refuses a certificate that gateways do not verify yet.
+    pub pending: Option<Pending>,
+}
+
+/// A certificate that was issued and is not delivered yet.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    /// Its chain, leaf first.
+    pub chain: Vec<Certificate>,
+    /// When it was issued.
+    pub at: Timestamp,
 }
 
 /// How a client's trust is known.
@@ -132,8 +143,10 @@ pub enum Trust {
 pub struct Issuance {
     /// Its name.
     pub name: String,
-    /// Who issues it: kind, group and name, as its `issuerRef` gives them.
+    /// Who issues it: kind, group and name, as its `issuerRef` gives them, with the namespace where the kind is namespaced.
     pub issuer: String,
+    /// When what its Secret holds was issued.
+    pub issued: Option<Timestamp>,
     /// An issue is under way.
     pub is_issuing: bool,
     /// When its owner lets it be renewed.

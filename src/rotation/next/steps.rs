@@ -9,7 +9,7 @@ use super::readers;
 use super::seen::{ClientSeen, TrustCopy, authorities, usable};
 use super::trust::{Bundle, holds};
 use super::view::{self, Pause, View, admits, verifies};
-use super::{PairOf, Step, wait, wire};
+use super::{PairOf, Step, pending, wait, wire};
 use crate::api::{Mode, Phase, StepName, Wait};
 use crate::rotation::Facts;
 use crate::rotation::journal::Version;
@@ -51,6 +51,7 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
             .extend(readers::config_map_hold(view, map).map(|reason| wait(StepName::ExpandTrust, None, reason)));
     }
     wire::reissue_canary(view, &mut decided.steps);
+    pending::learn(view, &mut decided);
     promote(view, &mut decided);
     let signs_current = signs_current(view);
     if signs_current {

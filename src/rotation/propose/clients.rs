@@ -1,5 +1,7 @@
 //! Who may be a client of a root's gateways, as far as Certificates tell.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::Found;
@@ -11,23 +13,45 @@ use crate::rotation::name_list::first;
 /// Names that one comment gives.
 const NAMED: usize = 5;
 
+/// Certificates that may be clients': those beside the root, and those of the same ClusterIssuer.
+fn clients<'f>(found: &'f Found, root: &'f Root<'_>, source: &'f Source<'_>) -> impl Iterator<Item = &'f Value> {
+    let may_be = move |object: &&Value| {
+        let usages = object["spec"]["usages"].as_array().into_iter().flatten();
+        object["kind"] == "Certificate"
+            && (namespace(object) == root.namespace || source.is_cluster_wide() && source.issues(object))
+            && !source.is_of(object)
+            && usages.into_iter().any(|usage| usage == "client auth")
+    };
+    found.objects.iter().filter(move |_| root.asks_clients()).filter(may_be)
+}
+
+/// The other namespaces in which there may be clients.
+pub(super) fn namespaces(found: &Found, root: &Root<'_>, source: &Source<'_>) -> BTreeSet<String> {
+    let namespaces = clients(found, root, source).map(namespace);
+    namespaces.filter(|namespace| *namespace != root.namespace).map(str::to_owned).collect()
+}
+
 /// What to do about clients, and what is not known of them.
 pub(super) fn comments(found: &Found, root: &Root<'_>, source: &Source<'_>, name: &str) -> Vec<String> {
     if !root.asks_clients() {
         return Vec::new();
     }
-    let may_be_client = |object: &&Value| {
-        let usages = object["spec"]["usages"].as_array().into_iter().flatten();
-        object["kind"] == "Certificate"
-            && namespace(object) == root.namespace
-            && !source.is_of(object)
-            && usages.into_iter().any(|usage| usage == "client auth")
-            && object["spec"]["secretTemplate"]["labels"][CLIENT_LABEL].is_null()
-    };
-    let clients: Vec<_> = found.objects.iter().filter(may_be_client).collect();
+    let clients: Vec<_> = clients(found, root, source)
+        .filter(|object| object["spec"]["secretTemplate"]["labels"][CLIENT_LABEL].is_null())
+        .collect();
+    let (here, elsewhere): (Vec<_>, Vec<_>) = clients.iter().partition(|object| namespace(object) == root.namespace);
     let mut comments = Vec::new();
-    let names = first(NAMED, clients.iter().filter_map(|object| object["metadata"]["name"].as_str()));
+    let full_name = |object: &&Value| Some(format!("{}/{}", namespace(object), object["metadata"]["name"].as_str()?));
+    if let Some(names) = first(NAMED, elsewhere.into_iter().filter_map(full_name)) {
+        comments.push(format!(
+            "Certificates elsewhere that may be clients': {names}. Their namespaces are in clients.namespaces; owners of those that are \
+             add the label {CLIENT_LABEL}: {}.{name} in their secretTemplate",
+            root.namespace
+        ));
+    }
+    let names = first(NAMED, here.iter().filter_map(|object| object["metadata"]["name"].as_str()));
     match names {
+        None if !comments.is_empty() => {}
         None => comments.push(format!(
             "no Certificate for client auth was found here that is not declared: who the clients are is not known. Declare them \
              by the label {CLIENT_LABEL}: {name} in secretTemplate of their Certificates, or in spec.clients.secretNames"

@@ -5,6 +5,9 @@ use serde_json::Value;
 use super::roots::{Root, namespace};
 use super::{Found, Held};
 
+/// cert-manager's cluster resource namespace, unless its flag `--cluster-resource-namespace` says another: its own, as installed.
+const CLUSTER_RESOURCES: &str = "cert-manager";
+
 /// Where a root's certificate comes from.
 #[derive(Debug, Default)]
 pub(super) struct Source<'a> {
@@ -14,6 +17,8 @@ pub(super) struct Source<'a> {
     /// The issuer's `spec`, where the issuer was found.
     spec: Option<&'a Value>,
     is_cluster_wide: bool,
+    /// Where a ClusterIssuer's Secrets are: in the namespace of the Certificate that writes its CA; `None` where no Certificate does.
+    cluster_resources: Option<&'a str>,
     /// It is a CA itself.
     is_ca: bool,
 }
@@ -43,20 +48,37 @@ pub(super) fn source<'a>(found: &'a Found, root: &Root<'_>) -> Source<'a> {
     let issues = |object: &&Value| {
         object["kind"] == kind && name(object) == issuer && (is_cluster_wide || namespace(object) == root.namespace)
     };
+    let spec = found.objects.iter().find(issues).map(|object| &object["spec"]);
+    let writes_ca = |object: &&Value| {
+        let ca = spec.and_then(|spec| spec["ca"]["secretName"].as_str());
+        object["kind"] == "Certificate" && object["spec"]["isCA"] == true && ca == object["spec"]["secretName"].as_str()
+    };
+    let cluster_resources = found.objects.iter().filter(|_| is_cluster_wide).find(writes_ca).map(namespace);
     Source {
         certificate: Some(certificate),
         issuer: Some(format!("{kind} {issuer}")),
-        spec: found.objects.iter().find(issues).map(|object| &object["spec"]),
+        spec,
         is_cluster_wide,
+        cluster_resources,
         is_ca: is_ca || certificate["spec"]["isCA"] == true,
     }
 }
 
 impl Source<'_> {
-    /// The Secret of the CA, where that stands beside the root and is another.
+    /// The Secret of the CA, where that is another than the root.
     pub(super) fn ca_secret_name(&self) -> Option<&str> {
-        let signs = self.spec.filter(|_| !self.is_cluster_wide && !self.is_ca)?;
-        signs["ca"]["secretName"].as_str()
+        self.spec.filter(|_| !self.is_ca)?["ca"]["secretName"].as_str()
+    }
+
+    /// The namespace of the CA's Secret, where that is not the root's.
+    pub(super) fn ca_namespace(&self) -> Option<&str> {
+        self.ca_secret_name().filter(|_| self.is_cluster_wide)?;
+        Some(self.cluster_resources.unwrap_or(CLUSTER_RESOURCES))
+    }
+
+    /// Whether it may sign in every namespace.
+    pub(super) fn is_cluster_wide(&self) -> bool {
+        self.is_cluster_wide
     }
 
     /// Whether a Certificate is issued by the same issuer.
@@ -108,14 +130,23 @@ impl Source<'_> {
         let open = |why: &str| format!("{written}: {why}. The gateways learn of a new CA with the root's next issue");
         vec![match (self.spec, self.ca_secret_name()) {
             _ if self.is_ca => format!("{written}, and a CA itself: gateways serve with it"),
-            (_, Some(ca)) => match found.held(root.namespace, ca) {
-                Some(Held::Missing) => format!("{written}, whose CA is in Secret {ca}, which does not exist yet"),
-                _ => format!("{written}, whose CA is in Secret {ca}"),
-            },
-            (None, _) => open("that issuer was not found, so where its CA stands is not known"),
-            (Some(spec), _) if spec["ca"].is_object() => {
-                open("its CA stands in cert-manager's own namespace, where the agent does not look")
+            (_, Some(ca)) => {
+                let namespace = self.ca_namespace();
+                let place = namespace.map_or_else(|| ca.to_owned(), |namespace| format!("{namespace}/{ca}"));
+                let is_missing = matches!(found.held(namespace.unwrap_or(root.namespace), ca), Some(Held::Missing));
+                let guess = match namespace {
+                    Some(_) if self.cluster_resources.is_none() => {
+                        ". That namespace is a guess, since no Certificate writes it: set caNamespace to cert-manager's cluster resource \
+                         namespace"
+                    }
+                    _ => "",
+                };
+                format!(
+                    "{written}, whose CA is in Secret {place}{}{guess}",
+                    if is_missing { ", which does not exist yet" } else { "" }
+                )
             }
+            (None, _) => open("that issuer was not found, so where its CA stands is not known"),
             (Some(spec), _) if spec["selfSigned"].is_object() => open("it is signed by itself, and is no CA"),
             (Some(_), _) => open("its CA is not stored in a Secret"),
         }]

@@ -81,8 +81,10 @@ impl Found {
             names.extend(
                 [name::MANAGED, name::SOURCE].into_iter().flat_map(|suffixes| name::candidates(root.name, suffixes)),
             );
-            names.extend(issued::source(self, root).ca_secret_name().map(str::to_owned));
             keys.extend(names.into_iter().map(|name| (root.namespace.to_owned(), name)));
+            let source = issued::source(self, root);
+            let namespace = source.ca_namespace().unwrap_or(root.namespace);
+            keys.extend(source.ca_secret_name().map(|name| (namespace.to_owned(), name.to_owned())));
         }
         keys
     }
@@ -184,6 +186,13 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     spec["secretName"] = name.clone().into();
     if let Some(ca) = source.ca_secret_name() {
         spec["caSecretName"] = ca.into();
+    }
+    if let Some(namespace) = source.ca_namespace() {
+        spec["caNamespace"] = namespace.into();
+    }
+    let namespaces = clients::namespaces(found, root, &source);
+    if !namespaces.is_empty() {
+        spec["clients"] = json!({ "namespaces": namespaces });
     }
     if has_sibling {
         spec["clientCA"] = json!({ "secretName": sibling });

@@ -146,9 +146,40 @@ fn what_cannot_be_known_is_said() {
         certificate("root", json!({"issuerRef": {"kind": "ClusterIssuer", "name": "mesh-ca"}})),
         issuer("ClusterIssuer", json!({"ca": {"secretName": "mesh-ca"}})),
     ];
-    assert!(of(&wide, pair(&authority, true)).contains("cert-manager's own namespace"));
+    assert!(of(&wide, pair(&authority, true)).contains("Secret cert-manager/mesh-ca. That namespace is a guess"));
     let objects = [mutual("root"), pod("mesh")];
     assert!(only(&found(&objects, &[])).1.contains("not among the manifests"));
+}
+
+#[test]
+fn a_cluster_issuer_gives_the_cas_namespace_and_those_of_clients() {
+    let authority = ca("mesh");
+    let reference = json!({"kind": "ClusterIssuer", "name": "mesh-ca"});
+    let client = |namespace: &str, issuer: &Value| {
+        let mut client = certificate("till", json!({"usages": ["client auth"], "issuerRef": issuer}));
+        client["metadata"]["namespace"] = namespace.into();
+        client
+    };
+    let mut issuing = certificate("mesh-ca", json!({"isCA": true, "issuerRef": {"name": "self"}}));
+    issuing["metadata"]["namespace"] = "pki".into();
+    let objects = [
+        mutual("root"),
+        pod("mesh"),
+        certificate("root", json!({"issuerRef": reference})),
+        issuer("ClusterIssuer", json!({"ca": {"secretName": "mesh-ca"}})),
+        issuing,
+        client("apps", &reference),
+        client("others", &json!({"kind": "ClusterIssuer", "name": "another"})),
+    ];
+    let found = found(&objects, &[("root", pair(&authority, true))]);
+    assert!(found.secrets_to_read().contains(&("pki".to_owned(), "mesh-ca".to_owned())));
+    let (spec, comments) = only(&found);
+    assert_eq!((&spec["caSecretName"], &spec["caNamespace"]), (&json!("mesh-ca"), &json!("pki")));
+    assert_eq!(spec["clients"]["namespaces"], json!(["apps"]));
+    assert!(
+        comments.contains("may be clients': apps/till.") && comments.contains("client: mesh.root-managed"),
+        "{comments}"
+    );
 }
 
 #[test]

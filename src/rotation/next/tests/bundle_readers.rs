@@ -17,6 +17,7 @@ fn distribute(scene: &mut Scene, kind: DistributionKind, authorities: &[&Authori
         trust: Trust::Read(authorities.iter().map(|authority| parsed(authority.der())).collect()),
         loads_once: false,
         certificate: None,
+        pending: None,
     }];
     scene.entry.spec.distribute = vec![place];
 }

@@ -85,6 +85,7 @@ impl Client {
             },
             loads_once: self.loads_once,
             certificate: self.automatic.then_some(issuance),
+            pending: None,
         }
     }
 }

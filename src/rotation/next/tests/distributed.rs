@@ -49,6 +49,7 @@ impl World {
             trust: Trust::Read(distributed.held.facts.anchors.clone()),
             loads_once: false,
             certificate: None,
+            pending: None,
         });
         seen.collect()
     }

@@ -119,6 +119,7 @@ impl Scene {
             trust: Trust::Read(self.client.anchors.clone()),
             loads_once: self.loads_once,
             certificate: Some(Issuance { name: "client".to_owned(), renewal: client_renewal, ..Issuance::default() }),
+            pending: None,
         });
         self.ask_with(client.into_iter().collect())
     }

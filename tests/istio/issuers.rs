@@ -1,0 +1,171 @@
+//! Rotations by other issuers than a CA Issuer that is held back: where nothing holds it, admission holds what it signs.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, ensure};
+use futures::StreamExt;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    issuer::{Certificates, ROOT},
+    objects,
+    run::{renew_clients, settled},
+    shelf::lock,
+    testbed::{Authority, Cluster},
+    world::{CERTIFICATES, Layout, World},
+};
+
+/// The CA of the second tier.
+const INTERMEDIATE: &str = "intermediate-ca";
+/// API group of the external issuer. cert-manager leaves its requests to whatever serves it.
+const GROUP: &str = "issuers.example.com";
+
+fn changed(ns: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut gateway_secret = objects::gateway_secret(ns);
+    change(&mut gateway_secret["spec"]);
+    gateway_secret
+}
+
+/// A CA Issuer that refers to the CA's own Secret: it signs with a new CA at once.
+pub(crate) fn not_staged(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
+    cluster.apply(ns, &Certificates { issuer: ROOT, ..CERTIFICATES }.manifests(hosts))?;
+    Ok(Layout::in_one_namespace(ns, changed(ns, |spec| spec["issuerSecretName"] = Value::Null)))
+}
+
+/// A CA of two tiers: the one that signs is signed by another, which clients and gateways trust.
+pub(crate) fn intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
+    cluster.apply(ns, &CERTIFICATES.manifests(hosts))?;
+    let issuer = json!({
+        "apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": { "name": "root" },
+        "spec": { "ca": { "secretName": ROOT } },
+    });
+    let certificate = json!({
+        "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "name": INTERMEDIATE },
+        "spec": {
+            "secretName": INTERMEDIATE, "commonName": "second tier", "isCA": true, "duration": "1080h",
+            "privateKey": { "algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always" },
+            "issuerRef": { "name": "root", "kind": "Issuer" },
+        },
+    });
+    cluster.apply(ns, &issuer.to_string())?;
+    cluster.apply(ns, &certificate.to_string())?;
+    Ok(Layout::in_one_namespace(ns, changed(ns, |spec| spec["caSecretName"] = INTERMEDIATE.into())))
+}
+
+/// What stands for Vault, a cloud's private CA and the like: it signs requests, and no Secret holds its key.
+pub(crate) fn external(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(&CERTIFICATES.manifests(hosts))?;
+    let of_issuer = |object: &&Value| object["spec"]["issuerRef"]["name"] == "ca";
+    for certificate in all.iter().filter(of_issuer) {
+        let mut certificate = certificate.clone();
+        certificate["spec"]["issuerRef"] = json!({ "name": "external", "kind": "Issuer", "group": GROUP });
+        cluster.apply(ns, &certificate.to_string())?;
+    }
+    let gateway_secret = changed(ns, |spec| {
+        spec["issuerSecretName"] = Value::Null;
+        spec["caSecretName"] = Value::Null;
+    });
+    let external = Some(Arc::new(External::new()?));
+    Ok(Layout { external, ..Layout::in_one_namespace(ns, gateway_secret) })
+}
+
+/// The CA changes, and clients renew at once. Nothing is delivered before gateways trust it.
+pub(crate) fn clients_first(world: &mut World<'_>) -> Result<()> {
+    world.step("CA rotated")?;
+    world.rotate_ca()?;
+    renew_clients(world)?;
+    settled(world)?;
+    renew_clients(world)
+}
+
+/// The root changes; what it signed follows by hand, as cert-manager does not see to that.
+pub(crate) fn root_then_intermediate(world: &mut World<'_>) -> Result<()> {
+    world.step("root rotated")?;
+    world.rotate_ca()?;
+    world.step("CA rotated")?;
+    world.operator.reissue(&[INTERMEDIATE])?;
+    settled(world)?;
+    renew_clients(world)
+}
+
+/// The issuer changes its CA without a word; clients that renew are the first to show it.
+pub(crate) fn unannounced(world: &mut World<'_>) -> Result<()> {
+    let before = world.newest_ca()?;
+    world.step("CA rotated")?;
+    world.layout.external.as_ref().context("an external issuer")?.rotate()?;
+    ensure!(before != world.newest_ca()?, "expected another CA");
+    renew_clients(world)?;
+    settled(world)?;
+    renew_clients(world)
+}
+
+/// An issuer that holds its key itself.
+pub(crate) struct External(Mutex<Authority>);
+
+impl External {
+    fn new() -> Result<Self> {
+        Ok(Self(Mutex::new(Authority::new("external")?)))
+    }
+
+    /// Its CA, in PEM.
+    pub(crate) fn ca(&self) -> String {
+        lock(&self.0).pem()
+    }
+
+    fn rotate(&self) -> Result<()> {
+        *lock(&self.0) = Authority::new("external 2")?;
+        Ok(())
+    }
+
+    /// Signs what is asked of it, and never ends.
+    pub(crate) async fn run(self: Arc<Self>, client: Client, ns: String) {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "CertificateRequest"));
+        let requests: Api<DynamicObject> = Api::namespaced_with(client, &ns, &kind);
+        let events = watcher::watcher(requests.clone(), watcher::Config::default()).default_backoff().applied_objects();
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            // The watch mends itself.
+            let Ok(request) = event else { continue };
+            if request.data["spec"]["issuerRef"]["group"] != GROUP || !is(&request, "Approved") || is(&request, "Ready")
+            {
+                continue;
+            }
+            let status = self.sign(&request).unwrap_or_else(|error| json!({ "conditions": [failed(&error)] }));
+            let patch = Patch::Merge(json!({ "status": status }));
+            if let Err(error) = requests.patch_status(&request.name_any(), &PatchParams::default(), &patch).await {
+                eprintln!("external issuer: {error}");
+            }
+        }
+    }
+
+    fn sign(&self, request: &DynamicObject) -> Result<Value> {
+        use base64::{Engine, engine::general_purpose::STANDARD};
+        let csr = STANDARD.decode(request.data["spec"]["request"].as_str().context("spec.request")?)?;
+        let authority = lock(&self.0);
+        let certificate = authority.sign(std::str::from_utf8(&csr)?)?;
+        let mut conditions = request.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.push(condition("True", "Issued", "signed"));
+        Ok(json!({
+            "certificate": STANDARD.encode(certificate), "ca": STANDARD.encode(authority.pem()), "conditions": conditions,
+        }))
+    }
+}
+
+fn is(request: &DynamicObject, type_: &str) -> bool {
+    let mut conditions = request.data["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == type_ && condition["status"] == "True")
+}
+
+fn condition(status: &str, reason: &str, message: &str) -> Value {
+    let now = jiff::Timestamp::now().strftime("%FT%TZ").to_string();
+    json!({ "type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": now })
+}
+
+fn failed(error: &anyhow::Error) -> Value {
+    condition("False", "Failed", &format!("{error:#}"))
+}
