@@ -78,7 +78,14 @@ pub(crate) fn external(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layou
 pub(crate) fn clients_first(world: &mut World<'_>) -> Result<()> {
     world.step("CA rotated")?;
     world.rotate_ca()?;
+    renewed_at_once(world)
+}
+
+/// Clients renew, are refused while gateways do not trust their CA, and have their certificates once gateways do.
+fn renewed_at_once(world: &World<'_>) -> Result<()> {
+    let before = world.refusals()?;
     renew_clients(world)?;
+    ensure!(world.refusals()? > before, "expected admission to refuse what gateways do not trust yet, saw no refusal");
     settled(world)?;
     renew_clients(world)
 }
@@ -99,9 +106,7 @@ pub(crate) fn unannounced(world: &mut World<'_>) -> Result<()> {
     world.step("CA rotated")?;
     world.layout.external.as_ref().context("an external issuer")?.rotate()?;
     ensure!(before != world.newest_ca()?, "expected another CA");
-    renew_clients(world)?;
-    settled(world)?;
-    renew_clients(world)
+    renewed_at_once(world)
 }
 
 /// An issuer that holds its key itself.

@@ -344,6 +344,13 @@ impl<'c> World<'c> {
         self.istiod.as_ref().context("an istiod of this scenario")?.resume()
     }
 
+    /// How often the webhook has refused something for breaking what works.
+    pub(crate) fn refusals(&self) -> Result<u64> {
+        let metrics = self.server.metrics()?;
+        let counts = metrics.lines().filter(|line| line.contains("rule=\"continuity\"") && line.contains("\"deny\""));
+        Ok(counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
+    }
+
     /// The rotation takes a step, with which failures are reported.
     pub(crate) fn step(&self, step: &str) -> Result<()> {
         self.journal()?.step(step);

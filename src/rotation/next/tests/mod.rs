@@ -16,6 +16,7 @@ mod issuer;
 mod lookout;
 mod lost;
 mod many;
+mod pending;
 mod profiles;
 mod properties;
 mod readers;

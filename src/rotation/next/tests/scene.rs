@@ -9,8 +9,8 @@ use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{
-    CaConfigMap, Canary, ClientSeen, Issuance, PairOf, Plan, PresentedAlso, Seen, SourceState, Step, Trust, TrustCopy,
-    Wire, next,
+    CaConfigMap, Canary, ClientSeen, Issuance, PairOf, Pending, Plan, PresentedAlso, Seen, SourceState, Step, Trust,
+    TrustCopy, Wire, next,
 };
 use crate::rotation::readers::{SourceName, TlsReader};
 use crate::rotation::{Facts, Observation, RenewalPolicy, observe, report};
@@ -37,6 +37,10 @@ pub(super) struct Scene {
     pub(super) managed_sibling: Option<Facts>,
     pub(super) config_maps: Vec<ConfigMapScene>,
     pub(super) declared: bool,
+    /// What was issued for the client and waits at admission.
+    pub(super) pending: Option<Pending>,
+    /// When the root's certificate was issued.
+    pub(super) issued: Option<Timestamp>,
     pub(super) bundle_readers: Vec<ClientSeen>,
     pub(super) unlisted_namespaces: Vec<String>,
     /// Of the client's Certificate, and of the root's.
@@ -100,6 +104,8 @@ impl Scene {
             managed_sibling: None,
             config_maps: Vec::new(),
             declared: true,
+            pending: None,
+            issued: None,
             bundle_readers: Vec::new(),
             unlisted_namespaces: Vec::new(),
             renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
@@ -119,7 +125,7 @@ impl Scene {
             trust: Trust::Read(self.client.anchors.clone()),
             loads_once: self.loads_once,
             certificate: Some(Issuance { name: "client".to_owned(), renewal: client_renewal, ..Issuance::default() }),
-            pending: None,
+            pending: self.pending.clone(),
         });
         self.ask_with(client.into_iter().collect())
     }
@@ -138,6 +144,7 @@ impl Scene {
             unlisted_namespaces: &self.unlisted_namespaces,
             root_certificate: Some(Issuance {
                 name: "gateway".to_owned(),
+                issued: self.issued,
                 renewal: self.renewal[1].clone(),
                 ..Issuance::default()
             }),
