@@ -1,8 +1,9 @@
-//! Certificates that wait at admission for a CA which no Secret shows.
+//! New client certificates that admission rejects because no Secret has their CA yet.
 //!
-//! An issuer without a local key (Vault, a cloud's private CA) changes its CA without a word. The first to show it is a client's
-//! renewal: admission refuses it, since gateways would, and cert-manager tries again every 30 seconds. The gateways' own Certificate of the
-//! same issuer learns the CA with its next issue, which is asked for then; what it writes into the source Secret begins the rotation.
+//! An issuer whose key is not in the cluster (Vault, a cloud provider's private CA) changes its CA unannounced. The first renewed client
+//! certificate shows it. Admission rejects that write, because gateways would reject the certificate, and cert-manager retries it with a backoff
+//! of at most 30 seconds (`DefaultCertificateRateLimiter`). The serving certificate of the same issuer is then reissued: its `ca.crt` brings the new
+//! CA into the source Secret, and the rotation starts.
 
 use jiff::Timestamp;
 
@@ -13,7 +14,7 @@ use super::{Step, wait};
 use crate::api::StepName;
 use crate::rotation::name_list::few;
 
-/// Has the source Secret learn of a CA that only a client's certificate shows, or says who can.
+/// Gets such a CA into the source Secret, or says who can add it.
 pub(super) fn learn(view: &View<'_>, decided: &mut Decided) {
     let known: Vec<_> = view.journal.client_issuers.iter().map(|authority| authority.certificate.clone()).collect();
     let is_live = |pending: &&Pending| pending.chain.first().is_some_and(|leaf| leaf.not_after >= view.now);
@@ -25,22 +26,23 @@ pub(super) fn learn(view: &View<'_>, decided: &mut Decided) {
     let Some((first, pending)) = waits.first() else { return };
     let names = few(waits.iter().map(|(client, _)| client.name.clone())).unwrap_or_default();
     let ca = pending.chain.last().map(|last| last.issuer.clone()).unwrap_or_default();
-    let held = format!("certificates of {names} wait: they are signed by {ca}, which gateways do not trust");
+    let held = format!("new certificates of {names} wait for admission: gateways do not trust {ca}, which signed them");
     let hold = |until, what: String| wait(StepName::ExpandTrust, until, format!("{held}. {what}"));
     let issuer = first.certificate.as_ref().map(|certificate| &certificate.issuer);
     let Some(certificate) = shared(view).filter(|own| Some(&own.issuer) == issuer) else {
         let (_, source) = view.seen.client_source();
-        decided.waits.push(hold(None, format!("Add that CA to Secret {source}, once you know that it is yours")));
+        decided.waits.push(hold(None, format!("If that CA is yours, add it to Secret {source}")));
         return;
     };
     let newest = waits.iter().map(|(_, pending)| pending.at).max().unwrap_or(Timestamp::MIN);
     let name = &certificate.name;
     if certificate.is_issuing {
-        decided.waits.push(hold(None, format!("Certificate {name} is being issued by the same issuer")));
+        decided.waits.push(hold(None, format!("Certificate {name} of the same issuer is being reissued, to get the CA")));
     } else if certificate.issued.is_some_and(|issued| issued > newest) {
+        let source = view.seen.entry.root_name();
         decided.waits.push(hold(
             None,
-            format!("Certificate {name} was issued later, without that CA: have the issuer sign both by one CA, or add it to Secret {}", view.seen.entry.root_name()),
+            format!("Certificate {name} was issued later, by another CA. Have the issuer use one CA, or add it to Secret {source}"),
         ));
     } else if let Some(pause) = view.reissue_pause(Some(certificate), None) {
         decided.waits.push(hold(pause.until, pause.reason));

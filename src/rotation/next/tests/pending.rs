@@ -29,7 +29,7 @@ fn the_source_learns_of_its_ca_once() {
     scene.issued = Some(scene.now + SignedDuration::from_secs(1));
     let plan = scene.ask();
     assert!(
-        reissues(&plan).is_empty() && reason(&plan).contains("was issued later, without that CA"),
+        reissues(&plan).is_empty() && reason(&plan).contains("was issued later, by another CA"),
         "{}",
         reason(&plan)
     );
@@ -45,8 +45,8 @@ fn who_can_add_it_is_said_where_no_issue_tells() {
     scene.entry.spec.ca_secret_name = Some("ca".to_owned());
     let plan = scene.ask();
     assert!(reissues(&plan).is_empty());
-    assert!(reason(&plan).contains("client wait: they are signed by CN=new"), "{}", reason(&plan));
-    assert!(reason(&plan).contains("Add that CA to Secret ca"), "{}", reason(&plan));
+    assert!(reason(&plan).contains("certificates of client wait for admission: gateways do not trust CN=new"), "{}", reason(&plan));
+    assert!(reason(&plan).contains("add it to Secret ca"), "{}", reason(&plan));
     scene.ca = source(&new);
     assert_eq!(reason(&scene.ask()), "");
 }
