@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Request;
-use crate::api::{GatewaySecretSpec, GatewaySecretStatus, Mode, shortened};
+use crate::api::{Clients, GatewaySecretSpec, GatewaySecretStatus, Mode, shortened};
 use crate::registry::Registry;
 use crate::trust::continuity;
 use crate::trust::{Certificate, is_distrusted};
@@ -16,15 +16,15 @@ const NAMED: usize = 2;
 /// Sentences of at most 120 characters, as clients show them.
 pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Vec<String> {
     let spec = |object: &Value| GatewaySecretSpec::deserialize(&object["spec"]).ok();
-    let (Some(new), Some(old)) = (request.object.and_then(spec), request.old_object.and_then(spec)) else {
-        return Vec::new();
-    };
-    let entries = registry.entries().iter();
-    let Some(entry) = entries.filter(|e| e.namespace == request.namespace).find(|e| e.name == request.name) else {
-        return Vec::new();
-    };
-    let held = continuity::observed(&entry.status.bundle);
+    let Some(new) = request.object.and_then(spec) else { return Vec::new() };
     let mut notes = Vec::new();
+    if new.mode == Mode::Bundle && !new.clients.complete {
+        notes.push(Clients::INCOMPLETE.to_owned());
+    }
+    let entries = registry.entries().iter();
+    let entry = entries.filter(|e| e.namespace == request.namespace).find(|e| e.name == request.name);
+    let (Some(old), Some(entry)) = (request.old_object.and_then(spec), entry) else { return notes };
+    let held = continuity::observed(&entry.status.bundle);
     let named = |ca: &&Certificate| is_distrusted(ca, &new.distrust);
     if held.iter().filter(named).any(|ca| !is_distrusted(ca, &old.distrust)) {
         let rest: Vec<_> = held.iter().filter(|ca| !named(ca)).cloned().collect();
@@ -115,7 +115,10 @@ mod tests {
             same_names: false,
         };
         entry.status.leaves = Some(clients.iter().map(leaf).collect());
-        let object = |spec: Value| json!({"metadata": {"name": "gateway"}, "spec": spec});
+        let object = |mut spec: Value| {
+            spec["clients"] = json!({"complete": true});
+            json!({"metadata": {"name": "gateway"}, "spec": spec})
+        };
         let (old, new) = (object(old), object(new));
         let request = Request {
             operation: Operation::Update,
@@ -131,6 +134,20 @@ mod tests {
             old_object: Some(&old),
         };
         notes(&request, &Registry::new([entry]), now())
+    }
+
+    #[test]
+    fn warns_that_undeclared_clients_are_cut_off() {
+        let said = |spec: Value| {
+            let object = json!({"metadata": {"name": "gateway"}, "spec": spec});
+            let kind = Kind { group: "trustspan.dev", version: "v1alpha1", kind: "GatewaySecret" };
+            let request = Request { kind, ..Request::create(&object, "mesh") };
+            notes(&request, &Registry::new([]), now())
+        };
+        assert_eq!(said(json!({"rootSecretName": "root"})), [Clients::INCOMPLETE]);
+        assert!(Clients::INCOMPLETE.len() <= 120);
+        assert_eq!(said(json!({"rootSecretName": "root", "clients": {"complete": true}})), [""; 0]);
+        assert_eq!(said(json!({"rootSecretName": "root", "mode": "Copy"})), [""; 0], "a copy waits for nobody");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::content::Content;
 use super::kept;
 use super::world::{self, World};
-use super::{observed_with, sentence};
+use super::{observed_with, readiness, sentence};
 use crate::api::names::{CLIENT_LABEL, KEPT_FOR, journal_name};
 use crate::api::{Phase, SourceKind, TrustAnchor};
 use crate::registry::{Entry, Registry};
@@ -128,6 +128,7 @@ pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> 
         let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
         let status = observed_with(entry, world.held_objects().chain(&kept.objects), now);
         let mut status = rotation::report(entry, &plan, status, now);
+        readiness::report(entry, &world, &plan, &mut status, now);
         // Nobody writes down when a phase began; and what is not written yet is nothing that was reached.
         status.phase_since = None;
         if plan.steps.iter().any(|step| !matches!(step, Step::Reissue { .. })) {

@@ -17,7 +17,7 @@ use super::rollouts::Rounds;
 use super::surroundings::Surroundings;
 use super::wire::{self, Lookout};
 use super::world::{Names, World};
-use super::{AgentError, TICK, observed_with, sentence, watches, write};
+use super::{AgentError, TICK, observed_with, readiness, sentence, watches, write};
 use crate::api::{ConditionStatus, GatewaySecretStatus};
 use crate::registry::Entry;
 use crate::rotation;
@@ -138,6 +138,7 @@ impl Keeper {
         if let Some(found) = self.rounds.borrow_and_update().get(&(entry.namespace.clone(), entry.name.clone())) {
             rotation::rollouts::tell(&entry, found, &mut status, now);
         }
+        readiness::report(&entry, &world, &plan, &mut status, now);
         rotation::fit(&entry, &mut status, now);
         let mut stored = Ok(());
         if status.client_bundle != entry.status.client_bundle {

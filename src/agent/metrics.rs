@@ -19,7 +19,8 @@ use crate::api::{ConditionStatus, LeafKind, Phase, READY, StepName, TrustAnchor}
 use crate::registry::Entry;
 use crate::rotation::next::Step;
 use crate::rotation::{
-    CLIENTS, COMPLETE, CONNECT, DISTRUST, GATEWAYS, JOURNAL, LEAF, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS,
+    CLIENTS, COMPLETE, CONNECT, DISTRUST, GATEWAYS, JOURNAL, LEAF, READINESS, SOURCES, SYNCED, TRUST, WINDOWS,
+    WORKLOADS,
 };
 use crate::store::Live;
 
@@ -162,8 +163,9 @@ fn conditions(entry: &Entry) -> Vec<Sample> {
         Some(ConditionStatus::False) | None => 0,
     };
     let sample = |type_: &'static str| (Some(("type", type_.to_owned())), value(type_));
-    let at_times =
-        [COMPLETE, DISTRUST, JOURNAL, WINDOWS].into_iter().filter(|type_| entry.status.condition(type_).is_some());
+    let at_times = [COMPLETE, DISTRUST, JOURNAL, READINESS, WINDOWS]
+        .into_iter()
+        .filter(|type_| entry.status.condition(type_).is_some());
     [READY, SOURCES, SYNCED, CLIENTS, CONNECT, LEAF, TRUST, GATEWAYS, WORKLOADS]
         .into_iter()
         .chain(at_times)

@@ -11,6 +11,7 @@ mod kept;
 mod known;
 pub mod lease;
 pub mod metrics;
+mod readiness;
 mod retry;
 mod rights;
 mod rollouts;

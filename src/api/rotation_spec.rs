@@ -102,6 +102,12 @@ pub struct Clients {
     pub secret_names: Vec<String>,
 }
 
+impl Clients {
+    /// What a rotation does where there may be clients that are not declared. Condition `RotationReady` has the dates.
+    pub const INCOMPLETE: &'static str =
+        "clients.complete is not set: a CA rotation cuts off undeclared clients when the serving certificate expires";
+}
+
 /// An item of `spec.clients.namespaces`, for the schema.
 #[derive(JsonSchema)]
 struct NamespaceName(

@@ -2,6 +2,7 @@
 
 mod cron;
 mod followers;
+mod forecast;
 mod in_use;
 mod inventory;
 pub mod journal;
@@ -20,6 +21,7 @@ mod story;
 mod windows;
 
 pub use followers::{CLIENTS, CONNECT, GATEWAYS, LEAF, TRUST};
+pub use forecast::{Forecast, READINESS, TrialCa, forecast, report_readiness};
 pub use inventory::{Inventory, Outlook};
 pub use notices::{Notice, notices, status_not_written};
 pub use observe::{Facts, Observation, observe};

@@ -37,7 +37,9 @@ pub(super) fn learn(view: &View<'_>, decided: &mut Decided) {
     let newest = waits.iter().map(|(_, pending)| pending.at).max().unwrap_or(Timestamp::MIN);
     let name = &certificate.name;
     if certificate.is_issuing {
-        decided.waits.push(hold(None, format!("Certificate {name} of the same issuer is being reissued, to get the CA")));
+        decided
+            .waits
+            .push(hold(None, format!("Certificate {name} of the same issuer is being reissued, to get the CA")));
     } else if certificate.issued.is_some_and(|issued| issued > newest) {
         let source = view.seen.entry.root_name();
         decided.waits.push(hold(

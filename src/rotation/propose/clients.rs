@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::Found;
 use super::issued::Source;
 use super::roots::{Root, namespace};
+use crate::api::Clients;
 use crate::api::names::CLIENT_LABEL;
 use crate::rotation::name_list::first;
 
@@ -61,10 +62,7 @@ pub(super) fn comments(found: &Found, root: &Root<'_>, source: &Source<'_>, name
              secretTemplate"
         )),
     }
-    comments.push(
-        "once all clients are declared, say so with clients: {complete: true}: an old CA then goes when none needs it"
-            .to_owned(),
-    );
+    comments.push(format!("{}. Set it once all clients are declared", Clients::INCOMPLETE));
     if let (Some(ca), Some(issuer)) = (source.ca_secret_name(), source.issuer())
         && clients.iter().any(|client| source.issues(client))
     {

@@ -1,0 +1,314 @@
+//! What the next rotation would do if the CA were replaced now: the planner runs over simulated time, with a CA that no cluster has.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::followers::leaf_hold;
+use super::journal::Journal;
+use super::next::{self, CaConfigMap, ClientSeen, LeafHold, PairOf, Plan, Seen, Step, Trust, TrustCopy};
+use super::observe::Facts;
+use super::report::set;
+use crate::api::{ConditionStatus, GatewaySecretStatus, Phase, TrustAnchor, Wait};
+use crate::registry::Entry;
+use crate::trust::Certificate;
+
+/// The condition that says whether the next rotation would complete without help.
+pub const READINESS: &str = "RotationReady";
+
+/// A rotation that waits for longer than this without a change has stopped: it needs somebody.
+const PATIENCE: SignedDuration = SignedDuration::from_hours(24);
+/// A rotation takes a few dozen plans. One that takes more does not end.
+const PLANS: usize = 200;
+/// The simulated time that a step takes.
+const STEP: SignedDuration = SignedDuration::from_secs(1);
+
+/// An ephemeral CA to simulate a rotation with, and what it signed. It is written nowhere.
+#[derive(Clone, Debug)]
+pub struct TrialCa {
+    /// The CA.
+    pub ca: Certificate,
+    /// A serving certificate of it.
+    pub serving: Certificate,
+    /// A client certificate of it.
+    pub client: Certificate,
+}
+
+/// Where the simulated rotation ended, or stopped.
+#[derive(Clone, Debug)]
+pub struct Forecast {
+    /// How long it took to get there.
+    pub takes: SignedDuration,
+    /// Whether it completed.
+    pub completes: bool,
+    /// What it waits for. Empty when it completed.
+    pub waits: Vec<Wait>,
+    /// Who blocks the change of the serving certificate.
+    pub leaf_hold: Option<LeafHold>,
+}
+
+/// Simulates a rotation that starts at `now`. Change windows and pauses are left out: they delay a rotation, and do not stop it. With a CA of the
+/// clients' own, the rotation that stops is returned, or the longer one.
+pub fn forecast(seen: &Seen<'_>, journal: &Journal, trial: &TrialCa, now: Timestamp) -> Forecast {
+    let run = |of_clients| Simulation::new(seen, journal, trial, of_clients, now).run();
+    let server = run(false);
+    if seen.entry.spec.client_ca.is_none() {
+        return server;
+    }
+    let clients = run(true);
+    let is_worse = (!clients.completes, clients.takes) > (!server.completes, server.takes);
+    if is_worse { clients } else { server }
+}
+
+/// An object that the agent keeps from another.
+struct Copied {
+    facts: Option<Facts>,
+    is_foreign: bool,
+}
+
+impl Copied {
+    fn of(copy: TrustCopy<'_>) -> Self {
+        let facts = if let TrustCopy::Managed(facts) = copy { Some(facts.clone()) } else { None };
+        Self { facts, is_foreign: matches!(copy, TrustCopy::Foreign) }
+    }
+
+    fn seen(&self) -> TrustCopy<'_> {
+        match &self.facts {
+            _ if self.is_foreign => TrustCopy::Foreign,
+            Some(facts) => TrustCopy::Managed(facts),
+            None => TrustCopy::Absent,
+        }
+    }
+}
+
+struct Simulation<'s> {
+    real: &'s Seen<'s>,
+    trial: &'s TrialCa,
+    entry: Entry,
+    root: Option<Facts>,
+    ca: Option<Facts>,
+    client_ca: Option<Facts>,
+    issuer: Option<Facts>,
+    managed: Option<Facts>,
+    managed_sibling: Copied,
+    config_maps: Vec<Copied>,
+    clients: Vec<ClientSeen>,
+    bundle_readers: Vec<ClientSeen>,
+    presented_also: Vec<next::PresentedAlso>,
+    journal: Journal,
+    now: Timestamp,
+}
+
+impl<'s> Simulation<'s> {
+    /// At the instant at which the CA was replaced: that of the clients' own, or the other.
+    fn new(real: &'s Seen<'s>, journal: &Journal, trial: &'s TrialCa, of_clients: bool, now: Timestamp) -> Self {
+        let mut entry = real.entry.clone();
+        entry.spec.paused = false;
+        entry.spec.windows.clear();
+        let clients = representatives(&real.clients);
+        let mut journal = journal.clone();
+        let is_simulated = |name: &str| clients.iter().any(|client| client.name == name);
+        let is_declared = |name: &str| real.clients.iter().any(|client| client.name == name);
+        journal.clients.retain(|name, _| is_simulated(name) || !is_declared(name));
+        let mut simulation = Self {
+            real,
+            trial,
+            entry,
+            root: real.root.cloned(),
+            ca: real.ca.cloned(),
+            client_ca: real.client_ca.cloned(),
+            issuer: real.issuer.cloned(),
+            managed: real.managed.cloned(),
+            managed_sibling: Copied::of(real.managed_sibling),
+            config_maps: real.config_maps.iter().map(|map| Copied::of(map.managed)).collect(),
+            clients,
+            bundle_readers: real.bundle_readers.clone(),
+            presented_also: real.presented_also.clone(),
+            journal,
+            now,
+        };
+        let new = Some(simulation.signing());
+        match () {
+            () if of_clients => simulation.client_ca = new,
+            () if real.entry.spec.ca_secret_name.is_some() => simulation.ca = new,
+            // It learns of a new CA with its next issue.
+            () => simulation.root = Some(simulation.serving()),
+        }
+        simulation
+    }
+
+    fn signing(&self) -> Facts {
+        Facts { anchors: vec![self.trial.ca.clone()], chain: vec![self.trial.ca.clone()], ..Facts::default() }
+    }
+
+    fn serving(&self) -> Facts {
+        Facts { chain: vec![self.trial.serving.clone()], ..self.signing() }
+    }
+
+    fn run(mut self) -> Forecast {
+        let started = self.now;
+        for _ in 0..PLANS {
+            let before = (self.journal.clone(), self.entry.status.client_bundle.clone());
+            let plan = self.plan();
+            plan.steps.iter().for_each(|step| self.take(step, &plan));
+            if !plan.steps.is_empty() || before != (self.journal.clone(), self.entry.status.client_bundle.clone()) {
+                self.now += STEP;
+                continue;
+            }
+            let completes = plan.phase == Phase::Steady;
+            match plan.wake.filter(|wake| !completes && wake.duration_since(self.now) <= PATIENCE) {
+                Some(wake) => self.now = wake,
+                None => return self.end(started, completes, plan),
+            }
+        }
+        let plan = self.plan();
+        self.end(started, false, plan)
+    }
+
+    fn end(&self, started: Timestamp, completes: bool, plan: Plan) -> Forecast {
+        let mut waits = plan.waits;
+        waits.retain(|wait| wait.until.is_none_or(|until| until.duration_since(self.now) > PATIENCE));
+        let leaf_hold = plan.leaf_hold.filter(|_| !completes);
+        Forecast {
+            takes: self.now.duration_since(started),
+            completes,
+            waits: if completes { Vec::new() } else { waits },
+            leaf_hold,
+        }
+    }
+
+    /// One plan, and what webhooks and readers of bundles know of it.
+    fn plan(&mut self) -> Plan {
+        let plan = next::next(&self.seen(), &self.journal, self.now);
+        self.journal = plan.journal.clone();
+        self.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
+        for reader in &mut self.bundle_readers {
+            reader.trust = Trust::Read(plan.client_bundle.clone());
+        }
+        plan
+    }
+
+    fn seen(&self) -> Seen<'_> {
+        let maps = self.real.config_maps.iter().zip(&self.config_maps);
+        Seen {
+            entry: &self.entry,
+            root: self.root.as_ref(),
+            ca: self.ca.as_ref(),
+            client_ca: self.client_ca.as_ref(),
+            issuer: self.issuer.as_ref(),
+            managed: self.managed.as_ref(),
+            source_sibling: self.real.source_sibling,
+            managed_sibling: self.managed_sibling.seen(),
+            config_maps: maps
+                .map(|(real, kept)| CaConfigMap { name: real.name.clone(), source: real.source, managed: kept.seen() })
+                .collect(),
+            clients: self.clients.clone(),
+            bundle_readers: self.bundle_readers.clone(),
+            unlisted_namespaces: self.real.unlisted_namespaces,
+            root_certificate: self.real.root_certificate.clone(),
+            canary: None,
+            wire: None,
+            unprobed: None,
+            readers: self.real.readers.clone(),
+            sources: self.real.sources.clone(),
+            presented_also: self.presented_also.clone(),
+        }
+    }
+
+    fn take(&mut self, step: &Step, plan: &Plan) {
+        match step {
+            Step::WriteManaged { trust, pair } => {
+                let from = match pair {
+                    PairOf::Managed => self.managed.as_ref(),
+                    PairOf::Root => self.root.as_ref(),
+                };
+                let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
+                self.managed = Some(Facts { anchors: trust.clone(), chain, ..Facts::default() });
+            }
+            Step::WriteSibling { trust } => write(&mut self.managed_sibling, trust, self.real.source_sibling),
+            Step::WriteConfigMap { source, trust } => {
+                for (real, kept) in self.real.config_maps.iter().zip(&mut self.config_maps) {
+                    if real.name == *source {
+                        write(kept, trust, real.source);
+                    }
+                }
+            }
+            Step::CopyRoot => self.managed = self.root.clone(),
+            Step::PromoteIssuer => {
+                let own = self.entry.spec.client_ca.is_some();
+                self.issuer = if own { self.client_ca.clone() } else { self.ca.clone().or_else(|| self.root.clone()) };
+            }
+            Step::Reissue { certificate } => self.reissue(certificate, plan),
+        }
+    }
+
+    fn reissue(&mut self, certificate: &str, plan: &Plan) {
+        if self.real.root_certificate.as_ref().is_some_and(|root| root.name == certificate) {
+            self.root = Some(self.serving());
+        }
+        let is_it = |issuance: &Option<next::Issuance>| issuance.as_ref().is_some_and(|one| one.name == certificate);
+        for client in self.clients.iter_mut().filter(|client| is_it(&client.certificate)) {
+            client.chain = vec![self.trial.client.clone()];
+            client.trust = Trust::Read(plan.client_bundle.clone());
+        }
+        for also in self.presented_also.iter_mut().filter(|also| is_it(&also.certificate)) {
+            also.chain = Some(vec![self.trial.serving.clone()]);
+        }
+    }
+}
+
+fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&Facts>) {
+    let revocation = source.and_then(|source| source.revocation.clone());
+    kept.facts = Some(Facts { anchors: trust.to_vec(), revocation, ..Facts::default() });
+}
+
+/// One client for all that a rotation treats alike.
+fn representatives(clients: &[ClientSeen]) -> Vec<ClientSeen> {
+    let mut kinds = BTreeSet::new();
+    let is_first = |client: &&ClientSeen| {
+        let renewal = client.certificate.as_ref().map(|certificate| format!("{:?}", certificate.renewal));
+        kinds.insert((renewal, client.loads_once))
+    };
+    clients.iter().filter(is_first).cloned().collect()
+}
+
+/// Adds the condition to a status of phase Steady. It says nothing about a rotation that has started.
+pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut GatewaySecretStatus, now: Timestamp) {
+    let steady = status.phase == Some(Phase::Steady);
+    let Some(forecast) = forecast.filter(|_| steady) else {
+        status.conditions.retain(|condition| condition.type_ != READINESS);
+        return;
+    };
+    let replaced = "If the CA were replaced now";
+    let said = match () {
+        () if forecast.completes => {
+            let minutes = forecast.takes.as_mins() + 1;
+            let unit = if minutes == 1 { "minute" } else { "minutes" };
+            let message = format!("{replaced}, the rotation would complete without help in about {minutes} {unit}.");
+            (ConditionStatus::True, "Completes", message)
+        }
+        () => {
+            let date = |until: Timestamp| format!(" (until {})", until.strftime("%F"));
+            let wait = |wait: &Wait| format!("{}{}", wait.reason, wait.until.map(date).unwrap_or_default());
+            let mut waits: Vec<_> = forecast.waits.iter().map(wait).collect();
+            waits.dedup();
+            if waits.is_empty() {
+                let source = entry.root_name();
+                waits.push(format!(
+                    "no cert-manager Certificate writes Secret {source}, so its certificate has to be renewed by hand"
+                ));
+            }
+            let hold = forecast
+                .leaf_hold
+                .as_ref()
+                .map(|hold| format!(" Serving certificate: {}.", leaf_hold(hold, None, now)));
+            let message =
+                format!("{replaced}, the rotation would stop: {}.{}", waits.join("; "), hold.unwrap_or_default());
+            (ConditionStatus::False, "Stops", message)
+        }
+    };
+    set(entry, status, READINESS, said, now);
+}
+
+#[cfg(test)]
+mod tests;

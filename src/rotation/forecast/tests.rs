@@ -1,0 +1,137 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::registry::tests::entry;
+use crate::rotation::next::Issuance;
+use crate::trust::fixtures::{Authority, ca, now, parsed};
+
+fn trial() -> TrialCa {
+    let authority = ca("trial");
+    let leaf = |name: &str| parsed(authority.leaf_with(name, keyed).der());
+    TrialCa { ca: parsed(authority.der()), serving: leaf("serving"), client: leaf("client") }
+}
+
+fn keyed(params: &mut rcgen::CertificateParams) {
+    params.use_authority_key_identifier_extension = true;
+}
+
+fn source(authority: &Authority) -> Facts {
+    let ca = parsed(authority.der());
+    Facts { anchors: vec![ca.clone()], chain: vec![ca], ..Facts::default() }
+}
+
+fn pair(authority: &Authority) -> Facts {
+    let leaf = parsed(authority.leaf_with("gateway", keyed).der());
+    Facts { chain: vec![leaf], ..source(authority) }
+}
+
+fn client(authority: &Authority, name: &str, is_issued: bool) -> ClientSeen {
+    let certificate = is_issued.then(|| Issuance { name: name.to_owned(), ..Issuance::default() });
+    let Facts { chain, anchors, .. } = pair(authority);
+    ClientSeen {
+        name: name.to_owned(),
+        chain,
+        trust: Trust::Read(anchors),
+        loads_once: false,
+        certificate,
+        pending: None,
+    }
+}
+
+/// What is forecast for a GatewaySecret in phase Steady, and the condition's message.
+fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientSeen>)) -> (Forecast, String) {
+    let old = ca("old");
+    let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
+    entry.spec.ca_secret_name = Some("ca".to_owned());
+    entry.spec.clients.complete = true;
+    let mut clients = vec![client(&old, "payments", true)];
+    change(&mut entry, &mut clients);
+    let (ca, root) = (source(&old), pair(&old));
+    let with_ca = entry.spec.ca_secret_name.is_some();
+    let issuer = entry.spec.issuer_secret_name.as_ref().map(|_| &ca);
+    let seen = Seen {
+        entry: &entry,
+        root: Some(&root),
+        ca: with_ca.then_some(&ca),
+        client_ca: None,
+        issuer,
+        managed: Some(&root),
+        source_sibling: None,
+        managed_sibling: TrustCopy::Absent,
+        config_maps: Vec::new(),
+        clients,
+        bundle_readers: Vec::new(),
+        unlisted_namespaces: &[],
+        root_certificate: Some(Issuance { name: "gateway".to_owned(), ..Issuance::default() }),
+        canary: None,
+        wire: None,
+        unprobed: None,
+        readers: Vec::new(),
+        sources: Default::default(),
+        presented_also: Vec::new(),
+    };
+    let journal = next::next(&seen, &Journal::default(), now()).journal;
+    let later = now() + SignedDuration::from_hours(6);
+    let settled = next::next(&seen, &journal, later);
+    let found = forecast(&seen, &settled.journal, &trial(), later);
+    let mut status = GatewaySecretStatus { phase: Some(Phase::Steady), ..GatewaySecretStatus::default() };
+    report_readiness(&entry, Some(&found), &mut status, later);
+    let message = status.condition(READINESS).unwrap().message.clone();
+    (found, message)
+}
+
+#[test]
+fn a_rotation_of_declared_clients_completes() {
+    for staged in [Some("issuer".to_owned()), None] {
+        let (forecast, message) = forecast_of(|entry, _| entry.spec.issuer_secret_name = staged);
+        assert!(forecast.completes, "{message}");
+        assert!(forecast.takes > SignedDuration::from_mins(1) && forecast.takes < PATIENCE, "{message}");
+        assert!(message.contains("would complete without help in about"), "{message}");
+    }
+    // The source Secret learns of the CA with its own issue.
+    let (forecast, message) = forecast_of(|entry, _| entry.spec.ca_secret_name = None);
+    assert!(forecast.completes, "{message}");
+}
+
+#[test]
+fn it_stops_for_clients_that_are_not_declared() {
+    let (forecast, message) = forecast_of(|entry, clients| {
+        entry.spec.clients.complete = false;
+        clients.clear();
+    });
+    assert!(!forecast.completes && forecast.leaf_hold.is_some());
+    assert!(message.contains("spec.clients.complete") && message.contains("cut off at"), "{message}");
+}
+
+#[test]
+fn it_stops_for_a_client_that_is_renewed_by_hand() {
+    let (forecast, message) = forecast_of(|_, clients| clients.push(client(&ca("old"), "by-hand", false)));
+    assert!(!forecast.completes && message.contains("by-hand"), "{message}");
+}
+
+#[test]
+fn a_pause_and_closed_windows_are_left_out() {
+    let (forecast, message) = forecast_of(|entry, _| entry.spec.paused = true);
+    assert!(forecast.completes, "{message}");
+}
+
+#[test]
+fn one_client_stands_for_all_of_its_kind() {
+    let old = ca("old");
+    let mut clients: Vec<_> = (0..50).map(|number| client(&old, &format!("client-{number}"), true)).collect();
+    clients.push(client(&old, "by-hand", false));
+    let names: Vec<_> = representatives(&clients).into_iter().map(|client| client.name).collect();
+    assert_eq!(names, ["client-0", "by-hand"]);
+}
+
+#[test]
+fn a_rotation_that_has_started_has_no_forecast() {
+    let gateway = entry("mesh", "root", "gw");
+    let done = Forecast { takes: STEP, completes: true, waits: Vec::new(), leaf_hold: None };
+    let mut status = GatewaySecretStatus { phase: Some(Phase::Steady), ..GatewaySecretStatus::default() };
+    report_readiness(&gateway, Some(&done), &mut status, now());
+    assert!(status.condition(READINESS).is_some());
+    status.phase = Some(Phase::Converged);
+    report_readiness(&gateway, Some(&done), &mut status, now());
+    assert!(status.condition(READINESS).is_none());
+}
