@@ -156,7 +156,11 @@ impl<'s> Simulation<'s> {
                 continue;
             }
             let completes = plan.phase == Phase::Steady;
-            match plan.wake.filter(|wake| !completes && wake.duration_since(self.now) <= PATIENCE) {
+            // At its deadline the serving certificate changes, whoever does not trust the new one.
+            let switch = plan.leaf_hold.as_ref().and_then(|hold| hold.switch);
+            let helps =
+                |wake: &Timestamp| wake.duration_since(self.now) <= PATIENCE && switch.is_none_or(|at| *wake < at);
+            match plan.wake.filter(|wake| !completes && helps(wake)) {
                 Some(wake) => self.now = wake,
                 None => return self.end(started, completes, plan),
             }
@@ -166,15 +170,9 @@ impl<'s> Simulation<'s> {
     }
 
     fn end(&self, started: Timestamp, completes: bool, plan: Plan) -> Forecast {
-        let mut waits = plan.waits;
-        waits.retain(|wait| wait.until.is_none_or(|until| until.duration_since(self.now) > PATIENCE));
+        let waits = if completes { Vec::new() } else { plan.waits };
         let leaf_hold = plan.leaf_hold.filter(|_| !completes);
-        Forecast {
-            takes: self.now.duration_since(started),
-            completes,
-            waits: if completes { Vec::new() } else { waits },
-            leaf_hold,
-        }
+        Forecast { takes: self.now.duration_since(started), completes, waits, leaf_hold }
     }
 
     /// One plan, and what webhooks and readers of bundles know of it.

@@ -12,11 +12,11 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    issuer::{Certificates, ROOT},
+    issuer::{Certificates, ROOT, SERVER},
     objects,
     run::{renew_clients, settled},
     shelf::lock,
-    testbed::{Authority, Cluster},
+    testbed::{Authority, Cluster, SOON, wait_for_value},
     world::{CERTIFICATES, Layout, World},
 };
 
@@ -25,16 +25,54 @@ const INTERMEDIATE: &str = "intermediate-ca";
 /// API group of the external issuer. cert-manager leaves its requests to whatever serves it.
 const GROUP: &str = "issuers.example.com";
 
-fn changed(ns: &str, change: impl FnOnce(&mut Value)) -> Value {
+/// A GatewaySecret without these fields.
+fn without(ns: &str, fields: &[&str]) -> Value {
     let mut gateway_secret = objects::gateway_secret(ns);
-    change(&mut gateway_secret["spec"]);
+    if let Some(spec) = gateway_secret["spec"].as_object_mut() {
+        spec.retain(|field, _| !fields.contains(&field.as_str()));
+    }
     gateway_secret
 }
 
 /// A CA Issuer that refers to the CA's own Secret: it signs with a new CA at once.
 pub(crate) fn not_staged(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
     cluster.apply(ns, &Certificates { issuer: ROOT, ..CERTIFICATES }.manifests(hosts))?;
-    Ok(Layout::in_one_namespace(ns, changed(ns, |spec| spec["issuerSecretName"] = Value::Null)))
+    Ok(Layout::in_one_namespace(ns, without(ns, &["issuerSecretName"])))
+}
+
+/// A GatewaySecret that says as little as it may, and clients that are not declared.
+pub(crate) fn minimal(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
+    let manifests = Certificates { issuer: ROOT, ..CERTIFICATES }.manifests(hosts);
+    cluster.apply(ns, &manifests.replace("trustspan.dev/client: gateway", "app: client"))?;
+    let absent = ["caSecretName", "issuerSecretName", "clients"];
+    Ok(Layout::in_one_namespace(ns, without(ns, &absent)))
+}
+
+/// What status says before the rotation is what the rotation does.
+pub(crate) fn as_forecast(world: &mut World<'_>) -> Result<()> {
+    let before = wait_for_value("condition RotationReady", SOON, || {
+        let status = world.operator.status()?;
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        Ok(conditions.into_iter().find(|condition| condition["type"] == "RotationReady").cloned())
+    })?;
+    let said = before["message"].as_str().unwrap_or_default();
+    ensure!(before["status"] == "False" && said.contains("spec.clients.complete"), "saw {before}");
+    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    let output = world.cluster.kubectl(apply).ns(&world.ns).stdin(world.layout.gateway_secret.to_string()).run()?;
+    let warned = format!("Warning: {}", trustspan::api::Clients::INCOMPLETE);
+    ensure!(output.stderr.contains(&warned), "expected {warned:?}, saw {}", output.stderr);
+
+    world.step("CA rotated")?;
+    world.operator.reissue(&[ROOT])?;
+    world.operator.reissue(&[SERVER])?;
+    let until = wait_for_value("the serving certificate to be kept", SOON, || {
+        let status = world.operator.status()?;
+        let waits = status["waits"].as_array().into_iter().flatten();
+        let mut kept = waits.filter(|wait| wait["step"] == "SwitchLeaf");
+        Ok(kept.find_map(|wait| wait["until"].as_str().map(str::to_owned)))
+    })?;
+    ensure!(said.contains(&format!("cut off at {until}")), "expected {until} in what was said before: {said}");
+    world.wait_handshakes(500)
 }
 
 /// A CA of two tiers: the one that signs is signed by another, which clients and gateways trust.
@@ -54,7 +92,9 @@ pub(crate) fn intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Result<L
     });
     cluster.apply(ns, &issuer.to_string())?;
     cluster.apply(ns, &certificate.to_string())?;
-    Ok(Layout::in_one_namespace(ns, changed(ns, |spec| spec["caSecretName"] = INTERMEDIATE.into())))
+    let mut gateway_secret = objects::gateway_secret(ns);
+    gateway_secret["spec"]["caSecretName"] = INTERMEDIATE.into();
+    Ok(Layout::in_one_namespace(ns, gateway_secret))
 }
 
 /// What stands for Vault, a cloud's private CA and the like: it signs requests, and no Secret holds its key.
@@ -66,10 +106,7 @@ pub(crate) fn external(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layou
         certificate["spec"]["issuerRef"] = json!({ "name": "external", "kind": "Issuer", "group": GROUP });
         cluster.apply(ns, &certificate.to_string())?;
     }
-    let gateway_secret = changed(ns, |spec| {
-        spec["issuerSecretName"] = Value::Null;
-        spec["caSecretName"] = Value::Null;
-    });
+    let gateway_secret = without(ns, &["issuerSecretName", "caSecretName"]);
     let external = Some(Arc::new(External::new()?));
     Ok(Layout { external, ..Layout::in_one_namespace(ns, gateway_secret) })
 }

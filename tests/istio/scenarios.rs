@@ -61,6 +61,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..scenario("issuer_not_staged", acts::credential_name, Expected::Otherwise(issuers::clients_first))
     },
     Scenario {
+        layout: issuers::minimal,
+        ..scenario("minimal_gateway_secret", acts::credential_name, Expected::Otherwise(issuers::as_forecast))
+    },
+    Scenario {
         layout: issuers::intermediate,
         ..scenario(
             "issuer_is_an_intermediate",

@@ -183,7 +183,7 @@ impl<'a> Seen<'a> {
 ///
 /// # Errors
 /// Why it cannot: a sentence.
-pub(super) fn usable<'a>((facts, name): (Option<&'a Facts>, impl Display)) -> Result<&'a Facts, String> {
+pub(super) fn usable((facts, name): (Option<&Facts>, impl Display)) -> Result<&Facts, String> {
     let facts = facts.ok_or_else(|| format!("Secret {name} does not exist"))?;
     match facts.denials.first() {
         Some(finding) => Err(format!("Secret {name}: {}: {}: {}", finding.rule, finding.field, finding.message)),
