@@ -53,8 +53,9 @@ pub(super) fn finding(request: &Request<'_>, registry: &Registry, severities: &S
 
 /// Whether the agent keeps an object of that name, as [`Entry::qualified`] has it: anybody can write an annotation.
 fn keeps(entry: &Entry, kind: &str, name: &str) -> bool {
-    let distributed =
-        |wanted: DistributionKind| entry.spec.distribute.iter().any(|place| place.kind == wanted && place.name == name);
+    // In another namespace the owner of the object decides.
+    let mut here = entry.spec.distribute.iter().filter(|place| place.namespace.is_none());
+    let mut distributed = |wanted: DistributionKind| here.any(|place| place.kind == wanted && place.name == name);
     match kind {
         "Secret" => {
             name.strip_suffix(CACERT_SUFFIX).unwrap_or(name) == entry.managed_name()

@@ -28,12 +28,12 @@ pub(super) fn finding(
     let message = match named.split_once('.').filter(|(elsewhere, _)| *elsewhere != namespace) {
         // The same words whether there is one that does not list it: its owner does not tell strangers.
         Some((elsewhere, name)) => format!(
-            "no GatewaySecret {name} in namespace {elsewhere} lists namespace {namespace} in spec.clients.namespaces: no rotation waits \
-             for this client. expected one that does; its owner adds the namespace"
+            "client is not declared: GatewaySecret {name} does not exist in namespace {elsewhere}, or does not list namespace {namespace}. \
+             expected {namespace} in its spec.clients.namespaces; ask its owner"
         ),
         None => format!(
-            "there is no GatewaySecret {named} here: no rotation waits for this client. expected the name of one in namespace \
-             {namespace}, or NAMESPACE.NAME of one elsewhere"
+            "client is not declared: GatewaySecret {named} not found in namespace {namespace}. expected the name of one there, or \
+             NAMESPACE.NAME of one in another namespace"
         ),
     };
     let finding = severities.weigh(NO_SUCH_GATEWAY_SECRET.finding(field, message))?;
@@ -113,8 +113,8 @@ mod tests {
         let known = [entry("mesh", "root", "gateway"), entry("edge", "root", "public")];
         for named in ["gatway", "public"] {
             let message = format!(
-                "there is no GatewaySecret {named} here: no rotation waits for this client. expected the name of one in namespace \
-                 mesh, or NAMESPACE.NAME of one elsewhere"
+                "client is not declared: GatewaySecret {named} not found in namespace mesh. expected the name of one there, or \
+                 NAMESPACE.NAME of one in another namespace"
             );
             for (object, place) in [(secret(named), "metadata"), (certificate(named), "spec.secretTemplate")] {
                 for level in [None, Some(Level::Deny)] {
@@ -132,7 +132,7 @@ mod tests {
     fn warns_of_one_elsewhere_unless_it_lists_the_namespace() {
         let mut known = [entry("edge", "root", "public")];
         let [webhook, check] = said(&secret("edge.public"), &known, &Severities::default());
-        assert!(webhook[0].contains("no GatewaySecret public in namespace edge lists namespace mesh"), "{webhook:?}");
+        assert!(webhook[0].contains("GatewaySecret public does not exist in namespace edge, or does not list namespace mesh"), "{webhook:?}");
         let unknown = said(&secret("edge.none"), &known, &Severities::default());
         let alike = unknown[0][0].replace("none", "public");
         assert_eq!([webhook, check], [[alike.clone()], [alike]], "a stranger learns of no GatewaySecret by it");

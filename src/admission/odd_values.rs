@@ -45,7 +45,13 @@ const KNOWN: [Known; 6] = [
         counts: |value| value == RELOAD_NEVER,
         expected: "\"never\", or none",
     },
-    Known { map: "annotations", key: ADOPT, is_read_of: is_kept, counts: is_boolean, expected: BOOLEAN },
+    Known {
+        map: "annotations",
+        key: ADOPT,
+        is_read_of: is_kept,
+        counts: |value| is_boolean(value) || value.split('/').filter(|part| !part.is_empty()).count() == 2,
+        expected: "\"true\" or, for a GatewaySecret in another namespace, \"NAMESPACE/NAME\"",
+    },
     Known { map: "labels", key: MANAGED_LABEL, is_read_of: is_secret, counts: is_boolean, expected: BOOLEAN },
     Known {
         map: "labels",
@@ -145,7 +151,7 @@ mod tests {
         for (api_version, kind, map, key, values) in [
             ("v1", "Secret", "annotations", CARRY_OVER, ["true", "2", "false"]),
             ("v1", "Secret", "annotations", RELOAD, ["never"; 3]),
-            ("v1", "ConfigMap", "annotations", ADOPT, ["true", "true", "false"]),
+            ("v1", "ConfigMap", "annotations", ADOPT, ["true", "mesh/gw", "false"]),
             ("v1", "Secret", "labels", MANAGED_LABEL, ["true", "true", "false"]),
             ("v1", "ConfigMap", "labels", GUARD, [GUARD_ENABLED; 3]),
             ("v1", "Namespace", "labels", GUARD, [GUARD_ENABLED; 3]),

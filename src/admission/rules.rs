@@ -185,10 +185,10 @@ pub(super) const VALUE_IGNORED: RuleInfo = RuleInfo {
 pub(super) const NO_SUCH_GATEWAY_SECRET: RuleInfo = RuleInfo {
     id: "no-such-gatewaysecret",
     severity: Severity::Warn,
-    summary: "the label of a client that names no GatewaySecret of its namespace; never more than a warning",
-    source: "a client counts for GatewaySecrets of its own namespace only, so that nobody holds up another team's rotation",
-    example: "there is no GatewaySecret gatway here: no rotation waits for this client. expected the name of one in namespace shop",
-    mend: "name a GatewaySecret of this namespace in label trustspan.dev/client, or take the label off",
+    summary: "the label of a client whose GatewaySecret does not exist, or does not list the client's namespace; never more than a warning",
+    source: "a client in another namespace needs both owners, so that no team delays another team's rotation",
+    example: "client is not declared: GatewaySecret gatway not found in namespace shop. expected the name of one there, or NAMESPACE.NAME of one in another namespace",
+    mend: "name a GatewaySecret of this namespace, or NAMESPACE.NAME of one that lists this namespace in spec.clients.namespaces",
 };
 
 /// A kubeconfig that its users cannot read.

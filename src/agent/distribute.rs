@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::world::{config_maps, get, secrets};
 use super::write::apply;
 use super::{AgentError, kept};
-use crate::api::names::{ADOPT, KEPT_FOR};
+use crate::api::names::{ADOPT, CLIENT_LABEL, KEPT_FOR};
 use crate::api::{Distribution, DistributionKind};
 use crate::registry::Entry;
 use crate::rotation::next::{ClientSeen, Plan, Trust};
@@ -39,12 +39,16 @@ pub(super) async fn read(client: &Client, entry: &Entry) -> Vec<Place> {
 
 async fn find(client: &Client, entry: &Entry, target: &Distribution) -> Result<Found, AgentError> {
     let (api, version) = match target.kind {
-        DistributionKind::ConfigMap => (config_maps(client, &entry.namespace), "v1".to_owned()),
+        DistributionKind::ConfigMap => (config_maps(client, namespace(entry, target)), "v1".to_owned()),
         DistributionKind::Secret => (secrets(client, &entry.namespace), "v1".to_owned()),
         DistributionKind::ClusterTrustBundle => cluster_trust_bundles(client).await?,
     };
     let object = get(&api, plural(target.kind), &target.name).await?;
     Ok(Found { api, version, object })
+}
+
+fn namespace<'e>(entry: &'e Entry, target: &'e Distribution) -> &'e str {
+    target.namespace.as_deref().unwrap_or(&entry.namespace)
 }
 
 /// In the most stable version that the API server serves (v1beta1 from Kubernetes 1.33 on by feature gate, v1 from 1.37 on).
@@ -82,21 +86,26 @@ fn value(target: &Distribution, bundle: &str) -> Value {
     }
 }
 
-/// The owner that annotation `kept-for` names. Of a cluster-scoped object it includes the namespace of the GatewaySecret.
-fn keeper(entry: &Entry, kind: DistributionKind) -> String {
-    match kind {
-        DistributionKind::ClusterTrustBundle => format!("{}/{}", entry.namespace, entry.name),
-        DistributionKind::ConfigMap | DistributionKind::Secret => entry.name.clone(),
+/// The owner that annotation `kept-for` names, with its namespace where the object is not in that.
+fn keeper(entry: &Entry, target: &Distribution) -> String {
+    match target.kind {
+        DistributionKind::ClusterTrustBundle => entry.name_in(""),
+        DistributionKind::ConfigMap | DistributionKind::Secret => entry.name_in(namespace(entry, target)),
     }
 }
 
-/// Whether the agent wrote an object for this GatewaySecret, or may take it over. A cluster-scoped object is not taken over from another
-/// GatewaySecret, which may be another tenant's.
-fn is_kept_for(object: &Value, entry: &Entry, kind: DistributionKind) -> bool {
-    let annotations = &object["metadata"]["annotations"];
-    match kind {
+/// Whether the agent wrote an object for this GatewaySecret, or may write it. A cluster-scoped object is not taken over from another
+/// GatewaySecret, which may be another tenant's. In another namespace its owner declares a client by the label.
+fn is_kept_for(object: &Value, entry: &Entry, target: &Distribution) -> bool {
+    let metadata = &object["metadata"];
+    let annotations = &metadata["annotations"];
+    let namespace = namespace(entry, target);
+    match target.kind {
         DistributionKind::ClusterTrustBundle if annotations[KEPT_FOR].is_null() => annotations[ADOPT] == "true",
-        DistributionKind::ClusterTrustBundle => annotations[KEPT_FOR] == keeper(entry, kind),
+        DistributionKind::ClusterTrustBundle => annotations[KEPT_FOR] == keeper(entry, target),
+        _ if namespace != entry.namespace => {
+            metadata["labels"][CLIENT_LABEL].as_str().is_some_and(|label| entry.has_client(namespace, label))
+        }
         DistributionKind::ConfigMap | DistributionKind::Secret => kept::is_kept_for(object, entry),
     }
 }
@@ -106,7 +115,7 @@ impl Place {
     fn reader(&self, entry: &Entry) -> ClientSeen {
         let target = &self.target;
         let held = self.found.as_ref().ok().and_then(|found| found.object.as_ref());
-        let held = held.filter(|object| is_kept_for(object, entry, target.kind));
+        let held = held.filter(|object| is_kept_for(object, entry, target));
         let held = held.and_then(|object| object.pointer(&pointer(target))?.as_str());
         let text = held.map(|held| match target.kind {
             DistributionKind::Secret => STANDARD.decode(held).unwrap_or_default(),
@@ -131,11 +140,19 @@ impl Place {
         if held == Some(&value) {
             return Ok(());
         }
-        let is_ours = found.object.as_ref().is_some_and(|object| is_kept_for(object, entry, kind));
+        let is_ours = found.object.as_ref().is_some_and(|object| is_kept_for(object, entry, &target));
+        let namespace = namespace(entry, &target);
+        if namespace != entry.namespace && !is_ours {
+            return Err(AgentError::NotGranted {
+                place: format!("{} {namespace}/{}", kind.name(), target.name),
+                namespace: namespace.to_owned(),
+                label: format!("{}.{}", entry.namespace, entry.name),
+            });
+        }
         if held.is_some() && !is_ours {
             return Err(AgentError::Foreign { kind: kind.name(), name: target.name, allowed: "true".to_owned() });
         }
-        let metadata = json!({ "name": target.name, "annotations": { KEPT_FOR: keeper(entry, kind) } });
+        let metadata = json!({ "name": target.name, "annotations": { KEPT_FOR: keeper(entry, &target) } });
         let mut object = json!({ "apiVersion": found.version, "kind": kind.name(), "metadata": metadata });
         match kind {
             DistributionKind::ClusterTrustBundle => object["spec"] = json!({ "trustBundle": value }),
@@ -169,12 +186,31 @@ mod tests {
     use crate::api::names::ADOPT;
     use crate::registry::tests::entry;
 
+    fn target(kind: DistributionKind, namespace: Option<&str>) -> Distribution {
+        let (name, key) = ("trust".to_owned(), "ca.crt".to_owned());
+        Distribution { kind, namespace: namespace.map(str::to_owned), name, key }
+    }
+
+    #[test]
+    fn in_another_namespace_both_owners_agree() {
+        let mut entry = entry("mesh", "root", "gw");
+        let there = target(DistributionKind::ConfigMap, Some("apps"));
+        let labelled = |label: &str| json!({ "metadata": { "namespace": "apps", "labels": { CLIENT_LABEL: label } } });
+        assert!(!is_kept_for(&labelled("mesh.gw"), &entry, &there), "its namespace is not listed");
+        entry.spec.clients.namespaces = vec!["apps".to_owned()];
+        assert!(is_kept_for(&labelled("mesh.gw"), &entry, &there));
+        assert!(!is_kept_for(&labelled("other.gw"), &entry, &there));
+        let adopted = json!({ "metadata": { "namespace": "apps", "annotations": { ADOPT: "true", KEPT_FOR: "mesh/gw" } } });
+        assert!(!is_kept_for(&adopted, &entry, &there), "the label alone declares it");
+        assert_eq!((keeper(&entry, &there).as_str(), there.readers().as_str()), ("mesh/gw", "readers of ConfigMap apps/trust (ca.crt)"));
+    }
+
     #[test]
     fn a_cluster_trust_bundle_of_another_gateway_secret_is_never_taken_over() {
         let entry = entry("mesh", "root", "gw");
         let taken = |annotations: Value| {
             let object = json!({ "metadata": { "annotations": annotations } });
-            is_kept_for(&object, &entry, DistributionKind::ClusterTrustBundle)
+            is_kept_for(&object, &entry, &target(DistributionKind::ClusterTrustBundle, None))
         };
         assert!(taken(json!({ KEPT_FOR: "mesh/gw" })));
         assert!(taken(json!({ ADOPT: "true" })));

@@ -45,6 +45,19 @@ pub enum AgentError {
         /// What the Certificate may write.
         instead: String,
     },
+    /// An object of `spec.distribute` in another namespace is not declared by its owner, or its namespace is not listed.
+    #[error(
+        "{place} is not written: it needs the label trustspan.dev/client: {label}, which its owner sets, and {namespace} in \
+         spec.clients.namespaces"
+    )]
+    NotGranted {
+        /// Kind, namespace and name.
+        place: String,
+        /// Its namespace.
+        namespace: String,
+        /// The value of the label.
+        label: String,
+    },
     /// `spec.distribute` names a ClusterTrustBundle, and there is no such kind.
     #[error(
         "this API server serves no ClusterTrustBundles (certificates.k8s.io), which spec.distribute names. Switch them on (feature \
@@ -125,6 +138,7 @@ impl AgentError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Foreign { .. } => "ForeignObject",
+            Self::NotGranted { .. } => "NotGranted",
             Self::Renamed { .. } => "ManagedRenamed",
             Self::TwoWriters { .. } => "TwoWriters",
             Self::NoClusterTrustBundles => "NoClusterTrustBundles",

@@ -52,7 +52,7 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         }
     }
     for (kind, resource) in [(DistributionKind::ConfigMap, "configmaps"), (DistributionKind::Secret, "secrets")] {
-        let distributed = entry.spec.distribute.iter().filter(|place| place.kind == kind);
+        let distributed = entry.spec.distribute.iter().filter(|place| place.kind == kind && place.namespace.is_none());
         let names: Vec<_> = distributed.map(|place| place.name.as_str()).collect();
         if !names.is_empty() {
             rules.push(by_name(resource, json!(names), json!(["create", "get", "patch"])));
@@ -64,6 +64,13 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         match source.namespace == entry.namespace {
             true => rules.push(rule),
             false => elsewhere.entry(&source.namespace).or_default().push(rule),
+        }
+    }
+    // Their owners create them.
+    for place in &entry.spec.distribute {
+        if let Some(namespace) = &place.namespace {
+            let rule = by_name("configmaps", json!([place.name]), json!(["get", "patch"]));
+            elsewhere.entry(namespace).or_default().push(rule);
         }
     }
     let cluster_wide = entry.spec.distribute.iter().filter(|place| place.kind == DistributionKind::ClusterTrustBundle);
@@ -185,7 +192,7 @@ mod tests {
         let mut entry = entry("mesh", "root", "gateway");
         assert!(role(&entry).iter().all(|object| object["kind"] != "ClusterRole"));
         let (kind, name, key) = (DistributionKind::ClusterTrustBundle, "roots".to_owned(), "ca.crt".to_owned());
-        entry.spec.distribute = vec![crate::api::Distribution { kind, name, key }];
+        entry.spec.distribute = vec![crate::api::Distribution { kind, namespace: None, name, key }];
         let roles = role(&entry);
         let [.., cluster_role, binding] = &roles[..] else { panic!("a ClusterRole and its binding") };
         assert_eq!(cluster_role["rules"][0]["resourceNames"], json!(["roots"]));

@@ -90,8 +90,8 @@ pub struct GatewaySecretSpec {
     #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub issuer_secret_name: Option<String>,
 
-    /// Namespace of the Secrets of `caSecretName`, `issuerSecretName` and `clientCA`: cert-manager's cluster resource namespace where a
-    /// ClusterIssuer signs. Default: that of the GatewaySecret. What the agent keeps there is `issuerSecretName` alone.
+    /// Namespace of the Secrets that `caSecretName`, `issuerSecretName` and `clientCA.secretName` name. Set it to cert-manager's cluster resource
+    /// namespace if a ClusterIssuer signs. Default: the GatewaySecret's namespace. The agent writes `issuerSecretName` there, and nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = DNS_LABEL))]
     pub ca_namespace: Option<String>,

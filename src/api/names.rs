@@ -41,7 +41,8 @@ pub const CACERT_SUFFIX: &str = "-cacert";
 /// Annotation of a Secret or ConfigMap that the agent keeps: the name of its GatewaySecret.
 pub const KEPT_FOR: &str = "trustspan.dev/kept-for";
 
-/// Annotation that lets the agent take over a Secret that it did not make: `trustspan.dev/adopt: "true"`.
+/// Annotation that lets the agent take over a Secret that it did not make: `trustspan.dev/adopt: "true"`, or
+/// `NAMESPACE/NAME` of a GatewaySecret in another namespace.
 pub const ADOPT: &str = "trustspan.dev/adopt";
 
 /// Annotation of a client's Secret (`Certificate.spec.secretTemplate`) whose reader loads it once, at start:

@@ -10,7 +10,7 @@ use super::gateway_secret::{DNS_LABEL, DNS_SUBDOMAIN};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientCa {
-    /// The Secret that holds it, in the GatewaySecret's namespace. It is read, never written.
+    /// The Secret that holds it, in `caNamespace`. The agent never writes it.
     #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub secret_name: String,
 }
@@ -84,11 +84,12 @@ pub enum Probing {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Clients {
-    /// Every client is declared: its Secret has the label `trustspan.dev/client`, and is here or in one of `namespaces`. Unless that is said, there are others: an old
-    /// CA stays until it expires (see `maxLeafLifetime`), and the gateways' leaf changes only when the old one ends.
+    /// All clients are declared: their Secrets have the label `trustspan.dev/client`, here or in one of `namespaces`, or are in `secretNames`. If
+    /// false, undeclared clients are assumed: the old CA stays until it expires (see `maxLeafLifetime`), and gateways switch their serving
+    /// certificate only shortly before it expires.
     pub complete: bool,
-    /// Other namespaces whose clients count as declared: those with the label `trustspan.dev/client: NAMESPACE.NAME` of this
-    /// GatewaySecret. The list alone has no effect, and neither has the label: the owners of both sides have to agree.
+    /// Other namespaces with clients. A client there is declared by the label `trustspan.dev/client: NAMESPACE.NAME` of this GatewaySecret: the owners
+    /// of both sides have to agree. The agent needs rights there (`trustspan rbac`); until it has them, clients count as unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<NamespaceName>", extend("maxItems" = 64, "x-kubernetes-list-type" = "set"))]
     pub namespaces: Vec<String>,
@@ -103,9 +104,9 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// What a rotation does where there may be clients that are not declared. Condition `RotationReady` has the dates.
+    /// Warns of a rotation with undeclared clients. Condition `RotationReady` has the dates.
     pub const INCOMPLETE: &'static str =
-        "clients.complete is not set: a CA rotation cuts off undeclared clients when the serving certificate expires";
+        "clients.complete is false: undeclared clients may fail in a CA rotation. Declare all clients, then set it to true";
 }
 
 /// An item of `spec.clients.namespaces`, for the schema.
@@ -119,9 +120,18 @@ struct NamespaceName(
 /// A place where the clients' bundle is kept, for those who read it from there.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.namespace) || self.kind == 'ConfigMap'",
+    "message": "namespace is for a ConfigMap only: Secrets are kept in the GatewaySecret's namespace, and ClusterTrustBundles have none",
+}]))]
 pub struct Distribution {
-    /// The kind of object. ConfigMaps and Secrets are in the GatewaySecret's namespace; ClusterTrustBundles are cluster-scoped.
+    /// The kind of object. ClusterTrustBundles are cluster-scoped.
     pub kind: DistributionKind,
+    /// Namespace of a ConfigMap. Default: that of the GatewaySecret. In another namespace the agent creates nothing: the owner there creates the
+    /// ConfigMap with the label `trustspan.dev/client: NAMESPACE.NAME` of this GatewaySecret, and the agent then writes the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = DNS_LABEL))]
+    pub namespace: Option<String>,
     /// Its name.
     #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub name: String,
@@ -164,12 +174,11 @@ const READERS: &str = "readers of ";
 impl Distribution {
     /// Those who read it, for people, and as a name that no client's Secret has.
     pub fn readers(&self) -> String {
-        let Self { kind, name, key } = self;
-        match kind {
-            DistributionKind::ClusterTrustBundle => format!("{READERS}ClusterTrustBundle {name}"),
-            DistributionKind::ConfigMap | DistributionKind::Secret => {
-                format!("{READERS}{} {name} ({key})", kind.name())
-            }
+        let Self { kind, namespace, name, key } = self;
+        match (kind, namespace) {
+            (DistributionKind::ClusterTrustBundle, _) => format!("{READERS}ClusterTrustBundle {name}"),
+            (kind, None) => format!("{READERS}{} {name} ({key})", kind.name()),
+            (kind, Some(namespace)) => format!("{READERS}{} {namespace}/{name} ({key})", kind.name()),
         }
     }
 

@@ -152,7 +152,7 @@ fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
 
 /// Whether the gateways' leaf may change for all that is known of clients, and what becomes of those who hold it.
 fn leaf(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) {
-    let Some(hold) = &plan.leaf_hold else {
+    let Some(LeafHold { clients, end, switch }) = &plan.leaf_hold else {
         if !plan.has_next_leaf {
             let message =
                 "the root Secret holds no leaf that gateways could serve: whether a client holds it is not known";
@@ -160,19 +160,13 @@ fn leaf(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) 
         }
         return (ConditionStatus::True, "NotHeld", "no client holds the gateways' leaf".to_owned());
     };
-    let (status, reason) = match hold.clients {
-        Some(_) => (ConditionStatus::False, "Lagging"),
-        None => (ConditionStatus::Unknown, "Undeclared"),
-    };
-    (status, reason, leaf_hold(hold, plan.unlisted_clients.as_deref(), now))
-}
-
-/// Who holds the gateways' leaf, and what becomes of them. `unlisted`: why some clients are not known.
-pub(super) fn leaf_hold(hold: &LeafHold, unlisted: Option<&str>, now: Timestamp) -> String {
-    let LeafHold { clients, end, switch } = hold;
-    let who = match clients {
-        Some(names) => format!("may not trust the new leaf's CA yet: {names}"),
-        None => "clients that are not declared may trust the old CA only".to_owned(),
+    let (status, reason, who) = match clients {
+        Some(names) => (ConditionStatus::False, "Lagging", format!("may not trust the new leaf's CA yet: {names}")),
+        None => (
+            ConditionStatus::Unknown,
+            "Undeclared",
+            "clients that are not declared may trust the old CA only".to_owned(),
+        ),
     };
     let then = match switch {
         Some(at) => format!(
@@ -185,10 +179,10 @@ pub(super) fn leaf_hold(hold: &LeafHold, unlisted: Option<&str>, now: Timestamp)
             "the old leaf is kept (spec.atLeafExpiry: Keep): it ends at {end}, and whoever looks at dates refuses it from then on"
         ),
     };
-    let mend = match (clients, unlisted) {
+    let mend = match (clients, &plan.unlisted_clients) {
         (Some(_), _) => "renew and restart them",
         (None, Some(reason)) => reason,
         (None, None) => "declare all, and say so with spec.clients.complete",
     };
-    format!("{who}. {then}. {mend}")
+    (status, reason, format!("{who}. {then}. {mend}"))
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::followers::leaf_hold;
 use super::journal::Journal;
 use super::next::{self, CaConfigMap, ClientSeen, LeafHold, PairOf, Plan, Seen, Step, Trust, TrustCopy};
 use super::observe::Facts;
@@ -20,6 +19,8 @@ pub const READINESS: &str = "RotationReady";
 const PATIENCE: SignedDuration = SignedDuration::from_hours(24);
 /// A rotation takes a few dozen plans. One that takes more does not end.
 const PLANS: usize = 200;
+/// At most so many clients are simulated.
+const SIMULATED: usize = 32;
 /// The simulated time that a step takes.
 const STEP: SignedDuration = SignedDuration::from_secs(1);
 
@@ -260,14 +261,17 @@ fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&Facts>) {
     kept.facts = Some(Facts { anchors: trust.to_vec(), revocation, ..Facts::default() });
 }
 
-/// One client for all that a rotation treats alike.
+/// One client for all that a rotation treats alike. Those without a Certificate are each somebody's to renew: status names them.
 fn representatives(clients: &[ClientSeen]) -> Vec<ClientSeen> {
     let mut kinds = BTreeSet::new();
     let is_first = |client: &&ClientSeen| {
-        let renewal = client.certificate.as_ref().map(|certificate| format!("{:?}", certificate.renewal));
-        kinds.insert((renewal, client.loads_once))
+        let kind = match &client.certificate {
+            Some(certificate) => format!("{:?}", certificate.renewal),
+            None => client.name.clone(),
+        };
+        kinds.insert((client.certificate.is_some(), kind, client.loads_once))
     };
-    clients.iter().filter(is_first).cloned().collect()
+    clients.iter().filter(is_first).take(SIMULATED).cloned().collect()
 }
 
 /// Adds the condition to a status of phase Steady. It says nothing about a rotation that has started.
@@ -277,35 +281,47 @@ pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut
         status.conditions.retain(|condition| condition.type_ != READINESS);
         return;
     };
-    let replaced = "If the CA were replaced now";
-    let said = match () {
-        () if forecast.completes => {
+    let said = match forecast.completes {
+        true => {
             let minutes = forecast.takes.as_mins() + 1;
             let unit = if minutes == 1 { "minute" } else { "minutes" };
-            let message = format!("{replaced}, the rotation would complete without help in about {minutes} {unit}.");
+            let message = format!("A CA rotation started now would complete without manual steps in about {minutes} {unit}.");
             (ConditionStatus::True, "Completes", message)
         }
-        () => {
-            let date = |until: Timestamp| format!(" (until {})", until.strftime("%F"));
-            let wait = |wait: &Wait| format!("{}{}", wait.reason, wait.until.map(date).unwrap_or_default());
-            let mut waits: Vec<_> = forecast.waits.iter().map(wait).collect();
-            waits.dedup();
-            if waits.is_empty() {
-                let source = entry.root_name();
-                waits.push(format!(
-                    "no cert-manager Certificate writes Secret {source}, so its certificate has to be renewed by hand"
-                ));
-            }
-            let hold = forecast
-                .leaf_hold
-                .as_ref()
-                .map(|hold| format!(" Serving certificate: {}.", leaf_hold(hold, None, now)));
-            let message =
-                format!("{replaced}, the rotation would stop: {}.{}", waits.join("; "), hold.unwrap_or_default());
-            (ConditionStatus::False, "Stops", message)
+        false => {
+            let blocked = blocked(entry, &forecast.waits);
+            let then = forecast.leaf_hold.as_ref().map(consequence).unwrap_or_default();
+            let message = format!("A CA rotation started now would not complete: {blocked}.{then}");
+            (ConditionStatus::False, "Blocked", message)
         }
     };
     set(entry, status, READINESS, said, now);
+}
+
+/// What blocks it, part of a sentence.
+fn blocked(entry: &Entry, waits: &[Wait]) -> String {
+    let mut reasons: Vec<_> = waits.iter().map(|wait| wait.reason.as_str()).collect();
+    reasons.dedup();
+    match reasons.is_empty() {
+        true => format!("Secret {} is not managed by cert-manager; renew its certificate manually", entry.root_name()),
+        false => reasons.join("; "),
+    }
+}
+
+/// What becomes of clients that block the change of the serving certificate.
+fn consequence(hold: &LeafHold) -> String {
+    let LeafHold { clients, end, switch } = hold;
+    let Some(at) = switch else {
+        return format!(" Gateways would keep serving the current certificate, which expires at {end}.");
+    };
+    let who = match clients {
+        Some(names) => format!("clients that may not trust its CA ({names})"),
+        None => "clients that trust only the old CA".to_owned(),
+    };
+    format!(
+        " At {at} gateways would switch to the new serving certificate (the current one expires at {end}), and {who} would fail to \
+         connect."
+    )
 }
 
 #[cfg(test)]

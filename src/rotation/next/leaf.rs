@@ -8,7 +8,6 @@ use super::seen::Seen;
 use super::view::{View, verifies_to_the_end};
 use super::wait;
 use crate::api::{AtLeafExpiry, StepName, Wait};
-use crate::registry::Entry;
 use crate::rotation::name_list::few;
 use crate::trust::Certificate;
 
@@ -98,9 +97,7 @@ pub(super) fn held(
 /// Namespaces of clients that the agent may not see, and what to do: a sentence.
 pub(super) fn unlisted(seen: &Seen<'_>) -> Option<String> {
     let names = few(seen.unlisted_namespaces.iter().cloned())?;
-    let Entry { namespace, name, .. } = seen.entry;
     Some(format!(
-        "the agent may not list Certificates in {names} (spec.clients.namespaces), so which clients are there is not known. Grant it: \
-         kubectl get gatewaysecrets {name} -n {namespace} -o yaml | trustspan rbac - | kubectl apply -f -"
+        "cannot list Certificates in {names} (spec.clients.namespaces), so clients there are unknown. Apply the output of trustspan rbac"
     ))
 }

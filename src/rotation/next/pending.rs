@@ -26,12 +26,12 @@ pub(super) fn learn(view: &View<'_>, decided: &mut Decided) {
     let Some((first, pending)) = waits.first() else { return };
     let names = few(waits.iter().map(|(client, _)| client.name.clone())).unwrap_or_default();
     let ca = pending.chain.last().map(|last| last.issuer.clone()).unwrap_or_default();
-    let held = format!("new certificates of {names} wait for admission: gateways do not trust {ca}, which signed them");
+    let held = format!("admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust");
     let hold = |until, what: String| wait(StepName::ExpandTrust, until, format!("{held}. {what}"));
     let issuer = first.certificate.as_ref().map(|certificate| &certificate.issuer);
     let Some(certificate) = shared(view).filter(|own| Some(&own.issuer) == issuer) else {
         let (_, source) = view.seen.client_source();
-        decided.waits.push(hold(None, format!("If that CA is yours, add it to Secret {source}")));
+        decided.waits.push(hold(None, format!("If this CA is yours, append its certificate to ca.crt of Secret {source}")));
         return;
     };
     let newest = waits.iter().map(|(_, pending)| pending.at).max().unwrap_or(Timestamp::MIN);
@@ -39,12 +39,15 @@ pub(super) fn learn(view: &View<'_>, decided: &mut Decided) {
     if certificate.is_issuing {
         decided
             .waits
-            .push(hold(None, format!("Certificate {name} of the same issuer is being reissued, to get the CA")));
+            .push(hold(None, format!("Certificate {name} of the same issuer is being reissued, to obtain the CA")));
     } else if certificate.issued.is_some_and(|issued| issued > newest) {
         let source = view.seen.entry.root_name();
         decided.waits.push(hold(
             None,
-            format!("Certificate {name} was issued later, by another CA. Have the issuer use one CA, or add it to Secret {source}"),
+            format!(
+                "Certificate {name} was issued later, by another CA. Configure the issuer to use one CA, or append {ca} to ca.crt of \
+                 Secret {source}"
+            ),
         ));
     } else if let Some(pause) = view.reissue_pause(Some(certificate), None) {
         decided.waits.push(hold(pause.until, pause.reason));

@@ -70,11 +70,15 @@ impl<'a> View<'a> {
         let is_open = certificate.is_issuing || deadline.is_some_and(|at| self.now >= at);
         let hold = certificate.renewal.hold(self.now).filter(|_| !is_open)?;
         let name = &certificate.name;
+        let renew = match name.split_once('/') {
+            Some((namespace, name)) => format!("cmctl renew {name} -n {namespace}"),
+            None => format!("cmctl renew {name}"),
+        };
         let advice = match deadline {
             Some(at) => format!(
-                "Renew it (cmctl renew {name}) before {at}: then it is re-issued all the same, since a CA that it depends on ends"
+                "Renew it ({renew}) before {at}: then it is re-issued all the same, since a CA that it depends on ends"
             ),
-            None => format!("Renew it: cmctl renew {name}"),
+            None => format!("Renew it: {renew}"),
         };
         let reason = format!("Certificate {name}: {}. {advice}", hold.reason);
         Some(Pause { until: hold.until.into_iter().chain(deadline).min(), reason })

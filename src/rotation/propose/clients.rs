@@ -62,7 +62,7 @@ pub(super) fn comments(found: &Found, root: &Root<'_>, source: &Source<'_>, name
              secretTemplate"
         )),
     }
-    comments.push(format!("{}. Set it once all clients are declared", Clients::INCOMPLETE));
+    comments.push(Clients::INCOMPLETE.to_owned());
     if let (Some(ca), Some(issuer)) = (source.ca_secret_name(), source.issuer())
         && clients.iter().any(|client| source.issues(client))
     {

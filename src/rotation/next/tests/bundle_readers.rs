@@ -10,7 +10,7 @@ use crate::trust::fixtures::{Authority, ca, ca_without_key_id, parsed};
 
 /// The object holds these CAs.
 fn distribute(scene: &mut Scene, kind: DistributionKind, authorities: &[&Authority]) {
-    let place = Distribution { kind, name: "trust".to_owned(), key: "ca.crt".to_owned() };
+    let place = Distribution { kind, namespace: None, name: "trust".to_owned(), key: "ca.crt".to_owned() };
     scene.bundle_readers = vec![ClientSeen {
         name: place.readers(),
         chain: Vec::new(),

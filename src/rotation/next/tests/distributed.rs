@@ -17,7 +17,7 @@ impl World {
     pub(super) fn distribute_to_readers(&mut self, ca: &Certificate) {
         let kind = if self.chance(2) { DistributionKind::ConfigMap } else { DistributionKind::ClusterTrustBundle };
         let (name, key) = ("trust".to_owned(), "ca.crt".to_owned());
-        self.entry.spec.distribute = vec![Distribution { kind, name, key }];
+        self.entry.spec.distribute = vec![Distribution { kind, namespace: None, name, key }];
         self.note(format!("{} are there", self.entry.spec.distribute[0].readers()));
         let held = self.content(Facts { anchors: vec![ca.clone()], ..Facts::default() });
         self.distributed = Some(Distributed { loaded: held.clone(), held });

@@ -130,7 +130,7 @@ fn who_is_cut_off_at_the_leafs_end_is_told_before() {
     let mut scene = before_the_switch(&old, &new, false);
     scene.unlisted_namespaces = vec!["apps".to_owned()];
     let plan = scene.look();
-    for (condition, expected) in [(LEAF, "may not list Certificates in apps"), (CLIENTS, "trustspan rbac - |")] {
+    for (condition, expected) in [(LEAF, "cannot list Certificates in apps"), (CLIENTS, "trustspan rbac")] {
         let (status, message) = said(&scene, &plan, condition);
         assert!(status == ConditionStatus::Unknown && message.contains(expected), "{message}");
     }

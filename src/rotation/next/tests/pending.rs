@@ -46,11 +46,11 @@ fn who_can_add_it_is_said_where_no_issue_tells() {
     let plan = scene.ask();
     assert!(reissues(&plan).is_empty());
     assert!(
-        reason(&plan).contains("certificates of client wait for admission: gateways do not trust CN=new"),
+        reason(&plan).contains("new certificates of client: they are signed by CN=new"),
         "{}",
         reason(&plan)
     );
-    assert!(reason(&plan).contains("add it to Secret ca"), "{}", reason(&plan));
+    assert!(reason(&plan).contains("to ca.crt of Secret ca"), "{}", reason(&plan));
     scene.ca = source(&new);
     assert_eq!(reason(&scene.ask()), "");
 }
