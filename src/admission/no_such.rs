@@ -132,7 +132,11 @@ mod tests {
     fn warns_of_one_elsewhere_unless_it_lists_the_namespace() {
         let mut known = [entry("edge", "root", "public")];
         let [webhook, check] = said(&secret("edge.public"), &known, &Severities::default());
-        assert!(webhook[0].contains("GatewaySecret public does not exist in namespace edge, or does not list namespace mesh"), "{webhook:?}");
+        assert!(
+            webhook[0]
+                .contains("GatewaySecret public does not exist in namespace edge, or does not list namespace mesh"),
+            "{webhook:?}"
+        );
         let unknown = said(&secret("edge.none"), &known, &Severities::default());
         let alike = unknown[0][0].replace("none", "public");
         assert_eq!([webhook, check], [[alike.clone()], [alike]], "a stranger learns of no GatewaySecret by it");

@@ -200,9 +200,13 @@ mod tests {
         entry.spec.clients.namespaces = vec!["apps".to_owned()];
         assert!(is_kept_for(&labelled("mesh.gw"), &entry, &there));
         assert!(!is_kept_for(&labelled("other.gw"), &entry, &there));
-        let adopted = json!({ "metadata": { "namespace": "apps", "annotations": { ADOPT: "true", KEPT_FOR: "mesh/gw" } } });
+        let adopted =
+            json!({ "metadata": { "namespace": "apps", "annotations": { ADOPT: "true", KEPT_FOR: "mesh/gw" } } });
         assert!(!is_kept_for(&adopted, &entry, &there), "the label alone declares it");
-        assert_eq!((keeper(&entry, &there).as_str(), there.readers().as_str()), ("mesh/gw", "readers of ConfigMap apps/trust (ca.crt)"));
+        assert_eq!(
+            (keeper(&entry, &there).as_str(), there.readers().as_str()),
+            ("mesh/gw", "readers of ConfigMap apps/trust (ca.crt)")
+        );
     }
 
     #[test]

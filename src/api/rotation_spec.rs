@@ -105,8 +105,7 @@ pub struct Clients {
 
 impl Clients {
     /// Warns of a rotation with undeclared clients. Condition `RotationReady` has the dates.
-    pub const INCOMPLETE: &'static str =
-        "clients.complete is false: undeclared clients may fail in a CA rotation. Declare all clients, then set it to true";
+    pub const INCOMPLETE: &'static str = "clients.complete is false: undeclared clients may fail in a CA rotation. Declare all clients, then set it to true";
 }
 
 /// An item of `spec.clients.namespaces`, for the schema.

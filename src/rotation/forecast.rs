@@ -285,7 +285,8 @@ pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut
         true => {
             let minutes = forecast.takes.as_mins() + 1;
             let unit = if minutes == 1 { "minute" } else { "minutes" };
-            let message = format!("A CA rotation started now would complete without manual steps in about {minutes} {unit}.");
+            let message =
+                format!("A CA rotation started now would complete without manual steps in about {minutes} {unit}.");
             (ConditionStatus::True, "Completes", message)
         }
         false => {

@@ -71,7 +71,10 @@ pub(crate) fn as_forecast(world: &mut World<'_>) -> Result<()> {
         let mut kept = waits.filter(|wait| wait["step"] == "SwitchLeaf");
         Ok(kept.find_map(|wait| wait["until"].as_str().map(str::to_owned)))
     })?;
-    ensure!(said.contains(&format!("At {until} gateways would switch")), "expected {until} in what status said before: {said}");
+    ensure!(
+        said.contains(&format!("At {until} gateways would switch")),
+        "expected {until} in what status said before: {said}"
+    );
     world.wait_handshakes(500)
 }
 

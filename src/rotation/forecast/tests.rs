@@ -100,7 +100,10 @@ fn it_stops_for_clients_that_are_not_declared() {
         clients.clear();
     });
     assert!(!forecast.completes && forecast.leaf_hold.is_some());
-    assert!(message.contains("spec.clients.complete") && message.contains("clients that trust only the old CA would fail"), "{message}");
+    assert!(
+        message.contains("spec.clients.complete") && message.contains("clients that trust only the old CA would fail"),
+        "{message}"
+    );
 }
 
 #[test]

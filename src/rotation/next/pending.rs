@@ -26,12 +26,15 @@ pub(super) fn learn(view: &View<'_>, decided: &mut Decided) {
     let Some((first, pending)) = waits.first() else { return };
     let names = few(waits.iter().map(|(client, _)| client.name.clone())).unwrap_or_default();
     let ca = pending.chain.last().map(|last| last.issuer.clone()).unwrap_or_default();
-    let held = format!("admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust");
+    let held =
+        format!("admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust");
     let hold = |until, what: String| wait(StepName::ExpandTrust, until, format!("{held}. {what}"));
     let issuer = first.certificate.as_ref().map(|certificate| &certificate.issuer);
     let Some(certificate) = shared(view).filter(|own| Some(&own.issuer) == issuer) else {
         let (_, source) = view.seen.client_source();
-        decided.waits.push(hold(None, format!("If this CA is yours, append its certificate to ca.crt of Secret {source}")));
+        decided
+            .waits
+            .push(hold(None, format!("If this CA is yours, append its certificate to ca.crt of Secret {source}")));
         return;
     };
     let newest = waits.iter().map(|(_, pending)| pending.at).max().unwrap_or(Timestamp::MIN);

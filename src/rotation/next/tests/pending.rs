@@ -45,11 +45,7 @@ fn who_can_add_it_is_said_where_no_issue_tells() {
     scene.entry.spec.ca_secret_name = Some("ca".to_owned());
     let plan = scene.ask();
     assert!(reissues(&plan).is_empty());
-    assert!(
-        reason(&plan).contains("new certificates of client: they are signed by CN=new"),
-        "{}",
-        reason(&plan)
-    );
+    assert!(reason(&plan).contains("new certificates of client: they are signed by CN=new"), "{}", reason(&plan));
     assert!(reason(&plan).contains("to ca.crt of Secret ca"), "{}", reason(&plan));
     scene.ca = source(&new);
     assert_eq!(reason(&scene.ask()), "");
