@@ -16,13 +16,16 @@ const TEAMS: [&str; 2] = ["team-a", "team-b"];
 const NAMESPACES: usize = 10;
 const CLIENTS: usize = 20;
 
+/// A ConfigMap of a team's, in which the agent keeps the clients' bundle.
+const TRUST: &str = "trust";
+
 /// What a team may do in its namespaces.
 const RIGHTS: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: { name: team }
 rules:
-- { apiGroups: [""], resources: [secrets], verbs: ["*"] }
+- { apiGroups: [""], resources: [secrets, configmaps], verbs: ["*"] }
 - { apiGroups: [cert-manager.io], resources: [certificates], verbs: ["*"] }
 "#;
 
@@ -97,10 +100,15 @@ pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout>
         apply_as(cluster, team, &home, &client(ns, &name))?;
         clients.push((home, name));
     }
+    let (first, team) = home(ns, 0);
+    let labels = json!({ "trustspan.dev/client": format!("{ns}.gateway") });
+    let trust = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": TRUST, "labels": labels } });
+    apply_as(cluster, team, &first, &trust)?;
     let mut gateway_secret = objects::gateway_secret(ns);
     let spec = &mut gateway_secret["spec"];
     (spec["caNamespace"], spec["caSecretName"]) = (CLUSTER_RESOURCES.into(), root.as_str().into());
     spec["issuerSecretName"] = promoted.into();
+    spec["distribute"] = json!([{ "kind": "ConfigMap", "namespace": first, "name": TRUST }]);
     spec["clients"]["namespaces"] = (0..NAMESPACES).map(|number| home(ns, number).0).collect();
     Ok(Layout {
         namespace: ns.to_owned(),
@@ -136,6 +144,9 @@ pub(crate) fn rotate(world: &mut World<'_>) -> Result<()> {
     let named = |name: &str| status["leaves"].to_string().contains(name);
     ensure!(named(&format!("{first}/client-00")), "expected clients of {first} in status, saw {}", status["leaves"]);
     ensure!(!named("stranger"), "a client that was granted nothing is in status: {}", status["leaves"]);
+    let trust = cluster.get("configmap", &first, TRUST)?;
+    let held = trust["data"]["ca.crt"].as_str().unwrap_or_default();
+    ensure!(held.contains(world.newest_ca()?.trim()), "expected the new CA in ConfigMap {TRUST}, saw {trust}");
     let asked = cluster.requests(User::Agent)?.into_iter().filter(|request| request.resource == "secrets");
     let asked: Vec<_> =
         asked.filter(|request| request.name.is_empty() || request.namespace.starts_with(&first)).collect();
