@@ -87,8 +87,8 @@ mod tests {
             object["metadata"]["labels"][CLIENT_LABEL] = label.into();
             wanted(&object, "apps", &Registry::new([entry])).map(|cas| cas.len())
         };
-        assert_eq!(names(&["apps"], "mesh.gateway"), Some(2));
-        assert_eq!(names(&[], "mesh.gateway"), None, "its owner grants nothing");
+        assert_eq!(names(&["apps"], "mesh_gateway"), Some(2));
+        assert_eq!(names(&[], "mesh_gateway"), None, "its owner grants nothing");
         assert_eq!(names(&["apps"], "gateway"), None, "the label names one in its own namespace");
     }
 

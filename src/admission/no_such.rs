@@ -25,7 +25,7 @@ pub(super) fn finding(
         return None;
     }
     let field = field(place, "labels", CLIENT_LABEL);
-    let message = match named.split_once('.').filter(|(elsewhere, _)| *elsewhere != namespace) {
+    let message = match named.split_once('_').filter(|(elsewhere, _)| *elsewhere != namespace) {
         // The same words whether there is one that does not list it: its owner does not tell strangers.
         Some((elsewhere, name)) => format!(
             "client is not declared: GatewaySecret {name} does not exist in namespace {elsewhere}, or does not list namespace {namespace}. \
@@ -33,7 +33,7 @@ pub(super) fn finding(
         ),
         None => format!(
             "client is not declared: GatewaySecret {named} not found in namespace {namespace}. expected the name of one there, or \
-             NAMESPACE.NAME of one in another namespace"
+             NAMESPACE_NAME of one in another namespace"
         ),
     };
     let finding = severities.weigh(NO_SUCH_GATEWAY_SECRET.finding(field, message))?;
@@ -114,7 +114,7 @@ mod tests {
         for named in ["gatway", "public"] {
             let message = format!(
                 "client is not declared: GatewaySecret {named} not found in namespace mesh. expected the name of one there, or \
-                 NAMESPACE.NAME of one in another namespace"
+                 NAMESPACE_NAME of one in another namespace"
             );
             for (object, place) in [(secret(named), "metadata"), (certificate(named), "spec.secretTemplate")] {
                 for level in [None, Some(Level::Deny)] {
@@ -131,17 +131,17 @@ mod tests {
     #[test]
     fn warns_of_one_elsewhere_unless_it_lists_the_namespace() {
         let mut known = [entry("edge", "root", "public")];
-        let [webhook, check] = said(&secret("edge.public"), &known, &Severities::default());
+        let [webhook, check] = said(&secret("edge_public"), &known, &Severities::default());
         assert!(
             webhook[0]
                 .contains("GatewaySecret public does not exist in namespace edge, or does not list namespace mesh"),
             "{webhook:?}"
         );
-        let unknown = said(&secret("edge.none"), &known, &Severities::default());
+        let unknown = said(&secret("edge_none"), &known, &Severities::default());
         let alike = unknown[0][0].replace("none", "public");
         assert_eq!([webhook, check], [[alike.clone()], [alike]], "a stranger learns of no GatewaySecret by it");
         known[0].spec.clients.namespaces = vec!["mesh".to_owned()];
-        assert_eq!(said(&secret("edge.public"), &known, &Severities::default()), [[""; 0]; 2]);
+        assert_eq!(said(&secret("edge_public"), &known, &Severities::default()), [[""; 0]; 2]);
     }
 
     #[test]

@@ -187,8 +187,8 @@ pub(super) const NO_SUCH_GATEWAY_SECRET: RuleInfo = RuleInfo {
     severity: Severity::Warn,
     summary: "the label of a client whose GatewaySecret does not exist, or does not list the client's namespace; never more than a warning",
     source: "a client in another namespace needs both owners, so that no team delays another team's rotation",
-    example: "client is not declared: GatewaySecret gatway not found in namespace shop. expected the name of one there, or NAMESPACE.NAME of one in another namespace",
-    mend: "name a GatewaySecret of this namespace, or NAMESPACE.NAME of one that lists this namespace in spec.clients.namespaces",
+    example: "client is not declared: GatewaySecret gatway not found in namespace shop. expected the name of one there, or NAMESPACE_NAME of one in another namespace",
+    mend: "name a GatewaySecret of this namespace, or NAMESPACE_NAME of one that lists this namespace in spec.clients.namespaces",
 };
 
 /// A kubeconfig that its users cannot read.

@@ -244,9 +244,9 @@ impl Manifests {
                 Some("ConfigMap") => &config_maps,
                 _ => return false,
             };
-            metadata["annotations"][KEPT_FOR] == entry.name.as_str()
-                && metadata["namespace"] == entry.namespace.as_str()
-                && !names.iter().any(|name| metadata["name"] == name.as_str())
+            let namespace = metadata["namespace"].as_str().unwrap_or("default");
+            metadata["annotations"][KEPT_FOR] == entry.name_in(namespace).as_str()
+                && !names.contains(&world::qualified(entry, object))
         };
         self.objects.iter().filter(is_former).cloned().collect()
     }

@@ -146,7 +146,7 @@ impl Place {
             return Err(AgentError::NotGranted {
                 place: format!("{} {namespace}/{}", kind.name(), target.name),
                 namespace: namespace.to_owned(),
-                label: format!("{}.{}", entry.namespace, entry.name),
+                label: format!("{}_{}", entry.namespace, entry.name),
             });
         }
         if held.is_some() && !is_ours {
@@ -196,9 +196,9 @@ mod tests {
         let mut entry = entry("mesh", "root", "gw");
         let there = target(DistributionKind::ConfigMap, Some("apps"));
         let labelled = |label: &str| json!({ "metadata": { "namespace": "apps", "labels": { CLIENT_LABEL: label } } });
-        assert!(!is_kept_for(&labelled("mesh.gw"), &entry, &there), "its namespace is not listed");
+        assert!(!is_kept_for(&labelled("mesh_gw"), &entry, &there), "its namespace is not listed");
         entry.spec.clients.namespaces = vec!["apps".to_owned()];
-        assert!(is_kept_for(&labelled("mesh.gw"), &entry, &there));
+        assert!(is_kept_for(&labelled("mesh_gw"), &entry, &there));
         assert!(!is_kept_for(&labelled("other.gw"), &entry, &there));
         let adopted =
             json!({ "metadata": { "namespace": "apps", "annotations": { ADOPT: "true", KEPT_FOR: "mesh/gw" } } });

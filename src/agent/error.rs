@@ -32,6 +32,17 @@ pub enum AgentError {
         /// The value of the annotation that allows it.
         allowed: String,
     },
+    /// A Secret in another namespace does not exist.
+    #[error(
+        "Secret {name} does not exist, and the agent creates none in another namespace. Create it empty, with the annotation \
+         trustspan.dev/adopt: {allowed}"
+    )]
+    NotCreated {
+        /// Its namespace and name.
+        name: String,
+        /// The value of the annotation that lets the agent write it.
+        allowed: String,
+    },
     /// cert-manager writes a Secret that the agent is to keep.
     #[error(
         "Certificate {certificate} writes Secret {name}, too: it is left to cert-manager. Set spec.secretName of the Certificate to \
@@ -138,7 +149,7 @@ impl AgentError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Foreign { .. } => "ForeignObject",
-            Self::NotGranted { .. } => "NotGranted",
+            Self::NotCreated { .. } | Self::NotGranted { .. } => "NotGranted",
             Self::Renamed { .. } => "ManagedRenamed",
             Self::TwoWriters { .. } => "TwoWriters",
             Self::NoClusterTrustBundles => "NoClusterTrustBundles",

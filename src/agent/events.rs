@@ -76,12 +76,13 @@ pub(super) fn teller(client: Client, tally: Arc<Tally>) -> (Teller, impl Future<
 }
 
 fn event(notice: &Notice, regarding: &ObjectReference) -> Event {
-    let secret = |name: &String| ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Secret".to_owned()),
-        namespace: regarding.namespace.clone(),
-        name: Some(name.clone()),
-        ..ObjectReference::default()
+    let secret = |name: &String| {
+        let (namespace, name) = match name.split_once('/') {
+            Some((namespace, name)) => (Some(namespace.to_owned()), name),
+            None => (regarding.namespace.clone(), name.as_str()),
+        };
+        let (api_version, kind) = (Some("v1".to_owned()), Some("Secret".to_owned()));
+        ObjectReference { api_version, kind, namespace, name: Some(name.to_owned()), ..ObjectReference::default() }
     };
     Event {
         type_: if notice.is_warning { EventType::Warning } else { EventType::Normal },

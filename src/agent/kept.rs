@@ -70,3 +70,28 @@ pub(super) struct Held {
     /// The same, decoded.
     pub(super) secret: Secret,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::tests::entry;
+
+    #[test]
+    fn in_another_namespace_the_owner_names_the_gateway_secret() {
+        let kept = |namespace: &str, key: &str, value: &str| {
+            let object = json!({ "metadata": { "namespace": namespace, "annotations": { key: value } } });
+            is_kept_for(&object, &entry("mesh", "root", "gw"))
+        };
+        for (namespace, key, value, expected) in [
+            ("mesh", KEPT_FOR, "gw", true),
+            ("mesh", ADOPT, "true", true),
+            ("cert-manager", KEPT_FOR, "mesh/gw", true),
+            ("cert-manager", ADOPT, "mesh/gw", true),
+            ("cert-manager", KEPT_FOR, "gw", false),
+            ("cert-manager", ADOPT, "true", false),
+            ("cert-manager", ADOPT, "evil/gw", false),
+        ] {
+            assert_eq!(kept(namespace, key, value), expected, "{key}: {value} in {namespace}");
+        }
+    }
+}

@@ -19,12 +19,15 @@ const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
 pub fn role(entry: &Entry) -> Vec<Value> {
     let journal = json!([journal_name(&entry.name)]);
     let mut elsewhere: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    for namespace in entry.issuing_namespaces().skip(1) {
-        let rules = elsewhere.entry(namespace).or_default();
-        if namespace == entry.ca_namespace() {
-            rules.extend(on_secrets(entry, namespace));
-        }
-        rules.extend(on_certificates());
+    for namespace in entry.client_namespaces().skip(1) {
+        elsewhere.entry(namespace).or_default().extend(on_certificates());
+    }
+    if entry.ca_namespace() != entry.namespace {
+        let rules = elsewhere.entry(entry.ca_namespace()).or_default();
+        rules.extend(on_secrets(entry, entry.ca_namespace()));
+        rules.push(
+            json!({ "apiGroups": ["cert-manager.io"], "resources": ["certificates"], "verbs": ["list", "watch"] }),
+        );
     }
     let mut rules = on_secrets(entry, &entry.namespace);
     rules.extend([
@@ -94,7 +97,7 @@ fn by_name(resource: &str, names: Value, verbs: Value) -> Value {
     json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs })
 }
 
-/// The Secrets of one namespace that a rotation reads, and those that the agent writes.
+/// The Secrets of one namespace that a rotation reads, and those that the agent writes. In another namespace it creates none.
 fn on_secrets(entry: &Entry, namespace: &str) -> Vec<Value> {
     let rule = |qualified: Vec<String>, verbs: Value| {
         let places = qualified.iter().map(|name| entry.place_of(name)).filter(|place| place.0 == namespace);
@@ -102,7 +105,8 @@ fn on_secrets(entry: &Entry, namespace: &str) -> Vec<Value> {
         (!names.is_empty()).then(|| by_name("secrets", json!(names), verbs))
     };
     let read = rule(world::names(entry), json!(["get", "list", "watch"]));
-    let written = rule(kept::written_names(entry), json!(["create", "patch", "update"]));
+    let verbs = if namespace == entry.namespace { json!(["create", "patch", "update"]) } else { json!(["update"]) };
+    let written = rule(kept::written_names(entry), verbs);
     read.into_iter().chain(written).collect()
 }
 
@@ -238,7 +242,7 @@ mod tests {
         assert_eq!(secrets("apps"), []);
         assert_eq!(
             secrets("cert-manager"),
-            [(json!(["ca", "issuer"]), json!("get")), (json!(["issuer"]), json!("create"))]
+            [(json!(["ca", "issuer"]), json!("get")), (json!(["issuer"]), json!("update"))]
         );
         let own = json!(["gateway", "gateway-cacert", "root", "root-cacert"]);
         assert_eq!(secrets("mesh")[0], (own, json!("get")));

@@ -97,7 +97,8 @@ pub(super) fn names(entry: &Entry) -> Vec<String> {
     let mut names = vec![entry.root_name().to_owned(), entry.managed_name().to_owned()];
     names.extend(names.clone().iter().map(|name| format!("{name}{CACERT_SUFFIX}")));
     names.extend([entry.ca_name(), entry.issuer_name(), entry.own_client_ca_name()].into_iter().flatten());
-    names.extend(spec.clients.secret_names.clone());
+    // The CRD refuses one of another namespace; a manifest can still say it.
+    names.extend(spec.clients.secret_names.iter().filter(|name| !name.contains('/')).cloned());
     names.extend(spec.canary_name().map(str::to_owned));
     names.sort();
     names.dedup();
@@ -128,14 +129,16 @@ impl World {
         for name in config_map_names(entry) {
             with_cas.extend(get(&configmaps, "configmaps", &name).await?);
         }
-        let issued = Issued::read(client, &entry.namespace).await?;
+        let issued = Issued::read(client, &entry.namespace, true).await?;
         let mut elsewhere = Vec::new();
         let mut unlisted = Vec::new();
         for namespace in entry.issuing_namespaces().skip(1) {
-            match Issued::read(client, namespace).await {
+            let has_clients = entry.client_namespaces().any(|one| one == namespace);
+            match Issued::read(client, namespace, has_clients).await {
                 Ok(issued) => elsewhere.push(issued),
-                // A right that is not granted yet says nothing about the others' clients.
-                Err(error) if error.is(403) && entry.client_namespaces().any(|one| one == namespace) => {
+                // One namespace that cannot be listed, for a missing right or otherwise, says nothing about the others' clients.
+                Err(error) if has_clients => {
+                    tracing::debug!("clients of namespace {namespace} not listed: {error}");
                     unlisted.push(namespace.to_owned())
                 }
                 Err(error) => return Err(error),
@@ -383,8 +386,8 @@ struct Issued {
 }
 
 impl Issued {
-    /// Without cert-manager there are none.
-    async fn read(client: &Client, namespace: &str) -> Result<Self, AgentError> {
+    /// Without cert-manager there are none. Requests are read only where clients may be.
+    async fn read(client: &Client, namespace: &str, has_clients: bool) -> Result<Self, AgentError> {
         let list = async |kind: &str, plural: &'static str| {
             // Any version that the API server has in memory: a watch tells of a newer one.
             let params = ListParams::default().match_any();
@@ -397,7 +400,10 @@ impl Issued {
         // Requests last: one that a Certificate counts already is among them.
         Ok(Self {
             certificates: list("Certificate", "certificates.cert-manager.io").await?,
-            requests: list("CertificateRequest", "certificaterequests.cert-manager.io").await?,
+            requests: match has_clients {
+                true => list("CertificateRequest", "certificaterequests.cert-manager.io").await?,
+                false => Vec::new(),
+            },
         })
     }
 
@@ -462,29 +468,28 @@ impl Issued {
     /// What was issued and is not in the Secret.
     fn pending(&self, certificate: &DynamicObject) -> Option<Pending> {
         let revision = certificate.data["status"]["revision"].as_i64().unwrap_or_default();
-        let request = self.request_of(certificate, revision + 1)?;
         // Anybody may make a request of another issuer and write a Certificate's name on it.
-        let reference = |object: &DynamicObject| object.data["spec"]["issuerRef"].clone();
-        if reference(request) != reference(certificate) {
-            return None;
-        }
+        let of_issuer =
+            |request: &&DynamicObject| request.data["spec"]["issuerRef"] == certificate.data["spec"]["issuerRef"];
+        let request = self.requests_of(certificate, revision + 1).find(of_issuer)?;
         let chain = bundle::read_chain(&decoded(&request.data["status"]["certificate"])).into_certificates();
         Some(Pending { chain, at: ready_since(request)? })
     }
 
     /// The request whose certificate stands in the Secret: cert-manager counts its revision up after it wrote it there.
     fn request(&self, certificate: &DynamicObject) -> Option<&DynamicObject> {
-        self.request_of(certificate, certificate.data["status"]["revision"].as_i64()?)
+        self.requests_of(certificate, certificate.data["status"]["revision"].as_i64()?).next()
     }
 
-    fn request_of(&self, certificate: &DynamicObject, revision: i64) -> Option<&DynamicObject> {
-        let revision = revision.to_string();
-        let name = certificate.metadata.name.as_deref()?;
-        self.requests.iter().find(|request| {
-            let annotation = |key: &str| request.metadata.annotations.as_ref()?.get(key).map(String::as_str);
-            annotation("cert-manager.io/certificate-name") == Some(name)
-                && annotation("cert-manager.io/certificate-revision") == Some(&revision)
-        })
+    fn requests_of(&self, certificate: &DynamicObject, revision: i64) -> impl Iterator<Item = &DynamicObject> {
+        let (name, revision) = (certificate.metadata.name.clone(), revision.to_string());
+        let is_of = move |request: &&DynamicObject| {
+            let annotation = |key: &str| request.metadata.annotations.as_ref()?.get(key).cloned();
+            name.is_some()
+                && annotation("cert-manager.io/certificate-name") == name
+                && annotation("cert-manager.io/certificate-revision").as_ref() == Some(&revision)
+        };
+        self.requests.iter().filter(is_of)
     }
 }
 
@@ -499,6 +504,7 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
     Issuance {
         issuer: format!("{kind}.{group}/{}/{}", namespace.unwrap_or_default(), field("name", "")),
         issued: None,
+        failed: certificate.data["status"]["lastFailureTime"].as_str().and_then(|at| at.parse().ok()),
         name: certificate.metadata.name.clone().unwrap_or_default(),
         is_issuing: condition(certificate, "Issuing").is_some(),
         renewal: RenewalPolicy::of(&certificate.data["spec"]["renewal"]),

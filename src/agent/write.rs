@@ -57,6 +57,11 @@ pub(super) async fn take(
         SourceKind::ConfigMap => (config_maps(client, namespace), "configmaps"),
     };
     let Some(held) = content.held(world) else {
+        if namespace != entry.namespace {
+            // Another GatewaySecret may have the rights for it that this one lacks: the agent is one user.
+            let (name, allowed) = (content.name.clone(), kept::adoption(entry, namespace));
+            return Err(AgentError::NotCreated { name, allowed });
+        }
         // Applied, not created: a right to create cannot be limited to a name, one to patch can.
         let written = api.patch(name, &apply(), &Patch::Apply(content.object(entry))).await;
         return written.map(drop).map_err(|e| AgentError::api("patch", plural, name, e));

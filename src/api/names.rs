@@ -8,7 +8,7 @@ pub const PREFIX: &str = "trustspan.dev/";
 pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
 
 /// Label of a Secret that holds a client's certificate for gateways: the name of their GatewaySecret where that is in the same
-/// namespace, `NAMESPACE.NAME` where it is in another one, which has to list the client's (`spec.clients.namespaces`).
+/// namespace, `NAMESPACE_NAME` where it is in another one, which has to list the client's (`spec.clients.namespaces`).
 pub const CLIENT_LABEL: &str = "trustspan.dev/client";
 
 /// Label of a Namespace whose TLS Secrets and CA bundles are judged at admission, or of a single Secret or ConfigMap:

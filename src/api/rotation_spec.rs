@@ -88,7 +88,7 @@ pub struct Clients {
     /// false, undeclared clients are assumed: the old CA stays until it expires (see `maxLeafLifetime`), and gateways switch their serving
     /// certificate only shortly before it expires.
     pub complete: bool,
-    /// Other namespaces with clients. A client there is declared by the label `trustspan.dev/client: NAMESPACE.NAME` of this GatewaySecret: the owners
+    /// Other namespaces with clients. A client there is declared by the label `trustspan.dev/client: NAMESPACE_NAME` of this GatewaySecret: the owners
     /// of both sides have to agree. The agent needs rights there (`trustspan rbac`); until it has them, clients count as unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<NamespaceName>", extend("maxItems" = 64, "x-kubernetes-list-type" = "set"))]
@@ -99,7 +99,7 @@ pub struct Clients {
     pub max_leaf_lifetime: Option<Period>,
     /// Names of clients' Secrets that no Certificate of cert-manager stands for. The agent reads them by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
+    #[schemars(with = "Vec<SecretName>", extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
     pub secret_names: Vec<String>,
 }
 
@@ -107,6 +107,14 @@ impl Clients {
     /// Warns of a rotation with undeclared clients. Condition `RotationReady` has the dates.
     pub const INCOMPLETE: &'static str = "clients.complete is false: undeclared clients may fail in a CA rotation. Declare all clients, then set it to true";
 }
+
+/// An item of `spec.clients.secretNames`, for the schema.
+#[derive(JsonSchema)]
+struct SecretName(
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    #[allow(dead_code)]
+    String,
+);
 
 /// An item of `spec.clients.namespaces`, for the schema.
 #[derive(JsonSchema)]
@@ -127,7 +135,7 @@ pub struct Distribution {
     /// The kind of object. ClusterTrustBundles are cluster-scoped.
     pub kind: DistributionKind,
     /// Namespace of a ConfigMap. Default: that of the GatewaySecret. In another namespace the agent creates nothing: the owner there creates the
-    /// ConfigMap with the label `trustspan.dev/client: NAMESPACE.NAME` of this GatewaySecret, and the agent then writes the key.
+    /// ConfigMap with the label `trustspan.dev/client: NAMESPACE_NAME` of this GatewaySecret, and the agent then writes the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = DNS_LABEL))]
     pub namespace: Option<String>,

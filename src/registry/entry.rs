@@ -114,9 +114,10 @@ impl Entry {
     }
 
     /// Whether a Secret of `namespace` whose label `trustspan.dev/client` has this value is a client of this GatewaySecret. One in
-    /// another namespace needs both sides: the label there, and its namespace in `spec.clients.namespaces` here.
+    /// another namespace needs both sides: the label there, and its namespace in `spec.clients.namespaces` here. No name of either has
+    /// the separator `_`.
     pub fn has_client(&self, namespace: &str, label: &str) -> bool {
-        let is_qualified = label.split_once('.') == Some((self.namespace.as_str(), self.name.as_str()));
+        let is_qualified = label.split_once('_') == Some((self.namespace.as_str(), self.name.as_str()));
         match namespace == self.namespace {
             true => is_qualified || label == self.name,
             false => is_qualified && self.spec.clients.namespaces.iter().any(|granted| granted == namespace),

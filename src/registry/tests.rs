@@ -257,19 +257,20 @@ fn a_client_elsewhere_needs_the_label_there_and_its_namespace_here() {
     let gateway = with(entry("mesh", "root", "gw"), |e| e.spec.clients.namespaces = vec!["apps".to_owned()]);
     for (namespace, label, expected) in [
         ("mesh", "gw", true),
-        ("mesh", "mesh.gw", true),
+        ("mesh", "mesh_gw", true),
         ("mesh", "other", false),
-        ("apps", "mesh.gw", true),
+        ("apps", "mesh_gw", true),
         ("apps", "gw", false),
         ("apps", "other.gw", false),
-        ("strange", "mesh.gw", false),
+        ("strange", "mesh_gw", false),
         ("strange", "gw", false),
     ] {
         assert_eq!(gateway.has_client(namespace, label), expected, "{label} in {namespace}");
     }
-    // A dot belongs to a name, never to a namespace.
+    // A dot belongs to a name: of two GatewaySecrets the label means one.
+    assert!(!entry("a", "root", "b").has_client("mesh", "a.b"));
     assert!(entry("mesh", "root", "a.b").has_client("mesh", "a.b"));
-    assert!(entry("mesh", "root", "a.b").has_client("mesh", "mesh.a.b"));
+    assert!(entry("mesh", "root", "a.b").has_client("mesh", "mesh_a.b"));
 }
 
 #[test]

@@ -1,14 +1,19 @@
 //! What the next rotation would do if the CA were replaced now: the planner runs over simulated time, with a CA that no cluster has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::journal::Journal;
-use super::next::{self, CaConfigMap, ClientSeen, LeafHold, PairOf, Plan, Seen, Step, Trust, TrustCopy};
+use super::next::{
+    self, CaConfigMap, ClientSeen, Issuance, LeafHold, PairOf, Plan, Seen, SourceState, Step, Trust, TrustCopy,
+};
 use super::observe::Facts;
+use super::readers::SourceName;
+use super::renewal::RenewalPolicy;
 use super::report::set;
-use crate::api::{ConditionStatus, GatewaySecretStatus, Phase, TrustAnchor, Wait};
+use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
+use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Phase, SourceKind, TrustAnchor, Wait};
 use crate::registry::Entry;
 use crate::trust::Certificate;
 
@@ -18,7 +23,7 @@ pub const READINESS: &str = "RotationReady";
 /// A rotation that waits for longer than this without a change has stopped: it needs somebody.
 const PATIENCE: SignedDuration = SignedDuration::from_hours(24);
 /// A rotation takes a few dozen plans. One that takes more does not end.
-const PLANS: usize = 200;
+const PLANS: usize = 100;
 /// At most so many clients are simulated.
 const SIMULATED: usize = 32;
 /// The simulated time that a step takes.
@@ -96,6 +101,8 @@ struct Simulation<'s> {
     clients: Vec<ClientSeen>,
     bundle_readers: Vec<ClientSeen>,
     presented_also: Vec<next::PresentedAlso>,
+    root_certificate: Option<Issuance>,
+    sources: BTreeMap<SourceName, SourceState>,
     journal: Journal,
     now: Timestamp,
 }
@@ -106,7 +113,11 @@ impl<'s> Simulation<'s> {
         let mut entry = real.entry.clone();
         entry.spec.paused = false;
         entry.spec.windows.clear();
-        let clients = representatives(&real.clients);
+        let mut clients = representatives(&real.clients);
+        for client in &mut clients {
+            client.pending = None;
+            client.certificate = client.certificate.take().map(idle);
+        }
         let mut journal = journal.clone();
         let is_simulated = |name: &str| clients.iter().any(|client| client.name == name);
         let is_declared = |name: &str| real.clients.iter().any(|client| client.name == name);
@@ -125,6 +136,8 @@ impl<'s> Simulation<'s> {
             clients,
             bundle_readers: real.bundle_readers.clone(),
             presented_also: real.presented_also.clone(),
+            root_certificate: real.root_certificate.clone().map(idle),
+            sources: real.sources.clone(),
             journal,
             now,
         };
@@ -132,6 +145,9 @@ impl<'s> Simulation<'s> {
         match () {
             () if of_clients => simulation.client_ca = new,
             () if real.entry.spec.ca_secret_name.is_some() => simulation.ca = new,
+            () if real.root.is_some_and(|root| root.chain.first().is_some_and(|leaf| leaf.is_ca)) => {
+                simulation.root = new
+            }
             // It learns of a new CA with its next issue.
             () => simulation.root = Some(simulation.serving()),
         }
@@ -156,12 +172,12 @@ impl<'s> Simulation<'s> {
                 self.now += STEP;
                 continue;
             }
-            let completes = plan.phase == Phase::Steady;
+            let completes = plan.phase == Phase::Steady && plan.cut_off.is_empty();
             // At its deadline the serving certificate changes, whoever does not trust the new one.
             let switch = plan.leaf_hold.as_ref().and_then(|hold| hold.switch);
             let helps =
                 |wake: &Timestamp| wake.duration_since(self.now) <= PATIENCE && switch.is_none_or(|at| *wake < at);
-            match plan.wake.filter(|wake| !completes && helps(wake)) {
+            match plan.wake.filter(|wake| plan.phase != Phase::Steady && helps(wake)) {
                 Some(wake) => self.now = wake,
                 None => return self.end(started, completes, plan),
             }
@@ -204,12 +220,12 @@ impl<'s> Simulation<'s> {
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
             unlisted_namespaces: self.real.unlisted_namespaces,
-            root_certificate: self.real.root_certificate.clone(),
+            root_certificate: self.root_certificate.clone(),
             canary: None,
             wire: None,
             unprobed: None,
             readers: self.real.readers.clone(),
-            sources: self.real.sources.clone(),
+            sources: self.sources.clone(),
             presented_also: self.presented_also.clone(),
         }
     }
@@ -224,13 +240,21 @@ impl<'s> Simulation<'s> {
                 let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
                 self.managed = Some(Facts { anchors: trust.clone(), chain, ..Facts::default() });
             }
-            Step::WriteSibling { trust } => write(&mut self.managed_sibling, trust, self.real.source_sibling),
+            Step::WriteSibling { trust } => {
+                write(&mut self.managed_sibling, trust, self.real.source_sibling);
+                let name = format!("{}{CACERT_SUFFIX}", self.entry.managed_name());
+                let source = SourceName::secret(&self.entry.namespace, name);
+                self.sources.insert(source, SourceState::Holds(trust.clone()));
+            }
             Step::WriteConfigMap { source, trust } => {
                 for (real, kept) in self.real.config_maps.iter().zip(&mut self.config_maps) {
                     if real.name == *source {
                         write(kept, trust, real.source);
                     }
                 }
+                let name = managed_config_map_name(source);
+                let source = SourceName { kind: SourceKind::ConfigMap, namespace: self.entry.namespace.clone(), name };
+                self.sources.insert(source, SourceState::Holds(trust.clone()));
             }
             Step::CopyRoot => self.managed = self.root.clone(),
             Step::PromoteIssuer => {
@@ -256,6 +280,15 @@ impl<'s> Simulation<'s> {
     }
 }
 
+/// As it is between two issues. Renewal windows delay a rotation, as change windows do, and do not block it.
+fn idle(certificate: Issuance) -> Issuance {
+    let renewal = match certificate.renewal {
+        RenewalPolicy::Disabled => RenewalPolicy::Disabled,
+        RenewalPolicy::Anytime | RenewalPolicy::Windows(_) => RenewalPolicy::Anytime,
+    };
+    Issuance { is_issuing: false, renewal, ..certificate }
+}
+
 fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&Facts>) {
     let revocation = source.and_then(|source| source.revocation.clone());
     kept.facts = Some(Facts { anchors: trust.to_vec(), revocation, ..Facts::default() });
@@ -276,7 +309,8 @@ fn representatives(clients: &[ClientSeen]) -> Vec<ClientSeen> {
 
 /// Adds the condition to a status of phase Steady. It says nothing about a rotation that has started.
 pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut GatewaySecretStatus, now: Timestamp) {
-    let steady = status.phase == Some(Phase::Steady);
+    // A copy follows its source at once: there is nothing to forecast.
+    let steady = status.phase == Some(Phase::Steady) && entry.spec.mode == Mode::Bundle;
     let Some(forecast) = forecast.filter(|_| steady) else {
         status.conditions.retain(|condition| condition.type_ != READINESS);
         return;
@@ -304,7 +338,9 @@ fn blocked(entry: &Entry, waits: &[Wait]) -> String {
     let mut reasons: Vec<_> = waits.iter().map(|wait| wait.reason.as_str()).collect();
     reasons.dedup();
     match reasons.is_empty() {
-        true => format!("Secret {} is not managed by cert-manager; renew its certificate manually", entry.root_name()),
+        true => {
+            format!("if no cert-manager Certificate writes Secret {0}, renew Secret {0} manually", entry.root_name())
+        }
         false => reasons.join("; "),
     }
 }

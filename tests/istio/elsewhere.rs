@@ -53,7 +53,7 @@ fn certificate(name: &str, issuer: &str, usages: Value, rest: &Value) -> Value {
 }
 
 fn client(ns: &str, name: &str) -> Value {
-    let template = json!({ "labels": { "trustspan.dev/client": format!("{ns}.gateway") } });
+    let template = json!({ "labels": { "trustspan.dev/client": format!("{ns}_gateway") } });
     certificate(name, ns, json!(["digital signature", "client auth"]), &json!({ "secretTemplate": template }))
 }
 
@@ -82,7 +82,12 @@ pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout>
     );
     let hosts: Vec<_> = hosts.split(", ").collect();
     let server = certificate(SERVER, ns, json!(["digital signature", "server auth"]), &json!({ "dnsNames": hosts }));
+    // The agent creates nothing in another namespace: its owner lets this GatewaySecret write it.
+    let adopted = json!({ "trustspan.dev/adopt": format!("{ns}/gateway") });
+    let held_back =
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": promoted, "annotations": adopted } });
     for (namespace, object) in [
+        (CLUSTER_RESOURCES, held_back),
         (CLUSTER_RESOURCES, issuer(&self_signed, json!({ "selfSigned": {} }))),
         (CLUSTER_RESOURCES, issuer(ns, json!({ "ca": { "secretName": promoted } }))),
         (CLUSTER_RESOURCES, ca),
@@ -101,7 +106,7 @@ pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout>
         clients.push((home, name));
     }
     let (first, team) = home(ns, 0);
-    let labels = json!({ "trustspan.dev/client": format!("{ns}.gateway") });
+    let labels = json!({ "trustspan.dev/client": format!("{ns}_gateway") });
     let trust = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": TRUST, "labels": labels } });
     apply_as(cluster, team, &first, &trust)?;
     let mut gateway_secret = objects::gateway_secret(ns);

@@ -143,7 +143,7 @@ fn a_client_elsewhere_counts_where_both_sides_declare_it() {
     fs::write(dir.path().join("gateway.json"), object.to_string()).unwrap();
     let leaf = authority.leaf("till");
     for (namespace, name, label) in
-        [("apps", "till", "mesh.gateway"), ("apps", "unlabelled", "gateway"), ("strange", "stranger", "mesh.gateway")]
+        [("apps", "till", "mesh_gateway"), ("apps", "unlabelled", "gateway"), ("strange", "stranger", "mesh_gateway")]
     {
         secret(namespace, name, label, &leaf);
     }

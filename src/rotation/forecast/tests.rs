@@ -138,3 +138,17 @@ fn a_rotation_that_has_started_has_no_forecast() {
     report_readiness(&gateway, Some(&done), &mut status, now());
     assert!(status.condition(READINESS).is_none());
 }
+
+#[test]
+fn an_issue_in_progress_and_renewal_windows_change_nothing() {
+    let (forecast, message) = forecast_of(|_, clients| {
+        let certificate = clients[0].certificate.as_mut().unwrap();
+        certificate.is_issuing = true;
+        certificate.renewal = RenewalPolicy::Windows(Vec::new());
+        clients[0].pending = Some(next::Pending { chain: pair(&ca("other")).chain, at: now() });
+    });
+    assert!(forecast.completes, "{message}");
+    let (forecast, message) =
+        forecast_of(|_, clients| clients[0].certificate.as_mut().unwrap().renewal = RenewalPolicy::Disabled);
+    assert!(!forecast.completes && message.contains("spec.renewal.policy is Disabled"), "{message}");
+}

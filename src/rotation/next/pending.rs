@@ -7,56 +7,81 @@
 
 use jiff::Timestamp;
 
-use super::seen::{Issuance, Pending};
+use super::seen::{ClientSeen, Issuance, Pending};
 use super::steps::Decided;
-use super::view::{View, admits};
+use super::view::{View, admits, verifies};
 use super::{Step, wait};
 use crate::api::StepName;
 use crate::rotation::name_list::few;
+use crate::trust::Certificate;
 
 /// Gets such a CA into the source Secret, or says who can add it.
 pub(super) fn learn(view: &View<'_>, decided: &mut Decided) {
-    let known: Vec<_> = view.journal.client_issuers.iter().map(|authority| authority.certificate.clone()).collect();
-    let is_live = |pending: &&Pending| pending.chain.first().is_some_and(|leaf| leaf.not_after >= view.now);
-    let waits = view.seen.clients.iter().filter_map(|client| {
-        let pending = client.pending.as_ref().filter(is_live)?;
-        (!admits(&known, &pending.chain, view.now)).then_some((client, pending))
-    });
-    let waits: Vec<_> = waits.collect();
-    let Some((first, pending)) = waits.first() else { return };
-    let names = few(waits.iter().map(|(client, _)| client.name.clone())).unwrap_or_default();
-    let ca = pending.chain.last().map(|last| last.issuer.clone()).unwrap_or_default();
-    let held =
-        format!("admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust");
-    let hold = |until, what: String| wait(StepName::ExpandTrust, until, format!("{held}. {what}"));
-    let issuer = first.certificate.as_ref().map(|certificate| &certificate.issuer);
-    let Some(certificate) = shared(view).filter(|own| Some(&own.issuer) == issuer) else {
-        let (_, source) = view.seen.client_source();
-        decided
-            .waits
-            .push(hold(None, format!("If this CA is yours, append its certificate to ca.crt of Secret {source}")));
-        return;
+    let known: Vec<_> = view.journal.client_issuers.iter().map(|authority| &authority.certificate).collect();
+    let is_unknown = |pending: &&Pending| {
+        let is_live = pending.chain.first().is_some_and(|leaf| leaf.not_after >= view.now) && pending.at <= view.now;
+        is_live && !known.iter().any(|ca| is_issued_by(ca, &pending.chain, view.now))
     };
-    let newest = waits.iter().map(|(_, pending)| pending.at).max().unwrap_or(Timestamp::MIN);
-    let name = &certificate.name;
-    if certificate.is_issuing {
-        decided
-            .waits
-            .push(hold(None, format!("Certificate {name} of the same issuer is being reissued, to obtain the CA")));
-    } else if certificate.issued.is_some_and(|issued| issued > newest) {
-        let source = view.seen.entry.root_name();
-        decided.waits.push(hold(
-            None,
-            format!(
-                "Certificate {name} was issued later, by another CA. Configure the issuer to use one CA, or append {ca} to ca.crt of \
-                 Secret {source}"
-            ),
-        ));
-    } else if let Some(pause) = view.reissue_pause(Some(certificate), None) {
-        decided.waits.push(hold(pause.until, pause.reason));
-    } else {
-        decided.steps.push(Step::Reissue { certificate: name.clone() });
+    let clients = view.seen.clients.iter().filter(|_| !known.is_empty());
+    let unknown = clients.filter_map(|client| Some((client, client.pending.as_ref().filter(is_unknown)?)));
+    let own = shared(view);
+    let is_of_own = |client: &ClientSeen| {
+        own.is_some_and(|own| client.certificate.as_ref().is_some_and(|certificate| certificate.issuer == own.issuer))
+    };
+    let (learnable, others): (Vec<_>, Vec<_>) = unknown.partition(|(client, _)| is_of_own(client));
+    if let Some(rejected) = rejected(&others) {
+        let (_, source) = view.seen.client_source();
+        let what = format!("{rejected}. If this CA is yours, append its certificate to ca.crt of Secret {source}");
+        decided.waits.push(wait(StepName::ExpandTrust, None, what));
     }
+    if let (Some(certificate), Some(rejected)) = (own, rejected(&learnable)) {
+        let newest = learnable.iter().map(|(_, pending)| pending.at).max().unwrap_or(Timestamp::MIN);
+        match refusal(view, certificate, newest) {
+            Some((until, why)) => decided.waits.push(wait(StepName::ExpandTrust, until, format!("{rejected}. {why}"))),
+            None => decided.steps.push(Step::Reissue { certificate: certificate.name.clone() }),
+        }
+    }
+}
+
+/// Whether a CA issued a chain, valid or not, and for whatever use.
+fn is_issued_by(ca: &Certificate, chain: &[Certificate], now: Timestamp) -> bool {
+    let Some(last) = chain.last() else { return true };
+    let has_its_key = match (&last.authority_key_id, &ca.subject_key_id) {
+        (Some(key), Some(of_ca)) => key == of_ca,
+        _ => admits(std::slice::from_ref(ca), chain, now) || verifies(std::slice::from_ref(ca), chain, now),
+    };
+    last == ca || last.issuer == ca.subject && has_its_key
+}
+
+/// The certificates that admission rejects; `None` for none.
+fn rejected(waiting: &[(&ClientSeen, &Pending)]) -> Option<String> {
+    let names = few(waiting.iter().map(|(client, _)| client.name.clone()))?;
+    let ca = waiting.first()?.1.chain.last()?.issuer.clone();
+    Some(format!("admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust"))
+}
+
+/// Why the serving Certificate is not reissued now to obtain the CA, and until when. A tenant may have as many certificates issued as it likes: none
+/// of them makes it more often than a rotation could take, nor right after an issue that failed.
+fn refusal(view: &View<'_>, certificate: &Issuance, newest: Timestamp) -> Option<(Option<Timestamp>, String)> {
+    let (name, settle) = (&certificate.name, &view.spec().settle);
+    let pace = settle.gateways.duration().saturating_add(settle.clients.duration());
+    let after = |at: Timestamp| at.saturating_add(pace).unwrap_or(Timestamp::MAX);
+    let next = certificate.issued.max(certificate.failed).map(after).filter(|next| view.now < *next);
+    let source = view.seen.entry.root_name();
+    if certificate.is_issuing {
+        return Some((None, format!("Certificate {name} of the same issuer is being reissued, to obtain the CA")));
+    }
+    if certificate.issued.is_some_and(|issued| issued > newest) {
+        let what = "was issued later, by another CA. Configure the issuer to use one CA, or append the other";
+        return Some((None, format!("Certificate {name} {what} to ca.crt of Secret {source}")));
+    }
+    if let Some(next) = next {
+        return Some((
+            Some(next),
+            format!("Certificate {name} of the same issuer is reissued at {next}, to obtain the CA"),
+        ));
+    }
+    view.reissue_pause(Some(certificate), None).map(|pause| (pause.until, pause.reason))
 }
 
 /// The Certificate of the source Secret, where that Secret alone says which CA signs clients.

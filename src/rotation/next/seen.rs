@@ -147,6 +147,8 @@ pub struct Issuance {
     pub issuer: String,
     /// When what its Secret holds was issued.
     pub issued: Option<Timestamp>,
+    /// When an issue failed last, if none has succeeded since (`status.lastFailureTime`).
+    pub failed: Option<Timestamp>,
     /// An issue is under way.
     pub is_issuing: bool,
     /// When its owner lets it be renewed.

@@ -11,6 +11,8 @@ use crate::api::Clients;
 use crate::api::names::CLIENT_LABEL;
 use crate::rotation::name_list::first;
 
+/// The most items of `spec.clients.namespaces`.
+const NAMESPACES: usize = 64;
 /// Names that one comment gives.
 const NAMED: usize = 5;
 
@@ -29,7 +31,9 @@ fn clients<'f>(found: &'f Found, root: &'f Root<'_>, source: &'f Source<'_>) -> 
 /// The other namespaces in which there may be clients.
 pub(super) fn namespaces(found: &Found, root: &Root<'_>, source: &Source<'_>) -> BTreeSet<String> {
     let namespaces = clients(found, root, source).map(namespace);
-    namespaces.filter(|namespace| *namespace != root.namespace).map(str::to_owned).collect()
+    let elsewhere: BTreeSet<_> =
+        namespaces.filter(|namespace| *namespace != root.namespace).map(str::to_owned).collect();
+    elsewhere.into_iter().take(NAMESPACES).collect()
 }
 
 /// What to do about clients, and what is not known of them.
@@ -46,7 +50,7 @@ pub(super) fn comments(found: &Found, root: &Root<'_>, source: &Source<'_>, name
     if let Some(names) = first(NAMED, elsewhere.into_iter().filter_map(full_name)) {
         comments.push(format!(
             "Certificates elsewhere that may be clients': {names}. Their namespaces are in clients.namespaces; owners of those that are \
-             add the label {CLIENT_LABEL}: {}.{name} in their secretTemplate",
+             add the label {CLIENT_LABEL}: {}_{name} in their secretTemplate",
             root.namespace
         ));
     }

@@ -1,5 +1,7 @@
 //! Who issues a root Secret, and from which CA, as cert-manager's objects tell.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::roots::{Root, namespace};
@@ -53,7 +55,13 @@ pub(super) fn source<'a>(found: &'a Found, root: &Root<'_>) -> Source<'a> {
         let ca = spec.and_then(|spec| spec["ca"]["secretName"].as_str());
         object["kind"] == "Certificate" && object["spec"]["isCA"] == true && ca == object["spec"]["secretName"].as_str()
     };
-    let cluster_resources = found.objects.iter().filter(|_| is_cluster_wide).find(writes_ca).map(namespace);
+    let candidates: BTreeSet<_> =
+        found.objects.iter().filter(|_| is_cluster_wide).filter(writes_ca).map(namespace).collect();
+    // Any tenant can have a Certificate for a Secret of that name.
+    let cluster_resources = match candidates.contains(CLUSTER_RESOURCES) {
+        true => Some(CLUSTER_RESOURCES),
+        false => candidates.first().copied().filter(|_| candidates.len() == 1),
+    };
     Source {
         certificate: Some(certificate),
         issuer: Some(format!("{kind} {issuer}")),
@@ -136,7 +144,7 @@ impl Source<'_> {
                 let is_missing = matches!(found.held(namespace.unwrap_or(root.namespace), ca), Some(Held::Missing));
                 let guess = match namespace {
                     Some(_) if self.cluster_resources.is_none() => {
-                        ". That namespace is a guess, since no Certificate writes it: set caNamespace to cert-manager's cluster resource \
+                        ". That namespace is a guess, since not exactly one Certificate writes it: set caNamespace to cert-manager's cluster resource \
                          namespace"
                     }
                     _ => "",

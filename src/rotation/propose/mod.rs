@@ -184,10 +184,12 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     let mut spec = json!({ "rootSecretName": source_name, "workloadLabels": root.workload_labels() });
     // As the managed Secret is named by default; written out since it is what Gateways will name.
     spec["secretName"] = name.clone().into();
-    if let Some(ca) = source.ca_secret_name() {
+    // The clients' own CA is here, and both are looked up in one namespace.
+    let is_reachable = !has_sibling || source.ca_namespace().is_none();
+    if let Some(ca) = source.ca_secret_name().filter(|_| is_reachable) {
         spec["caSecretName"] = ca.into();
     }
-    if let Some(namespace) = source.ca_namespace() {
+    if let Some(namespace) = source.ca_namespace().filter(|_| is_reachable) {
         spec["caNamespace"] = namespace.into();
     }
     let namespaces = clients::namespaces(found, root, &source);

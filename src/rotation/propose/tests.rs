@@ -177,7 +177,7 @@ fn a_cluster_issuer_gives_the_cas_namespace_and_those_of_clients() {
     assert_eq!((&spec["caSecretName"], &spec["caNamespace"]), (&json!("mesh-ca"), &json!("pki")));
     assert_eq!(spec["clients"]["namespaces"], json!(["apps"]));
     assert!(
-        comments.contains("may be clients': apps/till.") && comments.contains("client: mesh.root-managed"),
+        comments.contains("may be clients': apps/till.") && comments.contains("client: mesh_root-managed"),
         "{comments}"
     );
 }

@@ -4,8 +4,8 @@ use jiff::SignedDuration;
 
 use super::scene::{Scene, pair, reissues, source};
 use crate::api::StepName;
-use crate::rotation::next::{Pending, Plan};
-use crate::trust::fixtures::{Authority, ca};
+use crate::rotation::next::{ClientSeen, Issuance, Pending, Plan, Trust};
+use crate::trust::fixtures::{Authority, ca, parsed};
 
 /// The source Secret alone says which CA signs, and a client was issued a certificate of another.
 fn external(old: &Authority, new: &Authority) -> Scene {
@@ -61,4 +61,47 @@ fn what_is_known_or_has_ended_waits_for_nothing() {
     scene.entry.spec.paused = true;
     assert!(reissues(&scene.ask()).is_empty(), "{:?}", scene.ask().steps);
     assert!(reason(&scene.ask()).contains("spec.paused"), "{}", reason(&scene.ask()));
+}
+
+#[test]
+fn a_client_of_another_issuer_blocks_no_other() {
+    let (old, new, own) = (ca("old"), ca("new"), ca("own"));
+    let mut scene = external(&old, &new);
+    scene.issued = Some(scene.now - SignedDuration::from_hours(1));
+    let client = |name: &str, issuer: &str, authority: &Authority| ClientSeen {
+        name: name.to_owned(),
+        chain: pair(&old, name).chain,
+        trust: Trust::Read(source(&old).anchors),
+        loads_once: false,
+        certificate: Some(Issuance { name: name.to_owned(), issuer: issuer.to_owned(), ..Issuance::default() }),
+        pending: Some(Pending { chain: pair(authority, name).chain, at: scene.now }),
+    };
+    let plan = scene.ask_with(vec![client("tenant", "Issuer.x/apps/own", &own), client("payments", "", &new)]);
+    assert_eq!(reissues(&plan), ["gateway"]);
+    assert!(reason(&plan).contains("certificates of tenant: they are signed by CN=own"), "{}", reason(&plan));
+}
+
+#[test]
+fn the_serving_certificate_is_not_reissued_again_and_again() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = external(&old, &new);
+    // It was issued just before, or the issue failed.
+    scene.issued = Some(scene.now - SignedDuration::from_secs(1));
+    assert!(
+        reissues(&scene.ask()).is_empty() && reason(&scene.ask()).contains("is reissued at"),
+        "{}",
+        reason(&scene.ask())
+    );
+    // A certificate of a known CA that gateways refuse for another reason shows no new CA, and neither does one of tomorrow.
+    let mut scene = external(&old, &new);
+    scene.issued = Some(scene.now - SignedDuration::from_hours(1));
+    let server_only = old.leaf_with("client", |params| {
+        params.use_authority_key_identifier_extension = true;
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+    });
+    scene.pending = Some(Pending { chain: vec![parsed(server_only.der())], at: scene.now });
+    assert!(reissues(&scene.ask()).is_empty() && reason(&scene.ask()).is_empty(), "{}", reason(&scene.ask()));
+    let tomorrow = scene.now + SignedDuration::from_hours(24);
+    scene.pending = Some(Pending { chain: pair(&new, "client").chain, at: tomorrow });
+    assert!(reissues(&scene.ask()).is_empty());
 }
