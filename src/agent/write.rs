@@ -10,7 +10,7 @@ use super::content::Content;
 use super::kept;
 use super::world::{World, config_maps, objects, secrets};
 use super::{AgentError, MANAGER};
-use crate::api::names::{CACERT_SUFFIX, journal_name};
+use crate::api::names::journal_name;
 use crate::api::{GatewaySecretStatus, SourceKind};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
@@ -26,12 +26,9 @@ pub(super) fn apply() -> PatchParams {
 
 /// Whether the agent is the only writer of what it keeps. Two writers would undo each other without end.
 pub(super) fn has_one_writer(entry: &Entry, world: &World) -> Result<(), AgentError> {
-    let managed = entry.managed_name();
-    let sibling = format!("{managed}{CACERT_SUFFIX}");
-    for name in [Some(managed), Some(&sibling), entry.issuer_name().as_deref()].into_iter().flatten() {
-        if let Some(certificate) = world.writer(name) {
-            let instead = if name == managed { entry.root_name() } else { "another name" };
-            let (name, certificate, instead) = (name.to_owned(), certificate.to_owned(), instead.to_owned());
+    for name in kept::written_names(entry) {
+        if let Some(certificate) = world.writer(&name).map(str::to_owned) {
+            let instead = if name == entry.managed_name() { entry.root_name() } else { "another name" }.to_owned();
             return Err(AgentError::TwoWriters { name, certificate, instead });
         }
     }
