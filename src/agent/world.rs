@@ -137,10 +137,10 @@ impl World {
             match Issued::read(client, namespace, has_clients).await {
                 Ok(issued) => elsewhere.push(issued),
                 // One namespace that cannot be listed, for a missing right or otherwise, says nothing about the others' clients.
-                Err(error) if has_clients => {
-                    tracing::debug!("clients of namespace {namespace} not listed: {error}");
-                    unlisted.push(namespace.to_owned())
-                }
+                Err(error) if has_clients && namespace != entry.ca_namespace() => unlisted.push(match error.is(403) {
+                    true => namespace.to_owned(),
+                    false => format!("{namespace} ({error})"),
+                }),
                 Err(error) => return Err(error),
             }
         }
@@ -471,7 +471,8 @@ impl Issued {
         // Anybody may make a request of another issuer and write a Certificate's name on it.
         let of_issuer =
             |request: &&DynamicObject| request.data["spec"]["issuerRef"] == certificate.data["spec"]["issuerRef"];
-        let request = self.requests_of(certificate, revision + 1).find(of_issuer)?;
+        let request =
+            self.requests_of(certificate, revision + 1).filter(of_issuer).find(|one| ready_since(one).is_some())?;
         let chain = bundle::read_chain(&decoded(&request.data["status"]["certificate"])).into_certificates();
         Some(Pending { chain, at: ready_since(request)? })
     }

@@ -6,7 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::journal::Journal;
 use super::next::{
-    self, CaConfigMap, ClientSeen, Issuance, LeafHold, PairOf, Plan, Seen, SourceState, Step, Trust, TrustCopy,
+    self, CaConfigMap, ClientSeen, Issuance, LeafHold, PairOf, Plan, PresentedAlso, Seen, SourceState, Step, Trust,
+    TrustCopy,
 };
 use super::observe::Facts;
 use super::readers::SourceName;
@@ -100,7 +101,7 @@ struct Simulation<'s> {
     config_maps: Vec<Copied>,
     clients: Vec<ClientSeen>,
     bundle_readers: Vec<ClientSeen>,
-    presented_also: Vec<next::PresentedAlso>,
+    presented_also: Vec<PresentedAlso>,
     root_certificate: Option<Issuance>,
     sources: BTreeMap<SourceName, SourceState>,
     journal: Journal,
@@ -113,10 +114,12 @@ impl<'s> Simulation<'s> {
         let mut entry = real.entry.clone();
         entry.spec.paused = false;
         entry.spec.windows.clear();
+        // Nothing is probed: what was seen on gateways before would count for ever.
+        entry.spec.reach = None;
         let mut clients = representatives(&real.clients);
         for client in &mut clients {
             client.pending = None;
-            client.certificate = client.certificate.take().map(idle);
+            client.certificate = client.certificate.take().map(|certificate| idle(certificate, now));
         }
         let mut journal = journal.clone();
         let is_simulated = |name: &str| clients.iter().any(|client| client.name == name);
@@ -135,8 +138,8 @@ impl<'s> Simulation<'s> {
             config_maps: real.config_maps.iter().map(|map| Copied::of(map.managed)).collect(),
             clients,
             bundle_readers: real.bundle_readers.clone(),
-            presented_also: real.presented_also.clone(),
-            root_certificate: real.root_certificate.clone().map(idle),
+            presented_also: real.presented_also.iter().cloned().map(|also| presented(also, now)).collect(),
+            root_certificate: real.root_certificate.clone().map(|certificate| idle(certificate, now)),
             sources: real.sources.clone(),
             journal,
             now,
@@ -280,13 +283,15 @@ impl<'s> Simulation<'s> {
     }
 }
 
-/// As it is between two issues. Renewal windows delay a rotation, as change windows do, and do not block it.
-fn idle(certificate: Issuance) -> Issuance {
-    let renewal = match certificate.renewal {
-        RenewalPolicy::Disabled => RenewalPolicy::Disabled,
-        RenewalPolicy::Anytime | RenewalPolicy::Windows(_) => RenewalPolicy::Anytime,
-    };
+/// As it is between two issues. Renewal windows delay a rotation, as change windows do, and block it only if none ever opens.
+fn idle(certificate: Issuance, now: Timestamp) -> Issuance {
+    let opens = certificate.renewal.hold(now).is_none_or(|hold| hold.until.is_some());
+    let renewal = if opens { RenewalPolicy::Anytime } else { certificate.renewal };
     Issuance { is_issuing: false, renewal, ..certificate }
+}
+
+fn presented(also: PresentedAlso, now: Timestamp) -> PresentedAlso {
+    PresentedAlso { certificate: also.certificate.map(|certificate| idle(certificate, now)), ..also }
 }
 
 fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&Facts>) {
@@ -317,10 +322,15 @@ pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut
     };
     let said = match forecast.completes {
         true => {
-            let minutes = forecast.takes.as_mins() + 1;
-            let unit = if minutes == 1 { "minute" } else { "minutes" };
-            let message =
-                format!("A CA rotation started now would complete without manual steps in about {minutes} {unit}.");
+            // Coarse, since a status that changes is written.
+            let (number, unit) = match forecast.takes.as_mins() {
+                minutes @ ..60 => (minutes + 1, "minute"),
+                minutes => (minutes / 60 + 1, "hour"),
+            };
+            let plural = if number == 1 { "" } else { "s" };
+            let message = format!(
+                "A CA rotation started now would complete without manual steps in about {number} {unit}{plural}."
+            );
             (ConditionStatus::True, "Completes", message)
         }
         false => {

@@ -48,7 +48,8 @@ fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientSeen>)) -> (Foreca
     change(&mut entry, &mut clients);
     let (ca, root) = (source(&old), pair(&old));
     let with_ca = entry.spec.ca_secret_name.is_some();
-    let issuer = entry.spec.issuer_secret_name.as_ref().map(|_| &ca);
+    let is_here = entry.spec.ca_namespace.is_none();
+    let issuer = entry.spec.issuer_secret_name.as_ref().filter(|_| is_here).map(|_| &ca);
     let seen = Seen {
         entry: &entry,
         root: Some(&root),
@@ -144,11 +145,22 @@ fn an_issue_in_progress_and_renewal_windows_change_nothing() {
     let (forecast, message) = forecast_of(|_, clients| {
         let certificate = clients[0].certificate.as_mut().unwrap();
         certificate.is_issuing = true;
-        certificate.renewal = RenewalPolicy::Windows(Vec::new());
+        let window = serde_json::json!({ "cron": "0 4 * * 1", "windowDuration": "30m" });
+        certificate.renewal = RenewalPolicy::of(&serde_json::json!({ "policy": "RenewBefore", "windows": [window] }));
         clients[0].pending = Some(next::Pending { chain: pair(&ca("other")).chain, at: now() });
     });
     assert!(forecast.completes, "{message}");
     let (forecast, message) =
         forecast_of(|_, clients| clients[0].certificate.as_mut().unwrap().renewal = RenewalPolicy::Disabled);
     assert!(!forecast.completes && message.contains("spec.renewal.policy is Disabled"), "{message}");
+}
+
+#[test]
+fn it_stops_where_the_issuers_secret_in_another_namespace_does_not_exist() {
+    let (forecast, message) = forecast_of(|entry, _| {
+        entry.spec.ca_namespace = Some("cert-manager".to_owned());
+        entry.spec.issuer_secret_name = Some("issuer".to_owned());
+    });
+    assert!(!forecast.completes, "{message}");
+    assert!(message.contains("Create it empty, with the annotation trustspan.dev/adopt: mesh/gw"), "{message}");
 }

@@ -5,7 +5,7 @@
 //! of at most 30 seconds (`DefaultCertificateRateLimiter`). The serving certificate of the same issuer is then reissued: its `ca.crt` brings the new
 //! CA into the source Secret, and the rotation starts.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::seen::{ClientSeen, Issuance, Pending};
 use super::steps::Decided;
@@ -15,14 +15,20 @@ use crate::api::StepName;
 use crate::rotation::name_list::few;
 use crate::trust::Certificate;
 
+/// cert-manager's first backoff after an issue that failed, which a requested issue does not wait for.
+const AFTER_FAILURE: SignedDuration = SignedDuration::from_hours(1);
+
 /// Gets such a CA into the source Secret, or says who can add it.
 pub(super) fn learn(view: &View<'_>, decided: &mut Decided) {
-    let known: Vec<_> = view.journal.client_issuers.iter().map(|authority| &authority.certificate).collect();
+    // One that has expired admits nobody, and its successor may have the same key.
+    let known = view.journal.client_issuers.iter().map(|authority| authority.certificate.clone());
+    let known: Vec<_> = known.filter(|ca| ca.not_after >= view.now).collect();
     let is_unknown = |pending: &&Pending| {
         let is_live = pending.chain.first().is_some_and(|leaf| leaf.not_after >= view.now) && pending.at <= view.now;
-        is_live && !known.iter().any(|ca| is_issued_by(ca, &pending.chain, view.now))
+        let is_known = || known.iter().any(|ca| is_issued_by(ca, &pending.chain, view.now));
+        is_live && !admits(&known, &pending.chain, view.now) && !is_known()
     };
-    let clients = view.seen.clients.iter().filter(|_| !known.is_empty());
+    let clients = view.seen.clients.iter().filter(|_| !view.journal.client_issuers.is_empty());
     let unknown = clients.filter_map(|client| Some((client, client.pending.as_ref().filter(is_unknown)?)));
     let own = shared(view);
     let is_of_own = |client: &ClientSeen| {
@@ -48,7 +54,7 @@ fn is_issued_by(ca: &Certificate, chain: &[Certificate], now: Timestamp) -> bool
     let Some(last) = chain.last() else { return true };
     let has_its_key = match (&last.authority_key_id, &ca.subject_key_id) {
         (Some(key), Some(of_ca)) => key == of_ca,
-        _ => admits(std::slice::from_ref(ca), chain, now) || verifies(std::slice::from_ref(ca), chain, now),
+        _ => verifies(std::slice::from_ref(ca), chain, now),
     };
     last == ca || last.issuer == ca.subject && has_its_key
 }
@@ -65,8 +71,9 @@ fn rejected(waiting: &[(&ClientSeen, &Pending)]) -> Option<String> {
 fn refusal(view: &View<'_>, certificate: &Issuance, newest: Timestamp) -> Option<(Option<Timestamp>, String)> {
     let (name, settle) = (&certificate.name, &view.spec().settle);
     let pace = settle.gateways.duration().saturating_add(settle.clients.duration());
-    let after = |at: Timestamp| at.saturating_add(pace).unwrap_or(Timestamp::MAX);
-    let next = certificate.issued.max(certificate.failed).map(after).filter(|next| view.now < *next);
+    let after = |at: Option<Timestamp>, pace| at.map(|at| at.saturating_add(pace).unwrap_or(Timestamp::MAX));
+    let next = after(certificate.issued, pace).max(after(certificate.failed, pace.max(AFTER_FAILURE)));
+    let next = next.filter(|next| view.now < *next);
     let source = view.seen.entry.root_name();
     if certificate.is_issuing {
         return Some((None, format!("Certificate {name} of the same issuer is being reissued, to obtain the CA")));

@@ -10,6 +10,7 @@ use super::seen::{ClientSeen, TrustCopy, authorities, usable};
 use super::trust::{Bundle, holds};
 use super::view::{self, Pause, View, admits, verifies};
 use super::{PairOf, Step, pending, wait, wire};
+use crate::api::names::ADOPT;
 use crate::api::{Mode, Phase, StepName, Wait};
 use crate::rotation::Facts;
 use crate::rotation::journal::Version;
@@ -138,17 +139,27 @@ fn promote(view: &View<'_>, decided: &mut Decided) {
         return;
     }
     let hold = |until, reason: String| wait(StepName::PromoteIssuer, until, reason);
-    if !source.chain[0].is_ca {
+    let entry = view.seen.entry;
+    // Until it signs nothing is taken away from anybody. In another namespace it begins empty.
+    let signs = view.seen.issuer.is_some_and(|issuer| !issuer.chain.is_empty());
+    if view.seen.issuer.is_none() && entry.ca_namespace() != entry.namespace {
+        let reason = format!(
+            "Secret {issuer_name} does not exist, and the agent creates none in another namespace. Create it empty, with the annotation \
+             {ADOPT}: {}",
+            entry.name_in(entry.ca_namespace())
+        );
+        decided.waits.push(hold(None, reason));
+    } else if !source.chain[0].is_ca {
         let reason = format!("Secret {} holds no CA: nothing to sign with", view.seen.client_source().1);
         decided.waits.push(hold(None, reason));
-    } else if let Some(pause) = view.pause_until(ends::of_issuer(view)).filter(|_| view.seen.issuer.is_some()) {
+    } else if let Some(pause) = view.pause_until(ends::of_issuer(view)).filter(|_| signs) {
         decided.waits.push(hold(pause.until, pause.reason));
     } else if let Some(until) = unconverged(view) {
         decided.waits.push(hold(until, format!("not every gateway trusts the new CA yet: Secret {issuer_name} waits")));
         // What a person has to do may be why.
         let held = readers::hold(view, ends::of_issuer(view)).filter(|held| held.until.is_none());
         decided.waits.extend(held.map(|held| hold(None, held.message)));
-    } else if let Some(held) = readers::hold(view, ends::of_issuer(view)).filter(|_| view.seen.issuer.is_some()) {
+    } else if let Some(held) = readers::hold(view, ends::of_issuer(view)).filter(|_| signs) {
         decided.waits.push(hold(held.until, held.message));
     } else {
         decided.steps.push(Step::PromoteIssuer);

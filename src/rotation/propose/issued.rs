@@ -143,9 +143,9 @@ impl Source<'_> {
                 let place = namespace.map_or_else(|| ca.to_owned(), |namespace| format!("{namespace}/{ca}"));
                 let is_missing = matches!(found.held(namespace.unwrap_or(root.namespace), ca), Some(Held::Missing));
                 let guess = match namespace {
-                    Some(_) if self.cluster_resources.is_none() => {
-                        ". That namespace is a guess, since not exactly one Certificate writes it: set caNamespace to cert-manager's cluster resource \
-                         namespace"
+                    Some(_) if self.cluster_resources != Some(CLUSTER_RESOURCES) => {
+                        ". That namespace is a guess: caNamespace has to be cert-manager's cluster resource namespace \
+                         (--cluster-resource-namespace)"
                     }
                     _ => "",
                 };

@@ -186,6 +186,11 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     spec["secretName"] = name.clone().into();
     // The clients' own CA is here, and both are looked up in one namespace.
     let is_reachable = !has_sibling || source.ca_namespace().is_none();
+    if !is_reachable {
+        comments.push(format!(
+            "caSecretName is left out: with spec.clientCA in namespace {namespace}, the CA in another namespace cannot be named"
+        ));
+    }
     if let Some(ca) = source.ca_secret_name().filter(|_| is_reachable) {
         spec["caSecretName"] = ca.into();
     }

@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use super::scene::{Scene, pair, reissues, source};
 use crate::api::StepName;
 use crate::rotation::next::{ClientSeen, Issuance, Pending, Plan, Trust};
-use crate::trust::fixtures::{Authority, ca, parsed};
+use crate::trust::fixtures::{Authority, ca, ca_between, parsed};
 
 /// The source Secret alone says which CA signs, and a client was issued a certificate of another.
 fn external(old: &Authority, new: &Authority) -> Scene {
@@ -104,4 +104,18 @@ fn the_serving_certificate_is_not_reissued_again_and_again() {
     let tomorrow = scene.now + SignedDuration::from_hours(24);
     scene.pending = Some(Pending { chain: pair(&new, "client").chain, at: tomorrow });
     assert!(reissues(&scene.ask()).is_empty());
+}
+
+#[test]
+fn an_expired_ca_is_not_known_any_more() {
+    let old = ca_between("old", 2026, 2031);
+    let mut scene = external(&old, &ca("unused"));
+    scene.issued = Some(scene.now - SignedDuration::from_hours(1));
+    // The same key, as with rotationPolicy Never.
+    let renewed = old.renewed(2026, 2040);
+    let leaf = renewed.leaf_with("client", |params| params.use_authority_key_identifier_extension = true);
+    scene.pending = Some(Pending { chain: vec![parsed(leaf.der())], at: scene.now });
+    assert!(reissues(&scene.ask()).is_empty());
+    scene.now = "2031-01-02T00:00:00Z".parse().unwrap();
+    assert!(reissues(&scene.ask()).contains(&"gateway"), "{:?}", scene.ask().steps);
 }
