@@ -28,11 +28,11 @@ pub(super) fn finding(
     let message = match named.split_once('_').filter(|(elsewhere, _)| *elsewhere != namespace) {
         // The same words whether there is one that does not list it: its owner does not tell strangers.
         Some((elsewhere, name)) => format!(
-            "client is not declared: GatewaySecret {name} does not exist in namespace {elsewhere}, or does not list namespace {namespace}. \
-             expected {namespace} in its spec.clients.namespaces; ask its owner"
+            "no GatewaySecret {name} in {elsewhere} lists namespace {namespace}: the client is not declared. expected {namespace} in its \
+             spec.clients.namespaces; ask its owner"
         ),
         None => format!(
-            "client is not declared: GatewaySecret {named} not found in namespace {namespace}. expected the name of one there, or \
+            "no GatewaySecret {named} here: the client is not declared. expected the name of one in namespace {namespace}, or \
              NAMESPACE_NAME of one in another namespace"
         ),
     };
@@ -113,8 +113,8 @@ mod tests {
         let known = [entry("mesh", "root", "gateway"), entry("edge", "root", "public")];
         for named in ["gatway", "public"] {
             let message = format!(
-                "client is not declared: GatewaySecret {named} not found in namespace mesh. expected the name of one there, or \
-                 NAMESPACE_NAME of one in another namespace"
+                "no GatewaySecret {named} here: the client is not declared. expected the name of one in namespace mesh, or NAMESPACE_NAME of \
+                 one in another namespace"
             );
             for (object, place) in [(secret(named), "metadata"), (certificate(named), "spec.secretTemplate")] {
                 for level in [None, Some(Level::Deny)] {
@@ -132,11 +132,7 @@ mod tests {
     fn warns_of_one_elsewhere_unless_it_lists_the_namespace() {
         let mut known = [entry("edge", "root", "public")];
         let [webhook, check] = said(&secret("edge_public"), &known, &Severities::default());
-        assert!(
-            webhook[0]
-                .contains("GatewaySecret public does not exist in namespace edge, or does not list namespace mesh"),
-            "{webhook:?}"
-        );
+        assert!(webhook[0].contains("no GatewaySecret public in edge lists namespace mesh"), "{webhook:?}");
         let unknown = said(&secret("edge_none"), &known, &Severities::default());
         let alike = unknown[0][0].replace("none", "public");
         assert_eq!([webhook, check], [[alike.clone()], [alike]], "a stranger learns of no GatewaySecret by it");

@@ -187,7 +187,7 @@ pub(super) const NO_SUCH_GATEWAY_SECRET: RuleInfo = RuleInfo {
     severity: Severity::Warn,
     summary: "the label of a client whose GatewaySecret does not exist, or does not list the client's namespace; never more than a warning",
     source: "a client in another namespace needs both owners, so that no team delays another team's rotation",
-    example: "client is not declared: GatewaySecret gatway not found in namespace shop. expected the name of one there, or NAMESPACE_NAME of one in another namespace",
+    example: "no GatewaySecret gatway here: the client is not declared. expected the name of one in namespace shop, or NAMESPACE_NAME of one in another namespace",
     mend: "name a GatewaySecret of this namespace, or NAMESPACE_NAME of one that lists this namespace in spec.clients.namespaces",
 };
 

@@ -39,7 +39,7 @@ fn only_the_second_is_told_of(stage: &Stage<'_>, client: impl Fn(&str) -> Value)
     };
     let (known, unknown) = (said(MANAGED)?, said("gatway")?);
     ensure!(!known.contains(RULE), "saw {known}");
-    ensure!(unknown.contains(RULE) && unknown.contains("there is no GatewaySecret gatway here"), "saw {unknown}");
+    ensure!(unknown.contains(RULE) && unknown.contains("no GatewaySecret gatway here"), "saw {unknown}");
     Ok(())
 }
 
