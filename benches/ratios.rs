@@ -76,7 +76,7 @@ fn registry(count: usize) -> Registry {
     let claim = |number: usize| {
         let object = json!({
             "metadata": {"namespace": NAMESPACE, "name": format!("gateway-{number}")},
-            "spec": {"rootSecretName": format!("root-{number}")},
+            "spec": {"sourceSecretName": format!("root-{number}")},
             "status": {"workloadNamespaces": [NAMESPACE], "conditions": [
                 {"type": "Ready", "status": "True", "reason": "Sound", "message": "", "lastTransitionTime": now},
             ]},

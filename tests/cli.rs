@@ -17,7 +17,7 @@ const GATEWAY_SECRET: &str = "\
 apiVersion: trustspan.dev/v1alpha1
 kind: GatewaySecret
 metadata: {name: gw, namespace: istio-system}
-spec: {rootSecretName: gw-root}
+spec: {sourceSecretName: gw-root}
 ";
 
 const BAD_SECRET: &str = "\
@@ -350,7 +350,7 @@ fn observe_prints_gateway_secrets_that_read_the_same() {
     let once = run(&["observe"], &format!("kind: A\n---\n{GATEWAY_SECRET}"));
     assert_eq!(code(&once), 0, "{}", text(&once.stderr));
     let again = run(&["observe"], &text(&once.stdout));
-    assert!(text(&once.stdout).contains("rootSecretName: gw-root"));
+    assert!(text(&once.stdout).contains("sourceSecretName: gw-root"));
     assert_eq!(text(&once.stdout), text(&again.stdout));
 }
 

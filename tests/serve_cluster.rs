@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -56,19 +57,21 @@ impl ApiServer {
             while !lines.next()?.ok()?.is_empty() {}
             let target = line.split(' ').nth(1)?;
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
+            let is_policy;
             let answer = {
                 let mut state = self.state();
                 if state.down {
                     return None;
                 }
                 state.asked.push(format!("{} {path}", line.split(' ').next()?));
+                is_policy = path.ends_with("policies");
                 if query.contains("watch=true") {
                     None
                 } else if state.installed {
                     Some((
                         200,
-                        json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecretList",
-                        "metadata": {"resourceVersion": "1"}, "items": state.objects}),
+                        json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "List", "metadata": {"resourceVersion": "1"},
+                        "items": if is_policy { &[] } else { &state.objects[..] }}),
                     ))
                 } else {
                     Some((
@@ -87,12 +90,12 @@ impl ApiServer {
                     );
                     stream.write_all((head + &body).as_bytes()).ok()?;
                 }
-                None => self.watch(&mut stream)?,
+                None => self.watch(&mut stream, is_policy)?,
             }
         }
     }
 
-    fn watch(&self, stream: &mut TcpStream) -> Option<()> {
+    fn watch(&self, stream: &mut TcpStream, is_policy: bool) -> Option<()> {
         stream
             .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
             .ok()?;
@@ -100,7 +103,7 @@ impl ApiServer {
         loop {
             let (down, event) = {
                 let state = self.state();
-                (state.down, state.events.get(sent).cloned())
+                (state.down, state.events.get(sent).filter(|_| !is_policy).cloned())
             };
             if down {
                 return None;
@@ -117,13 +120,13 @@ impl ApiServer {
 }
 
 fn gateway_secret(name: &str, version: &str) -> Value {
-    json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "spec": {"rootSecretName": "root"},
+    json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "spec": {"sourceSecretName": "root"},
         "metadata": {"namespace": "istio-ingress", "name": name, "uid": name, "resourceVersion": version, "generation": 1,
             "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{"manager": "kubectl"}]}})
 }
 
 #[test]
-fn follows_gatewaysecrets_and_nothing_else() {
+fn follows_gatewaysecrets_and_policies_and_nothing_else() {
     let api = ApiServer::default();
     api.state().down = true;
     let url = api.start();
@@ -160,7 +163,7 @@ fn follows_gatewaysecrets_and_nothing_else() {
 
     // The CRD comes; a malformed object does not spoil the list.
     let mut malformed = gateway_secret("b", "1");
-    malformed["spec"] = json!({"rootSecretName": 7});
+    malformed["spec"] = json!({"sourceSecretName": 7});
     {
         let mut state = api.state();
         state.objects = vec![gateway_secret("a", "1"), malformed];
@@ -195,5 +198,8 @@ fn follows_gatewaysecrets_and_nothing_else() {
     assert!(ready());
 
     let state = api.state();
-    assert!(state.asked.iter().all(|a| a == "GET /apis/trustspan.dev/v1alpha1/gatewaysecrets"), "{:?}", state.asked);
+    let asked: BTreeSet<_> = state.asked.iter().map(String::as_str).collect();
+    let kinds = ["clusterrotationpolicies", "gatewaysecrets", "rotationpolicies"];
+    let expected: Vec<_> = kinds.iter().map(|kind| format!("GET /apis/trustspan.dev/v1alpha1/{kind}")).collect();
+    assert!(asked.iter().eq(expected.iter()), "{asked:?}");
 }

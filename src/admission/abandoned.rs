@@ -46,7 +46,7 @@ mod tests {
 
     fn object(phase: &str) -> Value {
         json!({
-            "metadata": {"name": "gateway", "namespace": "mesh"}, "spec": {"rootSecretName": "root"},
+            "metadata": {"name": "gateway", "namespace": "mesh"}, "spec": {"sourceSecretName": "root"},
             "status": {"phase": phase, "secretName": "gateway", "bundle": [{"fingerprint": "00"}]},
         })
     }

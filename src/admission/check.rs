@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::rules::{INVALID_GATEWAY_SECRET, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD, RuleInfo, SEVERITY_IGNORED};
+use super::rules::{INVALID_RESOURCE, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD};
 use super::validate::{self, weights};
-use super::{Request, break_glass, bundles, gateway_trust, guard, no_such, odd_values, renamed, time_zones};
+use super::{Request, break_glass, bundles, gateway_trust, guard, no_such, odd_values, policy, renamed};
 use crate::api::{GROUP, GatewaySecretSpec, Kind};
-use crate::registry::Registry;
+use crate::registry::{Entry, Registry};
 use crate::rewrite::{Write, rewrite};
 use crate::rotation::{Inventory, Outlook};
 use crate::trust::{Finding, Severities, Severity};
@@ -84,6 +84,7 @@ fn found(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> 
             findings.extend(context.unguarded.contains(namespace).then(|| guard::unguarded(object, namespace)));
             findings
         }
+        Kind { group: GROUP, kind: "RotationPolicy" | "ClusterRotationPolicy", .. } => policy::stored(object),
         kind => match bundles::written(&request, severities, now) {
             Some(findings) => return Some(findings),
             None => check_names(kind, object, namespace, registry)?,
@@ -109,42 +110,36 @@ fn graded(request: &Request<'_>, judge: impl Fn(&Request<'_>) -> Vec<Finding>) -
 
 fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) -> Vec<Finding> {
     if let Err(error) = GatewaySecretSpec::deserialize(&object["spec"]) {
-        return vec![INVALID_GATEWAY_SECRET.finding("spec", error.to_string())];
+        return vec![INVALID_RESOURCE.finding("spec", error.to_string())];
     }
     let mut findings = conflicts(object, namespace, registry);
-    findings.extend(ignored(object));
     findings.extend(mistyped(object));
-    findings.extend(time_zones::findings(object, None));
+    findings.extend(unresolved(object, namespace, registry));
     findings.extend(renamed::stored(object));
     findings
 }
 
+/// A GatewaySecret of which the source Secret is not known.
+fn unresolved(object: &Value, namespace: &str, registry: &Registry) -> Option<Finding> {
+    let named = |entry: &&Entry| entry.namespace == namespace && object["metadata"]["name"] == entry.name.as_str();
+    let entry = registry.entries().iter().find(named).filter(|entry| entry.source_name().is_empty())?;
+    let certificate = &entry.spec.certificate_ref.as_ref()?.name;
+    let message = format!(
+        "the source Secret is not known, and is judged like any other Secret: Certificate {certificate} is not among the manifests, or \
+         writes the managed Secret itself. pass the Certificate too, with another spec.secretName"
+    );
+    Some(Finding { severity: Severity::Warn, ..INVALID_RESOURCE.finding("spec.certificateRef", message) })
+}
+
 /// Fingerprints that name nothing, whatever the CA.
 fn mistyped(object: &Value) -> impl Iterator<Item = Finding> {
-    let named = object["spec"]["distrust"].as_array().into_iter().flatten().enumerate();
+    let named = object["spec"]["distrustedCAs"].as_array().into_iter().flatten().enumerate();
     let is_fingerprint = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     named.filter(move |(_, item)| !item.as_str().is_some_and(is_fingerprint)).map(|(at, _)| {
         let message =
             "not a fingerprint: nothing is distrusted by it. expected SHA-256 as 64 hex digits, without colons";
-        INVALID_GATEWAY_SECRET.finding(format!("spec.distrust[{at}]"), message.to_owned())
+        INVALID_RESOURCE.finding(format!("spec.distrustedCAs[{at}]"), message.to_owned())
     })
-}
-
-/// Weights that change nothing.
-fn ignored(object: &Value) -> Vec<Finding> {
-    let named = object["spec"]["severities"].as_object().into_iter().flatten();
-    let why = named.filter_map(|(rule, _)| match RuleInfo::find(rule) {
-        Some(rule) if !rule.is_fixed() => None,
-        Some(_) => Some((rule, "the weight of", " is fixed: this one changes nothing. remove it".to_owned())),
-        None => {
-            let expected = ": this weight changes nothing. expected an id that `trustspan rules` lists".to_owned();
-            Some((rule, "there is no rule", expected))
-        }
-    });
-    why.map(|(rule, head, tail)| {
-        SEVERITY_IGNORED.finding(format!("spec.severities[{rule}]"), format!("{head} {rule}{tail}"))
-    })
-    .collect()
 }
 
 fn conflicts(object: &Value, namespace: &str, registry: &Registry) -> Vec<Finding> {
@@ -154,8 +149,10 @@ fn conflicts(object: &Value, namespace: &str, registry: &Registry) -> Vec<Findin
         return Vec::new();
     };
     if let Some(name) = entry.doubled_name() {
-        let message = format!("the managed Secret and the Issuer's need names of their own: {name} stands for two");
-        return vec![INVALID_GATEWAY_SECRET.finding("spec", message)];
+        let message = format!(
+            "the managed Secret and the Issuer's need other names than the other Secrets: {name} is used twice"
+        );
+        return vec![INVALID_RESOURCE.finding("spec", message)];
     }
     let message =
         format!("GatewaySecret {} is older and claims one of these names: this one has no effect", holder.name);

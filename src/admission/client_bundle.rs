@@ -30,7 +30,7 @@ fn whole(entry: &Entry, held: &[Certificate]) -> Vec<Certificate> {
     }
     // By fingerprint, since a hostile bundle has thousands.
     let mut known: HashSet<_> = whole.iter().map(|certificate| certificate.fingerprint.clone()).collect();
-    let others = held.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrust));
+    let others = held.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrusted_cas));
     whole.extend(others.filter(|certificate| known.insert(certificate.fingerprint.clone())).cloned());
     whole
 }

@@ -24,21 +24,21 @@ pub(super) fn findings(
     let (entry, broken) = match claim {
         Some((entry, Role::Managed)) => {
             let Some(old) = old else { return Vec::new() };
-            (entry, continuity::managed(old, new, &entry.status, &entry.spec.distrust, namespace, now))
+            (entry, continuity::managed(old, new, &entry.status, &entry.spec.distrusted_cas, namespace, now))
         }
         Some((entry, Role::CacertSibling)) if is_of_managed(new, entry) => {
-            let broken = continuity::sibling(old, new, &entry.status, &entry.spec.distrust, namespace, now);
+            let broken = continuity::sibling(old, new, &entry.status, &entry.spec.distrusted_cas, namespace, now);
             (entry, broken.into_iter().collect())
         }
         Some(_) => return Vec::new(),
         None => {
             let label = new.secret.labels.get(CLIENT_LABEL).map(String::as_str);
             let Some(entry) = declared(label, namespace, registry) else { return Vec::new() };
-            if entry.namespace == namespace && entry.spec.canary_name() == Some(new.secret.name.as_str()) {
+            if entry.namespace == namespace && entry.canary_name() == Some(new.secret.name.as_str()) {
                 // It is to be of the new CA before gateways are known to trust that: it is what shows it.
                 return Vec::new();
             }
-            (entry, continuity::client(old, new, &entry.status, &entry.spec.distrust, now))
+            (entry, continuity::client(old, new, &entry.status, &entry.spec.distrusted_cas, now))
         }
     };
     broken.into_iter().filter_map(|broken| weighed(entry, broken, severities)).collect()
@@ -49,7 +49,7 @@ fn weighed(entry: &Entry, (field, message): Broken, severities: &Severities) -> 
     if entry.spec.mode == Mode::Copy {
         finding.severity = Severity::Warn;
     }
-    severities.under(&entry.spec.severities).weigh(finding)
+    severities.under(&entry.policy.severities).weigh(finding)
 }
 
 /// What an update breaks of a Secret or ConfigMap beside the managed Secret from which gateways take their clients' CAs, or its
@@ -64,7 +64,7 @@ pub(super) fn of_source(
 ) -> Vec<Finding> {
     let Request { kind, namespace, name, .. } = *request;
     let found = registry.readers_of(kind.kind, namespace, name).filter_map(|(entry, source)| {
-        let (field, message) = continuity::source(old, new, &entry.status, &entry.spec.distrust, namespace, now)?;
+        let (field, message) = continuity::source(old, new, &entry.status, &entry.spec.distrusted_cas, namespace, now)?;
         let message = format!("{message}. {} takes its clients' CAs from it", source.used_by);
         weighed(entry, (field, message), severities)
     });

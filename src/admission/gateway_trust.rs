@@ -57,7 +57,7 @@ pub(super) fn notes(kind: Kind<'_>, object: &Value, namespace: &str, registry: &
 /// Whether the agent keeps a ConfigMap, or keeps another from it: what holds the rename is said then.
 fn keeps(entry: &Entry, namespace: &str, name: &str) -> bool {
     let is_kept = |source: &String| source == name || managed_config_map_name(source) == name;
-    entry.namespace == namespace && entry.spec.ca_config_maps.iter().any(is_kept)
+    entry.namespace == namespace && entry.spec.clients.ca_config_map_names.iter().any(is_kept)
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_config_map_that_is_kept_is_not_noted() {
         let mut entry = entry("mesh", "root", "gw");
-        entry.spec.ca_config_maps = vec!["cas".to_owned()];
+        entry.spec.clients.ca_config_map_names = vec!["cas".to_owned()];
         let registry = Registry::new([entry]);
         let noted = |name: &str| {
             let tls = json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": name});

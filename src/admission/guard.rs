@@ -73,7 +73,7 @@ pub(super) fn gateway_secret(request: &Request<'_>) -> Option<Finding> {
 
 /// What to say of a GatewaySecret in a namespace whose Secrets the API server does not send.
 pub(super) fn unguarded(object: &Value, namespace: &str) -> Finding {
-    let source = object["spec"]["rootSecretName"].as_str().unwrap_or_default();
+    let source = object["spec"]["sourceSecretName"].as_str().unwrap_or_default();
     // Clients show 120 characters of a warning: what to do comes first.
     let message = format!(
         "namespace {namespace} is not guarded: label it {GUARD}={GUARD_ENABLED}. until then an invalid Secret {source} is stored, and \

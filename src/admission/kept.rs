@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::rules::KEPT_BY_AGENT;
 use super::{Operation, Request};
-use crate::api::DistributionKind;
+use crate::api::TrustBundleTargetKind;
 use crate::api::names::{CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, journal_name, managed_config_map_name};
 use crate::registry::{Entry, Registry};
 use crate::trust::{Finding, Severities};
@@ -48,25 +48,25 @@ pub(super) fn finding(request: &Request<'_>, registry: &Registry, severities: &S
          GatewaySecret, or delete the GatewaySecret first",
         request.name
     );
-    severities.under(&entry.spec.severities).weigh(KEPT_BY_AGENT.finding("metadata.annotations", message))
+    severities.under(&entry.policy.severities).weigh(KEPT_BY_AGENT.finding("metadata.annotations", message))
 }
 
 /// Whether the agent keeps an object of that name, as [`Entry::qualified`] has it: anybody can write an annotation.
 fn keeps(entry: &Entry, kind: &str, name: &str) -> bool {
     // In another namespace the owner of the object decides.
-    let mut here = entry.spec.distribute.iter().filter(|place| place.namespace.is_none());
-    let mut distributed = |wanted: DistributionKind| here.any(|place| place.kind == wanted && place.name == name);
+    let mut here = entry.spec.trust_bundle_targets.iter().filter(|place| place.namespace.is_none());
+    let mut distributed = |wanted: TrustBundleTargetKind| here.any(|place| place.kind == wanted && place.name == name);
     match kind {
         "Secret" => {
             name.strip_suffix(CACERT_SUFFIX).unwrap_or(name) == entry.managed_name()
                 || entry.left_behind() == Some(name)
                 || entry.issuer_name().as_deref() == Some(name)
-                || distributed(DistributionKind::Secret)
+                || distributed(TrustBundleTargetKind::Secret)
         }
         _ => {
             name == journal_name(&entry.name)
-                || distributed(DistributionKind::ConfigMap)
-                || entry.spec.ca_config_maps.iter().any(|source| managed_config_map_name(source) == name)
+                || distributed(TrustBundleTargetKind::ConfigMap)
+                || entry.spec.clients.ca_config_map_names.iter().any(|source| managed_config_map_name(source) == name)
         }
     }
 }
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
     use crate::admission::Kind;
-    use crate::api::{Level, TrustAnchor};
+    use crate::api::{Level, SecretRef, TrustAnchor};
     use crate::registry::tests::entry;
     use crate::trust::Severity;
     use crate::trust::fixtures::{ca, parsed};
@@ -145,7 +145,7 @@ mod tests {
     fn rejects_a_change_of_a_config_map_that_is_kept_from_another() {
         let refused = |name: &'static str| {
             let mut entry = entry("mesh", "root", "gateway");
-            entry.spec.ca_config_maps = vec!["partners".to_owned()];
+            entry.spec.clients.ca_config_map_names = vec!["partners".to_owned()];
             let (old, new) = (kept("a"), kept("b"));
             let found = found(entry, &Severities::default(), &old, Some(&new), |request| {
                 request.kind = Kind { group: "", version: "v1", kind: "ConfigMap" };
@@ -175,7 +175,8 @@ mod tests {
         let refused = |keeper: &str, name: &'static str| {
             let mut entry = entry("mesh", "root", "gateway");
             entry.spec.issuer_secret_name = Some("issuer".to_owned());
-            entry.spec.ca_namespace = Some("cert-manager".to_owned());
+            let namespace = Some("cert-manager".to_owned());
+            entry.resolved.ca_secret_ref = Some(SecretRef { namespace, name: "ca".to_owned() });
             let mut old = kept("a");
             old["metadata"]["annotations"][KEPT_FOR] = keeper.into();
             let found = found(entry, &Severities::default(), &old, None, |request| {
@@ -219,7 +220,7 @@ mod tests {
         let weighed = |near: Option<Level>, far: Option<Level>| {
             let weights = |level: Option<Level>| level.map(|level| (KEPT_BY_AGENT.id.to_owned(), level)).into_iter();
             let mut entry = entry("mesh", "root", "gateway");
-            entry.spec.severities = weights(near).collect();
+            entry.policy.severities = weights(near).collect();
             found(entry, &weights(far).collect(), &old, Some(&new), |_| {}).map(|finding| finding.severity)
         };
         assert_eq!(weighed(None, None), Some(Severity::Deny));

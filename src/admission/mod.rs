@@ -14,10 +14,10 @@ mod kept;
 mod mutate;
 mod no_such;
 mod odd_values;
+mod policy;
 mod renamed;
 mod rules;
 mod spec_change;
-mod time_zones;
 mod validate;
 
 use json_patch::Patch;
@@ -29,7 +29,7 @@ pub use break_glass::Override;
 pub use check::{Context, check};
 pub(crate) use guard::GATEWAY_KEYS;
 pub use mutate::mutate;
-pub(crate) use rules::INVALID_GATEWAY_SECRET;
+pub(crate) use rules::INVALID_RESOURCE;
 pub use rules::{RuleInfo, rules};
 pub use validate::validate;
 

@@ -46,7 +46,7 @@ mod tests {
     /// A GatewaySecret `gw` whose managed Secret was seen as `gw` with a CA.
     fn named(secret_name: Option<&str>) -> Value {
         let mut object = json!({
-            "metadata": {"name": "gw"}, "spec": {"rootSecretName": "root"},
+            "metadata": {"name": "gw"}, "spec": {"sourceSecretName": "root"},
             "status": {"secretName": "gw", "bundle": [{"fingerprint": "00"}]},
         });
         if let Some(name) = secret_name {

@@ -113,16 +113,16 @@ pub(super) const NAME_CONFLICT: RuleInfo = RuleInfo {
     summary: "a GatewaySecret that claims a Secret which an older one claims",
     source: "the older one wins, so that nobody takes a Secret over",
     example: "GatewaySecret gw is older and claims one of these names: this one has no effect",
-    mend: "choose another spec.rootSecretName or spec.secretName, or delete one of the two",
+    mend: "choose another spec.sourceSecretName or spec.secretName, or delete one of the two",
 };
 
-/// A GatewaySecret that the CRD refuses.
-pub(crate) const INVALID_GATEWAY_SECRET: RuleInfo = RuleInfo {
-    id: "invalid-gatewaysecret",
+/// A GatewaySecret or policy that its CRD refuses.
+pub(crate) const INVALID_RESOURCE: RuleInfo = RuleInfo {
+    id: "invalid-resource",
     severity: Severity::Deny,
-    summary: "a GatewaySecret that its CustomResourceDefinition refuses, or with a time zone that there is none of",
+    summary: "a GatewaySecret or policy that its CustomResourceDefinition refuses, or with an unknown time zone",
     source: "manifests/base/crd.yaml; a schema does not know the IANA Time Zone Database",
-    example: "the managed Secret needs a name of its own: both are gw",
+    example: "the managed Secret needs another name than the source Secret: both are gw",
     mend: "correct the field that the message names",
 };
 
@@ -165,9 +165,9 @@ pub(super) const NAMESPACE_UNGUARDED: RuleInfo = RuleInfo {
 pub(super) const SEVERITY_IGNORED: RuleInfo = RuleInfo {
     id: "severity-ignored",
     severity: Severity::Warn,
-    summary: "a weight in spec.severities for a rule that does not exist, or whose weight is fixed",
+    summary: "a severity in a RotationPolicy for a rule that does not exist, or whose severity is fixed",
     source: "rules come with versions of trustspan, so that the CustomResourceDefinition cannot list their ids",
-    example: "there is no rule expird: this weight changes nothing. expected an id that `trustspan rules` lists",
+    example: "there is no rule expird: this severity changes nothing. expected an id that `trustspan rules` lists",
     mend: "take an id from `trustspan rules`, or remove the line",
 };
 
@@ -212,7 +212,7 @@ const BEYOND: &[RuleInfo] = &[
     ADMITS_EVERYBODY,
     REWRITE_HELD,
     NAME_CONFLICT,
-    INVALID_GATEWAY_SECRET,
+    INVALID_RESOURCE,
     NAMESPACE_UNGUARDED,
     SEVERITY_IGNORED,
     VALUE_IGNORED,

@@ -18,24 +18,25 @@ pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) 
     let spec = |object: &Value| GatewaySecretSpec::deserialize(&object["spec"]).ok();
     let Some(new) = request.object.and_then(spec) else { return Vec::new() };
     let mut notes = Vec::new();
-    if new.mode == Mode::Bundle && !new.clients.complete {
+    if new.mode == Mode::Bundle && !new.clients.all_declared {
         notes.push(Clients::INCOMPLETE.to_owned());
     }
     let entries = registry.entries().iter();
     let entry = entries.filter(|e| e.namespace == request.namespace).find(|e| e.name == request.name);
     let (Some(old), Some(entry)) = (request.old_object.and_then(spec), entry) else { return notes };
     let held = continuity::observed(&entry.status.bundle);
-    let named = |ca: &&Certificate| is_distrusted(ca, &new.distrust);
-    if held.iter().filter(named).any(|ca| !is_distrusted(ca, &old.distrust)) {
+    let named = |ca: &&Certificate| is_distrusted(ca, &new.distrusted_cas);
+    if held.iter().filter(named).any(|ca| !is_distrusted(ca, &old.distrusted_cas)) {
         let rest: Vec<_> = held.iter().filter(|ca| !named(ca)).cloned().collect();
         if rest.is_empty() {
             notes.push(
-                "spec.distrust names every CA of the bundle: it is not emptied, and nothing is taken out".to_owned(),
+                "spec.distrustedCAs names every CA of the bundle: it is not emptied, and nothing is taken out"
+                    .to_owned(),
             );
         } else {
-            notes.extend(cut_off("spec.distrust", &entry.status, &held, &rest, now));
+            notes.extend(cut_off("spec.distrustedCAs", &entry.status, &held, &rest, now));
             notes.push(
-                "spec.distrust: connections and sessions that are open now live on; restart gateways to end them"
+                "spec.distrustedCAs: connections and sessions that are open now live on; restart gateways to end them"
                     .to_owned(),
             );
         }
@@ -116,7 +117,7 @@ mod tests {
         };
         entry.status.leaves = Some(clients.iter().map(leaf).collect());
         let object = |mut spec: Value| {
-            spec["clients"] = json!({"complete": true});
+            spec["clients"] = json!({"allDeclared": true});
             json!({"metadata": {"name": "gateway"}, "spec": spec})
         };
         let (old, new) = (object(old), object(new));
@@ -144,36 +145,36 @@ mod tests {
             let request = Request { kind, ..Request::create(&object, "mesh") };
             notes(&request, &Registry::new([]), now())
         };
-        assert_eq!(said(json!({"rootSecretName": "root"})), [Clients::INCOMPLETE]);
+        assert_eq!(said(json!({"sourceSecretName": "root"})), [Clients::INCOMPLETE]);
         assert!(Clients::INCOMPLETE.len() <= 120);
-        assert_eq!(said(json!({"rootSecretName": "root", "clients": {"complete": true}})), [""; 0]);
-        assert_eq!(said(json!({"rootSecretName": "root", "mode": "Copy"})), [""; 0], "a copy waits for nobody");
+        assert_eq!(said(json!({"sourceSecretName": "root", "clients": {"allDeclared": true}})), [""; 0]);
+        assert_eq!(said(json!({"sourceSecretName": "root", "mode": "Copy"})), [""; 0], "a copy waits for nobody");
     }
 
     #[test]
     fn accepts_changes_that_cut_nobody_off() {
         let (old, new) = (ca("old"), ca("new"));
-        let (before, copy) = (json!({"rootSecretName": "root"}), json!({"rootSecretName": "root", "mode": "Copy"}));
+        let (before, copy) = (json!({"sourceSecretName": "root"}), json!({"sourceSecretName": "root", "mode": "Copy"}));
         assert_eq!(asked(before.clone(), copy.clone(), &[&new, &old], &[("till", &new)]), [""; 0]);
         assert_eq!(asked(copy, before.clone(), &[&new], &[("till", &old)]), [""; 0]);
-        let other = json!({"rootSecretName": "root", "distrust": ["00"]});
+        let other = json!({"sourceSecretName": "root", "distrustedCAs": ["00"]});
         assert_eq!(asked(before, other, &[&new, &old], &[("till", &old)]), [""; 0]);
     }
 
     #[test]
     fn rejects_nothing_but_warns_who_is_cut_off() {
         let (old, new) = (ca("old"), ca("new"));
-        let before = json!({"rootSecretName": "root"});
+        let before = json!({"sourceSecretName": "root"});
         let clients = [("shop", &old), ("till", &new), ("a-client-with-a-rather-long-name", &old), ("third", &old)];
-        let seen = asked(before.clone(), json!({"rootSecretName": "root", "mode": "Copy"}), &[&new, &old], &clients);
+        let seen = asked(before.clone(), json!({"sourceSecretName": "root", "mode": "Copy"}), &[&new, &old], &clients);
         assert_eq!(seen, ["spec.mode: Copy cuts off 3 live client(s) at once: shop, a-client-with-a-rat…, …"]);
         let distrust = |cas: &[&Authority]| {
             let named: Vec<_> = cas.iter().map(|ca| parsed(ca.der()).fingerprint).collect();
-            json!({"rootSecretName": "root", "distrust": named})
+            json!({"sourceSecretName": "root", "distrustedCAs": named})
         };
         let seen = asked(before.clone(), distrust(&[&old]), &[&new, &old], &clients);
         assert!(
-            seen[0].starts_with("spec.distrust cuts off 3 live client(s)") && seen[1].contains("live on"),
+            seen[0].starts_with("spec.distrustedCAs cuts off 3 live client(s)") && seen[1].contains("live on"),
             "{seen:?}"
         );
         let seen = asked(before, distrust(&[&old, &new]), &[&new, &old], &clients);
@@ -184,7 +185,7 @@ mod tests {
     #[test]
     fn what_the_agent_found_out_of_a_copy_counts() {
         let (old, new) = (ca("old"), ca("new"));
-        let (before, copy) = (json!({"rootSecretName": "root"}), json!({"rootSecretName": "root", "mode": "Copy"}));
+        let (before, copy) = (json!({"sourceSecretName": "root"}), json!({"sourceSecretName": "root", "mode": "Copy"}));
         let seen = |names: &[&str]| {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
             asked_after(before.clone(), copy.clone(), &[&new, &old], &[("shop", &old)], Some(names))

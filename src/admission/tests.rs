@@ -162,7 +162,7 @@ fn weights_of_a_gateway_secret_win_over_those_of_the_cluster() {
     let cluster = Severities::default().under(&weights(&[("not-a-ca", Level::Warn)]));
     let verdict = |near: &[(&str, Level)], cluster: &Severities| {
         let mut entry = used();
-        entry.spec.severities = weights(near);
+        entry.policy.severities = weights(near);
         validate(&request, &Registry::new([entry]), cluster, now()).verdict()
     };
     assert_eq!(verdict(&[], &Severities::default()), Verdict::Deny);
@@ -177,7 +177,7 @@ fn weights_change_neither_fixed_rules_nor_other_secrets() {
     let off = weights(&[("managed-in-use", Level::Off), ("not-a-ca", Level::Off), ("unreadable", Level::Off)]);
     let entry = || {
         let mut entry = used();
-        entry.spec.severities = off.clone();
+        entry.policy.severities = off.clone();
         entry
     };
     let old = sound();
@@ -198,13 +198,14 @@ fn check_gives_the_same_weights() {
     context.severities =
         Severities::default().under(&weights(&[("not-a-ca", Level::Off), ("name-conflict", Level::Deny)]));
     assert_eq!(checked(&leaf, &context), Some(vec![]));
-    entry.spec.severities = weights(&[("not-a-ca", Level::Warn), ("expird", Level::Off), ("unreadable", Level::Warn)]);
+    entry.policy.severities =
+        weights(&[("not-a-ca", Level::Warn), ("expird", Level::Off), ("unreadable", Level::Warn)]);
     context.registry = Registry::new([entry.clone()]);
     assert_eq!(checked(&leaf, &context), Some(vec![("not-a-ca", Severity::Warn)]));
 
     let object = json!({
-        "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret",
-        "metadata": {"namespace": "mesh", "name": "gw"}, "spec": entry.spec,
+        "apiVersion": "trustspan.dev/v1alpha1", "kind": "RotationPolicy",
+        "metadata": {"namespace": "mesh", "name": "default"}, "spec": entry.policy,
     });
     let ignored = ("severity-ignored", Severity::Warn);
     assert_eq!(checked(&object, &context), Some(vec![ignored, ignored]), "expird is no rule, unreadable is fixed");
@@ -414,7 +415,7 @@ fn gateway_secrets_are_checked_against_each_other() {
     let object = |name: &str, root: &str| {
         json!({
             "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret",
-            "metadata": {"namespace": "mesh", "name": name}, "spec": {"rootSecretName": root},
+            "metadata": {"namespace": "mesh", "name": name}, "spec": {"sourceSecretName": root},
         })
     };
     let mut newer = entry("mesh", "root", "newer");
@@ -423,7 +424,7 @@ fn gateway_secrets_are_checked_against_each_other() {
     let context = Context { registry, ..Context::default() };
     assert_eq!(checked(&object("gw", "root"), &context), Some(vec![]));
     assert_eq!(checked(&object("newer", "root"), &context), Some(vec![("name-conflict", Severity::Warn)]));
-    assert_eq!(checked(&object("same", "same"), &context), Some(vec![("invalid-gatewaysecret", Severity::Deny)]));
+    assert_eq!(checked(&object("same", "same"), &context), Some(vec![("invalid-resource", Severity::Deny)]));
     let no_spec = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret"});
-    assert_eq!(checked(&no_spec, &context), Some(vec![("invalid-gatewaysecret", Severity::Deny)]));
+    assert_eq!(checked(&no_spec, &context), Some(vec![("invalid-resource", Severity::Deny)]));
 }

@@ -8,7 +8,7 @@ use super::kept::CLEANERS;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
 use super::{
     Decision, Kind, Operation, Request, abandoned, break_glass, bundles, continuity, gateway_trust, guard, kept,
-    no_such, odd_values, renamed, spec_change, time_zones,
+    no_such, odd_values, policy, renamed, spec_change,
 };
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
@@ -52,11 +52,14 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
         Kind { group: GROUP, kind: "GatewaySecret", .. } => {
             let notes = [spec_change::notes(request, registry, now), abandoned::notes(request)].concat();
             let object = staying(request);
-            let mut findings =
-                object.map(|object| time_zones::findings(object, request.old_object)).unwrap_or_default();
-            findings.extend(object.zip(request.old_object).and_then(|(object, old)| renamed::change(object, old)));
+            let renamed = object.zip(request.old_object).and_then(|(object, old)| renamed::change(object, old));
+            let mut findings: Vec<_> = renamed.into_iter().collect();
             findings.extend(guard::gateway_secret(request).and_then(|finding| severities.weigh(finding)));
             return Decision { findings, notes, ..Decision::default() };
+        }
+        Kind { group: GROUP, kind: "RotationPolicy" | "ClusterRotationPolicy", .. } => {
+            let findings = staying(request).map(|object| policy::unknown_zones(object, request.old_object));
+            return Decision { findings: findings.unwrap_or_default(), ..Decision::default() };
         }
         Kind { group: "networking.istio.io", kind: "Gateway", .. } => {
             let findings = staying(request)
@@ -124,7 +127,7 @@ fn deletion(
 
 /// The weights that are in force for a Secret.
 pub(super) fn weights(severities: &Severities, claim: Option<(&Entry, Role)>) -> Severities {
-    claim.map_or_else(|| severities.clone(), |(entry, _)| severities.under(&entry.spec.severities))
+    claim.map_or_else(|| severities.clone(), |(entry, _)| severities.under(&entry.policy.severities))
 }
 
 /// What a write of a Secret breaks: of what works now, and where it is guarded, of what a gateway takes from it.

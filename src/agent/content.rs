@@ -34,7 +34,7 @@ impl Content {
             Step::WriteManaged { trust, pair } => {
                 let from = match pair {
                     PairOf::Managed => managed,
-                    PairOf::Root => entry.root_name(),
+                    PairOf::Root => entry.source_name(),
                 };
                 let pair = credential::serving_pair(secret(from)?)?;
                 let trust: String = trust.iter().map(Certificate::pem).collect();
@@ -43,7 +43,7 @@ impl Content {
             }
             Step::WriteSibling { trust } => {
                 let trust: String = trust.iter().map(Certificate::pem).collect();
-                let source = secret(&format!("{}{CACERT_SUFFIX}", entry.root_name()));
+                let source = secret(&format!("{}{CACERT_SUFFIX}", entry.source_name()));
                 let lists = source.and_then(credential::revocation_lists).map(|lists| ("ca.crl", lists.pem));
                 let values = std::iter::once(("ca.crt", trust.as_bytes())).chain(lists);
                 Some(Self::new(&format!("{managed}{CACERT_SUFFIX}"), "Opaque", values))
@@ -59,7 +59,7 @@ impl Content {
                 Some(Self { kind: SourceKind::ConfigMap, name, type_: None, data })
             }
             Step::CopyRoot => {
-                let root = secret(entry.root_name())?;
+                let root = secret(entry.source_name())?;
                 let type_ = if root.type_.is_empty() { "Opaque" } else { &root.type_ };
                 Some(Self::new(managed, type_, root.data.iter().map(|(key, value)| (key.as_str(), value.as_slice()))))
             }

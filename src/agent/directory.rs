@@ -171,7 +171,7 @@ impl Manifests {
             let name = name(object);
             let label = object["metadata"]["labels"][CLIENT_LABEL].as_str();
             label.is_some_and(|label| entry.has_client(entry.place_of(&name).0, label))
-                && entry.spec.canary_name() != Some(&name)
+                && entry.canary_name() != Some(&name)
         };
         let journal = of_kind("ConfigMap").find(|object| name(object) == journal_name(&entry.name));
         let config_maps = world::config_map_names(entry);

@@ -1,4 +1,4 @@
-//! Keeps the clients' bundle in the objects of `spec.distribute`.
+//! Keeps the clients' bundle in the objects of `spec.trustBundleTargets`.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::Client;
@@ -10,14 +10,14 @@ use super::world::{config_maps, get, secrets};
 use super::write::apply;
 use super::{AgentError, kept};
 use crate::api::names::{ADOPT, CLIENT_LABEL, KEPT_FOR};
-use crate::api::{Distribution, DistributionKind};
+use crate::api::{TrustBundleTarget, TrustBundleTargetKind};
 use crate::registry::Entry;
 use crate::rotation::next::{ClientSeen, Plan, Trust};
 use crate::trust::{Certificate, bundle};
 
-/// An object of `spec.distribute`, as it was read.
+/// An object of `spec.trustBundleTargets`, as it was read.
 pub(super) struct Place {
-    target: Distribution,
+    target: TrustBundleTarget,
     found: Result<Found, AgentError>,
 }
 
@@ -31,23 +31,23 @@ struct Found {
 /// Reads all of them. An error is kept with its object, and reported after the steps of the rotation.
 pub(super) async fn read(client: &Client, entry: &Entry) -> Vec<Place> {
     let mut places = Vec::new();
-    for target in &entry.spec.distribute {
+    for target in &entry.spec.trust_bundle_targets {
         places.push(Place { target: target.clone(), found: find(client, entry, target).await });
     }
     places
 }
 
-async fn find(client: &Client, entry: &Entry, target: &Distribution) -> Result<Found, AgentError> {
+async fn find(client: &Client, entry: &Entry, target: &TrustBundleTarget) -> Result<Found, AgentError> {
     let (api, version) = match target.kind {
-        DistributionKind::ConfigMap => (config_maps(client, namespace(entry, target)), "v1".to_owned()),
-        DistributionKind::Secret => (secrets(client, &entry.namespace), "v1".to_owned()),
-        DistributionKind::ClusterTrustBundle => cluster_trust_bundles(client).await?,
+        TrustBundleTargetKind::ConfigMap => (config_maps(client, namespace(entry, target)), "v1".to_owned()),
+        TrustBundleTargetKind::Secret => (secrets(client, &entry.namespace), "v1".to_owned()),
+        TrustBundleTargetKind::ClusterTrustBundle => cluster_trust_bundles(client).await?,
     };
     let object = get(&api, plural(target.kind), &target.name).await?;
     Ok(Found { api, version, object })
 }
 
-fn namespace<'e>(entry: &'e Entry, target: &'e Distribution) -> &'e str {
+fn namespace<'e>(entry: &'e Entry, target: &'e TrustBundleTarget) -> &'e str {
     target.namespace.as_deref().unwrap_or(&entry.namespace)
 }
 
@@ -61,52 +61,52 @@ async fn cluster_trust_bundles(client: &Client) -> Result<(Api<DynamicObject>, S
     Ok((Api::all_with(client.clone(), &resource), resource.api_version))
 }
 
-fn plural(kind: DistributionKind) -> &'static str {
+fn plural(kind: TrustBundleTargetKind) -> &'static str {
     match kind {
-        DistributionKind::ConfigMap => "configmaps",
-        DistributionKind::Secret => "secrets",
-        DistributionKind::ClusterTrustBundle => "clustertrustbundles.certificates.k8s.io",
+        TrustBundleTargetKind::ConfigMap => "configmaps",
+        TrustBundleTargetKind::Secret => "secrets",
+        TrustBundleTargetKind::ClusterTrustBundle => "clustertrustbundles.certificates.k8s.io",
     }
 }
 
 /// JSON pointer to the bundle in an object.
-fn pointer(target: &Distribution) -> String {
+fn pointer(target: &TrustBundleTarget) -> String {
     match target.kind {
-        DistributionKind::ClusterTrustBundle => "/spec/trustBundle".to_owned(),
+        TrustBundleTargetKind::ClusterTrustBundle => "/spec/trustBundle".to_owned(),
         // Keys of ConfigMaps and Secrets have neither `/` nor `~`.
-        DistributionKind::ConfigMap | DistributionKind::Secret => format!("/data/{}", target.key),
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => format!("/data/{}", target.key),
     }
 }
 
 /// The bundle as an object holds it.
-fn value(target: &Distribution, bundle: &str) -> Value {
+fn value(target: &TrustBundleTarget, bundle: &str) -> Value {
     match target.kind {
-        DistributionKind::Secret => STANDARD.encode(bundle).into(),
-        DistributionKind::ConfigMap | DistributionKind::ClusterTrustBundle => bundle.into(),
+        TrustBundleTargetKind::Secret => STANDARD.encode(bundle).into(),
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::ClusterTrustBundle => bundle.into(),
     }
 }
 
 /// The owner that annotation `kept-for` names, with its namespace where the object is not in that.
-fn keeper(entry: &Entry, target: &Distribution) -> String {
+fn keeper(entry: &Entry, target: &TrustBundleTarget) -> String {
     match target.kind {
-        DistributionKind::ClusterTrustBundle => entry.name_in(""),
-        DistributionKind::ConfigMap | DistributionKind::Secret => entry.name_in(namespace(entry, target)),
+        TrustBundleTargetKind::ClusterTrustBundle => entry.name_in(""),
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => entry.name_in(namespace(entry, target)),
     }
 }
 
 /// Whether the agent wrote an object for this GatewaySecret, or may write it. A cluster-scoped object is not taken over from another
 /// GatewaySecret, which may be another tenant's. In another namespace its owner declares a client by the label.
-fn is_kept_for(object: &Value, entry: &Entry, target: &Distribution) -> bool {
+fn is_kept_for(object: &Value, entry: &Entry, target: &TrustBundleTarget) -> bool {
     let metadata = &object["metadata"];
     let annotations = &metadata["annotations"];
     let namespace = namespace(entry, target);
     match target.kind {
-        DistributionKind::ClusterTrustBundle if annotations[KEPT_FOR].is_null() => annotations[ADOPT] == "true",
-        DistributionKind::ClusterTrustBundle => annotations[KEPT_FOR] == keeper(entry, target),
+        TrustBundleTargetKind::ClusterTrustBundle if annotations[KEPT_FOR].is_null() => annotations[ADOPT] == "true",
+        TrustBundleTargetKind::ClusterTrustBundle => annotations[KEPT_FOR] == keeper(entry, target),
         _ if namespace != entry.namespace => {
             metadata["labels"][CLIENT_LABEL].as_str().is_some_and(|label| entry.has_client(namespace, label))
         }
-        DistributionKind::ConfigMap | DistributionKind::Secret => kept::is_kept_for(object, entry),
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => kept::is_kept_for(object, entry),
     }
 }
 
@@ -118,8 +118,8 @@ impl Place {
         let held = held.filter(|object| is_kept_for(object, entry, target));
         let held = held.and_then(|object| object.pointer(&pointer(target))?.as_str());
         let text = held.map(|held| match target.kind {
-            DistributionKind::Secret => STANDARD.decode(held).unwrap_or_default(),
-            DistributionKind::ConfigMap | DistributionKind::ClusterTrustBundle => held.as_bytes().to_vec(),
+            TrustBundleTargetKind::Secret => STANDARD.decode(held).unwrap_or_default(),
+            TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::ClusterTrustBundle => held.as_bytes().to_vec(),
         });
         let trust = text.map(|text| bundle::read(&text).into_certificates()).unwrap_or_default();
         ClientSeen {
@@ -155,8 +155,10 @@ impl Place {
         let metadata = json!({ "name": target.name, "annotations": { KEPT_FOR: keeper(entry, &target) } });
         let mut object = json!({ "apiVersion": found.version, "kind": kind.name(), "metadata": metadata });
         match kind {
-            DistributionKind::ClusterTrustBundle => object["spec"] = json!({ "trustBundle": value }),
-            DistributionKind::ConfigMap | DistributionKind::Secret => object["data"] = json!({ target.key: value }),
+            TrustBundleTargetKind::ClusterTrustBundle => object["spec"] = json!({ "trustBundle": value }),
+            TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => {
+                object["data"] = json!({ target.key: value })
+            }
         }
         let written = found.api.patch(&target.name, &apply(), &Patch::Apply(object)).await;
         written.map(drop).map_err(|error| AgentError::api("patch", plural(kind), &target.name, error))
@@ -186,15 +188,15 @@ mod tests {
     use crate::api::names::ADOPT;
     use crate::registry::tests::entry;
 
-    fn target(kind: DistributionKind, namespace: Option<&str>) -> Distribution {
+    fn target(kind: TrustBundleTargetKind, namespace: Option<&str>) -> TrustBundleTarget {
         let (name, key) = ("trust".to_owned(), "ca.crt".to_owned());
-        Distribution { kind, namespace: namespace.map(str::to_owned), name, key }
+        TrustBundleTarget { kind, namespace: namespace.map(str::to_owned), name, key }
     }
 
     #[test]
     fn in_another_namespace_both_owners_agree() {
         let mut entry = entry("mesh", "root", "gw");
-        let there = target(DistributionKind::ConfigMap, Some("apps"));
+        let there = target(TrustBundleTargetKind::ConfigMap, Some("apps"));
         let labelled = |label: &str| json!({ "metadata": { "namespace": "apps", "labels": { CLIENT_LABEL: label } } });
         assert!(!is_kept_for(&labelled("mesh_gw"), &entry, &there), "its namespace is not listed");
         entry.spec.clients.namespaces = vec!["apps".to_owned()];
@@ -214,7 +216,7 @@ mod tests {
         let entry = entry("mesh", "root", "gw");
         let taken = |annotations: Value| {
             let object = json!({ "metadata": { "annotations": annotations } });
-            is_kept_for(&object, &entry, &target(DistributionKind::ClusterTrustBundle, None))
+            is_kept_for(&object, &entry, &target(TrustBundleTargetKind::ClusterTrustBundle, None))
         };
         assert!(taken(json!({ KEPT_FOR: "mesh/gw" })));
         assert!(taken(json!({ ADOPT: "true" })));

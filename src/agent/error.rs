@@ -1,6 +1,6 @@
 //! Why the agent did not do something, and what mends it.
 
-use crate::registry::Entry;
+use crate::registry::ResolutionError;
 use crate::store::cluster;
 
 /// Why something was not done.
@@ -56,7 +56,7 @@ pub enum AgentError {
         /// What the Certificate may write.
         instead: String,
     },
-    /// An object of `spec.distribute` in another namespace is not declared by its owner, or its namespace is not listed.
+    /// An object of `spec.trustBundleTargets` in another namespace is not declared by its owner, or its namespace is not listed.
     #[error(
         "{place} is not written: it needs the label trustspan.dev/client: {label}, which its owner sets, and {namespace} in \
          spec.clients.namespaces"
@@ -69,9 +69,9 @@ pub enum AgentError {
         /// The value of the label.
         label: String,
     },
-    /// `spec.distribute` names a ClusterTrustBundle, and there is no such kind.
+    /// `spec.trustBundleTargets` names a ClusterTrustBundle, and there is no such kind.
     #[error(
-        "this API server serves no ClusterTrustBundles (certificates.k8s.io), which spec.distribute names. Switch them on (feature \
+        "this API server serves no ClusterTrustBundles (certificates.k8s.io), which spec.trustBundleTargets names. Switch them on (feature \
          gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true, from Kubernetes 1.33 \
          on), or name a ConfigMap"
     )]
@@ -87,6 +87,9 @@ pub enum AgentError {
         /// The name that the spec has now.
         managed: String,
     },
+    /// What the spec leaves to be derived cannot be.
+    #[error(transparent)]
+    Unresolved(#[from] ResolutionError),
     /// An object cannot be sent.
     #[error("cannot encode an object: {0}")]
     Encode(serde_json::Error),
@@ -128,8 +131,7 @@ impl AgentError {
     }
 
     /// What mends it, and what happened. The same from look to look, as long as the cause is: it is written into the status.
-    pub(super) fn advice(&self, entry: &Entry) -> String {
-        let Entry { namespace, name, .. } = entry;
+    pub(super) fn advice(&self) -> String {
         if self.is_of_other_crd() {
             // The field that the API server names is another one each time.
             return "the cluster's CRD is not of this version, and what is told in the status does not fit it. An administrator \
@@ -138,8 +140,8 @@ impl AgentError {
         }
         if self.is(403) {
             return format!(
-                "a right is missing. An administrator grants it: kubectl get gatewaysecret -n {namespace} {name} -o yaml | \
-                 trustspan rbac - | kubectl apply -f -. {self}"
+                "a right of the agent is missing. An administrator grants it: kubectl get trustspan -A -o yaml | trustspan rbac - | \
+                 kubectl apply -f -. {self}"
             );
         }
         self.to_string()
@@ -152,6 +154,7 @@ impl AgentError {
             Self::NotCreated { .. } | Self::NotGranted { .. } => "NotGranted",
             Self::Renamed { .. } => "ManagedRenamed",
             Self::TwoWriters { .. } => "TwoWriters",
+            Self::Unresolved(_) => "Unresolved",
             Self::NoClusterTrustBundles => "NoClusterTrustBundles",
             error if error.is_of_other_crd() => "CRDOutdated",
             error if error.is(403) => "Forbidden",
@@ -166,7 +169,6 @@ mod tests {
     use kube::core::Status;
 
     use super::*;
-    use crate::registry::tests::entry;
 
     fn refused(resource: &'static str, code: u16, message: &str) -> AgentError {
         let status = Status::failure(message, "Reason").with_code(code);
@@ -174,7 +176,7 @@ mod tests {
     }
 
     fn told(error: &AgentError) -> (&'static str, String) {
-        (error.reason(), error.advice(&entry("mesh", "root", "gw")))
+        (error.reason(), error.advice())
     }
 
     #[test]
@@ -200,7 +202,7 @@ mod tests {
     fn a_missing_right_begins_with_how_it_is_granted() {
         let (reason, advice) = told(&refused("secrets", 403, "secrets \"gw\" is forbidden"));
         assert_eq!(reason, "Forbidden");
-        let mend = "kubectl get gatewaysecret -n mesh gw -o yaml | trustspan rbac - | kubectl apply -f -";
+        let mend = "kubectl get trustspan -A -o yaml | trustspan rbac - | kubectl apply -f -";
         let at = advice.find(mend).expect("the mend");
         assert!(at < advice.find("is forbidden").expect("what the API server said"), "{advice}");
     }

@@ -17,7 +17,7 @@ use super::rollouts::Rounds;
 use super::surroundings::Surroundings;
 use super::wire::{self, Lookout};
 use super::world::{Names, World};
-use super::{AgentError, TICK, observed_with, readiness, sentence, watches, write};
+use super::{AgentError, TICK, observed_with, readiness, resolution, sentence, watches, write};
 use crate::api::{ConditionStatus, GatewaySecretStatus};
 use crate::registry::Entry;
 use crate::rotation;
@@ -107,10 +107,18 @@ impl Keeper {
             return Ok(None);
         }
         let Some(mut entry) = self.current(&known).await? else { return Ok(None) };
-        let is_told = entry.spec.reach.is_some();
+        let resolved = resolution::read(&self.client, &entry).await?;
+        if resolved != entry.resolved {
+            // Watches and webhooks go by what is stored.
+            self.leading()?;
+            let status = GatewaySecretStatus { resolved: Some(resolved), ..entry.status.clone() };
+            self.store(&entry, &status).await?;
+            return Ok(Some(GATHER));
+        }
+        let is_told = entry.policy.probe.target.is_some();
         let probe = around.probe(&entry);
         // What is found counts as if it was told.
-        entry.spec.reach = probe.as_ref().ok().map(|probe| probe.reach.clone());
+        entry.policy.probe.target = probe.as_ref().ok().map(|probe| probe.reach.clone());
         let mut world = World::read(&self.client, &entry, around.readers(&entry)).await?;
         let distributed = distribute::read(&self.client, &entry).await;
         world.bundle_readers = distribute::readers(&entry, &distributed);
@@ -118,8 +126,8 @@ impl Keeper {
             Ok(probe) => match self.lookout.look(&self.client, &entry, probe, &world).await {
                 Ok(wire) => world.wire = wire,
                 Err(error) if error.is(403) && !is_told => {
-                    world.unprobed = Some(error.advice(&entry));
-                    entry.spec.reach = None;
+                    world.unprobed = Some(error.advice());
+                    entry.policy.probe.target = None;
                 }
                 Err(error) => return Err(error),
             },
@@ -188,7 +196,7 @@ impl Keeper {
         let until = |wake: Timestamp| Duration::try_from(wake.duration_since(now)).unwrap_or_default();
         let wake = plan.wake.map(|wake| until(wake) + Duration::from_millis(1));
         // Nobody tells when a gateway has loaded something.
-        let look = (entry.spec.reach.is_some() && plan.journal.is_converging()).then_some(wire::PACE);
+        let look = (entry.policy.probe.target.is_some() && plan.journal.is_converging()).then_some(wire::PACE);
         Ok(wake.into_iter().chain(look).chain(self.status_backoff.rest(Instant::now())).min())
     }
 
@@ -200,7 +208,7 @@ impl Keeper {
         }
         self.leading()?;
         let mut written = self.store(entry, status).await;
-        let failure = written.as_ref().err().map(|error| error.advice(entry));
+        let failure = written.as_ref().err().map(|error| error.advice());
         if written.as_ref().is_err_and(AgentError::is_too_large) {
             *status = rotation::reduced(status);
             self.leading()?;
@@ -237,11 +245,11 @@ impl Keeper {
     /// Says why nothing was done, in the status too.
     async fn complain(&self, error: &AgentError) {
         let known = self.known.borrow().entry.clone();
-        tracing::warn!(namespace = known.namespace, name = known.name, "{}", error.advice(&known));
+        tracing::warn!(namespace = known.namespace, name = known.name, "{}", error.advice());
         self.teller.tally.failed(&known, error);
         let Ok(Some(entry)) = self.current(&known).await else { return };
         let mut status = entry.status.clone();
-        let (said, now) = ((ConditionStatus::False, error.reason(), error.advice(&entry)), Timestamp::now());
+        let (said, now) = ((ConditionStatus::False, error.reason(), error.advice()), Timestamp::now());
         rotation::set(&entry, &mut status, rotation::SYNCED, said, now);
         rotation::fit(&entry, &mut status, now);
         if status != entry.status && self.leading().is_ok() {

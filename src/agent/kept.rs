@@ -9,7 +9,7 @@ use crate::trust::Secret;
 
 /// The ConfigMaps with CAs that the agent writes.
 pub(super) fn written_config_maps(entry: &Entry) -> Vec<String> {
-    entry.spec.ca_config_maps.iter().map(|name| managed_config_map_name(name)).collect()
+    entry.spec.clients.ca_config_map_names.iter().map(|name| managed_config_map_name(name)).collect()
 }
 
 /// The Secrets that the agent writes.

@@ -65,7 +65,7 @@ mod tests {
         assert!(!wakes(&both, &both), "a list that says the same once more");
         for after in [
             changed(&other, |other| other.status.phase = Some(Phase::Converged)),
-            changed(&other, |other| other.spec.root_secret_name = "root-3".to_owned()),
+            changed(&other, |other| other.resolved.source_secret_name = "root-3".to_owned()),
             changed(&other, |other| other.generation = Some(7)),
             changed(&other, |other| other.unread = Some("a bad duration".to_owned())),
             changed(&other, |other| other.being_deleted = true),
@@ -99,7 +99,7 @@ mod tests {
         let older = changed(&entry("mesh", "other", "gw-2"), |other| other.created = Some(Timestamp::MIN));
         let alone = [own.clone(), older.clone()];
         for takes in ["root", "gw"] {
-            let taken = [own.clone(), changed(&older, |other| other.spec.root_secret_name = takes.to_owned())];
+            let taken = [own.clone(), changed(&older, |other| other.resolved.source_secret_name = takes.to_owned())];
             assert!(wakes(&alone, &taken) && wakes(&taken, &alone), "{takes}");
             assert!(wakes(&alone[..1], &taken) && wakes(&taken, &alone[..1]), "{takes}");
         }

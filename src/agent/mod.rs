@@ -12,6 +12,7 @@ mod known;
 pub mod lease;
 pub mod metrics;
 mod readiness;
+mod resolution;
 mod retry;
 mod rights;
 mod rollouts;

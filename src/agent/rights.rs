@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{kept, world};
 use crate::api::names::{CACERT_SUFFIX, journal_name};
-use crate::api::{DistributionKind, Probing, Rollouts};
+use crate::api::{ProbeMode, RestartMode, TrustBundleTargetKind};
 use crate::registry::Entry;
 
 /// ServiceAccount of the agent in the shipped manifests: namespace and name.
@@ -22,9 +22,9 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     for namespace in entry.client_namespaces().skip(1) {
         elsewhere.entry(namespace).or_default().extend(on_certificates());
     }
-    if entry.ca_namespace() != entry.namespace {
-        let rules = elsewhere.entry(entry.ca_namespace()).or_default();
-        rules.extend(on_secrets(entry, entry.ca_namespace()));
+    for namespace in entry.ca_namespaces() {
+        let rules = elsewhere.entry(namespace).or_default();
+        rules.extend(on_secrets(entry, namespace));
         rules.push(
             json!({ "apiGroups": ["cert-manager.io"], "resources": ["certificates"], "verbs": ["list", "watch"] }),
         );
@@ -36,7 +36,11 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["list"] }),
     ]);
     rules.extend(on_certificates());
-    if !entry.spec.ca_config_maps.is_empty() {
+    if entry.spec.certificate_ref.is_some() {
+        let issuing = ["certificates", "issuers"];
+        rules.push(json!({ "apiGroups": ["cert-manager.io"], "resources": issuing, "verbs": ["get"] }));
+    }
+    if !entry.spec.clients.ca_config_map_names.is_empty() {
         rules.push(by_name("configmaps", json!(world::config_map_names(entry)), json!(["get", "list", "watch"])));
         rules.push(by_name(
             "configmaps",
@@ -44,18 +48,21 @@ pub fn role(entry: &Entry) -> Vec<Value> {
             json!(["create", "patch", "update"]),
         ));
     }
-    if entry.spec.rollouts == Rollouts::Paced {
+    if entry.policy.workload_restarts.mode == RestartMode::Enabled {
         rules.push(json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["patch"] }));
     }
-    if entry.spec.probe == Probing::Auto {
+    if entry.policy.probe.mode == ProbeMode::Auto {
         // Slices have names of their own, and are found by the label of their Service.
         rules.push(json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"] }));
-        if entry.spec.reach.is_none() {
+        if entry.policy.probe.target.is_none() {
             rules.push(json!({ "apiGroups": [""], "resources": ["services"], "verbs": ["list"] }));
         }
     }
-    for (kind, resource) in [(DistributionKind::ConfigMap, "configmaps"), (DistributionKind::Secret, "secrets")] {
-        let distributed = entry.spec.distribute.iter().filter(|place| place.kind == kind && place.namespace.is_none());
+    for (kind, resource) in
+        [(TrustBundleTargetKind::ConfigMap, "configmaps"), (TrustBundleTargetKind::Secret, "secrets")]
+    {
+        let distributed =
+            entry.spec.trust_bundle_targets.iter().filter(|place| place.kind == kind && place.namespace.is_none());
         let names: Vec<_> = distributed.map(|place| place.name.as_str()).collect();
         if !names.is_empty() {
             rules.push(by_name(resource, json!(names), json!(["create", "get", "patch"])));
@@ -70,13 +77,14 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         }
     }
     // Their owners create them.
-    for place in &entry.spec.distribute {
+    for place in &entry.spec.trust_bundle_targets {
         if let Some(namespace) = &place.namespace {
             let rule = by_name("configmaps", json!([place.name]), json!(["get", "patch"]));
             elsewhere.entry(namespace).or_default().push(rule);
         }
     }
-    let cluster_wide = entry.spec.distribute.iter().filter(|place| place.kind == DistributionKind::ClusterTrustBundle);
+    let cluster_wide =
+        entry.spec.trust_bundle_targets.iter().filter(|place| place.kind == TrustBundleTargetKind::ClusterTrustBundle);
     let cluster_wide: Vec<_> = cluster_wide.map(|place| place.name.as_str()).collect();
     let name = format!("trustspan-agent-{}", entry.name);
     // GatewaySecrets of several namespaces may need something in the same place. Their own names have no colon, so each has its own Role.
@@ -179,7 +187,7 @@ mod tests {
     #[test]
     fn config_maps_are_written_by_name_and_their_sources_read() {
         let mut entry = entry("mesh", "root", "gateway");
-        entry.spec.ca_config_maps = vec!["partners".to_owned()];
+        entry.spec.clients.ca_config_map_names = vec!["partners".to_owned()];
         let rules = role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default();
         let verbs = |name: &str| {
             let of = rules.iter().filter(|rule| rule["resources"] == json!(["configmaps"]));
@@ -195,8 +203,8 @@ mod tests {
     fn cluster_trust_bundles_are_written_by_name_in_no_namespace() {
         let mut entry = entry("mesh", "root", "gateway");
         assert!(role(&entry).iter().all(|object| object["kind"] != "ClusterRole"));
-        let (kind, name, key) = (DistributionKind::ClusterTrustBundle, "roots".to_owned(), "ca.crt".to_owned());
-        entry.spec.distribute = vec![crate::api::Distribution { kind, namespace: None, name, key }];
+        let (kind, name, key) = (TrustBundleTargetKind::ClusterTrustBundle, "roots".to_owned(), "ca.crt".to_owned());
+        entry.spec.trust_bundle_targets = vec![crate::api::TrustBundleTarget { kind, namespace: None, name, key }];
         let roles = role(&entry);
         let [.., cluster_role, binding] = &roles[..] else { panic!("a ClusterRole and its binding") };
         assert_eq!(cluster_role["rules"][0]["resourceNames"], json!(["roots"]));
@@ -228,8 +236,8 @@ mod tests {
     fn elsewhere_only_certificates_and_the_secrets_of_the_ca() {
         let mut entry = entry("mesh", "root", "gateway");
         entry.spec.clients.namespaces = vec!["apps".to_owned(), "mesh".to_owned()];
-        entry.spec.ca_namespace = Some("cert-manager".to_owned());
-        entry.spec.ca_secret_name = Some("ca".to_owned());
+        let namespace = Some("cert-manager".to_owned());
+        entry.resolved.ca_secret_ref = Some(crate::api::SecretRef { namespace, name: "ca".to_owned() });
         entry.spec.issuer_secret_name = Some("issuer".to_owned());
         let roles = role(&entry);
         let secrets = |namespace: &str| {
@@ -252,20 +260,20 @@ mod tests {
     fn accepts_a_write_of_workloads_only_where_they_are_to_be_rolled() {
         let verbs = |rollouts| {
             let mut entry = entry("mesh", "root", "gateway");
-            entry.spec.rollouts = rollouts;
+            entry.policy.workload_restarts.mode = rollouts;
             let rules = role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default();
             let of_workloads = rules.iter().filter(|rule| rule["apiGroups"] == json!(["apps"]));
             of_workloads.map(|rule| rule["verbs"].clone()).collect::<Vec<_>>()
         };
-        assert_eq!(verbs(Rollouts::Never), [json!(["list"])]);
-        assert_eq!(verbs(Rollouts::Paced), [json!(["list"]), json!(["patch"])]);
+        assert_eq!(verbs(RestartMode::Disabled), [json!(["list"])]);
+        assert_eq!(verbs(RestartMode::Enabled), [json!(["list"]), json!(["patch"])]);
     }
 
     #[test]
     fn accepts_endpoints_and_the_canary_where_gateways_are_looked_at() {
         let rules = |probe, reach| {
             let mut entry = entry("mesh", "root", "gateway");
-            (entry.spec.probe, entry.spec.reach) = (probe, reach);
+            (entry.policy.probe.mode, entry.policy.probe.target) = (probe, reach);
             role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default()
         };
         let reads_slices = |rules: &[Value]| rules.iter().any(|rule| rule["resources"] == json!(["endpointslices"]));
@@ -274,17 +282,17 @@ mod tests {
             rules[0]["resources"] == json!(["secrets"]) && names.into_iter().any(|name| name == "canary")
         };
         let reads_services = |rules: &[Value]| rules.iter().any(|rule| rule["resources"] == json!(["services"]));
-        let never = rules(Probing::Never, None);
+        let never = rules(ProbeMode::Disabled, None);
         assert!(!reads_slices(&never) && !reads_services(&never) && !reads_canary(&never));
-        let found = rules(Probing::Auto, None);
+        let found = rules(ProbeMode::Auto, None);
         assert!(reads_slices(&found) && reads_services(&found) && !reads_canary(&found));
         let with = rules(
-            Probing::Auto,
-            Some(crate::api::Reach {
+            ProbeMode::Auto,
+            Some(crate::api::ProbeTarget {
                 service_name: "gateway".to_owned(),
                 port_name: "https".to_owned(),
                 host: "shop.example.com".to_owned(),
-                canary_secret_name: Some("canary".to_owned()),
+                client_secret_name: Some("canary".to_owned()),
             }),
         );
         assert!(reads_slices(&with) && !reads_services(&with) && reads_canary(&with));

@@ -16,7 +16,7 @@ use super::events::Teller;
 use super::lease::Leadership;
 use super::world::objects;
 use super::{AgentError, MANAGER, Settings, TICK};
-use crate::api::Rollouts;
+use crate::api::RestartMode;
 use crate::api::names::SWEPT;
 use crate::registry::{Entry, Registry};
 use crate::rotation::rollouts::{Doing, Found, Workload, next, rolled};
@@ -84,7 +84,7 @@ impl Round<'_> {
             let listed = store::each(self.client, namespace, ("apps", "v1", kind), keep).await;
             match listed.map_err(|error| AgentError::api("list", plural, "", error)) {
                 Err(error) if error.is(403) => {
-                    let unread = |entry: &&Entry| (key(entry), Found::Unread(error.advice(entry)));
+                    let unread = |entry: &&Entry| (key(entry), Found::Unread(error.advice()));
                     return Ok(entries.iter().map(unread).collect());
                 }
                 listed => listed?,
@@ -92,8 +92,11 @@ impl Round<'_> {
         }
         let mut found = Rounds::new();
         for &known in entries {
-            let entry =
-                if known.spec.rollouts == Rollouts::Paced { self.current(known).await? } else { Some(known.clone()) };
+            let entry = if known.policy.workload_restarts.mode == RestartMode::Enabled {
+                self.current(known).await?
+            } else {
+                Some(known.clone())
+            };
             let Some(entry) = entry else { continue };
             let doing = match next(&entry, &workloads, registry, Timestamp::now()) {
                 Ok(workload) => self.roll(&entry, workload, registry).await,
@@ -115,7 +118,7 @@ impl Round<'_> {
         let label = workload.label();
         let answer = match self.touch(entry, workload, true).await {
             Ok(answer) => answer,
-            Err(error) => return held(&error, entry, &label),
+            Err(error) => return held(&error, &label),
         };
         if Workload::read(&answer, &entry.namespace, registry).is_some_and(|workload| workload.is_behind) {
             return Doing::Held(format!(
@@ -133,7 +136,7 @@ impl Round<'_> {
                 self.teller.tell(entry, vec![rolled(workload)]);
                 Doing::Rolling(format!("{label} has just been"))
             }
-            Err(error) => held(&error, entry, &label),
+            Err(error) => held(&error, &label),
         }
     }
 
@@ -150,11 +153,11 @@ impl Round<'_> {
     }
 }
 
-fn held(error: &AgentError, entry: &Entry, label: &str) -> Doing {
+fn held(error: &AgentError, label: &str) -> Doing {
     if error.is(409) {
         return Doing::Rolling(format!("somebody else has just written {label}; it is looked at again"));
     }
-    Doing::Held(error.advice(entry))
+    Doing::Held(error.advice())
 }
 
 fn key(entry: &Entry) -> (String, String) {

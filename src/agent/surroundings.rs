@@ -64,7 +64,7 @@ impl Surroundings {
                 }
             }
         }
-        for entry in entries.iter().filter(|entry| entry.spec.reach.is_none()) {
+        for entry in entries.iter().filter(|entry| entry.policy.probe.target.is_none()) {
             let mut services = Vec::new();
             let listed =
                 objects::each(client, &entry.namespace, ("", "v1", "Service"), |service| services.push(service)).await;
@@ -108,7 +108,7 @@ impl Surroundings {
         let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
         let services = match self.services.get(&entry.namespace) {
             Some(Ok(services)) => services.as_slice(),
-            Some(Err(why)) if entry.spec.reach.is_none() => return Err(why.clone()),
+            Some(Err(why)) if entry.policy.probe.target.is_none() => return Err(why.clone()),
             _ => &[],
         };
         probe(entry, &self.gateways, &pods, services)

@@ -27,7 +27,7 @@ use crate::trust::{self, Duty, Secret, SecretUsage, Severities, bundle, certific
 pub(super) struct World {
     /// By name, those of clients elsewhere by namespace and name.
     secrets: BTreeMap<String, (Held, Facts)>,
-    /// Those of `spec.caConfigMaps`, and what is kept from them.
+    /// Those of `spec.clients.caConfigMapNames`, and what is kept from them.
     config_maps: BTreeMap<String, (Held, Facts)>,
     clients: Vec<ClientSeen>,
     root_certificate: Option<Issuance>,
@@ -41,7 +41,7 @@ pub(super) struct World {
     readers: Vec<TlsReader>,
     sources: BTreeMap<SourceName, SourceState>,
     presented_also: Vec<PresentedAlso>,
-    /// Readers of the objects of `spec.distribute`.
+    /// Readers of the objects of `spec.trustBundleTargets`.
     pub(super) bundle_readers: Vec<ClientSeen>,
     /// Those of `spec.clients.namespaces` whose Certificates the agent may not list.
     unlisted_namespaces: Vec<String>,
@@ -85,21 +85,22 @@ impl Names {
     }
 }
 
-/// The names of the ConfigMaps of `spec.caConfigMaps`, and of what is kept from them.
+/// The names of the ConfigMaps of `spec.clients.caConfigMapNames`, and of what is kept from them.
 pub(super) fn config_map_names(entry: &Entry) -> Vec<String> {
-    let sources = &entry.spec.ca_config_maps;
+    let sources = &entry.spec.clients.ca_config_map_names;
     sources.iter().cloned().chain(sources.iter().map(|name| managed_config_map_name(name))).collect()
 }
 
 /// The names of all Secrets that a GatewaySecret's rotation depends on: see [`Entry::qualified`].
 pub(super) fn names(entry: &Entry) -> Vec<String> {
-    let spec = &entry.spec;
-    let mut names = vec![entry.root_name().to_owned(), entry.managed_name().to_owned()];
+    let mut names = vec![entry.source_name().to_owned(), entry.managed_name().to_owned()];
+    // It is not derived yet.
+    names.retain(|name| !name.is_empty());
     names.extend(names.clone().iter().map(|name| format!("{name}{CACERT_SUFFIX}")));
     names.extend([entry.ca_name(), entry.issuer_name(), entry.own_client_ca_name()].into_iter().flatten());
     // The CRD refuses one of another namespace; a manifest can still say it.
-    names.extend(spec.clients.secret_names.iter().filter(|name| !name.contains('/')).cloned());
-    names.extend(spec.canary_name().map(str::to_owned));
+    names.extend(entry.spec.clients.secret_names.iter().filter(|name| !name.contains('/')).cloned());
+    names.extend(entry.canary_name().map(str::to_owned));
     names.sort();
     names.dedup();
     names
@@ -137,10 +138,12 @@ impl World {
             match Issued::read(client, namespace, has_clients).await {
                 Ok(issued) => elsewhere.push(issued),
                 // One namespace that cannot be listed, for a missing right or otherwise, says nothing about the others' clients.
-                Err(error) if has_clients && namespace != entry.ca_namespace() => unlisted.push(match error.is(403) {
-                    true => namespace.to_owned(),
-                    false => format!("{namespace} ({error})"),
-                }),
+                Err(error) if has_clients && !entry.ca_namespaces().contains(namespace) => {
+                    unlisted.push(match error.is(403) {
+                        true => namespace.to_owned(),
+                        false => format!("{namespace} ({error})"),
+                    })
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -149,9 +152,9 @@ impl World {
         world.unlisted_namespaces = unlisted;
         let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| world.client(name)).collect::<Vec<_>>();
         world.clients.extend(by_name);
-        world.root_certificate = issued.of_secret(entry.root_name());
+        world.root_certificate = issued.of_secret(entry.source_name());
         world.writers = std::iter::once(&issued).chain(&elsewhere).flat_map(|issued| issued.writers(entry)).collect();
-        world.canary_certificate = entry.spec.canary_name().and_then(|name| issued.of_secret(name));
+        world.canary_certificate = entry.canary_name().and_then(|name| issued.of_secret(name));
         for source in readers::sources(&readers).into_iter().take(SOURCES).cloned() {
             let (held, known) = match source.kind {
                 SourceKind::Secret => (&world.secrets, names(entry)),
@@ -218,7 +221,7 @@ impl World {
         journal: Option<&Value>,
         now: Timestamp,
     ) -> Self {
-        let severities = Severities::default().under(&entry.spec.severities);
+        let severities = Severities::default().under(&entry.policy.severities);
         let held = |object: Value| {
             let secret = Secret::from_value(&object).ok()?;
             let name = qualified(entry, &object);
@@ -285,19 +288,19 @@ impl World {
         let facts = |name: &str| self.secrets.get(name).map(|(_, facts)| facts);
         Seen {
             entry,
-            root: facts(entry.root_name()),
+            root: facts(entry.source_name()),
             ca: entry.ca_name().as_deref().and_then(facts),
             client_ca: entry.own_client_ca_name().as_deref().and_then(facts),
             issuer: entry.issuer_name().as_deref().and_then(facts),
             managed: facts(entry.managed_name()),
-            source_sibling: facts(&format!("{}{CACERT_SUFFIX}", entry.root_name())),
+            source_sibling: facts(&format!("{}{CACERT_SUFFIX}", entry.source_name())),
             managed_sibling: copy(entry, self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name()))),
-            config_maps: spec.ca_config_maps.iter().map(|name| self.ca_config_map(entry, name)).collect(),
+            config_maps: spec.clients.ca_config_map_names.iter().map(|name| self.ca_config_map(entry, name)).collect(),
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
             root_certificate: self.root_certificate.clone(),
-            canary: spec
+            canary: entry
                 .canary_name()
                 .and_then(facts)
                 .map(|facts| Canary { chain: facts.chain.clone(), certificate: self.canary_certificate.clone() }),
@@ -442,7 +445,7 @@ impl Issued {
             let label = template(certificate)["labels"][CLIENT_LABEL].as_str()?.to_owned();
             let name = entry.qualified(namespace, certificate.data["spec"]["secretName"].as_str()?);
             // The canary is nobody whom gateways must not refuse.
-            if !entry.has_client(namespace, &label) || entry.spec.canary_name() == Some(&name) {
+            if !entry.has_client(namespace, &label) || entry.canary_name() == Some(&name) {
                 return None;
             }
             let request = self.request(certificate);

@@ -28,7 +28,7 @@ pub(super) fn apply() -> PatchParams {
 pub(super) fn has_one_writer(entry: &Entry, world: &World) -> Result<(), AgentError> {
     for name in kept::written_names(entry) {
         if let Some(certificate) = world.writer(&name).map(str::to_owned) {
-            let instead = if name == entry.managed_name() { entry.root_name() } else { "another name" }.to_owned();
+            let instead = if name == entry.managed_name() { entry.source_name() } else { "another name" }.to_owned();
             return Err(AgentError::TwoWriters { name, certificate, instead });
         }
     }

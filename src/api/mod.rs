@@ -1,23 +1,25 @@
 //! The vocabulary that users meet: the [`GatewaySecret`] resource, labels and annotations.
 
+mod clients;
 mod gateway_secret;
 pub mod names;
 mod period;
-mod rotation_spec;
+mod rotation_policy;
 mod shortened;
 mod source_kind;
 mod status;
+mod trust_bundle_target;
 mod window;
 
+pub use clients::Clients;
 pub use gateway_secret::*;
 pub use period::Period;
-pub use rotation_spec::{
-    AtLeafExpiry, ClientCa, Clients, Distribution, DistributionKind, Probing, Reach, Rollouts, Settle,
-};
+pub use rotation_policy::*;
 use serde_json::Value;
 pub(crate) use shortened::{shortened, with_short_quotes};
 pub use source_kind::SourceKind;
 pub use status::*;
+pub use trust_bundle_target::{TrustBundleTarget, TrustBundleTargetKind};
 pub(crate) use window::time_zone;
 pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};
 

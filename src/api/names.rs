@@ -57,7 +57,7 @@ pub const CARRY_OVER: &str = "trustspan.dev/carry-over";
 /// Annotation by which the agent has a Gateway or a workload written once more: when it did so. From anybody else it means nothing.
 pub const SWEPT: &str = "trustspan.dev/swept";
 
-/// Name of the ConfigMap that the agent keeps from another one, of `spec.caConfigMaps`.
+/// Name of the ConfigMap that the agent keeps from another one, of `spec.clients.caConfigMapNames`.
 pub fn managed_config_map_name(source: &str) -> String {
     format!("{source}.trustspan")
 }

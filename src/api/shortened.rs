@@ -42,14 +42,14 @@ mod tests {
         let said =
             |spec: Value| with_short_quotes(&GatewaySecretSpec::deserialize(&spec).expect_err("no spec").to_string());
         let long = "-----BEGIN PRIVATE KEY----- MC4CAQAwBQYDK2VwBCIEIPublic";
-        for field in ["mode", "rotationPolicy"] {
-            let spec = json!({"rootSecretName": "root", field: long, "clients": long});
+        for field in ["mode", "certificateRef"] {
+            let spec = json!({"sourceSecretName": "root", field: long, "clients": long});
             let error = said(spec);
             assert!(!error.contains("KEY") && error.contains('…'), "{error}");
         }
-        assert_eq!(said(json!({"mode": "Copy"})), "missing field `rootSecretName`");
+        assert_eq!(said(json!({"caSecretRef": {}})), "missing field `name`");
         assert_eq!(
-            said(json!({"rootSecretName": "root", "mode": "Cpy"})),
+            said(json!({"sourceSecretName": "root", "mode": "Cpy"})),
             "unknown variant `Cpy`, expected `Bundle` or `Copy`"
         );
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Mode;
+use super::{GatewaySecretSpec, Mode, SecretRef};
 
 /// What is known of the managed Secret and of the cluster around it. The webhook decides from spec and status alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -33,6 +33,11 @@ pub struct GatewaySecretStatus {
     /// The managed Secret's name as it is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_name: Option<String>,
+
+    /// What `spec` leaves to be derived, from the Certificate that it names and the issuer of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Resolved")]
+    pub resolved: Option<Resolved>,
 
     /// `Ready`: the managed Secret exists and is sound, and nobody older claims its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -104,7 +109,7 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub client_bundle: Vec<TrustAnchor>,
 
-    /// What the gateways showed on the wire, kept by the agent. Absent: it has nothing to look for, or `spec.reach` is not set.
+    /// What the gateways showed on the wire, kept by the agent. Absent: it has nothing to look for, or gateways are not probed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Endpoints")]
     pub endpoints: Option<Endpoints>,
@@ -114,7 +119,7 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trust_sources: Vec<TrustSourceUse>,
 
-    /// The ConfigMaps that are kept from those of `spec.caConfigMaps`, as far as they exist and hold CAs. Gateways are rewritten to
+    /// The ConfigMaps that are kept from those of `spec.clients.caConfigMapNames`, as far as they exist and hold CAs. Gateways are rewritten to
     /// name these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub managed_config_maps: Vec<ManagedConfigMap>,
@@ -148,16 +153,43 @@ pub struct GatewaySecretStatus {
     pub cut_off_by_copy_count: Option<u32>,
 }
 
+/// The Secrets that a GatewaySecret reads, as its spec says, or as they were derived.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Resolved {
+    /// The source Secret.
+    pub source_secret_name: String,
+    /// The Secret of the CA that signs the serving certificate, where that is another Secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "SecretRef")]
+    pub ca_secret_ref: Option<SecretRef>,
+    /// The objects that they were derived from: `Certificate gateway`, `ClusterIssuer mesh`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub derived_from: Vec<String>,
+}
+
+impl Resolved {
+    /// What a spec says by itself, and for the rest what was derived last.
+    pub fn of(spec: &GatewaySecretSpec, last: Option<&Self>) -> Self {
+        let last = last.filter(|_| spec.certificate_ref.is_some()).cloned().unwrap_or_default();
+        Self {
+            source_secret_name: spec.source_secret_name.clone().unwrap_or(last.source_secret_name),
+            ca_secret_ref: spec.ca_secret_ref.clone().or(last.ca_secret_ref),
+            derived_from: last.derived_from,
+        }
+    }
+}
+
 /// A declared client that was asked to follow a rotation, and may still go by something of an old CA.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LaggingClient {
-    /// Name of its Secret; or the object of `spec.distribute` from which it takes its trust.
+    /// Name of its Secret; or the object of `spec.trustBundleTargets` from which it takes its trust.
     pub name: String,
     /// When it was first seen so.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub since: Timestamp,
-    /// It takes longer than following takes: twice `spec.settle.admission` and `spec.settle.clients` together.
+    /// It takes longer than following takes: twice `propagationDelays.admission` and `propagationDelays.clients` together.
     pub overdue: bool,
 }
 

@@ -7,9 +7,9 @@ use kube::CustomResourceExt;
 
 use super::Failure;
 use super::inputs::unless_closed;
-use crate::api::GatewaySecret;
+use crate::api::{ClusterRotationPolicy, GatewaySecret, RotationPolicy};
 
-/// Prints the GatewaySecret CustomResourceDefinition as YAML, for `kubectl apply -f -`.
+/// Prints the CustomResourceDefinitions as YAML, for `kubectl apply -f -`.
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
@@ -24,12 +24,14 @@ pub fn run(_args: Args) -> Result<ExitCode, Failure> {
     }))
 }
 
-/// The CustomResourceDefinition. Its maps are sorted: equal types give equal text.
+/// The CustomResourceDefinitions. Their maps are sorted: equal types give equal text.
 ///
 /// # Errors
 /// When it cannot be written as YAML.
 pub fn yaml() -> Result<String, Failure> {
-    Ok(serde_saphyr::to_string(&GatewaySecret::crd())?)
+    let definitions = [GatewaySecret::crd(), RotationPolicy::crd(), ClusterRotationPolicy::crd()];
+    let documents = definitions.iter().map(serde_saphyr::to_string).collect::<Result<Vec<_>, _>>()?;
+    Ok(documents.join("---\n"))
 }
 
 #[cfg(test)]

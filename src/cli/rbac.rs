@@ -8,13 +8,16 @@ use jiff::Timestamp;
 use super::inputs::unless_closed;
 use super::{Failure, Inputs};
 use crate::agent;
+use crate::registry::Entry;
 use crate::rotation::Outlook;
 use crate::store::directory;
 use crate::trust::Severities;
 
-/// Prints a Role and a RoleBinding for each GatewaySecret of the manifests: what the agent may do, by name.
+/// Print the Roles and RoleBindings that the agent needs for the GatewaySecrets of the manifests.
 ///
-/// kubectl get gatewaysecrets -A -o yaml | trustspan rbac - | kubectl apply -f -
+/// Pass the cert-manager objects too, for GatewaySecrets with spec.certificateRef that the agent has not read yet:
+///
+/// kubectl get trustspan,certificates,issuers,clusterissuers -A -o yaml | trustspan rbac - | kubectl apply -f -
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -36,9 +39,17 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if let Some(error) = collected.errors.into_iter().next() {
         return Err(error.into());
     }
+    let entries = collected.context.registry.entries();
+    for entry in entries.iter().filter(|entry| entry.source_name().is_empty()) {
+        let Entry { namespace, name, .. } = entry;
+        anstream::eprintln!(
+            "warning: the Certificate of GatewaySecret {namespace}/{name} is not among the manifests: no right to its Secret is printed. \
+             Pass certificates, issuers and clusterissuers too"
+        );
+    }
     let print = || -> Result<(), Failure> {
         let mut out = io::stdout().lock();
-        for object in collected.context.registry.entries().iter().flat_map(agent::role) {
+        for object in entries.iter().flat_map(agent::role) {
             write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
         }
         Ok(out.flush()?)

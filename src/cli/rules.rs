@@ -68,11 +68,10 @@ pub fn markdown() -> String {
     let mut page = "<!-- Generated: cargo run -- rules --output markdown > docs/rules.md -->\n# Rules\n\n".to_owned();
     page += "What the validating webhook and `trustspan check` find. Ids are stable: denials, warnings, metrics and audit \
              annotations name them.\n\nThe weight of a rule can be changed: for the cluster with `--severity RULE=deny|warn|off` of `serve`, \
-             `check`, `observe` and `rewrite`, for the Secrets of one GatewaySecret with `spec.severities` (`Deny`, `Warn`, `Off`), which wins. A \
+             `check`, `observe` and `rewrite`, for the Secrets of GatewaySecrets with `severities` of a RotationPolicy (`Deny`, `Warn`, `Off`), which wins. A \
              raised rule denies with all of its findings, except those that the stored object already had. Some weights are \
-             fixed: `unreadable` and `invalid-gatewaysecret` repeat what the API server refuses, and the way around \
-             `managed-in-use` and `managed-renamed` is to delete the GatewaySecret. Who may edit a GatewaySecret decides on its weights, as it could \
-              delete it.\n\nA Secret is judged now and at every date in it that lies ahead (the 64 earliest). What only time has to break is a \
+             fixed: `unreadable` and `invalid-resource` repeat what the API server refuses, and the way around \
+             `managed-in-use` and `managed-renamed` is to delete the GatewaySecret. Who may edit a RotationPolicy decides on the severities in its namespace.\n\nA Secret is judged now and at every date in it that lies ahead (the 64 earliest). What only time has to break is a \
               warning with its date: an order of CAs that fails once one of them has ended, two CAs of one name that both become \
               valid, a gap in which no CA is. That is told however far ahead, since it is mended today by another order. What \
               merely ends is told when its renewal is due: a CA or leaf by `expiring`, a revocation list by `crl-expired`. A bundle \

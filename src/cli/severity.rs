@@ -7,7 +7,7 @@ use crate::trust::Severities;
 /// Other weights of rules, for all namespaces.
 #[derive(Debug, clap::Args)]
 pub(super) struct SeverityArgs {
-    /// Weight of a rule: RULE=deny, RULE=warn or RULE=off. Repeatable; spec.severities of a GatewaySecret wins.
+    /// Weight of a rule: RULE=deny, RULE=warn or RULE=off. Repeatable; that of a RotationPolicy wins.
     #[arg(long = "severity", value_name = "RULE=LEVEL", value_parser = weight)]
     severities: Vec<(String, Level)>,
 }

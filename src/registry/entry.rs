@@ -1,15 +1,15 @@
 //! A GatewaySecret as the registry takes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::api::names::CACERT_SUFFIX;
-use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY};
+use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY, Resolved, RotationPolicySpec, SecretRef};
 use crate::trust::{Duty, Proxy, SecretUsage};
 
-/// Identity, spec and status of a GatewaySecret, without the rest of the object.
+/// Identity, spec, policy and status of a GatewaySecret, without the rest of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Namespace.
@@ -28,15 +28,21 @@ pub struct Entry {
     pub unread: Option<String>,
     /// Spec.
     pub spec: GatewaySecretSpec,
+    /// What the spec leaves to be derived.
+    pub resolved: Resolved,
+    /// What its RotationPolicy, the ClusterRotationPolicy and the defaults add up to.
+    pub policy: RotationPolicySpec,
     /// Status.
     pub status: GatewaySecretStatus,
 }
 
 impl Entry {
-    /// One that no API server has seen, and of which nothing is observed.
+    /// One that no API server has seen, of which nothing is observed, with the default policy.
     pub fn unstored(namespace: String, name: String, spec: GatewaySecretSpec) -> Self {
         let status = GatewaySecretStatus::default();
         Self {
+            resolved: Resolved::of(&spec, None),
+            policy: RotationPolicySpec::default(),
             namespace,
             name,
             uid: None,
@@ -49,9 +55,14 @@ impl Entry {
         }
     }
 
-    /// The root Secret's name.
-    pub fn root_name(&self) -> &str {
-        &self.spec.root_secret_name
+    /// The source Secret's name. Empty until it is derived from the Certificate: no Secret has that name.
+    pub fn source_name(&self) -> &str {
+        &self.resolved.source_secret_name
+    }
+
+    /// The Secret with the client's certificate that the agent presents to gateways.
+    pub fn canary_name(&self) -> Option<&str> {
+        self.policy.probe.target.as_ref()?.client_secret_name.as_deref()
     }
 
     /// The managed Secret's name.
@@ -59,10 +70,10 @@ impl Entry {
         self.spec.managed_name(&self.name)
     }
 
-    /// A name that stands for two Secrets which have to be apart: the managed Secret's is also the root's, or the Secret that
+    /// A name that stands for two Secrets which have to be apart: the managed Secret's is also the source's, or the Secret that
     /// the agent keeps for the Issuer is one of the others. One would be written over the other.
     pub fn doubled_name(&self) -> Option<&str> {
-        let sources = [Some(self.root_name().to_owned()), self.ca_name(), self.own_client_ca_name()];
+        let sources = [Some(self.source_name().to_owned()), self.ca_name(), self.own_client_ca_name()];
         let is_source = |name: &str| sources.iter().flatten().any(|source| source == name);
         let issuer = self.issuer_name();
         let issuer = issuer.filter(|issuer| issuer == self.managed_name() || is_source(issuer));
@@ -72,24 +83,27 @@ impl Entry {
         }
     }
 
-    /// The Secret of `spec.caSecretName`: see [`Self::qualified`].
+    /// The Secret of the serving certificate's CA, where that is not the source Secret: see [`Self::qualified`].
     pub fn ca_name(&self) -> Option<String> {
-        self.of_ca(self.spec.ca_secret_name.as_deref())
+        self.named(self.resolved.ca_secret_ref.as_ref())
     }
 
-    /// The Secret of `spec.issuerSecretName`.
+    /// The Secret of `spec.issuerSecretName`. It is in the namespace of the CA whose key it holds: whoever may write GatewaySecrets elsewhere
+    /// must not get a copy there.
     pub fn issuer_name(&self) -> Option<String> {
-        self.of_ca(self.spec.issuer_secret_name.as_deref())
+        let ca = self.spec.clients.ca_secret_ref.as_ref().or(self.resolved.ca_secret_ref.as_ref());
+        let namespace = ca.and_then(|ca| ca.namespace.as_deref()).unwrap_or(&self.namespace);
+        self.spec.issuer_secret_name.as_deref().map(|name| self.qualified(namespace, name))
     }
 
-    /// The Secret of `spec.clientCA`.
+    /// The Secret of `spec.clients.caSecretRef`.
     pub fn own_client_ca_name(&self) -> Option<String> {
-        self.of_ca(self.spec.client_ca.as_ref().map(|ca| ca.secret_name.as_str()))
+        self.named(self.spec.clients.ca_secret_ref.as_ref())
     }
 
     /// The Secret of the CA that signs the gateways' certificate.
     pub fn server_ca_name(&self) -> String {
-        self.ca_name().unwrap_or_else(|| self.root_name().to_owned())
+        self.ca_name().unwrap_or_else(|| self.source_name().to_owned())
     }
 
     /// The Secret of the CA that signs the clients' certificates.
@@ -97,20 +111,22 @@ impl Entry {
         self.own_client_ca_name().unwrap_or_else(|| self.server_ca_name())
     }
 
-    fn of_ca(&self, name: Option<&str>) -> Option<String> {
-        name.map(|name| self.qualified(self.ca_namespace(), name))
+    fn named(&self, secret: Option<&SecretRef>) -> Option<String> {
+        secret.map(|secret| self.qualified(secret.namespace.as_deref().unwrap_or(&self.namespace), &secret.name))
     }
 
-    /// The namespace of its CAs' Secrets.
-    pub fn ca_namespace(&self) -> &str {
-        self.spec.ca_namespace.as_deref().unwrap_or(&self.namespace)
+    /// The namespaces of the CAs' Secrets, without its own.
+    pub fn ca_namespaces(&self) -> BTreeSet<&str> {
+        let secrets = [&self.resolved.ca_secret_ref, &self.spec.clients.ca_secret_ref];
+        let namespaces = secrets.into_iter().flatten().filter_map(|secret| secret.namespace.as_deref());
+        namespaces.filter(|namespace| *namespace != self.namespace).collect()
     }
 
     /// The namespaces in which cert-manager's objects are read: those of clients, and of the CAs.
     pub fn issuing_namespaces(&self) -> impl Iterator<Item = &str> {
-        let of_ca =
-            Some(self.ca_namespace()).filter(|namespace| !self.client_namespaces().any(|known| known == *namespace));
-        self.client_namespaces().chain(of_ca)
+        let of_cas = self.ca_namespaces().into_iter();
+        self.client_namespaces()
+            .chain(of_cas.filter(|namespace| !self.client_namespaces().any(|known| known == *namespace)))
     }
 
     /// Whether a Secret of `namespace` whose label `trustspan.dev/client` has this value is a client of this GatewaySecret. One in
@@ -147,7 +163,7 @@ impl Entry {
 
     /// The oldest proxy among its gateways.
     pub fn oldest_proxy(&self) -> Proxy {
-        let declared = self.spec.oldest_envoy.as_deref().and_then(|version| version.split_once('.'));
+        let declared = self.policy.oldest_envoy.as_deref().and_then(|version| version.split_once('.'));
         let version = declared.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
         version.map_or_else(Proxy::default, |(major, minor)| Proxy::envoy(major, minor))
     }
@@ -161,7 +177,7 @@ impl Entry {
     pub fn usage(&self, name: &str) -> SecretUsage {
         let signing = [self.ca_name(), self.issuer_name(), self.own_client_ca_name()];
         let bundled = name.strip_suffix(CACERT_SUFFIX);
-        let serves = |name| [self.root_name(), self.managed_name()].contains(&name);
+        let serves = |name| [self.source_name(), self.managed_name()].contains(&name);
         match name {
             name if serves(name) => SecretUsage::Serving,
             name if signing.iter().flatten().any(|ca| ca == name) => SecretUsage::SigningCa,

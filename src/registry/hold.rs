@@ -43,7 +43,7 @@ pub enum Hold {
     NoConfigMap {
         /// The GatewaySecret.
         name: String,
-        /// The ConfigMap of `spec.caConfigMaps`.
+        /// The ConfigMap of `spec.clients.caConfigMapNames`.
         config_map: String,
         /// What is to be kept from it.
         managed: String,
@@ -99,7 +99,7 @@ pub enum Hold {
 
 impl Hold {
     pub(super) fn unlisted(entry: &Entry, count: u32) -> Self {
-        Self::Unlisted { name: entry.name.clone(), count, root: entry.root_name().to_owned() }
+        Self::Unlisted { name: entry.name.clone(), count, root: entry.source_name().to_owned() }
     }
 
     pub(super) fn not_ready(entry: &Entry, reason: &str) -> Self {

@@ -5,12 +5,16 @@
 
 mod entry;
 mod hold;
+mod policies;
+mod resolution;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use entry::Entry;
 pub use hold::Hold;
+pub use policies::{Policies, PolicyKey};
+pub use resolution::{CLUSTER_RESOURCE_NAMESPACE, Issuance, IssuerKey, ResolutionError};
 
 use crate::api::TrustSourceUse;
 use crate::api::names::managed_config_map_name;
@@ -24,7 +28,7 @@ pub struct Registry {
     claims: HashMap<String, HashMap<String, (usize, Role)>>,
     /// A root's name to the winning entries, in any namespace.
     roots: HashMap<String, Vec<usize>>,
-    /// By namespace, the name of every ConfigMap of `spec.caConfigMaps` to the entry that keeps another from it.
+    /// By namespace, the name of every ConfigMap of `spec.clients.caConfigMapNames` to the entry that keeps another from it.
     config_maps: HashMap<String, HashMap<String, usize>>,
     /// A losing entry to the one that holds its name.
     lost: BTreeMap<usize, usize>,
@@ -86,7 +90,7 @@ impl Registry {
         entries.sort_by(|a, b| a.seniority().cmp(&b.seniority()));
         let mut registry = Self::default();
         for (index, entry) in entries.iter().enumerate() {
-            let names = [(entry.root_name(), Role::Root), (entry.managed_name(), Role::Managed)];
+            let names = [(entry.source_name(), Role::Root), (entry.managed_name(), Role::Managed)];
             let claims = registry.claims.entry(entry.namespace.clone()).or_default();
             if let Some((holder, _)) = names.iter().find_map(|(name, _)| claims.get(*name)) {
                 registry.lost.insert(index, *holder);
@@ -97,12 +101,12 @@ impl Registry {
                 registry.lost.insert(index, index);
                 continue;
             }
-            for (name, role) in names {
+            for (name, role) in names.into_iter().filter(|(name, _)| !name.is_empty()) {
                 claims.insert(name.to_owned(), (index, role));
             }
-            registry.roots.entry(entry.root_name().to_owned()).or_default().push(index);
+            registry.roots.entry(entry.source_name().to_owned()).or_default().push(index);
             let config_maps = registry.config_maps.entry(entry.namespace.clone()).or_default();
-            for name in &entry.spec.ca_config_maps {
+            for name in &entry.spec.clients.ca_config_map_names {
                 config_maps.entry(name.clone()).or_insert(index);
             }
         }
@@ -232,7 +236,7 @@ impl Registry {
     /// Why a pod that loads a CA from a root keeps to it: with a CA of the clients' own the managed bundle holds that one, while the
     /// root holds the CA behind its leaf. In both modes, since a change of mode changes no workload.
     pub fn other_ca(&self, namespace: &str, root: &str) -> Option<Hold> {
-        let entry = self.root(namespace, root).filter(|entry| entry.spec.client_ca.is_some())?;
+        let entry = self.root(namespace, root).filter(|entry| entry.spec.clients.ca_secret_ref.is_some())?;
         Some(Hold::OtherCa { root: root.to_owned(), managed: entry.managed_name().to_owned() })
     }
 
@@ -249,7 +253,7 @@ impl Registry {
                         Place::Selected(selector) => entry.is_asked_for(selector),
                         _ => true,
                     };
-                    let is_named = entry.root_name() == name || entry.managed_name() == name;
+                    let is_named = entry.source_name() == name || entry.managed_name() == name;
                     (is_asked && is_named && !self.lost.contains_key(&index)).then_some(entry)
                 })
             }

@@ -4,7 +4,10 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::api::{CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, READY, TrustAnchor};
+use crate::api::{
+    CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, READY, Resolved, RotationPolicySpec, SecretRef,
+    TrustAnchor,
+};
 use crate::trust::fixtures::{ca, parsed};
 
 /// A Ready GatewaySecret `namespace/managed` for root `root`, whose workloads run in its own namespace.
@@ -17,7 +20,9 @@ pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
         generation: Some(1),
         being_deleted: false,
         unread: None,
-        spec: serde_json::from_value(json!({"rootSecretName": root})).expect("a spec"),
+        spec: serde_json::from_value(json!({"sourceSecretName": root})).expect("a spec"),
+        resolved: Resolved { source_secret_name: root.to_owned(), ..Resolved::default() },
+        policy: RotationPolicySpec::default(),
         status: GatewaySecretStatus {
             conditions: vec![Condition {
                 type_: READY.to_owned(),
@@ -175,7 +180,7 @@ fn a_root_that_is_its_own_managed_secret_has_no_effect() {
 fn an_issuers_secret_that_is_another_as_well_has_no_effect() {
     for issuer in ["root", "gw", "ca"] {
         let doubled = with(entry("mesh", "root", "gw"), |e| {
-            e.spec.ca_secret_name = Some("ca".to_owned());
+            e.resolved.ca_secret_ref = Some("ca".into());
             e.spec.issuer_secret_name = Some(issuer.to_owned());
         });
         assert_eq!(doubled.doubled_name(), Some(issuer));
@@ -213,13 +218,13 @@ fn a_managed_secret_under_a_former_name_is_left_behind() {
 #[test]
 fn a_secret_is_for_what_a_gateway_secret_of_its_namespace_says() {
     let entry = with(entry("mesh", "root", "gw"), |entry| {
-        entry.spec.ca_secret_name = Some("ca".to_owned());
+        entry.resolved.ca_secret_ref = Some("ca".into());
         entry.spec.issuer_secret_name = Some("issuer".to_owned());
-        entry.spec.client_ca = Some(crate::api::ClientCa { secret_name: "clients".to_owned() });
+        entry.spec.clients.ca_secret_ref = Some("clients".into());
     });
     // A source Secret that holds the CA itself is served all the same.
     let own = with(super::tests::entry("mesh", "self", "own"), |entry| {
-        entry.spec.ca_secret_name = Some("self".to_owned());
+        entry.resolved.ca_secret_ref = Some("self".into());
     });
     let registry = Registry::new([entry, own]);
     for (name, usage) in [
@@ -243,7 +248,7 @@ fn of_two_that_keep_a_copy_of_one_config_map_the_older_does() {
     let keeper = |name: &str, created| {
         with(entry("mesh", &format!("{name}-source"), name), |entry| {
             entry.created = Some(created);
-            entry.spec.ca_config_maps = vec!["cas".to_owned()];
+            entry.spec.clients.ca_config_map_names = vec!["cas".to_owned()];
         })
     };
     let newer = Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_hours(1);
@@ -277,8 +282,8 @@ fn a_client_elsewhere_needs_the_label_there_and_its_namespace_here() {
 fn secrets_of_one_name_in_two_namespaces_are_two() {
     let names = |namespace: Option<&str>, issuer: &str| {
         with(entry("mesh", "root", "gw"), |e| {
-            e.spec.ca_namespace = namespace.map(str::to_owned);
-            e.spec.ca_secret_name = Some("root".to_owned());
+            let namespace = namespace.map(str::to_owned);
+            e.resolved.ca_secret_ref = Some(SecretRef { namespace, name: "root".to_owned() });
             e.spec.issuer_secret_name = Some(issuer.to_owned());
         })
     };

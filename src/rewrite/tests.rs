@@ -17,7 +17,7 @@ mod workloads;
 /// ConfigMap `cas.trustspan` is kept from `cas`, and none yet from `early`.
 fn gw() -> Entry {
     let mut entry = entry("mesh", "root", "gw");
-    entry.spec.ca_config_maps = vec!["cas".to_owned(), "early".to_owned()];
+    entry.spec.clients.ca_config_map_names = vec!["cas".to_owned(), "early".to_owned()];
     entry.status.managed_config_maps = vec![ManagedConfigMap {
         source: "cas".to_owned(),
         name: "cas.trustspan".to_owned(),

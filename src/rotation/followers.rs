@@ -6,7 +6,7 @@ use super::name_list::few;
 use super::next::{LeafHold, Plan, ReaderHold};
 use super::report::set;
 use super::status_limits::count;
-use crate::api::{ConditionStatus, Distribution, Endpoints, GatewaySecretStatus, LaggingClient};
+use crate::api::{ConditionStatus, Endpoints, GatewaySecretStatus, LaggingClient, TrustBundleTarget};
 use crate::registry::Entry;
 
 /// The condition that tells whether the declared clients follow.
@@ -39,8 +39,8 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
                  Secret at start only",
                 overdue.len()
             );
-            if overdue.iter().any(|name| Distribution::is_readers(name)) {
-                message += ". For readers of an object of spec.distribute, see condition Synced and status.waits: it was not written";
+            if overdue.iter().any(|name| TrustBundleTarget::is_readers(name)) {
+                message += ". For readers of an object of spec.trustBundleTargets, see condition Synced and status.waits: it was not written";
             }
             (ConditionStatus::False, "Lagging", message)
         }
@@ -53,12 +53,12 @@ pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus,
 }
 
 fn gateways(entry: &Entry, plan: &Plan) -> (ConditionStatus, &'static str, String) {
-    let settle = entry.spec.settle.gateways;
-    let Some(reach) = &entry.spec.reach else {
-        let why = plan.unprobed.as_deref().unwrap_or("spec.reach is not set");
+    let settle = entry.policy.propagation_delays.gateways;
+    let Some(reach) = &entry.policy.probe.target else {
+        let why = plan.unprobed.as_deref().unwrap_or("probe.target is not set");
         let message = format!(
-            "No gateway is probed ({why}): a write is assumed to be in use everywhere {settle} after it (spec.settle.gateways), which \
-             is wrong while istiod is away. Set spec.reach to have gateways probed."
+            "No gateway is probed ({why}): a write is assumed to be in use everywhere {settle} after it (propagationDelays.gateways), which \
+             is wrong while istiod is away. Set probe.target to have gateways probed."
         );
         return (ConditionStatus::Unknown, "Assumed", message);
     };
@@ -76,12 +76,12 @@ fn gateways(entry: &Entry, plan: &Plan) -> (ConditionStatus, &'static str, Strin
             (ConditionStatus::False, "EarlierContent", message)
         }
         () if total == 0 => {
-            let message = format!("Service {} has no endpoint. Check spec.reach.serviceName.", reach.service_name);
+            let message = format!("Service {} has no endpoint. Check probe.target.serviceName.", reach.service_name);
             (ConditionStatus::Unknown, "NoEndpoint", message)
         }
         () if unreachable > 0 => {
             let message = format!(
-                "{} {noun} cannot be probed: {settle} (spec.settle.gateways) is assumed for them. status.waits says why.",
+                "{} {noun} cannot be probed: {settle} (propagationDelays.gateways) is assumed for them. status.waits says why.",
                 number(unreachable)
             );
             (ConditionStatus::Unknown, "Unreachable", message)
@@ -144,7 +144,7 @@ fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
     let has_unlisted = entry.status.lagging_count.is_some_and(|all| all > count(listed.len()));
     let unlisted = || listed.iter().map(|client| client.since).max().filter(|_| has_unlisted);
     let since = known.or_else(unlisted).unwrap_or(now);
-    let settle = &entry.spec.settle;
+    let settle = &entry.policy.propagation_delays;
     let once = settle.admission.duration().saturating_add(settle.clients.duration());
     let overdue = now.duration_since(since) >= once.saturating_mul(2);
     LaggingClient { name: name.to_owned(), since, overdue }
@@ -170,19 +170,19 @@ fn leaf(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) 
     };
     let then = match switch {
         Some(at) => format!(
-            "those that do not by then are cut off at {at}: the old leaf ends at {end}, and the gateways change theirs (spec.atLeafExpiry: Switch)"
+            "those that do not by then are cut off at {at}: the old leaf ends at {end}, and the gateways change theirs (onServingCertificateExpiry: Switch)"
         ),
         None if *end <= now => format!(
-            "the old leaf is kept (spec.atLeafExpiry: Keep): it ended at {end}, and whoever looks at dates refuses it"
+            "the old leaf is kept (onServingCertificateExpiry: Keep): it ended at {end}, and whoever looks at dates refuses it"
         ),
         None => format!(
-            "the old leaf is kept (spec.atLeafExpiry: Keep): it ends at {end}, and whoever looks at dates refuses it from then on"
+            "the old leaf is kept (onServingCertificateExpiry: Keep): it ends at {end}, and whoever looks at dates refuses it from then on"
         ),
     };
     let mend = match (clients, &plan.unlisted_clients) {
         (Some(_), _) => "renew and restart them",
         (None, Some(reason)) => reason,
-        (None, None) => "declare all, and say so with spec.clients.complete",
+        (None, None) => "declare all, and say so with spec.clients.allDeclared",
     };
     (status, reason, format!("{who}. {then}. {mend}"))
 }

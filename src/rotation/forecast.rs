@@ -59,7 +59,7 @@ pub struct Forecast {
 pub fn forecast(seen: &Seen<'_>, journal: &Journal, trial: &TrialCa, now: Timestamp) -> Forecast {
     let run = |of_clients| Simulation::new(seen, journal, trial, of_clients, now).run();
     let server = run(false);
-    if seen.entry.spec.client_ca.is_none() {
+    if seen.entry.spec.clients.ca_secret_ref.is_none() {
         return server;
     }
     let clients = run(true);
@@ -113,9 +113,9 @@ impl<'s> Simulation<'s> {
     fn new(real: &'s Seen<'s>, journal: &Journal, trial: &'s TrialCa, of_clients: bool, now: Timestamp) -> Self {
         let mut entry = real.entry.clone();
         entry.spec.paused = false;
-        entry.spec.windows.clear();
+        entry.policy.change_windows.clear();
         // Nothing is probed: what was seen on gateways before would count for ever.
-        entry.spec.reach = None;
+        entry.policy.probe.target = None;
         let mut clients = representatives(&real.clients);
         for client in &mut clients {
             client.pending = None;
@@ -147,7 +147,7 @@ impl<'s> Simulation<'s> {
         let new = Some(simulation.signing());
         match () {
             () if of_clients => simulation.client_ca = new,
-            () if real.entry.spec.ca_secret_name.is_some() => simulation.ca = new,
+            () if real.entry.resolved.ca_secret_ref.is_some() => simulation.ca = new,
             () if real.root.is_some_and(|root| root.chain.first().is_some_and(|leaf| leaf.is_ca)) => {
                 simulation.root = new
             }
@@ -261,7 +261,7 @@ impl<'s> Simulation<'s> {
             }
             Step::CopyRoot => self.managed = self.root.clone(),
             Step::PromoteIssuer => {
-                let own = self.entry.spec.client_ca.is_some();
+                let own = self.entry.spec.clients.ca_secret_ref.is_some();
                 self.issuer = if own { self.client_ca.clone() } else { self.ca.clone().or_else(|| self.root.clone()) };
             }
             Step::Reissue { certificate } => self.reissue(certificate, plan),
@@ -349,7 +349,7 @@ fn blocked(entry: &Entry, waits: &[Wait]) -> String {
     reasons.dedup();
     match reasons.is_empty() {
         true => {
-            format!("if no cert-manager Certificate writes Secret {0}, renew Secret {0} manually", entry.root_name())
+            format!("if no cert-manager Certificate writes Secret {0}, renew Secret {0} manually", entry.source_name())
         }
         false => reasons.join("; "),
     }

@@ -65,7 +65,7 @@ impl Inventory {
     pub fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
         let claims = Registry::new(entries);
         let names = |entry: &Entry| {
-            let pair = [entry.root_name().to_owned(), entry.managed_name().to_owned()];
+            let pair = [entry.source_name().to_owned(), entry.managed_name().to_owned()];
             let siblings = pair.clone().map(|name| format!("{name}{CACERT_SUFFIX}"));
             pair.into_iter().chain(siblings).map(|name| (entry.namespace.clone(), name)).collect::<Vec<_>>()
         };
@@ -134,7 +134,7 @@ impl Inventory {
         }
         let gateways: Option<Vec<_>> = self.gateways.get(&index).map(|gateways| gateways.iter().cloned().collect());
         let whole = |list: Vec<String>| (outlook == Outlook::Whole || !self.grants.is_empty()).then_some(list);
-        let ungranted = whole(self.ungranted(entry, SourceKind::Secret, [entry.root_name(), entry.managed_name()]));
+        let ungranted = whole(self.ungranted(entry, SourceKind::Secret, [entry.source_name(), entry.managed_name()]));
         let counts = Counts::of(entry, &namespaces, gateways.as_deref(), ungranted.as_deref());
         if counts.has_unlisted_namespaces {
             namespaces.clear();
@@ -142,9 +142,9 @@ impl Inventory {
         let seen = Observation {
             entry,
             holder,
-            root: secret(entry.root_name()),
+            root: secret(entry.source_name()),
             managed,
-            root_sibling: sibling(entry.root_name()),
+            root_sibling: sibling(entry.source_name()),
             managed_sibling: sibling(entry.managed_name()),
             managed_config_maps: self.managed_config_maps(entry),
             workload_namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
@@ -190,7 +190,7 @@ impl Inventory {
         let Some(place) = self.secrets.get_mut(&(namespace.to_owned(), name.to_owned())) else { return };
         // An unreadable Secret counts as missing here; judging it says why.
         let claim = self.claims.role(namespace, name);
-        let severities = claim.map(|(entry, _)| self.severities.under(&entry.spec.severities)).unwrap_or_default();
+        let severities = claim.map(|(entry, _)| self.severities.under(&entry.policy.severities)).unwrap_or_default();
         let duty = self.claims.duty(namespace, name);
         *place = Secret::from_value(object).ok().map(|secret| Facts::of(&secret, duty, &severities, now));
     }
@@ -201,7 +201,7 @@ impl Inventory {
         let Some(index) = self.claims.entries().iter().position(is_named) else { return };
         let entry = &self.claims.entries()[index];
         let name = entry.qualified(namespace, name);
-        if entry.spec.canary_name() == Some(&name) {
+        if entry.canary_name() == Some(&name) {
             return;
         }
         let Ok(secret) = Secret::from_value(object) else { return };
@@ -278,7 +278,7 @@ impl Inventory {
         }
     }
 
-    /// What is kept from the ConfigMaps of `spec.caConfigMaps`.
+    /// What is kept from the ConfigMaps of `spec.clients.caConfigMapNames`.
     fn managed_config_maps(&self, entry: &Entry) -> Vec<ManagedConfigMap> {
         let kept = |source: &String| {
             let name = managed_config_map_name(source);
@@ -286,7 +286,7 @@ impl Inventory {
             let ungranted_namespaces = self.ungranted(entry, SourceKind::ConfigMap, [source, &name]);
             (*keeper == entry.name).then(|| ManagedConfigMap { source: source.clone(), name, ungranted_namespaces })
         };
-        entry.spec.ca_config_maps.iter().filter_map(kept).collect()
+        entry.spec.clients.ca_config_map_names.iter().filter_map(kept).collect()
     }
 }
 
@@ -332,7 +332,7 @@ impl Counts {
 }
 
 fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
-    let ours = named.name == entry.root_name() || named.name == entry.managed_name();
+    let ours = named.name == entry.source_name() || named.name == entry.managed_name();
     ours && match &named.place {
         Place::Namespace(namespace) | Place::Granted { namespace, .. } => *namespace == entry.namespace,
         Place::Selected(selector) => entry.is_asked_for(selector),

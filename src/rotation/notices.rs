@@ -5,7 +5,7 @@ use super::next::{PairOf, Step};
 use super::report::trouble;
 use super::{CAP, CLIENTS, COMPLETE, CONNECT, DISTRUST, GATEWAYS, JOURNAL, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS};
 use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
-use crate::api::{Condition, Distribution, GatewaySecretStatus, Phase, READY};
+use crate::api::{Condition, GatewaySecretStatus, Phase, READY, TrustBundleTarget};
 use crate::registry::Entry;
 
 /// Clients that are told of one by one.
@@ -85,7 +85,7 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Not
                 told.push(write("OldCADropped", format!("gateways do not trust any more: {}", gone.join(", "))));
             }
             if *pair == PairOf::Root && !status.bundle.is_empty() {
-                let note = format!("gateways get the certificate of Secret {}", former.root_name());
+                let note = format!("gateways get the certificate of Secret {}", former.source_name());
                 told.push(write("LeafSwitched", note));
             }
             told
@@ -102,7 +102,7 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Not
             vec![normal("ManagedConfigMapWritten", "WriteManagedConfigMap", note)]
         }
         Step::CopyRoot => {
-            let note = format!("Secret {managed} is a copy of Secret {}", former.root_name());
+            let note = format!("Secret {managed} is a copy of Secret {}", former.source_name());
             vec![about(managed, normal("ManagedSecretWritten", "WriteManagedSecret", note))]
         }
         Step::PromoteIssuer => {
@@ -157,7 +157,7 @@ fn clients(former: &Entry, status: &GatewaySecretStatus) -> Vec<Notice> {
     let mut notices: Vec<_> = overdue
         .map(|client| {
             let (name, since) = (client.name.clone(), client.since);
-            if Distribution::is_readers(&name) {
+            if TrustBundleTarget::is_readers(&name) {
                 let note = format!(
                     "{name} hold the rotation back since {since}: the new CA is not there. Condition Synced or status.waits says why"
                 );

@@ -110,6 +110,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         phase_since: former.phase_since,
         mode: former.mode,
         secret_name: Some(seen.entry.managed_name().to_owned()),
+        resolved: Some(seen.entry.resolved.clone()),
         conditions: std::iter::once(ready).chain(others).collect(),
         // Gateways go on with that of a Secret that is gone, and so do verdicts on what clients get.
         bundle: seen
@@ -122,7 +123,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
         gateway_count: former.gateway_count,
         host_count: former.host_count,
         cacert_sibling: seen.root_sibling.map(|sibling| CacertSibling {
-            name: format!("{}{}", seen.entry.root_name(), crate::api::names::CACERT_SUFFIX),
+            name: format!("{}{}", seen.entry.source_name(), crate::api::names::CACERT_SUFFIX),
             missing: missing(&sibling.anchors, seen.managed_sibling.or(seen.managed)),
         }),
         ungranted_namespaces: seen.ungranted_namespaces.clone(),

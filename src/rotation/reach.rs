@@ -1,4 +1,4 @@
-//! How the agent reaches the gateways: by what Services and Gateways tell, where `spec.reach` does not.
+//! How the agent reaches the gateways: by what Services and Gateways tell, where `probe.target` does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::propose::{is_picked, pod};
 use super::readers::is_looked_up_by;
-use crate::api::{Kind, Reach};
+use crate::api::{Kind, ProbeTarget};
 use crate::registry::Entry;
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 
@@ -22,12 +22,12 @@ const PROBED: &str = "trustspan-probe";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The Service and its port.
-    pub reach: Reach,
+    pub reach: ProbeTarget,
     /// The hosts, at least one.
     pub hosts: Vec<String>,
 }
 
-/// How to probe a GatewaySecret's gateways: as `spec.reach` says, or as these objects tell. `services` are those of its namespace.
+/// How to probe a GatewaySecret's gateways: as `probe.target` says, or as these objects tell. `services` are those of its namespace.
 ///
 /// # Errors
 /// Why they are not probed: part of a sentence.
@@ -37,10 +37,10 @@ pub fn probe<'o>(
     pods: &[&Value],
     services: &[Value],
 ) -> Result<Probe, String> {
-    if entry.spec.probe == crate::api::Probing::Never {
-        return Err("spec.probe is Never".to_owned());
+    if entry.policy.probe.mode == crate::api::ProbeMode::Disabled {
+        return Err("probe.mode is Disabled in the RotationPolicy".to_owned());
     }
-    if let Some(reach) = &entry.spec.reach {
+    if let Some(reach) = &entry.policy.probe.target {
         return Ok(Probe { reach: reach.clone(), hosts: vec![reach.host.clone()] });
     }
     let hosts = hosts(entry, gateways, pods);
@@ -51,7 +51,7 @@ pub fn probe<'o>(
         entry.spec.workload_labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let objects = pods.iter().copied().chain(services);
     let (service_name, port_name) = service(objects, &entry.namespace, &labels)?;
-    let reach = Reach { service_name, port_name, host: host.clone(), canary_secret_name: None };
+    let reach = ProbeTarget { service_name, port_name, host: host.clone(), client_secret_name: None };
     Ok(Probe { reach, hosts })
 }
 
@@ -181,7 +181,7 @@ mod tests {
         let found = probe(&entry("mesh", "root", "gw"), [&gateway], &[], &[service()]).unwrap();
         assert_eq!((found.reach.service_name.as_str(), found.reach.port_name.as_str()), ("ingress", "https"));
         assert_eq!(found.hosts, ["shop.example.com", "trustspan-probe.example.org"]);
-        assert_eq!(found.reach.canary_secret_name, None);
+        assert_eq!(found.reach.client_secret_name, None);
     }
 
     #[test]
@@ -208,18 +208,18 @@ mod tests {
     #[test]
     fn what_the_spec_says_comes_first_and_never_is_never() {
         let mut entry = entry("mesh", "root", "gw");
-        let told = Reach {
+        let told = ProbeTarget {
             service_name: "other".to_owned(),
             port_name: "tls".to_owned(),
             host: "a.example.com".to_owned(),
-            canary_secret_name: None,
+            client_secret_name: None,
         };
-        entry.spec.reach = Some(told.clone());
+        entry.policy.probe.target = Some(told.clone());
         let objects = [mutual(json!(["shop.example.com"]))];
         let found = probe(&entry, &objects, &[], &[service()]).unwrap();
         assert_eq!((found.reach, found.hosts), (told, vec!["a.example.com".to_owned()]));
-        entry.spec.probe = crate::api::Probing::Never;
-        assert!(probe(&entry, &objects, &[], &[service()]).unwrap_err().contains("spec.probe"));
+        entry.policy.probe.mode = crate::api::ProbeMode::Disabled;
+        assert!(probe(&entry, &objects, &[], &[service()]).unwrap_err().contains("probe.mode"));
     }
 
     #[test]

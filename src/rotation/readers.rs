@@ -137,7 +137,7 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
     let mut readers = Vec::new();
     for settings in tls_settings(kind, object, text("namespace")) {
         let is_at = |place: &Place<'_>| is_looked_up_by(place, entry, pods);
-        let ours = [entry.root_name(), entry.managed_name()];
+        let ours = [entry.source_name(), entry.managed_name()];
         let (own, others): (Vec<_>, Vec<_>) = settings
             .presents
             .iter()
@@ -157,7 +157,7 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
             resource: format!("{} {}", resource(kind), text("name")),
             namespace: text("namespace").to_owned(),
             is_client: settings.is_upstream && !own.is_empty(),
-            presents_source: presents && own.iter().any(|named| named.name == entry.root_name()),
+            presents_source: presents && own.iter().any(|named| named.name == entry.source_name()),
             names_managed: !is_rewritten && trusts(entry.managed_name()),
             presents_also: others
                 .iter()

@@ -18,10 +18,10 @@ pub const SOURCES: &str = "SourcesUsable";
 /// The condition that tells whether the agent could do what was to be done.
 pub const SYNCED: &str = "Synced";
 
-/// The condition that tells whether `spec.distrust` is carried out. There is none while nothing is distrusted.
+/// The condition that tells whether `spec.distrustedCAs` is carried out. There is none while nothing is distrusted.
 pub const DISTRUST: &str = "Distrusted";
 
-/// The condition that tells that more previous CAs are kept than `spec.maxPreviousCAs` allows. It is there while that is so, and
+/// The condition that tells that more previous CAs are kept than `maxPreviousCAs` allows. It is there while that is so, and
 /// `True` then.
 pub const CAP: &str = "CapExceeded";
 
@@ -51,7 +51,7 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     status.endpoints = plan.endpoints;
     status.cut_off_by_copy = Some(plan.cut_off_by_copy.clone());
     status.cut_off_by_copy_count = Some(count(plan.cut_off_by_copy.len()));
-    let settle = &entry.spec.settle;
+    let settle = &entry.policy.propagation_delays;
     let clients = plan.journal.clients.iter();
     let in_use = clients.flat_map(|(name, client)| client.in_use(settle.clients, now).map(move |held| (name, held)));
     let in_use: Vec<_> = in_use.collect();
@@ -67,10 +67,10 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
         Some(trouble) => (ConditionStatus::False, "Unusable", format!("{trouble}. What was good before stays in use")),
     };
     set(entry, &mut status, SOURCES, sources, now);
-    if entry.spec.distrust.is_empty() {
+    if entry.spec.distrusted_cas.is_empty() {
         status.conditions.retain(|condition| condition.type_ != DISTRUST);
     } else {
-        let carried_out = "what the agent writes holds nothing that spec.distrust names";
+        let carried_out = "what the agent writes holds nothing that spec.distrustedCAs names";
         let distrust = match &plan.undistrusted {
             None => (ConditionStatus::True, "CarriedOut", carried_out.to_owned()),
             Some(reason) => (ConditionStatus::False, "NothingElse", reason.clone()),
@@ -82,18 +82,18 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
         Some(since) => {
             let message = format!(
                 "no journal says what gateways and clients had before {since} (it was deleted, or could not be read): what stood \
-                 there counts as written then, and all settle times begin anew. With spec.reach a leaf that is not known \
+                 there counts as written then, and all settle times begin anew. With probe.target (RotationPolicy) a leaf that is not known \
                  counts as a former one"
             );
             set(entry, &mut status, JOURNAL, (ConditionStatus::False, "Lost", message), now);
         }
     }
     windows::tell(entry, &mut status, now);
-    match entry.spec.max_previous_cas.filter(|_| plan.over_cap) {
+    match entry.policy.max_previous_cas.filter(|_| plan.over_cap) {
         None => status.conditions.retain(|condition| condition.type_ != CAP),
         Some(most) => {
             let message = format!(
-                "live leaves need more previous CAs than spec.maxPreviousCAs allows ({most}): they are kept until the leaves are \
+                "live leaves need more previous CAs than maxPreviousCAs allows ({most}): they are kept until the leaves are \
                  renewed, or end"
             );
             set(entry, &mut status, CAP, (ConditionStatus::True, "NeededByLiveLeaves", message), now);

@@ -12,7 +12,7 @@ use super::next::Pause;
 use super::notices::{Notice, normal};
 use super::report::set;
 use crate::api::names::{REWRITE, REWRITE_DISABLED};
-use crate::api::{ConditionStatus, GatewaySecretStatus, Kind, Rollouts, WindowState};
+use crate::api::{ConditionStatus, GatewaySecretStatus, Kind, RestartMode, WindowState};
 use crate::registry::{Entry, Registry, Role};
 use crate::rewrite::{self, Write};
 
@@ -139,10 +139,10 @@ pub fn next<'w>(
     registry: &Registry,
     now: Timestamp,
 ) -> Result<&'w Workload, Doing> {
-    if entry.spec.rollouts == Rollouts::Never {
+    if entry.policy.workload_restarts.mode == RestartMode::Disabled {
         return Err(Doing::Reporting);
     }
-    if let Some(pause) = Pause::of(&entry.spec, WindowState::of(&entry.spec.windows, now)) {
+    if let Some(pause) = Pause::of(entry, WindowState::of(&entry.policy.change_windows, now)) {
         return Err(Doing::Held(pause.reason));
     }
     if let Some((workload, why)) = of(entry, workloads).find_map(|w| Some((w, w.unfinished.as_ref()?))) {
@@ -152,18 +152,18 @@ pub fn next<'w>(
         )));
     }
     if !is_heard_of(entry, now) {
-        let why =
-            "content has just changed, and replicas of the webhook have yet to hear of it (spec.settle.admission)";
+        let why = "content has just changed, and replicas of the webhook have yet to hear of it (propagationDelays.admission)";
         return Err(Doing::Rolling(why.to_owned()));
     }
     let is_paced = |name: &String| {
         let others =
             registry.entries().iter().filter(|other| other.namespace == entry.namespace && other.name == *name);
-        others.into_iter().all(|other| other.name == entry.name || other.spec.rollouts == Rollouts::Paced)
+        others
+            .into_iter()
+            .all(|other| other.name == entry.name || other.policy.workload_restarts.mode == RestartMode::Enabled)
     };
     let all_paced = |workload: &&Workload| workload.gateway_secrets.iter().all(is_paced);
-    let why =
-        "their pods are restarted by hand, or they name Secrets of another GatewaySecret without spec.rollouts: Paced";
+    let why = "their pods are restarted by hand, or they name Secrets of another GatewaySecret without workloadRestarts.mode: Enabled";
     let mut free = behind(entry, workloads).filter(|workload| workload.by_hand.is_none());
     free.find(all_paced).ok_or_else(|| Doing::Held(why.to_owned()))
 }
@@ -174,7 +174,7 @@ fn is_heard_of(entry: &Entry, now: Timestamp) -> bool {
     let newest = entry.status.hashes.values().filter_map(|hash| i64::try_from(hash.revision).ok()).max();
     let newest = newest.and_then(|revision| Timestamp::from_second(revision).ok());
     // Revisions count whole seconds, rounded down.
-    let settle = entry.spec.settle.admission.duration().as_secs().saturating_add(1);
+    let settle = entry.policy.propagation_delays.admission.duration().as_secs().saturating_add(1);
     newest.is_none_or(|newest| now.duration_since(newest).as_secs() >= settle)
 }
 
@@ -202,7 +202,7 @@ fn read(
     labels: &[String],
     doing: &Doing,
 ) -> (ConditionStatus, &'static str, String) {
-    let (root, managed, namespace) = (entry.root_name(), entry.managed_name(), &entry.namespace);
+    let (root, managed, namespace) = (entry.source_name(), entry.managed_name(), &entry.namespace);
     if behind == 0 {
         let message = format!("no workload names Secret {root}, or runs with older content of Secret {managed}");
         return (ConditionStatus::True, "Current", message);
@@ -216,8 +216,8 @@ fn read(
         Doing::Reporting => (
             "Behind",
             format!(
-                "While the webhook is up a restart mends them: kubectl rollout restart -n {namespace} {}{}; with spec.rollouts: \
-                 Paced the agent does it, one after the other",
+                "While the webhook is up a restart mends them: kubectl rollout restart -n {namespace} {}{}; with workloadRestarts.mode: \
+                 Enabled in the RotationPolicy the agent does it, one after the other",
                 labels.join(" "),
                 if more.is_empty() { "" } else { " …" }
             ),

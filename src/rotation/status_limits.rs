@@ -123,7 +123,7 @@ fn report_missing(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestam
             format!(
                 "ReferenceGrants let {count} namespaces use Secret {} but not Secret {}, more than the status can list: no Gateway of \
                  another namespace is renamed. Add the managed Secret to the grants",
-                entry.root_name(),
+                entry.source_name(),
                 entry.managed_name()
             )
         }),

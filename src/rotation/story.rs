@@ -76,7 +76,7 @@ pub struct Validity {
 impl Story {
     /// What is to tell at an instant.
     pub fn of(entry: &Entry, now: Timestamp) -> Self {
-        let (status, windows) = (&entry.status, &entry.spec.windows);
+        let (status, windows) = (&entry.status, &entry.policy.change_windows);
         let leaves: Vec<_> = status
             .leaves
             .iter()

@@ -135,7 +135,7 @@ fn workloads_and_grants_are_observed() {
 #[test]
 fn config_maps_that_are_kept_are_observed_with_who_may_not_name_them() {
     let mut entry = bare();
-    entry.spec.ca_config_maps = vec!["partners".to_owned(), "early".to_owned(), "taken".to_owned()];
+    entry.spec.clients.ca_config_map_names = vec!["partners".to_owned(), "early".to_owned(), "taken".to_owned()];
     let config_map = |name: &str, keeper: &str| {
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "data": {"ca.crt": ca("root").pem()},

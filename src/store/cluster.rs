@@ -1,20 +1,24 @@
-//! GatewaySecrets of a cluster, watched. Nothing else is listed or watched: no right to read a Secret is needed.
+//! GatewaySecrets and policies of a cluster, watched. Nothing else is listed or watched: no right to read a Secret is needed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt};
-use kube::api::DynamicObject;
+use futures::{Stream, StreamExt, stream};
+use kube::api::{DynamicObject, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DeserializeGuard, GroupVersionKind};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Config, ResourceExt};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Live, Unread, watch};
-use crate::api::{GatewaySecret, GatewaySecretStatus, with_short_quotes};
-use crate::registry::{Entry, Registry};
+use crate::api::{
+    ClusterRotationPolicy, GatewaySecret, GatewaySecretStatus, Resolved, RotationPolicy, RotationPolicySpec,
+    with_short_quotes,
+};
+use crate::registry::{Entry, Policies, PolicyKey, Registry};
 
 /// Why there is no client for a cluster.
 #[derive(Debug, thiserror::Error)]
@@ -71,11 +75,17 @@ pub async fn connect_as_kubectl(kubeconfig: Option<&Path>) -> Result<Client, Con
 /// # Errors
 /// When they cannot be listed.
 pub async fn list(client: Client) -> kube::Result<(Vec<Entry>, Unread)> {
-    let listed = Api::<Guarded>::all(client).list(&kube::api::ListParams::default()).await?;
+    let listed = Api::<Guarded>::all(client.clone()).list(&ListParams::default()).await?;
+    let mut policies = Policies::default();
+    for resource in policy_resources() {
+        for policy in Api::<DynamicObject>::all_with(client.clone(), &resource).list(&ListParams::default()).await? {
+            policies.insert(policy_key(&policy), policy.data["spec"].clone());
+        }
+    }
     let (mut entries, mut unread) = (Vec::new(), Unread::new());
     for object in listed.items {
         let key = key(&object);
-        match read(object) {
+        match read(object).and_then(|entry| under(&entry, &policies)) {
             Ok(entry) => entries.push(entry),
             Err(error) => drop(unread.insert(key, error)),
         }
@@ -83,7 +93,24 @@ pub async fn list(client: Client) -> kube::Result<(Vec<Entry>, Unread)> {
     Ok((entries, unread))
 }
 
-/// A GatewaySecret as it stands now. One that does not fit the type any more stays as it is known, with its stored status; `None`
+/// The kinds of policies.
+fn policy_resources() -> [ApiResource; 2] {
+    [ApiResource::erase::<RotationPolicy>(&()), ApiResource::erase::<ClusterRotationPolicy>(&())]
+}
+
+fn policy_key(policy: &DynamicObject) -> PolicyKey {
+    (policy.namespace(), policy.name_any())
+}
+
+/// A GatewaySecret with its policy.
+fn under(entry: &Entry, policies: &Policies) -> Result<Entry, String> {
+    let policy = policies.policy(&entry.namespace, entry.spec.policy_name());
+    let policy = policy
+        .map_err(|error| format!("policy {}: {}", entry.spec.policy_name(), with_short_quotes(&error.to_string())))?;
+    Ok(Entry { policy, ..entry.clone() })
+}
+
+/// A GatewaySecret as it stands now, with the policy as it is known. One that does not fit the type any more stays as it is known, with its stored status; `None`
 /// when it is gone, or about to be.
 ///
 /// # Errors
@@ -99,7 +126,8 @@ fn last_good(object: DynamicObject, known: &Entry) -> Entry {
     let status = GatewaySecretStatus::deserialize(&object.data["status"]).unwrap_or_else(|_| known.status.clone());
     let being_deleted = object.metadata.deletion_timestamp.is_some();
     let guarded = serde_json::to_value(object).and_then(serde_json::from_value).map_err(|error| error.to_string());
-    guarded.and_then(read).unwrap_or_else(|error| Entry { unread: Some(error), being_deleted, status, ..known.clone() })
+    let read = guarded.and_then(read).map(|entry| Entry { policy: known.policy.clone(), ..entry });
+    read.unwrap_or_else(|error| Entry { unread: Some(error), being_deleted, status, ..known.clone() })
 }
 
 /// cert-manager's Certificates of a namespace.
@@ -111,55 +139,146 @@ pub fn certificates(client: Client, namespace: &str) -> Api<DynamicObject> {
 /// One GatewaySecret of a watch; an object that does not fit the type spoils itself only, not the list.
 pub type Guarded = DeserializeGuard<GatewaySecret>;
 
+/// An event of one of the watches.
+enum Change {
+    GatewaySecret(Box<Event<Guarded>>),
+    Policy(PolicyKind, Box<Event<DynamicObject>>),
+}
+
+/// Index of a kind of policy in [`policy_resources`].
+type PolicyKind = usize;
+
 /// Keeps `live` up to date with the cluster. Lost connections, an API server that is down and a CRD that is not
 /// installed are told once, and tried again at growing intervals of up to half a minute; the last registry stays meanwhile.
 pub async fn follow(client: Client, live: Arc<Live>) {
-    feed(watcher::watcher(Api::<Guarded>::all(client), watcher::Config::default()), &live).await;
+    let gateway_secrets = watcher::watcher(Api::<Guarded>::all(client.clone()), watcher::Config::default());
+    let policies = policy_resources().map(|resource| {
+        watcher::watcher(Api::<DynamicObject>::all_with(client.clone(), &resource), watcher::Config::default())
+    });
+    feed(gateway_secrets, policies, &live).await;
 }
 
-/// Feeds the events of a watch into `live`.
-async fn feed(events: impl Stream<Item = watcher::Result<Event<Guarded>>>, live: &Live) {
-    let mut events = std::pin::pin!(watch::lasting(events));
-    let (mut known, mut unread) = (BTreeMap::new(), Unread::new());
-    // A list that is not complete yet.
-    let mut listed = (BTreeMap::new(), Unread::new());
+/// What the watches have shown so far.
+#[derive(Default)]
+struct Watched {
+    known: BTreeMap<Key, Entry>,
+    unread: Unread,
+    /// A list that is not complete yet.
+    listed: (BTreeMap<Key, Entry>, Unread),
+    is_listed: bool,
+    policies: [Option<BTreeMap<PolicyKey, Value>>; 2],
+    listed_policies: [BTreeMap<PolicyKey, Value>; 2],
+}
+
+/// Feeds the events of watches into `live`.
+async fn feed<P: Stream<Item = watcher::Result<Event<DynamicObject>>> + Send>(
+    gateway_secrets: impl Stream<Item = watcher::Result<Event<Guarded>>> + Send,
+    policies: [P; 2],
+    live: &Live,
+) {
+    let gateway_secrets =
+        watch::lasting(gateway_secrets).map(|event| event.map(|event| Change::GatewaySecret(Box::new(event))));
+    let [near, cluster] = policies;
+    let policies = [watch::lasting(near).boxed(), watch::lasting(cluster).boxed()];
+    let policies = policies.into_iter().enumerate().map(|(kind, events)| {
+        events.map(move |event| event.map(|event| Change::Policy(kind, Box::new(event)))).boxed()
+    });
+    let mut events = stream::select_all(std::iter::once(gateway_secrets.boxed()).chain(policies));
+    let mut watched = Watched::default();
     let mut trouble = Trouble::default();
     while let Some(event) = events.next().await {
         if event.is_ok() {
             trouble = Trouble::default();
         }
         match event {
-            Ok(Event::Init) => {}
-            // managedFields and the rest of the object end here: an entry is identity, spec and status.
-            Ok(Event::InitApply(object)) => {
-                let key = key(&object);
-                let former = known.get(&key).cloned();
-                listed.0.extend(take(object, former, &mut listed.1, live).map(|entry| (key, entry)));
-            }
-            Ok(Event::InitDone) => {
-                (known, unread) = std::mem::take(&mut listed);
-                tracing::info!(gatewaysecrets = known.len(), "GatewaySecrets listed");
-                publish(&known, &unread, live);
-            }
-            Ok(Event::Apply(object)) => {
-                let key = key(&object);
-                let former = known.get(&key).cloned();
-                known.extend(take(object, former, &mut unread, live).map(|entry| (key, entry)));
-                publish(&known, &unread, live);
-            }
-            Ok(Event::Delete(object)) => {
-                known.remove(&key(&object));
-                unread.remove(&key(&object));
-                publish(&known, &unread, live);
-            }
+            Ok(Change::GatewaySecret(event)) => watched.take(*event, live),
+            Ok(Change::Policy(kind, event)) => watched.take_policy(kind, *event, live),
             Err(error) => {
-                listed = Default::default();
+                watched.listed = Default::default();
+                watched.listed_policies = Default::default();
                 live.failed();
                 if let Some(sentence) = trouble.news(sentence(&error)) {
                     tracing::warn!("{sentence}");
                 }
             }
         }
+    }
+}
+
+impl Watched {
+    fn take(&mut self, event: Event<Guarded>, live: &Live) {
+        match event {
+            Event::Init => self.listed = Default::default(),
+            // managedFields and the rest of the object end here: an entry is identity, spec and status.
+            Event::InitApply(object) => {
+                let key = key(&object);
+                let former = self.known.get(&key).cloned();
+                let entry = take(object, former, &mut self.listed.1, live);
+                self.listed.0.extend(entry.map(|entry| (key, entry)));
+            }
+            Event::InitDone => {
+                (self.known, self.unread) = std::mem::take(&mut self.listed);
+                self.is_listed = true;
+                tracing::info!(gatewaysecrets = self.known.len(), "GatewaySecrets listed");
+                self.publish(live);
+            }
+            Event::Apply(object) => {
+                let key = key(&object);
+                let former = self.known.get(&key).cloned();
+                self.known.extend(take(object, former, &mut self.unread, live).map(|entry| (key, entry)));
+                self.publish(live);
+            }
+            Event::Delete(object) => {
+                self.known.remove(&key(&object));
+                self.unread.remove(&key(&object));
+                self.publish(live);
+            }
+        }
+    }
+
+    fn take_policy(&mut self, kind: PolicyKind, event: Event<DynamicObject>, live: &Live) {
+        let listed = &mut self.listed_policies[kind];
+        let known = &mut self.policies[kind];
+        match event {
+            Event::Init => listed.clear(),
+            Event::InitApply(policy) => {
+                listed.insert(policy_key(&policy), policy.data["spec"].clone());
+            }
+            Event::InitDone => {
+                *known = Some(std::mem::take(listed));
+                self.publish(live);
+            }
+            Event::Apply(policy) => {
+                known.get_or_insert_default().insert(policy_key(&policy), policy.data["spec"].clone());
+                self.publish(live);
+            }
+            Event::Delete(policy) => {
+                known.get_or_insert_default().remove(&policy_key(&policy));
+                self.publish(live);
+            }
+        }
+    }
+
+    /// Publishes what is known, once all kinds were listed: without its policy a GatewaySecret would be judged by the defaults.
+    fn publish(&mut self, live: &Live) {
+        let [Some(near), Some(cluster)] = &self.policies else { return };
+        if !self.is_listed {
+            return;
+        }
+        let mut policies = Policies::default();
+        for (key, spec) in near.iter().chain(cluster) {
+            policies.insert(key.clone(), spec.clone());
+        }
+        let mut unread = self.unread.clone();
+        for (key, entry) in &mut self.known {
+            match under(entry, &policies) {
+                Ok(read) => *entry = read,
+                // It keeps the policy that it had.
+                Err(error) => drop(unread.insert(key.clone(), error)),
+            }
+        }
+        live.publish_unread(unread.clone());
+        live.publish(Registry::new(self.known.values().cloned()).with_unread(unread.keys().cloned()));
     }
 }
 
@@ -205,6 +324,7 @@ fn take(object: Guarded, former: Option<Entry>, unread: &mut Unread, live: &Live
 fn read(object: Guarded) -> Result<Entry, String> {
     let (namespace, name) = key(&object);
     let object = object.0.map_err(|error| with_short_quotes(&error.to_string()))?;
+    let status = object.status.unwrap_or_default();
     Ok(Entry {
         namespace,
         name,
@@ -213,14 +333,11 @@ fn read(object: Guarded) -> Result<Entry, String> {
         generation: object.metadata.generation,
         being_deleted: object.metadata.deletion_timestamp.is_some(),
         unread: None,
+        resolved: Resolved::of(&object.spec, status.resolved.as_ref()),
+        policy: RotationPolicySpec::default(),
         spec: object.spec,
-        status: object.status.unwrap_or_default(),
+        status,
     })
-}
-
-fn publish(known: &BTreeMap<Key, Entry>, unread: &Unread, live: &Live) {
-    live.publish_unread(unread.clone());
-    live.publish(Registry::new(known.values().cloned()).with_unread(unread.keys().cloned()));
 }
 
 /// What the API server said of a request that failed, or what went wrong before it could: a sentence.
@@ -239,12 +356,12 @@ fn sentence(error: &watcher::Error) -> String {
         InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status))
             if status.code == 404 =>
         {
-            "the cluster knows no GatewaySecret: install the CRD (`trustspan crd | kubectl apply -f -`); trying again"
+            "the cluster lacks a kind of trustspan: install the CRDs (`trustspan crd | kubectl apply -f -`); trying again"
                 .to_owned()
         }
-        InitialListFailed(e) => format!("cannot list GatewaySecrets, trying again: {}", told(e)),
-        WatchStartFailed(e) | WatchFailed(e) => format!("cannot watch GatewaySecrets, trying again: {}", told(e)),
-        WatchError(status) => format!("the watch on GatewaySecrets ended, trying again: {}", status.message),
+        InitialListFailed(e) => format!("cannot list GatewaySecrets or policies, trying again: {}", told(e)),
+        WatchStartFailed(e) | WatchFailed(e) => format!("cannot watch GatewaySecrets or policies, trying again: {}", told(e)),
+        WatchError(status) => format!("a watch on GatewaySecrets or policies ended, trying again: {}", status.message),
         other => format!("cannot follow GatewaySecrets, trying again: {other}"),
     }
 }
@@ -263,8 +380,14 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
+    /// Both kinds are installed, and there is none.
+    fn no_policies() -> [impl Stream<Item = watcher::Result<Event<DynamicObject>>>; 2] {
+        let none = || stream::iter([Ok(Event::Init), Ok(Event::InitDone)]);
+        [none(), none()]
+    }
+
     fn good(name: &str) -> Guarded {
-        object(name, json!({"rootSecretName": "root"}))
+        object(name, json!({"sourceSecretName": "root"}))
     }
 
     fn lost() -> watcher::Error {
@@ -273,7 +396,7 @@ mod tests {
 
     async fn names_after(events: Vec<watcher::Result<Event<Guarded>>>) -> (Option<Vec<String>>, u64) {
         let live = Live::default();
-        feed(stream::iter(events), &live).await;
+        feed(stream::iter(events), no_policies(), &live).await;
         let names = live.registry().map(|r| r.entries().iter().map(|e| e.name.clone()).collect());
         (names, live.failures())
     }
@@ -316,7 +439,7 @@ mod tests {
         let events = vec![
             Ok(Event::Init),
             Ok(Event::InitApply(good("a"))),
-            Ok(Event::InitApply(object("b", json!({"rootSecretName": 7})))),
+            Ok(Event::InitApply(object("b", json!({"sourceSecretName": 7})))),
             Ok(Event::InitDone),
             Ok(Event::Apply(object("a", json!({"mode": "Other"})))),
         ];
@@ -326,20 +449,20 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_read_is_told_until_it_can() {
         let live = Live::default();
-        let bad =
-            |name| object(name, json!({"rootSecretName": "root", "settle": {"gateways": "99999999999999999999h"}}));
+        let bad = |name| object(name, json!({"sourceSecretName": "root", "mode": "Other"}));
         let events = [Event::Init, Event::InitApply(good("a")), Event::InitApply(bad("b")), Event::InitDone];
-        feed(stream::iter(events.into_iter().chain([Event::Apply(bad("a"))]).map(Ok)), &live).await;
+        feed(stream::iter(events.into_iter().chain([Event::Apply(bad("a"))]).map(Ok)), no_policies(), &live).await;
         let unread = live.unread();
         let names: Vec<_> = unread.keys().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
-        assert!(unread.values().all(|why| why.contains("expected a duration")), "{unread:?}");
+        assert!(unread.values().all(|why| why.contains("variant Other")), "{unread:?}");
         let registry = live.registry().expect("a registry");
         assert!(["a", "b"].iter().all(|name| registry.knows("istio-ingress", name)), "{registry:?}");
         let known = registry.entries();
-        assert!(known.len() == 1 && known[0].unread.is_some() && known[0].root_name() == "root", "{known:?}");
+        assert!(known.len() == 1 && known[0].unread.is_some() && known[0].source_name() == "root", "{known:?}");
 
-        feed(stream::iter([Event::Init, Event::InitApply(good("a")), Event::InitDone].map(Ok)), &live).await;
+        feed(stream::iter([Event::Init, Event::InitApply(good("a")), Event::InitDone].map(Ok)), no_policies(), &live)
+            .await;
         assert_eq!(live.unread().len(), 0);
         assert!(!live.registry().expect("a registry").knows("istio-ingress", "b"));
     }
@@ -354,10 +477,10 @@ mod tests {
             )
             .expect("an object")
         };
-        let kept = last_good(stored(json!({"rootSecretName": 7})), &known);
-        assert_eq!((kept.root_name(), kept.status.phase), ("root", Some(crate::api::Phase::Steady)));
+        let kept = last_good(stored(json!({"sourceSecretName": 7})), &known);
+        assert_eq!((kept.source_name(), kept.status.phase), ("root", Some(crate::api::Phase::Steady)));
         assert!(kept.unread.is_some());
-        let read = last_good(stored(json!({"rootSecretName": "other"})), &known);
-        assert!(read.root_name() == "other" && read.unread.is_none(), "{read:?}");
+        let read = last_good(stored(json!({"sourceSecretName": "other"})), &known);
+        assert!(read.source_name() == "other" && read.unread.is_none(), "{read:?}");
     }
 }

@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::manifest::{self, Document, ManifestError, Object, Source};
 use crate::admission::Context;
 use crate::api::names::KEPT_FOR;
-use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, with_short_quotes};
-use crate::registry::{Entry, Registry};
+use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, Resolved, RotationPolicySpec, with_short_quotes};
+use crate::registry::{Entry, Issuance, Policies, Registry};
 use crate::rotation::{Inventory, Outlook};
 use crate::trust::Severities;
 
@@ -78,15 +78,33 @@ pub fn collect<'s>(
     let sources = sources.into_iter();
     let mut errors = Vec::new();
     let mut entries = Vec::new();
-    let read = each(sources.clone(), &[GROUP], |object| {
+    let (mut policies, mut issuance) = (Policies::default(), Issuance::default());
+    let read = each(sources.clone(), &[GROUP, "cert-manager.io"], |object| {
+        policies.take(&object.value, namespace);
+        issuance.take(&object.value, namespace);
         if is_gateway_secret(&object.value) {
             match entry(&object.value, namespace) {
-                Ok(entry) => entries.push(entry),
+                Ok(entry) => entries.push((entry, object.source())),
                 Err(cause) => errors.push(StoreError::GatewaySecret { place: object.source(), cause }),
             }
         }
     });
     errors.extend(read.into_iter().map(StoreError::from));
+    let entries = entries.into_iter().filter_map(|(mut entry, place)| {
+        match policies.policy(&entry.namespace, entry.spec.policy_name()) {
+            Ok(policy) => entry.policy = policy,
+            Err(cause) => {
+                let part = "policy";
+                let cause = GatewaySecretError { part, name: entry.name, cause: with_short_quotes(&cause.to_string()) };
+                errors.push(StoreError::GatewaySecret { place, cause });
+                return None;
+            }
+        }
+        // Manifests without its Certificate leave the source unknown.
+        entry.resolved = issuance.resolve(&entry).unwrap_or(entry.resolved);
+        Some(entry)
+    });
+    let entries: Vec<_> = entries.collect();
     let mut inventory = Inventory::new(entries).with_severities(severities.clone());
     let unreadable = each(sources, &OBSERVED, |object| inventory.take(&object.value, namespace, now));
     Collected { context: Context::new(inventory, outlook, now), errors, unreadable }
@@ -172,7 +190,10 @@ pub fn entry(object: &Value, namespace: &str) -> Result<Entry, GatewaySecretErro
         let name = name.clone();
         move |cause: serde_json::Error| GatewaySecretError { part, name, cause: with_short_quotes(&cause.to_string()) }
     };
+    let spec = GatewaySecretSpec::deserialize(&object["spec"]).map_err(failed("spec"))?;
     let status = Some(&object["status"]).filter(|status| !status.is_null());
+    let status: GatewaySecretStatus =
+        status.map(GatewaySecretStatus::deserialize).transpose().map_err(failed("status"))?.unwrap_or_default();
     Ok(Entry {
         namespace: metadata["namespace"].as_str().unwrap_or(namespace).to_owned(),
         uid: metadata["uid"].as_str().map(str::to_owned),
@@ -180,8 +201,10 @@ pub fn entry(object: &Value, namespace: &str) -> Result<Entry, GatewaySecretErro
         generation: metadata["generation"].as_i64(),
         being_deleted: metadata["deletionTimestamp"].is_string(),
         unread: None,
-        spec: GatewaySecretSpec::deserialize(&object["spec"]).map_err(failed("spec"))?,
-        status: status.map(GatewaySecretStatus::deserialize).transpose().map_err(failed("status"))?.unwrap_or_default(),
+        resolved: Resolved::of(&spec, status.resolved.as_ref()),
+        policy: RotationPolicySpec::default(),
+        spec,
+        status,
         name,
     })
 }
@@ -192,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    const GOOD: &str = "apiVersion: trustspan.dev/v1alpha1\nkind: GatewaySecret\nmetadata: {name: gw, namespace: istio-system}\nspec: {rootSecretName: gw-root}\n";
+    const GOOD: &str = "apiVersion: trustspan.dev/v1alpha1\nkind: GatewaySecret\nmetadata: {name: gw, namespace: istio-system}\nspec: {sourceSecretName: gw-root}\n";
 
     #[test]
     fn gateway_secrets_of_a_directory() {
@@ -207,17 +230,17 @@ mod tests {
         let registry = load(directory.path(), &Severities::default(), Timestamp::UNIX_EPOCH).expect("a registry");
         let [entry] = registry.entries() else { panic!("one entry") };
         assert_eq!((entry.namespace.as_str(), entry.name.as_str()), ("istio-system", "gw"));
-        assert_eq!(entry.spec.root_secret_name, "gw-root");
+        assert_eq!(entry.resolved.source_secret_name, "gw-root");
     }
 
     #[test]
     fn a_wrong_field_is_named_with_its_place() {
         let directory = tempfile::tempdir().expect("a directory");
-        let text = GOOD.replace("{rootSecretName: gw-root}", "{secretName: gw}");
+        let text = GOOD.replace("gw-root}", "gw-root, mode: Other}");
         fs::write(directory.path().join("gws.yaml"), format!("\n{text}")).expect("a file");
         let error = load(directory.path(), &Severities::default(), Timestamp::UNIX_EPOCH)
-            .expect_err("no spec.rootSecretName")
+            .expect_err("no such mode")
             .to_string();
-        assert!(error.ends_with("gws.yaml:2: spec of GatewaySecret \"gw\": missing field `rootSecretName`"), "{error}");
+        assert!(error.contains("gws.yaml:2: spec of GatewaySecret \"gw\": unknown variant `Other`"), "{error}");
     }
 }

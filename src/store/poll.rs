@@ -86,7 +86,7 @@ mod tests {
             if fs::read_to_string(&path).map_err(|e| e.to_string())?.contains("bad") {
                 return Err("a bad file".to_owned());
             }
-            let spec = serde_json::from_str(r#"{"rootSecretName":"r"}"#).map_err(|e| e.to_string())?;
+            let spec = serde_json::from_str(r#"{"sourceSecretName":"r"}"#).map_err(|e| e.to_string())?;
             entries.push(Entry::unstored(String::new(), path.display().to_string(), spec));
         }
         Ok(Registry::new(entries))

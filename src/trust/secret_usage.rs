@@ -6,7 +6,7 @@ pub enum SecretUsage {
     /// A proxy serves its pair, and verifies peers by its bundle: the source and the managed Secret.
     #[default]
     Serving,
-    /// An issuer signs with its pair: `spec.caSecretName`, `spec.issuerSecretName`, `spec.clientCA`. No proxy reads the
+    /// An issuer signs with its pair: `spec.caSecretRef`, `spec.issuerSecretName`, `spec.clients.caSecretRef`. No proxy reads the
     /// Secret; its bundle gets into those that proxies verify by.
     SigningCa,
     /// Istio takes CAs and revocation lists from it, and never a pair: a `-cacert` sibling.

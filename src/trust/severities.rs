@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use super::{Finding, Severity};
 use crate::api::Level;
 
-/// Rules whose weight nobody changes. `unreadable` and `invalid-gatewaysecret` repeat what the API server refuses anyway.
+/// Rules whose weight nobody changes. `unreadable` and `invalid-resource` repeat what the API server refuses anyway.
 /// `managed-in-use` and `managed-renamed` have a way out that says what is meant: the deletion of the GatewaySecret. `break-glass` guards the
 /// overrides themselves.
-pub const FIXED: [&str; 5] =
-    ["unreadable", "invalid-gatewaysecret", "managed-in-use", "managed-renamed", "break-glass"];
+pub const FIXED: [&str; 5] = ["unreadable", "invalid-resource", "managed-in-use", "managed-renamed", "break-glass"];
 
 /// Weights of rules by id; a rule that is not named keeps its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

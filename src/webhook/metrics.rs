@@ -22,7 +22,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 const OTHER: &str = "other";
 
 /// The kinds that are told apart; all others count as `other`.
-const KINDS: [(&str, &str); 11] = [
+const KINDS: [(&str, &str); 13] = [
     ("", "ConfigMap"),
     ("", "Secret"),
     ("apiextensions.k8s.io", "CustomResourceDefinition"),
@@ -34,6 +34,8 @@ const KINDS: [(&str, &str); 11] = [
     ("gateway.networking.k8s.io", "Gateway"),
     ("networking.istio.io", "Gateway"),
     ("trustspan.dev", "GatewaySecret"),
+    ("trustspan.dev", "RotationPolicy"),
+    ("trustspan.dev", "ClusterRotationPolicy"),
 ];
 
 /// Counters of the webhook, and the state of what it serves from.

@@ -30,7 +30,11 @@ impl<'c> Agents<'c> {
 
     /// What an administrator applies once the GatewaySecrets are there.
     pub(crate) fn grant(&self) -> Result<()> {
-        let objects = self.cluster.kubectl(["get", "gatewaysecrets", "-o", "yaml"]).ns(&self.ns).ok()?;
+        // A cluster without cert-manager has no such kinds.
+        let all = ["get", "trustspan,certificates,issuers,clusterissuers", "-o", "yaml"];
+        let all = self.cluster.kubectl(all).ns(&self.ns).run()?;
+        let ours = || self.cluster.kubectl(["get", "trustspan", "-o", "yaml"]).ns(&self.ns).ok();
+        let objects = if all.success() { all.stdout } else { ours()? };
         let file = self.cluster.temp_dir("rbac")?.join("objects.yaml");
         std::fs::write(&file, objects)?;
         let printed = Command::new(trustspan()).arg("rbac").arg(&file).output()?;

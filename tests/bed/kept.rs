@@ -15,6 +15,13 @@ use super::{
     webhooks::{Patience, Registration, Scope},
 };
 
+/// The RotationPolicy that GatewaySecrets of a namespace use by default.
+pub(crate) fn rotation_policy(spec: &Value) -> Value {
+    json!({
+        "apiVersion": "trustspan.dev/v1alpha1", "kind": "RotationPolicy", "metadata": { "name": "default" }, "spec": spec,
+    })
+}
+
 /// A namespace whose GatewaySecret an agent keeps.
 pub(crate) struct Kept<'c> {
     pub(crate) cluster: &'c Cluster,
@@ -23,13 +30,12 @@ pub(crate) struct Kept<'c> {
 }
 
 impl<'c> Kept<'c> {
-    /// Declares it, with this settle time for every hop.
-    pub(crate) fn new(cluster: &'c Cluster, ns: &'c str, settle: &str) -> Result<Self> {
+    /// Creates it, and a RotationPolicy with this delay for every hop.
+    pub(crate) fn new(cluster: &'c Cluster, ns: &'c str, delay: &str) -> Result<Self> {
         let kept = Self { cluster, ns, agents: Agents::new(cluster, ns)? };
-        let spec = json!({
-            "rootSecretName": "root", "secretName": "managed", "clients": { "complete": true },
-            "settle": { "gateways": settle, "clients": settle, "admission": settle },
-        });
+        let delays = json!({ "gateways": delay, "clients": delay, "admission": delay });
+        cluster.apply(ns, &rotation_policy(&json!({ "propagationDelays": delays })).to_string())?;
+        let spec = json!({ "sourceSecretName": "root", "secretName": "managed", "clients": { "allDeclared": true } });
         let object = json!({
             "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": "gateway" }, "spec": spec,
         });
@@ -67,10 +73,29 @@ impl<'c> Kept<'c> {
         self.cluster.apply(self.ns, &client.to_string()).map(drop)
     }
 
-    /// Sets a field of the spec.
+    /// Sets a field of the GatewaySecret's spec.
     pub(crate) fn set(&self, field: &str, value: &Value) -> Result<()> {
+        self.patch("gatewaysecret/gateway", field, value)
+    }
+
+    /// Sets a field of the policy's spec.
+    pub(crate) fn set_policy(&self, field: &str, value: &Value) -> Result<()> {
+        self.patch("rotationpolicy/default", field, value)
+    }
+
+    /// Sets `propagationDelays.gateways` of the policy.
+    pub(crate) fn set_gateway_delay(&self, delay: &str) -> Result<()> {
+        self.set_policy("propagationDelays", &json!({ "gateways": delay }))
+    }
+
+    /// Sets `propagationDelays.clients` of the policy.
+    pub(crate) fn set_client_delay(&self, delay: &str) -> Result<()> {
+        self.set_policy("propagationDelays", &json!({ "clients": delay }))
+    }
+
+    fn patch(&self, object: &str, field: &str, value: &Value) -> Result<()> {
         let patch = json!({ "spec": { field: value } }).to_string();
-        let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
+        let args = ["patch", object, "--type=merge", "--patch", &patch];
         self.cluster.kubectl(args).ns(self.ns).ok().map(drop)
     }
 
@@ -90,10 +115,10 @@ impl<'c> Kept<'c> {
         })
     }
 
-    /// Begins a rotation, and waits for both CAs. It stays there until `spec.settle.gateways` is less again: a state that
-    /// passes by itself may have passed before anybody looks.
+    /// Begins a rotation, and waits for both CAs. It stays there until `propagationDelays.gateways` is short again: a state that
+    /// passes by itself may have passed before a test sees it.
     pub(crate) fn rotate_and_hold(&self, new: &Authority, old: &Authority) -> Result<()> {
-        self.set("settle", &json!({ "gateways": "1h" }))?;
+        self.set_gateway_delay("1h")?;
         self.write_root(new)?;
         self.wait_bundle(&[new, old])
     }

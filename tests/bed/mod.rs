@@ -40,7 +40,7 @@ pub(crate) use endpoints::{endpoint_slice, own_address};
 pub(crate) use envoy::{Active, Content, Envoy, Gateway, Secrets, Updates};
 pub(crate) use ingress::{GATEWAY_PORT, Ingress};
 pub(crate) use istiod::Istiod;
-pub(crate) use kept::Kept;
+pub(crate) use kept::{Kept, rotation_policy};
 pub(crate) use kubectl::{Kubectl, Output};
 pub(crate) use pki::Authority;
 pub(crate) use process::{Process, Scratch};

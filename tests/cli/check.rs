@@ -26,12 +26,12 @@ fn certificates() -> (String, String, String) {
 
 #[test]
 fn a_mistyped_field_is_denied() {
-    let mistyped = GATEWAY_SECRET.replace("gw-root}", "gw-root, paussed: true, windos: []}");
+    let mistyped = GATEWAY_SECRET.replace("gw-root}", "gw-root, paussed: true, clints: {}}");
     let output = run(&["check", "-"], &mistyped);
     assert_eq!(code(&output), 1, "{}", text(&output.stderr));
     let said = text(&output.stdout);
     assert!(said.contains("spec.paussed  no such field"), "{said}");
-    assert!(said.contains("did you mean paused?") && said.contains("did you mean windows?"), "{said}");
+    assert!(said.contains("did you mean paused?") && said.contains("did you mean clients?"), "{said}");
     assert_eq!(code(&run(&["check", "-"], &GATEWAY_SECRET.replace("GatewaySecret", "GatewaySecrets"))), 1);
     assert_eq!(code(&run(&["check", "manifests/example", "manifests/base"], "")), 0, "ours");
 }

@@ -55,15 +55,16 @@ fn proposes_what_rbac_and_check_take() {
         "# For Secret istio-system/gw-root:",
         "# - written by Certificate gateway, of Issuer mesh, whose CA is in Secret mesh-ca",
         "# - Secret gw-root is not among the manifests: what it holds is not known",
-        "  rootSecretName: gw-root-source",
-        "  secretName: gw-root",
-        "  caSecretName: mesh-ca",
-        "    serviceName: gateway",
-        "    host: shop.example.com",
+        "  certificateRef:",
+        "    name: gateway",
+        "  name: gw-root",
     ] {
         assert!(proposed.lines().any(|seen| seen == line), "{line:?} not in:\n{proposed}");
     }
-    let roles = text(&run(&["rbac", "-"], &proposed).stdout);
+    assert!(proposed.contains("probes all pods behind Service gateway"), "{proposed}");
+    // The rights that are needed once the Certificate writes another Secret, as a comment says.
+    let adopted = GATEWAY.replace("secretName: gw-root,", "secretName: gw-root-source,");
+    let roles = text(&run(&["rbac", "-"], &format!("{adopted}---\n{proposed}")).stdout);
     assert!(!roles.is_empty() && proposed.ends_with(&roles), "expected the rights\n{roles}\nsaw\n{proposed}");
     assert!(text(&run(&["check", "-"], &proposed).stdout).contains("0 denied"));
     // Once it is there, it is not proposed again.
@@ -75,8 +76,8 @@ fn proposes_what_rbac_and_check_take() {
 #[test]
 fn proposes_a_new_name_where_the_certificate_cannot_be_changed() {
     let (proposed, code, _) = init(GATEWAY, &["--rewrite"]);
-    assert!(code == 0 && proposed.contains("  rootSecretName: gw-root\n"), "{proposed}");
-    assert!(proposed.contains("  secretName: gw-root-managed\n") && !proposed.contains("adopt"), "{proposed}");
+    assert!(code == 0 && proposed.contains("  certificateRef:\n    name: gateway\n"), "{proposed}");
+    assert!(proposed.contains("  name: gw-root-managed\n") && !proposed.contains("adopt"), "{proposed}");
 }
 
 #[test]
@@ -94,8 +95,9 @@ fn rejects_input_that_it_cannot_read() {
     };
     refused("kind: [unfinished\n", "objects.yaml:");
     refused("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {ca.crt: '!'}\n", "data[ca.crt]: not base64");
-    let half = "apiVersion: trustspan.dev/v1alpha1\nkind: GatewaySecret\nmetadata: {name: gw}\nspec: {}\n";
-    refused(half, "missing field `rootSecretName`");
+    let half =
+        "apiVersion: trustspan.dev/v1alpha1\nkind: GatewaySecret\nmetadata: {name: gw}\nspec: {sourceSecretName: 7}\n";
+    refused(half, "invalid type: integer");
     let missing = trustspan(&["init", "--manifests", "/does/not/exist"]).output().expect("the binary");
     assert_eq!(code(&missing), 2);
     assert!(text(&missing.stderr).contains("/does/not/exist"), "{}", text(&missing.stderr));

@@ -36,7 +36,7 @@ fn a_deletion_in_mid_rotation_warns_and_loses_nothing(cluster: &Cluster) -> Resu
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let (_server, _registration) = kept.judged()?;
         kept.write_client("till", &old)?;
-        kept.set("clients", &json!({ "complete": true, "secretNames": ["till"] }))?;
+        kept.set("clients", &json!({ "allDeclared": true, "secretNames": ["till"] }))?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;

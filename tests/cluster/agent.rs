@@ -39,7 +39,7 @@ fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {
         kept.wait_bundle(&[&old])?;
         kept.wait_phase("Steady")?;
         kept.rotate_and_hold(&new, &old)?;
-        kept.set("settle", &json!({ "gateways": "1s" }))?;
+        kept.set_gateway_delay("1s")?;
         kept.wait_bundle(&[&new])?;
         kept.wait_phase("Steady")?;
         a_rotation_was_told(kept, &agent)?;
@@ -85,7 +85,7 @@ fn a_rotation_was_told(kept: &Kept<'_>, agent: &Process) -> Result<()> {
 fn a_lost_managed_secret_is_rebuilt(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
-        kept.set("settle", &json!({ "clients": "1h" }))?;
+        kept.set_client_delay("1h")?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
@@ -164,7 +164,7 @@ fn the_clients_bundle_is_distributed(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let places = json!([{ "kind": "ConfigMap", "name": "trust" }, { "kind": "Secret", "name": "trust", "key": "roots.pem" }]);
-        kept.set("distribute", &places)?;
+        kept.set("trustBundleTargets", &places)?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
@@ -187,7 +187,7 @@ fn a_cluster_trust_bundle_holds_both_cas_before_the_leaf_changes(cluster: &Clust
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let name = format!("{}-roots", kept.ns);
-        kept.set("distribute", &json!([{ "kind": "ClusterTrustBundle", "name": name }]))?;
+        kept.set("trustBundleTargets", &json!([{ "kind": "ClusterTrustBundle", "name": name }]))?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
@@ -217,7 +217,7 @@ fn another_ones_cluster_trust_bundle_is_left_alone(cluster: &Cluster) -> Result<
             "spec": { "trustBundle": others.pem() },
         });
         cluster.kubectl(["create", "-f", "-"]).stdin(bundle.to_string()).ok()?;
-        kept.set("distribute", &json!([{ "kind": "ClusterTrustBundle", "name": name }]))?;
+        kept.set("trustBundleTargets", &json!([{ "kind": "ClusterTrustBundle", "name": name }]))?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
@@ -265,7 +265,7 @@ fn a_client_that_does_not_follow_is_told_once(cluster: &Cluster) -> Result<()> {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let (_server, _registration) = kept.judged()?;
         kept.write_client("shop", &old)?;
-        kept.set("clients", &json!({ "complete": true, "secretNames": ["shop"] }))?;
+        kept.set("clients", &json!({ "allDeclared": true, "secretNames": ["shop"] }))?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
         let agent = kept.agents.start("a")?;
@@ -358,21 +358,20 @@ fn change_windows_that_cannot_be_are_refused(cluster: &Cluster) -> Result<()> {
         let (_server, _registration) = kept.judged()?;
         let set = |from: &str, zone: &str| {
             let windows = json!([{ "days": ["Sat"], "from": from, "to": "04:00", "timeZone": zone }]);
-            let patch = json!({ "spec": { "windows": windows } }).to_string();
-            cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch]).ns(kept.ns)
+            let patch = json!({ "spec": { "changeWindows": windows } }).to_string();
+            cluster.kubectl(["patch", "rotationpolicy", "default", "--type=merge", "--patch", &patch]).ns(kept.ns)
         };
         for (from, zone, expected) in [
-            ("24:30", "Europe/Berlin", "spec.windows[0].from"),
-            ("22:00", "Europe Berlin", "spec.windows[0].timeZone"),
+            ("24:30", "Europe/Berlin", "spec.changeWindows[0].from"),
+            ("22:00", "Europe Berlin", "spec.changeWindows[0].timeZone"),
             ("22:00", "Europe/Berlni", "no such time zone: Europe/Berlni"),
         ] {
             let refused = set(from, zone).fails()?;
             ensure!(refused.contains(expected), "expected {expected}, saw {refused}");
         }
-        let mut object = cluster.get("gatewaysecret", kept.ns, "gateway")?;
+        let mut object = cluster.get("rotationpolicy", kept.ns, "default")?;
         object["metadata"] = json!({ "name": "other" });
-        object["spec"]["secretName"] = json!("other");
-        object["spec"]["windows"] = json!([{ "from": "22:00", "to": "04:00", "timeZone": "Europe/Berlni" }]);
+        object["spec"]["changeWindows"] = json!([{ "from": "22:00", "to": "04:00", "timeZone": "Europe/Berlni" }]);
         let refused = cluster.kubectl(["create", "-f", "-"]).ns(kept.ns).stdin(object.to_string()).fails()?;
         ensure!(refused.contains("no such time zone"), "saw {refused}");
         set("22:00", "Europe/Berlin").ok().map(drop)

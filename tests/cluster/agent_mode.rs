@@ -30,7 +30,7 @@ fn rotation(cluster: &Cluster, test: impl FnOnce(&Rotation<'_>) -> Result<()>) -
         for client in ["shop", "till"] {
             kept.write_client(client, &rotation.old)?;
         }
-        kept.set("clients", &json!({ "complete": true, "secretNames": ["shop", "till"] }))?;
+        kept.set("clients", &json!({ "allDeclared": true, "secretNames": ["shop", "till"] }))?;
         kept.write_root(&rotation.old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
@@ -112,7 +112,7 @@ fn the_mode_there_and_back_at_trust_expanded(cluster: &Cluster) -> Result<()> {
     rotation(cluster, |rotation| {
         let (kept, old, new) = (rotation.kept, &rotation.old, &rotation.new);
         // The gateways stay without the new CA, for all that is known.
-        kept.set("settle", &json!({ "gateways": "1h" }))?;
+        kept.set_gateway_delay("1h")?;
         kept.write_root(new)?;
         kept.wait_bundle(&[new, old])?;
         kept.wait_phase("TrustExpanded")?;
@@ -139,7 +139,7 @@ fn the_mode_there_and_back_at_leaf_switched(cluster: &Cluster) -> Result<()> {
         let (kept, old, new) = (rotation.kept, &rotation.old, &rotation.new);
         rotation.migrate()?;
         // Some gateway serves the old leaf, for all that is known: clients keep its CA.
-        kept.set("settle", &json!({ "gateways": "1h" }))?;
+        kept.set_gateway_delay("1h")?;
         kept.write_client_with("shop", new, &[new, old])?;
         kept.wait_phase("LeafSwitched")?;
         rotation.there_and_back("LeafSwitched", &[], &[new])

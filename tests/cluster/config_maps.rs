@@ -1,4 +1,4 @@
-//! ConfigMaps that the agent keeps from those of `spec.caConfigMaps`, and Gateways of the Gateway API that name them.
+//! ConfigMaps that the agent keeps from those of `spec.clients.caConfigMapNames`, and Gateways of the Gateway API that name them.
 
 use std::process::{Command, Stdio};
 
@@ -42,7 +42,7 @@ fn wait_kept(kept: &Kept<'_>, authorities: &[&Authority]) -> Result<()> {
 
 /// Declares ConfigMap `partners`, with the agent's rights for it.
 fn declare(kept: &Kept<'_>) -> Result<()> {
-    kept.set("caConfigMaps", &json!([PARTNERS]))?;
+    kept.set("clients", &json!({ "caConfigMapNames": [PARTNERS] }))?;
     kept.agents.grant()
 }
 
@@ -50,7 +50,7 @@ fn what_is_kept_has_our_cas_as_the_managed_secret_and_others_as_they_are(cluster
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let (partner, another) = (Authority::new("partner")?, Authority::new("another partner")?);
-        kept.set("settle", &json!({ "clients": "1h" }))?;
+        kept.set_client_delay("1h")?;
         kept.write_root(&old)?;
         write_source(kept, &[&partner, &old])?;
         declare(kept)?;
@@ -67,7 +67,7 @@ fn what_is_kept_has_our_cas_as_the_managed_secret_and_others_as_they_are(cluster
         write_source(kept, &[&another, &partner, &old])?;
         wait_kept(kept, &[&another, &partner, &new, &old])?;
         cluster.kubectl(["delete", "configmap", PARTNERS]).ns(kept.ns).ok()?;
-        kept.set("settle", &json!({ "clients": "1s" }))?;
+        kept.set_client_delay("1s")?;
         wait_kept(kept, &[&another, &partner, &new])?;
         kept.wait_bundle(&[&new])
     })

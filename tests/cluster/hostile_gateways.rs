@@ -43,7 +43,7 @@ fn gateways_of_another_namespace_neither_stop_a_rotation_nor_fill_the_status(clu
         kept.rotate_and_hold(&new, &old)?;
         kept.wait_phase("TrustExpanded")?;
         fits(kept, ns)?;
-        kept.set("settle", &json!({ "gateways": "1s" }))?;
+        kept.set_gateway_delay("1s")?;
         kept.wait_bundle(&[&new])?;
         kept.wait_phase("Steady")?;
         let after = fits(kept, ns)?;

@@ -8,11 +8,13 @@ use serde_json::{Value, json};
 use crate::stage::{
     GATEWAY_LABEL, MANAGED, ROOT, credential, declare, deployment, expect, on_stage, set_status, sound, trustspan,
 };
-use crate::testbed::{Cluster, SOON, User, wait_for};
+use crate::testbed::{Cluster, SOON, User, rotation_policy, wait_for};
 
 cases![
     explains_its_fields,
     refuses_a_managed_secret_without_a_name_of_its_own,
+    refuses_a_policy_that_its_schema_does_not_allow,
+    policies_are_written_by_admins_of_a_namespace_only,
     fills_in_defaults,
     says_the_essential_in_one_line,
     keeps_status_from_editors,
@@ -21,17 +23,28 @@ cases![
     alone the_base_applies_and_goes_again,
 ];
 
+/// What a kind's explanation may take.
+const SCREEN: usize = 90;
+
 fn explains_its_fields(cluster: &Cluster) -> Result<()> {
     for (field, text) in [
-        ("spec.rootSecretName", "Name of the Secret that the issuer"),
-        ("spec.mode", "Bundle"),
-        ("spec.severities", "they win over the cluster-wide ones"),
-        ("spec.workloadLabels", "istio: ingressgateway"),
-        ("status.hashes", "A hash for each key"),
+        ("gatewaysecrets.spec.sourceSecretName", "The source Secret, where no Certificate writes it"),
+        ("gatewaysecrets.spec.mode", "Bundle"),
+        ("gatewaysecrets.spec.workloadLabels", "istio: ingressgateway"),
+        ("gatewaysecrets.status.hashes", "A hash for each key"),
+        ("rotationpolicies.spec.severities", "`trustspan rules` lists them"),
+        ("clusterrotationpolicies.spec.propagationDelays", "Each step waits this long"),
     ] {
-        let explained = cluster.kubectl(["explain", &format!("gatewaysecrets.{field}")]).ok()?;
+        let explained = cluster.kubectl(["explain", field]).ok()?;
         let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
         ensure!(words.contains(text), "{field}: saw {explained}");
+    }
+    // A screen has some 60 lines.
+    for kind in ["gatewaysecrets", "rotationpolicies", "clusterrotationpolicies"] {
+        let explained = cluster.kubectl(["explain", &format!("{kind}.spec")]).ok()?;
+        let (lines, fields) = (explained.lines().count(), explained.matches('\t').count());
+        println!("kubectl explain {kind}.spec: {lines} lines, {fields} fields");
+        ensure!(lines <= SCREEN, "{kind}: expected at most {SCREEN} lines, saw {lines}:\n{explained}");
     }
     Ok(())
 }
@@ -44,13 +57,16 @@ fn gateway_secret(name: &str, spec: &Value) -> String {
 fn refuses_a_managed_secret_without_a_name_of_its_own(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         for (spec, text) in [
-            (json!({ "rootSecretName": "gw" }), "needs a name of its own"),
-            (json!({ "rootSecretName": "root", "secretName": "root" }), "needs a name of its own"),
-            (json!({ "rootSecretName": "No Name" }), "spec.rootSecretName"),
-            (json!({ "rootSecretName": "root", "mode": "Both" }), "Bundle"),
-            (json!({ "rootSecretName": "root", "workloadLabels": {} }), "workloadLabels"),
-            (json!({ "rootSecretName": "root", "severities": { "expired": "off" } }), "Unsupported value"),
-            (json!({ "secretName": "gw2" }), "rootSecretName"),
+            (json!({ "sourceSecretName": "gw" }), "needs another name than the source Secret"),
+            (json!({ "sourceSecretName": "root", "secretName": "root" }), "needs another name than the source Secret"),
+            (
+                json!({ "sourceSecretName": "root", "certificateRef": { "name": "gw" } }),
+                "set either spec.certificateRef",
+            ),
+            (json!({ "sourceSecretName": "No Name" }), "spec.sourceSecretName"),
+            (json!({ "sourceSecretName": "root", "mode": "Both" }), "Bundle"),
+            (json!({ "sourceSecretName": "root", "workloadLabels": {} }), "workloadLabels"),
+            (json!({ "secretName": "gw2" }), "set either spec.certificateRef"),
         ] {
             let apply = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(gateway_secret("gw", &spec));
             let refused = apply.fails()?;
@@ -60,9 +76,47 @@ fn refuses_a_managed_secret_without_a_name_of_its_own(cluster: &Cluster) -> Resu
     })
 }
 
+fn refuses_a_policy_that_its_schema_does_not_allow(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        for (spec, text) in [
+            (json!({ "severities": { "expired": "off" } }), "Unsupported value"),
+            (json!({ "propagationDelays": { "gateways": "soon" } }), "propagationDelays.gateways"),
+            (json!({ "oldestEnvoy": "1.2" }), "oldestEnvoy"),
+        ] {
+            let policy = rotation_policy(&spec).to_string();
+            let refused = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(policy).fails()?;
+            ensure!(refused.contains(text), "{spec}: expected {text}, saw {refused}");
+        }
+        Ok(())
+    })
+}
+
+fn policies_are_written_by_admins_of_a_namespace_only(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        for role in ["admin", "edit"] {
+            let (role, user) = (format!("--clusterrole={role}"), format!("--user={role}"));
+            cluster.kubectl(["create", "rolebinding", &role[14..], &role, &user]).ns(ns).ok()?;
+        }
+        let may = |user: &str, verb: &str, resource: &str| -> Result<bool> {
+            let asked = cluster.kubectl(["auth", "can-i", verb, resource, "--as", user]).ns(ns).run()?;
+            Ok(asked.stdout.trim() == "yes")
+        };
+        wait_for("the role of admins to be aggregated", SOON, || may("admin", "create", "rotationpolicies"))?;
+        for (user, verb, resource, expected) in [
+            ("admin", "create", "clusterrotationpolicies", false),
+            ("edit", "create", "rotationpolicies", false),
+            ("edit", "get", "rotationpolicies", true),
+            ("edit", "create", "gatewaysecrets", true),
+        ] {
+            ensure!(may(user, verb, resource)? == expected, "{user}, {verb} {resource}: expected {expected}");
+        }
+        Ok(())
+    })
+}
+
 fn fills_in_defaults(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
-        cluster.apply(ns, &gateway_secret("gw", &json!({ "rootSecretName": "root" })))?;
+        cluster.apply(ns, &gateway_secret("gw", &json!({ "sourceSecretName": "root" })))?;
         expect("spec.mode", &cluster.get("gws", ns, "gw")?["spec"]["mode"], "Bundle")
     })
 }
@@ -81,7 +135,7 @@ fn says_the_essential_in_one_line(cluster: &Cluster) -> Result<()> {
 fn keeps_status_from_editors(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         let apply = cluster.kubectl(["apply", "-f", "-"]).ns(ns).user(User::Dev);
-        apply.stdin(gateway_secret("gw", &json!({ "rootSecretName": "root" }))).ok()?;
+        apply.stdin(gateway_secret("gw", &json!({ "sourceSecretName": "root" }))).ok()?;
         let status = r#"{"status":{"phase":"Steady"}}"#;
         let patch = cluster.kubectl(["patch", "gws", "gw", "--subresource=status", "--type=merge", "--patch", status]);
         let refused = patch.ns(ns).user(User::Dev).fails()?;

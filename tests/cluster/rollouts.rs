@@ -71,7 +71,7 @@ fn what_slipped_by_is_told_then_rolled_one_by_one(cluster: &Cluster) -> Result<(
         kept.wait_metric(&agent, "gatewaysecret_workloads_behind", "", |count| count == 2.0)?;
 
         // To write workloads is a right of its own.
-        kept.set("rollouts", &json!("Paced"))?;
+        kept.set_policy("workloadRestarts", &json!({ "mode": "Enabled" }))?;
         kept.wait_condition("WorkloadsCurrent", "Held", &["deployment/a", "trustspan rbac"])?;
         for (name, _) in flags {
             ensure!(rollouts(kept, name)? == 1 && volume(&get(kept, name)?) == "root", "{name} was changed");
@@ -111,7 +111,7 @@ fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
         kept.write_root(&Authority::new("root")?)?;
         let (mut server, _registration) = kept.judged()?;
         server.kill();
-        kept.set("rollouts", &json!("Paced"))?;
+        kept.set_policy("workloadRestarts", &json!({ "mode": "Enabled" }))?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
         let why = "a dry run shows that the webhook does not mend deployment/app";
@@ -133,8 +133,8 @@ fn a_change_of_content_rolls_once_who_loads_it(cluster: &Cluster) -> Result<()> 
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let (_server, _registration) = kept.judged()?;
         // Clients that are not known hold the leaf, and the old CA.
-        kept.set("clients", &json!({ "complete": false }))?;
-        kept.set("rollouts", &json!("Paced"))?;
+        kept.set("clients", &json!({ "allDeclared": false }))?;
+        kept.set_policy("workloadRestarts", &json!({ "mode": "Enabled" }))?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;

@@ -61,7 +61,7 @@ pub(crate) fn gateway_secret(ns: &str) -> Value {
     json!({
         "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret",
         "metadata": { "name": MANAGED },
-        "spec": { "rootSecretName": ROOT, "workloadLabels": { GATEWAY_LABEL: ns } },
+        "spec": { "sourceSecretName": ROOT, "workloadLabels": { GATEWAY_LABEL: ns } },
     })
 }
 
@@ -75,6 +75,7 @@ pub(crate) fn status(ns: &str, hashes: &[(&str, u64)]) -> Value {
     json!({
         "phase": "Steady",
         "secretName": MANAGED,
+        "resolved": { "sourceSecretName": ROOT },
         "conditions": [{
             "type": "Ready", "status": "True", "reason": "Sound", "message": "made by the test",
             "lastTransitionTime": "2026-01-01T00:00:00Z",

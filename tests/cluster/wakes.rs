@@ -15,7 +15,7 @@ fn a_change_of_one_gateway_secret_wakes_no_other(cluster: &Cluster) -> Result<()
     kept(cluster, |kept| {
         let other = json!({
             "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": "other" },
-            "spec": { "rootSecretName": "other-root" },
+            "spec": { "sourceSecretName": "other-root" },
         });
         cluster.apply(kept.ns, &other.to_string())?;
         kept.agents.grant()?;

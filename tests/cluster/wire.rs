@@ -87,8 +87,9 @@ fn what_a_gateway_shows_counts_and_not_the_clock(cluster: &Cluster) -> Result<()
         let gateway = Gateway::start(&old)?;
         cluster.apply(ns, &endpoint_slice("gateway", gateway.address).to_string())?;
         // By the clock it would take an hour.
-        kept.set("settle", &json!({ "gateways": "1h" }))?;
-        kept.set("reach", &json!({ "serviceName": "gateway", "host": HOST, "canarySecretName": "canary" }))?;
+        kept.set_gateway_delay("1h")?;
+        let target = json!({ "serviceName": "gateway", "host": HOST, "clientSecretName": "canary" });
+        kept.set_policy("probe", &json!({ "target": target }))?;
         kept.write_client("canary", &new)?;
         kept.write_root(&old)?;
         kept.agents.grant()?;

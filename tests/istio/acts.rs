@@ -23,7 +23,7 @@ pub(crate) const MANAGED_CACERT: &str = "gateway-managed-cacert";
 pub(crate) const PARTNERS_CACERT: &str = "partners-cacert";
 /// A ConfigMap with the same.
 const PARTNERS: &str = "partners";
-/// istiod stands still for so long at least, three times `settle.gateways`.
+/// istiod stands still for so long at least, three times `propagationDelays.gateways`.
 const STOPPED: Duration = Duration::from_secs(35);
 
 /// A Gateway that names the source Secret; the webhook rewrites it.
@@ -80,7 +80,7 @@ pub(crate) fn gateway_api(world: &mut World<'_>) -> Result<()> {
 }
 
 fn keep_config_map(world: &World<'_>) -> Result<()> {
-    set(world, &json!({ "caConfigMaps": [PARTNERS] }))?;
+    set(world, "gatewaysecret/gateway", &json!({ "clients": { "caConfigMapNames": [PARTNERS] } }))?;
     world.agents.grant()?;
     wait_for("the ConfigMap to be kept", SOON, || Ok(!world.operator.status()?["managedConfigMaps"].is_null()))
 }
@@ -201,7 +201,7 @@ fn extend_source_cacert(world: &mut World<'_>) -> Result<()> {
 
 /// A propagation delay that is usual for gateways.
 pub(crate) fn slow_gateways(world: &mut World<'_>) -> Result<()> {
-    set(world, &json!({ "settle": { "gateways": "10s" } }))?;
+    set(world, POLICY, &json!({ "propagationDelays": { "gateways": "10s" } }))?;
     credential_name(world)
 }
 
@@ -210,7 +210,8 @@ pub(crate) fn probed_gateways(world: &mut World<'_>) -> Result<()> {
     slow_gateways(world)?;
     world.cluster.apply(&world.ns, CANARY)?;
     world.wait_certificate("canary")?;
-    set(world, &json!({ "reach": { "serviceName": "ingressgateway", "host": SHOP, "canarySecretName": "canary" } }))?;
+    let target = json!({ "serviceName": "ingressgateway", "host": SHOP, "clientSecretName": "canary" });
+    set(world, POLICY, &json!({ "probe": { "target": target } }))?;
     world.agents.grant()
 }
 
@@ -251,9 +252,11 @@ fn extend(world: &World<'_>, name: &str, first: &str) -> Result<()> {
     world.operator.write(&[(name, Data::from([("ca.crt".to_owned(), ByteString(bundle.into_bytes()))]))])
 }
 
-fn set(world: &World<'_>, spec: &Value) -> Result<()> {
+const POLICY: &str = "rotationpolicy/default";
+
+fn set(world: &World<'_>, object: &str, spec: &Value) -> Result<()> {
     let patch = json!({ "spec": spec }).to_string();
-    let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
+    let args = ["patch", object, "--type=merge", "--patch", &patch];
     world.cluster.kubectl(args).ns(&world.ns).ok().map(drop)
 }
 

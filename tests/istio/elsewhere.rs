@@ -111,9 +111,9 @@ pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout>
     apply_as(cluster, team, &first, &trust)?;
     let mut gateway_secret = objects::gateway_secret(ns);
     let spec = &mut gateway_secret["spec"];
-    (spec["caNamespace"], spec["caSecretName"]) = (CLUSTER_RESOURCES.into(), root.as_str().into());
+    spec["caSecretRef"] = json!({ "namespace": CLUSTER_RESOURCES, "name": root });
     spec["issuerSecretName"] = promoted.into();
-    spec["distribute"] = json!([{ "kind": "ConfigMap", "namespace": first, "name": TRUST }]);
+    spec["trustBundleTargets"] = json!([{ "kind": "ConfigMap", "namespace": first, "name": TRUST }]);
     spec["clients"]["namespaces"] = (0..NAMESPACES).map(|number| home(ns, number).0).collect();
     Ok(Layout {
         namespace: ns.to_owned(),

@@ -25,27 +25,30 @@ const INTERMEDIATE: &str = "intermediate-ca";
 /// API group of the external issuer. cert-manager leaves its requests to whatever serves it.
 const GROUP: &str = "issuers.example.com";
 
-/// A GatewaySecret without these fields.
-fn without(ns: &str, fields: &[&str]) -> Value {
+/// A GatewaySecret that names the Certificate only: the source Secret and the CA are derived.
+fn by_certificate(ns: &str) -> Value {
     let mut gateway_secret = objects::gateway_secret(ns);
-    if let Some(spec) = gateway_secret["spec"].as_object_mut() {
-        spec.retain(|field, _| !fields.contains(&field.as_str()));
-    }
+    let spec = &mut gateway_secret["spec"];
+    let (managed, labels, clients) = (spec["secretName"].take(), spec["workloadLabels"].take(), spec["clients"].take());
+    *spec = json!({
+        "certificateRef": { "name": SERVER }, "secretName": managed, "workloadLabels": labels, "clients": clients,
+    });
     gateway_secret
 }
 
 /// A CA Issuer that refers to the CA's own Secret: it signs with a new CA at once.
 pub(crate) fn not_staged(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
     cluster.apply(ns, &Certificates { issuer: ROOT, ..CERTIFICATES }.manifests(hosts))?;
-    Ok(Layout::in_one_namespace(ns, without(ns, &["issuerSecretName"])))
+    Ok(Layout::in_one_namespace(ns, by_certificate(ns)))
 }
 
 /// A GatewaySecret that says as little as it may, and clients that are not declared.
 pub(crate) fn minimal(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
     let manifests = Certificates { issuer: ROOT, ..CERTIFICATES }.manifests(hosts);
     cluster.apply(ns, &manifests.replace("trustspan.dev/client: gateway", "app: client"))?;
-    let absent = ["caSecretName", "issuerSecretName", "clients"];
-    Ok(Layout::in_one_namespace(ns, without(ns, &absent)))
+    let mut gateway_secret = by_certificate(ns);
+    gateway_secret["spec"]["clients"] = json!({});
+    Ok(Layout::in_one_namespace(ns, gateway_secret))
 }
 
 /// What status says before the rotation is what the rotation does.
@@ -56,7 +59,7 @@ pub(crate) fn as_forecast(world: &mut World<'_>) -> Result<()> {
         Ok(conditions.into_iter().find(|condition| condition["type"] == "RotationReady").cloned())
     })?;
     let said = before["message"].as_str().unwrap_or_default();
-    ensure!(before["status"] == "False" && said.contains("spec.clients.complete"), "saw {before}");
+    ensure!(before["status"] == "False" && said.contains("spec.clients.allDeclared"), "saw {before}");
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
     let output = world.cluster.kubectl(apply).ns(&world.ns).stdin(world.layout.gateway_secret.to_string()).run()?;
     let warned = format!("Warning: {}", trustspan::api::Clients::INCOMPLETE);
@@ -96,7 +99,7 @@ pub(crate) fn intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Result<L
     cluster.apply(ns, &issuer.to_string())?;
     cluster.apply(ns, &certificate.to_string())?;
     let mut gateway_secret = objects::gateway_secret(ns);
-    gateway_secret["spec"]["caSecretName"] = INTERMEDIATE.into();
+    gateway_secret["spec"]["caSecretRef"] = json!({ "name": INTERMEDIATE });
     Ok(Layout::in_one_namespace(ns, gateway_secret))
 }
 
@@ -109,9 +112,8 @@ pub(crate) fn external(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layou
         certificate["spec"]["issuerRef"] = json!({ "name": "external", "kind": "Issuer", "group": GROUP });
         cluster.apply(ns, &certificate.to_string())?;
     }
-    let gateway_secret = without(ns, &["issuerSecretName", "caSecretName"]);
     let external = Some(Arc::new(External::new()?));
-    Ok(Layout { external, ..Layout::in_one_namespace(ns, gateway_secret) })
+    Ok(Layout { external, ..Layout::in_one_namespace(ns, by_certificate(ns)) })
 }
 
 /// The CA changes, and clients renew at once. Nothing is delivered before gateways trust it.

@@ -28,10 +28,8 @@ pub(crate) fn own_client_ca(world: &mut World<'_>) -> Result<()> {
     world.apply(&[json!({
         "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": NAME },
         "spec": {
-            "rootSecretName": SOURCE, "secretName": "ml-dsa-managed", "clientCA": { "secretName": CLIENTS },
-            "workloadLabels": { "istio": world.ns },
-            "settle": { "gateways": "2s", "clients": "2s", "admission": "1s" },
-            "clients": { "secretNames": [PARTNER], "complete": true },
+            "sourceSecretName": SOURCE, "secretName": "ml-dsa-managed", "workloadLabels": { "istio": world.ns },
+            "clients": { "secretNames": [PARTNER], "allDeclared": true, "caSecretRef": { "name": CLIENTS } },
         },
     })])?;
     world.agents.grant()?;
@@ -56,7 +54,7 @@ pub(crate) fn rotate(world: &mut World<'_>) -> Result<()> {
 
     world.step("a newer proxy declared")?;
     let patch = json!({ "spec": { "oldestEnvoy": "1.40" } }).to_string();
-    let args = ["patch", "gatewaysecret", NAME, "--type=merge", "--patch", &patch];
+    let args = ["patch", "rotationpolicy", "default", "--type=merge", "--patch", &patch];
     world.cluster.kubectl(args).ns(&world.ns).ok()?;
     wait(world, "gateways to trust both CAs", |status| bundle(status) == ["CN=partners 2", "CN=partners"])?;
     wait(world, "gateways to have them", |status| status["phase"] == "Converged")?;

@@ -4,18 +4,21 @@ use serde_json::{Value, json};
 
 use crate::{
     issuer::{MANAGED, PROMOTED, ROOT, SERVER},
-    testbed::GATEWAY_PORT,
+    testbed::{self, GATEWAY_PORT},
 };
 
 /// Propagation delays above what istiod and the clients take.
+pub(crate) fn rotation_policy() -> Value {
+    testbed::rotation_policy(&json!({ "propagationDelays": { "gateways": "2s", "clients": "2s", "admission": "1s" } }))
+}
+
+/// The GatewaySecret of most scenarios.
 pub(crate) fn gateway_secret(ns: &str) -> Value {
     json!({
         "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": "gateway" },
         "spec": {
-            "rootSecretName": SERVER, "caSecretName": ROOT, "issuerSecretName": PROMOTED, "secretName": MANAGED,
-            "workloadLabels": { "istio": ns },
-            "settle": { "gateways": "2s", "clients": "2s", "admission": "1s" },
-            "clients": { "complete": true },
+            "sourceSecretName": SERVER, "caSecretRef": { "name": ROOT }, "issuerSecretName": PROMOTED,
+            "secretName": MANAGED, "workloadLabels": { "istio": ns }, "clients": { "allDeclared": true },
         },
     })
 }

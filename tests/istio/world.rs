@@ -134,6 +134,7 @@ impl<'c> World<'c> {
             runtime.spawn(Arc::clone(issuer).run(client.clone(), ns.to_owned()));
         }
         let ingress = Ingress::start(cluster, istiod, &scratch, ns, 2)?;
+        cluster.apply(ns, &objects::rotation_policy().to_string())?;
         cluster.apply(ns, &layout.gateway_secret.to_string())?;
         let agents = Agents::new(cluster, ns)?;
         agents.grant()?;

@@ -1,4 +1,4 @@
-//! A rotation that goes by what the agent sees of the gateways: by their settle time it would not end.
+//! A rotation that goes by what the agent sees of the gateways: by the propagation delay it would not end.
 
 use std::net::SocketAddr;
 
@@ -24,12 +24,10 @@ pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
         let endpoint = world.operator.runtime.block_on(forward(envoy))?;
         world.cluster.apply(&world.ns, &endpoint_slice("gateway", endpoint).to_string())?;
     }
-    let spec = json!({
-        "settle": { "gateways": "1h" },
-        "reach": { "serviceName": "gateway", "host": HOST, "canarySecretName": "canary" },
-    });
+    let target = json!({ "serviceName": "gateway", "host": HOST, "clientSecretName": "canary" });
+    let spec = json!({ "propagationDelays": { "gateways": "1h" }, "probe": { "target": target } });
     let patch = json!({ "spec": spec }).to_string();
-    let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
+    let args = ["patch", "rotationpolicy", "default", "--type=merge", "--patch", &patch];
     world.cluster.kubectl(args).ns(&world.ns).ok()?;
     world.agents.grant()?;
     kept::rotation(world)

@@ -76,6 +76,7 @@ impl<'c> World<'c> {
         agents.lease = Some("3s");
         let mut agent = None;
         if by_agent {
+            cluster.apply(ns, &objects::rotation_policy().to_string())?;
             cluster.apply(ns, &objects::gateway_secret(ns).to_string())?;
             agents.grant()?;
             agent = Some(agents.start("first")?);
@@ -252,7 +253,7 @@ fn apply_gateway(cluster: &Cluster, ns: &str, sources: Sources, by_agent: bool) 
     }
     cluster.apply(ns, &objects::route("shop", &[HOST]).to_string())?;
     let gateway = objects::gateway(ns, "shop", HOST, &tls).to_string();
-    // One that was stored with the source's name would count for `settle.gateways` after its rewrite.
+    // One that was stored with the source's name would count for `propagationDelays.gateways` after its rewrite.
     wait_for(&format!("the webhook to name {} in the Gateway", sources.pair), SOON, || {
         let dry_run = ["apply", "--dry-run=server", "-o", "json", "-f", "-"];
         let written: Value = serde_json::from_str(&cluster.kubectl(dry_run).ns(ns).stdin(gateway.clone()).ok()?)?;

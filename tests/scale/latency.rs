@@ -55,7 +55,7 @@ pub(crate) fn by_poll(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
         })?;
         // Writes that nothing asks for, and a change of the GatewaySecret that no watch tells of.
         wait_quiet(cluster)?;
-        let longer = r#"{ "spec": { "settle": { "clients": "200ms" } } }"#;
+        let longer = r#"{ "spec": { "clients": { "secretNames": ["none"] } } }"#;
         cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", longer]).ns(ns).ok()?;
         let generation = cluster.get("gatewaysecret", ns, "gateway")?["metadata"]["generation"].take();
         wait_for("the change to be seen", SOON, || Ok(kept.status()?["observedGeneration"] == generation))?;
@@ -86,7 +86,7 @@ pub(crate) fn after_an_outage(cluster: &Cluster, _: Size) -> Result<Vec<String>>
     })
 }
 
-/// Hops settle at once, so that rotations follow each other quickly.
+/// Propagation delays are short, so that rotations follow each other quickly.
 fn prepared<'c>(cluster: &'c Cluster, ns: &'c str) -> Result<(Kept<'c>, Issuer)> {
     let kept = Kept::new(cluster, ns, "50ms")?;
     kept.agents.grant()?;

@@ -30,13 +30,13 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     handled("spec.template.spec.containers[].envFrom[].secretRef.name"),
     unhandled(
         "spec.template.spec.volumes[].configMap.name",
-        "a ConfigMap of CAs is not renamed; where spec.distribute names it, trustspan writes both CAs into it",
-        "have trustspan write the clients' bundle there (spec.distribute)",
+        "a ConfigMap of CAs is not renamed; where spec.trustBundleTargets names it, trustspan writes both CAs into it",
+        "have trustspan write the clients' bundle there (spec.trustBundleTargets)",
     ),
     unhandled(
         "spec.template.spec.volumes[].projected.sources[].configMap.name",
-        "a ConfigMap of CAs is not renamed; where spec.distribute names it, trustspan writes both CAs into it",
-        "have trustspan write the clients' bundle there (spec.distribute)",
+        "a ConfigMap of CAs is not renamed; where spec.trustBundleTargets names it, trustspan writes both CAs into it",
+        "have trustspan write the clients' bundle there (spec.trustBundleTargets)",
     ),
     unhandled(
         "spec.template.spec.volumes[].projected.sources[].clusterTrustBundle.name",

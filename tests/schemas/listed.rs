@@ -101,7 +101,7 @@ pub(crate) static GROUPS: &[Group] = &[
     Group {
         names: "the ConfigMap, or with some implementations the Secret, of the CAs that a gateway verifies backends with",
         why: "not rewritten: the gateway is the client here; Istio takes a ConfigMap only, and the first one",
-        advice: "have trustspan write the clients' bundle there (spec.distribute), so that it holds the old and the new CA",
+        advice: "have trustspan write the clients' bundle there (spec.trustBundleTargets), so that it holds the old and the new CA",
         fields: &[
             "BackendTLSPolicy spec.validation.caCertificateRefs[]",
             "XBackend spec.tls.validation.caCertificateRefs[]",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::admission::{Decision, Kind, Operation, Request, validate};
 use crate::api::names::MANAGED_LABEL;
-use crate::api::{GatewaySecretStatus, Reach, TrustSourceUse};
+use crate::api::{GatewaySecretStatus, ProbeTarget, TrustSourceUse};
 use crate::registry::tests::entry;
 use crate::rotation::Inventory;
 use crate::trust::fixtures::{Authority, Leaf, ca, ca_between};
@@ -108,12 +108,12 @@ impl World {
         let mut bare = entry("mesh", "root", "gw");
         bare.status = GatewaySecretStatus::default();
         bare.spec.mode = self.mode;
-        bare.spec.distrust = self.distrust.clone();
-        bare.spec.reach = Some(Reach {
+        bare.spec.distrusted_cas = self.distrust.clone();
+        bare.policy.probe.target = Some(ProbeTarget {
             service_name: "gateway".to_owned(),
             port_name: "https".to_owned(),
             host: "shop.example.com".to_owned(),
-            canary_secret_name: Some("canary".to_owned()),
+            client_secret_name: Some("canary".to_owned()),
         });
         let mut inventory = Inventory::new([bare]);
         self.secrets.iter().for_each(|(name, content)| inventory.take(&content.object(name), "mesh", now));

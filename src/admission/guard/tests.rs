@@ -204,7 +204,7 @@ fn taking_the_label_off_is_judged() {
 
 #[test]
 fn a_gateway_secret_in_an_unguarded_namespace_warns_once() {
-    let object = |mode: &str| json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": {"name": "gw"}, "spec": {"rootSecretName": "root", "mode": mode}});
+    let object = |mode: &str| json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": {"name": "gw"}, "spec": {"sourceSecretName": "root", "mode": mode}});
     let (new, old) = (object("Copy"), object("Bundle"));
     let rules = |operation, old, in_guarded_namespace| {
         let request = Request { operation, in_guarded_namespace, old_object: old, ..Request::create(&new, "mesh") };

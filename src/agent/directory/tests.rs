@@ -24,7 +24,7 @@ fn manifests() -> TempDir {
 
 /// Says how the managed Secret is called.
 fn name(dir: &TempDir, managed: &str) {
-    let spec = json!({"rootSecretName": "root", "secretName": managed});
+    let spec = json!({"sourceSecretName": "root", "secretName": managed});
     let metadata = json!({"namespace": "mesh", "name": "gateway"});
     let object =
         json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": metadata, "spec": spec});
@@ -92,7 +92,7 @@ fn accepts_another_name_once_the_former_is_taken_out() {
 fn a_config_map_is_kept_from_another_and_outlives_its_place_in_the_spec() {
     let dir = manifests();
     let spec = |names: &[&str]| {
-        let spec = json!({"rootSecretName": "root", "secretName": "gw", "caConfigMaps": names});
+        let spec = json!({"sourceSecretName": "root", "secretName": "gw", "clients": {"caConfigMapNames": names}});
         let metadata = json!({"namespace": "mesh", "name": "gateway"});
         let kind = "GatewaySecret";
         let object = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
@@ -136,7 +136,7 @@ fn a_client_elsewhere_counts_where_both_sides_declare_it() {
         fs::write(dir.path().join(format!("{namespace}.{name}.json")), object.to_string()).unwrap();
     };
     let clients = json!({"namespaces": ["apps"]});
-    let spec = json!({"rootSecretName": "root", "secretName": "gw", "clients": clients});
+    let spec = json!({"sourceSecretName": "root", "secretName": "gw", "clients": clients});
     let metadata = json!({"namespace": "mesh", "name": "gateway"});
     let object =
         json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": metadata, "spec": spec});

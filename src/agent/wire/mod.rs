@@ -58,7 +58,7 @@ impl Lookout {
             return Ok(Some(wire.clone()));
         }
         let secret = |name: &str| world.held(name).map(|held| &held.secret);
-        let canary = match entry.spec.canary_name() {
+        let canary = match entry.canary_name() {
             Some(name) => secret(name).and_then(canary::held),
             None => secret(&entry.client_ca_name()).and_then(|ca| canary::signed(ca, Timestamp::now())),
         };

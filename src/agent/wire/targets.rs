@@ -8,7 +8,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use super::super::AgentError;
-use crate::api::Reach;
+use crate::api::ProbeTarget;
 
 /// The label by which an EndpointSlice says whose it is (Kubernetes, "EndpointSlices": Ownership).
 const SERVICE: &str = "kubernetes.io/service-name";
@@ -28,7 +28,7 @@ pub(super) struct Target {
 ///
 /// # Errors
 /// When its EndpointSlices cannot be listed.
-pub(super) async fn of(client: &Client, namespace: &str, reach: &Reach) -> Result<Vec<Target>, AgentError> {
+pub(super) async fn of(client: &Client, namespace: &str, reach: &ProbeTarget) -> Result<Vec<Target>, AgentError> {
     let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default().labels(&format!("{SERVICE}={}", reach.service_name));
     let slices = api

@@ -21,7 +21,7 @@ use crate::store::manifest::{Chunk, Files, ManifestError, Object, Source};
 use pem::PemFile;
 use placeholder::{is_template, without_placeholders};
 use report::{Format, Judged, Place, Reporter};
-use schema::Schema;
+use schema::Schemas;
 
 /// Judges manifests as the validating webhook would: Secrets, what Gateways and GatewaySecrets among them name, and CA
 /// bundles elsewhere.
@@ -74,7 +74,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     context.may_break_glass = args.break_glass;
     let stdout = anstream::AutoStream::auto(io::stdout().lock());
     let mut reporter = Reporter::new(args.output, BufWriter::new(stdout));
-    let checker = Checker { context, schema: Schema::new()?, namespace, now };
+    let checker = Checker { context, schemas: Schemas::new()?, namespace, now };
     let judged = inputs.iter().try_for_each(|input| checker.judge_input(input, &mut reporter));
     unless_closed(judged.and_then(|()| {
         let totals = reporter.finish()?;
@@ -101,7 +101,7 @@ impl Input {
 
 struct Checker<'a> {
     context: Context,
-    schema: Schema,
+    schemas: Schemas,
     namespace: &'a str,
     now: Timestamp,
 }
@@ -156,7 +156,7 @@ impl Checker<'_> {
         let (value, not_judged) = without_placeholders(&object.value);
         // A Secret is judged as a whole: a pair of which one half is encrypted is not incomplete.
         let is_whole = not_judged.is_empty() || Kind::of(&value).kind != "Secret";
-        let findings = match self.schema.findings(&value) {
+        let findings = match self.schemas.findings(&value) {
             _ if !is_whole => None,
             // The API server asks no webhook about an object that it refuses.
             refused if !refused.is_empty() => Some(refused),

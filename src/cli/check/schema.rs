@@ -9,24 +9,51 @@ use jsonschema::{ValidationError, Validator};
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-use crate::admission::INVALID_GATEWAY_SECRET;
-use crate::api::{GROUP, GatewaySecret, Kind, VERSION};
+use crate::admission::INVALID_RESOURCE;
+use crate::api::{ClusterRotationPolicy, GROUP, GatewaySecret, Kind, RotationPolicy, VERSION};
 use crate::cli::Failure;
 use crate::trust::Finding;
 
 /// Validates objects of trustspan's API group.
-pub(super) struct Schema {
+pub(super) struct Schemas(Vec<Schema>);
+
+/// The schema of one kind.
+struct Schema {
+    kind: String,
     schema: Value,
     validator: Validator,
 }
 
-impl Schema {
-    /// The schema of the definition that `trustspan crd` prints.
+impl Schemas {
+    /// The schemas of the definitions that `trustspan crd` prints.
     ///
     /// # Errors
-    /// When it is no JSON Schema.
+    /// When one is no JSON Schema.
     pub(super) fn new() -> Result<Self, Failure> {
-        let definition = json!(GatewaySecret::crd());
+        let definitions = [GatewaySecret::crd(), RotationPolicy::crd(), ClusterRotationPolicy::crd()];
+        Ok(Self(definitions.iter().map(|definition| Schema::new(&json!(definition))).collect::<Result<_, _>>()?))
+    }
+
+    /// What the API server would refuse in an object of trustspan's API group; empty for other objects.
+    pub(super) fn findings(&self, object: &Value) -> Vec<Finding> {
+        let kind = Kind::of(object);
+        if kind.group != GROUP {
+            return Vec::new();
+        }
+        let Some(schema) = self.0.iter().find(|schema| (kind.version, kind.kind) == (VERSION, &schema.kind)) else {
+            let kinds: Vec<_> = self.0.iter().map(|schema| schema.kind.as_str()).collect();
+            let message = format!(
+                "the API server has no such kind. expected apiVersion {GROUP}/{VERSION} and kind {}",
+                kinds.join(", ")
+            );
+            return vec![INVALID_RESOURCE.finding("kind", message)];
+        };
+        schema.validator.iter_errors(object).flat_map(|error| schema.found(&error)).collect()
+    }
+}
+
+impl Schema {
+    fn new(definition: &Value) -> Result<Self, Failure> {
         let mut schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
         // Only the agent writes the status, and an agent of another version may write other fields.
         for name in ["metadata", "status"] {
@@ -37,22 +64,8 @@ impl Schema {
         }
         close(&mut schema);
         let validator = jsonschema::validator_for(&schema).map_err(|error| Failure::Impossible(error.to_string()))?;
-        Ok(Self { schema, validator })
-    }
-
-    /// What the API server would refuse in an object of trustspan's API group; empty for other objects.
-    pub(super) fn findings(&self, object: &Value) -> Vec<Finding> {
-        let kind = Kind::of(object);
-        if kind.group != GROUP {
-            return Vec::new();
-        }
-        if (kind.version, kind.kind) != (VERSION, "GatewaySecret") {
-            let message = format!(
-                "the API server has no such kind. expected apiVersion {GROUP}/{VERSION} and kind GatewaySecret"
-            );
-            return vec![INVALID_GATEWAY_SECRET.finding("kind", message)];
-        }
-        self.validator.iter_errors(object).flat_map(|error| self.found(&error)).collect()
+        let kind = definition["spec"]["names"]["kind"].as_str().unwrap_or_default().to_owned();
+        Ok(Self { kind, schema, validator })
     }
 
     fn found(&self, error: &ValidationError<'_>) -> Vec<Finding> {
@@ -66,21 +79,20 @@ impl Schema {
                 let known: Vec<_> = known.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
                 let unknown = unexpected.iter().map(|name| {
                     let message = format!("no such field: the API server refuses it. {}", expected(name, &known));
-                    INVALID_GATEWAY_SECRET.finding(child(&field, name), message)
+                    INVALID_RESOURCE.finding(child(&field, name), message)
                 });
                 unknown.collect()
             }
             ValidationErrorKind::Required { property } => {
                 let field = child(&field, property.as_str().unwrap_or_default());
                 vec![
-                    INVALID_GATEWAY_SECRET
-                        .finding(field, "missing: the API server refuses the object without it".to_owned()),
+                    INVALID_RESOURCE.finding(field, "missing: the API server refuses the object without it".to_owned()),
                 ]
             }
             // The masked text quotes nothing of the object.
             _ => {
                 let message = format!("{}: the API server refuses it", error.masked_with("the value"));
-                vec![INVALID_GATEWAY_SECRET.finding(field, message)]
+                vec![INVALID_RESOURCE.finding(field, message)]
             }
         }
     }
@@ -122,7 +134,7 @@ fn child(parent: &str, name: &str) -> String {
     if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
 }
 
-/// A JSON pointer as users write fields: `spec.windows[0].days`.
+/// A JSON pointer as users write fields: `changeWindows[0].days`.
 fn field(pointer: &str) -> String {
     pointer.split('/').skip(1).fold(String::new(), |field, part| match part.parse::<usize>() {
         Ok(index) => format!("{field}[{index}]"),
@@ -139,39 +151,41 @@ mod tests {
             "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret",
             "metadata": {"name": "gateway", "creationTimestamp": null}, "spec": spec, "status": {"a": "later version"},
         });
-        let findings = Schema::new().expect("a schema").findings(&object);
+        let findings = Schemas::new().expect("a schema").findings(&object);
         findings.into_iter().map(|found| format!("{}: {}", found.field, found.message)).collect()
     }
 
     #[test]
     fn names_unknown_fields_and_what_was_meant() {
         assert_eq!(
-            found(
-                &json!({"rootSecretName": "source", "paussed": true, "windos": [], "reach": {"hots": "a", "xyz": 1}})
-            ),
+            found(&json!({"sourceSecretName": "source", "paussed": true, "caSecretRef": {"nam": "a", "xyz": 1}})),
             [
-                "spec.reach.host: missing: the API server refuses the object without it",
-                "spec.reach.serviceName: missing: the API server refuses the object without it",
-                "spec.reach.hots: no such field: the API server refuses it. did you mean host?",
-                "spec.reach.xyz: no such field: the API server refuses it. expected one of canarySecretName, host, portName, serviceName",
+                "spec.caSecretRef.nam: no such field: the API server refuses it. did you mean name?",
+                "spec.caSecretRef.xyz: no such field: the API server refuses it. expected one of name, namespace",
+                "spec.caSecretRef.name: missing: the API server refuses the object without it",
                 "spec.paussed: no such field: the API server refuses it. did you mean paused?",
-                "spec.windos: no such field: the API server refuses it. did you mean windows?",
             ]
         );
+        let policy = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "ClusterRotationPolicy",
+            "metadata": {"name": "default"}, "spec": {"changeWindos": [], "propagationDelays": {"gateways": "soon"}}});
+        let findings = Schemas::new().expect("schemas").findings(&policy);
+        let mut fields: Vec<_> = findings.iter().map(|found| found.field.as_str()).collect();
+        fields.sort_unstable();
+        assert_eq!(fields, ["spec.changeWindos", "spec.propagationDelays.gateways"]);
     }
 
     #[test]
     fn rejects_what_the_definition_does_not_allow() {
-        let found = found(&json!({"mode": "Bundel", "paused": "yes", "oldestEnvoy": "1.2", "distrust": [3]}));
+        let found = found(&json!({"mode": "Bundel", "paused": "yes", "certificateRef": "gw", "distrustedCAs": [3]}));
         let mut fields: Vec<_> = found.iter().map(|found| found.split_once(": ").unwrap_or_default().0).collect();
         fields.sort_unstable();
-        assert_eq!(fields, ["spec.distrust[0]", "spec.mode", "spec.oldestEnvoy", "spec.paused", "spec.rootSecretName"]);
+        assert_eq!(fields, ["spec.certificateRef", "spec.distrustedCAs[0]", "spec.mode", "spec.paused"]);
         assert!(found.iter().all(|found| !found.contains("Bundel") && !found.contains("yes")), "{found:#?}");
     }
 
     #[test]
     fn accepts_every_field_of_the_api() {
-        let minimal = json!({"rootSecretName": "source"});
+        let minimal = json!({"sourceSecretName": "source"});
         assert_eq!(found(&minimal), [""; 0]);
         let spec: crate::api::GatewaySecretSpec = serde_json::from_value(minimal).expect("a spec");
         assert_eq!(found(&json!(spec)), [""; 0], "with its defaults");
@@ -180,7 +194,7 @@ mod tests {
     #[test]
     fn rejects_another_kind_of_the_group() {
         let object = json!({"apiVersion": "trustspan.dev/v1", "kind": "GatewaySecret", "spec": {}});
-        assert_eq!(Schema::new().expect("a schema").findings(&object).len(), 1);
-        assert_eq!(Schema::new().expect("a schema").findings(&json!({"apiVersion": "v1", "kind": "Secret"})), []);
+        assert_eq!(Schemas::new().expect("a schema").findings(&object).len(), 1);
+        assert_eq!(Schemas::new().expect("a schema").findings(&json!({"apiVersion": "v1", "kind": "Secret"})), []);
     }
 }

@@ -45,7 +45,7 @@ fn tell(text: &mut String, story: &Story, now: Timestamp) -> std::fmt::Result {
             (true, Some(end)) => until("open until", end),
             (true, None) => "always open".to_owned(),
             (false, Some(start)) => until("closed; the next opens at", start),
-            (false, None) => "never open: see spec.windows".to_owned(),
+            (false, None) => "never open: see changeWindows".to_owned(),
         };
         writeln!(text, "  change windows: {said}")?;
     }

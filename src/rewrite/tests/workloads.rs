@@ -1,5 +1,4 @@
 use super::*;
-use crate::api::ClientCa;
 
 /// A Deployment whose one container mounts a Secret volume.
 fn deployment(secret: &str, mount: Value) -> Value {
@@ -262,7 +261,7 @@ fn a_revision_that_nobody_can_have_is_not_believed() {
 fn a_pod_that_loads_the_roots_ca_keeps_the_root_where_clients_have_a_ca_of_their_own() {
     let with_client_ca = |client_ca: Option<&str>| {
         let mut entry = gw();
-        entry.spec.client_ca = client_ca.map(|name| ClientCa { secret_name: name.to_owned() });
+        entry.spec.clients.ca_secret_ref = client_ca.map(|name| name.into());
         Registry::new([entry])
     };
     let secret = |object: &Value| object["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"].clone();

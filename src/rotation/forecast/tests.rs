@@ -42,13 +42,13 @@ fn client(authority: &Authority, name: &str, is_issued: bool) -> ClientSeen {
 fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientSeen>)) -> (Forecast, String) {
     let old = ca("old");
     let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
-    entry.spec.ca_secret_name = Some("ca".to_owned());
-    entry.spec.clients.complete = true;
+    entry.resolved.ca_secret_ref = Some("ca".into());
+    entry.spec.clients.all_declared = true;
     let mut clients = vec![client(&old, "payments", true)];
     change(&mut entry, &mut clients);
     let (ca, root) = (source(&old), pair(&old));
-    let with_ca = entry.spec.ca_secret_name.is_some();
-    let is_here = entry.spec.ca_namespace.is_none();
+    let with_ca = entry.resolved.ca_secret_ref.is_some();
+    let is_here = entry.ca_namespaces().is_empty();
     let issuer = entry.spec.issuer_secret_name.as_ref().filter(|_| is_here).map(|_| &ca);
     let seen = Seen {
         entry: &entry,
@@ -90,19 +90,20 @@ fn a_rotation_of_declared_clients_completes() {
         assert!(message.contains("would complete without manual steps in about"), "{message}");
     }
     // The source Secret learns of the CA with its own issue.
-    let (forecast, message) = forecast_of(|entry, _| entry.spec.ca_secret_name = None);
+    let (forecast, message) = forecast_of(|entry, _| entry.resolved.ca_secret_ref = None);
     assert!(forecast.completes, "{message}");
 }
 
 #[test]
 fn it_stops_for_clients_that_are_not_declared() {
     let (forecast, message) = forecast_of(|entry, clients| {
-        entry.spec.clients.complete = false;
+        entry.spec.clients.all_declared = false;
         clients.clear();
     });
     assert!(!forecast.completes && forecast.leaf_hold.is_some());
     assert!(
-        message.contains("spec.clients.complete") && message.contains("clients that trust only the old CA would fail"),
+        message.contains("spec.clients.allDeclared")
+            && message.contains("clients that trust only the old CA would fail"),
         "{message}"
     );
 }
@@ -158,7 +159,8 @@ fn an_issue_in_progress_and_renewal_windows_change_nothing() {
 #[test]
 fn it_stops_where_the_issuers_secret_in_another_namespace_does_not_exist() {
     let (forecast, message) = forecast_of(|entry, _| {
-        entry.spec.ca_namespace = Some("cert-manager".to_owned());
+        let namespace = Some("cert-manager".to_owned());
+        entry.resolved.ca_secret_ref = Some(crate::api::SecretRef { namespace, name: "ca".to_owned() });
         entry.spec.issuer_secret_name = Some("issuer".to_owned());
     });
     assert!(!forecast.completes, "{message}");

@@ -3,7 +3,7 @@
 
 use super::trust::of_served;
 use super::view::{View, verifies_to_the_end};
-use crate::api::Distribution;
+use crate::api::TrustBundleTarget;
 use crate::trust::Certificate;
 
 /// The orders that differ for a verifier: each CA first. It tries the others only where the first one does not fit.
@@ -20,8 +20,8 @@ pub(super) fn is_unordered(view: &View<'_>, readers: &str) -> bool {
     places(view).any(|place| place.readers() == readers)
 }
 
-fn places<'a>(view: &View<'a>) -> impl Iterator<Item = &'a Distribution> {
-    view.seen.entry.spec.distribute.iter().filter(|place| !place.kind.keeps_order())
+fn places<'a>(view: &View<'a>) -> impl Iterator<Item = &'a TrustBundleTarget> {
+    view.seen.entry.spec.trust_bundle_targets.iter().filter(|place| !place.kind.keeps_order())
 }
 
 /// Why a bundle must not be given to such readers: in some order it does not verify what gateways serve.
@@ -34,7 +34,7 @@ pub(super) fn refusal(view: &View<'_>, bundle: &[Certificate]) -> Option<String>
     Some(format!(
         "{} {} is not changed: its readers may take the CAs in any order, and two CAs of the clients' bundle have one name, which \
          {} does not tell apart for want of key identifiers (SKI, AKI). Give the new CA another name, or name a ConfigMap in \
-         spec.distribute",
+         spec.trustBundleTargets",
         place.kind.name(),
         place.name,
         leaf.subject

@@ -8,7 +8,7 @@ use crate::rotation::journal::Version;
 
 /// What is to be written.
 pub(super) fn step(view: &View<'_>) -> Option<Step> {
-    let root = usable((view.seen.root, view.seen.entry.root_name())).ok()?;
+    let root = usable((view.seen.root, view.seen.entry.source_name())).ok()?;
     let same = view.seen.managed.is_some_and(|held| held.anchors == root.anchors && held.chain == root.chain);
     (!same).then_some(Step::CopyRoot)
 }
@@ -17,7 +17,7 @@ pub(super) fn step(view: &View<'_>) -> Option<Step> {
 /// them, or they refuse the gateways.
 pub(super) fn cuts_off(view: &View<'_>) -> Vec<String> {
     let (seen, now) = (view.seen, view.now);
-    let root = usable((seen.root, seen.entry.root_name())).ok();
+    let root = usable((seen.root, seen.entry.source_name())).ok();
     let (Some(root), Some(managed), Mode::Bundle) = (root, seen.managed, view.spec().mode) else { return Vec::new() };
     let refused =
         |held: &Version| admits(&managed.anchors, &held.chain, now) && !admits(&root.anchors, &held.chain, now);

@@ -42,7 +42,7 @@ fn last(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) -> Opt
 
 /// Before an end, twice the time that all the steps up to it take.
 fn before(view: &View<'_>, end: Timestamp) -> Timestamp {
-    let settle = &view.spec().settle;
+    let settle = &view.policy().propagation_delays;
     let hops = [settle.gateways, settle.admission, settle.clients].map(|hop| hop.duration());
     let once = hops.into_iter().fold(jiff::SignedDuration::ZERO, jiff::SignedDuration::saturating_add);
     end.saturating_sub(once.saturating_mul(2)).unwrap_or(Timestamp::MIN)

@@ -7,7 +7,7 @@ use super::ends;
 use super::seen::Seen;
 use super::view::{View, verifies_to_the_end};
 use super::wait;
-use crate::api::{AtLeafExpiry, StepName, Wait};
+use crate::api::{OnServingCertificateExpiry, StepName, Wait};
 use crate::rotation::name_list::few;
 use crate::trust::Certificate;
 
@@ -18,7 +18,7 @@ pub struct LeafHold {
     pub clients: Option<String>,
     /// When the leaf ends that gateways serve, or the CA behind it.
     pub end: Timestamp,
-    /// When the gateways serve a new one all the same; `None`: not at all (`spec.atLeafExpiry: Keep`).
+    /// When the gateways serve a new one all the same; `None`: not at all (`onServingCertificateExpiry: Keep`).
     pub switch: Option<Timestamp>,
 }
 
@@ -30,12 +30,12 @@ impl LeafHold {
 }
 
 fn keeps(view: &View<'_>) -> bool {
-    view.spec().at_leaf_expiry == AtLeafExpiry::Keep
+    view.policy().on_serving_certificate_expiry == OnServingCertificateExpiry::Keep
 }
 
 /// Shortly before the end of the old leaf: after it nobody verifies that one either.
 fn deadline(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
-    let margin = view.spec().settle.gateways.duration().saturating_mul(2);
+    let margin = view.policy().propagation_delays.gateways.duration().saturating_mul(2);
     ends::of_served(view, served).map(|end| end.saturating_sub(margin).unwrap_or(view.now))
 }
 
@@ -57,7 +57,7 @@ pub(super) fn held(
     served: &[Certificate],
     verifies_next: impl Fn(&[Certificate]) -> bool,
 ) -> (Option<Wait>, Option<LeafHold>) {
-    let (spec, now) = (view.spec(), view.now);
+    let now = view.now;
     let breaks = |trust: &[Certificate]| verifies_to_the_end(trust, served, now) && !verifies_next(trust);
     let lags = |name: &str, trust: &[Certificate]| {
         breaks(trust) || is_unordered(view, name) && orders(trust).any(|order| breaks(&order))
@@ -69,7 +69,7 @@ pub(super) fn held(
     let sufficed: Vec<_> = before.into_iter().filter(sufficed).collect();
     let others = breaks(&sufficed);
     let since = view.journal.server_issuers.iter().filter(|a| a.current).map(|a| a.since).max().unwrap_or(now);
-    let overlap = spec.settle.overlap.after(since);
+    let overlap = view.policy().propagation_delays.minimum_overlap.after(since);
     let of = |clients| LeafHold::of(view, served, clients);
     let (why, hold_by) = match lagging {
         Some(names) => {
@@ -78,13 +78,13 @@ pub(super) fn held(
         }
         None if others && !view.seen.knows_all_clients() => {
             let reason = unlisted(view.seen).unwrap_or_else(|| {
-                "there may be clients that are not declared: declare all, and say so with spec.clients.complete"
+                "there may be clients that are not declared: declare all, and say so with spec.clients.allDeclared"
                     .to_owned()
             });
             (Some((None, reason)), of(None))
         }
         None if others && now < overlap => {
-            (Some((Some(overlap), "the overlap of spec.settle.overlap is not over".to_owned())), None)
+            (Some((Some(overlap), "propagationDelays.minimumOverlap is not over".to_owned())), None)
         }
         None => (None, None),
     };

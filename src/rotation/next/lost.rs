@@ -55,7 +55,7 @@ fn is_calm(seen: &Seen<'_>) -> bool {
     let is_told = |told: &[TrustAnchor], held: &[Certificate]| {
         told.is_empty() || told.iter().map(|anchor| &anchor.fingerprint).eq(held.iter().map(|ca| &ca.fingerprint))
     };
-    let root = usable((seen.root, seen.entry.root_name()));
+    let root = usable((seen.root, seen.entry.source_name()));
     seen.managed.is_some_and(|managed| {
         managed.anchors == in_source(seen.client_source())
             && root.is_ok_and(|root| root.chain == managed.chain)

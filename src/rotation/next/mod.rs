@@ -75,13 +75,13 @@ pub struct Plan {
     pub reader_hold: Option<(ReaderHold, Option<Timestamp>)>,
     /// The root holds a leaf that gateways could serve.
     pub has_next_leaf: bool,
-    /// All that is wrong with the managed Secret is that its leaf has ended, and `spec.atLeafExpiry` keeps it.
+    /// All that is wrong with the managed Secret is that its leaf has ended, and `onServingCertificateExpiry` keeps it.
     pub keeps_ended_leaf: bool,
     /// Declared clients that mode `Copy` would cut off now.
     pub cut_off_by_copy: Vec<String>,
-    /// Why `spec.distrust` is not carried out.
+    /// Why `spec.distrustedCAs` is not carried out.
     pub undistrusted: Option<String>,
-    /// Live leaves need more previous CAs than `spec.maxPreviousCAs` allows. They are kept.
+    /// Live leaves need more previous CAs than `maxPreviousCAs` allows. They are kept.
     pub over_cap: bool,
     /// Since when a journal that is lost leaves open what gateways had before.
     pub forgotten: Option<Timestamp>,
@@ -134,7 +134,7 @@ pub enum PairOf {
 /// Computes what to do now. Doing it and asking again gives the next steps; asking twice gives the same.
 pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
     let mut journal = record::record(seen, before, now);
-    let windows = WindowState::of(&seen.entry.spec.windows, now);
+    let windows = WindowState::of(&seen.entry.policy.change_windows, now);
     let clients = trust::of_clients(&View { seen, journal: &journal, windows, now });
     if !clients.trust.is_empty() {
         record::offer(&mut journal, &clients.trust);
@@ -192,7 +192,7 @@ pub fn next(seen: &Seen<'_>, before: &Journal, now: Timestamp) -> Plan {
 
 /// The next instant at which something that is in use now is not any more, or a certificate's validity begins or ends.
 fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Option<Timestamp> {
-    let (seen, journal, settle) = (view.seen, view.journal, &view.spec().settle);
+    let (seen, journal, settle) = (view.seen, view.journal, &view.policy().propagation_delays);
     let settled = |versions: &[Version], period: Period| {
         versions.iter().filter_map(|version| version.replaced).map(|at| period.after(at)).collect::<Vec<_>>()
     };

@@ -69,12 +69,12 @@ fn rejected(waiting: &[(&ClientSeen, &Pending)]) -> Option<String> {
 /// Why the serving Certificate is not reissued now to obtain the CA, and until when. A tenant may have as many certificates issued as it likes: none
 /// of them makes it more often than a rotation could take, nor right after an issue that failed.
 fn refusal(view: &View<'_>, certificate: &Issuance, newest: Timestamp) -> Option<(Option<Timestamp>, String)> {
-    let (name, settle) = (&certificate.name, &view.spec().settle);
+    let (name, settle) = (&certificate.name, &view.policy().propagation_delays);
     let pace = settle.gateways.duration().saturating_add(settle.clients.duration());
     let after = |at: Option<Timestamp>, pace| at.map(|at| at.saturating_add(pace).unwrap_or(Timestamp::MAX));
     let next = after(certificate.issued, pace).max(after(certificate.failed, pace.max(AFTER_FAILURE)));
     let next = next.filter(|next| view.now < *next);
-    let source = view.seen.entry.root_name();
+    let source = view.seen.entry.source_name();
     if certificate.is_issuing {
         return Some((None, format!("Certificate {name} of the same issuer is being reissued, to obtain the CA")));
     }
@@ -93,7 +93,7 @@ fn refusal(view: &View<'_>, certificate: &Issuance, newest: Timestamp) -> Option
 
 /// The Certificate of the source Secret, where that Secret alone says which CA signs clients.
 fn shared<'v>(view: &View<'v>) -> Option<&'v Issuance> {
-    let spec = view.spec();
-    let is_told_elsewhere = spec.ca_secret_name.is_some() || spec.client_ca.is_some();
+    let entry = view.seen.entry;
+    let is_told_elsewhere = entry.ca_name().is_some() || entry.own_client_ca_name().is_some();
     view.seen.root_certificate.as_ref().filter(|_| !is_told_elsewhere)
 }

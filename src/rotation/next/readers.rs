@@ -78,8 +78,9 @@ pub(super) fn record(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
     let mut read = BTreeSet::new();
     // Only our own CAs matter, and a journal has no room for somebody else's thousands. A distrusted one counts for nothing from the first
     // moment on: its clients are re-issued, whatever a source still lets in.
-    let counts =
-        |authority: &Authority| authority.current || !is_distrusted(&authority.certificate, &seen.entry.spec.distrust);
+    let counts = |authority: &Authority| {
+        authority.current || !is_distrusted(&authority.certificate, &seen.entry.spec.distrusted_cas)
+    };
     let issuers: Vec<_> =
         journal.client_issuers.iter().filter(|authority| counts(authority)).map(|ca| ca.certificate.clone()).collect();
     let is_ours = |held: &Certificate| issuers.iter().any(|ca| held.supersedes(ca));
@@ -108,7 +109,7 @@ pub(super) fn record(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
         }
     }
     retire(&mut journal.presented_also, |name| seen.presented_also.iter().any(|also| also.name == name), now);
-    let gateways = seen.entry.spec.settle.gateways;
+    let gateways = seen.entry.policy.propagation_delays.gateways;
     for map in [&mut journal.trust_sources, &mut journal.presented_also] {
         map.values_mut().for_each(|versions| versions.retain(|version| version.may_be_in_use(gateways, now)));
         map.retain(|_, versions| !versions.is_empty());
@@ -164,7 +165,7 @@ pub(super) fn of_all(view: &View<'_>) -> Option<ReaderHold> {
 
 /// Sources that no Gateway names any more: proxies go by them until they have settled.
 fn former<'v>(view: &'v View<'_>, issuers: &'v [Certificate]) -> impl Iterator<Item = ReaderHold> + 'v {
-    let settle = view.spec().settle.gateways;
+    let settle = view.policy().propagation_delays.gateways;
     let lacks = |version: &&Version| !version.trust.is_empty() && !holds(&version.trust, issuers);
     view.journal.trust_sources.iter().filter_map(move |(source, versions)| {
         // One that is still named is judged with its reader.
@@ -232,7 +233,8 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
         );
     }
     let versions = view.journal.trust_sources.get(&source.to_string()).map(Vec::as_slice).unwrap_or_default();
-    let in_use = || versions.iter().filter(|version| version.may_be_in_use(entry.spec.settle.gateways, view.now));
+    let in_use =
+        || versions.iter().filter(|version| version.may_be_in_use(entry.policy.propagation_delays.gateways, view.now));
     if in_use().all(|version| version.trust.is_empty()) {
         // A server for other clients alone.
         return None;
@@ -242,7 +244,7 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
         return None;
     }
     if let Some(until) = lacking.iter().map(|version| version.replaced).collect::<Option<Vec<_>>>() {
-        let until = until.into_iter().max().map(|at| entry.spec.settle.gateways.after(at));
+        let until = until.into_iter().max().map(|at| entry.policy.propagation_delays.gateways.after(at));
         let message = format!("{object} ({field}) may not have taken the new CA from {source} yet");
         return Some(ReaderHold { reason: "Propagating", message, until });
     }
@@ -250,7 +252,7 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
     let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca))).map(|ca| ca.subject.clone()));
     let lacks = lacks.unwrap_or_default();
     let managed_sibling = SourceName::secret(namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name()));
-    let help = if is_own(entry.root_name()) {
+    let help = if is_own(entry.source_name()) {
         from_source(reader)
     } else if let Some(map) = of_config_map(view, source) {
         match config_map_hold(view, map) {
@@ -262,7 +264,10 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
         format!("Delete it: kubectl delete secret {} -n {namespace}", source.name)
     } else if source.kind == SourceKind::ConfigMap && source.namespace == *namespace {
         let name = &source.name;
-        format!("Name {name} in spec.caConfigMaps, and the agent keeps a copy; or add it: {}", extend(entry, source))
+        format!(
+            "Name {name} in spec.clients.caConfigMapNames, and the agent keeps a copy; or add it: {}",
+            extend(entry, source)
+        )
     } else {
         format!("Add it: {}", extend(entry, source))
     };
@@ -272,7 +277,7 @@ fn of(view: &View<'_>, reader: &TlsReader, issuers: &[Certificate]) -> Option<Re
     )
 }
 
-/// The ConfigMap of `spec.caConfigMaps` that a source is, or is kept from.
+/// The ConfigMap of `spec.clients.caConfigMapNames` that a source is, or is kept from.
 fn of_config_map<'v>(view: &'v View<'_>, source: &SourceName) -> Option<&'v CaConfigMap<'v>> {
     let is_here = source.kind == SourceKind::ConfigMap && source.namespace == view.seen.entry.namespace;
     let is_it = |map: &&CaConfigMap<'_>| source.name == map.name || source.name == managed_config_map_name(&map.name);
@@ -332,7 +337,7 @@ fn with_overlap(view: &View<'_>, held: &[Certificate], bundle: &[Certificate]) -
     trust
 }
 
-/// What the ConfigMap is to hold that is kept from one of `spec.caConfigMaps`. `None`: nothing is to be written.
+/// What the ConfigMap is to hold that is kept from one of `spec.clients.caConfigMapNames`. `None`: nothing is to be written.
 pub(super) fn config_map(view: &View<'_>, map: &CaConfigMap<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
     let written = match map.managed {
         TrustCopy::Foreign => return None,
@@ -354,7 +359,7 @@ pub(super) fn config_map(view: &View<'_>, map: &CaConfigMap<'_>, bundle: &[Certi
     (!bundle.is_empty() && !wanted.is_empty() && !written.is_some_and(stands)).then_some(wanted)
 }
 
-/// Why nothing is taken over from one of `spec.caConfigMaps`: what is kept from it holds on to the CAs of others that it has.
+/// Why nothing is taken over from one of `spec.clients.caConfigMapNames`: what is kept from it holds on to the CAs of others that it has.
 fn config_map_trouble(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> {
     let Some(source) = map.source else { return Some("does not exist".to_owned()) };
     if let Some(finding) = source.denials.first() {
@@ -374,7 +379,7 @@ fn config_map_trouble(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> 
     }
 }
 
-/// What a person has to do about one of `spec.caConfigMaps`.
+/// What a person has to do about one of `spec.clients.caConfigMapNames`.
 pub(super) fn config_map_hold(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> {
     if matches!(map.managed, TrustCopy::Foreign) {
         let managed = managed_config_map_name(&map.name);
@@ -396,7 +401,7 @@ pub(super) fn sibling_hold(view: &View<'_>) -> Option<String> {
         "{named} names Secret {managed} itself, and would let in the clients of every CA in Secret {source}{CACERT_SUFFIX}. \
          Name Secret {source} there, or set caCertCredentialName",
         managed = entry.managed_name(),
-        source = entry.root_name()
+        source = entry.source_name()
     ))
 }
 
@@ -405,7 +410,7 @@ pub(super) fn of_source(view: &View<'_>) -> Option<String> {
     let direct = view.seen.readers.iter().filter(|reader| reader.presents_source);
     let named = few(direct.clone().map(|reader| reader.object.clone()))?;
     let help = direct.clone().next().map(from_source)?;
-    Some(format!("{named} presents Secret {} itself. {help}", view.seen.entry.root_name()))
+    Some(format!("{named} presents Secret {} itself. {help}", view.seen.entry.source_name()))
 }
 
 /// A server that names a client's certificate, or its key: another is refused there.
@@ -439,7 +444,7 @@ const LISTED: usize = 32;
 /// What gateways use beside the Secrets of the GatewaySecret's spec and their siblings.
 pub(super) fn uses(seen: &Seen<'_>) -> Vec<TrustSourceUse> {
     let entry = seen.entry;
-    let own = [entry.root_name(), entry.managed_name()];
+    let own = [entry.source_name(), entry.managed_name()];
     let own: Vec<_> = own.into_iter().flat_map(|name| sibling_or_self(&entry.namespace, name)).collect();
     let mut uses: Vec<TrustSourceUse> = Vec::new();
     for reader in &seen.readers {
@@ -465,7 +470,7 @@ pub(super) fn uses(seen: &Seen<'_>) -> Vec<TrustSourceUse> {
 
 /// The chains that gateways present next to the managed Secret's, with the name of each one's Secret.
 pub(super) fn presented_also<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v str, &'v Version)> {
-    let (settle, now) = (view.spec().settle.gateways, view.now);
+    let (settle, now) = (view.policy().propagation_delays.gateways, view.now);
     let all = view.journal.presented_also.iter();
     let all = all.flat_map(|(name, versions)| versions.iter().map(move |version| (name.as_str(), version)));
     all.filter(move |(_, version)| version.may_be_in_use(settle, now))

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::seen::{ClientSeen, Seen, Trust, TrustCopy, authorities, usable};
 use super::view::verifies_to_the_end;
 use super::{cut_off, lost, readers, wire};
-use crate::api::{Distribution, Period, TrustAnchor};
+use crate::api::{Period, TrustAnchor, TrustBundleTarget};
 use crate::rotation::journal::{Authority, Client, Journal, Version};
 use crate::trust::{Certificate, continuity};
 
@@ -20,7 +20,7 @@ pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Jour
         adopt(seen, &mut journal, now);
     }
     told(&seen.entry.status.client_bundle, &mut journal, now);
-    let is_shared = seen.entry.spec.client_ca.is_none();
+    let is_shared = seen.entry.spec.clients.ca_secret_ref.is_none();
     let signing = seen.issuer.and_then(|issuer| issuer.chain.first());
     // A source that lost its CA is broken: what was there before goes on.
     if let Ok(source) = usable(seen.client_source())
@@ -38,7 +38,7 @@ pub(super) fn record(seen: &Seen<'_>, journal: &Journal, now: Timestamp) -> Jour
     wire::record(seen, &mut journal.gateways, now);
     readers::record(seen, &mut journal, now);
     clients(seen, &mut journal, now);
-    cut_off::record(&mut journal, seen.entry.spec.settle.clients, now);
+    cut_off::record(&mut journal, seen.entry.policy.propagation_delays.clients, now);
     journal
 }
 
@@ -56,8 +56,8 @@ fn told(anchors: &[TrustAnchor], journal: &mut Journal, now: Timestamp) {
 /// gateways used until now; what status tells, should a journal be lost; and what the Issuer signs with.
 fn adopt(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
     // With a CA of the clients' own, the managed bundle says nothing of the gateways' certificate, nor the root of the clients'.
-    let is_shared = seen.entry.spec.client_ca.is_none();
-    let root = usable((seen.root, seen.entry.root_name())).map(authorities).unwrap_or_default();
+    let is_shared = seen.entry.spec.clients.ca_secret_ref.is_none();
+    let root = usable((seen.root, seen.entry.source_name())).map(authorities).unwrap_or_default();
     let mut held = match seen.managed {
         Some(managed) => managed.anchors.clone(),
         None if is_shared => root.clone(),
@@ -131,7 +131,7 @@ fn clients(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
             Some(known) if known.chain == client.chain && matches!(client.trust, Trust::Issued { .. }) => {
                 known.trust.clone()
             }
-            _ => trusted(client, journal, seen.entry.spec.settle.admission, now),
+            _ => trusted(client, journal, seen.entry.policy.propagation_delays.admission, now),
         };
         let entry = journal.clients.entry(client.name.clone()).or_default();
         entry.loads_once = client.loads_once;
@@ -140,7 +140,7 @@ fn clients(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
     // Who reads what is not kept any more is not known any more.
     journal
         .clients
-        .retain(|name, _| !Distribution::is_readers(name) || seen.all_clients().any(|one| one.name == *name));
+        .retain(|name, _| !TrustBundleTarget::is_readers(name) || seen.all_clients().any(|one| one.name == *name));
     for (name, client) in &mut journal.clients {
         if !seen.all_clients().any(|seen| seen.name == *name) {
             // Its Secret is not declared any more, but whoever loaded it may go on.
@@ -178,7 +178,7 @@ fn trusted(client: &ClientSeen, journal: &Journal, lag: Period, now: Timestamp) 
 
 /// Forgets the CAs that are in no bundle and in no copy any more. `kept`: those that are in a bundle.
 pub(super) fn forget_authorities(seen: &Seen<'_>, journal: &mut Journal, kept: &[Certificate], now: Timestamp) {
-    let settle = seen.entry.spec.settle.gateways;
+    let settle = seen.entry.policy.propagation_delays.gateways;
     // CAs in a source that its owner does not change would turn into a stranger's otherwise, and so would those in a copy that was not
     // written yet: nothing would ever take them out.
     let sources = || seen.source_sibling.into_iter().chain(seen.config_maps.iter().filter_map(|map| map.source));
@@ -210,7 +210,7 @@ pub(super) fn forget_authorities(seen: &Seen<'_>, journal: &mut Journal, kept: &
 
 /// Forgets the versions that are in use nowhere any more. What is seen on the wire is compared with them first.
 pub(super) fn forget_versions(seen: &Seen<'_>, journal: &mut Journal, now: Timestamp) {
-    let settle = &seen.entry.spec.settle;
+    let settle = &seen.entry.policy.propagation_delays;
     journal.gateways.retain(|version| version.may_be_in_use(settle.gateways, now));
     let oldest = settle.admission.duration().saturating_add(settle.clients.duration());
     let since = now.saturating_sub(oldest).unwrap_or(Timestamp::MIN);

@@ -19,9 +19,9 @@ pub struct Seen<'a> {
     pub entry: &'a Entry,
     /// The root Secret.
     pub root: Option<&'a Facts>,
-    /// The Secret of `spec.caSecretName`.
+    /// The Secret of `spec.caSecretRef`.
     pub ca: Option<&'a Facts>,
-    /// The Secret of `spec.clientCA`.
+    /// The Secret of `spec.clients.caSecretRef`.
     pub client_ca: Option<&'a Facts>,
     /// The Secret of `spec.issuerSecretName`.
     pub issuer: Option<&'a Facts>,
@@ -31,17 +31,17 @@ pub struct Seen<'a> {
     pub source_sibling: Option<&'a Facts>,
     /// `<managed>-cacert`, the same for the managed Secret.
     pub managed_sibling: TrustCopy<'a>,
-    /// The ConfigMaps of `spec.caConfigMaps`.
+    /// The ConfigMaps of `spec.clients.caConfigMapNames`.
     pub config_maps: Vec<CaConfigMap<'a>>,
     /// The declared clients.
     pub clients: Vec<ClientSeen>,
-    /// Those who take their trust from an object of `spec.distribute`: clients without a certificate.
+    /// Those who take their trust from an object of `spec.trustBundleTargets`: clients without a certificate.
     pub bundle_readers: Vec<ClientSeen>,
     /// Those of `spec.clients.namespaces` whose clients the agent may not list.
     pub unlisted_namespaces: &'a [String],
     /// The Certificate of cert-manager that writes the root Secret.
     pub root_certificate: Option<Issuance>,
-    /// The canary of `spec.reach`.
+    /// The canary of `probe.target`.
     pub canary: Option<Canary>,
     /// What gateways showed on the wire; `None` when nobody looked.
     pub wire: Option<Wire>,
@@ -55,7 +55,7 @@ pub struct Seen<'a> {
     pub presented_also: Vec<PresentedAlso>,
 }
 
-/// A ConfigMap of `spec.caConfigMaps`.
+/// A ConfigMap of `spec.clients.caConfigMapNames`.
 #[derive(Clone, Debug)]
 pub struct CaConfigMap<'a> {
     /// Its name.
@@ -163,12 +163,12 @@ impl<'a> Seen<'a> {
 
     /// Whether every client is known: all are declared, and none of their namespaces is closed to the agent.
     pub(super) fn knows_all_clients(&self) -> bool {
-        self.entry.spec.clients.complete && self.unlisted_namespaces.is_empty()
+        self.entry.spec.clients.all_declared && self.unlisted_namespaces.is_empty()
     }
 
     /// The Secret of the CA that signs what gateways serve, with its name.
     pub(super) fn server_source(&self) -> (Option<&'a Facts>, String) {
-        let facts = if self.entry.spec.ca_secret_name.is_some() { self.ca } else { self.root };
+        let facts = if self.entry.resolved.ca_secret_ref.is_some() { self.ca } else { self.root };
         (facts, self.entry.server_ca_name())
     }
 

@@ -59,7 +59,7 @@ pub(super) fn decide(view: &View<'_>, gateways: &Bundle) -> Decided {
         reissue_clients(view, &mut decided);
     }
     // A CA of the clients' own has no part in the gateways' certificate.
-    if signs_current || view.spec().client_ca.is_some() {
+    if signs_current || view.spec().clients.ca_secret_ref.is_some() {
         reissue_root(view, &mut decided);
         reissue_presented_also(view, &mut decided);
     }
@@ -79,12 +79,12 @@ pub(super) fn converged(view: &View<'_>, trust: &[Certificate]) -> Vec<Certifica
 }
 
 fn trouble(view: &View<'_>) -> Option<String> {
-    let root = usable((view.seen.root, view.seen.entry.root_name()));
+    let root = usable((view.seen.root, view.seen.entry.source_name()));
     let (facts, name) = view.seen.client_source();
     let source = usable((facts, &name));
     let without = || source.as_ref().ok().filter(|facts| authorities(facts).is_empty());
     let no_ca =
-        || without().map(|_| format!("Secret {name} holds no CA: name the one that has it in spec.caSecretName"));
+        || without().map(|_| format!("Secret {name} holds no CA: name the one that has it in spec.caSecretRef"));
     [root, usable(view.seen.server_source()), source.clone()].into_iter().find_map(Result::err).or_else(no_ca)
 }
 
@@ -142,11 +142,12 @@ fn promote(view: &View<'_>, decided: &mut Decided) {
     let entry = view.seen.entry;
     // Until it signs nothing is taken away from anybody. In another namespace it begins empty.
     let signs = view.seen.issuer.is_some_and(|issuer| !issuer.chain.is_empty());
-    if view.seen.issuer.is_none() && entry.ca_namespace() != entry.namespace {
+    let namespace = entry.place_of(&issuer_name).0;
+    if view.seen.issuer.is_none() && namespace != entry.namespace {
         let reason = format!(
             "Secret {issuer_name} does not exist, and the agent creates none in another namespace. Create it empty, with the annotation \
              {ADOPT}: {}",
-            entry.name_in(entry.ca_namespace())
+            entry.name_in(namespace)
         );
         decided.waits.push(hold(None, reason));
     } else if !source.chain[0].is_ca {
@@ -170,7 +171,7 @@ fn promote(view: &View<'_>, decided: &mut Decided) {
 pub(super) fn unconverged(view: &View<'_>) -> Option<Option<Timestamp>> {
     let issuers = view.client_issuers();
     let lacking: Vec<_> = view.gateways_in_use().filter(|version| !holds(&version.trust, &issuers)).collect();
-    let settle = view.spec().settle.gateways;
+    let settle = view.policy().propagation_delays.gateways;
     // A content that nothing has replaced yet has no end, and neither has one that was seen in use.
     let timed = |version: &Version| version.replaced.filter(|_| version.seen.is_empty());
     let ends = lacking.iter().map(|version| timed(version).map(|at| settle.after(at)));
@@ -238,7 +239,7 @@ fn reissue_clients(view: &View<'_>, decided: &mut Decided) {
         return;
     }
     // What is asked for before webhooks know the clients' new bundle would have to be asked for again.
-    let lag = view.spec().settle.admission;
+    let lag = view.policy().propagation_delays.admission;
     let told = view.journal.client_bundles.last().filter(|_| view.journal.offered.is_empty());
     let known = told.map(|bundle| lag.after(bundle.since) + SECOND);
     if known.is_none_or(|known| view.now < known) {
@@ -327,20 +328,20 @@ fn wait_for_presented_also(view: &View<'_>, decided: &mut Decided) {
     }
 }
 
-/// What `spec.distrust` names and the agent's bundle holds all the same, for people.
+/// What `spec.distrustedCAs` names and the agent's bundle holds all the same, for people.
 fn undistrusted(view: &View<'_>) -> Option<String> {
-    let distrusted = |ca: &&Certificate| is_distrusted(ca, &view.spec().distrust);
+    let distrusted = |ca: &&Certificate| is_distrusted(ca, &view.spec().distrusted_cas);
     if view.spec().mode == Mode::Copy {
         let copied = view.seen.root.map(|root| root.anchors.as_slice()).unwrap_or_default();
         let kept = few(copied.iter().filter(distrusted).map(|ca| ca.subject.clone()))?;
         return Some(format!(
-            "mode Copy takes the root as it is, with what spec.distrust names: {kept}. have a new CA written there"
+            "mode Copy takes the root as it is, with what spec.distrustedCAs names: {kept}. have a new CA written there"
         ));
     }
     let signing = [view.client_issuers(), view.server_issuers()].concat();
     let kept = few(signing.iter().filter(distrusted).map(|ca| ca.subject.clone()))?;
     Some(format!(
-        "spec.distrust names every CA that its Secret holds: {kept} stays, or nothing were left. have a new CA written there"
+        "spec.distrustedCAs names every CA that its Secret holds: {kept} stays, or nothing were left. have a new CA written there"
     ))
 }
 

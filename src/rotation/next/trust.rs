@@ -16,7 +16,7 @@ pub(super) struct Bundle {
     pub(super) needed: usize,
     /// The last instant to which a previous CA is kept for nobody in particular.
     pub(super) until: Option<Timestamp>,
-    /// Live leaves need more previous CAs than `spec.maxPreviousCAs`.
+    /// Live leaves need more previous CAs than `maxPreviousCAs`.
     pub(super) over_cap: bool,
 }
 
@@ -74,7 +74,7 @@ fn bundle(
     for authority in issuers.iter().filter(|authority| !authority.current) {
         let certificate = &authority.certificate;
         if certificate.is_expired(now)
-            || is_distrusted(certificate, &spec.distrust)
+            || is_distrusted(certificate, &spec.distrusted_cas)
             || bundle.trust.contains(certificate)
         {
             continue;
@@ -91,11 +91,11 @@ fn bundle(
         bundle.trust.pop();
         idle.push(authority);
     }
-    bundle.over_cap = spec.max_previous_cas.is_some_and(|most| bundle.needed > most as usize);
+    bundle.over_cap = view.policy().max_previous_cas.is_some_and(|most| bundle.needed > most as usize);
     // What no known leaf needs: a leaf may be signed that was not seen yet, or one that is not known at all.
     for authority in idle {
         let certificate = &authority.certificate;
-        let room = spec.max_previous_cas.is_none_or(|most| previous(&bundle.trust, issuers) < most as usize);
+        let room = view.policy().max_previous_cas.is_none_or(|most| previous(&bundle.trust, issuers) < most as usize);
         let until = unseen_until(view, authority, room);
         if now < until && !bundle.trust.iter().any(|held| held.supersedes(certificate)) {
             bundle.until = bundle.until.max(Some(until));
@@ -124,7 +124,7 @@ fn previous(trust: &[Certificate], issuers: &[Authority]) -> usize {
 /// Until when leaves of clients may be in use that nobody has seen. The cap is for those, not for leaves that are under way.
 fn unseen_clients(view: &View<'_>, authority: &Authority, room: bool) -> Timestamp {
     let all_known = view.seen.knows_all_clients();
-    match (authority.retired, view.spec().clients.max_leaf_lifetime) {
+    match (authority.retired, view.policy().max_certificate_lifetime) {
         _ if !room => seen_late(view, authority),
         (Some(retired), Some(lifetime)) if !all_known => lifetime.after(retired).max(seen_late(view, authority)),
         _ if !all_known => authority.certificate.not_after,
@@ -139,7 +139,7 @@ fn unseen_leaves(view: &View<'_>, authority: &Authority, _: bool) -> Timestamp {
         return end;
     }
     let settled = |version: &Version| match version.replaced {
-        Some(replaced) if version.seen.is_empty() => view.spec().settle.gateways.after(replaced).min(end),
+        Some(replaced) if version.seen.is_empty() => view.policy().propagation_delays.gateways.after(replaced).min(end),
         _ => end,
     };
     let guessed = view.gateways_in_use().filter(|version| version.guessed).map(settled);
@@ -149,7 +149,7 @@ fn unseen_leaves(view: &View<'_>, authority: &Authority, _: bool) -> Timestamp {
 /// Until when a leaf may be seen that a previous CA signed last.
 fn seen_late(view: &View<'_>, authority: &Authority) -> Timestamp {
     let end = authority.certificate.not_after;
-    authority.retired.map_or(end, |retired| view.spec().settle.clients.after(retired).min(end))
+    authority.retired.map_or(end, |retired| view.policy().propagation_delays.clients.after(retired).min(end))
 }
 
 /// Whether `trust` holds all of `wanted`, or what supersedes them.

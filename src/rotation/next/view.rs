@@ -6,7 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::seen::{ClientSeen, Issuance, Seen, usable};
 use super::{ends, wait};
-use crate::api::{AtLeafExpiry, GatewaySecretSpec, StepName, Wait, WindowState};
+use crate::api::{GatewaySecretSpec, OnServingCertificateExpiry, RotationPolicySpec, StepName, Wait, WindowState};
+use crate::registry::Entry;
 use crate::rotation::journal::{Authority, Journal, Version};
 use crate::trust::credential::CA_KEYS;
 use crate::trust::{Certificate, EXPIRED, Finding, continuity, field, is_distrusted};
@@ -19,17 +20,18 @@ pub(in crate::rotation) struct Pause {
 }
 
 impl Pause {
-    /// `spec.paused`, or a time outside `spec.windows`, of which `windows` is the state.
-    pub(in crate::rotation) fn of(spec: &GatewaySecretSpec, windows: WindowState) -> Option<Self> {
-        if spec.paused {
+    /// `spec.paused`, or a time outside the policy's `changeWindows`, of which `windows` is the state.
+    pub(in crate::rotation) fn of(entry: &Entry, windows: WindowState) -> Option<Self> {
+        if entry.spec.paused {
             return Some(Self { until: None, reason: "spec.paused is set".to_owned() });
         }
-        if windows.is_open || spec.windows.is_empty() {
+        let change_windows = &entry.policy.change_windows;
+        if windows.is_open || change_windows.is_empty() {
             return None;
         }
-        let reason = match (windows.until, spec.windows.iter().find_map(|window| window.zone().err())) {
-            (None, Some(unknown)) => format!("no change window of spec.windows ever opens: {unknown}"),
-            _ => "no change window of spec.windows is open".to_owned(),
+        let reason = match (windows.until, change_windows.iter().find_map(|window| window.zone().err())) {
+            (None, Some(unknown)) => format!("no change window of the RotationPolicy ever opens: {unknown}"),
+            _ => "no change window of the RotationPolicy is open".to_owned(),
         };
         Some(Self { until: windows.until, reason })
     }
@@ -38,7 +40,7 @@ impl Pause {
 pub(super) struct View<'a> {
     pub(super) seen: &'a Seen<'a>,
     pub(super) journal: &'a Journal,
-    /// Of `spec.windows`.
+    /// Of the policy's `changeWindows`.
     pub(super) windows: WindowState,
     pub(super) now: Timestamp,
 }
@@ -48,9 +50,14 @@ impl<'a> View<'a> {
         &self.seen.entry.spec
     }
 
-    /// `spec.paused`, or a time outside `spec.windows`.
+    /// How carefully it is rotated.
+    pub(super) fn policy(&self) -> &'a RotationPolicySpec {
+        &self.seen.entry.policy
+    }
+
+    /// `spec.paused`, or a time outside the policy's `changeWindows`.
     pub(super) fn pause(&self) -> Option<Pause> {
-        Pause::of(self.spec(), self.windows)
+        Pause::of(self.seen.entry, self.windows)
     }
 
     /// The same, for a step that has to be taken at a deadline.
@@ -97,13 +104,13 @@ impl<'a> View<'a> {
 
     /// What gateways may still go by.
     pub(super) fn gateways_in_use(&self) -> impl Iterator<Item = &'a Version> {
-        let (settle, now) = (self.spec().settle.gateways, self.now);
+        let (settle, now) = (self.policy().propagation_delays.gateways, self.now);
         self.journal.gateways.iter().filter(move |version| version.may_be_in_use(settle, now))
     }
 
     /// What declared clients may still go by, with their names.
     pub(super) fn clients_in_use(&self) -> impl Iterator<Item = (&'a str, &'a Version)> {
-        let (settle, now) = (self.spec().settle.clients, self.now);
+        let (settle, now) = (self.policy().propagation_delays.clients, self.now);
         let clients = self.journal.clients.iter();
         clients.flat_map(move |(name, client)| client.in_use(settle, now).map(move |version| (name.as_str(), version)))
     }
@@ -121,14 +128,14 @@ impl<'a> View<'a> {
 
     /// The chain in the root Secret, when it can be served.
     pub(super) fn root_chain(&self) -> Option<&'a [Certificate]> {
-        let root = usable((self.seen.root, self.seen.entry.root_name())).ok()?;
+        let root = usable((self.seen.root, self.seen.entry.source_name())).ok()?;
         Some(root.chain.as_slice()).filter(|chain| !chain.is_empty())
     }
 
     /// The chain in the managed Secret, when its pair is sound: a broken bundle beside it is no reason to change the leaf, nor is its
-    /// end with `spec.atLeafExpiry: Keep`.
+    /// end with `onServingCertificateExpiry: Keep`.
     pub(super) fn served_chain(&self) -> Option<&'a [Certificate]> {
-        let is_kept = self.spec().at_leaf_expiry == AtLeafExpiry::Keep;
+        let is_kept = self.policy().on_serving_certificate_expiry == OnServingCertificateExpiry::Keep;
         let is_no_reason = |finding: &Finding| {
             CA_KEYS.iter().any(|key| finding.field == field(key)) || is_kept && finding.rule == EXPIRED
         };
@@ -136,10 +143,10 @@ impl<'a> View<'a> {
         Some(managed.chain.as_slice()).filter(|chain| !chain.is_empty())
     }
 
-    /// Whether nothing is wrong with the managed Secret but that its leaf has ended, with `spec.atLeafExpiry: Keep`.
+    /// Whether nothing is wrong with the managed Secret but that its leaf has ended, with `onServingCertificateExpiry: Keep`.
     pub(super) fn keeps_ended_leaf(&self) -> bool {
         let is_ended = |denials: &[Finding]| !denials.is_empty() && denials.iter().all(|found| found.rule == EXPIRED);
-        self.spec().at_leaf_expiry == AtLeafExpiry::Keep
+        self.policy().on_serving_certificate_expiry == OnServingCertificateExpiry::Keep
             && self.seen.managed.is_some_and(|managed| is_ended(&managed.denials))
     }
 
@@ -158,7 +165,7 @@ impl<'a> View<'a> {
         let current =
             issuers.iter().filter(|authority| authority.current).map(|authority| authority.certificate.clone());
         let (distrusted, sound): (Vec<_>, Vec<_>) =
-            current.partition(|certificate| is_distrusted(certificate, &self.spec().distrust));
+            current.partition(|certificate| is_distrusted(certificate, &self.spec().distrusted_cas));
         if sound.is_empty() { distrusted } else { sound }
     }
 }

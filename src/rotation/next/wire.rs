@@ -65,11 +65,11 @@ pub enum Answer {
 /// Ends what was seen to be out of use before its time, and keeps what was seen in use beyond it.
 pub(super) fn record(seen: &Seen<'_>, versions: &mut Vec<Version>, now: Timestamp) {
     // What nobody is to look at any more is not waited for.
-    let spec = &seen.entry.spec;
+    let (entry, policy) = (seen.entry, &seen.entry.policy);
     let is_shown = seen.wire.as_ref().is_some_and(|wire| !wire.canary.is_empty());
-    let has_canary = spec.canary_name().is_some() || spec.reach.is_some() && is_shown;
+    let has_canary = entry.canary_name().is_some() || policy.probe.target.is_some() && is_shown;
     for seen in versions.iter_mut().map(|version| &mut version.seen) {
-        if spec.reach.is_none() {
+        if policy.probe.target.is_none() {
             seen.leaf.clear();
         }
         if !has_canary {
@@ -84,7 +84,7 @@ pub(super) fn record(seen: &Seen<'_>, versions: &mut Vec<Version>, now: Timestam
     for version in versions.iter_mut() {
         version.seen = evidence.sightings(version, &known);
     }
-    versions.retain(|version| version.may_be_in_use(spec.settle.gateways, now));
+    versions.retain(|version| version.may_be_in_use(policy.propagation_delays.gateways, now));
     // Each that goes may be what hid that another one is over.
     let is_over = |versions: &[Version], at: &usize| versions[*at].seen.is_empty() && evidence.is_over(versions, *at);
     while let Some(at) = (0..versions.len()).find(|at| is_over(versions, at)) {
@@ -201,10 +201,10 @@ fn has_former(view: &View<'_>, endpoint: &Endpoint) -> bool {
 
 /// What is told of endpoints while some may have a former content.
 pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
-    let (Some(reach), Some(wire)) = (&view.spec().reach, &view.seen.wire) else { return Vec::new() };
+    let (Some(reach), Some(wire)) = (&view.policy().probe.target, &view.seen.wire) else { return Vec::new() };
     let in_use = || view.gateways_in_use().filter(|version| version.replaced.is_some());
     let Some(settled) = in_use().filter_map(|version| version.replaced).max() else { return Vec::new() };
-    let settled = view.spec().settle.gateways.after(settled);
+    let settled = view.policy().propagation_delays.gateways.after(settled);
     let step = match unconverged(view) {
         None => StepName::DropOldCa,
         Some(_) if view.spec().issuer_secret_name.is_some() => StepName::PromoteIssuer,
@@ -229,7 +229,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
     });
     let strange = which(&|endpoint| is_strange(endpoint) && !has_former(view, endpoint)).map(|names| {
         let reason = format!(
-            "serving {} with a leaf that the managed Secret did not hold: {names}. check spec.reach; the settle time counts",
+            "serving {} with a leaf that the managed Secret did not hold: {names}. check probe.target; the settle time counts",
             reach.host
         );
         wait(step, ahead, reason)
@@ -248,7 +248,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
 
 /// Why nothing can be told by the canary, where one is named and there is something to tell; and what mends it.
 fn mute_canary(view: &View<'_>, wire: &Wire) -> Option<String> {
-    let name = view.spec().canary_name();
+    let name = view.seen.entry.canary_name();
     let newest = view.journal.gateways.last()?;
     let evidence = Evidence { wire, newest, now: view.now };
     let mut narrower = view.gateways_in_use().filter(|version| !evidence.trusts_newest(version)).peekable();
@@ -257,7 +257,7 @@ fn mute_canary(view: &View<'_>, wire: &Wire) -> Option<String> {
     let Some(leaf) = wire.canary.first() else {
         return Some(match (name, &view.seen.canary) {
             (None, _) => {
-                format!("Secret {source} holds no key that can sign one. name one in spec.reach.canarySecretName")
+                format!("Secret {source} holds no key that can sign one. name one in probe.target.clientSecretName")
             }
             (Some(name), None) => format!("Secret {name} does not exist. have a Certificate write it"),
             (Some(name), Some(_)) => {

@@ -133,7 +133,7 @@ fn windows_that_never_open_are_told_before_a_rotation_waits_for_them() {
         let mut entry = Entry { status, ..former() };
         let window = |zone: &&str| json!({ "from": "22:00", "to": "02:00", "timeZone": zone });
         let windows = zones.iter().map(window).map(serde_json::from_value).collect::<Result<_, _>>();
-        entry.spec.windows = windows.expect("windows");
+        entry.policy.change_windows = windows.expect("windows");
         let mut status = entry.status.clone();
         windows::tell(&entry, &mut status, now());
         (notices(&entry, &status, &[]), status)
@@ -143,7 +143,7 @@ fn windows_that_never_open_are_told_before_a_rotation_waits_for_them() {
     let (told, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
     assert_eq!(reasons(&told), [("WindowsNeverOpen", true)]);
     assert!(
-        told[0].note.contains("1 of 2 in spec.windows never open") && told[0].note.contains("Mars/Base"),
+        told[0].note.contains("1 of 2 in changeWindows never open") && told[0].note.contains("Mars/Base"),
         "{told:?}"
     );
     let (told, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
@@ -206,7 +206,8 @@ fn plan(lagging: &[&str]) -> next::Plan {
 #[test]
 fn a_client_is_overdue_after_twice_the_time_that_following_takes() {
     let mut entry = former();
-    (entry.spec.settle.admission, entry.spec.settle.clients) = (Period::from_secs(10), Period::from_secs(50));
+    (entry.policy.propagation_delays.admission, entry.policy.propagation_delays.clients) =
+        (Period::from_secs(10), Period::from_secs(50));
     let mut at = |after: i64, names: &[&str]| {
         let now: Timestamp = now() + SignedDuration::from_secs(after);
         entry.status = report(&entry, &plan(names), entry.status.clone(), now);

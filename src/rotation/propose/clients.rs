@@ -71,7 +71,7 @@ pub(super) fn comments(found: &Found, root: &Root<'_>, source: &Source<'_>, name
         && clients.iter().any(|client| source.issues(client))
     {
         comments.push(format!(
-            "{issuer} signs clients' certificates, too: with issuerSecretName: {name}-issuer, and an Issuer of theirs that refers \
+            "{issuer} signs clients' certificates, too: with issuerSecretName: {name}-issuer and caSecretRef: {{name: {ca}}}, and an Issuer of theirs that refers \
              to that Secret in the place of {ca}, none is signed before the gateways trust its CA"
         ));
     }

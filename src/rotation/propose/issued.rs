@@ -6,9 +6,7 @@ use serde_json::Value;
 
 use super::roots::{Root, namespace};
 use super::{Found, Held};
-
-/// cert-manager's cluster resource namespace, unless its flag `--cluster-resource-namespace` says another: its own, as installed.
-const CLUSTER_RESOURCES: &str = "cert-manager";
+use crate::registry::CLUSTER_RESOURCE_NAMESPACE;
 
 /// Where a root's certificate comes from.
 #[derive(Debug, Default)]
@@ -58,8 +56,8 @@ pub(super) fn source<'a>(found: &'a Found, root: &Root<'_>) -> Source<'a> {
     let candidates: BTreeSet<_> =
         found.objects.iter().filter(|_| is_cluster_wide).filter(writes_ca).map(namespace).collect();
     // Any tenant can have a Certificate for a Secret of that name.
-    let cluster_resources = match candidates.contains(CLUSTER_RESOURCES) {
-        true => Some(CLUSTER_RESOURCES),
+    let cluster_resources = match candidates.contains(CLUSTER_RESOURCE_NAMESPACE) {
+        true => Some(CLUSTER_RESOURCE_NAMESPACE),
         false => candidates.first().copied().filter(|_| candidates.len() == 1),
     };
     Source {
@@ -81,7 +79,7 @@ impl Source<'_> {
     /// The namespace of the CA's Secret, where that is not the root's.
     pub(super) fn ca_namespace(&self) -> Option<&str> {
         self.ca_secret_name().filter(|_| self.is_cluster_wide)?;
-        Some(self.cluster_resources.unwrap_or(CLUSTER_RESOURCES))
+        Some(self.cluster_resources.unwrap_or(CLUSTER_RESOURCE_NAMESPACE))
     }
 
     /// Whether it may sign in every namespace.
@@ -143,8 +141,8 @@ impl Source<'_> {
                 let place = namespace.map_or_else(|| ca.to_owned(), |namespace| format!("{namespace}/{ca}"));
                 let is_missing = matches!(found.held(namespace.unwrap_or(root.namespace), ca), Some(Held::Missing));
                 let guess = match namespace {
-                    Some(_) if self.cluster_resources != Some(CLUSTER_RESOURCES) => {
-                        ". That namespace is a guess: caNamespace has to be cert-manager's cluster resource namespace \
+                    Some(_) if self.cluster_resources != Some(CLUSTER_RESOURCE_NAMESPACE) => {
+                        ". That namespace is a guess: it has to be cert-manager's cluster resource namespace \
                          (--cluster-resource-namespace)"
                     }
                     _ => "",

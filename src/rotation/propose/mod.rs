@@ -13,9 +13,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Facts;
-use crate::api::GatewaySecretSpec;
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
-use crate::registry::{Entry, Registry};
+use crate::api::{GatewaySecretSpec, Resolved, SecretRef};
+use crate::registry::{CLUSTER_RESOURCE_NAMESPACE, Entry, Issuance};
 
 pub(super) use name::check;
 use roots::{Root, Roots};
@@ -95,6 +95,16 @@ impl Found {
         roots
     }
 
+    /// The GatewaySecrets that exist, with what the objects say of their Certificates.
+    fn known(&self) -> impl Iterator<Item = Entry> {
+        let mut issuance = Issuance::default();
+        self.objects.iter().for_each(|object| issuance.take(object, "default"));
+        self.known.iter().map(move |entry| {
+            let resolved = issuance.resolve(entry).unwrap_or_else(|_| entry.resolved.clone());
+            Entry { resolved, ..entry.clone() }
+        })
+    }
+
     fn held(&self, namespace: &str, name: &str) -> Option<&Held> {
         self.secrets.get(&(namespace.to_owned(), name.to_owned()))
     }
@@ -109,13 +119,16 @@ impl Found {
 
 /// Proposes a GatewaySecret for each Secret that Gateways serve with, unless one names it already.
 pub fn propose(found: &Found) -> Proposals {
-    let registry = Registry::new(found.known.iter().cloned());
+    let known: Vec<_> = found.known().collect();
     let Roots { by_place, left_out } = found.roots();
     let mut proposals = Proposals { left_out, ..Proposals::default() };
     let mut taken = name::taken(found);
     for root in by_place.into_values() {
         let title = format!("Secret {}/{}", root.namespace, root.name);
-        if let Some((entry, _)) = registry.role(root.namespace, root.name) {
+        let names = |entry: &&Entry| {
+            entry.namespace == root.namespace && [entry.source_name(), entry.managed_name()].contains(&root.name)
+        };
+        if let Some(entry) = known.iter().find(names) {
             proposals.left_out.push(format!("{title}: GatewaySecret {} names it already", entry.name));
             continue;
         }
@@ -167,42 +180,37 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
     }
     if has_sibling {
         comments.push(format!(
-            "Istio takes the clients' CAs from Secret {sibling}: spec.clientCA is set to it. No Gateway is rewritten before {name} \
+            "Istio takes the clients' CAs from Secret {sibling}: clients.caSecretRef names it. No Gateway is rewritten before {name} \
              holds them all"
         ));
     } else if !holds_ca && source.ca_secret_name().is_none() {
         comments.push(format!(
-            "no CA was found for it: name the Secret that holds one in caSecretName, or put it in ca.crt of {root_name}"
+            "no CA was found for it: name the Secret that holds one in caSecretRef, or put it in ca.crt of {root_name}"
         ));
     }
     if let Some(certificate) = certificate {
         comments.extend(taking_over(namespace, root_name, &source_name, certificate));
     }
     comments.extend(clients::comments(found, root, &source, &name));
-    let (reach, of_reach) = reach::reach(found, root);
-    comments.extend(of_reach);
-    let mut spec = json!({ "rootSecretName": source_name, "workloadLabels": root.workload_labels() });
-    // As the managed Secret is named by default; written out since it is what Gateways will name.
-    spec["secretName"] = name.clone().into();
-    // The clients' own CA is here, and both are looked up in one namespace.
-    let is_reachable = !has_sibling || source.ca_namespace().is_none();
-    if !is_reachable {
-        comments.push(format!(
-            "caSecretName is left out: with spec.clientCA in namespace {namespace}, the CA in another namespace cannot be named"
-        ));
-    }
-    if let Some(ca) = source.ca_secret_name().filter(|_| is_reachable) {
-        spec["caSecretName"] = ca.into();
-    }
-    if let Some(namespace) = source.ca_namespace().filter(|_| is_reachable) {
-        spec["caNamespace"] = namespace.into();
+    comments.push(reach::comment(found, root));
+    let mut spec = match source.certificate_name() {
+        Some(certificate) => json!({ "certificateRef": { "name": certificate } }),
+        None => json!({ "sourceSecretName": source_name }),
+    };
+    spec["workloadLabels"] = json!(root.workload_labels());
+    let ca = source
+        .ca_secret_name()
+        .map(|ca| SecretRef { namespace: source.ca_namespace().map(str::to_owned), name: ca.to_owned() });
+    // What the agent derives by itself is not written out.
+    if source.ca_namespace().is_some_and(|namespace| namespace != CLUSTER_RESOURCE_NAMESPACE) {
+        spec["caSecretRef"] = json!(ca);
     }
     let namespaces = clients::namespaces(found, root, &source);
     if !namespaces.is_empty() {
-        spec["clients"] = json!({ "namespaces": namespaces });
+        spec["clients"]["namespaces"] = json!(namespaces);
     }
     if has_sibling {
-        spec["clientCA"] = json!({ "secretName": sibling });
+        spec["clients"]["caSecretRef"] = json!({ "name": sibling });
     }
     let config_maps = root.config_maps();
     if !config_maps.is_empty() {
@@ -211,10 +219,11 @@ fn proposal(found: &Found, root: &Root<'_>, taken: &mut BTreeSet<(String, String
              Gateways are rewritten to name that",
             config_maps.iter().copied().collect::<Vec<_>>().join(", ")
         ));
-        spec["caConfigMaps"] = json!(config_maps);
+        spec["clients"]["caConfigMapNames"] = json!(config_maps);
     }
     let spec = GatewaySecretSpec::deserialize(spec).map_err(|error| error.to_string())?;
-    let entry = Entry::unstored(namespace.to_owned(), name, GatewaySecretSpec { reach, ..spec });
+    let mut entry = Entry::unstored(namespace.to_owned(), name, spec);
+    entry.resolved = Resolved { source_secret_name: source_name, ca_secret_ref: ca, derived_from: Vec::new() };
     Ok(Proposal { secret_name: root_name.to_owned(), entry, comments })
 }
 

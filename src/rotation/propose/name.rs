@@ -24,8 +24,10 @@ pub(super) fn candidates(root: &str, suffixes: Suffixes) -> impl Iterator<Item =
 pub(super) fn taken(found: &Found) -> BTreeSet<(String, String)> {
     let mut taken = BTreeSet::new();
     for entry in &found.known {
-        let names = [Some(entry.name.as_str()), Some(entry.managed_name()), entry.spec.issuer_secret_name.as_deref()];
-        taken.extend(names.into_iter().flatten().map(|name| (entry.namespace.clone(), name.to_owned())));
+        let issuer = entry.issuer_name();
+        let names = [Some(entry.name.as_str()), Some(entry.managed_name()), issuer.as_deref()];
+        let places = names.into_iter().flatten().map(|name| entry.place_of(name));
+        taken.extend(places.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())));
     }
     for object in found.objects.iter().filter(|object| object["kind"] == "Certificate") {
         if let Some(name) = object["spec"]["secretName"].as_str() {

@@ -63,6 +63,14 @@ fn only(found: &Found) -> (Value, String) {
     (serde_json::to_value(&proposal.entry.spec).expect("a spec"), proposal.comments.join("\n"))
 }
 
+/// The names of the source and of the managed Secret that are proposed.
+#[track_caller]
+fn names(found: &Found) -> (String, String) {
+    let proposals = propose(found);
+    let [proposal] = &proposals.gateway_secrets[..] else { panic!("one proposal, not {proposals:?}") };
+    (proposal.entry.source_name().to_owned(), proposal.entry.managed_name().to_owned())
+}
+
 #[track_caller]
 fn left_out(found: &Found, why: &str) {
     let proposals = propose(found);
@@ -103,12 +111,7 @@ fn accepts_a_root_of_a_ca_issuer_with_its_clients() {
         ]
     );
     let (spec, comments) = only(&found);
-    assert_eq!((&spec["rootSecretName"], &spec["secretName"]), (&json!("root"), &json!("root-managed")));
-    assert_eq!(
-        (&spec["caSecretName"], &spec["workloadLabels"]),
-        (&json!("mesh-ca"), &json!({"istio": "ingressgateway"}))
-    );
-    assert!(spec["clientCA"].is_null());
+    assert_eq!(spec, json!({"certificateRef": {"name": "root"}}));
     for said in [
         "used by Istio Gateway apps/public, which asks clients",
         "used by Istio Gateway apps/admin",
@@ -174,7 +177,7 @@ fn a_cluster_issuer_gives_the_cas_namespace_and_those_of_clients() {
     let found = found(&objects, &[("root", pair(&authority, true))]);
     assert!(found.secrets_to_read().contains(&("pki".to_owned(), "mesh-ca".to_owned())));
     let (spec, comments) = only(&found);
-    assert_eq!((&spec["caSecretName"], &spec["caNamespace"]), (&json!("mesh-ca"), &json!("pki")));
+    assert_eq!(spec["caSecretRef"], json!({"name": "mesh-ca", "namespace": "pki"}));
     assert_eq!(spec["clients"]["namespaces"], json!(["apps"]));
     assert!(
         comments.contains("may be clients': apps/till.") && comments.contains("client: mesh_root-managed"),
@@ -188,7 +191,7 @@ fn a_cacert_sibling_is_a_ca_of_the_clients_own() {
     let sibling = held(json!({"cacert": private.pem()}));
     let objects = [mutual("root"), pod("mesh")];
     let (spec, comments) = only(&found(&objects, &[("root", pair(&public, false)), ("root-cacert", sibling)]));
-    assert_eq!(spec["clientCA"], json!({"secretName": "root-cacert"}));
+    assert_eq!(spec["clients"]["caSecretRef"], json!({"name": "root-cacert"}));
     assert!(comments.contains("Secret root-cacert"), "{comments}");
 }
 
@@ -196,15 +199,14 @@ fn a_cacert_sibling_is_a_ca_of_the_clients_own() {
 fn accepts_a_name_that_nothing_has() {
     let authority = ca("mesh");
     let taken = [("root", pair(&authority, true)), ("root-managed", pair(&authority, true))];
-    let name = |found: &Found| only(found).0["secretName"].clone();
+    let name = |found: &Found| names(found).1;
     assert_eq!(name(&found(&[mutual("root"), pod("mesh")], &taken)), "root-managed-2");
     let objects = [mutual("root"), pod("mesh"), certificate("root-managed-2", json!({}))];
     assert_eq!(name(&found(&objects, &taken)), "root-managed-3");
     let other = Found { known: vec![entry("mesh", "another", "root-managed-3")], ..found(&objects, &taken) };
     left_out(&other, "no free name for the new Secret");
     let long = "r".repeat(253);
-    let (spec, _) = only(&found(&[mutual(&long), pod("mesh")], &[]));
-    assert_eq!(spec["secretName"].as_str().map(str::len), Some(253));
+    assert_eq!(name(&found(&[mutual(&long), pod("mesh")], &[])).len(), 253);
 }
 
 #[test]
@@ -271,7 +273,7 @@ fn a_gateway_of_the_gateway_api_names_secrets_where_it_stands() {
         "spec": {"listeners": [listener], "tls": {"frontend": {"default": {"validation": {}}}}},
     });
     let (spec, comments) = only(&found(&[object], &[("root", pair(&ca("mesh"), true))]));
-    assert_eq!(spec["rootSecretName"], "root");
+    assert_eq!(spec["sourceSecretName"], "root");
     assert!(comments.contains("used by Gateway mesh/public, which asks clients"), "{comments}");
 }
 
@@ -292,7 +294,7 @@ fn config_maps_from_which_gateways_take_cas_are_proposed_in_the_secrets_namespac
     let elsewhere = gateway("apps", "elsewhere", tls("configmap://apps/others"));
     let root = pair(&ca("one"), true);
     let (spec, comments) = only(&found(&[here, elsewhere, pod("mesh")], &[("root", root)]));
-    assert_eq!(spec["caConfigMaps"], json!(["partners"]));
+    assert_eq!(spec["clients"]["caConfigMapNames"], json!(["partners"]));
     assert!(comments.contains("ConfigMap partners") && comments.contains("ConfigMap apps/others"), "{comments}");
 }
 
@@ -310,7 +312,7 @@ fn the_class_of_a_gateway_that_may_not_take_two_cas_from_a_config_map_is_told() 
             },
         });
         let (spec, comments) = only(&found(&[gateway], &[("root", pair(&ca("one"), true))]));
-        assert_eq!(spec["caConfigMaps"], json!(["partners"]));
+        assert_eq!(spec["clients"]["caConfigMapNames"], json!(["partners"]));
         comments
     };
     assert!(comments("nginx").contains("is of class nginx"));
@@ -328,7 +330,10 @@ fn the_managed_secret_takes_over_the_name_where_a_certificate_writes_it() {
     ];
     let secrets = || [("root", pair(&authority, true)), ("mesh-ca", pair(&authority, true))];
     let (spec, comments) = only(&Found { rewrite: false, ..found(&objects, &secrets()) });
-    assert_eq!((&spec["rootSecretName"], &spec["secretName"]), (&json!("root-source"), &json!("root")));
+    assert_eq!(spec["certificateRef"], json!({"name": "root"}));
+    let source = |found: &Found| names(found).0;
+    let expected = ("root-source".to_owned(), "root".to_owned());
+    assert_eq!(names(&Found { rewrite: false, ..found(&objects, &secrets()) }), expected);
     for words in [
         "kubectl annotate secret root -n mesh trustspan.dev/adopt=true",
         r#"kubectl patch certificate root -n mesh --type=merge --patch '{"spec":{"secretName":"root-source"}}'"#,
@@ -337,13 +342,13 @@ fn the_managed_secret_takes_over_the_name_where_a_certificate_writes_it() {
     }
     // Without a Certificate there is no issuer to write another.
     let by_hand = Found { rewrite: false, ..found(&objects[..2], &secrets()) };
-    assert_eq!(only(&by_hand).0["rootSecretName"], "root");
+    assert_eq!(source(&by_hand), "root");
     let beside = [&secrets()[..], &[("root-cacert", pair(&authority, true))]].concat();
     let with_sibling = Found { rewrite: false, ..found(&objects, &beside) };
-    assert_eq!(only(&with_sibling).0["rootSecretName"], "root");
+    assert_eq!(source(&with_sibling), "root");
     let taken = [&secrets()[..], &[("root-source", pair(&authority, true))]].concat();
     let with_taken = Found { rewrite: false, ..found(&objects, &taken) };
-    assert_eq!(only(&with_taken).0["rootSecretName"], "root-source-2");
+    assert_eq!(source(&with_taken), "root-source-2");
 }
 
 #[test]

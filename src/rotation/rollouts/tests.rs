@@ -23,7 +23,7 @@ fn later() -> Timestamp {
 /// `root` is managed as `gw`, in namespace `mesh`, and workloads are rolled.
 fn paced() -> Entry {
     let mut entry = entry("mesh", "root", "gw");
-    entry.spec.rollouts = Rollouts::Paced;
+    entry.policy.workload_restarts.mode = RestartMode::Enabled;
     let hash = |revision: i64| KeyHash { sha256: revision.to_string(), revision: u64::try_from(revision).unwrap() };
     entry.status.hashes = [("ca.crt".to_owned(), hash(CHANGED)), ("tls.crt".to_owned(), hash(1))].into();
     entry
@@ -189,13 +189,15 @@ fn rejects_to_roll_unasked_paused_out_of_hours_or_too_soon() {
         change(&mut entry);
         entry
     };
-    let unasked = with(&|entry| entry.spec.rollouts = Rollouts::Never);
+    let unasked = with(&|entry| entry.policy.workload_restarts.mode = RestartMode::Disabled);
     assert_eq!(done(&unasked, &slipped, later()), Err(Doing::Reporting));
     let paused = with(&|entry| entry.spec.paused = true);
     assert_eq!(done(&paused, &slipped, later()), Err(Doing::Held("spec.paused is set".to_owned())));
     let window = json!([{"from": "22:00", "to": "23:00"}]);
-    let closed = with(&|entry| entry.spec.windows = serde_json::from_value(window.clone()).unwrap());
-    assert!(matches!(done(&closed, &slipped, later()), Err(Doing::Held(why)) if why.contains("spec.windows")));
+    let closed = with(&|entry| entry.policy.change_windows = serde_json::from_value(window.clone()).unwrap());
+    assert!(
+        matches!(done(&closed, &slipped, later()), Err(Doing::Held(why)) if why.contains("no change window of the RotationPolicy"))
+    );
     assert!(done(&closed, &slipped, at(22 * 60 * 60)).is_ok());
     // A replica of the webhook that has not heard of the content yet would cost a second rollout.
     assert!(matches!(done(&paced(), &slipped, at(CHANGED + 9)), Err(Doing::Rolling(_))));
@@ -218,12 +220,12 @@ fn rejects_to_roll_what_restarts_by_hand_or_is_anothers_too() {
     let both = with(slipped, "/spec/template/spec/containers/0/envFrom", env);
     let rolls = |rollouts| {
         let mut other = entry("mesh", "root2", "gw2");
-        other.spec.rollouts = rollouts;
+        other.policy.workload_restarts.mode = rollouts;
         let registry = Registry::new([paced(), other]);
         let workloads: Vec<_> = Workload::read(&both, "mesh", &registry).into_iter().collect();
         next(&paced(), &workloads, &registry, later()).is_ok()
     };
-    assert!(rolls(Rollouts::Paced) && !rolls(Rollouts::Never));
+    assert!(rolls(RestartMode::Enabled) && !rolls(RestartMode::Disabled));
 }
 
 #[test]
@@ -236,7 +238,7 @@ fn a_condition_names_them_with_the_mend_and_an_event_tells_once() {
         "4 workload(s) name Secret root",
         "deployment/a, deployment/b, deployment/c, …",
         "kubectl rollout restart -n mesh deployment/a deployment/b deployment/c …; ",
-        "spec.rollouts: Paced",
+        "workloadRestarts.mode: Enabled",
     ] {
         assert!(condition.message.contains(words), "{words}: {}", condition.message);
     }

@@ -101,12 +101,12 @@ fn changes_of_specs(ca: &Identity, object: &Value) -> Vec<Trial> {
             changed["spec"][spec] = value;
             changed
         };
-        let distrusted = changed("distrust", json!([own.fingerprint]));
+        let distrusted = changed("distrustedCAs", json!([own.fingerprint]));
         let thousands: Value = (0..15_000).map(|n| json!(format!("{n:064x}"))).collect();
         for (what, new) in [
             ("copied", changed("mode", json!("Copy"))),
             ("distrusted", distrusted),
-            ("distrusted by the thousand", changed("distrust", thousands)),
+            ("distrusted by the thousand", changed("distrustedCAs", thousands)),
         ] {
             trials.extend(both(&format!("clients of {label}, {what}"), &body(kind.clone(), &new, &object), &registry));
         }
@@ -116,10 +116,12 @@ fn changes_of_specs(ca: &Identity, object: &Value) -> Vec<Trial> {
         (from..from + 20_000).map(one).collect()
     };
     let [new, old] = [10_000, 50_000].map(|from| {
-        let mut object = claim(&[]);
-        object["spec"]["windows"] = windows(from);
-        object
+        json!({
+            "apiVersion": "trustspan.dev/v1alpha1", "kind": "RotationPolicy",
+            "metadata": {"namespace": "istio-system", "name": "default"}, "spec": {"changeWindows": windows(from)},
+        })
     });
+    let kind = json!({"group": "trustspan.dev", "version": "v1alpha1", "kind": "RotationPolicy"});
     trials.extend(both("windows of no time zone", &body(kind, &new, &old), &registry(&object)));
     trials
 }
@@ -128,7 +130,7 @@ fn changes_of_specs(ca: &Identity, object: &Value) -> Vec<Trial> {
 #[cfg_attr(debug_assertions, ignore = "measures a release build")]
 fn workloads_with_items() {
     let mut object = claim(&[]);
-    object["spec"]["clientCA"] = json!({"secretName": "clients"});
+    object["spec"]["clients"]["caSecretRef"] = json!({"name": "clients"});
     let registry = registry(&object);
     let kind = json!({"group": "apps", "version": "v1", "kind": "Deployment"});
     let pod = |items: usize, mounts: usize, volumes: usize| {

@@ -8,7 +8,7 @@ use super::foreign::Read;
 use super::issuer::Whose;
 use super::scene::observation;
 use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
-use crate::api::{AtLeafExpiry, Mode, Phase, WindowState};
+use crate::api::{Mode, OnServingCertificateExpiry, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{ClientSeen, Issuance, PairOf, Plan, PresentedAlso, Seen, Step, Wire, next};
@@ -172,14 +172,15 @@ impl World {
 
     /// A step that takes something away, with the deadline of the leaf far off.
     fn breaks_a_pause<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p Step> {
-        let spec = &look.entry.spec;
-        let is_open = spec.windows.is_empty() || WindowState::of(&spec.windows, now).is_open;
+        let (spec, policy) = (&look.entry.spec, &look.entry.policy);
+        let windows = &policy.change_windows;
+        let is_open = windows.is_empty() || WindowState::of(windows, now).is_open;
         if is_open && !spec.paused {
             return None;
         }
         let served = look.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
         let end = served.and_then(|managed| managed.facts.chain.first()).map(|leaf| leaf.not_after);
-        let is_held = end.is_some_and(|end| now < end - spec.settle.gateways.duration() * 2);
+        let is_held = end.is_some_and(|end| now < end - policy.propagation_delays.gateways.duration() * 2);
         // The end of an old CA comes before any pause, with room for the steps up to it.
         let ends = |ca: &Certificate| ends(look, ca, now);
         let issuer_ends = look.secrets.get(ISSUER).is_none_or(|issuer| issuer.facts.chain.first().is_some_and(ends));
@@ -283,7 +284,7 @@ impl World {
     fn rest(&mut self, plan: &Plan) {
         let distrusted = |source| {
             let held = self.facts(source).and_then(|facts| facts.chain.first());
-            held.is_none_or(|held| self.entry.spec.distrust.contains(&held.fingerprint))
+            held.is_none_or(|held| self.entry.spec.distrusted_cas.contains(&held.fingerprint))
         };
         let is_sound = !self.agent.again
             && self.entry.spec.mode == Mode::Bundle
@@ -292,7 +293,7 @@ impl World {
         // Clients were told to refuse what is distrusted: a gateway that has it still is nobody's fault.
         let managed = self.secrets.get(MANAGED).map(|content| content.id);
         let is_taken_over = self.gateways.iter().all(|loaded| loaded.as_ref().map(|content| content.id) == managed);
-        let is_sound = is_sound && (self.entry.spec.distrust.is_empty() || is_taken_over);
+        let is_sound = is_sound && (self.entry.spec.distrusted_cas.is_empty() || is_taken_over);
         let is_calm = plan.phase == Phase::Steady && plan.steps.is_empty();
         if is_calm && !self.claims && is_sound && self.knows_what_is_loaded() && self.failure().is_none() {
             self.claims = true;
@@ -384,10 +385,10 @@ impl World {
     /// another CA cuts off nobody who refused it before.
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
-        if self.entry.spec.at_leaf_expiry == AtLeafExpiry::Keep {
+        if self.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep {
             return;
         }
-        let end = served.not_after - self.entry.spec.settle.gateways.duration() * 2;
+        let end = served.not_after - self.entry.policy.propagation_delays.gateways.duration() * 2;
         let Some(leaf) = chain.first().filter(|leaf| *leaf != served) else { return };
         let follows = self.forced.get(&served.fingerprint).is_some_and(Option::is_none)
             && leaf.authority_key_id == served.authority_key_id;
@@ -401,7 +402,7 @@ impl World {
 
 /// Whether a CA is about to end: within twice the time that all steps take.
 fn ends(look: &Look, ca: &Certificate, now: Timestamp) -> bool {
-    let settle = &look.entry.spec.settle;
+    let settle = &look.entry.policy.propagation_delays;
     let hops = [settle.gateways, settle.admission, settle.clients].map(|hop| hop.duration());
     now >= ca.not_after - hops.into_iter().sum::<SignedDuration>() * 2
 }

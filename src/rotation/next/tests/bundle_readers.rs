@@ -1,16 +1,16 @@
-//! Those who take their trust from an object of `spec.distribute`.
+//! Those who take their trust from an object of `spec.trustBundleTargets`.
 
 use jiff::SignedDuration;
 
 use super::scene::*;
-use crate::api::{Distribution, DistributionKind, StepName};
+use crate::api::{StepName, TrustBundleTarget, TrustBundleTargetKind};
 use crate::rotation::Facts;
 use crate::rotation::next::{ClientSeen, PairOf, Plan, Step, Trust};
 use crate::trust::fixtures::{Authority, ca, ca_without_key_id, parsed};
 
 /// The object holds these CAs.
-fn distribute(scene: &mut Scene, kind: DistributionKind, authorities: &[&Authority]) {
-    let place = Distribution { kind, namespace: None, name: "trust".to_owned(), key: "ca.crt".to_owned() };
+fn distribute(scene: &mut Scene, kind: TrustBundleTargetKind, authorities: &[&Authority]) {
+    let place = TrustBundleTarget { kind, namespace: None, name: "trust".to_owned(), key: "ca.crt".to_owned() };
     scene.bundle_readers = vec![ClientSeen {
         name: place.readers(),
         chain: Vec::new(),
@@ -19,7 +19,7 @@ fn distribute(scene: &mut Scene, kind: DistributionKind, authorities: &[&Authori
         certificate: None,
         pending: None,
     }];
-    scene.entry.spec.distribute = vec![place];
+    scene.entry.spec.trust_bundle_targets = vec![place];
 }
 
 fn switches(plan: &Plan) -> bool {
@@ -34,7 +34,7 @@ fn held_for(plan: &Plan, step: StepName, words: &str) -> bool {
 fn the_leaf_changes_when_readers_of_what_is_distributed_have_had_time_for_the_new_ca() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
-    distribute(&mut scene, DistributionKind::ConfigMap, &[&old]);
+    distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&old]);
     scene.pass(HOUR);
     let plan = scene.look();
     assert!(
@@ -47,7 +47,7 @@ fn the_leaf_changes_when_readers_of_what_is_distributed_have_had_time_for_the_ne
     let status = scene.status(&scene.ask());
     let follows = status.condition("ClientsFollow").unwrap();
     assert!(follows.message.contains("see condition Synced"), "{}", follows.message);
-    distribute(&mut scene, DistributionKind::ConfigMap, &[&new, &old]);
+    distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&new, &old]);
     scene.look();
     scene.now += SignedDuration::from_secs(179);
     assert!(!switches(&scene.look()), "written a moment ago");
@@ -59,12 +59,12 @@ fn the_leaf_changes_when_readers_of_what_is_distributed_have_had_time_for_the_ne
 fn nobody_waits_for_readers_of_what_is_distributed_no_more_or_holds_no_ca_that_counts() {
     let (old, new, other) = (ca("old"), ca("new"), ca("other"));
     let mut scene = before_the_switch(&old, &new, false);
-    distribute(&mut scene, DistributionKind::ConfigMap, &[&old]);
+    distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&old]);
     scene.pass(HOUR);
     scene.bundle_readers.clear();
-    scene.entry.spec.distribute.clear();
+    scene.entry.spec.trust_bundle_targets.clear();
     assert!(switches(&scene.look()));
-    distribute(&mut scene, DistributionKind::ConfigMap, &[&other]);
+    distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&other]);
     assert!(switches(&scene.look()), "they do not verify what is served now, either");
 }
 
@@ -72,9 +72,9 @@ fn nobody_waits_for_readers_of_what_is_distributed_no_more_or_holds_no_ca_that_c
 fn an_object_that_cannot_be_read_counts_as_it_was_last() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
-    distribute(&mut scene, DistributionKind::ConfigMap, &[&old]);
+    distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&old]);
     scene.pass(HOUR);
-    distribute(&mut scene, DistributionKind::ConfigMap, &[]);
+    distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[]);
     scene.pass(HOUR);
     assert!(!switches(&scene.look()));
 }
@@ -95,13 +95,13 @@ fn two_cas_that_a_leaf_does_not_tell_apart_are_not_given_to_readers_that_take_th
         scene.ca = source(&new);
         scene
     };
-    let plan = mid_rotation(DistributionKind::ClusterTrustBundle).look();
+    let plan = mid_rotation(TrustBundleTargetKind::ClusterTrustBundle).look();
     assert_eq!(plan.client_bundle.len(), 2);
     assert!(plan.unordered.is_some(), "{plan:?}");
     assert!(held_for(&plan, StepName::ExpandTrust, "ClusterTrustBundle trust is not changed"), "{:?}", plan.waits);
-    assert_eq!(mid_rotation(DistributionKind::ConfigMap).look().unordered, None, "its order is kept");
+    assert_eq!(mid_rotation(TrustBundleTargetKind::ConfigMap).look().unordered, None, "its order is kept");
     // They do not get the new CA, and so the leaf does not change.
-    let mut scene = mid_rotation(DistributionKind::ClusterTrustBundle);
+    let mut scene = mid_rotation(TrustBundleTargetKind::ClusterTrustBundle);
     scene.root = plain(&new, "gateway");
     scene.client = plain(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
@@ -118,7 +118,7 @@ fn two_cas_that_a_leaf_does_not_tell_apart_are_not_given_to_readers_that_take_th
 fn two_cas_of_one_name_with_key_identifiers_are_given_to_them() {
     let (old, new) = (ca("root"), ca("root"));
     let mut scene = Scene::steady(&old);
-    distribute(&mut scene, DistributionKind::ClusterTrustBundle, &[&old]);
+    distribute(&mut scene, TrustBundleTargetKind::ClusterTrustBundle, &[&old]);
     scene.ca = source(&new);
     let plan = scene.look();
     assert_eq!((plan.client_bundle.len(), plan.unordered), (2, None));

@@ -29,7 +29,7 @@ impl World {
         self.note(format!("Secret {}: {text}", self.clients[at].name));
         self.clients[at].secret = self.content(facts);
         if !self.clients[at].loads_once || has_ended(&self.clients[at].loaded, self.now) {
-            self.within(self.entry.spec.settle.clients.duration(), move |world| world.load_client(at));
+            self.within(self.entry.policy.propagation_delays.clients.duration(), move |world| world.load_client(at));
         }
         self.poke();
     }

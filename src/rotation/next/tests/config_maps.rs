@@ -1,4 +1,4 @@
-//! ConfigMaps that are kept from those of `spec.caConfigMaps`.
+//! ConfigMaps that are kept from those of `spec.clients.caConfigMapNames`.
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn held(authorities: &[&Authority]) -> Facts {
 /// A gateway goes by what is kept from ConfigMap `partners`, and everything has settled.
 fn steady(old: &Authority, source: &[&Authority]) -> Scene {
     let mut scene = Scene::steady(old);
-    scene.entry.spec.ca_config_maps = vec!["partners".to_owned()];
+    scene.entry.spec.clients.ca_config_map_names = vec!["partners".to_owned()];
     scene.config_maps.push(ConfigMapScene { name: "partners".to_owned(), source: Some(held(source)), managed: None });
     look(&mut scene, 2);
     let kept = SourceName::config_map("mesh", "partners.trustspan");

@@ -1,7 +1,7 @@
-//! Those who take their trust from an object of `spec.distribute`, and present no certificate.
+//! Those who take their trust from an object of `spec.trustBundleTargets`, and present no certificate.
 
 use super::world::{Content, World};
-use crate::api::{Distribution, DistributionKind};
+use crate::api::{TrustBundleTarget, TrustBundleTargetKind};
 use crate::rotation::Facts;
 use crate::rotation::next::{ClientSeen, Plan, Trust};
 use crate::trust::Certificate;
@@ -15,10 +15,11 @@ pub(super) struct Distributed {
 impl World {
     /// Somebody reads it, and trusts this CA.
     pub(super) fn distribute_to_readers(&mut self, ca: &Certificate) {
-        let kind = if self.chance(2) { DistributionKind::ConfigMap } else { DistributionKind::ClusterTrustBundle };
+        let kind =
+            if self.chance(2) { TrustBundleTargetKind::ConfigMap } else { TrustBundleTargetKind::ClusterTrustBundle };
         let (name, key) = ("trust".to_owned(), "ca.crt".to_owned());
-        self.entry.spec.distribute = vec![Distribution { kind, namespace: None, name, key }];
-        self.note(format!("{} are there", self.entry.spec.distribute[0].readers()));
+        self.entry.spec.trust_bundle_targets = vec![TrustBundleTarget { kind, namespace: None, name, key }];
+        self.note(format!("{} are there", self.entry.spec.trust_bundle_targets[0].readers()));
         let held = self.content(Facts { anchors: vec![ca.clone()], ..Facts::default() });
         self.distributed = Some(Distributed { loaded: held.clone(), held });
     }
@@ -33,7 +34,7 @@ impl World {
         self.note(format!("distributed: {}", self.named(bundle)));
         let held = self.content(Facts { anchors: bundle.clone(), ..Facts::default() });
         self.distributed.as_mut().unwrap().held = held;
-        self.within(self.entry.spec.settle.clients.duration(), |world| {
+        self.within(self.entry.policy.propagation_delays.clients.duration(), |world| {
             let distributed = world.distributed.as_mut().unwrap();
             distributed.loaded = distributed.held.clone();
             let loaded = distributed.loaded.clone();
@@ -44,7 +45,7 @@ impl World {
 
     pub(super) fn bundle_readers(&self) -> Vec<ClientSeen> {
         let seen = self.distributed.iter().map(|distributed| ClientSeen {
-            name: self.entry.spec.distribute[0].readers(),
+            name: self.entry.spec.trust_bundle_targets[0].readers(),
             chain: Vec::new(),
             trust: Trust::Read(distributed.held.facts.anchors.clone()),
             loads_once: false,

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, subjects, waits};
-use crate::api::{ClientCa, ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, StepName};
+use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, StepName};
 use crate::rotation::journal::{Journal, JournalError};
 use crate::rotation::next::{PairOf, Step};
 use crate::rotation::{CAP, Facts, Story};
@@ -171,7 +171,7 @@ fn only_a_client_that_could_follow_lags() {
 fn the_cap_never_drops_a_ca_that_a_live_leaf_needs() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
-    scene.entry.spec.max_previous_cas = Some(0);
+    scene.entry.policy.max_previous_cas = Some(0);
     let plan = scene.look();
     assert_eq!(scene.status(&plan).condition(CAP), None);
     scene.ca = source(&new);
@@ -185,7 +185,7 @@ fn the_cap_never_drops_a_ca_that_a_live_leaf_needs() {
         "{:?}",
         troubles(&scene)
     );
-    scene.entry.spec.max_previous_cas = Some(1);
+    scene.entry.policy.max_previous_cas = Some(1);
     let plan = scene.look();
     assert_eq!(scene.status(&plan).condition(CAP), None, "one is allowed");
 }
@@ -211,8 +211,8 @@ fn the_cap_bounds_what_is_kept_for_clients_that_are_not_known() {
     let (old, new) = (ca("old"), ca("new"));
     let kept = |most| {
         let mut scene = Scene::steady(&old);
-        scene.entry.spec.clients.complete = false;
-        scene.entry.spec.max_previous_cas = most;
+        scene.entry.spec.clients.all_declared = false;
+        scene.entry.policy.max_previous_cas = most;
         (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
         let plan = scene.look();
         scene.take(&plan);
@@ -229,7 +229,7 @@ fn the_cap_bounds_what_is_kept_for_clients_that_are_not_known() {
 fn distrust_drops_a_ca_at_once_and_never_empties_a_bundle() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
-    scene.entry.spec.distrust = vec![parsed(old.der()).fingerprint];
+    scene.entry.spec.distrusted_cas = vec![parsed(old.der()).fingerprint];
     assert_eq!(scene.look().steps, []);
     scene.ca = source(&new);
     assert_eq!(bundle(&scene.look()), Some(vec!["CN=new"]));
@@ -265,7 +265,7 @@ fn a_copy_follows_the_root_unless_there_is_a_pause() {
 fn the_overlap_is_waited_for_where_others_may_trust_the_old_ca_only() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
-    scene.entry.spec.settle.overlap = Period::from_secs(24 * 3600);
+    scene.entry.policy.propagation_delays.minimum_overlap = Period::from_secs(24 * 3600);
     assert!(waits(&scene.look()).contains(&StepName::SwitchLeaf));
 }
 
@@ -353,7 +353,7 @@ fn the_first_bundle_keeps_what_the_root_holds_and_what_the_issuer_signs_with() {
     assert_eq!(bundle(&plan).unwrap(), ["CN=new", "CN=old", "CN=signing"]);
     assert_eq!(subjects(&plan.client_bundle), ["CN=new", "CN=old", "CN=signing"]);
 
-    scene.entry.spec.client_ca = Some(ClientCa { secret_name: "client-ca".to_owned() });
+    scene.entry.spec.clients.ca_secret_ref = Some("client-ca".into());
     scene.client_ca = Some(source(&new));
     scene.client = pair(&new, "client");
     let plan = begin(&mut scene);

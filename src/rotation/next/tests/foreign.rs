@@ -15,7 +15,7 @@ use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 const LOOKED_UP: [&[&str]; 3] =
     [&["Secret partners-cacert", "Secret partners"], &["Secret others-cacert", "Secret others"], &["ConfigMap roots"]];
 
-/// A ConfigMap of `spec.caConfigMaps`, and the one that is kept from it: a server is rewritten to name that.
+/// A ConfigMap of `spec.clients.caConfigMapNames`, and the one that is kept from it: a server is rewritten to name that.
 const SOURCE: &str = "ConfigMap shared";
 const KEPT: &str = "ConfigMap shared.trustspan";
 
@@ -45,7 +45,7 @@ pub(super) struct Foreign {
 pub(super) struct Read {
     pub(super) readers: Vec<TlsReader>,
     pub(super) sources: BTreeMap<SourceName, SourceState>,
-    /// The ConfigMap of `spec.caConfigMaps`, and what is kept from it.
+    /// The ConfigMap of `spec.clients.caConfigMapNames`, and what is kept from it.
     kept: Option<[Content; 2]>,
 }
 
@@ -101,7 +101,7 @@ impl World {
     fn add_kept(&mut self) {
         let stranger = self.make_ca(10 * HOUR);
         let ours = self.facts(self.client_source()).unwrap().chain[0].clone();
-        self.entry.spec.ca_config_maps = vec![name(SOURCE).name];
+        self.entry.spec.clients.ca_config_map_names = vec![name(SOURCE).name];
         self.foreign.stranger = Some(stranger.clone());
         for object in [SOURCE, KEPT] {
             self.write_foreign(object, vec![stranger.clone(), ours.clone()]);
@@ -137,7 +137,9 @@ impl World {
 
     fn push_foreign(&mut self) {
         for replica in 0..self.gateways.len() {
-            self.within(self.entry.spec.settle.gateways.duration(), move |world| world.load_foreign(replica));
+            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |world| {
+                world.load_foreign(replica)
+            });
         }
         self.poke();
     }

@@ -8,7 +8,7 @@ use super::clients::Client;
 use super::issuer::{ROOT_LIFETIME, Whose};
 use super::seed::Seed;
 use super::world::{CA, CLIENT_CA, HOUR, ISSUER, MANAGED, MINUTE, ROOT, World, fault};
-use crate::api::{AtLeafExpiry, ChangeWindow, ClientCa, GatewaySecretStatus, Mode, Period};
+use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, OnServingCertificateExpiry, Period};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::Facts;
@@ -97,22 +97,23 @@ impl World {
     /// A cluster with one CA, in one of the shapes, and clients that work.
     pub(super) fn random(mut seed: Seed) -> Self {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", ROOT, MANAGED) };
-        let spec = &mut entry.spec;
+        let (spec, policy) = (&mut entry.spec, &mut entry.policy);
         let shape = seed.below(4);
         // A CA that serves as its own server certificate, or one that signs the root.
-        spec.ca_secret_name = (shape > 0).then(|| CA.to_owned());
-        spec.client_ca = (shape == 3).then(|| ClientCa { secret_name: CLIENT_CA.to_owned() });
+        entry.resolved.ca_secret_ref = (shape > 0).then(|| CA.into());
+        spec.clients.ca_secret_ref = (shape == 3).then(|| CLIENT_CA.into());
         spec.issuer_secret_name = (seed.below(2) == 0).then(|| ISSUER.to_owned());
-        spec.clients.complete = seed.below(4) > 0;
-        spec.clients.max_leaf_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
-        spec.settle.overlap = Period::from_secs([0, 0, 600][seed.below(3) as usize]);
+        spec.clients.all_declared = seed.below(4) > 0;
+        policy.max_certificate_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
+        policy.propagation_delays.minimum_overlap = Period::from_secs([0, 0, 600][seed.below(3) as usize]);
         // A cap cuts off clients that nobody knows: whoever sets it means to.
         let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
-        spec.max_previous_cas = cap.filter(|_| spec.clients.complete);
+        policy.max_previous_cas = cap.filter(|_| spec.clients.all_declared);
         // Where clients are not known, an old leaf that is kept would be kept for ever.
-        let keeps = spec.clients.complete && seed.below(2) == 0;
-        spec.at_leaf_expiry = if keeps { AtLeafExpiry::Keep } else { AtLeafExpiry::Switch };
-        spec.windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
+        let keeps = spec.clients.all_declared && seed.below(2) == 0;
+        policy.on_serving_certificate_expiry =
+            if keeps { OnServingCertificateExpiry::Keep } else { OnServingCertificateExpiry::Switch };
+        policy.change_windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
         let mut world = Self::new(seed, entry);
         world.agent.falters = world.chance(2);
         // Where the agent keeps the Issuer's Secret nothing is signed that would have to be held back.
@@ -121,7 +122,7 @@ impl World {
         world.gateways = vec![None; 1 + world.seed.below(2) as usize];
         // A short one ends while clients that load once hold it.
         world.issuer.root_lifetime = if world.chance(3) { 2 * HOUR } else { ROOT_LIFETIME };
-        let spec = serde_json::to_string(&world.entry.spec).unwrap();
+        let spec = serde_json::to_string(&(&world.entry.spec, &world.entry.policy)).unwrap();
         let held_back = if world.holds_back { "holds back" } else { "lets pass" };
         world.note(format!("the webhook {held_back} what gateways may refuse; {spec}"));
         world.install();
@@ -131,14 +132,14 @@ impl World {
     fn install(&mut self) {
         let ca = self.make_ca(CA_LIFETIME);
         self.write(self.server_source(), vec![ca.clone()], vec![ca.clone()]);
-        let client_ca = if self.entry.spec.client_ca.is_some() {
+        let client_ca = if self.entry.spec.clients.ca_secret_ref.is_some() {
             let own = self.make_ca(CA_LIFETIME);
             self.write(CLIENT_CA, vec![own.clone()], vec![own.clone()]);
             own
         } else {
             ca.clone()
         };
-        if self.entry.spec.ca_secret_name.is_some() {
+        if self.entry.resolved.ca_secret_ref.is_some() {
             let leaf = self.sign(&ca, "gateway", self.issuer.root_lifetime);
             self.write(ROOT, vec![ca.clone()], vec![leaf]);
             self.renew_in_time(Whose::Root, self.issuer.root_lifetime);
@@ -152,7 +153,7 @@ impl World {
         if self.chance(3) {
             self.distribute_to_readers(&ca);
         }
-        if self.entry.spec.ca_secret_name.is_some() && self.chance(4) {
+        if self.entry.resolved.ca_secret_ref.is_some() && self.chance(4) {
             self.present_second(&ca);
         }
         if self.chance(4) {
@@ -172,11 +173,11 @@ impl World {
     }
 
     fn add_client(&mut self, at: usize, ca: &crate::trust::Certificate, client_ca: &crate::trust::Certificate) {
-        let declared = self.entry.spec.clients.complete || self.chance(2);
+        let declared = self.entry.spec.clients.all_declared || self.chance(2);
         let automatic = declared && !self.chance(4);
         let loads_once = declared && self.chance(3);
         let name = format!("{}-{at}", if declared { "client" } else { "stranger" });
-        // Strangers are not to outlive `maxLeafLifetime`.
+        // Strangers are not to outlive `maxCertificateLifetime`.
         let lifetime = if loads_once || !declared { HOUR } else { 3 * HOUR };
         self.note(format!("{name} is there{}", if loads_once { ", and loads its Secret once" } else { "" }));
         let leaf = self.sign(client_ca, &name, lifetime);
@@ -241,7 +242,7 @@ impl World {
             Event::RotateServerCa => self.rotate_in(self.server_source(), CA_LIFETIME),
             Event::RenewClient => self.renew_client(),
             Event::RenewRoot => {
-                if self.entry.spec.ca_secret_name.is_some() {
+                if self.entry.resolved.ca_secret_ref.is_some() {
                     self.issue(Whose::Root);
                 }
             }
@@ -270,10 +271,10 @@ impl World {
             Event::DeleteIssuer => self.delete(ISSUER),
             Event::Pause => self.for_a_while(length, |world, paused| world.entry.spec.paused = paused),
             Event::Windows => {
-                let former = self.entry.spec.windows.clone();
+                let former = self.entry.policy.change_windows.clone();
                 let windows = windows(&mut self.seed);
                 self.for_a_while(length, move |world, on| {
-                    world.entry.spec.windows = if on { windows.clone() } else { former.clone() };
+                    world.entry.policy.change_windows = if on { windows.clone() } else { former.clone() };
                 });
             }
             Event::Copy => self.for_a_while(length, |world, copy| {
@@ -292,7 +293,7 @@ impl World {
             }
             Event::Distrust => {
                 let previous = self.made[self.seed.below(self.made.len() as u64) as usize].fingerprint.clone();
-                self.entry.spec.distrust.push(previous);
+                self.entry.spec.distrusted_cas.push(previous);
             }
             Event::HideSources => self.for_a_while(length, |world, hidden| world.foreign.hidden = hidden),
             Event::DeleteForeign => self.delete_foreign(length),
@@ -325,14 +326,14 @@ impl World {
         let ca = self.make_ca(lifetime);
         self.write(source, vec![ca.clone()], vec![ca]);
         // Perhaps when not every gateway knows it yet.
-        self.within(self.entry.spec.settle.gateways.duration(), Self::renew_client);
+        self.within(self.entry.policy.propagation_delays.gateways.duration(), Self::renew_client);
         // A pin that outlasts the gateways' leaf cuts its client off, as the condition ClientsFollow says.
         self.within(PIN_REMOVED, |world| world.pins.clear());
     }
 
     fn renew(&mut self) {
         // One that is served is a leaf, too: no bundle verifies both it and its namesake.
-        if self.entry.spec.ca_secret_name.is_some()
+        if self.entry.resolved.ca_secret_ref.is_some()
             && let Some(held) = self.facts(self.client_source()).and_then(|facts| facts.chain.first()).cloned()
         {
             let renewed = self.renew_ca(&held, CA_LIFETIME);
@@ -344,7 +345,7 @@ impl World {
     fn restore_ca(&mut self) {
         let former = self.made[self.seed.below(self.made.len() as u64) as usize].clone();
         let is_ours = !self.foreign.is_strangers(&former);
-        if is_ours && former.is_valid_at(self.now) && !self.entry.spec.distrust.contains(&former.fingerprint) {
+        if is_ours && former.is_valid_at(self.now) && !self.entry.spec.distrusted_cas.contains(&former.fingerprint) {
             self.write(self.client_source(), vec![former.clone()], vec![former]);
         }
     }
@@ -379,9 +380,9 @@ impl World {
                 world.rotate_in(source, LAST_LIFETIME);
             }
         });
-        let needed = if self.entry.spec.clients.complete { 5 * HOUR } else { 12 * HOUR };
+        let needed = if self.entry.spec.clients.all_declared { 5 * HOUR } else { 12 * HOUR };
         // Each step may wait for a window.
-        let needed = if self.entry.spec.windows.is_empty() { needed } else { needed + 9 * HOUR };
+        let needed = if self.entry.policy.change_windows.is_empty() { needed } else { needed + 9 * HOUR };
         // Not at the second in which one opens.
         let needed = needed + 6 * MINUTE;
         self.run_until(last + seconds(needed));

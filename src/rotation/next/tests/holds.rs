@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, waits};
-use crate::api::{AtLeafExpiry, ChangeWindow, ConditionStatus, Mode, Phase, StepName, Wait};
+use crate::api::{ChangeWindow, ConditionStatus, Mode, OnServingCertificateExpiry, Phase, StepName, Wait};
 use crate::rotation::next::{PairOf, Plan, Step};
 use crate::rotation::{CLIENTS, CONNECT, DISTRUST, Facts, LEAF};
 use crate::trust::fixtures::{Authority, ca, parsed, secret};
@@ -35,7 +35,7 @@ fn outside_a_window_trust_grows_and_nothing_else_moves_until_it_opens() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     let opens = scene.now + HOUR;
-    scene.entry.spec.windows = at_two();
+    scene.entry.policy.change_windows = at_two();
     assert_eq!(scene.look().wake, Some(opens), "the next opening");
     scene.ca = source(&new);
     let plan = scene.look();
@@ -46,7 +46,7 @@ fn outside_a_window_trust_grows_and_nothing_else_moves_until_it_opens() {
     let plan = scene.look();
     assert_eq!(plan.steps, []);
     let held = wait(&plan, StepName::PromoteIssuer);
-    assert_eq!((held.until, held.reason.as_str()), (Some(opens), "no change window of spec.windows is open"));
+    assert_eq!((held.until, held.reason.as_str()), (Some(opens), "no change window of the RotationPolicy is open"));
     scene.now = opens;
     let plan = scene.look();
     assert_eq!(plan.steps, [Step::PromoteIssuer]);
@@ -64,7 +64,7 @@ fn outside_a_window_trust_grows_and_nothing_else_moves_until_it_opens() {
 fn a_window_holds_the_leaf_and_its_re_issue() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
-    scene.entry.spec.windows = at_two();
+    scene.entry.policy.change_windows = at_two();
     scene.now += HOUR * 5;
     let root = std::mem::replace(&mut scene.root, pair(&old, "gateway"));
     scene.managed.as_mut().unwrap().chain = scene.root.chain.clone();
@@ -85,7 +85,7 @@ fn the_end_of_the_old_leaf_wins_over_a_pause_and_over_windows() {
     for (paused, windows) in hold {
         for mode in [Mode::Bundle, Mode::Copy] {
             let mut scene = before_the_switch(&old, &new, false);
-            (scene.entry.spec.paused, scene.entry.spec.windows) = (paused, windows.clone());
+            (scene.entry.spec.paused, scene.entry.policy.change_windows) = (paused, windows.clone());
             scene.entry.spec.mode = mode;
             let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
             scene.now = deadline - HOUR / 2;
@@ -103,8 +103,8 @@ fn the_end_of_the_old_leaf_wins_over_a_pause_and_over_windows() {
 fn a_window_in_a_zone_that_there_is_none_of_holds_and_says_so() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
-    scene.entry.spec.windows = at_two();
-    scene.entry.spec.windows[0].time_zone = "Europe/Berlni".to_owned();
+    scene.entry.policy.change_windows = at_two();
+    scene.entry.policy.change_windows[0].time_zone = "Europe/Berlni".to_owned();
     let plan = scene.look();
     let reason = &wait(&plan, StepName::SwitchLeaf).reason;
     assert!(!switches(&plan) && reason.contains("no such time zone: Europe/Berlni"), "{reason}");
@@ -122,11 +122,11 @@ fn who_is_cut_off_at_the_leafs_end_is_told_before() {
     assert!(message.contains(": client.") && message.contains(&cut_off), "{message}");
     // Those that nobody knows of.
     let mut scene = before_the_switch(&old, &new, false);
-    scene.entry.spec.clients.complete = false;
+    scene.entry.spec.clients.all_declared = false;
     let plan = scene.look();
     let (status, message) = said(&scene, &plan, LEAF);
-    assert!(status == ConditionStatus::Unknown && message.contains("spec.clients.complete"), "{message}");
-    // Those in a namespace that the agent may not read, whatever spec.clients.complete says.
+    assert!(status == ConditionStatus::Unknown && message.contains("spec.clients.allDeclared"), "{message}");
+    // Those in a namespace that the agent may not read, whatever spec.clients.allDeclared says.
     let mut scene = before_the_switch(&old, &new, false);
     scene.unlisted_namespaces = vec!["apps".to_owned()];
     let plan = scene.look();
@@ -191,7 +191,7 @@ fn a_client_that_holds_the_re_issue_of_the_root_is_told_too() {
 fn an_old_leaf_is_kept_beyond_its_end_where_the_spec_says_so() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
-    scene.entry.spec.at_leaf_expiry = AtLeafExpiry::Keep;
+    scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Keep;
     // All others live longer.
     let served = old.leaf_with("gateway", |params| params.not_after = rcgen::date_time_ymd(2030, 6, 1));
     let stored =
@@ -207,7 +207,7 @@ fn an_old_leaf_is_kept_beyond_its_end_where_the_spec_says_so() {
         assert!(!switches(&plan), "{now}: {:?}", plan.steps);
         assert_eq!(wait(&plan, StepName::SwitchLeaf).until, None);
         let (status, message) = said(&scene, &plan, LEAF);
-        assert!(status == ConditionStatus::False && message.contains("spec.atLeafExpiry: Keep"), "{message}");
+        assert!(status == ConditionStatus::False && message.contains("onServingCertificateExpiry: Keep"), "{message}");
         assert_eq!(message.contains(&format!("it ended at {end}")), now > end, "{message}");
         // It lags before and after, and the rotation stands where it stood.
         scene.keep_status(&plan);
@@ -220,10 +220,10 @@ fn an_old_leaf_is_kept_beyond_its_end_where_the_spec_says_so() {
     rootless.root = Facts::default();
     assert_eq!(said(&rootless, &rootless.ask(), LEAF).0, ConditionStatus::Unknown);
     // A person decides otherwise.
-    scene.entry.spec.at_leaf_expiry = AtLeafExpiry::Switch;
+    scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Switch;
     assert!(switches(&scene.look()));
     // Or the client follows.
-    scene.entry.spec.at_leaf_expiry = AtLeafExpiry::Keep;
+    scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Keep;
     scene.loads_once = false;
     assert!(switches(&scene.look()));
 }
@@ -237,7 +237,7 @@ fn distrust_that_would_leave_nothing_is_told_until_there_is_another_ca() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     assert!(scene.status(&scene.ask()).condition(DISTRUST).is_none());
-    scene.entry.spec.distrust = distrusting(&[&old]);
+    scene.entry.spec.distrusted_cas = distrusting(&[&old]);
     let plan = scene.look();
     assert_eq!(plan.steps, []);
     let reason = &wait(&plan, StepName::DropOldCa).reason;
@@ -253,7 +253,7 @@ fn distrust_that_would_leave_nothing_is_told_until_there_is_another_ca() {
 fn distrust_that_a_copy_does_not_heed_is_told() {
     let old = ca("old");
     let mut scene = Scene::steady(&old);
-    scene.entry.spec.distrust = distrusting(&[&old]);
+    scene.entry.spec.distrusted_cas = distrusting(&[&old]);
     scene.entry.spec.mode = Mode::Copy;
     let plan = scene.look();
     let (status, message) = said(&scene, &plan, DISTRUST);

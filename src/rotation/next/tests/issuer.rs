@@ -42,7 +42,7 @@ impl World {
     fn signer(&mut self, whose: Whose) -> Option<Certificate> {
         let kept = self.entry.spec.issuer_secret_name.is_some();
         let source = match whose {
-            Whose::Second if kept && self.entry.spec.client_ca.is_none() => ISSUER,
+            Whose::Second if kept && self.entry.spec.clients.ca_secret_ref.is_none() => ISSUER,
             Whose::Root | Whose::Second => CA,
             Whose::Client(_) if kept => ISSUER,
             Whose::Client(_) => self.client_source(),
@@ -142,7 +142,7 @@ impl World {
     pub(super) fn root_certificate(&self) -> Option<Issuance> {
         let issuance =
             Issuance { name: "gateway".to_owned(), is_issuing: self.issuer.root_issuing, ..Issuance::default() };
-        self.entry.spec.ca_secret_name.is_some().then_some(issuance)
+        self.entry.resolved.ca_secret_ref.is_some().then_some(issuance)
     }
 }
 

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::world::World;
-use crate::api::Reach;
+use crate::api::ProbeTarget;
 use crate::rotation::next::{Answer, Endpoint, Shown, Wire};
 use crate::trust::{Certificate, continuity};
 
@@ -25,11 +25,11 @@ impl World {
         let way = self.seed.below(4);
         self.lookout.hangs = way == 3;
         let canary = way == 3 || self.chance(2);
-        self.entry.spec.reach = (way > 1).then(|| Reach {
+        self.entry.policy.probe.target = (way > 1).then(|| ProbeTarget {
             service_name: "gateway".to_owned(),
             port_name: "https".to_owned(),
             host: "shop.example.com".to_owned(),
-            canary_secret_name: canary.then(|| "canary".to_owned()),
+            client_secret_name: canary.then(|| "canary".to_owned()),
         });
     }
 
@@ -43,13 +43,13 @@ impl World {
 
     /// When to look again at what may have a former content.
     pub(super) fn next_glance(&self) -> Option<Timestamp> {
-        self.entry.spec.reach.as_ref()?;
+        self.entry.policy.probe.target.as_ref()?;
         self.journal.1.is_converging().then_some(self.now + self.agent.clock + PACE)
     }
 
     /// A client's leaf of the newest CA.
     fn canary(&mut self) -> Vec<Certificate> {
-        if self.entry.spec.canary_name().is_none() {
+        if self.entry.canary_name().is_none() {
             return Vec::new();
         }
         let source = self.facts(self.client_source()).filter(|facts| facts.denials.is_empty());

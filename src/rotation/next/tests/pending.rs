@@ -10,7 +10,7 @@ use crate::trust::fixtures::{Authority, ca, ca_between, parsed};
 /// The source Secret alone says which CA signs, and a client was issued a certificate of another.
 fn external(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
-    scene.entry.spec.ca_secret_name = None;
+    scene.entry.resolved.ca_secret_ref = None;
     scene.entry.spec.issuer_secret_name = None;
     scene.pending = Some(Pending { chain: pair(new, "client").chain, at: scene.now });
     scene
@@ -42,7 +42,7 @@ fn the_source_learns_of_its_ca_once() {
 fn who_can_add_it_is_said_where_no_issue_tells() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = external(&old, &new);
-    scene.entry.spec.ca_secret_name = Some("ca".to_owned());
+    scene.entry.resolved.ca_secret_ref = Some("ca".into());
     let plan = scene.ask();
     assert!(reissues(&plan).is_empty());
     assert!(reason(&plan).contains("new certificates of client: they are signed by CN=new"), "{}", reason(&plan));

@@ -1,4 +1,4 @@
-//! Whole rotations with the CAs that well-known issuers write in `spec.caSecretName`.
+//! Whole rotations with the CAs that well-known issuers write in `spec.caSecretRef`.
 
 use std::iter::zip;
 

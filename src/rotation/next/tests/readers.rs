@@ -87,7 +87,7 @@ fn a_source_that_lets_in_a_distrusted_ca_alone_holds_nothing() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = rotating(&old, &new, holding(&[&old]));
     assert_eq!(scene.issuer.chain[0].subject, "CN=old");
-    scene.entry.spec.distrust = vec![parsed(old.der()).fingerprint];
+    scene.entry.spec.distrusted_cas = vec![parsed(old.der()).fingerprint];
     let plan = scene.ask();
     assert!(promotes(&plan), "at once: {:?}", plan.waits);
     assert_eq!(condition(&scene, &plan).0, ConditionStatus::True);
@@ -186,7 +186,7 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
     scene.presented_also = vec![second(&old, false)];
     scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
     scene.pass(HOUR);
-    scene.entry.spec.clients.complete = false;
+    scene.entry.spec.clients.all_declared = false;
     let plan = scene.look();
     assert_eq!(reissues(&plan), [""; 0], "clients that are not declared may trust the old CA only");
     assert!(
@@ -194,7 +194,7 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
         "{:?}",
         plan.waits
     );
-    scene.entry.spec.clients.complete = true;
+    scene.entry.spec.clients.all_declared = true;
     let plan = step(&mut scene);
     assert_eq!(reissues(&plan), ["second"], "clients trust the new CA by now");
     assert_ne!(plan.phase, Phase::Steady);
@@ -216,7 +216,7 @@ fn another_certificate_of_our_issuer_is_reissued_although_its_ca_is_in_no_secret
         let second = PresentedAlso { name: "second".to_owned(), chain, certificate: Some(certificate) };
         let mut scene = Scene::steady(&old);
         scene.presented_also = vec![second];
-        scene.entry.spec.distrust = vec![parsed(old.der()).fingerprint];
+        scene.entry.spec.distrusted_cas = vec![parsed(old.der()).fingerprint];
         (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
         scene.root = pair(&new, "gateway");
         scene.managed = Some(scene.root.clone());

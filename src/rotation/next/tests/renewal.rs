@@ -11,7 +11,7 @@ use crate::rotation::RenewalPolicy;
 use crate::rotation::next::{Canary, Issuance, Plan, Step};
 use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
 
-/// Twice 30s, 10s and 3m: `spec.settle` as it is by default.
+/// Twice 30s, 10s and 3m: `propagationDelays` as it is by default.
 const BEFORE: SignedDuration = SignedDuration::from_secs(2 * (30 + 10 + 180));
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 

@@ -49,7 +49,7 @@ pub(super) struct Scene {
     pub(super) now: Timestamp,
 }
 
-/// A ConfigMap of `spec.caConfigMaps`, and what is kept from it.
+/// A ConfigMap of `spec.clients.caConfigMapNames`, and what is kept from it.
 #[derive(Clone)]
 pub(super) struct ConfigMapScene {
     pub(super) name: String,
@@ -83,9 +83,9 @@ impl Scene {
     /// The same of a CA, a root and a client that are given.
     pub(super) fn steady_with(ca: Facts, root: Facts, client: Facts) -> Self {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
-        entry.spec.ca_secret_name = Some("ca".to_owned());
+        entry.resolved.ca_secret_ref = Some("ca".into());
         entry.spec.issuer_secret_name = Some("issuer".to_owned());
-        entry.spec.clients.complete = true;
+        entry.spec.clients.all_declared = true;
         let mut scene = Self {
             entry,
             issuer: ca.clone(),

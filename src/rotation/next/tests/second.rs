@@ -39,7 +39,9 @@ impl World {
         let second = self.second.as_mut().unwrap();
         (second.held, second.is_issuing) = (held, false);
         for replica in 0..self.gateways.len() {
-            self.within(self.entry.spec.settle.gateways.duration(), move |world| world.load_second(replica));
+            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |world| {
+                world.load_second(replica)
+            });
         }
         self.poke();
     }

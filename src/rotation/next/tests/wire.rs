@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::scene::{HOUR, Scene, before_the_switch, pair, reissues, source};
-use crate::api::{Endpoints, Mode, Phase, Reach, StepName};
+use crate::api::{Endpoints, Mode, Phase, ProbeTarget, StepName};
 use crate::rotation::Facts;
 use crate::rotation::journal::Journal;
 use crate::rotation::next::{Answer, Canary, Endpoint, Issuance, Plan, Shown, Step, Wire};
@@ -18,11 +18,11 @@ pub(super) type Sight<'a> = (&'a str, Result<(&'a Facts, Option<Answer>), &'a st
 
 impl Scene {
     pub(super) fn watch(&mut self) {
-        self.entry.spec.reach = Some(Reach {
+        self.entry.policy.probe.target = Some(ProbeTarget {
             service_name: "gateway".to_owned(),
             port_name: "https".to_owned(),
             host: "shop.example.com".to_owned(),
-            canary_secret_name: Some("canary".to_owned()),
+            client_secret_name: Some("canary".to_owned()),
         });
     }
 
@@ -154,7 +154,7 @@ fn rejects_settle_time_for_what_was_seen_in_use() {
     assert!(ended(&[good, (TWO, Ok((&root, Some(Accepted))))]));
     assert!(ended(&[good]));
     assert!(ended(&[]));
-    scene.entry.spec.reach = None;
+    scene.entry.policy.probe.target = None;
     assert!(scene.promotes());
 }
 
@@ -256,7 +256,7 @@ fn rejects_to_count_as_seen_what_the_clock_has_ended() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
     let root = scene.root.clone();
-    scene.entry.spec.reach.as_mut().unwrap().canary_secret_name = None;
+    scene.entry.policy.probe.target.as_mut().unwrap().client_secret_name = None;
     for (pause, promotes) in [(1, false), (HOUR.as_secs(), true)] {
         scene.now += SignedDuration::from_secs(pause);
         scene.see(None, &[(ONE, Ok((&root, None)))]);

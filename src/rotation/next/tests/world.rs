@@ -77,7 +77,7 @@ pub(super) struct World {
     pub(super) lookout: Lookout,
     /// Servers with CAs from elsewhere.
     pub(super) foreign: Foreign,
-    /// An object of `spec.distribute`.
+    /// An object of `spec.trustBundleTargets`.
     pub(super) distributed: Option<Distributed>,
     /// What gateways present next to the managed Secret.
     pub(super) second: Option<Second>,
@@ -191,7 +191,7 @@ impl World {
         let dates = self.dates(seconds, None);
         // cert-manager's roots keep their name. One that is served as a leaf does not say whose key signed it: with namesakes
         // no order of a bundle is right before and after the change.
-        let is_served = self.entry.spec.ca_secret_name.is_none();
+        let is_served = self.entry.resolved.ca_secret_ref.is_none();
         let name = if is_served { format!("root {}", self.made.len()) } else { "root".to_owned() };
         let authority = ca_with(&name, |params| {
             // One that serves as its own server certificate signs handshakes, too.
@@ -280,25 +280,25 @@ impl World {
 
     /// What one replica of the webhook knows now.
     pub(super) fn webhook(&mut self) -> Rc<Told> {
-        let lag = self.delay(self.entry.spec.settle.admission.duration());
+        let lag = self.delay(self.entry.policy.propagation_delays.admission.duration());
         let known = self.now - lag;
         self.told.iter().rev().find(|(since, _)| *since <= known).unwrap().1.clone()
     }
 
     /// The Secret that holds the CA of the clients' leaves.
     pub(super) fn client_source(&self) -> &'static str {
-        if self.entry.spec.client_ca.is_some() { CLIENT_CA } else { self.server_source() }
+        if self.entry.spec.clients.ca_secret_ref.is_some() { CLIENT_CA } else { self.server_source() }
     }
 
     /// The Secret that holds the CA of the gateways' leaf.
     pub(super) fn server_source(&self) -> &'static str {
-        if self.entry.spec.ca_secret_name.is_some() { CA } else { ROOT }
+        if self.entry.resolved.ca_secret_ref.is_some() { CA } else { ROOT }
     }
 
     fn push_to_gateways(&mut self) {
         for replica in 0..self.gateways.len() {
             let patience = if self.lookout.hangs && self.chance(4) { 10 } else { 1 };
-            self.within(self.entry.spec.settle.gateways.duration() * patience, move |world| {
+            self.within(self.entry.policy.propagation_delays.gateways.duration() * patience, move |world| {
                 world.load_gateway(replica, "takes over")
             });
         }

@@ -1,0 +1,70 @@
+//! The clients of the gateways.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::SecretRef;
+use super::gateway_secret::{DNS_LABEL, DNS_SUBDOMAIN};
+
+/// The clients, and where gateways take their CAs from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Clients {
+    /// Whether all clients are declared: their Secrets have the label `trustspan.dev/client`, here or in one of `namespaces`, or are in
+    /// `secretNames`. If false, undeclared clients are assumed, and an old CA stays until it expires.
+    pub all_declared: bool,
+    /// Other namespaces with clients. A client there is declared by the label `trustspan.dev/client: NAMESPACE_NAME` of this GatewaySecret: the
+    /// owners of both sides have to agree.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<NamespaceName>", extend("maxItems" = 64, "x-kubernetes-list-type" = "set"))]
+    pub namespaces: Vec<String>,
+    /// Secrets of clients that no cert-manager Certificate writes, in this namespace.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<SecretName>", extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
+    pub secret_names: Vec<String>,
+    /// The Secret of the clients' CA, where another CA than that of the serving certificate signs them. It is rotated independently.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "SecretRef")]
+    pub ca_secret_ref: Option<SecretRef>,
+    /// ConfigMaps, in this namespace, from which gateways take the clients' CAs. The agent keeps ConfigMap `NAME.trustspan` from each, and
+    /// Gateways are rewritten to name that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<ConfigMapName>", extend("maxItems" = 16, "x-kubernetes-list-type" = "set"))]
+    pub ca_config_map_names: Vec<String>,
+}
+
+impl Clients {
+    /// Warns of a rotation with undeclared clients. Condition `RotationReady` has the dates.
+    pub const INCOMPLETE: &'static str = "clients.allDeclared is false: undeclared clients may fail in a CA rotation. Declare all clients, then set it to true";
+}
+
+/// An item of `spec.clients.secretNames`, for the schema.
+#[derive(JsonSchema)]
+struct SecretName(
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    #[allow(dead_code)]
+    String,
+);
+
+/// An item of `spec.clients.namespaces`, for the schema.
+#[derive(JsonSchema)]
+struct NamespaceName(
+    #[schemars(length(min = 1, max = 63), regex(pattern = DNS_LABEL))]
+    #[allow(dead_code)]
+    String,
+);
+
+/// An item of `spec.clients.caConfigMapNames`, for the schema: what is kept has the suffix `.trustspan`.
+#[derive(JsonSchema)]
+struct ConfigMapName(
+    #[schemars(
+        length(min = 1, max = 243),
+        regex(pattern = DNS_SUBDOMAIN),
+        extend("x-kubernetes-validations" = [{
+            "rule": "!self.endsWith('.trustspan')",
+            "message": "a name that ends in .trustspan is that of a ConfigMap that the agent keeps: name the one that it is kept from",
+        }])
+    )]
+    #[allow(dead_code)]
+    String,
+);

@@ -1,0 +1,267 @@
+//! How carefully CAs are rotated: a `RotationPolicy` in a namespace, and a `ClusterRotationPolicy` behind it.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::gateway_secret::{DNS_SUBDOMAIN, is_default, without_default};
+use super::{ChangeWindow, Level, Period};
+
+/// How carefully CAs are rotated.
+///
+/// A GatewaySecret uses the RotationPolicy of its namespace that `spec.policyName` names, for what that leaves out the
+/// ClusterRotationPolicy of the same name, and for the rest the defaults. See [`RotationPolicySpec::merged`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[cfg_attr(
+    feature = "edge",
+    derive(kube::CustomResource),
+    kube(
+        group = "trustspan.dev",
+        version = "v1alpha1",
+        kind = "RotationPolicy",
+        plural = "rotationpolicies",
+        category = "trustspan",
+        namespaced,
+        doc = "RotationPolicy says how carefully the CAs of GatewaySecrets in its namespace are rotated. A field that it leaves out is that of the ClusterRotationPolicy of the same name, or the default."
+    )
+)]
+pub struct RotationPolicySpec {
+    /// The longest time that a change takes to reach those who read it. Each step waits this long for the one before.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub propagation_delays: PropagationDelays,
+
+    /// When disruptive steps may be taken; at all other times a GatewaySecret counts as paused. Default: always.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 16), transform = without_default)]
+    pub change_windows: Vec<ChangeWindow>,
+
+    /// Severities of rules, by id (`trustspan rules` lists them), for the Secrets of the GatewaySecrets. Quote "Off": YAML 1.1 reads it
+    /// as a boolean without.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64), transform = without_default)]
+    pub severities: BTreeMap<String, Level>,
+
+    /// What happens when the serving certificate is about to expire while clients do not trust its successor yet: `Switch` serves the
+    /// new one shortly before, `Keep` goes on with the old one, expired or not.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub on_serving_certificate_expiry: OnServingCertificateExpiry,
+
+    /// Whether the agent restarts workloads that still use an older CA or certificate.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub workload_restarts: WorkloadRestarts,
+
+    /// How the agent verifies over TLS what gateways have loaded.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(transform = without_default)]
+    pub probe: Probe,
+
+    /// The longest lifetime of a client's certificate: a retired CA is dropped this long after it issued its last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Period")]
+    pub max_certificate_lifetime: Option<Period>,
+
+    /// The most previous CAs to keep in a bundle. One that a certificate in use needs is never dropped for it.
+    #[serde(rename = "maxPreviousCAs", skip_serializing_if = "Option::is_none")]
+    // The API server warns of formats that it does not know (uint32).
+    #[schemars(with = "i64", range(min = 0, max = 16))]
+    pub max_previous_cas: Option<u32>,
+
+    /// The oldest version of Envoy among the gateways, such as `1.40`: CAs are judged by what it verifies. Default: the oldest
+    /// supported, 1.37.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", regex(pattern = r"^1\.(3[6-9]|[4-9][0-9]|[1-9][0-9]{2})$"))]
+    pub oldest_envoy: Option<String>,
+
+    /// cert-manager's cluster resource namespace (its flag `--cluster-resource-namespace`), in which the CAs of ClusterIssuers are.
+    /// Default: `cert-manager`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = super::gateway_secret::DNS_LABEL))]
+    pub cluster_resource_namespace: Option<String>,
+}
+
+/// The same in every namespace. It has the fields of a [`RotationPolicy`].
+#[cfg(feature = "edge")]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, kube::CustomResource)]
+#[kube(
+    group = "trustspan.dev",
+    version = "v1alpha1",
+    kind = "ClusterRotationPolicy",
+    plural = "clusterrotationpolicies",
+    category = "trustspan",
+    doc = "ClusterRotationPolicy says how carefully the CAs of GatewaySecrets in all namespaces are rotated, as far as their RotationPolicy does not say otherwise."
+)]
+#[serde(transparent)]
+#[schemars(transparent)]
+pub struct ClusterRotationPolicySpec(RotationPolicySpec);
+
+/// The longest time that a change takes to reach those who read it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PropagationDelays {
+    /// From a write of the managed Secret to its use by every gateway proxy. Default 30s: istiod holds pushes back for up to
+    /// 10s (`PILOT_DEBOUNCE_MAX`), and sends them one proxy after the other.
+    #[schemars(transform = without_default)]
+    pub gateways: Period,
+    /// From a write of a client's Secret, or of a bundle, to its use by the client. Default 3m: the kubelet syncs its pods
+    /// each minute (`syncFrequency`) and may have a minute-old Secret then; the program reads the file after that.
+    #[schemars(transform = without_default)]
+    pub clients: Period,
+    /// From a change of a GatewaySecret's status to its use by every replica of the webhook. Default 10s. A client's Secret
+    /// that was written sooner is not taken to have the new bundle.
+    #[schemars(transform = without_default)]
+    pub admission: Period,
+    /// The least time between the delivery of a new CA to clients and the gateways' first use of a certificate of it. Default: none.
+    #[schemars(transform = without_default)]
+    pub minimum_overlap: Period,
+}
+
+impl Default for PropagationDelays {
+    fn default() -> Self {
+        Self {
+            gateways: Period::from_secs(30),
+            clients: Period::from_secs(180),
+            admission: Period::from_secs(10),
+            minimum_overlap: Period::default(),
+        }
+    }
+}
+
+/// How the agent verifies what gateways have loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Probe {
+    /// `Auto` opens TLS connections to each gateway while it takes over a change; `Disabled` relies on `propagationDelays` alone, which is
+    /// wrong while istiod is unavailable.
+    #[schemars(transform = without_default)]
+    pub mode: ProbeMode,
+    /// How to reach the gateways. Default: derived from Services and Gateways.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ProbeTarget")]
+    pub target: Option<ProbeTarget>,
+}
+
+/// Whether the agent probes gateways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum ProbeMode {
+    /// It opens TLS connections to each gateway.
+    #[default]
+    Auto,
+    /// It does not.
+    Disabled,
+}
+
+/// How the agent reaches gateways: it opens TLS to every endpoint of a Service.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeTarget {
+    /// The Service of the gateways, in the GatewaySecret's namespace. Every address of its EndpointSlices (label
+    /// `kubernetes.io/service-name`) is probed.
+    #[schemars(length(min = 1, max = 63), regex(pattern = DNS_SUBDOMAIN))]
+    pub service_name: String,
+    /// Name of the Service's port on which gateways serve the managed Secret. Empty for the only port of a Service that has no name.
+    /// Default: `https`, as in Istio's charts.
+    #[serde(default = "https")]
+    #[schemars(length(max = 63), regex(pattern = "^[-a-z0-9]*$"), transform = without_default)]
+    pub port_name: String,
+    /// The host to ask for (SNI, RFC 6066): one that Gateways serve with the managed Secret, without a wildcard.
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub host: String,
+    /// Secret (`tls.crt`, `tls.key`) with a client certificate to present to the gateways: if it is of a new CA, it shows whether they
+    /// trust that. Nothing else may use it. Default: the agent signs one for some minutes with the key of the clients' CA, where
+    /// its Secret holds the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub client_secret_name: Option<String>,
+}
+
+fn https() -> String {
+    "https".to_owned()
+}
+
+/// What happens when the serving certificate is about to expire while clients do not trust the CA of its successor yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum OnServingCertificateExpiry {
+    /// The new one is served from twice `propagationDelays.gateways` before: clients that do not trust it fail, and all others go on. The
+    /// default, since clients that verify dates refuse an expired certificate.
+    #[default]
+    Switch,
+    /// The old one is served until all clients trust the new one, expired or not: for clients that do not verify dates.
+    Keep,
+}
+
+/// Whether the agent restarts workloads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadRestarts {
+    /// `Disabled` reports the workloads. `Enabled` restarts one after the other, while the GatewaySecret is not paused.
+    #[schemars(transform = without_default)]
+    pub mode: RestartMode,
+}
+
+/// What the agent does about workloads that name the source Secret, or run with older content of the managed one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum RestartMode {
+    /// They are reported.
+    #[default]
+    Disabled,
+    /// They are restarted, one after the other: the next when no rollout is in progress.
+    Enabled,
+}
+
+impl RotationPolicySpec {
+    /// The policy that objects add up to, the most general first: a field of a later one replaces that of an earlier one (JSON Merge
+    /// Patch, RFC 7396, so that members of an object and entries of a map are merged one by one).
+    ///
+    /// # Errors
+    /// When a field does not fit the type.
+    pub fn merged<'v>(specs: impl IntoIterator<Item = &'v Value>) -> Result<Self, serde_json::Error> {
+        let mut merged = Value::Object(serde_json::Map::new());
+        specs.into_iter().for_each(|spec| json_patch::merge(&mut merged, spec));
+        Self::deserialize(merged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_later_policy_wins_field_by_field() {
+        let cluster = json!({
+            "propagationDelays": {"gateways": "60s", "clients": "5m"}, "severities": {"expired": "Warn", "sha1": "Warn"},
+            "changeWindows": [{"from": "22:00", "to": "04:00"}], "maxPreviousCAs": 2,
+        });
+        let near = json!({
+            "propagationDelays": {"clients": "10m"}, "severities": {"expired": "Deny"},
+            "changeWindows": [{"from": "01:00", "to": "02:00"}],
+        });
+        let policy = RotationPolicySpec::merged([&cluster, &near]).unwrap();
+        let delays = &policy.propagation_delays;
+        assert_eq!([delays.gateways, delays.clients, delays.admission], [60, 600, 10].map(Period::from_secs));
+        assert_eq!(policy.severities.values().collect::<Vec<_>>(), [&Level::Deny, &Level::Warn]);
+        assert!(policy.change_windows.len() == 1 && policy.max_previous_cas == Some(2), "{policy:?}");
+    }
+
+    #[test]
+    fn without_a_policy_the_defaults_count() {
+        let none: [&Value; 0] = [];
+        assert_eq!(RotationPolicySpec::merged(none).unwrap(), RotationPolicySpec::default());
+        let explicit = json!({"probe": {"mode": "Auto"}});
+        let cluster = json!({"probe": {"mode": "Disabled"}});
+        assert_eq!(RotationPolicySpec::merged([&cluster, &explicit]).unwrap().probe.mode, ProbeMode::Auto);
+    }
+
+    #[test]
+    fn rejects_what_does_not_fit() {
+        let error = RotationPolicySpec::merged([&json!({"propagationDelays": {"gateways": "soon"}})]).unwrap_err();
+        assert!(error.to_string().contains("expected a duration"), "{error}");
+    }
+}

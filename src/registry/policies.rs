@@ -1,0 +1,87 @@
+//! The RotationPolicies and ClusterRotationPolicies that there are.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::api::{GROUP, Kind, RotationPolicySpec};
+
+/// The `spec` of each policy, by namespace (none for a ClusterRotationPolicy) and name.
+#[derive(Clone, Debug, Default)]
+pub struct Policies(BTreeMap<PolicyKey, Value>);
+
+/// Namespace, none for a ClusterRotationPolicy, and name.
+pub type PolicyKey = (Option<String>, String);
+
+impl Policies {
+    /// The key of an object that is a policy. `namespace` is where an object without one would go.
+    pub fn key(object: &Value, namespace: &str) -> Option<PolicyKey> {
+        let metadata = &object["metadata"];
+        let name = metadata["name"].as_str()?.to_owned();
+        match Kind::of(object) {
+            Kind { group: GROUP, kind: "RotationPolicy", .. } => {
+                Some((Some(metadata["namespace"].as_str().unwrap_or(namespace).to_owned()), name))
+            }
+            Kind { group: GROUP, kind: "ClusterRotationPolicy", .. } => Some((None, name)),
+            _ => None,
+        }
+    }
+
+    /// Takes an object if it is a policy.
+    pub fn take(&mut self, object: &Value, namespace: &str) {
+        if let Some(key) = Self::key(object, namespace) {
+            self.insert(key, object["spec"].clone());
+        }
+    }
+
+    /// Adds or replaces a policy.
+    pub fn insert(&mut self, key: PolicyKey, spec: Value) {
+        // `spec` is optional: without it the policy changes nothing.
+        self.0.insert(key, if spec.is_null() { Value::Object(serde_json::Map::new()) } else { spec });
+    }
+
+    /// Removes a policy.
+    pub fn remove(&mut self, key: &PolicyKey) {
+        self.0.remove(key);
+    }
+
+    /// What the policies of a name add up to in a namespace.
+    ///
+    /// # Errors
+    /// When one does not fit the type.
+    pub fn policy(&self, namespace: &str, name: &str) -> Result<RotationPolicySpec, serde_json::Error> {
+        let of = |namespace: Option<&str>| self.0.get(&(namespace.map(str::to_owned), name.to_owned()));
+        RotationPolicySpec::merged([of(None), of(Some(namespace))].into_iter().flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_namespace_uses_its_own_policy_and_that_of_the_cluster() {
+        let mut policies = Policies::default();
+        let object = |kind: &str, metadata: Value, spec: Value| json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
+        policies.take(
+            &object(
+                "ClusterRotationPolicy",
+                json!({"name": "default"}),
+                json!({"maxPreviousCAs": 1, "oldestEnvoy": "1.40"}),
+            ),
+            "",
+        );
+        policies.take(&object("RotationPolicy", json!({"name": "default"}), json!({"maxPreviousCAs": 3})), "mesh");
+        policies.take(&object("RotationPolicy", json!({"name": "default", "namespace": "other"}), Value::Null), "mesh");
+        let found = |namespace: &str, name: &str| policies.policy(namespace, name).unwrap().max_previous_cas;
+        assert_eq!(
+            [found("mesh", "default"), found("other", "default"), found("mesh", "night")],
+            [Some(3), Some(1), None]
+        );
+        assert_eq!(policies.policy("mesh", "default").unwrap().oldest_envoy.as_deref(), Some("1.40"));
+        policies.remove(&(Some("mesh".to_owned()), "default".to_owned()));
+        assert_eq!(policies.policy("mesh", "default").unwrap().max_previous_cas, Some(1));
+    }
+}

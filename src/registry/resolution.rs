@@ -1,0 +1,260 @@
+//! What a GatewaySecret leaves to be derived from the cert-manager Certificate that it names.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::Entry;
+use crate::api::{Kind, Resolved, SecretRef};
+
+/// cert-manager's cluster resource namespace, unless its flag `--cluster-resource-namespace` names another one.
+pub const CLUSTER_RESOURCE_NAMESPACE: &str = "cert-manager";
+
+const CERT_MANAGER: &str = "cert-manager.io";
+
+/// Certificates and issuers of cert-manager.
+#[derive(Clone, Debug, Default)]
+pub struct Issuance {
+    /// By namespace and name.
+    certificates: BTreeMap<(String, String), CertificateFacts>,
+    /// The name of the Secret of each issuer's CA, none for an issuer of another type.
+    issuers: BTreeMap<IssuerKey, Option<String>>,
+}
+
+/// A Certificate, as far as it matters here.
+#[derive(Clone, Debug)]
+struct CertificateFacts {
+    secret_name: String,
+    issuer: IssuerKey,
+    is_ca: bool,
+}
+
+/// What an `issuerRef` refers to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IssuerKey {
+    /// `Issuer` or `ClusterIssuer`, or another kind of an external issuer.
+    pub kind: String,
+    /// API group.
+    pub group: String,
+    /// Namespace of an Issuer.
+    pub namespace: Option<String>,
+    /// Name.
+    pub name: String,
+}
+
+/// Why nothing can be derived.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResolutionError {
+    /// There is no such Certificate.
+    #[error(
+        "Certificate {namespace}/{name} (spec.certificateRef) was not found. create it, or name the source Secret in spec.sourceSecretName"
+    )]
+    NoCertificate {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// The Certificate writes what the agent is to write.
+    #[error(
+        "Certificate {certificate} writes Secret {secret}, which is the managed Secret. set spec.secretName of the Certificate to another name"
+    )]
+    WritesManaged {
+        /// Its name.
+        certificate: String,
+        /// Name of the Secret.
+        secret: String,
+    },
+    /// The derived CA is what the agent itself writes.
+    #[error(
+        "Secret {secret} of {issuer} is the one that spec.issuerSecretName names, and that the agent writes. name the Secret that holds the CA in spec.caSecretRef"
+    )]
+    NoCa {
+        /// Name of the Secret.
+        secret: String,
+        /// Kind and name of the issuer.
+        issuer: String,
+    },
+}
+
+impl IssuerKey {
+    /// What a Certificate in a namespace refers to, with the defaults of cert-manager's API.
+    fn of(reference: &Value, namespace: &str) -> Self {
+        let field = |name: &str, default: &str| reference[name].as_str().unwrap_or(default).to_owned();
+        let kind = field("kind", "Issuer");
+        let namespace = (kind == "Issuer").then(|| namespace.to_owned());
+        Self { kind, group: field("group", CERT_MANAGER), namespace, name: field("name", "") }
+    }
+
+    /// Whether it is one of cert-manager's own.
+    pub fn is_of_cert_manager(&self) -> bool {
+        self.group == CERT_MANAGER && ["Issuer", "ClusterIssuer"].contains(&self.kind.as_str())
+    }
+}
+
+impl Issuance {
+    /// Takes an object if it is a Certificate or an issuer. `namespace` is where an object without one would go.
+    pub fn take(&mut self, object: &Value, namespace: &str) {
+        let Kind { group: CERT_MANAGER, kind, .. } = Kind::of(object) else { return };
+        let (metadata, spec) = (&object["metadata"], &object["spec"]);
+        let namespace = metadata["namespace"].as_str().unwrap_or(namespace);
+        let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+        match kind {
+            "Certificate" => {
+                let facts = CertificateFacts {
+                    secret_name: spec["secretName"].as_str().unwrap_or_default().to_owned(),
+                    issuer: IssuerKey::of(&spec["issuerRef"], namespace),
+                    is_ca: spec["isCA"] == true,
+                };
+                self.certificates.insert((namespace.to_owned(), name), facts);
+            }
+            "Issuer" | "ClusterIssuer" => {
+                let reference = serde_json::json!({ "kind": kind, "name": name });
+                let ca = spec["ca"]["secretName"].as_str().map(str::to_owned);
+                self.issuers.insert(IssuerKey::of(&reference, namespace), ca);
+            }
+            _ => {}
+        }
+    }
+
+    /// The issuer of the Certificate that a GatewaySecret names, if that was taken.
+    pub fn issuer(&self, entry: &Entry) -> Option<&IssuerKey> {
+        self.certificate(entry).map(|certificate| &certificate.issuer)
+    }
+
+    fn certificate(&self, entry: &Entry) -> Option<&CertificateFacts> {
+        let reference = entry.spec.certificate_ref.as_ref()?;
+        self.certificates.get(&(entry.namespace.clone(), reference.name.clone()))
+    }
+
+    /// What a GatewaySecret leaves to be derived. While its Certificate is missing, what was derived last stays.
+    ///
+    /// # Errors
+    /// When its Certificate was never found, or what follows from it is a Secret that the agent writes.
+    pub fn resolve(&self, entry: &Entry) -> Result<Resolved, ResolutionError> {
+        let Some(reference) = &entry.spec.certificate_ref else { return Ok(Resolved::of(&entry.spec, None)) };
+        let Some(certificate) = self.certificate(entry) else {
+            let missing =
+                || ResolutionError::NoCertificate { namespace: entry.namespace.clone(), name: reference.name.clone() };
+            return Some(entry.resolved.clone()).filter(|last| !last.source_secret_name.is_empty()).ok_or_else(missing);
+        };
+        if certificate.secret_name == entry.managed_name() {
+            let (certificate, secret) = (reference.name.clone(), certificate.secret_name.clone());
+            return Err(ResolutionError::WritesManaged { certificate, secret });
+        }
+        let issuer = &certificate.issuer;
+        let title = format!("{} {}", issuer.kind, issuer.name);
+        let ca = self.issuers.get(issuer).cloned().flatten().filter(|_| !certificate.is_ca);
+        // A ClusterIssuer has its Secrets in one namespace.
+        let namespace = (issuer.kind == "ClusterIssuer").then(|| {
+            entry.policy.cluster_resource_namespace.as_deref().unwrap_or(CLUSTER_RESOURCE_NAMESPACE).to_owned()
+        });
+        let namespace = namespace.filter(|namespace| *namespace != entry.namespace);
+        let derived = ca.map(|name| SecretRef { namespace, name });
+        let ca_secret_ref = match (&entry.spec.ca_secret_ref, derived) {
+            (Some(named), _) => Some(named.clone()),
+            (None, Some(derived)) if entry.spec.issuer_secret_name.as_ref() == Some(&derived.name) => {
+                return Err(ResolutionError::NoCa { secret: derived.name, issuer: title });
+            }
+            (None, derived) => derived,
+        };
+        let certificate_title = format!("Certificate {}", reference.name);
+        Ok(Resolved {
+            source_secret_name: certificate.secret_name.clone(),
+            ca_secret_ref,
+            derived_from: vec![certificate_title, title],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::GatewaySecretSpec;
+
+    fn object(kind: &str, name: &str, spec: Value) -> Value {
+        json!({"apiVersion": "cert-manager.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+    }
+
+    fn entry(spec: Value) -> Entry {
+        Entry::unstored("mesh".to_owned(), "gateway".to_owned(), GatewaySecretSpec::deserialize(spec).unwrap())
+    }
+
+    fn issuance(issuer: &Value, certificate: Value) -> Issuance {
+        let mut issuance = Issuance::default();
+        issuance.take(issuer, "mesh");
+        issuance.take(&object("Certificate", "edge", certificate), "mesh");
+        issuance
+    }
+
+    fn resolved(issuer: &Value, certificate: Value, spec: Value) -> Result<Resolved, ResolutionError> {
+        issuance(issuer, certificate).resolve(&entry(spec))
+    }
+
+    fn ca(namespace: Option<&str>, name: &str) -> Option<SecretRef> {
+        Some(SecretRef { namespace: namespace.map(str::to_owned), name: name.to_owned() })
+    }
+
+    #[test]
+    fn a_certificate_names_the_source_and_the_ca() {
+        let issuer = object("Issuer", "mesh-ca", json!({"ca": {"secretName": "mesh-root"}}));
+        let certificate = json!({"secretName": "edge-tls", "issuerRef": {"name": "mesh-ca"}});
+        let found = resolved(&issuer, certificate, json!({"certificateRef": {"name": "edge"}})).unwrap();
+        assert_eq!((found.source_secret_name.as_str(), found.ca_secret_ref), ("edge-tls", ca(None, "mesh-root")));
+        assert_eq!(found.derived_from, ["Certificate edge", "Issuer mesh-ca"]);
+    }
+
+    #[test]
+    fn the_ca_of_a_cluster_issuer_is_in_the_cluster_resource_namespace() {
+        let issuer = object("ClusterIssuer", "mesh-ca", json!({"ca": {"secretName": "mesh-root"}}));
+        let certificate = json!({"secretName": "edge-tls", "issuerRef": {"name": "mesh-ca", "kind": "ClusterIssuer"}});
+        let issuance = issuance(&issuer, certificate);
+        let mut entry = entry(json!({"certificateRef": {"name": "edge"}}));
+        assert_eq!(issuance.resolve(&entry).unwrap().ca_secret_ref, ca(Some("cert-manager"), "mesh-root"));
+        entry.policy.cluster_resource_namespace = Some("pki".to_owned());
+        assert_eq!(issuance.resolve(&entry).unwrap().ca_secret_ref, ca(Some("pki"), "mesh-root"));
+    }
+
+    #[test]
+    fn an_issuer_without_a_local_key_and_a_ca_as_the_source_have_no_other_ca() {
+        let vault = object("Issuer", "vault", json!({"vault": {"path": "pki"}}));
+        let spec = || json!({"certificateRef": {"name": "edge"}});
+        let leaf = json!({"secretName": "edge-tls", "issuerRef": {"name": "vault"}});
+        assert_eq!(resolved(&vault, leaf, spec()).unwrap().ca_secret_ref, None);
+        let local = object("Issuer", "mesh-ca", json!({"ca": {"secretName": "mesh-root"}}));
+        let own = json!({"secretName": "edge-tls", "isCA": true, "issuerRef": {"name": "mesh-ca"}});
+        assert_eq!(resolved(&local, own, spec()).unwrap().ca_secret_ref, None);
+    }
+
+    #[test]
+    fn what_the_spec_says_wins() {
+        let issuer = object("Issuer", "mesh-ca", json!({"ca": {"secretName": "staged"}}));
+        let certificate = || json!({"secretName": "edge-tls", "issuerRef": {"name": "mesh-ca"}});
+        let mut spec = json!({"certificateRef": {"name": "edge"}, "issuerSecretName": "staged"});
+        let error = resolved(&issuer, certificate(), spec.clone()).unwrap_err();
+        assert!(error.to_string().contains("name the Secret that holds the CA in spec.caSecretRef"), "{error}");
+        spec["caSecretRef"] = json!({"name": "mesh-root"});
+        assert_eq!(resolved(&issuer, certificate(), spec).unwrap().ca_secret_ref, ca(None, "mesh-root"));
+    }
+
+    #[test]
+    fn rejects_a_certificate_that_writes_the_managed_secret() {
+        let issuer = object("Issuer", "mesh-ca", json!({"ca": {"secretName": "mesh-root"}}));
+        let certificate = json!({"secretName": "gateway", "issuerRef": {"name": "mesh-ca"}});
+        let error = resolved(&issuer, certificate, json!({"certificateRef": {"name": "edge"}})).unwrap_err();
+        assert!(error.to_string().ends_with("set spec.secretName of the Certificate to another name"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_certificate_changes_nothing_that_is_known() {
+        let mut entry = entry(json!({"certificateRef": {"name": "edge"}}));
+        let error = Issuance::default().resolve(&entry).unwrap_err();
+        assert!(error.to_string().starts_with("Certificate mesh/edge (spec.certificateRef) was not found"), "{error}");
+        entry.resolved.source_secret_name = "edge-tls".to_owned();
+        assert_eq!(Issuance::default().resolve(&entry).unwrap(), entry.resolved);
+    }
+}
