@@ -13,7 +13,7 @@ use trustspan::registry::Registry;
 use trustspan::store::directory::entry;
 use trustspan::store::manifest::{Chunk, Chunks};
 use trustspan::trust::{Severities, bundle, chain};
-use trustspan::webhook::{answer::answer, review::Review};
+use trustspan::webhook::{response::answer, review::Review};
 
 /// For each pair.
 const TIME: Duration = Duration::from_millis(800);

@@ -110,7 +110,10 @@ fn the_tour_carries_a_rotation_through() {
     let mut passed = phases.iter();
     assert!(wanted.iter().all(|phase| passed.any(|seen| seen == phase)), "{phases:?}");
     let place = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text}: not in {shown}"));
-    assert!(place("CN=one") < place("waits: SwitchLeaf: clients that may not trust the new leaf's CA yet: till"));
+    assert!(
+        place("CN=one")
+            < place("waits: SwitchServingCertificate: clients that may not trust the new leaf's CA yet: till")
+    );
     let (_, end) = shown.split_once("the old CA goes").unwrap();
     assert!(end.contains("CN=two") && !end.contains("CN=one") && end.contains("1 client(s): till"), "{end}");
 

@@ -10,16 +10,16 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::kept::CLEANERS;
+use super::owned_objects::CLEANERS;
 use super::rules::{KUBECONFIG_UNREADABLE, UNREADABLE};
-use super::{Kind, Operation, Request, continuity, guard};
+use super::{Kind, Operation, Request, connectivity, guard};
 use crate::api::SourceKind;
 use crate::registry::Registry;
 use crate::rotation::readers::decode;
-use crate::trust::{self, Contents, Duty, Finding, Reader, Secret, Severities, Severity};
+use crate::trust::{self, Duty, Finding, ParsedSecret, Secret, Severities, Severity, TlsConsumer};
 
 /// Texts of one object that are read together, as the content of a Secret.
-struct Place {
+struct BundleLocation {
     /// What stands before a key in the name of its field: `spec.conversion.webhook.clientConfig.`; empty when the content
     /// stands under `data` as a Secret's does.
     prefix: String,
@@ -42,8 +42,8 @@ enum Unreadable {
 
 /// What an object holds.
 #[derive(Default)]
-struct Places {
-    readable: Vec<Place>,
+struct BundleLocations {
+    readable: Vec<BundleLocation>,
     unreadable: Vec<Unreadable>,
 }
 
@@ -79,7 +79,7 @@ impl Unreadable {
     }
 }
 
-impl Place {
+impl BundleLocation {
     fn new(prefix: String, duty: Duty<'static>) -> Self {
         let texts = Secret {
             namespace: String::new(),
@@ -135,9 +135,9 @@ pub(super) fn config_map(
         && let Some(old) = old.and_then(decoded)
     {
         let new = new.and_then(decoded);
-        let contents = |texts| Contents::new(texts, Reader::Envoy);
+        let contents = |texts| ParsedSecret::new(texts, TlsConsumer::Envoy);
         let (old, new) = (contents(&old), new.as_ref().map(contents));
-        all.extend(continuity::of_source(request, &old, new.as_ref(), registry, severities, now));
+        all.extend(connectivity::of_source(request, &old, new.as_ref(), registry, severities, now));
     }
     all
 }
@@ -175,7 +175,7 @@ fn findings(
     Some(all)
 }
 
-fn places(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Option<Places> {
+fn places(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Option<BundleLocations> {
     match kind {
         config_map::KIND => config_map::places(object, old),
         Kind { group: "", version: "v1", kind: "Secret" } => kubeconfig::places(object),

@@ -8,7 +8,10 @@ use serde_json::Value;
 
 use super::rules::{INVALID_RESOURCE, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD};
 use super::validate::{self, weights};
-use super::{Request, break_glass, bundles, gateway_trust, guard, no_such, odd_values, policy, renamed};
+use super::{
+    Request, annotation_validation, break_glass, bundles, gateway_trust, guard, managed_name, policy,
+    unknown_gateway_secret,
+};
 use crate::api::{GROUP, GatewaySecretSpec, Kind};
 use crate::registry::{Entry, Registry};
 use crate::rewrite::{Write, rewrite};
@@ -39,11 +42,17 @@ impl Context {
 /// The findings on an object; `None` when trustspan has nothing to say about its kind.
 pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
-    let odd = [odd_values::findings(Kind::of(object), object, None), break_glass::ignored(object)].concat();
+    let odd = [annotation_validation::findings(Kind::of(object), object, None), break_glass::ignored(object)].concat();
     let mut odd: Vec<_> = odd.into_iter().filter_map(|finding| context.severities.weigh(finding)).collect();
     // Manifests of clients alone say nothing of which GatewaySecrets there are.
     if !context.registry.entries().is_empty() {
-        odd.extend(no_such::finding(Kind::of(object), object, namespace, &context.registry, &context.severities));
+        odd.extend(unknown_gateway_secret::finding(
+            Kind::of(object),
+            object,
+            namespace,
+            &context.registry,
+            &context.severities,
+        ));
     }
     let findings = match found(object, namespace, context, now) {
         None if odd.is_empty() => return None,
@@ -115,7 +124,7 @@ fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) ->
     let mut findings = conflicts(object, namespace, registry);
     findings.extend(mistyped(object));
     findings.extend(unresolved(object, namespace, registry));
-    findings.extend(renamed::stored(object));
+    findings.extend(managed_name::stored(object));
     findings
 }
 

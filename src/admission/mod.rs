@@ -1,23 +1,23 @@
 //! One admission request to one decision. Pure: the webhook and the CLI call the same two functions.
 
-mod abandoned;
+mod annotation_validation;
 mod break_glass;
 mod bundles;
+mod ca_injection;
 mod carry_over;
 mod check;
-mod client_bundle;
-mod continuity;
-mod duty;
+mod connectivity;
+mod delete_warnings;
 mod gateway_trust;
 mod guard;
-mod kept;
+mod managed_name;
 mod mutate;
-mod no_such;
-mod odd_values;
+mod owned_objects;
 mod policy;
-mod renamed;
 mod rules;
+mod secret_role;
 mod spec_change;
+mod unknown_gateway_secret;
 mod validate;
 
 use json_patch::Patch;

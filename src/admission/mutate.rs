@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use serde_json::Value;
 
-use super::{Decision, Kind, Operation, Request, carry_over, client_bundle, gateway_trust, odd_values};
+use super::{Decision, Kind, Operation, Request, annotation_validation, ca_injection, carry_over, gateway_trust};
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::trust::Certificate;
@@ -29,7 +29,7 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
     let trust = gateway_trust::notes(request.kind, object, request.namespace, registry);
     let notes = held.chain(unrecorded.map(str::to_owned)).chain(trust).collect();
     // No rule refuses a Gateway or workload: whatever its weight, this is a warning.
-    let findings = odd_values::findings(request.kind, object, old);
+    let findings = annotation_validation::findings(request.kind, object, old);
     Decision { patch: outcome.patch, notes, findings, ..Decision::default() }
 }
 
@@ -38,7 +38,7 @@ fn trust(object: &Value, old: Option<&Value>, namespace: &str, registry: &Regist
     if object["metadata"]["deletionTimestamp"].is_string() {
         return Patch::default();
     }
-    let of_client = || client_bundle::wanted(object, namespace, registry).map(|cas| (client_bundle::KEY, cas));
+    let of_client = || ca_injection::wanted(object, namespace, registry).map(|cas| (ca_injection::KEY, cas));
     let carried = || carry_over::bundle(object, old?, now);
     let Some((key, cas)) = of_client().or_else(carried) else { return Patch::default() };
     let text: String = cas.iter().map(Certificate::pem).collect();

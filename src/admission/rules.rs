@@ -139,8 +139,8 @@ pub(super) const BREAK_GLASS: RuleInfo = RuleInfo {
 };
 
 /// An update that parts clients from gateways.
-pub(super) const CONTINUITY: RuleInfo = RuleInfo {
-    id: "continuity",
+pub(super) const CONNECTIVITY: RuleInfo = RuleInfo {
+    id: "connectivity",
     severity: Severity::Deny,
     summary: "an update after which live clients and gateways refuse each other; in mode Copy it warns",
     source: "GatewaySecret status says which leaves are in use; they are verified as Envoy does, before and after",
@@ -218,7 +218,7 @@ const BEYOND: &[RuleInfo] = &[
     VALUE_IGNORED,
     NO_SUCH_GATEWAY_SECRET,
     BREAK_GLASS,
-    CONTINUITY,
+    CONNECTIVITY,
     KUBECONFIG_UNREADABLE,
 ];
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Request;
 use crate::api::{Clients, GatewaySecretSpec, GatewaySecretStatus, Mode, shortened};
 use crate::registry::Registry;
-use crate::trust::continuity;
+use crate::trust::connectivity;
 use crate::trust::{Certificate, is_distrusted};
 
 /// Clients that one warning names.
@@ -24,7 +24,7 @@ pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) 
     let entries = registry.entries().iter();
     let entry = entries.filter(|e| e.namespace == request.namespace).find(|e| e.name == request.name);
     let (Some(old), Some(entry)) = (request.old_object.and_then(spec), entry) else { return notes };
-    let held = continuity::observed(&entry.status.bundle);
+    let held = connectivity::observed(&entry.status.bundle);
     let named = |ca: &&Certificate| is_distrusted(ca, &new.distrusted_cas);
     if held.iter().filter(named).any(|ca| !is_distrusted(ca, &old.distrusted_cas)) {
         let rest: Vec<_> = held.iter().filter(|ca| !named(ca)).cloned().collect();
@@ -63,7 +63,7 @@ fn cut_off(
     after: &[Certificate],
     now: Timestamp,
 ) -> Option<String> {
-    let cut = continuity::cut_off(before.iter(), after.iter(), status, now);
+    let cut = connectivity::cut_off(before.iter(), after.iter(), status, now);
     let mut names: Vec<_> = cut.lost.iter().flat_map(|leaf| leaf.names()).collect();
     names.dedup();
     let all = names.len() + cut.unlisted;

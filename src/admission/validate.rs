@@ -3,17 +3,19 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::duty::duty;
-use super::kept::CLEANERS;
+use super::owned_objects::CLEANERS;
 use super::rules::{MANAGED_IN_USE, MANAGED_UNLABELLED, UNREADABLE};
+use super::secret_role::duty;
 use super::{
-    Decision, Kind, Operation, Request, abandoned, break_glass, bundles, continuity, gateway_trust, guard, kept,
-    no_such, odd_values, policy, renamed, spec_change,
+    Decision, Kind, Operation, Request, annotation_validation, break_glass, bundles, connectivity, delete_warnings,
+    gateway_trust, guard, managed_name, owned_objects, policy, spec_change, unknown_gateway_secret,
 };
 use crate::api::GROUP;
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::{self, Contents, Duty, Finding, Proxy, Reader, Secret, SecretError, SecretUsage, Severities};
+use crate::trust::{
+    self, Duty, Finding, ParsedSecret, Proxy, Secret, SecretError, SecretUsage, Severities, TlsConsumer,
+};
 
 /// Judges a Secret, a ConfigMap or another place of a CA bundle, the labels that a Certificate gives to a Secret, another object that the
 /// agent keeps, or what the schema of a GatewaySecret cannot tell; warns of what a change of one does, and its deletion. Never patches;
@@ -50,9 +52,9 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
             findings
         }
         Kind { group: GROUP, kind: "GatewaySecret", .. } => {
-            let notes = [spec_change::notes(request, registry, now), abandoned::notes(request)].concat();
+            let notes = [spec_change::notes(request, registry, now), delete_warnings::notes(request)].concat();
             let object = staying(request);
-            let renamed = object.zip(request.old_object).and_then(|(object, old)| renamed::change(object, old));
+            let renamed = object.zip(request.old_object).and_then(|(object, old)| managed_name::change(object, old));
             let mut findings: Vec<_> = renamed.into_iter().collect();
             findings.extend(guard::gateway_secret(request).and_then(|finding| severities.weigh(finding)));
             return Decision { findings, notes, ..Decision::default() };
@@ -78,7 +80,7 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
             None => return Decision::default(),
         },
     };
-    let kept = kept::finding(request, registry, severities);
+    let kept = owned_objects::finding(request, registry, severities);
     let mut decision = Decision { findings: findings.into_iter().chain(kept).collect(), ..Decision::default() };
     break_glass::apply(request, &mut decision);
     decision
@@ -115,7 +117,14 @@ fn deletion(
     }
     let Some((entry, users)) = users(claim) else {
         let Some(Ok(old)) = request.old_object.map(Secret::from_value) else { return Vec::new() };
-        return continuity::of_source(request, &Contents::new(&old, Reader::Envoy), None, registry, severities, now);
+        return connectivity::of_source(
+            request,
+            &ParsedSecret::new(&old, TlsConsumer::Envoy),
+            None,
+            registry,
+            severities,
+            now,
+        );
     };
     let message = format!(
         "Secret {} is used by {users}; their next pod would start without it. Delete GatewaySecret {} first, or let the \
@@ -144,12 +153,13 @@ pub(super) fn write(
     let mut findings = match Secret::from_value(object) {
         Ok(secret) => {
             let old_secret = old.and_then(|old| Secret::from_value(old).ok());
-            let new = Contents::new(&secret, Reader::Envoy);
-            let before = old_secret.as_ref().map(|old| Contents::new(old, Reader::Envoy));
+            let new = ParsedSecret::new(&secret, TlsConsumer::Envoy);
+            let before = old_secret.as_ref().map(|old| ParsedSecret::new(old, TlsConsumer::Envoy));
             let before = before.as_ref();
-            let mut findings = continuity::findings(&new, before, request.namespace, claim, registry, severities, now);
+            let mut findings =
+                connectivity::findings(&new, before, request.namespace, claim, registry, severities, now);
             if let Some(before) = before {
-                findings.extend(continuity::of_source(request, before, Some(&new), registry, severities, now));
+                findings.extend(connectivity::of_source(request, before, Some(&new), registry, severities, now));
             }
             if is_guarded {
                 // A labelled Secret is judged even when this replica has not heard of its GatewaySecret yet.
@@ -172,7 +182,7 @@ pub(super) fn write(
 }
 
 /// What a Secret is for that no GatewaySecret names as its source or managed one. A CA's is an issuer's: gateways serve leaves.
-fn unnamed(request: &Request<'_>, new: &Contents<'_>, registry: &Registry) -> Duty<'static> {
+fn unnamed(request: &Request<'_>, new: &ParsedSecret<'_>, registry: &Registry) -> Duty<'static> {
     let mut duty = registry.duty(request.namespace, request.name);
     let is_managed = new.secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true");
     if duty.usage == SecretUsage::Serving && new.presents_ca() && !is_managed {
@@ -200,15 +210,15 @@ fn stillborn(request: &Request<'_>, claim: Option<(&Entry, Role)>) -> Option<Fin
 
 /// Labels and annotations of an object without effect, or of those that a Certificate gives to a Secret.
 fn labels(request: &Request<'_>, object: &Value, registry: &Registry, severities: &Severities) -> Vec<Finding> {
-    let odd = odd_values::findings(request.kind, object, request.old_object);
+    let odd = annotation_validation::findings(request.kind, object, request.old_object);
     let odd = odd.into_iter().filter_map(|finding| severities.weigh(finding));
-    odd.chain(no_such::finding(request.kind, object, request.namespace, registry, severities)).collect()
+    odd.chain(unknown_gateway_secret::finding(request.kind, object, request.namespace, registry, severities)).collect()
 }
 
 /// The findings on a Secret, or on the change of one.
 fn judged(
-    new: &Contents<'_>,
-    old: Option<&Contents<'_>>,
+    new: &ParsedSecret<'_>,
+    old: Option<&ParsedSecret<'_>>,
     duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,

@@ -10,15 +10,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::content::Content;
-use super::kept;
-use super::world::{self, World};
+use super::cluster_state::{self, ClusterState};
+use super::desired_object::DesiredObject;
+use super::owned_objects;
 use super::{observed_with, readiness, sentence};
 use crate::api::names::{CLIENT_LABEL, KEPT_FOR, journal_name};
 use crate::api::{Phase, SourceKind, TrustAnchor};
 use crate::registry::{Entry, Registry};
 use crate::rotation;
-use crate::rotation::next::{Plan, Step};
+use crate::rotation::planner::{Plan, Step};
 use crate::store::directory::{self, StoreError};
 use crate::store::manifest::ManifestError;
 use crate::trust::{Secret, Severities, bundle, credential};
@@ -125,7 +125,7 @@ pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> 
     let reported = kept.registry.entries().iter().map(|entry| {
         let world = kept.world(entry, now);
         let entry = &told(entry, &world);
-        let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
+        let plan = rotation::planner::plan(&world.seen(entry), &world.journal, now);
         let status = observed_with(entry, world.held_objects().chain(&kept.objects), now);
         let mut status = rotation::report(entry, &plan, status, now);
         readiness::report(entry, &world, &plan, &mut status, now);
@@ -140,7 +140,7 @@ pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> 
 }
 
 /// A GatewaySecret with the clients' bundle in its status: nobody else needs to hear of it than reads the journal.
-fn told(entry: &Entry, world: &World) -> Entry {
+fn told(entry: &Entry, world: &ClusterState) -> Entry {
     let journal = &world.journal;
     let last = || journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
     let bundle = if journal.offered.is_empty() { last() } else { &journal.offered };
@@ -163,10 +163,10 @@ impl Manifests {
         Ok(Self { dir: dir.to_owned(), registry, objects })
     }
 
-    fn world(&self, entry: &Entry, now: Timestamp) -> World {
+    fn world(&self, entry: &Entry, now: Timestamp) -> ClusterState {
         let of_kind = |kind: &'static str| self.objects.iter().filter(move |object| object["kind"] == kind);
-        let name = |object: &Value| world::qualified(entry, object);
-        let names = world::names(entry);
+        let name = |object: &Value| cluster_state::qualified(entry, object);
+        let names = cluster_state::names(entry);
         let is_client = |object: &Value| {
             let name = name(object);
             let label = object["metadata"]["labels"][CLIENT_LABEL].as_str();
@@ -174,10 +174,11 @@ impl Manifests {
                 && entry.canary_name() != Some(&name)
         };
         let journal = of_kind("ConfigMap").find(|object| name(object) == journal_name(&entry.name));
-        let config_maps = world::config_map_names(entry);
+        let config_maps = cluster_state::config_map_names(entry);
         let with_cas = of_kind("ConfigMap").filter(|object| config_maps.contains(&name(object)));
         let counts = |object: &&Value| names.contains(&name(object)) || is_client(object);
-        let mut world = World::of(entry, of_kind("Secret").filter(counts).cloned(), with_cas.cloned(), journal, now);
+        let mut world =
+            ClusterState::of(entry, of_kind("Secret").filter(counts).cloned(), with_cas.cloned(), journal, now);
         let named = |object: &&Value| is_client(object) || entry.spec.clients.secret_names.contains(&name(object));
         world.declare(of_kind("Secret").filter(named).map(name));
         world.read_from(entry, &self.objects);
@@ -194,12 +195,12 @@ impl Manifests {
             return Err(DirectoryError::Renamed { former, managed, path });
         }
         let entry = &told(entry, &world);
-        let plan = rotation::next::next(&world.seen(entry), &world.journal, now);
+        let plan = rotation::planner::plan(&world.seen(entry), &world.journal, now);
         if plan.steps.is_empty() && plan.journal == world.journal {
             return Ok(());
         }
         // First what is remembered. In a file of its own: whoever deletes the other loses no trust by that.
-        self.write(&self.file(entry, "journal."), &[kept::journal(entry, &plan.journal)])?;
+        self.write(&self.file(entry, "journal."), &[owned_objects::journal(entry, &plan.journal)])?;
         if !plan.steps.is_empty() {
             self.write(&self.file(entry, ""), &self.written(entry, &world, &plan)?)?;
         }
@@ -210,11 +211,12 @@ impl Manifests {
     }
 
     /// What the agent's file is to hold.
-    fn written(&self, entry: &Entry, world: &World, plan: &Plan) -> Result<Vec<Value>, DirectoryError> {
+    fn written(&self, entry: &Entry, world: &ClusterState, plan: &Plan) -> Result<Vec<Value>, DirectoryError> {
         let mut objects = self.former(entry);
-        let contents: Vec<_> = plan.steps.iter().filter_map(|step| Content::of(entry, world, step)).collect();
-        let secrets = kept::written_names(entry).into_iter().map(|name| (SourceKind::Secret, name));
-        let config_maps = kept::written_config_maps(entry).into_iter().map(|name| (SourceKind::ConfigMap, name));
+        let contents: Vec<_> = plan.steps.iter().filter_map(|step| DesiredObject::of(entry, world, step)).collect();
+        let secrets = owned_objects::written_names(entry).into_iter().map(|name| (SourceKind::Secret, name));
+        let config_maps =
+            owned_objects::written_config_maps(entry).into_iter().map(|name| (SourceKind::ConfigMap, name));
         for (kind, name) in secrets.chain(config_maps) {
             let held = match kind {
                 SourceKind::Secret => world.held(&name),
@@ -222,10 +224,10 @@ impl Manifests {
             };
             let held = held.map(|held| &held.object);
             let content = contents.iter().find(|content| content.kind == kind && content.name == name);
-            if held.is_some_and(|held| !kept::is_kept_for(held, entry)) && content.is_some() {
+            if held.is_some_and(|held| !owned_objects::is_kept_for(held, entry)) && content.is_some() {
                 return Err(DirectoryError::Foreign { name, path: self.file(entry, "") });
             }
-            let ours = held.filter(|held| kept::is_kept_for(held, entry)).cloned();
+            let ours = held.filter(|held| owned_objects::is_kept_for(held, entry)).cloned();
             objects.extend(content.map(|content| content.object(entry)).or(ours));
         }
         Ok(objects)
@@ -233,8 +235,8 @@ impl Manifests {
 
     /// What it kept under a former name: Gateways may still use it.
     fn former(&self, entry: &Entry) -> Vec<Value> {
-        let secrets = kept::written_names(entry);
-        let mut config_maps = kept::written_config_maps(entry);
+        let secrets = owned_objects::written_names(entry);
+        let mut config_maps = owned_objects::written_config_maps(entry);
         // In a file of its own.
         config_maps.push(journal_name(&entry.name));
         let is_former = |object: &&Value| {
@@ -246,13 +248,13 @@ impl Manifests {
             };
             let namespace = metadata["namespace"].as_str().unwrap_or("default");
             metadata["annotations"][KEPT_FOR] == entry.name_in(namespace).as_str()
-                && !names.contains(&world::qualified(entry, object))
+                && !names.contains(&cluster_state::qualified(entry, object))
         };
         self.objects.iter().filter(is_former).cloned().collect()
     }
 
     /// The managed Secret, where it stands under a former name: what gateways were given last tells it from the Issuer's.
-    fn left_behind(&self, entry: &Entry, world: &World) -> Option<String> {
+    fn left_behind(&self, entry: &Entry, world: &ClusterState) -> Option<String> {
         let given = world.journal.gateways.last().filter(|_| world.held(entry.managed_name()).is_none())?;
         let holds = |secret: &Secret| {
             let pair = credential::serving_pair(secret);

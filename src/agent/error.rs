@@ -193,7 +193,10 @@ mod tests {
         assert_eq!(reason, "CRDOutdated");
         assert!(advice.contains("trustspan crd | kubectl apply -f -"), "{advice}");
         assert_eq!(told(&refused(STATUS, 400, "strict decoding error: unknown field \"status.waits\"")).0, reason);
-        assert_eq!(told(&refused(STATUS, 422, "status.phase: Unsupported value: \"LeafSwitched\"")).0, reason);
+        assert_eq!(
+            told(&refused(STATUS, 422, "status.phase: Unsupported value: \"ServingCertificateSwitched\"")).0,
+            reason
+        );
         assert_eq!(told(&refused(STATUS, 500, "etcdserver: request timed out")).0, "Failed");
         assert_eq!(told(&refused("secrets", 422, "Secret \"gw\" is invalid")).0, "Failed");
     }

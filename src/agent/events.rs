@@ -11,10 +11,10 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::metrics::Tally;
+use super::metrics::AgentMetrics;
 use crate::api::{GROUP, VERSION};
 use crate::registry::Entry;
-use crate::rotation::Notice;
+use crate::rotation::StatusEvent;
 use crate::store::cluster;
 
 /// Name of the agent in Events.
@@ -30,15 +30,15 @@ const NOTE: usize = 1024;
 
 /// Takes notices.
 #[derive(Clone, Debug)]
-pub(super) struct Teller {
-    waiting: mpsc::Sender<(ObjectReference, Notice)>,
+pub(super) struct EventRecorder {
+    waiting: mpsc::Sender<(ObjectReference, StatusEvent)>,
     /// What this process did.
-    pub(super) tally: Arc<Tally>,
+    pub(super) tally: Arc<AgentMetrics>,
 }
 
-impl Teller {
+impl EventRecorder {
     /// Takes notices on a GatewaySecret, and returns at once.
-    pub(super) fn tell(&self, entry: &Entry, notices: Vec<Notice>) {
+    pub(super) fn tell(&self, entry: &Entry, notices: Vec<StatusEvent>) {
         for notice in notices {
             if self.waiting.try_send((regarding(entry), notice)).is_err() {
                 self.tally.event_lost();
@@ -49,11 +49,11 @@ impl Teller {
 }
 
 /// A teller, and the task that writes what it takes.
-pub(super) fn teller(client: Client, tally: Arc<Tally>) -> (Teller, impl Future<Output = ()>) {
-    let (sender, mut waiting) = mpsc::channel::<(ObjectReference, Notice)>(WAITING);
-    let teller = Teller { waiting: sender, tally: tally.clone() };
+pub(super) fn teller(client: Client, tally: Arc<AgentMetrics>) -> (EventRecorder, impl Future<Output = ()>) {
+    let (sender, mut waiting) = mpsc::channel::<(ObjectReference, StatusEvent)>(WAITING);
+    let teller = EventRecorder { waiting: sender, tally: tally.clone() };
     let task = async move {
-        let mut known: BTreeMap<(Option<String>, Notice), Recorder> = BTreeMap::new();
+        let mut known: BTreeMap<(Option<String>, StatusEvent), Recorder> = BTreeMap::new();
         while let Some((regarding, notice)) = waiting.recv().await {
             if known.len() >= KNOWN {
                 known.clear();
@@ -75,7 +75,7 @@ pub(super) fn teller(client: Client, tally: Arc<Tally>) -> (Teller, impl Future<
     (teller, task)
 }
 
-fn event(notice: &Notice, regarding: &ObjectReference) -> Event {
+fn event(notice: &StatusEvent, regarding: &ObjectReference) -> Event {
     let secret = |name: &String| {
         let (namespace, name) = match name.split_once('/') {
             Some((namespace, name)) => (Some(namespace.to_owned()), name),

@@ -17,12 +17,12 @@ use super::AgentError;
 use super::lease::Leadership;
 use crate::api::{ConditionStatus, LeafKind, Phase, READY, StepName, TrustAnchor};
 use crate::registry::Entry;
-use crate::rotation::next::Step;
+use crate::rotation::planner::Step;
 use crate::rotation::{
     CLIENTS, COMPLETE, CONNECT, DISTRUST, GATEWAYS, JOURNAL, LEAF, READINESS, SOURCES, SYNCED, TRUST, WINDOWS,
     WORKLOADS,
 };
-use crate::store::Live;
+use crate::store::RegistryCache;
 
 /// Clients that have a series of their own, for each GatewaySecret.
 const CLIENTS_NAMED: usize = 20;
@@ -33,20 +33,20 @@ const PHASES: [Phase; 6] = [
     Phase::TrustExpanded,
     Phase::Converged,
     Phase::ClientsMigrated,
-    Phase::LeafSwitched,
+    Phase::ServingCertificateSwitched,
 ];
 const STEPS: [StepName; 6] = [
     StepName::ExpandTrust,
     StepName::PromoteIssuer,
     StepName::ReissueClients,
-    StepName::ReissueRoot,
-    StepName::SwitchLeaf,
-    StepName::DropOldCa,
+    StepName::ReissueServingCertificate,
+    StepName::SwitchServingCertificate,
+    StepName::DropOldCA,
 ];
 
 /// What the agent did since it was started.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct AgentMetrics {
     kept: Mutex<BTreeMap<(String, String), Counts>>,
     events_lost: AtomicU64,
 }
@@ -58,7 +58,7 @@ struct Counts {
     failures: BTreeMap<&'static str, u64>,
 }
 
-impl Tally {
+impl AgentMetrics {
     /// A look ended, with all that it had to do done.
     pub(super) fn looked(&self, entry: &Entry, at: Timestamp) {
         self.of(entry, |counts| counts.looked = Some(at));
@@ -110,14 +110,14 @@ impl Tally {
 }
 
 /// Reads everything at each scrape.
-pub fn collector(live: Arc<Live>, tally: Arc<Tally>, leadership: Leadership) -> Box<dyn Collector> {
+pub fn collector(live: Arc<RegistryCache>, tally: Arc<AgentMetrics>, leadership: Leadership) -> Box<dyn Collector> {
     Box::new(Reported { live, tally, leadership })
 }
 
 #[derive(Debug)]
 struct Reported {
-    live: Arc<Live>,
-    tally: Arc<Tally>,
+    live: Arc<RegistryCache>,
+    tally: Arc<AgentMetrics>,
     leadership: Leadership,
 }
 

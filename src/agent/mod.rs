@@ -1,27 +1,27 @@
 //! The agent: carries rotations through. It reads, asks [`crate::rotation::next`] what to do, does it, and reads again; all it
 //! remembers stands in the cluster, so it may be killed at any instant.
 
-mod content;
+mod apply;
+mod backoff;
+mod cluster_snapshot;
+mod cluster_state;
+mod desired_object;
 pub mod directory;
-mod distribute;
 mod error;
 mod events;
-mod keeper;
-mod kept;
-mod known;
+mod gateway_resync;
 pub mod lease;
 pub mod metrics;
+mod owned_objects;
+mod probe;
+mod rbac;
 mod readiness;
+mod reconcile_trigger;
+mod reconciler;
 mod resolution;
-mod retry;
-mod rights;
 mod rollouts;
-mod surroundings;
-mod sweep;
+mod trust_bundles;
 mod watches;
-mod wire;
-mod world;
-mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,18 +35,18 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::registry::{Entry, Registry};
 use crate::rotation::{self, Inventory, Outlook};
-use crate::store::Live;
-use events::Teller;
-use keeper::Keeper;
-use known::Known;
+use crate::store::RegistryCache;
+use cluster_snapshot::ClusterSnapshot;
+use events::EventRecorder;
 use lease::Leadership;
-use rollouts::Rounds;
-use surroundings::Surroundings;
-use wire::Lookout;
+use probe::Prober;
+use reconcile_trigger::Known;
+use reconciler::Reconciler;
+use rollouts::RolloutStatuses;
 
+pub use apply::reissue;
 pub use error::AgentError;
-pub use rights::{reader_role, role};
-pub use write::reissue;
+pub use rbac::{reader_role, role};
 
 /// Field manager of what the agent writes.
 const MANAGER: &str = "trustspan-agent";
@@ -80,10 +80,10 @@ impl Settings {
 /// Keeps the GatewaySecrets of `live` while this process leads, and counts what it does.
 pub async fn run(
     client: Client,
-    live: Arc<Live>,
+    live: Arc<RegistryCache>,
     mut leadership: Leadership,
     settings: Settings,
-    tally: Arc<metrics::Tally>,
+    tally: Arc<metrics::AgentMetrics>,
 ) {
     let (teller, telling) = events::teller(client.clone(), tally);
     let keeping = async {
@@ -100,8 +100,14 @@ pub async fn run(
 }
 
 /// Looks around, and keeps one task for each GatewaySecret; all end with this one.
-async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, settings: &Settings, teller: &Teller) {
-    let (around, surroundings) = watch::channel(Arc::new(Surroundings::default()));
+async fn keep_all(
+    client: &Client,
+    live: &RegistryCache,
+    leadership: &Leadership,
+    settings: &Settings,
+    teller: &EventRecorder,
+) {
+    let (around, surroundings) = watch::channel(Arc::new(ClusterSnapshot::default()));
     let (round, rounds) = watch::channel(Arc::default());
     tokio::join!(
         look_around(client, live, leadership, settings, around),
@@ -113,10 +119,10 @@ async fn keep_all(client: &Client, live: &Live, leadership: &Leadership, setting
 /// Reads the surroundings again and again, and mends Gateways that slipped by.
 async fn look_around(
     client: &Client,
-    live: &Live,
+    live: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
-    around: watch::Sender<Arc<Surroundings>>,
+    around: watch::Sender<Arc<ClusterSnapshot>>,
 ) {
     let mut ticks = tokio::time::interval(settings.poll);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -125,8 +131,8 @@ async fn look_around(
         let registry = live.awaited().await;
         let look = async {
             let before = around.borrow().clone();
-            let seen = Surroundings::read(client, registry.entries(), &before).await;
-            sweep::mend(client, leadership, &seen, &registry, settings).await;
+            let seen = ClusterSnapshot::read(client, registry.entries(), &before).await;
+            gateway_resync::mend(client, leadership, &seen, &registry, settings).await;
             around.send_replace(Arc::new(seen));
         };
         if timeout(TICK, look).await.is_err() {
@@ -137,12 +143,12 @@ async fn look_around(
 
 async fn keep_each(
     client: &Client,
-    live: &Live,
+    live: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
-    surroundings: watch::Receiver<Arc<Surroundings>>,
-    rounds: watch::Receiver<Arc<Rounds>>,
-    teller: &Teller,
+    surroundings: watch::Receiver<Arc<ClusterSnapshot>>,
+    rounds: watch::Receiver<Arc<RolloutStatuses>>,
+    teller: &EventRecorder,
 ) {
     let mut published = live.published();
     let mut kept: BTreeMap<(String, String), Kept> = BTreeMap::new();
@@ -152,12 +158,12 @@ async fn keep_each(
         let is_ours = |entry: &&Entry| settings.keeps(entry);
         for entry in registry.entries().iter().filter(is_ours) {
             let key = (entry.namespace.clone(), entry.name.clone());
-            let names = world::Names::of(entry);
+            let names = cluster_state::WatchedNames::of(entry);
             match kept.get(&key).filter(|kept| kept.names == names) {
-                Some(kept) => known::renew(&kept.known, entry, &registry),
+                Some(kept) => reconcile_trigger::renew(&kept.known, entry, &registry),
                 None => {
                     let (sender, receiver) = watch::channel(Known::of(entry, &registry));
-                    let keeper = Keeper {
+                    let keeper = Reconciler {
                         client: client.clone(),
                         leadership: leadership.clone(),
                         surroundings: surroundings.clone(),
@@ -166,8 +172,8 @@ async fn keep_each(
                         teller: teller.clone(),
                         poll: settings.poll,
                         legacy_copy: settings.legacy_copy,
-                        lookout: Lookout::default(),
-                        status_backoff: retry::Backoff::default(),
+                        lookout: Prober::default(),
+                        status_backoff: backoff::Backoff::default(),
                     };
                     let mut tasks = JoinSet::new();
                     tasks.spawn(keeper.keep(names.clone()));
@@ -185,7 +191,7 @@ fn find<'r>(registry: &'r Registry, (namespace, name): &(String, String)) -> Opt
 
 /// A task that keeps a GatewaySecret. Ends when dropped.
 struct Kept {
-    names: world::Names,
+    names: cluster_state::WatchedNames,
     known: watch::Sender<Known>,
     _tasks: JoinSet<()>,
 }
@@ -202,8 +208,8 @@ fn observed_with<'o>(
     registry.entries().first().map(|entry| entry.status.clone()).unwrap_or_default()
 }
 
-fn sentence(step: &rotation::next::Step) -> String {
-    use rotation::next::{PairOf, Step};
+fn sentence(step: &rotation::planner::Step) -> String {
+    use rotation::planner::{PairOf, Step};
     match step {
         Step::WriteManaged { trust, pair: PairOf::Managed } => format!("managed Secret written: {} CA(s)", trust.len()),
         Step::WriteManaged { trust, pair: PairOf::Root } => {

@@ -9,15 +9,21 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-use super::world::World;
+use super::cluster_state::ClusterState;
 use crate::api::{GatewaySecretStatus, Phase};
 use crate::registry::Entry;
-use crate::rotation::next::Plan;
+use crate::rotation::planner::Plan;
 use crate::rotation::{self, TrialCa};
 use crate::trust::Certificate;
 
 /// Adds the condition to a status, in phase Steady.
-pub(super) fn report(entry: &Entry, world: &World, plan: &Plan, status: &mut GatewaySecretStatus, now: Timestamp) {
+pub(super) fn report(
+    entry: &Entry,
+    world: &ClusterState,
+    plan: &Plan,
+    status: &mut GatewaySecretStatus,
+    now: Timestamp,
+) {
     let is_steady = status.phase == Some(Phase::Steady);
     let simulate = |trial| rotation::forecast(&world.seen(entry), &plan.journal, trial, now);
     let forecast = trial_ca().filter(|_| is_steady).map(simulate);
@@ -69,7 +75,7 @@ mod tests {
         let TrialCa { ca, serving, client } = sign().expect("a CA");
         let now = jiff::Timestamp::now();
         let trust = std::slice::from_ref(&ca);
-        assert!(crate::trust::continuity::verifies(trust, &[serving], now));
-        assert!(crate::trust::continuity::admits(trust, &[client], now));
+        assert!(crate::trust::connectivity::verifies(trust, &[serving], now));
+        assert!(crate::trust::connectivity::admits(trust, &[client], now));
     }
 }

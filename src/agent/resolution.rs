@@ -4,9 +4,9 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 
 use super::AgentError;
-use super::world::{get, objects};
+use super::cluster_state::{get, objects};
 use crate::api::Resolved;
-use crate::registry::{Entry, Issuance, IssuerKey};
+use crate::registry::{CertManagerObjects, Entry, IssuerKey};
 
 const CERT_MANAGER: &str = "cert-manager.io";
 
@@ -15,7 +15,7 @@ const CERT_MANAGER: &str = "cert-manager.io";
 /// # Errors
 /// When an object cannot be read, or the Certificate was never found.
 pub(super) async fn read(client: &Client, entry: &Entry) -> Result<Resolved, AgentError> {
-    let mut issuance = Issuance::default();
+    let mut issuance = CertManagerObjects::default();
     if let Some(reference) = &entry.spec.certificate_ref {
         let certificates = objects(client, &entry.namespace, CERT_MANAGER, "v1", "Certificate");
         if let Some(certificate) = get(&certificates, "certificates.cert-manager.io", &reference.name).await? {

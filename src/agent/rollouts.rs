@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::events::Teller;
+use super::cluster_state::objects;
+use super::events::EventRecorder;
 use super::lease::Leadership;
-use super::world::objects;
 use super::{AgentError, MANAGER, Settings, TICK};
 use crate::api::RestartMode;
-use crate::api::names::SWEPT;
+use crate::api::names::RESYNC_REQUESTED_AT;
 use crate::registry::{Entry, Registry};
-use crate::rotation::rollouts::{Doing, Found, Workload, next, rolled};
-use crate::store::{Live, cluster, objects as store};
+use crate::rotation::rollouts::{Doing, Workload, WorkloadSurvey, next, rolled};
+use crate::store::{RegistryCache, cluster, objects as store};
 
 /// What was found for each GatewaySecret, by namespace and name.
-pub(super) type Rounds = BTreeMap<(String, String), Found>;
+pub(super) type RolloutStatuses = BTreeMap<(String, String), WorkloadSurvey>;
 
 /// A look at all workloads of a namespace costs more than one at what is watched by name, and nothing breaks while one is behind:
 /// so many times `Settings::poll` lie between two looks, unless a rollout is under way.
@@ -35,14 +35,14 @@ const KINDS: [(&str, &str); 3] =
 /// Looks again and again.
 pub(super) async fn keep(
     client: &Client,
-    live: &Live,
+    live: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
-    teller: &Teller,
-    rounds: watch::Sender<Arc<Rounds>>,
+    teller: &EventRecorder,
+    rounds: watch::Sender<Arc<RolloutStatuses>>,
 ) {
     let round = Round { client, leadership, teller };
-    let mut known = Rounds::new();
+    let mut known = RolloutStatuses::new();
     loop {
         let registry = live.awaited().await;
         let mut by_namespace: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
@@ -58,7 +58,8 @@ pub(super) async fn keep(
                 Err(_) => tracing::warn!(namespace, "workloads not looked at: {}", AgentError::NoAnswer),
             }
         }
-        let is_rolling = |found: &Found| matches!(found, Found::Read { doing: Doing::Rolling(_), .. });
+        let is_rolling =
+            |found: &WorkloadSurvey| matches!(found, WorkloadSurvey::Read { doing: Doing::Rolling(_), .. });
         let times = if known.values().any(is_rolling) { 1 } else { SELDOM };
         rounds.send_if_modified(|before| {
             let is_new = **before != known;
@@ -72,25 +73,30 @@ pub(super) async fn keep(
 struct Round<'r> {
     client: &'r Client,
     leadership: &'r Leadership,
-    teller: &'r Teller,
+    teller: &'r EventRecorder,
 }
 
 impl Round<'_> {
     /// Looks at the workloads of a namespace for the GatewaySecrets there, and rolls at most one for each.
-    async fn look(&self, namespace: &str, entries: &[&Entry], registry: &Registry) -> Result<Rounds, AgentError> {
+    async fn look(
+        &self,
+        namespace: &str,
+        entries: &[&Entry],
+        registry: &Registry,
+    ) -> Result<RolloutStatuses, AgentError> {
         let mut workloads = Vec::new();
         for (kind, plural) in KINDS {
             let keep = |object: Value| workloads.extend(Workload::read(&object, namespace, registry));
             let listed = store::each(self.client, namespace, ("apps", "v1", kind), keep).await;
             match listed.map_err(|error| AgentError::api("list", plural, "", error)) {
                 Err(error) if error.is(403) => {
-                    let unread = |entry: &&Entry| (key(entry), Found::Unread(error.advice()));
+                    let unread = |entry: &&Entry| (key(entry), WorkloadSurvey::Unread(error.advice()));
                     return Ok(entries.iter().map(unread).collect());
                 }
                 listed => listed?,
             }
         }
-        let mut found = Rounds::new();
+        let mut found = RolloutStatuses::new();
         for &known in entries {
             let entry = if known.policy.workload_restarts.mode == RestartMode::Enabled {
                 self.current(known).await?
@@ -102,7 +108,7 @@ impl Round<'_> {
                 Ok(workload) => self.roll(&entry, workload, registry).await,
                 Err(doing) => doing,
             };
-            found.insert(key(&entry), Found::of(&entry, &workloads, doing));
+            found.insert(key(&entry), WorkloadSurvey::of(&entry, &workloads, doing));
         }
         Ok(found)
     }
@@ -143,7 +149,7 @@ impl Round<'_> {
     /// Writes the annotation, unless the workload is not the one that was read any more. Returns it as stored.
     async fn touch(&self, entry: &Entry, workload: &Workload, dry_run: bool) -> Result<Value, AgentError> {
         let metadata = json!({
-            "resourceVersion": workload.resource_version, "annotations": { SWEPT: Timestamp::now().to_string() },
+            "resourceVersion": workload.resource_version, "annotations": { RESYNC_REQUESTED_AT: Timestamp::now().to_string() },
         });
         let api = objects(self.client, &entry.namespace, "apps", "v1", &workload.kind);
         let params = PatchParams { dry_run, field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };

@@ -10,14 +10,14 @@ use kube::{Api, Client};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::world::Names;
+use super::cluster_state::WatchedNames;
 use crate::registry::Entry;
 use crate::store::{cluster, watch};
 
 /// Watches what a GatewaySecret's rotation depends on: Secrets and ConfigMaps by these names, and cert-manager's Certificates.
-pub(super) fn start(client: &Client, entry: &Entry, names: Names, event: &Arc<Notify>) -> JoinSet<()> {
+pub(super) fn start(client: &Client, entry: &Entry, names: WatchedNames, event: &Arc<Notify>) -> JoinSet<()> {
     let mut watches = JoinSet::new();
-    let Names { secrets, config_maps, namespaces } = names;
+    let WatchedNames { secrets, config_maps, namespaces } = names;
     for name in secrets {
         let (namespace, name) = entry.place_of(&name);
         let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), namespace);
@@ -41,7 +41,7 @@ fn only(name: &str) -> watcher::Config {
 
 /// Tells of every event of a watch.
 async fn tell<T>(events: impl Stream<Item = watcher::Result<Event<T>>>, event: Arc<Notify>) {
-    let mut events = std::pin::pin!(watch::lasting(events));
+    let mut events = std::pin::pin!(watch::with_backoff(events));
     while let Some(happened) = events.next().await {
         match happened {
             Ok(_) => event.notify_one(),

@@ -55,7 +55,7 @@ pub const RELOAD_NEVER: &str = "never";
 pub const CARRY_OVER: &str = "trustspan.dev/carry-over";
 
 /// Annotation by which the agent has a Gateway or a workload written once more: when it did so. From anybody else it means nothing.
-pub const SWEPT: &str = "trustspan.dev/swept";
+pub const RESYNC_REQUESTED_AT: &str = "trustspan.dev/resync-requested-at";
 
 /// Name of the ConfigMap that the agent keeps from another one, of `spec.clients.caConfigMapNames`.
 pub fn managed_config_map_name(source: &str) -> String {

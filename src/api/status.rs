@@ -264,11 +264,11 @@ pub enum StepName {
     /// Clients are re-issued.
     ReissueClients,
     /// The gateways' certificate is re-issued.
-    ReissueRoot,
+    ReissueServingCertificate,
     /// The managed Secret gets the new leaf.
-    SwitchLeaf,
+    SwitchServingCertificate,
     /// The old CA leaves the bundles.
-    DropOldCa,
+    DropOldCA,
 }
 
 /// A leaf certificate in use.
@@ -332,7 +332,7 @@ pub enum Phase {
     /// Every declared client presents a leaf of the new CA.
     ClientsMigrated,
     /// The gateways serve a leaf of the new CA.
-    LeafSwitched,
+    ServingCertificateSwitched,
 }
 
 /// One trust anchor of the managed bundle.

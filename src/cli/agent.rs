@@ -10,9 +10,9 @@ use super::log::LogArgs;
 use super::serve::{ListenError, duration, listen};
 use crate::agent::lease::{self, Candidate};
 use crate::agent::{self, Settings};
-use crate::store::{Live, cluster};
+use crate::store::{RegistryCache, cluster};
+use crate::webhook::health_server;
 use crate::webhook::metrics::Metrics;
-use crate::webhook::monitor;
 use crate::webhook::server::{self, Signals};
 
 /// Keeps the managed Secrets of a cluster, and carries a rotation through: trust first, then clients, then the leaf, then the
@@ -95,7 +95,7 @@ async fn keep(args: Args) -> Result<ExitCode, RunError> {
     let listener = listen(args.bind_address, args.metrics_port, "--metrics-port")?;
     let address = listener.local_addr()?;
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
-    let live = Arc::new(Live::default());
+    let live = Arc::new(RegistryCache::default());
     let candidate = Candidate {
         namespace: args.lease_namespace,
         lease: args.lease_name,
@@ -115,7 +115,7 @@ async fn keep(args: Args) -> Result<ExitCode, RunError> {
     let end = tokio::select! {
         () = contend => Ok(ExitCode::SUCCESS),
         () = cluster::follow(client.clone(), live.clone()) => Ok(ExitCode::SUCCESS),
-        error = server::plain(listener, monitor::router(live.clone(), metrics)) => Err(error.into()),
+        error = server::plain(listener, health_server::router(live.clone(), metrics)) => Err(error.into()),
         () = agent::run(client.clone(), live, leadership, settings, tally) => Ok(ExitCode::SUCCESS),
         () = signals.next() => {
             tracing::info!("ending");

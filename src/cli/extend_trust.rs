@@ -9,8 +9,8 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::Failure;
-use super::printable::printable;
-use super::source::Source;
+use super::cluster_args::ClusterArgs;
+use super::sanitize::printable;
 use crate::agent;
 use crate::api::SourceKind;
 use crate::api::names::CACERT_SUFFIX;
@@ -29,7 +29,7 @@ pub struct Args {
     name: String,
 
     #[command(flatten)]
-    source: Source,
+    source: ClusterArgs,
 
     /// The object to extend: secret/NAME or configmap/NAME.
     #[arg(long, value_name = "KIND/NAME", value_parser = target)]

@@ -10,14 +10,14 @@ use kube::Client;
 use serde_json::Value;
 
 use super::Failure;
+use super::cluster_args::ClusterArgs;
 use super::inputs::unless_closed;
-use super::printable::printable;
-use super::source::Source;
+use super::sanitize::printable;
 use crate::agent;
 use crate::api::GatewaySecret;
 use crate::api::names::{GUARD, GUARD_ENABLED};
-use crate::rotation::Facts;
-use crate::rotation::propose::{Found, Held, Proposal, Proposals, propose};
+use crate::rotation::SecretSummary;
+use crate::rotation::generate::{GenerateInput, Proposal, Proposals, SecretLookup, propose};
 use crate::store::{cluster, directory, objects};
 use crate::trust::{Duty, Secret, Severities};
 
@@ -31,7 +31,7 @@ use crate::trust::{Duty, Secret, Severities};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    source: Source,
+    source: ClusterArgs,
 
     /// Propose new names for the managed Secrets, to which the webhook rewrites Gateways: for Certificates that cannot be changed.
     #[arg(long)]
@@ -55,7 +55,8 @@ const KINDS: [(&str, &str, &str, bool); 7] = [
 /// When an input cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = Timestamp::now();
-    let empty = Found { only: args.source.namespace.clone(), rewrite: args.rewrite, ..Found::default() };
+    let empty =
+        GenerateInput { only: args.source.namespace.clone(), rewrite: args.rewrite, ..GenerateInput::default() };
     let (found, unread) = match &args.source.manifests {
         Some(dir) => (in_directory(empty, dir, now)?, Vec::new()),
         None => args.source.on_cluster(async |client| in_cluster(empty, &client, now).await)?,
@@ -63,7 +64,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     unless_closed(print(&propose(&found), &found.objects, &unread).map(|()| ExitCode::SUCCESS))
 }
 
-fn in_directory(mut found: Found, dir: &Path, now: Timestamp) -> Result<Found, Failure> {
+fn in_directory(mut found: GenerateInput, dir: &Path, now: Timestamp) -> Result<GenerateInput, Failure> {
     found.objects = directory::objects(dir)?;
     for object in &found.objects {
         let metadata = &object["metadata"];
@@ -81,7 +82,11 @@ fn in_directory(mut found: Found, dir: &Path, now: Timestamp) -> Result<Found, F
 }
 
 /// What a cluster has, and what of it could not be read.
-async fn in_cluster(mut found: Found, client: &Client, now: Timestamp) -> Result<(Found, Vec<String>), Failure> {
+async fn in_cluster(
+    mut found: GenerateInput,
+    client: &Client,
+    now: Timestamp,
+) -> Result<(GenerateInput, Vec<String>), Failure> {
     let mut unread = Vec::new();
     for (group, version, kind, is_optional) in KINDS {
         match objects::list(client, group, version, kind).await {
@@ -112,9 +117,9 @@ async fn in_cluster(mut found: Found, client: &Client, now: Timestamp) -> Result
     found.objects.extend(pods);
     for (namespace, name) in found.secrets_to_read() {
         let held = match objects::secret(client, &namespace, &name).await {
-            Ok(None) => Held::Missing,
+            Ok(None) => SecretLookup::Missing,
             Ok(Some(object)) => read(&object, now)?,
-            Err(error) if is(&error, 403) => Held::Refused,
+            Err(error) if is(&error, 403) => SecretLookup::Refused,
             Err(error) => return Err(error.into()),
         };
         found.secrets.insert((namespace, name), held);
@@ -122,10 +127,10 @@ async fn in_cluster(mut found: Found, client: &Client, now: Timestamp) -> Result
     Ok((found, unread))
 }
 
-fn read(secret: &Value, now: Timestamp) -> Result<Held, Failure> {
+fn read(secret: &Value, now: Timestamp) -> Result<SecretLookup, Failure> {
     let name = &secret["metadata"]["name"];
     let read = Secret::from_value(secret).map_err(|error| Failure::Unreadable(format!("Secret {name}: {error}")))?;
-    Ok(Held::Read(Facts::of(&read, Duty::default(), &Severities::default(), now)))
+    Ok(SecretLookup::Read(SecretSummary::of(&read, Duty::default(), &Severities::default(), now)))
 }
 
 fn plural(kind: &str, group: &str) -> String {

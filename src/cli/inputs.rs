@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::printable::printable_lines;
+use super::sanitize::printable_lines;
 use crate::admission::{Kind, Request};
 use crate::store::cluster;
 use crate::store::directory::StoreError;

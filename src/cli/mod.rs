@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 pub mod agent;
 pub mod check;
+mod cluster_args;
 pub mod completions;
 pub mod crd;
 mod diff;
@@ -14,14 +15,13 @@ pub mod init;
 mod inputs;
 mod log;
 pub mod observe;
-mod printable;
 pub mod rbac;
 pub mod rewrite;
 pub mod rotate;
 pub mod rules;
+mod sanitize;
 pub mod serve;
 mod severity;
-mod source;
 pub mod status;
 pub mod verify;
 pub mod wait;
@@ -94,7 +94,7 @@ pub fn main() -> ExitCode {
 /// One sentence on stderr for an error, and the code that the subcommand promises for it.
 fn end<E: std::error::Error>(result: Result<ExitCode, E>, code: u8) -> ExitCode {
     result.unwrap_or_else(|error| {
-        anstream::eprintln!("error: {}", printable::printable_lines(&error.to_string()));
+        anstream::eprintln!("error: {}", sanitize::printable_lines(&error.to_string()));
         ExitCode::from(code)
     })
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::diff::FileDiff;
 use super::inputs::{create, tell, title, unless_closed};
-use super::printable::printable;
+use super::sanitize::printable;
 use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission;

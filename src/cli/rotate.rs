@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use kube::api::ListParams;
 
 use super::Failure;
-use super::printable::printable;
-use super::source::Source;
+use super::cluster_args::ClusterArgs;
+use super::sanitize::printable;
 use crate::agent;
 use crate::api::Phase;
 use crate::store::cluster;
@@ -20,7 +20,7 @@ pub struct Args {
     name: String,
 
     #[command(flatten)]
-    source: Source,
+    source: ClusterArgs,
 
     /// Tell what would be done, and who would be concerned.
     #[arg(long)]

@@ -14,11 +14,11 @@ use crate::trust::Severity;
 pub struct Args {
     /// What to print: text for people, a JSON array, or the page docs/rules.md.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: RulesFormat,
 }
 
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-enum Format {
+enum RulesFormat {
     #[default]
     Text,
     Json,
@@ -31,9 +31,9 @@ enum Format {
 /// When stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let page = match args.output {
-        Format::Text => Ok(text()),
-        Format::Json => json(),
-        Format::Markdown => Ok(markdown()),
+        RulesFormat::Text => Ok(text()),
+        RulesFormat::Json => json(),
+        RulesFormat::Markdown => Ok(markdown()),
     };
     unless_closed(page.and_then(|page| {
         io::stdout().lock().write_all(page.as_bytes())?;

@@ -14,11 +14,11 @@ use super::severity::SeverityArgs;
 use crate::agent;
 use crate::agent::lease::{self, Candidate};
 use crate::api::names::AGENT_USERNAME;
-use crate::store::{Live, cluster, directory, poll};
+use crate::store::{RegistryCache, cluster, directory, poll};
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::{self, Drain, End, Signals};
-use crate::webhook::tls::{CERTIFICATE, CertificateError, KEY, ServingCertificate};
-use crate::webhook::{Decide, Webhook, ephemeral};
+use crate::webhook::tls::{CERTIFICATE, KEY, ServingCertificate, ServingCertificateError};
+use crate::webhook::{Decide, Webhook, self_signed};
 
 /// Answers admission requests over HTTPS, from the GatewaySecrets of a cluster or of a directory.
 #[derive(Debug, clap::Args)]
@@ -89,7 +89,7 @@ pub enum ServeError {
     },
     /// There is no serving certificate.
     #[error("no serving certificate: {0}")]
-    Certificate(#[from] CertificateError),
+    Certificate(#[from] ServingCertificateError),
     /// The certificate cannot be served.
     #[error("cannot serve TLS: {0}")]
     Tls(#[from] rustls::Error),
@@ -134,7 +134,7 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     let https = listen(address, args.port, "--port")?;
     let metrics = listen(address, args.metrics_port, "--metrics-port")?;
 
-    let live = Arc::new(Live::default());
+    let live = Arc::new(RegistryCache::default());
     let certificate = certificate(&args, address)?;
     let mut metrics_of = Metrics::new(live.clone(), Some(certificate.clone()));
     match &args.manifests {
@@ -180,10 +180,10 @@ async fn serve(args: Args) -> Result<End, ServeError> {
 }
 
 /// A pair that is there is followed; one that was made here lives as long as the process.
-fn certificate(args: &Args, address: IpAddr) -> Result<Arc<ServingCertificate>, CertificateError> {
+fn certificate(args: &Args, address: IpAddr) -> Result<Arc<ServingCertificate>, ServingCertificateError> {
     let dir = &args.cert_dir;
     if args.manifests.is_some() && !dir.join(CERTIFICATE).exists() && !dir.join(KEY).exists() {
-        let (certificate, ca) = ephemeral::make(dir, address, Timestamp::now())?;
+        let (certificate, ca) = self_signed::make(dir, address, Timestamp::now())?;
         tracing::info!("serving certificate made for this run; its CA is in {}", ca.display());
         return Ok(Arc::new(certificate));
     }

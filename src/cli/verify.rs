@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::inputs::unless_closed;
-use super::printable::printable;
+use super::sanitize::printable;
 use crate::trust::bundle::{self, Bundle};
 use crate::trust::chain::{Accepted, Purpose, Refused, horizon, verify};
 
@@ -47,7 +47,7 @@ pub struct Args {
 
     /// What to print: a line of text, or a JSON object on a line.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: VerifyFormat,
 
     /// Many at once: a file (or - for stdin) with a line `BUNDLE CHAIN [client|server] [HOST]` for each.
     #[arg(long, value_name = "FILE")]
@@ -62,21 +62,21 @@ enum Role {
 }
 
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-enum Format {
+enum VerifyFormat {
     #[default]
     Text,
     Json,
 }
 
 /// One question.
-struct Question {
+struct VerifyQuery {
     bundle: PathBuf,
     chain: PathBuf,
     role: Role,
     hosts: Vec<String>,
 }
 
-impl Question {
+impl VerifyQuery {
     fn sensible(self) -> Result<Self, String> {
         match (self.role, self.hosts.as_slice()) {
             (Role::Client, [host, ..]) => {
@@ -90,14 +90,14 @@ impl Question {
 /// Where a question came from.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Place {
+enum ChainLocation {
     /// The chain's file.
     Chain(String),
     /// A line of the list, from 1.
     Line(usize),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ChainLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Chain(name) => f.write_str(&printable(name)),
@@ -110,15 +110,15 @@ impl fmt::Display for Place {
 #[derive(Serialize)]
 struct Answered<'a> {
     #[serde(flatten)]
-    place: &'a Place,
+    place: &'a ChainLocation,
     #[serde(flatten)]
-    answer: &'a Answer,
+    answer: &'a VerifyAnswer,
 }
 
 /// One answer, as it is printed in JSON.
 #[derive(Serialize)]
 #[serde(tag = "verdict", rename_all = "lowercase")]
-enum Answer {
+enum VerifyAnswer {
     Accepted {
         #[serde(flatten)]
         accepted: Accepted,
@@ -150,7 +150,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     for (place, question) in questions(&args)? {
         let answer = match &question {
             Ok(question) => answer(question, args.crl.as_deref(), now),
-            Err(message) => Answer::Unreadable { message: message.clone() },
+            Err(message) => VerifyAnswer::Unreadable { message: message.clone() },
         };
         worst = worst.max(answer.code());
         if let Err(error) = print(&mut out, args.output, &place, &answer) {
@@ -160,21 +160,21 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     unless_closed(out.flush().map(|()| ExitCode::from(worst)).map_err(Failure::from))
 }
 
-type Placed = (Place, Result<Question, String>);
+type Placed = (ChainLocation, Result<VerifyQuery, String>);
 
 fn questions(args: &Args) -> Result<Vec<Placed>, Failure> {
     if let (Some(bundle), Some(chain)) = (&args.bundle, &args.chain) {
         let question =
-            Question { bundle: bundle.clone(), chain: chain.clone(), role: args.purpose, hosts: args.hosts.clone() };
-        return Ok(vec![(Place::Chain(chain.display().to_string()), question.sensible())]);
+            VerifyQuery { bundle: bundle.clone(), chain: chain.clone(), role: args.purpose, hosts: args.hosts.clone() };
+        return Ok(vec![(ChainLocation::Chain(chain.display().to_string()), question.sensible())]);
     }
     let path = args.list.clone().unwrap_or_else(|| PathBuf::from("-"));
     let text = String::from_utf8_lossy(&read(&path).map_err(Failure::Unreadable)?).into_owned();
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    Ok(lines.map(|(n, line)| (Place::Line(n + 1), question(line, args))).collect())
+    Ok(lines.map(|(n, line)| (ChainLocation::Line(n + 1), question(line, args))).collect())
 }
 
-fn question(line: &str, args: &Args) -> Result<Question, String> {
+fn question(line: &str, args: &Args) -> Result<VerifyQuery, String> {
     // With a tab in it, paths may hold blanks.
     let words: Vec<_> =
         if line.contains('\t') { line.split('\t').collect() } else { line.split_whitespace().collect() };
@@ -192,10 +192,10 @@ fn question(line: &str, args: &Args) -> Result<Question, String> {
         Role::Server if rest.len() < 2 => args.hosts.clone(),
         _ => hosts.collect(),
     };
-    Question { bundle: PathBuf::from(bundle), chain: PathBuf::from(chain), role, hosts }.sensible()
+    VerifyQuery { bundle: PathBuf::from(bundle), chain: PathBuf::from(chain), role, hosts }.sensible()
 }
 
-fn answer(question: &Question, crl: Option<&Path>, now: Timestamp) -> Answer {
+fn answer(question: &VerifyQuery, crl: Option<&Path>, now: Timestamp) -> VerifyAnswer {
     let inputs = certificates(&question.bundle, "bundle", bundle::read).and_then(|bundle| {
         let chain = certificates(&question.chain, "chain", bundle::read_chain)?;
         let lists = crl.map(|path| load(path, "crl", bundle::read)).transpose()?;
@@ -203,7 +203,7 @@ fn answer(question: &Question, crl: Option<&Path>, now: Timestamp) -> Answer {
     });
     let (mut bundle, chain, lists) = match inputs {
         Ok(inputs) => inputs,
-        Err(message) => return Answer::Unreadable { message },
+        Err(message) => return VerifyAnswer::Unreadable { message },
     };
     // Envoy checks revocation as soon as a list, or a text for lists, is there.
     let checks = lists.is_some() || !bundle.crls.is_empty();
@@ -218,9 +218,9 @@ fn answer(question: &Question, crl: Option<&Path>, now: Timestamp) -> Answer {
     match verify(&bundle, crls, &chain, purpose, now) {
         Ok(accepted) => {
             let ahead = horizon(&bundle, crls, &chain, purpose, now);
-            Answer::Accepted { accepted, breaks: ahead.map(|ahead| Reason::new(Some(ahead.at), &ahead.refused)) }
+            VerifyAnswer::Accepted { accepted, breaks: ahead.map(|ahead| Reason::new(Some(ahead.at), &ahead.refused)) }
         }
-        Err(refused) => Answer::Refused(Reason::new(None, &refused)),
+        Err(refused) => VerifyAnswer::Refused(Reason::new(None, &refused)),
     }
 }
 
@@ -259,7 +259,7 @@ impl Reason {
     }
 }
 
-impl Answer {
+impl VerifyAnswer {
     fn code(&self) -> u8 {
         match self {
             Self::Accepted { .. } => 0,
@@ -269,20 +269,20 @@ impl Answer {
     }
 }
 
-fn print(out: &mut impl Write, format: Format, place: &Place, answer: &Answer) -> io::Result<()> {
-    if matches!(format, Format::Json) {
+fn print(out: &mut impl Write, format: VerifyFormat, place: &ChainLocation, answer: &VerifyAnswer) -> io::Result<()> {
+    if matches!(format, VerifyFormat::Json) {
         serde_json::to_writer(&mut *out, &Answered { place, answer })?;
         return writeln!(out);
     }
     match answer {
-        Answer::Accepted { accepted, breaks } => {
+        VerifyAnswer::Accepted { accepted, breaks } => {
             write!(out, "{place}: accepted until {}: {}", accepted.until, printable(&accepted.path.join(" < ")))?;
             match breaks {
                 Some(Reason { at: Some(at), message, .. }) => writeln!(out, "; from {at} on: {}", printable(message)),
                 _ => writeln!(out),
             }
         }
-        Answer::Refused(why) => writeln!(out, "{place}: refused: {}: {}", why.reason, printable(&why.message)),
-        Answer::Unreadable { message } => writeln!(out, "{place}: unreadable: {}", printable(message)),
+        VerifyAnswer::Refused(why) => writeln!(out, "{place}: refused: {}: {}", why.reason, printable(&why.message)),
+        VerifyAnswer::Unreadable { message } => writeln!(out, "{place}: unreadable: {}", printable(message)),
     }
 }

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::Failure;
-use super::printable::printable;
+use super::cluster_args::ClusterArgs;
+use super::sanitize::printable;
 use super::serve::duration;
-use super::source::Source;
 use crate::api::Phase;
 
 const EVERY: Duration = Duration::from_millis(500);
@@ -19,11 +19,11 @@ pub struct Args {
     name: String,
 
     #[command(flatten)]
-    source: Source,
+    source: ClusterArgs,
 
     /// The phase. Steady is the last: it is reached when the rotation is over.
     ///
-    /// Pending, TrustExpanded, Converged, ClientsMigrated, LeafSwitched or Steady. Pending, the first, is always reached: it asks
+    /// Pending, TrustExpanded, Converged, ClientsMigrated, ServingCertificateSwitched or Steady. Pending, the first, is always reached: it asks
     /// whether the GatewaySecret is there.
     #[arg(long = "for", value_name = "PHASE", default_value = "Steady", value_parser = phase)]
     phase: Phase,
@@ -64,7 +64,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn phase(text: &str) -> Result<Phase, String> {
-    let unknown = |_| "expected Pending, TrustExpanded, Converged, ClientsMigrated, LeafSwitched or Steady".to_owned();
+    let unknown = |_| {
+        "expected Pending, TrustExpanded, Converged, ClientsMigrated, ServingCertificateSwitched or Steady".to_owned()
+    };
     serde_json::from_value(text.into()).map_err(unknown)
 }
 
@@ -75,7 +77,7 @@ fn rank(phase: Phase) -> u8 {
         Phase::TrustExpanded => 1,
         Phase::Converged => 2,
         Phase::ClientsMigrated => 3,
-        Phase::LeafSwitched => 4,
+        Phase::ServingCertificateSwitched => 4,
         Phase::Steady => 5,
     }
 }

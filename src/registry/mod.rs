@@ -4,17 +4,17 @@
 //! has not passed a trust decision does not type-check.
 
 mod entry;
-mod hold;
 mod policies;
 mod resolution;
+mod rewrite_blocker;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use entry::Entry;
-pub use hold::Hold;
 pub use policies::{Policies, PolicyKey};
-pub use resolution::{CLUSTER_RESOURCE_NAMESPACE, Issuance, IssuerKey, ResolutionError};
+pub use resolution::{CLUSTER_RESOURCE_NAMESPACE, CertManagerObjects, IssuerKey, ResolutionError};
+pub use rewrite_blocker::RewriteBlocker;
 
 use crate::api::TrustSourceUse;
 use crate::api::names::managed_config_map_name;
@@ -177,14 +177,14 @@ impl Registry {
     }
 
     /// Whether a name, looked up at a place, is a managed root, and if so whether it may be renamed now.
-    pub fn rename(&self, place: &Place<'_>, name: &str) -> Option<Result<Rename<'_>, Hold>> {
+    pub fn rename(&self, place: &Place<'_>, name: &str) -> Option<Result<Rename<'_>, RewriteBlocker>> {
         match place {
             Place::Namespace(namespace) => self.root(namespace, name).map(ready),
             Place::Granted { namespace, from } => self.root(namespace, name).map(|entry| {
                 let granted = match &entry.status.ungranted_namespaces {
                     Some(ungranted) => !ungranted.iter().any(|ungranted| ungranted == from),
                     None => match entry.status.ungranted_namespace_count {
-                        Some(count) => return Err(Hold::unlisted(entry, count)),
+                        Some(count) => return Err(RewriteBlocker::unlisted(entry, count)),
                         None => false,
                     },
                 };
@@ -207,15 +207,15 @@ impl Registry {
     }
 
     /// Whether a ConfigMap at a place is one from which the agent keeps another, and if so whether that may be named now.
-    pub fn rename_config_map(&self, place: &Place<'_>, name: &str) -> Option<Result<Rename<'_>, Hold>> {
+    pub fn rename_config_map(&self, place: &Place<'_>, name: &str) -> Option<Result<Rename<'_>, RewriteBlocker>> {
         let entry = self.keeper_of(place, name)?;
         if let Some(reason) = entry.unready() {
-            return Some(Err(Hold::not_ready(entry, reason)));
+            return Some(Err(RewriteBlocker::not_ready(entry, reason)));
         }
         let managed = managed_config_map_name(name);
         let Some(kept) = entry.status.managed_config_maps.iter().find(|kept| kept.name == managed) else {
             let (name, config_map) = (entry.name.clone(), name.to_owned());
-            return Some(Err(Hold::NoConfigMap { name, config_map, managed }));
+            return Some(Err(RewriteBlocker::NoConfigMap { name, config_map, managed }));
         };
         Some(match place {
             Place::Granted { namespace, from }
@@ -235,9 +235,9 @@ impl Registry {
 
     /// Why a pod that loads a CA from a root keeps to it: with a CA of the clients' own the managed bundle holds that one, while the
     /// root holds the CA behind its leaf. In both modes, since a change of mode changes no workload.
-    pub fn other_ca(&self, namespace: &str, root: &str) -> Option<Hold> {
+    pub fn other_ca(&self, namespace: &str, root: &str) -> Option<RewriteBlocker> {
         let entry = self.root(namespace, root).filter(|entry| entry.spec.clients.ca_secret_ref.is_some())?;
-        Some(Hold::OtherCa { root: root.to_owned(), managed: entry.managed_name().to_owned() })
+        Some(RewriteBlocker::OtherCa { root: root.to_owned(), managed: entry.managed_name().to_owned() })
     }
 
     /// The GatewaySecret whose source or managed Secret a name at a place is.
@@ -291,24 +291,24 @@ impl Registry {
     }
 }
 
-fn ungranted(from: &str, namespace: &str, managed: String) -> Hold {
-    Hold::Ungranted { from: from.to_owned(), namespace: namespace.to_owned(), managed }
+fn ungranted(from: &str, namespace: &str, managed: String) -> RewriteBlocker {
+    RewriteBlocker::Ungranted { from: from.to_owned(), namespace: namespace.to_owned(), managed }
 }
 
 /// A rename at one namespace: the GatewaySecret is Ready, and no `-cacert` sibling would be left behind.
-fn ready(entry: &Entry) -> Result<Rename<'_>, Hold> {
+fn ready(entry: &Entry) -> Result<Rename<'_>, RewriteBlocker> {
     if let Some(reason) = entry.unready() {
-        return Err(Hold::not_ready(entry, reason));
+        return Err(RewriteBlocker::not_ready(entry, reason));
     }
     if let Some(sibling) = entry.status.cacert_sibling.as_ref().filter(|sibling| !sibling.missing.is_empty()) {
         let managed = entry.managed_name().to_owned();
-        return Err(Hold::Sibling { sibling: sibling.name.clone(), managed, missing: sibling.missing.len() });
+        return Err(RewriteBlocker::Sibling { sibling: sibling.name.clone(), managed, missing: sibling.missing.len() });
     }
     Ok(Rename { managed: entry.managed_name() })
 }
 
 /// A rename in every namespace that holds a selected workload: each must map the root to the same Ready name.
-fn everywhere<'a>(candidates: &[&'a Entry], root: &str) -> Result<Rename<'a>, Hold> {
+fn everywhere<'a>(candidates: &[&'a Entry], root: &str) -> Result<Rename<'a>, RewriteBlocker> {
     // Each observed list covers every selected workload, so their intersection does too; a GatewaySecret that declares
     // broad labels cannot widen it.
     let observed = candidates.iter().filter_map(|entry| entry.status.workload_namespaces.as_ref());
@@ -317,17 +317,17 @@ fn everywhere<'a>(candidates: &[&'a Entry], root: &str) -> Result<Rename<'a>, Ho
         .reduce(|all, list| &all & &list)
         .ok_or_else(|| unobserved(candidates, root))?;
     if namespaces.is_empty() {
-        return Err(Hold::NoWorkload { root: root.to_owned() });
+        return Err(RewriteBlocker::NoWorkload { root: root.to_owned() });
     }
     let mapped = namespaces.into_iter().map(|namespace| {
         let entry = candidates.iter().find(|entry| entry.namespace == namespace);
-        entry.copied().ok_or_else(|| Hold::Unmapped { root: root.to_owned() })
+        entry.copied().ok_or_else(|| RewriteBlocker::Unmapped { root: root.to_owned() })
     });
     same_name(mapped.collect::<Result<Vec<_>, _>>()?, root)
 }
 
 /// A rename to the one name that these GatewaySecrets have for a root; each must be Ready.
-fn same_name<'a>(entries: impl IntoIterator<Item = &'a Entry>, root: &str) -> Result<Rename<'a>, Hold> {
+fn same_name<'a>(entries: impl IntoIterator<Item = &'a Entry>, root: &str) -> Result<Rename<'a>, RewriteBlocker> {
     let mut names = BTreeMap::new();
     for entry in entries {
         let rename = ready(entry)?;
@@ -335,14 +335,17 @@ fn same_name<'a>(entries: impl IntoIterator<Item = &'a Entry>, root: &str) -> Re
     }
     match names.pop_first() {
         Some((_, rename)) if names.is_empty() => Ok(rename),
-        _ => Err(Hold::Differs { root: root.to_owned() }),
+        _ => Err(RewriteBlocker::Differs { root: root.to_owned() }),
     }
 }
 
 /// Why it is not known where the selected workloads run.
-fn unobserved(candidates: &[&Entry], root: &str) -> Hold {
+fn unobserved(candidates: &[&Entry], root: &str) -> RewriteBlocker {
     let unlisted = candidates.iter().find_map(|entry| Some((entry, entry.status.workload_namespace_count?)));
-    unlisted.map_or_else(|| Hold::Unobserved { root: root.to_owned() }, |(entry, count)| Hold::unlisted(entry, count))
+    unlisted.map_or_else(
+        || RewriteBlocker::Unobserved { root: root.to_owned() },
+        |(entry, count)| RewriteBlocker::unlisted(entry, count),
+    )
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const CERT_MANAGER: &str = "cert-manager.io";
 
 /// Certificates and issuers of cert-manager.
 #[derive(Clone, Debug, Default)]
-pub struct Issuance {
+pub struct CertManagerObjects {
     /// By namespace and name.
     certificates: BTreeMap<(String, String), CertificateFacts>,
     /// The name of the Secret of each issuer's CA, none for an issuer of another type.
@@ -93,7 +93,7 @@ impl IssuerKey {
     }
 }
 
-impl Issuance {
+impl CertManagerObjects {
     /// Takes an object if it is a Certificate or an issuer. `namespace` is where an object without one would go.
     pub fn take(&mut self, object: &Value, namespace: &str) {
         let Kind { group: CERT_MANAGER, kind, .. } = Kind::of(object) else { return };
@@ -184,8 +184,8 @@ mod tests {
         Entry::unstored("mesh".to_owned(), "gateway".to_owned(), GatewaySecretSpec::deserialize(spec).unwrap())
     }
 
-    fn issuance(issuer: &Value, certificate: Value) -> Issuance {
-        let mut issuance = Issuance::default();
+    fn issuance(issuer: &Value, certificate: Value) -> CertManagerObjects {
+        let mut issuance = CertManagerObjects::default();
         issuance.take(issuer, "mesh");
         issuance.take(&object("Certificate", "edge", certificate), "mesh");
         issuance
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn a_missing_certificate_changes_nothing_that_is_known() {
         let mut entry = entry(json!({"certificateRef": {"name": "edge"}}));
-        let error = Issuance::default().resolve(&entry).unwrap_err();
+        let error = CertManagerObjects::default().resolve(&entry).unwrap_err();
         assert!(error.to_string().starts_with("Certificate mesh/edge (spec.certificateRef) was not found"), "{error}");
         entry.resolved.source_secret_name = "edge-tls".to_owned();
-        assert_eq!(Issuance::default().resolve(&entry).unwrap(), entry.resolved);
+        assert_eq!(CertManagerObjects::default().resolve(&entry).unwrap(), entry.resolved);
     }
 }

@@ -44,7 +44,7 @@ fn with(mut entry: Entry, change: impl FnOnce(&mut Entry)) -> Entry {
     entry
 }
 
-fn selected(registry: &Registry, selector: &[(&str, &str)]) -> Option<Result<String, Hold>> {
+fn selected(registry: &Registry, selector: &[(&str, &str)]) -> Option<Result<String, RewriteBlocker>> {
     let outcome = registry.rename(&Place::Selected(Arc::new(selector.iter().copied().collect())), "root");
     outcome.map(|result| result.map(|rename| rename.managed_name().to_owned()))
 }
@@ -65,7 +65,7 @@ fn rejects_a_root_whose_managed_secret_is_not_ready() {
     let unready = with(entry("mesh", "root", "gw"), |e| e.status.conditions.clear());
     let registry = Registry::new([unready]);
     let hold = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
-    assert!(matches!(hold, Hold::NotReady { .. }), "{hold}");
+    assert!(matches!(hold, RewriteBlocker::NotReady { .. }), "{hold}");
     assert_eq!(registry.counterparts(&Place::Namespace("mesh"), "root"), ["gw"]);
 }
 
@@ -74,7 +74,7 @@ fn rejects_a_rename_that_leaves_a_cacert_sibling_behind() {
     let sibling = CacertSibling { name: "root-cacert".to_owned(), missing: vec!["ab".to_owned()] };
     let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.cacert_sibling = Some(sibling))]);
     let hold = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
-    assert!(matches!(hold, Hold::Sibling { missing: 1, .. }), "{hold}");
+    assert!(matches!(hold, RewriteBlocker::Sibling { missing: 1, .. }), "{hold}");
 }
 
 #[test]
@@ -83,11 +83,11 @@ fn rejects_a_cross_namespace_rename_that_the_grant_does_not_cover() {
         e.status.ungranted_namespaces = Some(vec!["apps".to_owned()])
     })]);
     let at = |from| registry.rename(&Place::Granted { namespace: "mesh", from }, "root").unwrap();
-    assert!(matches!(at("apps"), Err(Hold::Ungranted { .. })));
+    assert!(matches!(at("apps"), Err(RewriteBlocker::Ungranted { .. })));
     assert!(at("other").is_ok());
     let unobserved = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.ungranted_namespaces = None)]);
     let at = |from| unobserved.rename(&Place::Granted { namespace: "mesh", from }, "root").unwrap();
-    assert!(matches!(at("other"), Err(Hold::Ungranted { .. })), "nothing is known of grants");
+    assert!(matches!(at("other"), Err(RewriteBlocker::Ungranted { .. })), "nothing is known of grants");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn rejects_a_status_that_does_not_speak_of_this_spec() {
     for change in changes {
         let registry = Registry::new([with(entry("mesh", "root", "gw"), change)]);
         let hold = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
-        assert!(matches!(hold, Hold::NotReady { .. }), "{hold}");
+        assert!(matches!(hold, RewriteBlocker::NotReady { .. }), "{hold}");
     }
 }
 
@@ -116,9 +116,9 @@ fn accepts_a_selector_that_asks_for_the_workload_labels() {
 #[test]
 fn rejects_a_selector_whose_workloads_are_not_observed() {
     let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.workload_namespaces = None)]);
-    assert!(matches!(selected(&registry, INGRESS), Some(Err(Hold::Unobserved { .. }))));
+    assert!(matches!(selected(&registry, INGRESS), Some(Err(RewriteBlocker::Unobserved { .. }))));
     let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.workload_namespaces = Some(vec![]))]);
-    assert!(matches!(selected(&registry, INGRESS), Some(Err(Hold::NoWorkload { .. }))));
+    assert!(matches!(selected(&registry, INGRESS), Some(Err(RewriteBlocker::NoWorkload { .. }))));
 }
 
 #[test]
@@ -126,16 +126,19 @@ fn rejects_a_selector_that_also_picks_workloads_of_an_unmapped_namespace() {
     let both = || Some(vec!["mesh".to_owned(), "tenant".to_owned()]);
     let mesh = with(entry("mesh", "root", "gw"), |e| e.status.workload_namespaces = both());
     let registry = Registry::new([mesh.clone()]);
-    assert!(matches!(selected(&registry, INGRESS), Some(Err(Hold::Unmapped { .. }))));
+    assert!(matches!(selected(&registry, INGRESS), Some(Err(RewriteBlocker::Unmapped { .. }))));
 
     let tenant = with(entry("tenant", "root", "gw"), |e| e.status.workload_namespaces = both());
     assert_eq!(selected(&Registry::new([mesh.clone(), tenant.clone()]), INGRESS), Some(Ok("gw".to_owned())));
 
     let renamed = with(tenant.clone(), |e| e.spec.secret_name = Some("other".to_owned()));
-    assert!(matches!(selected(&Registry::new([mesh.clone(), renamed]), INGRESS), Some(Err(Hold::Differs { .. }))));
+    assert!(matches!(
+        selected(&Registry::new([mesh.clone(), renamed]), INGRESS),
+        Some(Err(RewriteBlocker::Differs { .. }))
+    ));
 
     let unready = with(tenant, |e| e.status.conditions.clear());
-    assert!(matches!(selected(&Registry::new([mesh, unready]), INGRESS), Some(Err(Hold::NotReady { .. }))));
+    assert!(matches!(selected(&Registry::new([mesh, unready]), INGRESS), Some(Err(RewriteBlocker::NotReady { .. }))));
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn a_tenant_cannot_move_a_gateway_of_another_team() {
     let tenant = with(entry("tenant", "root", "evil"), |e| {
         e.status.workload_namespaces = Some(vec!["mesh".to_owned()]);
     });
-    assert!(matches!(selected(&Registry::new([tenant.clone()]), INGRESS), Some(Err(Hold::Unmapped { .. }))));
+    assert!(matches!(selected(&Registry::new([tenant.clone()]), INGRESS), Some(Err(RewriteBlocker::Unmapped { .. }))));
     let registry = Registry::new([tenant, entry("mesh", "root", "gw")]);
     assert_eq!(selected(&registry, INGRESS), Some(Ok("gw".to_owned())));
 }

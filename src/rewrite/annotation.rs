@@ -4,7 +4,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation};
 use serde_json::{Value, json};
 
-use super::node::escape;
+use super::json_path::escape;
 use crate::api::names::{ROTATION_HASH, UNDO};
 
 /// An annotation at a fixed place. The maps around it may be missing, null or empty.

@@ -3,10 +3,10 @@
 //! Owned fields only: references to managed roots, the rotation hash in a pod template, and the record of the rewrite.
 
 mod annotation;
-mod draft;
+mod json_path;
 mod kinds;
-mod loads;
-mod node;
+mod mounted_keys;
+mod patch_builder;
 mod rotation_hash;
 mod tls_settings;
 mod undo;
@@ -16,14 +16,14 @@ use std::cell::LazyCell;
 use json_patch::Patch;
 use serde_json::{Map, Value};
 
-use crate::api::names::{REWRITE, REWRITE_DISABLED, ROTATION_HASH, SWEPT, managed_config_map_name};
+use crate::api::names::{RESYNC_REQUESTED_AT, REWRITE, REWRITE_DISABLED, ROTATION_HASH, managed_config_map_name};
 use crate::api::{Kind, SourceKind};
-use crate::registry::{Hold, Place, Registry};
+use crate::registry::{Place, Registry, RewriteBlocker};
 use crate::trust::credential::CA_KEYS;
 use annotation::HASH;
-use draft::Draft;
+use json_path::field;
 use kinds::Reference;
-use node::field;
+use patch_builder::PatchBuilder;
 use rotation_hash::RotationHash;
 pub use tls_settings::{TlsSettings, TrustSource};
 pub use undo::{Undo, undo};
@@ -38,7 +38,7 @@ pub struct Outcome {
     /// Whether the rotation hash changes.
     rehashes: bool,
     /// Why a rename was held back, each reason once.
-    pub holds: Vec<Hold>,
+    pub holds: Vec<RewriteBlocker>,
     /// The record that takes the rewrite back did not fit into the object's annotations.
     pub unrecorded: bool,
 }
@@ -100,7 +100,7 @@ pub struct Write<'a> {
     /// The stored object, for an UPDATE.
     pub old: Option<&'a Value>,
     /// Written by trustspan's own agent, which rolls a workload by a newer hash, or by touching its annotation
-    /// [`SWEPT`]: it then gets the current names and the current hash, though its template is as it was.
+    /// [`RESYNC_REQUESTED_AT`]: it then gets the current names and the current hash, though its template is as it was.
     pub by_agent: bool,
 }
 
@@ -129,20 +129,20 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
         counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
     };
 
-    let swept = |object: &Value| object["metadata"]["annotations"][SWEPT].clone();
+    let swept = |object: &Value| object["metadata"]["annotations"][RESYNC_REQUESTED_AT].clone();
     let asks_to_roll = |old: &Value| by_agent && swept(object) != swept(old);
     if let Some(old) = old.filter(|old| rule.has_template && !asks_to_roll(old)) {
-        let mut draft = Draft::new(object, &references, kept);
+        let mut draft = PatchBuilder::new(object, &references, kept);
         if same_template(&draft.template(), &old["spec"]["template"]) {
             draft.annotate(stored_or_brought(object, old, by_agent));
             return draft.finish();
         }
     }
 
-    let mut holds: Vec<Hold> = Vec::new();
-    let loaded = LazyCell::new(|| loads::of(&object["spec"]["template"]["spec"]));
+    let mut holds: Vec<RewriteBlocker> = Vec::new();
+    let loaded = LazyCell::new(|| mounted_keys::of(&object["spec"]["template"]["spec"]));
     let loads_ca = |name: &str| loaded.get(name).is_some_and(|keys| CA_KEYS.iter().any(|key| keys.contains(key)));
-    let mut draft = Draft::new(object, &references, |reference| {
+    let mut draft = PatchBuilder::new(object, &references, |reference| {
         let rename = match reference.kind {
             SourceKind::Secret => registry.rename(&reference.place, reference.name)?,
             SourceKind::ConfigMap => registry.rename_config_map(&reference.place, reference.name)?,

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::loads;
+use super::mounted_keys;
 use crate::registry::{Entry, Registry};
 use crate::trust::certificate::hex;
 
@@ -47,7 +47,7 @@ impl RotationHash {
     pub(super) fn of(template: &Value, namespace: &str, registry: &Registry) -> Option<Self> {
         let (mut revision, mut scope, mut content) = (0_u64, Sha256::new(), Sha256::new());
         let mut any = false;
-        for (name, keys) in loads::of(&template["spec"]) {
+        for (name, keys) in mounted_keys::of(&template["spec"]) {
             let Some(entry) = registry.managed(namespace, name) else { continue };
             if !entry.is_ready() || is_gateway_proxy(template, entry) {
                 continue;

@@ -5,7 +5,7 @@
 //! `pilot/pkg/config/kube/gateway/conversion.go`.
 
 use super::Named;
-use super::node::field;
+use super::json_path::field;
 use crate::registry::Place;
 
 /// The TLS settings of one server, listener or upstream.

@@ -11,8 +11,8 @@ use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
 use super::annotation::{HASH, RECORD};
+use super::json_path::at;
 use super::kinds;
-use super::node::at;
 use crate::api::Kind;
 
 /// How a rewrite is taken back.
@@ -51,7 +51,7 @@ pub(super) fn recorded(object: &Value) -> Vec<PatchOperation> {
 }
 
 /// A recorded rename.
-pub(super) struct Name<'a> {
+pub(super) struct UndoName<'a> {
     pub(super) pointer: &'a str,
     /// What the rewrite wrote.
     pub(super) written: &'a Value,
@@ -60,12 +60,12 @@ pub(super) struct Name<'a> {
 }
 
 /// The renames of a record: a `test` and a `replace` of a string, at the same place.
-pub(super) fn names(record: &[PatchOperation]) -> impl Iterator<Item = Name<'_>> {
+pub(super) fn names(record: &[PatchOperation]) -> impl Iterator<Item = UndoName<'_>> {
     record.windows(2).filter_map(|pair| match pair {
         [PatchOperation::Test(test), restore @ PatchOperation::Replace(replace)]
             if test.path == replace.path && test.value.is_string() && replace.value.is_string() =>
         {
-            Some(Name { pointer: test.path.as_str(), written: &test.value, restore })
+            Some(UndoName { pointer: test.path.as_str(), written: &test.value, restore })
         }
         _ => None,
     })

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::conditions::set;
 use super::journal::Journal;
-use super::next::{
-    self, CaConfigMap, ClientSeen, Issuance, LeafHold, PairOf, Plan, PresentedAlso, Seen, SourceState, Step, Trust,
-    TrustCopy,
+use super::observe::SecretSummary;
+use super::planner::{
+    self, CaConfigMap, ClientState, FurtherCertificate, Issuance, LeafHold, PairOf, Plan, Snapshot, SourceState, Step,
+    Trust, TrustCopy,
 };
-use super::observe::Facts;
 use super::readers::SourceName;
 use super::renewal::RenewalPolicy;
-use super::report::set;
 use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Phase, SourceKind, TrustAnchor, Wait};
 use crate::registry::Entry;
@@ -56,7 +56,7 @@ pub struct Forecast {
 
 /// Simulates a rotation that starts at `now`. Change windows and pauses are left out: they delay a rotation, and do not stop it. With a CA of the
 /// clients' own, the rotation that stops is returned, or the longer one.
-pub fn forecast(seen: &Seen<'_>, journal: &Journal, trial: &TrialCa, now: Timestamp) -> Forecast {
+pub fn forecast(seen: &Snapshot<'_>, journal: &Journal, trial: &TrialCa, now: Timestamp) -> Forecast {
     let run = |of_clients| Simulation::new(seen, journal, trial, of_clients, now).run();
     let server = run(false);
     if seen.entry.spec.clients.ca_secret_ref.is_none() {
@@ -69,7 +69,7 @@ pub fn forecast(seen: &Seen<'_>, journal: &Journal, trial: &TrialCa, now: Timest
 
 /// An object that the agent keeps from another.
 struct Copied {
-    facts: Option<Facts>,
+    facts: Option<SecretSummary>,
     is_foreign: bool,
 }
 
@@ -89,19 +89,19 @@ impl Copied {
 }
 
 struct Simulation<'s> {
-    real: &'s Seen<'s>,
+    real: &'s Snapshot<'s>,
     trial: &'s TrialCa,
     entry: Entry,
-    root: Option<Facts>,
-    ca: Option<Facts>,
-    client_ca: Option<Facts>,
-    issuer: Option<Facts>,
-    managed: Option<Facts>,
+    root: Option<SecretSummary>,
+    ca: Option<SecretSummary>,
+    client_ca: Option<SecretSummary>,
+    issuer: Option<SecretSummary>,
+    managed: Option<SecretSummary>,
     managed_sibling: Copied,
     config_maps: Vec<Copied>,
-    clients: Vec<ClientSeen>,
-    bundle_readers: Vec<ClientSeen>,
-    presented_also: Vec<PresentedAlso>,
+    clients: Vec<ClientState>,
+    bundle_readers: Vec<ClientState>,
+    presented_also: Vec<FurtherCertificate>,
     root_certificate: Option<Issuance>,
     sources: BTreeMap<SourceName, SourceState>,
     journal: Journal,
@@ -110,7 +110,7 @@ struct Simulation<'s> {
 
 impl<'s> Simulation<'s> {
     /// At the instant at which the CA was replaced: that of the clients' own, or the other.
-    fn new(real: &'s Seen<'s>, journal: &Journal, trial: &'s TrialCa, of_clients: bool, now: Timestamp) -> Self {
+    fn new(real: &'s Snapshot<'s>, journal: &Journal, trial: &'s TrialCa, of_clients: bool, now: Timestamp) -> Self {
         let mut entry = real.entry.clone();
         entry.spec.paused = false;
         entry.policy.change_windows.clear();
@@ -157,12 +157,16 @@ impl<'s> Simulation<'s> {
         simulation
     }
 
-    fn signing(&self) -> Facts {
-        Facts { anchors: vec![self.trial.ca.clone()], chain: vec![self.trial.ca.clone()], ..Facts::default() }
+    fn signing(&self) -> SecretSummary {
+        SecretSummary {
+            anchors: vec![self.trial.ca.clone()],
+            chain: vec![self.trial.ca.clone()],
+            ..SecretSummary::default()
+        }
     }
 
-    fn serving(&self) -> Facts {
-        Facts { chain: vec![self.trial.serving.clone()], ..self.signing() }
+    fn serving(&self) -> SecretSummary {
+        SecretSummary { chain: vec![self.trial.serving.clone()], ..self.signing() }
     }
 
     fn run(mut self) -> Forecast {
@@ -197,7 +201,7 @@ impl<'s> Simulation<'s> {
 
     /// One plan, and what webhooks and readers of bundles know of it.
     fn plan(&mut self) -> Plan {
-        let plan = next::next(&self.seen(), &self.journal, self.now);
+        let plan = planner::plan(&self.seen(), &self.journal, self.now);
         self.journal = plan.journal.clone();
         self.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
         for reader in &mut self.bundle_readers {
@@ -206,9 +210,9 @@ impl<'s> Simulation<'s> {
         plan
     }
 
-    fn seen(&self) -> Seen<'_> {
+    fn seen(&self) -> Snapshot<'_> {
         let maps = self.real.config_maps.iter().zip(&self.config_maps);
-        Seen {
+        Snapshot {
             entry: &self.entry,
             root: self.root.as_ref(),
             ca: self.ca.as_ref(),
@@ -241,7 +245,7 @@ impl<'s> Simulation<'s> {
                     PairOf::Root => self.root.as_ref(),
                 };
                 let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
-                self.managed = Some(Facts { anchors: trust.clone(), chain, ..Facts::default() });
+                self.managed = Some(SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() });
             }
             Step::WriteSibling { trust } => {
                 write(&mut self.managed_sibling, trust, self.real.source_sibling);
@@ -272,7 +276,7 @@ impl<'s> Simulation<'s> {
         if self.real.root_certificate.as_ref().is_some_and(|root| root.name == certificate) {
             self.root = Some(self.serving());
         }
-        let is_it = |issuance: &Option<next::Issuance>| issuance.as_ref().is_some_and(|one| one.name == certificate);
+        let is_it = |issuance: &Option<planner::Issuance>| issuance.as_ref().is_some_and(|one| one.name == certificate);
         for client in self.clients.iter_mut().filter(|client| is_it(&client.certificate)) {
             client.chain = vec![self.trial.client.clone()];
             client.trust = Trust::Read(plan.client_bundle.clone());
@@ -290,19 +294,19 @@ fn idle(certificate: Issuance, now: Timestamp) -> Issuance {
     Issuance { is_issuing: false, renewal, ..certificate }
 }
 
-fn presented(also: PresentedAlso, now: Timestamp) -> PresentedAlso {
-    PresentedAlso { certificate: also.certificate.map(|certificate| idle(certificate, now)), ..also }
+fn presented(also: FurtherCertificate, now: Timestamp) -> FurtherCertificate {
+    FurtherCertificate { certificate: also.certificate.map(|certificate| idle(certificate, now)), ..also }
 }
 
-fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&Facts>) {
+fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&SecretSummary>) {
     let revocation = source.and_then(|source| source.revocation.clone());
-    kept.facts = Some(Facts { anchors: trust.to_vec(), revocation, ..Facts::default() });
+    kept.facts = Some(SecretSummary { anchors: trust.to_vec(), revocation, ..SecretSummary::default() });
 }
 
 /// One client for all that a rotation treats alike. Those without a Certificate are each somebody's to renew: status names them.
-fn representatives(clients: &[ClientSeen]) -> Vec<ClientSeen> {
+fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
     let mut kinds = BTreeSet::new();
-    let is_first = |client: &&ClientSeen| {
+    let is_first = |client: &&ClientState| {
         let kind = match &client.certificate {
             Some(certificate) => format!("{:?}", certificate.renewal),
             None => client.name.clone(),

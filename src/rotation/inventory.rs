@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::in_use::{common, leaf};
+use super::active_certificates::{common, leaf};
 use super::status_limits::count;
-use super::{Facts, Observation, observe, readers};
+use super::{ObservedState, SecretSummary, observe, readers};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, GUARD, GUARD_ENABLED, KEPT_FOR, managed_config_map_name};
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind, ManagedConfigMap, SourceKind};
 use crate::registry::{Entry, Place, Registry};
@@ -33,19 +33,19 @@ pub enum Outlook {
 pub struct Inventory {
     claims: Registry,
     severities: Severities,
-    secrets: BTreeMap<(String, String), Option<Facts>>,
+    secrets: BTreeMap<(String, String), Option<SecretSummary>>,
     workloads: BTreeMap<usize, BTreeSet<String>>,
     gateways: BTreeMap<usize, BTreeSet<GatewayUse>>,
     grants: Vec<Grant>,
     /// Those that agents keep, by namespace and name: the GatewaySecret's name.
     kept_config_maps: BTreeMap<(String, String), String>,
-    clients: BTreeMap<usize, BTreeMap<String, Client>>,
+    clients: BTreeMap<usize, BTreeMap<String, DeclaredClient>>,
     unguarded: BTreeSet<String>,
 }
 
 /// A declared client's Secret: public certificates only.
 #[derive(Clone, Debug)]
-struct Client {
+struct DeclaredClient {
     chain: Vec<Certificate>,
     trust: Vec<Certificate>,
 }
@@ -139,7 +139,7 @@ impl Inventory {
         if counts.has_unlisted_namespaces {
             namespaces.clear();
         }
-        let seen = Observation {
+        let seen = ObservedState {
             entry,
             holder,
             root: secret(entry.source_name()),
@@ -161,7 +161,7 @@ impl Inventory {
         &self,
         index: usize,
         entry: &Entry,
-        managed: Option<&Facts>,
+        managed: Option<&SecretSummary>,
         mut status: GatewaySecretStatus,
         now: Timestamp,
     ) -> GatewaySecretStatus {
@@ -192,7 +192,7 @@ impl Inventory {
         let claim = self.claims.role(namespace, name);
         let severities = claim.map(|(entry, _)| self.severities.under(&entry.policy.severities)).unwrap_or_default();
         let duty = self.claims.duty(namespace, name);
-        *place = Secret::from_value(object).ok().map(|secret| Facts::of(&secret, duty, &severities, now));
+        *place = Secret::from_value(object).ok().map(|secret| SecretSummary::of(&secret, duty, &severities, now));
     }
 
     fn take_client(&mut self, object: &Value, namespace: &str, name: &str) {
@@ -207,7 +207,7 @@ impl Inventory {
         let Ok(secret) = Secret::from_value(object) else { return };
         let pair = credential::serving_pair(&secret);
         let chain = pair.map(|pair| bundle::read_chain(pair.chain).into_certificates()).unwrap_or_default();
-        let client = Client { chain, trust: trust::anchors(&secret) };
+        let client = DeclaredClient { chain, trust: trust::anchors(&secret) };
         self.clients.entry(index).or_default().insert(name, client);
     }
 

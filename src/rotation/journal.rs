@@ -199,7 +199,7 @@ pub enum JournalError {
 
 /// A journal as it is stored: each certificate stands once.
 #[derive(Deserialize, Serialize)]
-struct Stored {
+struct StoredJournal {
     certificates: BTreeMap<String, String>,
     #[serde(flatten)]
     journal: Journal<String>,
@@ -214,7 +214,7 @@ impl Journal {
             certificates.entry(certificate.fingerprint.clone()).or_insert_with(pem);
             Some(certificate.fingerprint.clone())
         });
-        let stored = Stored { certificates, journal: journal.unwrap_or_default() };
+        let stored = StoredJournal { certificates, journal: journal.unwrap_or_default() };
         let text = serde_json::to_string_pretty(&stored).unwrap_or_default();
         if text.len() > LARGE { self.to_compact_text() } else { text }
     }
@@ -229,7 +229,7 @@ impl Journal {
     /// # Errors
     /// When it is not one, or misses a certificate.
     pub fn from_text(text: &str) -> Result<Self, JournalError> {
-        let stored: Stored = match (serde_json::from_str(text), serde_json::from_str::<Compact>(text)) {
+        let stored: StoredJournal = match (serde_json::from_str(text), serde_json::from_str::<Compact>(text)) {
             (Ok(stored), _) => stored,
             (Err(_), Ok(compact)) => return compact.journal(),
             (Err(error), Err(_)) => return Err(error.into()),

@@ -1,36 +1,36 @@
 //! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
 
+mod active_certificates;
+mod change_windows;
+mod client_conditions;
+mod conditions;
 mod cron;
-mod followers;
+mod events;
 mod forecast;
-mod in_use;
+pub mod generate;
 mod inventory;
 pub mod journal;
 mod name_list;
-pub mod next;
-mod notices;
 mod observe;
-pub mod propose;
-pub mod reach;
+pub mod planner;
+pub mod probe_target;
 pub mod readers;
 mod renewal;
-mod report;
 pub mod rollouts;
 mod status_limits;
-mod story;
-mod windows;
+mod status_summary;
 
-pub use followers::{CLIENTS, CONNECT, GATEWAYS, LEAF, TRUST};
+pub use change_windows::WINDOWS;
+pub use client_conditions::{CLIENTS, CONNECT, GATEWAYS, LEAF, TRUST};
+pub use conditions::{DISTRUST, JOURNAL, PREVIOUS_CAS, SOURCES, SYNCED, report, set, synced};
+pub use events::{StatusEvent, notices, status_not_written};
 pub use forecast::{Forecast, READINESS, TrialCa, forecast, report_readiness};
 pub use inventory::{Inventory, Outlook};
-pub use notices::{Notice, notices, status_not_written};
-pub use observe::{Facts, Observation, observe};
+pub use observe::{ObservedState, SecretSummary, observe};
 pub use renewal::{RenewalPolicy, RenewalWindow};
-pub use report::{CAP, DISTRUST, JOURNAL, SOURCES, SYNCED, report, set, synced};
 pub use rollouts::WORKLOADS;
 pub use status_limits::{COMPLETE, fit, reduced};
-pub use story::{Held, Story, Validity};
-pub use windows::WINDOWS;
+pub use status_summary::{Held, StatusSummary, Validity};
 
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
 
 /// What counts of a Secret: no key bytes, and small.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct SecretSummary {
     /// What is wrong with it.
     pub denials: Vec<Finding>,
     /// The trust anchors that gateways take from it, in order.
@@ -34,7 +34,7 @@ pub struct Facts {
     pub is_plain: bool,
 }
 
-impl Facts {
+impl SecretSummary {
     /// Takes the facts of a Secret at an instant, by what it is relied on for; `severities` are those of the GatewaySecret that names it.
     pub fn of(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Self {
         let hashed = HASHED_KEYS.iter().filter(|key| secret.data.contains_key(**key)).filter_map(|key| {
@@ -67,19 +67,19 @@ fn chain(secret: &Secret) -> Vec<Certificate> {
 
 /// What is seen of one GatewaySecret.
 #[derive(Clone, Debug)]
-pub struct Observation<'a> {
+pub struct ObservedState<'a> {
     /// The GatewaySecret with its former status.
     pub entry: &'a Entry,
     /// The older GatewaySecret that holds one of its names.
     pub holder: Option<&'a Entry>,
     /// The root Secret.
-    pub root: Option<&'a Facts>,
+    pub root: Option<&'a SecretSummary>,
     /// The managed Secret.
-    pub managed: Option<&'a Facts>,
+    pub managed: Option<&'a SecretSummary>,
     /// The `<root>-cacert` sibling.
-    pub root_sibling: Option<&'a Facts>,
+    pub root_sibling: Option<&'a SecretSummary>,
     /// The `<managed>-cacert` sibling.
-    pub managed_sibling: Option<&'a Facts>,
+    pub managed_sibling: Option<&'a SecretSummary>,
     /// See [`GatewaySecretStatus::managed_config_maps`].
     pub managed_config_maps: Vec<ManagedConfigMap>,
     /// See [`GatewaySecretStatus::workload_namespaces`].
@@ -91,7 +91,7 @@ pub struct Observation<'a> {
 }
 
 /// Computes the status. Dates and revisions change only with what they date: observing the same twice gives the same.
-pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
+pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus {
     let former = &seen.entry.status;
     let (status, reason, message) = readiness(seen);
     let unmoved = former.condition(READY).filter(|condition| condition.status == status);
@@ -145,7 +145,7 @@ pub fn observe(seen: &Observation<'_>, now: Timestamp) -> GatewaySecretStatus {
 }
 
 /// Ready: the managed Secret exists and is sound, nothing shadows it, and nobody older claims its name.
-fn readiness(seen: &Observation<'_>) -> (ConditionStatus, &'static str, String) {
+fn readiness(seen: &ObservedState<'_>) -> (ConditionStatus, &'static str, String) {
     let managed_name = seen.entry.managed_name();
     let not = |reason, message| (ConditionStatus::False, reason, message);
     if let Some(holder) = seen.holder {
@@ -175,7 +175,7 @@ fn readiness(seen: &Observation<'_>) -> (ConditionStatus, &'static str, String) 
     (ConditionStatus::True, "Sound", format!("Secret {managed_name} holds {} CA(s)", managed.anchors.len()))
 }
 
-fn phase(seen: &Observation<'_>, ready: ConditionStatus) -> Phase {
+fn phase(seen: &ObservedState<'_>, ready: ConditionStatus) -> Phase {
     let extra = || seen.managed.is_some_and(|managed| !missing(&managed.anchors, seen.root).is_empty());
     match ready {
         ConditionStatus::True if seen.root.is_some() && extra() => Phase::TrustExpanded,
@@ -185,7 +185,7 @@ fn phase(seen: &Observation<'_>, ready: ConditionStatus) -> Phase {
 }
 
 /// Fingerprints of `anchors` that a Secret does not hold.
-fn missing(anchors: &[Certificate], held: Option<&Facts>) -> Vec<String> {
+fn missing(anchors: &[Certificate], held: Option<&SecretSummary>) -> Vec<String> {
     let holds = |anchor: &Certificate| {
         held.is_some_and(|held| held.anchors.iter().any(|other| other.fingerprint == anchor.fingerprint))
     };
@@ -193,7 +193,7 @@ fn missing(anchors: &[Certificate], held: Option<&Facts>) -> Vec<String> {
 }
 
 /// A Secret that is gone keeps its last hashes, so that revisions go on growing when it is back.
-fn hashes(seen: &Observation<'_>, now: Timestamp) -> BTreeMap<String, KeyHash> {
+fn hashes(seen: &ObservedState<'_>, now: Timestamp) -> BTreeMap<String, KeyHash> {
     let former = &seen.entry.status.hashes;
     let Some(managed) = seen.managed else { return former.clone() };
     let now = u64::try_from(now.as_second()).unwrap_or_default();

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::next::Pause;
-use super::notices::{Notice, normal};
-use super::report::set;
+use super::conditions::set;
+use super::events::{StatusEvent, normal};
+use super::planner::Pause;
 use crate::api::names::{REWRITE, REWRITE_DISABLED};
 use crate::api::{ConditionStatus, GatewaySecretStatus, Kind, RestartMode, WindowState};
 use crate::registry::{Entry, Registry, Role};
@@ -77,7 +77,7 @@ impl Workload {
 
 /// What is known of the workloads of one GatewaySecret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum WorkloadSurvey {
     /// They cannot be read: why, and what mends it.
     Unread(String),
     /// They were read.
@@ -104,7 +104,7 @@ pub enum Doing {
     Held(String),
 }
 
-impl Found {
+impl WorkloadSurvey {
     /// What is found when `doing` is what is done about these workloads.
     pub fn of(entry: &Entry, workloads: &[Workload], doing: Doing) -> Self {
         let behind: Vec<_> = behind(entry, workloads).collect();
@@ -179,15 +179,15 @@ fn is_heard_of(entry: &Entry, now: Timestamp) -> bool {
 }
 
 /// Adds to `status` what was found.
-pub fn tell(entry: &Entry, found: &Found, status: &mut GatewaySecretStatus, now: Timestamp) {
+pub fn tell(entry: &Entry, found: &WorkloadSurvey, status: &mut GatewaySecretStatus, now: Timestamp) {
     status.workloads_behind = None;
     let told = match found {
         _ if !status.is_ready() => {
             let message = "until the managed Secret is Ready nothing is renamed, and nothing is rolled".to_owned();
             (ConditionStatus::Unknown, "NotReady", message)
         }
-        Found::Unread(why) => (ConditionStatus::Unknown, "Unread", why.clone()),
-        Found::Read { behind, named, labels, doing } => {
+        WorkloadSurvey::Unread(why) => (ConditionStatus::Unknown, "Unread", why.clone()),
+        WorkloadSurvey::Read { behind, named, labels, doing } => {
             status.workloads_behind = Some(*behind);
             read(entry, *behind, named, labels, doing)
         }
@@ -229,7 +229,7 @@ fn read(
 }
 
 /// What to tell when a workload was rolled.
-pub fn rolled(workload: &Workload) -> Notice {
+pub fn rolled(workload: &Workload) -> StatusEvent {
     let note =
         format!("{} is rolled: the webhook gave it the names and the hash of what it loads now", workload.label());
     normal("WorkloadRolled", "RollOut", note)

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use jiff::Timestamp;
 
-use super::report::set;
+use super::conditions::set;
 use crate::api::{ConditionStatus, GatewaySecretStatus, GatewayUse, Leaf};
 use crate::registry::Entry;
 

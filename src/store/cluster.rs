@@ -13,7 +13,7 @@ use kube::{Api, Client, Config, ResourceExt};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Live, Unread, watch};
+use super::{RegistryCache, Unread, watch};
 use crate::api::{
     ClusterRotationPolicy, GatewaySecret, GatewaySecretStatus, Resolved, RotationPolicy, RotationPolicySpec,
     with_short_quotes,
@@ -150,7 +150,7 @@ type PolicyKind = usize;
 
 /// Keeps `live` up to date with the cluster. Lost connections, an API server that is down and a CRD that is not
 /// installed are told once, and tried again at growing intervals of up to half a minute; the last registry stays meanwhile.
-pub async fn follow(client: Client, live: Arc<Live>) {
+pub async fn follow(client: Client, live: Arc<RegistryCache>) {
     let gateway_secrets = watcher::watcher(Api::<Guarded>::all(client.clone()), watcher::Config::default());
     let policies = policy_resources().map(|resource| {
         watcher::watcher(Api::<DynamicObject>::all_with(client.clone(), &resource), watcher::Config::default())
@@ -161,10 +161,10 @@ pub async fn follow(client: Client, live: Arc<Live>) {
 /// What the watches have shown so far.
 #[derive(Default)]
 struct Watched {
-    known: BTreeMap<Key, Entry>,
+    known: BTreeMap<ObjectKey, Entry>,
     unread: Unread,
     /// A list that is not complete yet.
-    listed: (BTreeMap<Key, Entry>, Unread),
+    listed: (BTreeMap<ObjectKey, Entry>, Unread),
     is_listed: bool,
     policies: [Option<BTreeMap<PolicyKey, Value>>; 2],
     listed_policies: [BTreeMap<PolicyKey, Value>; 2],
@@ -174,12 +174,12 @@ struct Watched {
 async fn feed<P: Stream<Item = watcher::Result<Event<DynamicObject>>> + Send>(
     gateway_secrets: impl Stream<Item = watcher::Result<Event<Guarded>>> + Send,
     policies: [P; 2],
-    live: &Live,
+    live: &RegistryCache,
 ) {
     let gateway_secrets =
-        watch::lasting(gateway_secrets).map(|event| event.map(|event| Change::GatewaySecret(Box::new(event))));
+        watch::with_backoff(gateway_secrets).map(|event| event.map(|event| Change::GatewaySecret(Box::new(event))));
     let [near, cluster] = policies;
-    let policies = [watch::lasting(near).boxed(), watch::lasting(cluster).boxed()];
+    let policies = [watch::with_backoff(near).boxed(), watch::with_backoff(cluster).boxed()];
     let policies = policies.into_iter().enumerate().map(|(kind, events)| {
         events.map(move |event| event.map(|event| Change::Policy(kind, Box::new(event)))).boxed()
     });
@@ -206,7 +206,7 @@ async fn feed<P: Stream<Item = watcher::Result<Event<DynamicObject>>> + Send>(
 }
 
 impl Watched {
-    fn take(&mut self, event: Event<Guarded>, live: &Live) {
+    fn take(&mut self, event: Event<Guarded>, live: &RegistryCache) {
         match event {
             Event::Init => self.listed = Default::default(),
             // managedFields and the rest of the object end here: an entry is identity, spec and status.
@@ -236,7 +236,7 @@ impl Watched {
         }
     }
 
-    fn take_policy(&mut self, kind: PolicyKind, event: Event<DynamicObject>, live: &Live) {
+    fn take_policy(&mut self, kind: PolicyKind, event: Event<DynamicObject>, live: &RegistryCache) {
         let listed = &mut self.listed_policies[kind];
         let known = &mut self.policies[kind];
         match event {
@@ -260,7 +260,7 @@ impl Watched {
     }
 
     /// Publishes what is known, once all kinds were listed: without its policy a GatewaySecret would be judged by the defaults.
-    fn publish(&mut self, live: &Live) {
+    fn publish(&mut self, live: &RegistryCache) {
         let [Some(near), Some(cluster)] = &self.policies else { return };
         if !self.is_listed {
             return;
@@ -295,15 +295,15 @@ impl Trouble {
     }
 }
 
-type Key = (String, String);
+type ObjectKey = (String, String);
 
-fn key(object: &Guarded) -> Key {
+fn key(object: &Guarded) -> ObjectKey {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
 /// What an object says. Where it does not fit the type its former state stays in place: to forget it would leave its Secret
 /// unguarded.
-fn take(object: Guarded, former: Option<Entry>, unread: &mut Unread, live: &Live) -> Option<Entry> {
+fn take(object: Guarded, former: Option<Entry>, unread: &mut Unread, live: &RegistryCache) -> Option<Entry> {
     let key = key(&object);
     match read(object) {
         Ok(entry) => {
@@ -395,7 +395,7 @@ mod tests {
     }
 
     async fn names_after(events: Vec<watcher::Result<Event<Guarded>>>) -> (Option<Vec<String>>, u64) {
-        let live = Live::default();
+        let live = RegistryCache::default();
         feed(stream::iter(events), no_policies(), &live).await;
         let names = live.registry().map(|r| r.entries().iter().map(|e| e.name.clone()).collect());
         (names, live.failures())
@@ -448,7 +448,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_read_is_told_until_it_can() {
-        let live = Live::default();
+        let live = RegistryCache::default();
         let bad = |name| object(name, json!({"sourceSecretName": "root", "mode": "Other"}));
         let events = [Event::Init, Event::InitApply(good("a")), Event::InitApply(bad("b")), Event::InitDone];
         feed(stream::iter(events.into_iter().chain([Event::Apply(bad("a"))]).map(Ok)), no_policies(), &live).await;

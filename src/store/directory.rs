@@ -10,7 +10,7 @@ use super::manifest::{self, Document, ManifestError, Object, Source};
 use crate::admission::Context;
 use crate::api::names::KEPT_FOR;
 use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, Resolved, RotationPolicySpec, with_short_quotes};
-use crate::registry::{Entry, Issuance, Policies, Registry};
+use crate::registry::{CertManagerObjects, Entry, Policies, Registry};
 use crate::rotation::{Inventory, Outlook};
 use crate::trust::Severities;
 
@@ -78,7 +78,7 @@ pub fn collect<'s>(
     let sources = sources.into_iter();
     let mut errors = Vec::new();
     let mut entries = Vec::new();
-    let (mut policies, mut issuance) = (Policies::default(), Issuance::default());
+    let (mut policies, mut issuance) = (Policies::default(), CertManagerObjects::default());
     let read = each(sources.clone(), &[GROUP, "cert-manager.io"], |object| {
         policies.take(&object.value, namespace);
         issuance.take(&object.value, namespace);

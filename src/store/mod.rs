@@ -1,11 +1,11 @@
-//! Where objects live: a cluster, or a directory of manifests. Both feed the same [`Live`] registry.
+//! Where objects live: a cluster, or a directory of manifests. Both feed the same [`RegistryCache`] registry.
 
 pub mod cluster;
 pub mod directory;
-mod live;
 pub mod manifest;
 pub mod objects;
 pub mod poll;
+mod registry_cache;
 pub mod watch;
 
-pub use live::{Live, Unread};
+pub use registry_cache::{RegistryCache, Unread};

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::Live;
+use super::RegistryCache;
 use crate::registry::Registry;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const DEPTH: usize = 8;
 /// Keeps `live` up to date with the directory. A directory that cannot be read leaves the last good registry in place.
 pub async fn follow<E: Display + Send + 'static>(
     dir: PathBuf,
-    live: Arc<Live>,
+    live: Arc<RegistryCache>,
     load: impl Fn(&Path, Timestamp) -> Result<Registry, E> + Clone + Send + 'static,
 ) {
     let mut seen = None;
@@ -104,7 +104,7 @@ mod tests {
     #[tokio::test]
     async fn follows_changes_and_keeps_the_last_good_registry() {
         let dir = tempfile::tempdir().unwrap();
-        let live = Arc::new(Live::default());
+        let live = Arc::new(RegistryCache::default());
         let task = tokio::spawn(follow(dir.path().to_owned(), live.clone(), count));
         let known = || live.registry().map(|r| r.entries().len());
         until(|| known() == Some(0)).await;

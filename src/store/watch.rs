@@ -14,7 +14,7 @@ const MOST: Duration = Duration::from_secs(30);
 ///
 /// [`Event::Init`] is left out: it is said before the API server was asked, each time when that then fails, and would make tries
 /// follow each other as if there had been no failure. What was listed before an error counts no more after it.
-pub fn lasting<T>(
+pub fn with_backoff<T>(
     events: impl Stream<Item = watcher::Result<Event<T>>>,
 ) -> impl Stream<Item = watcher::Result<Event<T>>> {
     events.try_filter(|event| future::ready(!matches!(event, Event::Init))).backoff(Rests(DefaultBackoff::default()))
@@ -59,7 +59,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn rejects_to_try_again_and_again_at_once() {
         let (minutes, mut tries) = (Duration::from_secs(300), 0);
-        let events = lasting(failing(Instant::now() + minutes * 2, || tries += 1));
+        let events = with_backoff(failing(Instant::now() + minutes * 2, || tries += 1));
         let _ = timeout(minutes, events.for_each(|_| future::ready(()))).await;
         assert!((5..40).contains(&tries), "{tries} tries in five minutes");
     }
@@ -67,7 +67,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn accepts_what_comes_at_last_half_a_minute_later_at_most() {
         let end = Instant::now() + Duration::from_secs(600);
-        let mut events = pin!(lasting(failing(end, || ())).skip_while(|event| future::ready(event.is_err())));
+        let mut events = pin!(with_backoff(failing(end, || ())).skip_while(|event| future::ready(event.is_err())));
         assert!(matches!(events.next().await, Some(Ok(Event::InitDone))));
         assert!(end.elapsed() <= MOST + Duration::from_millis(1), "{:?} later", end.elapsed());
     }

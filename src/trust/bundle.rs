@@ -5,8 +5,8 @@ use x509_parser::prelude::FromDer;
 
 use super::certificate::{Certificate, CertificateError};
 use super::chain::Crl;
-use super::lookalike::Lookalike;
-use super::pem::{self, Block, Fault, Rejection};
+use super::malformed_pem::MalformedPem;
+use super::pem::{self, Block, PemFault, Rejection};
 use super::{der, private_key};
 
 pub use super::limits::MAX_CERTIFICATES;
@@ -21,7 +21,7 @@ pub struct Bundle {
     /// Why the proxy takes nothing from the text. `entries` then stops before the fault.
     pub rejected: Option<Rejection>,
     /// Text that looks like a block and is skipped.
-    pub lookalikes: Vec<Lookalike>,
+    pub lookalikes: Vec<MalformedPem>,
     /// Blocks that are skipped for their label.
     pub skipped: Vec<SkippedBlock>,
     /// Whether there are more than [`MAX_CERTIFICATES`].
@@ -95,7 +95,7 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
                 let trailing = &block.content[certificate.der.len()..];
                 // `d2i_X509` reads the first and forgets the rest.
                 if der::certificate(trailing).is_ok() {
-                    bundle.lookalikes.push(Lookalike::same_block(block.line, trailing));
+                    bundle.lookalikes.push(MalformedPem::same_block(block.line, trailing));
                 }
                 bundle.entries.push(Entry { line: block.line, certificate });
             }),
@@ -108,7 +108,7 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
         if let Err(what) = fault {
             // It stands before the fault in the PEM text that ended the reading, if any.
             let label = pem::printable_label(&block.label);
-            let fault = Fault::Content(what);
+            let fault = PemFault::Content(what);
             bundle.rejected = Some(Rejection { begin: block.line, line: block.line, label, fault });
             break;
         }
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
     use crate::trust::fixtures::{block, ca};
-    use crate::trust::lookalike::Cause;
+    use crate::trust::malformed_pem::Cause;
 
     #[test]
     fn accepts_trust_settings_after_a_trusted_certificate() {

@@ -4,7 +4,7 @@
 //! `tls.key`; a non-empty `cacert` wins over `ca.crt`. A rotation that changes only the losing key does nothing. The lists of
 //! revoked certificates go with the CA key: `crl` with `cacert`, `ca.crl` with `ca.crt` (`ExtractRoot`).
 
-use super::{Reader, Secret};
+use super::{Secret, TlsConsumer};
 
 /// CA keys, the winning one first.
 pub const CA_KEYS: [&str; 2] = ["cacert", "ca.crt"];
@@ -55,11 +55,11 @@ pub struct HalfPair {
 
 /// The CA bundle that istiod takes; `None` when there is no CA key at all.
 pub fn ca_bundle(secret: &Secret) -> Option<CaBundle<'_>> {
-    ca_bundle_of(Reader::Envoy, secret)
+    ca_bundle_of(TlsConsumer::Envoy, secret)
 }
 
 /// The CA bundle that a reader takes; `None` when there is no CA key at all.
-pub(super) fn ca_bundle_of(reader: Reader, secret: &Secret) -> Option<CaBundle<'_>> {
+pub(super) fn ca_bundle_of(reader: TlsConsumer, secret: &Secret) -> Option<CaBundle<'_>> {
     let keys = reader.ca_keys().iter();
     let bundles = || keys.clone().filter_map(|key| Some(CaBundle { key, pem: secret.data.get(*key)? }));
     bundles().find(|bundle| !bundle.pem.is_empty()).or_else(|| bundles().next())
@@ -79,11 +79,11 @@ pub fn revocation_lists(secret: &Secret) -> Option<RevocationLists<'_>> {
 
 /// The serving pair that istiod takes; `None` when no pair is complete.
 pub fn serving_pair(secret: &Secret) -> Option<ServingPair<'_>> {
-    pair_of(Reader::Envoy, secret)
+    pair_of(TlsConsumer::Envoy, secret)
 }
 
 /// The pair that a reader takes; `None` when no pair is complete.
-pub(super) fn pair_of(reader: Reader, secret: &Secret) -> Option<ServingPair<'_>> {
+pub(super) fn pair_of(reader: TlsConsumer, secret: &Secret) -> Option<ServingPair<'_>> {
     reader.pair_keys().iter().find_map(|&(chain_key, private_key_key)| {
         let chain = content(secret, chain_key)?;
         let private_key = content(secret, private_key_key)?;
@@ -92,7 +92,7 @@ pub(super) fn pair_of(reader: Reader, secret: &Secret) -> Option<ServingPair<'_>
 }
 
 /// Pairs of which one half has no content.
-pub fn half_pairs(reader: Reader, secret: &Secret) -> impl Iterator<Item = HalfPair> {
+pub fn half_pairs(reader: TlsConsumer, secret: &Secret) -> impl Iterator<Item = HalfPair> {
     reader.pair_keys().iter().filter_map(|&(chain, key)| match (content(secret, chain), content(secret, key)) {
         (Some(_), None) => Some(HalfPair { present: chain, missing: key }),
         (None, Some(_)) => Some(HalfPair { present: key, missing: chain }),
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(serving_pair(&secret).map(|p| p.chain_key), Some("tls.crt"));
         assert_eq!(ca_bundle(&secret).map(|b| b.key), Some("ca.crt"));
         assert_eq!(
-            half_pairs(Reader::Envoy, &secret).collect::<Vec<_>>(),
+            half_pairs(TlsConsumer::Envoy, &secret).collect::<Vec<_>>(),
             [HalfPair { present: "cert", missing: "key" }]
         );
     }

@@ -16,8 +16,8 @@ use zeroize::Zeroizing;
 
 use super::bundle::{self, Bundle, Entry, MAX_CERTIFICATES};
 use super::limits::PRIVATE_KEY;
-use super::lookalike::{self, Cause, Lookalike};
-use super::pem::{Block, Fault, Rejection, printable_label};
+use super::malformed_pem::{self, Cause, MalformedPem};
+use super::pem::{Block, PemFault, Rejection, printable_label};
 use super::private_key::{KeyError, names_its_curve};
 
 const BEGIN: &[u8] = b"-----BEGIN ";
@@ -58,7 +58,7 @@ pub(super) fn read_chain(text: &[u8]) -> Bundle {
         } else if let Some(certificate) = certificate::parse(&block.content) {
             bundle.entries.push(Entry { line: block.line, certificate });
         } else {
-            let fault = Fault::Content(Cause::NoCertificate.to_string());
+            let fault = PemFault::Content(Cause::NoCertificate.to_string());
             let label = printable_label(&block.label);
             bundle.rejected = Some(Rejection { begin: block.line, line: block.line, label, fault });
             break;
@@ -86,18 +86,18 @@ pub(super) fn public_key(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
     public.ok_or_else(unsupported)
 }
 
-fn left_out(block: &Block, cause: Cause) -> Lookalike {
-    Lookalike { line: block.line, cause, digest: Sha256::digest(&*block.content).into() }
+fn left_out(block: &Block, cause: Cause) -> MalformedPem {
+    MalformedPem { line: block.line, cause, digest: Sha256::digest(&*block.content).into() }
 }
 
 /// All blocks, and what people would take for one between them.
-pub(super) fn blocks(text: &[u8]) -> (Vec<Block>, Vec<Lookalike>) {
+pub(super) fn blocks(text: &[u8]) -> (Vec<Block>, Vec<MalformedPem>) {
     let (mut blocks, mut skipped) = (Vec::new(), Vec::new());
     let (mut at, mut line) = (0, 1);
     loop {
         let found = decode(text, at);
         let end = found.as_ref().map_or(text.len(), |found| found.begin);
-        lookalike::find(&text[at..end], line, &mut skipped);
+        malformed_pem::find(&text[at..end], line, &mut skipped);
         let Some(mut found) = found else { return (blocks, skipped) };
         line += newlines(&text[at..found.begin]);
         found.block.line = line;
@@ -111,7 +111,7 @@ fn newlines(text: &[u8]) -> usize {
     text.iter().filter(|byte| **byte == b'\n').count()
 }
 
-struct Found {
+struct GoBlock {
     block: Block,
     /// Where its BEGIN stands in the text.
     begin: usize,
@@ -120,7 +120,7 @@ struct Found {
 }
 
 /// `pem.Decode` from an offset: looks for an END line, and for the last BEGIN before it.
-fn decode(text: &[u8], from: usize) -> Option<Found> {
+fn decode(text: &[u8], from: usize) -> Option<GoBlock> {
     // The end of the last END that was looked at.
     let mut rest = from;
     loop {
@@ -175,7 +175,7 @@ fn decode(text: &[u8], from: usize) -> Option<Found> {
             headers.iter().any(|header| header.starts_with(b"Proc-Type") && header.ends_with(b"ENCRYPTED"));
         let block = Block { label: name, has_headers: !headers.is_empty(), is_encrypted, content, line: 0 };
         let (_, rest) = line(text, trailer);
-        return Some(Found { block, begin, rest });
+        return Some(GoBlock { block, begin, rest });
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a Secret holds, as a proxy would load it, and whether that is sound. Pure: bytes and `now` in, findings out.
 //!
 //! ```text
-//!  Secret ─► credential (which keys are in force) ─► pem ─► bundle (certificates) ─► Contents ─► Subject ─► rules ─► findings
+//!  Secret ─► credential (which keys are in force) ─► pem ─► bundle (certificates) ─► ParsedSecret ─► Subject ─► rules ─► findings
 //! ```
 
 pub mod bundle;
@@ -9,51 +9,51 @@ pub mod bundle;
 pub(crate) mod ca_profiles;
 pub mod certificate;
 pub mod chain;
-pub mod contents;
-pub mod continuity;
+pub mod connectivity;
 pub mod credential;
 mod der;
+mod duplicate_subjects;
 pub(crate) mod equivalence;
 mod finding;
 mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod go;
+mod leaf_requirements;
 mod limits;
-pub mod lookalike;
+pub mod malformed_pem;
 mod name;
-mod namesakes;
+pub mod parsed_secret;
 pub mod pem;
 pub mod private_key;
 pub mod proxy;
-mod reader;
 mod revocation;
+mod rule_context;
 pub mod rules;
 mod secret;
 mod secret_usage;
-mod serving;
 mod severities;
-mod subject;
+mod tls_consumer;
 
 pub use certificate::{AltName, Certificate, CertificateError};
-pub use contents::{Contents, Pair, Text};
 pub use finding::{Finding, Severity, Verdict};
 pub use fingerprint::{anchors, certificates_under, content_hash, fingerprint_of, is_distrusted};
+pub use parsed_secret::{Pair, ParsedSecret, Text};
 pub use proxy::Proxy;
-pub use reader::Reader;
+pub use rule_context::RuleContext;
+pub(crate) use rule_context::field;
 pub use rules::{Observation, RULES, Rule};
 pub(crate) use secret::decoded;
 pub use secret::{Secret, SecretError};
 pub use secret_usage::SecretUsage;
 pub use severities::{FIXED, Severities};
-pub use subject::Subject;
-pub(crate) use subject::field;
+pub use tls_consumer::TlsConsumer;
 
 use jiff::Timestamp;
 
 use crate::api::GatewayUse;
 pub(crate) use rules::EXPIRED;
-use rules::Judged;
+use rules::JudgedSecret;
 
 /// Findings of one rule on one field that are told one by one; of the rest only the number is.
 const TOLD: usize = 5;
@@ -66,12 +66,12 @@ pub struct Duty<'a> {
     /// Gateways take their trust anchors from this Secret: it must hold a CA bundle.
     pub ca_required: bool,
     /// Who reads it.
-    pub reader: Reader,
+    pub reader: TlsConsumer,
     /// The oldest proxy that verifies peers by it.
     pub oldest_proxy: Proxy,
     /// A GatewaySecret names it as its root or managed Secret: rotations change it.
     pub is_rotated: bool,
-    /// Clients take their trust from its bundle ([`continuity::distributes`]), and have to verify its serving pair with it.
+    /// Clients take their trust from its bundle ([`connectivity::distributes`]), and have to verify its serving pair with it.
     pub distributes_trust: bool,
     /// The `-cacert` Secret from which Istio takes CAs in its place.
     pub sibling: Option<&'a str>,
@@ -86,12 +86,12 @@ pub fn judge(secret: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
 
 /// Judges a Secret at an instant, with other weights.
 pub fn judge_weighed(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Finding> {
-    judge_contents(&Contents::new(secret, duty.reader), duty, severities, now)
+    judge_contents(&ParsedSecret::new(secret, duty.reader), duty, severities, now)
 }
 
 /// Judges a Secret at an instant that may be parsed already.
 pub fn judge_contents(
-    contents: &Contents<'_>,
+    contents: &ParsedSecret<'_>,
     duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,
@@ -99,8 +99,8 @@ pub fn judge_contents(
     tell(weighed(contents, duty, severities, now))
 }
 
-fn weighed(contents: &Contents<'_>, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Judged> {
-    let judged = rules::run(Subject::new(contents, duty, now));
+fn weighed(contents: &ParsedSecret<'_>, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<JudgedSecret> {
+    let judged = rules::run(RuleContext::new(contents, duty, now));
     judged.into_iter().filter_map(|judged| judged.weighed(severities)).collect()
 }
 
@@ -121,14 +121,14 @@ pub fn judge_update_weighed(
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    let [old, new] = [old, new].map(|secret| Contents::new(secret, duty.reader));
+    let [old, new] = [old, new].map(|secret| ParsedSecret::new(secret, duty.reader));
     judge_change(&old, &new, duty, severities, now)
 }
 
 /// Judges the change of a Secret, both of which may be parsed already.
 pub fn judge_change(
-    old: &Contents<'_>,
-    new: &Contents<'_>,
+    old: &ParsedSecret<'_>,
+    new: &ParsedSecret<'_>,
     duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,
@@ -138,15 +138,15 @@ pub fn judge_change(
         judged.iter_mut().for_each(|j| j.finding.severity = Severity::Warn);
     } else if judged.iter().any(|j| j.finding.severity == Severity::Deny) {
         let before = weighed(old, duty, severities, now);
-        Judged::lower(&mut judged, &before);
+        JudgedSecret::lower(&mut judged, &before);
     }
     tell(judged)
 }
 
 /// The findings to tell: the first few of each rule, field and severity, and how many more there are.
-fn tell(judged: Vec<Judged>) -> Vec<Finding> {
+fn tell(judged: Vec<JudgedSecret>) -> Vec<Finding> {
     let mut told: Vec<(Finding, usize, usize)> = Vec::new();
-    for Judged { finding, .. } in judged {
+    for JudgedSecret { finding, .. } in judged {
         let alike = |f: &Finding| f.rule == finding.rule && f.field == finding.field && f.severity == finding.severity;
         // Findings of a rule come together, and at most a few per kind are kept: a short look back is enough.
         match told.iter_mut().rev().find(|(f, ..)| alike(f)) {

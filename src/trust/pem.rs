@@ -15,7 +15,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use super::lookalike::{self, Lookalike};
+use super::malformed_pem::{self, MalformedPem};
 pub(crate) use lines::Char;
 use lines::{Lines, decode};
 
@@ -48,7 +48,7 @@ pub struct Reading {
     /// Why the reader gave up. A proxy then takes nothing from the whole text.
     pub rejected: Option<Rejection>,
     /// Text that people would take for a block, and that is skipped.
-    pub skipped: Vec<Lookalike>,
+    pub skipped: Vec<MalformedPem>,
 }
 
 /// Where and why a reader gives up. Holds none of the text.
@@ -62,13 +62,13 @@ pub struct Rejection {
     /// The block's label, as far as it is fit to print.
     pub label: String,
     /// What is wrong.
-    pub fault: Fault,
+    pub fault: PemFault,
 }
 
 /// What is wrong with a block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum PemFault {
     /// The text is over before the block is.
     #[error("no END line follows")]
     Unclosed,
@@ -128,7 +128,7 @@ fn read_as(text: &[u8], char: Char) -> Reading {
 pub(crate) struct Blocks<'a> {
     lines: Lines<'a>,
     /// What was skipped so far.
-    pub(crate) skipped: Vec<Lookalike>,
+    pub(crate) skipped: Vec<MalformedPem>,
     ended: bool,
 }
 
@@ -148,7 +148,7 @@ impl<'a> Blocks<'a> {
             }
         };
         let end = found.map_or(self.lines.text.len(), |(_, _, start)| start);
-        lookalike::find(&self.lines.text[from..end], first_line, &mut self.skipped);
+        malformed_pem::find(&self.lines.text[from..end], first_line, &mut self.skipped);
         found.map(|(label, number, _)| (label, number))
     }
 
@@ -167,16 +167,16 @@ impl<'a> Blocks<'a> {
         };
         let (end_text, end_line) = match end {
             End::Line(text, number) => (text, number),
-            End::Blank | End::Eof => return Err(reject(begin, Fault::Unclosed)),
+            End::Blank | End::Eof => return Err(reject(begin, PemFault::Unclosed)),
         };
         let closing = end_text.strip_prefix(b"-----END ".as_slice()).and_then(|t| t.strip_prefix(label));
         if closing != Some(b"-----".as_slice()) {
             let glued = end_text.windows(11).any(|w| w == b"-----BEGIN ");
             let line = end_line;
-            return Err(reject(line, if glued { Fault::Glued { line } } else { Fault::OtherEnd { line } }));
+            return Err(reject(line, if glued { PemFault::Glued { line } } else { PemFault::OtherEnd { line } }));
         }
         let content = decode(body).map_err(|fault| match fault {
-            Fault::Base64 { line } => reject(line, fault),
+            PemFault::Base64 { line } => reject(line, fault),
             _ => reject(end_line, fault),
         })?;
         // A header is a C string there: one that begins with NUL is none.
@@ -251,7 +251,7 @@ mod tests {
         reading.blocks.into_iter().map(|b| (b.label, b.line)).collect()
     }
 
-    fn fault(text: &str) -> Fault {
+    fn fault(text: &str) -> PemFault {
         read(text.as_bytes()).rejected.unwrap_or_else(|| panic!("not rejected: {text}")).fault
     }
 
@@ -304,20 +304,20 @@ mod tests {
     #[test]
     fn rejects_broken_blocks_with_their_line() {
         let one = block("A", b"one");
-        assert_eq!(fault("-----BEGIN A-----\nAAAA\n"), Fault::Unclosed);
-        assert_eq!(fault("-----BEGIN A-----"), Fault::Unclosed);
-        assert_eq!(fault(&one.replace("END A-----\n", "END A----------BEGIN A-----\n")), Fault::Glued { line: 3 });
-        assert_eq!(fault(&one.replace("END A", "END B")), Fault::OtherEnd { line: 3 });
-        assert_eq!(fault(&one.replace("END A-----", "END A----- x")), Fault::OtherEnd { line: 3 });
-        assert_eq!(fault(&one.replace("END A-----", "END A-----\u{a0}")), Fault::OtherEnd { line: 3 });
-        assert_eq!(fault(&one.replace("b25l", "b2-l")), Fault::Base64 { line: 2 });
-        assert_eq!(fault(&one.replace("b25l", "b25l\0b25l")), Fault::Base64 { line: 2 });
-        assert_eq!(fault(&one.replace("b25l", "b2==b25l")), Fault::Base64 { line: 2 });
-        assert_eq!(fault(&one.replace("b25l", "b2=l")), Fault::Base64 { line: 2 });
-        assert_eq!(fault(&one.replace("b25l", "b===")), Fault::Base64 { line: 2 });
-        assert_eq!(fault(&one.replace("b25l", "b25")), Fault::Base64Length);
-        assert_eq!(fault(&one.replace("b25l\n", "")), Fault::NoData);
-        assert_eq!(fault(&one.replace("b25l", "-----BEGIN A-----\nb25l")), Fault::Base64 { line: 2 });
+        assert_eq!(fault("-----BEGIN A-----\nAAAA\n"), PemFault::Unclosed);
+        assert_eq!(fault("-----BEGIN A-----"), PemFault::Unclosed);
+        assert_eq!(fault(&one.replace("END A-----\n", "END A----------BEGIN A-----\n")), PemFault::Glued { line: 3 });
+        assert_eq!(fault(&one.replace("END A", "END B")), PemFault::OtherEnd { line: 3 });
+        assert_eq!(fault(&one.replace("END A-----", "END A----- x")), PemFault::OtherEnd { line: 3 });
+        assert_eq!(fault(&one.replace("END A-----", "END A-----\u{a0}")), PemFault::OtherEnd { line: 3 });
+        assert_eq!(fault(&one.replace("b25l", "b2-l")), PemFault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b25l\0b25l")), PemFault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b2==b25l")), PemFault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b2=l")), PemFault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b===")), PemFault::Base64 { line: 2 });
+        assert_eq!(fault(&one.replace("b25l", "b25")), PemFault::Base64Length);
+        assert_eq!(fault(&one.replace("b25l\n", "")), PemFault::NoData);
+        assert_eq!(fault(&one.replace("b25l", "-----BEGIN A-----\nb25l")), PemFault::Base64 { line: 2 });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! The API server keeps idle connections for 90 s (Go's `IdleConnTimeout`) and does not send a POST again that failed
 //! on one that we closed. So an idle connection is kept for longer than that, by hyper's header time-out, which runs
-//! from the end of the former answer. That alone would give a slow client as long for its head; `Paced` therefore
+//! from the end of the former answer. That alone would give a slow client as long for its head; `TimeoutStream` therefore
 //! gives a head [`HEAD`] from its first byte on, and the first one from the handshake on.
 
 use std::io;
@@ -33,26 +33,26 @@ const CONNECTIONS: usize = 1024;
 
 /// Accepts at most so many connections, and paces each. Wraps the acceptor that does the TLS, if any.
 #[derive(Clone, Debug)]
-pub(super) struct Gate<A> {
+pub(super) struct ConnectionLimiter<A> {
     inner: A,
     places: Arc<Semaphore>,
 }
 
-impl<A> Gate<A> {
+impl<A> ConnectionLimiter<A> {
     pub(super) fn new(inner: A) -> Self {
         Self { inner, places: Arc::new(Semaphore::new(CONNECTIONS)) }
     }
 }
 
-impl<A, S> Accept<TcpStream, S> for Gate<A>
+impl<A, S> Accept<TcpStream, S> for ConnectionLimiter<A>
 where
     A: Accept<TcpStream, S>,
     A::Future: Send + 'static,
     A::Stream: Send,
     A::Service: Send,
 {
-    type Stream = Paced<A::Stream>;
-    type Service = Turned<A::Service>;
+    type Stream = TimeoutStream<A::Stream>;
+    type Service = RequestTracker<A::Service>;
     type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
@@ -67,14 +67,14 @@ where
             };
             let (stream, service) = accepted.await?;
             let turn = Arc::new(AtomicUsize::new(0));
-            Ok((Paced::new(stream, turn.clone(), place), Turned { inner: service, turn }))
+            Ok((TimeoutStream::new(stream, turn.clone(), place), RequestTracker { inner: service, turn }))
         })
     }
 }
 
 /// A stream that fails when the head of a request, or the taking of an answer, takes too long.
 #[derive(Debug)]
-pub(super) struct Paced<IO> {
+pub(super) struct TimeoutStream<IO> {
     io: IO,
     /// Even between requests, odd within one.
     turn: Arc<AtomicUsize>,
@@ -84,7 +84,7 @@ pub(super) struct Paced<IO> {
     _place: OwnedSemaphorePermit,
 }
 
-impl<IO> Paced<IO> {
+impl<IO> TimeoutStream<IO> {
     fn new(io: IO, turn: Arc<AtomicUsize>, place: OwnedSemaphorePermit) -> Self {
         // A connection that never asks anything holds its place no longer than a slow one.
         let head = Some((0, Box::pin(sleep(HEAD))));
@@ -103,7 +103,7 @@ impl<IO> Paced<IO> {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Paced<IO> {
+impl<IO: AsyncRead + Unpin> AsyncRead for TimeoutStream<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.io).poll_read(cx, buf);
@@ -123,7 +123,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Paced<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Paced<IO> {
+impl<IO: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.io).poll_write(cx, buf);
         self.written(cx, poll)
@@ -155,7 +155,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Paced<IO> {
 
 /// A connection's service; tells its stream where a request begins and ends.
 #[derive(Clone, Debug)]
-pub(super) struct Turned<S> {
+pub(super) struct RequestTracker<S> {
     inner: S,
     turn: Arc<AtomicUsize>,
 }
@@ -169,7 +169,7 @@ impl Drop for End {
     }
 }
 
-impl<S, R> Service<R> for Turned<S>
+impl<S, R> Service<R> for RequestTracker<S>
 where
     S: Service<R>,
     S::Future: Send + 'static,
@@ -200,14 +200,14 @@ mod tests {
 
     use super::*;
 
-    fn paced() -> (Paced<DuplexStream>, DuplexStream, Arc<AtomicUsize>) {
+    fn paced() -> (TimeoutStream<DuplexStream>, DuplexStream, Arc<AtomicUsize>) {
         let (near, far) = duplex(64);
         let turn = Arc::new(AtomicUsize::new(0));
         let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        (Paced::new(near, turn.clone(), place), far, turn)
+        (TimeoutStream::new(near, turn.clone(), place), far, turn)
     }
 
-    async fn is_quiet(io: &mut Paced<DuplexStream>, time: Duration) -> bool {
+    async fn is_quiet(io: &mut TimeoutStream<DuplexStream>, time: Duration) -> bool {
         timeout(time, io.read_u8()).await.is_err()
     }
 

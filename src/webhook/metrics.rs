@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 
 use super::tls::ServingCertificate;
 use crate::admission::{Decision, Kind, Operation};
-use crate::store::Live;
+use crate::store::RegistryCache;
 use crate::trust::{Severity, Verdict};
 
 /// Content type of [`Metrics::encode`].
@@ -50,7 +50,7 @@ pub struct Metrics {
 
 /// What a request was about, as far as labels tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct ReviewedObject {
     group: &'static str,
     kind: &'static str,
     operation: &'static str,
@@ -81,7 +81,7 @@ struct WebhookLabel {
     webhook: &'static str,
 }
 
-impl Subject {
+impl ReviewedObject {
     /// A request that could not be read.
     pub const UNREAD: Self = Self { group: OTHER, kind: OTHER, operation: OTHER };
 
@@ -100,7 +100,7 @@ impl Subject {
 
 impl Metrics {
     /// Counters at zero; the state of `live` and `certificate` is read at each scrape.
-    pub fn new(live: Arc<Live>, certificate: Option<Arc<ServingCertificate>>) -> Self {
+    pub fn new(live: Arc<RegistryCache>, certificate: Option<Arc<ServingCertificate>>) -> Self {
         let mut registry = Registry::with_prefix("trustspan");
         let (requests, findings, break_glass) = (Family::default(), Family::default(), Family::default());
         // 0.25 ms to 4 s: the webhook time-outs are at most 5 s.
@@ -125,7 +125,7 @@ impl Metrics {
     }
 
     /// Counts a decision.
-    pub fn decided(&self, webhook: &'static str, subject: Subject, decision: &Decision) {
+    pub fn decided(&self, webhook: &'static str, subject: ReviewedObject, decision: &Decision) {
         let result = match decision.verdict() {
             Verdict::Deny => "denied",
             _ if !decision.patch.0.is_empty() => "patched",
@@ -154,7 +154,7 @@ impl Metrics {
     }
 
     /// Counts a request that got no decision.
-    pub fn failed(&self, webhook: &'static str, subject: Subject) {
+    pub fn failed(&self, webhook: &'static str, subject: ReviewedObject) {
         self.count(webhook, subject, "error");
     }
 
@@ -173,14 +173,19 @@ impl Metrics {
         Ok(out)
     }
 
-    fn count(&self, webhook: &'static str, Subject { group, kind, operation }: Subject, result: &'static str) {
+    fn count(
+        &self,
+        webhook: &'static str,
+        ReviewedObject { group, kind, operation }: ReviewedObject,
+        result: &'static str,
+    ) {
         self.requests.get_or_create(&RequestLabels { webhook, group, kind, operation, result }).inc();
     }
 }
 
 #[derive(Debug)]
 struct State {
-    live: Arc<Live>,
+    live: Arc<RegistryCache>,
     certificate: Option<Arc<ServingCertificate>>,
 }
 
@@ -236,10 +241,10 @@ mod tests {
         let metrics = Metrics::new(Arc::default(), None);
         for n in 0..100 {
             let kind = format!("Kind{n}");
-            let subject = Subject::of(Kind { group: "apps", version: "v1", kind: &kind }, Operation::Create);
+            let subject = ReviewedObject::of(Kind { group: "apps", version: "v1", kind: &kind }, Operation::Create);
             metrics.decided("mutate", subject, &Decision::default());
         }
-        let secret = Subject::of(Kind { group: "", version: "v1", kind: "Secret" }, Operation::Update);
+        let secret = ReviewedObject::of(Kind { group: "", version: "v1", kind: "Secret" }, Operation::Update);
         metrics.failed("validate", secret);
         let text = metrics.encode().unwrap();
         assert_eq!(text.matches("trustspan_admission_requests_total{").count(), 2, "{text}");

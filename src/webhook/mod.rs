@@ -3,13 +3,13 @@
 //! Bounds stand before every step, since whoever reaches the port may call: connections and their pace ([`listener`]),
 //! requests in flight, body size and time ([`Webhook`]), nesting ([`review`]), labels ([`metrics`]).
 
-pub mod answer;
-pub mod ephemeral;
+pub mod health_server;
 pub mod listener;
 pub mod metrics;
-pub mod monitor;
+pub mod response;
 pub mod review;
 mod router;
+pub mod self_signed;
 pub mod server;
 pub mod tls;
 

@@ -19,7 +19,7 @@ pub struct Review {
     /// `request.uid`; the answer carries it.
     pub uid: String,
     operation: Operation,
-    request: Question,
+    request: ReviewRequest,
 }
 
 /// Why a body is no review. Names what was wrong, never what the objects hold.
@@ -55,13 +55,13 @@ pub enum ReviewError {
 struct Envelope {
     api_version: Option<String>,
     kind: Option<String>,
-    request: Option<Question>,
+    request: Option<ReviewRequest>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
-struct Question {
+struct ReviewRequest {
     uid: Option<String>,
     kind: Option<GroupVersionKind>,
     operation: Option<String>,

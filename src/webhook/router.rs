@@ -18,12 +18,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::answer::answer;
-use super::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, Subject};
+use super::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, ReviewedObject};
+use super::response::answer;
 use super::review::Review;
 use crate::admission::{self, Decision, Request};
 use crate::registry::Registry;
-use crate::store::Live;
+use crate::store::RegistryCache;
 use crate::trust::Severities;
 
 /// Bytes of a review. An UPDATE carries two objects, each of at most the 1.5 MiB that etcd stores, and Go's JSON encoder writes `<`, `>`
@@ -59,7 +59,7 @@ impl Default for Decide {
 /// What all requests share.
 #[derive(Debug)]
 pub struct Webhook {
-    live: Arc<Live>,
+    live: Arc<RegistryCache>,
     metrics: Metrics,
     decide: Decide,
     severities: Severities,
@@ -91,7 +91,13 @@ struct Refusal(StatusCode, String);
 
 impl Webhook {
     /// A webhook that decides from `live`, with cluster-wide `severities`. `agent` is the username of trustspan's own agent.
-    pub fn new(live: Arc<Live>, metrics: Metrics, decide: Decide, severities: Severities, agent: String) -> Arc<Self> {
+    pub fn new(
+        live: Arc<RegistryCache>,
+        metrics: Metrics,
+        decide: Decide,
+        severities: Severities,
+        agent: String,
+    ) -> Arc<Self> {
         Arc::new(Self {
             live,
             metrics,
@@ -136,7 +142,7 @@ impl Webhook {
 
     async fn admit(self: Arc<Self>, name: &'static str, path: Path, request: HttpRequest) -> Response {
         let start = Instant::now();
-        let mut subject = Subject::UNREAD;
+        let mut subject = ReviewedObject::UNREAD;
         let response = match self.clone().judge(name, path, request, &mut subject).await {
             Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
             Err(Refusal(status, sentence)) => {
@@ -155,7 +161,7 @@ impl Webhook {
         name: &'static str,
         path: Path,
         request: HttpRequest,
-        subject: &mut Subject,
+        subject: &mut ReviewedObject,
     ) -> Result<Vec<u8>, Refusal> {
         if !is_json(request.headers()) {
             return Err(Refusal(
@@ -183,7 +189,7 @@ impl Webhook {
             let review = Review::parse(&body).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))?;
             drop(body);
             let (mut request, is_dry_run) = (review.request(&webhook.agent), review.is_dry_run());
-            let subject = Subject::of(request.kind, request.operation);
+            let subject = ReviewedObject::of(request.kind, request.operation);
             let (severities, now) = (&webhook.severities, Timestamp::now());
             let decision = match path {
                 Path::Mutate => (decide.mutate)(&request, &registry, now),
@@ -214,7 +220,7 @@ async fn ready(State(webhook): State<Arc<Webhook>>) -> (StatusCode, &'static str
 }
 
 /// Ready once all GatewaySecrets were read.
-pub(super) fn readiness(live: &Live) -> (StatusCode, &'static str) {
+pub(super) fn readiness(live: &RegistryCache) -> (StatusCode, &'static str) {
     match live.registry() {
         None => (StatusCode::SERVICE_UNAVAILABLE, "the GatewaySecrets are not read yet\n"),
         Some(_) => (StatusCode::OK, "ok\n"),

@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use super::Webhook;
-use super::listener::{Gate, HANDSHAKE, IDLE};
+use super::listener::{ConnectionLimiter, HANDSHAKE, IDLE};
 
 /// How to stop.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +125,7 @@ impl Port {
         let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).http1_only();
         // hyper's time for a head begins with the end of the former answer, so it is also the time to be idle.
         server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
-        let task = tokio::spawn(server.acceptor(Gate::new(acceptor)).serve(router.into_make_service()));
+        let task = tokio::spawn(server.acceptor(ConnectionLimiter::new(acceptor)).serve(router.into_make_service()));
         Ok(Self { handle, task })
     }
 }

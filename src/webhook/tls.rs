@@ -30,7 +30,7 @@ const EVERY: Duration = Duration::from_secs(2);
 /// Why a certificate cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CertificateError {
+pub enum ServingCertificateError {
     /// A file cannot be read.
     #[error("{}: {source}", path.display())]
     File {
@@ -53,7 +53,7 @@ pub enum CertificateError {
     },
     /// Both parse, but do not belong together, or are of a kind that rustls cannot serve.
     #[error("{CERTIFICATE} and {KEY} in {}: {source}; expected the key of the first certificate", dir.display())]
-    Pair {
+    ServingPairFiles {
         /// The directory.
         dir: PathBuf,
         /// Why.
@@ -67,20 +67,20 @@ pub enum CertificateError {
 /// The certificate that new connections get.
 #[derive(Debug)]
 pub struct ServingCertificate {
-    current: ArcSwap<Pair>,
+    current: ArcSwap<ServingPairFiles>,
     failures: AtomicU64,
 }
 
 /// A chain with its key, and what tells two apart.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct ServingPairFiles {
     certified: Arc<CertifiedKey>,
     not_after: Timestamp,
     digest: [u8; 32],
 }
 
 impl ServingCertificate {
-    pub(super) fn new(pair: Pair) -> Self {
+    pub(super) fn new(pair: ServingPairFiles) -> Self {
         Self { current: ArcSwap::from_pointee(pair), failures: AtomicU64::new(0) }
     }
 
@@ -88,8 +88,8 @@ impl ServingCertificate {
     ///
     /// # Errors
     /// When one is missing or does not parse, or the key is not that of the certificate.
-    pub fn read(dir: &Path) -> Result<Self, CertificateError> {
-        Ok(Self::new(Pair::read(dir)?))
+    pub fn read(dir: &Path) -> Result<Self, ServingCertificateError> {
+        Ok(Self::new(ServingPairFiles::read(dir)?))
     }
 
     /// End of validity of the leaf.
@@ -124,7 +124,7 @@ impl ServingCertificate {
         loop {
             ticks.tick().await;
             let place = dir.clone();
-            let Ok(read) = spawn_blocking(move || Pair::read(&place)).await else { continue };
+            let Ok(read) = spawn_blocking(move || ServingPairFiles::read(&place)).await else { continue };
             match read {
                 Ok(pair) => {
                     refused = None;
@@ -153,8 +153,8 @@ impl ResolvesServerCert for ServingCertificate {
     }
 }
 
-impl Pair {
-    fn read(dir: &Path) -> Result<Self, CertificateError> {
+impl ServingPairFiles {
+    fn read(dir: &Path) -> Result<Self, ServingCertificateError> {
         // Both files through one generation of the mount: the link may move between two reads.
         let from = dir.join("..data").canonicalize().unwrap_or_else(|_| dir.to_owned());
         let from = if from.join(CERTIFICATE).exists() { from } else { dir.to_owned() };
@@ -162,20 +162,21 @@ impl Pair {
             let path = dir.join(name);
             match fs::read(from.join(name)) {
                 Ok(bytes) => Ok((path, Zeroizing::new(bytes))),
-                Err(source) => Err(CertificateError::File { path, source }),
+                Err(source) => Err(ServingCertificateError::File { path, source }),
             }
         };
         let (chain_path, chain_pem) = file(CERTIFICATE)?;
         let (key_path, key_pem) = file(KEY)?;
         let chain = CertificateDer::pem_slice_iter(&chain_pem).collect::<Result<Vec<_>, _>>().unwrap_or_default();
         let Some(not_after) = chain.first().and_then(not_after) else {
-            return Err(CertificateError::Chain { path: chain_path });
+            return Err(ServingCertificateError::Chain { path: chain_path });
         };
-        let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|_| CertificateError::Key { path: key_path })?;
+        let key =
+            PrivateKeyDer::from_pem_slice(&key_pem).map_err(|_| ServingCertificateError::Key { path: key_path })?;
         let digest =
             Sha256::new().chain_update(&*chain_pem).chain_update([0]).chain_update(&*key_pem).finalize().into();
         Self::new(chain, key, not_after, digest)
-            .map_err(|source| CertificateError::Pair { dir: dir.to_owned(), source })
+            .map_err(|source| ServingCertificateError::ServingPairFiles { dir: dir.to_owned(), source })
     }
 
     pub(super) fn new(
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn a_pair_is_taken_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
-        let read = || Pair::read(dir.path()).map(|p| p.digest).map_err(|e| e.to_string());
+        let read = || ServingPairFiles::read(dir.path()).map(|p| p.digest).map_err(|e| e.to_string());
         assert!(read().unwrap_err().contains("tls.crt: No such file"));
         let (_, key) = write(dir.path(), "one");
         let one = read().unwrap();

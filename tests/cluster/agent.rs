@@ -51,7 +51,7 @@ fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {
 
 fn a_rotation_was_told(kept: &Kept<'_>, agent: &Process) -> Result<()> {
     kept.wait_event("Normal", "ManagedSecretWritten", "2 CA(s), new: CN=root 2")?;
-    kept.wait_event("Normal", "LeafSwitched", "Secret root")?;
+    kept.wait_event("Normal", "ServingCertificateSwitched", "Secret root")?;
     kept.wait_event("Normal", "OldCADropped", "CN=root 1")?;
     kept.wait_event("Normal", "PhaseChanged", "Steady, was ")?;
     let shown = kept.cluster.kubectl(["describe", "gatewaysecret", "gateway"]).ns(kept.ns).ok()?;
@@ -275,12 +275,12 @@ fn a_client_that_does_not_follow_is_told_once(cluster: &Cluster) -> Result<()> {
         kept.wait_bundle(&[&new, &old])?;
         kept.wait_phase("Converged")?;
         // The old leaf is served, since the client trusts the old CA alone; it is told by name, once.
-        kept.wait_condition("ClientsFollow", "Lagging", &["shop"])?;
-        kept.wait_event("Warning", "ClientLags", "client shop ")?;
+        kept.wait_condition("ClientsCurrent", "Lagging", &["shop"])?;
+        kept.wait_event("Warning", "ClientLagging", "client shop ")?;
         kept.wait_metric(&agent, "gatewaysecret_lagging_clients", "", |clients| clients == 1.0)?;
         let label = ",client=\"shop\"";
         kept.wait_metric(&agent, "gatewaysecret_client_lagging_since_timestamp_seconds", label, |since| since > 0.0)?;
-        let told = kept.events("ClientLags")?;
+        let told = kept.events("ClientLagging")?;
         ensure!(told.len() == 1 && told[0]["related"]["name"] == "shop", "saw {told:?}");
         Ok(())
     })

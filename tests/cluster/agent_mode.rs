@@ -141,7 +141,7 @@ fn the_mode_there_and_back_at_leaf_switched(cluster: &Cluster) -> Result<()> {
         // Some gateway serves the old leaf, for all that is known: clients keep its CA.
         kept.set_gateway_delay("1h")?;
         kept.write_client_with("shop", new, &[new, old])?;
-        kept.wait_phase("LeafSwitched")?;
-        rotation.there_and_back("LeafSwitched", &[], &[new])
+        kept.wait_phase("ServingCertificateSwitched")?;
+        rotation.there_and_back("ServingCertificateSwitched", &[], &[new])
     })
 }

@@ -28,7 +28,7 @@ mod break_glass;
 mod ca_bundles;
 mod clients;
 mod config_maps;
-mod continuity;
+mod connectivity;
 mod gateways;
 mod guard;
 mod hostile_gateways;
@@ -67,7 +67,7 @@ const MODULES: &[&[Case]] = &[
     ca_bundles::CASES,
     clients::CASES,
     config_maps::CASES,
-    continuity::CASES,
+    connectivity::CASES,
     gateways::CASES,
     guard::CASES,
     hostile_gateways::CASES,

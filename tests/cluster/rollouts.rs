@@ -15,7 +15,7 @@ cases![
 ];
 
 /// The agent's mark on what it has written once more.
-const SWEPT: &str = "trustspan.dev/swept";
+const RESYNC_REQUESTED_AT: &str = "trustspan.dev/resync-requested-at";
 
 fn get(kept: &Kept<'_>, name: &str) -> Result<Value> {
     kept.cluster.get("deployment", kept.ns, name)
@@ -118,7 +118,7 @@ fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
         kept.wait_condition("WorkloadsCurrent", "Held", &[why])?;
         let stored = get(kept, "app")?;
         expect("the spec", &stored["spec"], before)?;
-        expect("the agent's mark", &stored["metadata"]["annotations"][SWEPT], Value::Null)?;
+        expect("the agent's mark", &stored["metadata"]["annotations"][RESYNC_REQUESTED_AT], Value::Null)?;
         // Back again, it mends.
         server.start_again()?;
         wait_for("the workload to be rolled", SOON, || Ok(is_mended(&get(kept, "app")?)))?;

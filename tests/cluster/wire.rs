@@ -48,7 +48,7 @@ impl Gateway {
         Ok(Self { address, loaded })
     }
 
-    /// Loads the pair that the managed Secret holds.
+    /// MountedKeys the pair that the managed Secret holds.
     fn load(&self, kept: &Kept<'_>, trusted: &Authority) -> Result<()> {
         let managed = kept.cluster.get("secret", kept.ns, "managed")?;
         let value = |key: &str| anyhow::Ok(STANDARD.decode(managed["data"][key].as_str().context("no such key")?)?);

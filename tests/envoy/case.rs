@@ -37,7 +37,7 @@ pub(crate) struct Probe {
 }
 
 /// What Envoy made of a case.
-pub(crate) struct Seen {
+pub(crate) struct Snapshot {
     pub(crate) update: Update,
     /// One per probe; empty when the update was rejected. A pair has one, of a client without certificate.
     pub(crate) outcomes: Vec<Outcome>,
@@ -141,7 +141,7 @@ impl Case {
     }
 
     /// Compares.
-    pub(crate) fn compare(&self, seen: &Seen, now: Timestamp) -> Result {
+    pub(crate) fn compare(&self, seen: &Snapshot, now: Timestamp) -> Result {
         let ca_required = matches!(self.content, Content::Trust { .. });
         // The Envoy of this run; by default an older one counts.
         let duty = Duty { ca_required, oldest_proxy: Proxy::envoy(1, 40), ..Duty::default() };
@@ -206,7 +206,7 @@ impl Case {
         self.is_platform_dependent() || rules.iter().any(|rule| POLICIES.contains(rule)) || findings.iter().any(no_der)
     }
 
-    fn trust(&self, seen: &Seen, bundle: &bundle::Bundle, crl: Option<&[u8]>, now: Timestamp) -> Result {
+    fn trust(&self, seen: &Snapshot, bundle: &bundle::Bundle, crl: Option<&[u8]>, now: Timestamp) -> Result {
         let mut result = Result::new(Effect::Rejects);
         if seen.update == Update::Rejected {
             return result;
@@ -255,7 +255,7 @@ impl Case {
         result
     }
 
-    fn pair(&self, seen: &Seen, bundle: &bundle::Bundle) -> Result {
+    fn pair(&self, seen: &Snapshot, bundle: &bundle::Bundle) -> Result {
         let mut result = Result::new(Effect::Rejects);
         let [Outcome::Passed(shown)] = seen.outcomes.as_slice() else {
             if seen.update == Update::Accepted {

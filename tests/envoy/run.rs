@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use trustspan::trust::Verdict;
 
 use crate::{
-    case::{self, Case, Effect, Seen},
+    case::{self, Case, Effect, Snapshot},
     client::visit,
     proxy::{Content, PAIR_SLOTS, Proxy, TRUST_SLOTS, Update, pair_slot, trust_slot},
 };
@@ -64,7 +64,7 @@ pub(crate) fn run(proxy: &mut Proxy, table: &mut Table, cases: &[Case]) -> Resul
     bail!("{} of {} cases disagree\n{told}", disagreements.len(), cases.len());
 }
 
-fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Seen>> {
+fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Snapshot>> {
     let slot = |(number, case): (usize, &&Case)| match case.content {
         Content::Trust { .. } => trust_slot(number),
         Content::Pair { .. } => pair_slot(number),
@@ -94,7 +94,7 @@ fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Seen>> {
             });
         }
     });
-    let mut seen: Vec<_> = updates.into_iter().map(|update| Seen { update, outcomes: Vec::new() }).collect();
+    let mut seen: Vec<_> = updates.into_iter().map(|update| Snapshot { update, outcomes: Vec::new() }).collect();
     for (number, outcome) in results.into_inner().unwrap_or_default() {
         let (at, _) = visits[number];
         seen[at].outcomes.push(outcome.with_context(|| batch[at].name.clone())?);

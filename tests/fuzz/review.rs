@@ -10,7 +10,7 @@ use tower::ServiceExt;
 use trustspan::admission::Kind;
 use trustspan::registry::Registry;
 use trustspan::store::manifest::Chunks;
-use trustspan::store::{Live, directory::entry};
+use trustspan::store::{RegistryCache, directory::entry};
 use trustspan::trust::{Certificate, Severities};
 use trustspan::webhook::{Decide, Webhook, metrics::Metrics};
 
@@ -22,7 +22,7 @@ pub(crate) fn registry() -> Registry {
 }
 
 static WEBHOOK: LazyLock<Arc<Webhook>> = LazyLock::new(|| {
-    let live = Arc::new(Live::default());
+    let live = Arc::new(RegistryCache::default());
     live.publish(registry());
     Webhook::new(live.clone(), Metrics::new(live, None), Decide::default(), Severities::default(), "agent".to_owned())
 });

@@ -1,4 +1,4 @@
-//! What `Reader::Go` takes of a text, against the real Go: bundles whose text or DER was mutated, and pairs.
+//! What `TlsConsumer::Go` takes of a text, against the real Go: bundles whose text or DER was mutated, and pairs.
 //!
 //! `TRUSTSPAN_SEED` repeats a run.
 
@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
-use trustspan::trust::Reader;
+use trustspan::trust::TlsConsumer;
 
 use mutate::mutate;
 use pki::{Basic, Dates, Identity, Keys, Kind, Spec};
@@ -80,7 +80,7 @@ fn bundles_are_read_as_go_reads_them() -> Result<()> {
     let answers = go(&cases.iter().map(|case| format!("bundle {}", STANDARD.encode(&case.text))).collect::<Vec<_>>())?;
     let (mut wrong, mut stricter, mut partial) = (0, 0, 0);
     for (case, answer) in cases.iter().zip(&answers) {
-        let bundle = Reader::Go.bundle(&case.text);
+        let bundle = TlsConsumer::Go.bundle(&case.text);
         let ours: Vec<_> = bundle.entries.iter().map(|entry| entry.certificate.fingerprint.as_str()).collect();
         let theirs: Vec<_> = answer.split_whitespace().collect();
         partial += usize::from(!theirs.is_empty() && (!bundle.lookalikes.is_empty() || !bundle.skipped.is_empty()));
@@ -128,10 +128,10 @@ fn pairs_are_read_as_go_reads_them() -> Result<()> {
     let answers = go(&cases.iter().map(question).collect::<Vec<_>>())?;
     let (mut wrong, mut stricter, mut taken) = (0, 0, 0);
     for ((story, chain, private_key), answer) in cases.iter().zip(&answers) {
-        let chain = Reader::Go.chain(chain);
+        let chain = TlsConsumer::Go.chain(chain);
         let leaf = chain.entries.first().filter(|_| chain.rejected.is_none());
-        let ours =
-            leaf.is_some_and(|leaf| Reader::Go.public_key(private_key).as_ref() == Ok(&leaf.certificate.public_key));
+        let ours = leaf
+            .is_some_and(|leaf| TlsConsumer::Go.public_key(private_key).as_ref() == Ok(&leaf.certificate.public_key));
         let theirs = answer == "true";
         taken += usize::from(theirs);
         if ours && !theirs {
@@ -148,7 +148,7 @@ fn pairs_are_read_as_go_reads_them() -> Result<()> {
     Ok(())
 }
 
-/// The ground on which `Reader::Go` leaves rules out, or lowers them.
+/// The ground on which `TlsConsumer::Go` leaves rules out, or lowers them.
 #[test]
 fn go_verifies_what_only_envoy_refuses() -> Result<()> {
     let mut keys = Keys::shuffled(&mut Seed::of_run("go verifies"));

@@ -71,7 +71,7 @@ pub(crate) fn as_forecast(world: &mut World<'_>) -> Result<()> {
     let until = wait_for_value("the serving certificate to be kept", SOON, || {
         let status = world.operator.status()?;
         let waits = status["waits"].as_array().into_iter().flatten();
-        let mut kept = waits.filter(|wait| wait["step"] == "SwitchLeaf");
+        let mut kept = waits.filter(|wait| wait["step"] == "SwitchServingCertificate");
         Ok(kept.find_map(|wait| wait["until"].as_str().map(str::to_owned)))
     })?;
     ensure!(

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     expected::Expected,
-    journal::Tally,
+    journal::AgentMetrics,
     scenarios::Scenario,
     testbed::{Cluster, Istiod, is_control, wait_for, wait_for_value},
     world::World,
@@ -39,7 +39,7 @@ enum End {
 
 /// The head of the table.
 pub(crate) fn head() -> String {
-    format!("{:36} {:>7} {} | by host | how it ended", "scenario", "seconds", Tally::head())
+    format!("{:36} {:>7} {} | by host | how it ended", "scenario", "seconds", AgentMetrics::head())
 }
 
 /// Runs a scenario in its own namespace; also returns its line of the table. What fails with the control is only printed.

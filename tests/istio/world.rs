@@ -20,7 +20,7 @@ use trustspan::{store::cluster::connect, trust::bundle};
 
 use crate::{
     anonymous::anonymous,
-    client::{Client, Surroundings, Target, identity, visit},
+    client::{Client, ClusterSnapshot, Target, identity, visit},
     issuer::{Certificates, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     issuers::External,
     journal::Journal,
@@ -97,7 +97,7 @@ pub(crate) struct World<'c> {
     runtime: Runtime,
     shelf: Arc<Shelf>,
     /// None before there is traffic.
-    around: Option<Arc<Surroundings>>,
+    around: Option<Arc<ClusterSnapshot>>,
     pub(crate) ingress: Ingress,
     /// Only a scenario that stops istiod has its own.
     istiod: Option<Istiod>,
@@ -215,7 +215,7 @@ impl<'c> World<'c> {
             self.wait_certificate(PARTNER)?;
             self.wait_served(PARTNER, scenario.partner_hosts)?;
         }
-        let around = Arc::new(Surroundings {
+        let around = Arc::new(ClusterSnapshot {
             shelf: Arc::clone(&self.shelf),
             journal: Arc::new(Journal::new(log)),
             served: Box::new(|_| "a gateway".to_owned()),
@@ -348,7 +348,7 @@ impl<'c> World<'c> {
     /// How often the webhook has refused something for breaking what works.
     pub(crate) fn refusals(&self) -> Result<u64> {
         let metrics = self.server.metrics()?;
-        let counts = metrics.lines().filter(|line| line.contains("rule=\"continuity\"") && line.contains("\"deny\""));
+        let counts = metrics.lines().filter(|line| line.contains("rule=\"connectivity\"") && line.contains("\"deny\""));
         Ok(counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Target {
 type Served = Box<dyn Fn(u16) -> String + Send + Sync>;
 
 /// What all clients of a run share.
-pub(crate) struct Surroundings {
+pub(crate) struct ClusterSnapshot {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) served: Served,
@@ -74,7 +74,7 @@ pub(crate) struct Client {
     pub(crate) load_once: bool,
     /// It asks one after the other.
     pub(crate) targets: Arc<[Target]>,
-    pub(crate) around: Arc<Surroundings>,
+    pub(crate) around: Arc<ClusterSnapshot>,
 }
 
 impl Client {

@@ -125,7 +125,7 @@ impl Journal {
     }
 
     /// The sum of it.
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> AgentMetrics {
         let elapsed = self.started.elapsed();
         let state = self.state();
         let mut load = state.load.clone();
@@ -138,7 +138,7 @@ impl Journal {
             *hosts.entry(failed.failure.host.clone()).or_default() += 1;
         }
         let refused = |side| state.failures.iter().filter(|failed| failed.failure.side == side).count();
-        Tally {
+        AgentMetrics {
             load,
             elapsed,
             by_gateways: refused(Side::Gateway),
@@ -179,7 +179,7 @@ impl State {
 }
 
 /// The sum of a run.
-pub(crate) struct Tally {
+pub(crate) struct AgentMetrics {
     load: Load,
     elapsed: Duration,
     pub(crate) by_gateways: usize,
@@ -194,7 +194,7 @@ pub(crate) struct Tally {
     pub(crate) hosts: BTreeMap<String, usize>,
 }
 
-impl Tally {
+impl AgentMetrics {
     /// A line for each second with too little traffic.
     pub(crate) fn short_seconds(&self) -> Vec<String> {
         self.load.told()
@@ -214,7 +214,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for AgentMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { load, elapsed, by_gateways, by_clients, broken, steps, .. } = self;
         let steps = steps.iter().map(String::as_str).collect::<Vec<_>>().join(", ");

@@ -140,7 +140,7 @@ pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
         ("client-00", "ReissueClients", json!({ "policy": "Disabled" }), "spec.renewal.policy is Disabled"),
         (
             SERVER,
-            "ReissueRoot",
+            "ReissueServingCertificate",
             json!({ "policy": "RenewBefore", "windows": [never] }),
             "no window of spec.renewal.windows",
         ),

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     gateways::Sources,
     issuer::{Certificates, MANAGED, PROMOTED, ROOT, SERVER},
-    journal::Tally,
+    journal::AgentMetrics,
     kept, naive,
     pace::Pace,
     sound, tampered,
@@ -33,9 +33,9 @@ pub(crate) struct Run {
     shape: Shape,
     script: Script,
     /// Whether gateways refuse clients.
-    by_gateways: Seen,
+    by_gateways: Snapshot,
     /// Whether clients refuse gateways.
-    by_clients: Seen,
+    by_clients: Snapshot,
     /// Only clients that load once may fail.
     load_once_only: bool,
     /// Only at steps with this in their names there may be failures.
@@ -46,13 +46,13 @@ pub(crate) struct Run {
 
 /// Refusals that must be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum Snapshot {
     None,
     Some,
     Any,
 }
 
-impl Seen {
+impl Snapshot {
     fn fits(self, count: usize) -> bool {
         match self {
             Self::None => count == 0,
@@ -103,7 +103,7 @@ const OUTAGE: Shape =
 const NOT_HELD_BACK: Certificates = Certificates { issuer: ROOT, ..HELD_BACK.certificates };
 
 const fn clean(name: &'static str, shape: Shape, script: Script) -> Run {
-    let (by_gateways, by_clients) = (Seen::None, Seen::None);
+    let (by_gateways, by_clients) = (Snapshot::None, Snapshot::None);
     Run { name, shape, script, by_gateways, by_clients, load_once_only: false, only_at: "", one_in: 4 }
 }
 
@@ -125,34 +125,34 @@ pub(crate) const RUNS: &[Run] = &[
     clean("accepts_a_world_that_breaks", OUTAGE, kept::broken),
     clean("accepts_an_outage_of_the_webhooks", OUTAGE, kept::unjudged),
     Run {
-        by_gateways: Seen::Some,
-        by_clients: Seen::Any,
+        by_gateways: Snapshot::Some,
+        by_clients: Snapshot::Any,
         only_at: tampered::STEP,
         ..clean("repairs_tampering_past_admission", KEPT, tampered::repaired)
     },
     Run {
-        by_gateways: Seen::Some,
-        by_clients: Seen::Some,
+        by_gateways: Snapshot::Some,
+        by_clients: Snapshot::Some,
         ..clean("rejects_the_root_used_directly", DIRECT, naive::root_used_directly)
     },
     Run {
-        by_clients: Seen::Some,
+        by_clients: Snapshot::Some,
         load_once_only: true,
         ..clean("rejects_a_timed_leaf_switch", HELD_BACK, naive::timed_leaf_switch)
     },
     Run {
-        by_clients: Seen::Some,
+        by_clients: Snapshot::Some,
         ..clean("rejects_bundle_and_leaf_in_one_write", HELD_BACK, naive::bundle_and_leaf_in_one_write)
     },
     Run {
-        by_gateways: Seen::Any,
-        by_clients: Seen::Some,
+        by_gateways: Snapshot::Any,
+        by_clients: Snapshot::Some,
         ..clean("rejects_no_settle_time", HELD_BACK, naive::no_settle_time)
     },
-    Run { by_clients: Seen::Some, ..clean("rejects_ca_crt_as_it_comes", HELD_BACK, naive::ca_crt_as_it_comes) },
+    Run { by_clients: Snapshot::Some, ..clean("rejects_ca_crt_as_it_comes", HELD_BACK, naive::ca_crt_as_it_comes) },
     Run {
-        by_gateways: Seen::Some,
-        by_clients: Seen::Any,
+        by_gateways: Snapshot::Some,
+        by_clients: Snapshot::Any,
         ..clean("rejects_an_issuer_not_held_back", AHEAD, naive::issuer_not_held_back)
     },
 ];
@@ -167,7 +167,7 @@ const AHEAD: Shape = Shape { certificates: NOT_HELD_BACK, ..HELD_BACK };
 /// The head of the table.
 pub(crate) fn head() -> Result<String> {
     let scale = format!("1 s stands for {} s", Pace::of_run()?.factor());
-    Ok(format!("{scale:40} {:>6} {}", "rounds", Tally::head()))
+    Ok(format!("{scale:40} {:>6} {}", "rounds", AgentMetrics::head()))
 }
 
 impl Run {
@@ -211,7 +211,7 @@ impl Run {
         Ok(dir.join(format!("{}.log", self.name)))
     }
 
-    fn judge(&self, tally: &Tally) -> Result<()> {
+    fn judge(&self, tally: &AgentMetrics) -> Result<()> {
         for (who, count, expected) in
             [("gateways", tally.by_gateways, self.by_gateways), ("clients", tally.by_clients, self.by_clients)]
         {
@@ -226,7 +226,7 @@ impl Run {
 
     /// `TRUSTSPAN_LIVE_ROUNDS`, or one. What cannot work shows it in the first round.
     fn rounds(&self) -> Result<u32> {
-        let is_clean = (self.by_gateways, self.by_clients) == (Seen::None, Seen::None);
+        let is_clean = (self.by_gateways, self.by_clients) == (Snapshot::None, Snapshot::None);
         match env::var("TRUSTSPAN_LIVE_ROUNDS") {
             Ok(text) if is_clean => {
                 let asked: u32 =

@@ -19,7 +19,7 @@ use tokio::{net::TcpListener, runtime::Runtime, task::JoinHandle};
 use trustspan::store::cluster::connect;
 
 use crate::{
-    client::{Client, Surroundings, Target, identity, visit},
+    client::{Client, ClusterSnapshot, Target, identity, visit},
     gateways::{Gateways, HOST, Sources},
     issuer::{Certificates, Data, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     journal::Journal,
@@ -43,7 +43,7 @@ pub(crate) struct World<'c> {
     clients: Vec<JoinHandle<Result<()>>>,
     // Its tasks end while those whom they talk to are still there.
     _runtime: Runtime,
-    pub(crate) around: Arc<Surroundings>,
+    pub(crate) around: Arc<ClusterSnapshot>,
     pub(crate) gateways: Gateways,
     pub(crate) cluster: &'c Cluster,
     pub(crate) operator: Operator,
@@ -123,7 +123,7 @@ impl<'c> World<'c> {
         journal.step("steady");
         let (restarts, over) = (AtomicU32::new(0), AtomicBool::new(false));
         let served = Box::new(move |port| pool.story(port));
-        let around = Arc::new(Surroundings { shelf, journal, served, pace, restarts, over });
+        let around = Arc::new(ClusterSnapshot { shelf, journal, served, pace, restarts, over });
         wait_served(&runtime, &gateways, &around.shelf, &certificates.clients()[0].0)?;
         let targets: Arc<[_]> = [Target { host: HOST.to_owned(), address }].into();
         let start = |(name, load_once)| {

@@ -8,9 +8,9 @@ use std::cell::LazyCell;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{Place, Places, Unreadable};
+use super::{BundleLocation, BundleLocations, Unreadable};
 use crate::api::Kind;
-use crate::trust::{Duty, Reader, decoded};
+use crate::trust::{Duty, TlsConsumer, decoded};
 
 const KEY: &str = "caBundle";
 
@@ -18,8 +18,8 @@ const KEY: &str = "caBundle";
 const INJECTED: &str = "cert-manager.io/inject-";
 
 /// The places of an object; `None` for other kinds.
-pub(super) fn places(kind: Kind<'_>, object: &Value) -> Option<Places> {
-    let mut places = Places::default();
+pub(super) fn places(kind: Kind<'_>, object: &Value) -> Option<BundleLocations> {
+    let mut places = BundleLocations::default();
     // Asked once: a hostile object has thousands of annotations, and of webhooks.
     let is_filled_in = LazyCell::new(|| is_injected(object));
     let mut add = |prefix: String, holder: &Value| {
@@ -33,7 +33,7 @@ pub(super) fn places(kind: Kind<'_>, object: &Value) -> Option<Places> {
         if is_placeholder(kind, &is_filled_in, &text) {
             return;
         }
-        let mut place = Place::new(prefix, Duty { reader: Reader::Go, ..Duty::default() });
+        let mut place = BundleLocation::new(prefix, Duty { reader: TlsConsumer::Go, ..Duty::default() });
         place.texts.data.insert(KEY.to_owned(), Zeroizing::new(text));
         places.readable.push(place);
     };

@@ -6,7 +6,7 @@
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{Place, Places};
+use super::{BundleLocation, BundleLocations};
 use crate::api::Kind;
 use crate::trust::Duty;
 use crate::trust::credential::CA_KEYS;
@@ -14,15 +14,15 @@ use crate::trust::credential::CA_KEYS;
 pub(super) const KIND: Kind<'static> = Kind { group: "", version: "v1", kind: "ConfigMap" };
 
 /// The place of its bundle; `None` when it has none, and had none.
-pub(super) fn places(object: &Value, old: Option<&Value>) -> Option<Places> {
+pub(super) fn places(object: &Value, old: Option<&Value>) -> Option<BundleLocations> {
     let text = |object: &Value, key: &str| object["data"][key].as_str().map(|text| text.as_bytes().to_vec());
     let had_one = old.is_some_and(|old| CA_KEYS.iter().any(|key| text(old, key).is_some()));
-    let mut place = Place::new(String::new(), Duty { ca_required: had_one, ..Duty::default() });
+    let mut place = BundleLocation::new(String::new(), Duty { ca_required: had_one, ..Duty::default() });
     for key in CA_KEYS {
         if let Some(text) = text(object, key) {
             place.texts.data.insert(key.to_owned(), Zeroizing::new(text));
         }
     }
     let counts = had_one || !place.texts.data.is_empty();
-    counts.then(|| Places { readable: vec![place], ..Places::default() })
+    counts.then(|| BundleLocations { readable: vec![place], ..BundleLocations::default() })
 }

@@ -6,8 +6,8 @@
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{Place, Places, Unreadable};
-use crate::trust::{Duty, Reader, Secret, decoded};
+use super::{BundleLocation, BundleLocations, Unreadable};
+use crate::trust::{Duty, Secret, TlsConsumer, decoded};
 
 /// Keys of a Secret under which kubeconfigs are kept.
 const KEYS: [&str; 3] = ["value", "kubeconfig", "config"];
@@ -42,7 +42,7 @@ const LISTS: [List; 2] = [
 ];
 
 /// The places of a Secret; `None` when no kubeconfig is in it.
-pub(super) fn places(object: &Value) -> Option<Places> {
+pub(super) fn places(object: &Value) -> Option<BundleLocations> {
     let secret = Secret::from_value(object).ok()?;
     let (mut places, mut keys) = (None, KEYS_READ);
     for key in KEYS {
@@ -50,12 +50,12 @@ pub(super) fn places(object: &Value) -> Option<Places> {
             None | Some(Ok(None)) => continue,
             Some(Ok(Some(config))) => config,
             Some(Err(TooLarge)) => {
-                let places = places.get_or_insert_with(Places::default);
+                let places = places.get_or_insert_with(BundleLocations::default);
                 places.unreadable.push(Unreadable::TooLarge(format!("data[{key}]")));
                 continue;
             }
         };
-        let places = places.get_or_insert_with(Places::default);
+        let places = places.get_or_insert_with(BundleLocations::default);
         for List { name: list, entry, fields } in LISTS {
             for item in config[list].as_array().into_iter().flatten() {
                 let Some(left) = keys.checked_sub(keys_cost(&item[entry])) else {
@@ -98,13 +98,13 @@ fn keys_cost(entry: &Value) -> usize {
     entry["client-key-data"].as_str().map_or(0, |text| 1 + (text.len() / 4_000).pow(2))
 }
 
-fn take(places: &mut Places, prefix: String, entry: &Value, fields: &[(&str, &str)]) {
+fn take(places: &mut BundleLocations, prefix: String, entry: &Value, fields: &[(&str, &str)]) {
     let content = |key: &str| entry[key].as_str().filter(|text| !text.is_empty());
     // Half of it is in a file that nobody sees from here.
     if fields.iter().any(|(data, file)| content(data).is_none() && content(file).is_some()) {
         return;
     }
-    let mut place = Place::new(prefix, Duty { reader: Reader::Go, ..Duty::default() });
+    let mut place = BundleLocation::new(prefix, Duty { reader: TlsConsumer::Go, ..Duty::default() });
     for (key, _) in fields {
         let Some(text) = content(key) else { continue };
         match decoded(text) {

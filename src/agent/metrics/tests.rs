@@ -1,11 +1,11 @@
 use super::*;
 use crate::api::{Endpoints, LaggingClient, Wait};
 use crate::registry::{Registry, tests::entry};
-use crate::rotation::{next::PairOf, set};
+use crate::rotation::{planner::PairOf, set};
 use crate::webhook::metrics::Metrics;
 
-fn scraped(entries: &[Entry], tally: &Arc<Tally>) -> String {
-    let live = Arc::new(Live::default());
+fn scraped(entries: &[Entry], tally: &Arc<AgentMetrics>) -> String {
+    let live = Arc::new(RegistryCache::default());
     live.publish(Registry::new(entries.to_vec()));
     let leadership = Leadership::default();
     let metrics = Metrics::new(live.clone(), None).with(collector(live, tally.clone(), leadership));
@@ -30,7 +30,7 @@ fn status_and_what_was_done_are_told_for_each_gateway_secret() {
     let mut entry = entry("mesh", "root", "gw");
     entry.status.phase = Some(Phase::Converged);
     entry.status.phase_since = Some(Timestamp::from_second(100).expect("an instant"));
-    entry.status.waits = vec![Wait { step: StepName::SwitchLeaf, reason: String::new(), until: None }];
+    entry.status.waits = vec![Wait { step: StepName::SwitchServingCertificate, reason: String::new(), until: None }];
     // An old CA that ends later stands first while a namesake needs that.
     entry.status.bundle = vec![anchor("old", 1, 900), anchor("new", 2, 800), anchor("older", 0, 700)];
     entry.status.workloads_behind = Some(2);
@@ -41,7 +41,7 @@ fn status_and_what_was_done_are_told_for_each_gateway_secret() {
         let (former, said) = (entry.clone(), (value, "Reason", String::new()));
         set(&former, &mut entry.status, type_, said, Timestamp::UNIX_EPOCH);
     }
-    let tally = Arc::new(Tally::default());
+    let tally = Arc::new(AgentMetrics::default());
     tally.wrote(&entry, &Step::CopyRoot);
     tally.wrote(&entry, &Step::CopyRoot);
     tally.failed(&entry, &AgentError::NoAnswer);
@@ -53,11 +53,11 @@ fn status_and_what_was_done_are_told_for_each_gateway_secret() {
         r#"gatewaysecret_phase_since_timestamp_seconds{namespace="mesh",name="gw"} 100"#,
         r#"gatewaysecret_condition{namespace="mesh",name="gw",type="Ready"} 1"#,
         r#"gatewaysecret_condition{namespace="mesh",name="gw",type="Synced"} 0"#,
-        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="LeafMayChange"} -1"#,
-        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="JournalKept"} 0"#,
-        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="WindowsOpen"} 0"#,
-        r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="SwitchLeaf"} 1"#,
-        r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="DropOldCa"} 0"#,
+        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="ServingCertificateTrusted"} -1"#,
+        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="JournalComplete"} 0"#,
+        r#"gatewaysecret_condition{namespace="mesh",name="gw",type="ChangeWindowsValid"} 0"#,
+        r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="SwitchServingCertificate"} 1"#,
+        r#"gatewaysecret_waiting{namespace="mesh",name="gw",step="DropOldCA"} 0"#,
         r#"gatewaysecret_lagging_clients{namespace="mesh",name="gw"} 0"#,
         r#"gatewaysecret_workloads_behind{namespace="mesh",name="gw"} 2"#,
         r#"gatewaysecret_endpoints{namespace="mesh",name="gw",shown="current"} 1"#,
@@ -72,7 +72,7 @@ fn status_and_what_was_done_are_told_for_each_gateway_secret() {
     ] {
         assert!(text.contains(&format!("trustspan_{line}\n")), "{line} not in:\n{text}");
     }
-    assert!(!text.contains("server_ca") && !text.contains("Distrusted"), "{text}");
+    assert!(!text.contains("server_ca") && !text.contains("DistrustApplied"), "{text}");
     // With the GatewaySecret its series go.
     let text = scraped(&[], &tally);
     assert!(!text.contains("mesh"), "{text}");
@@ -101,7 +101,7 @@ fn the_page_names_every_metric_and_its_alerts_no_other() {
 
 #[test]
 fn the_page_names_all_that_is_counted_as_a_write() {
-    let (entry, tally) = (entry("mesh", "root", "gw"), Arc::new(Tally::default()));
+    let (entry, tally) = (entry("mesh", "root", "gw"), Arc::new(AgentMetrics::default()));
     let write = Step::WriteManaged { trust: Vec::new(), pair: PairOf::Managed };
     for step in [write, Step::CopyRoot, Step::PromoteIssuer, Step::Reissue { certificate: "till".to_owned() }] {
         tally.wrote(&entry, &step);
@@ -121,7 +121,7 @@ fn the_page_names_all_that_is_counted_as_a_write() {
 
 #[test]
 fn what_cannot_be_read_is_told_by_name() {
-    let live = Arc::new(Live::default());
+    let live = Arc::new(RegistryCache::default());
     let key = ("mesh".to_owned(), "gw".to_owned());
     live.publish_unread([(key, "a bad duration".to_owned())].into());
     let metrics = Metrics::new(live.clone(), None).with(collector(live, Arc::default(), Leadership::default()));

@@ -20,7 +20,7 @@ use crate::store::directory;
 use crate::store::manifest::{Chunk, Files, ManifestError, Object, Source};
 use pem::PemFile;
 use placeholder::{is_template, without_placeholders};
-use report::{Format, Judged, Place, Reporter};
+use report::{FindingLocation, JudgedObject, ReportFormat, Reporter};
 use schema::Schemas;
 
 /// Judges manifests as the validating webhook would: Secrets, what Gateways and GatewaySecrets among them name, and CA
@@ -38,7 +38,7 @@ pub struct Args {
 
     /// What to print.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: ReportFormat,
 
     /// Fail when no object was judged: a path or a glob that matches nothing else passes.
     #[arg(long)]
@@ -127,12 +127,12 @@ impl Checker<'_> {
             Ok(text) => text,
             Err(error) => return Ok(reporter.unreadable(&error)?),
         };
-        let place = Place { file: source.name().to_owned(), line: 1 };
+        let place = FindingLocation { file: source.name().to_owned(), line: 1 };
         let (findings, not_judged) = match pem::judge(text, &self.context.severities, self.now) {
             PemFile::Bundle(findings) => (findings, Vec::new()),
             PemFile::Other(what) => (Vec::new(), vec![what.to_owned()]),
         };
-        Ok(reporter.judged(&Judged::file("PEM file", place, findings, not_judged))?)
+        Ok(reporter.judged(&JudgedObject::file("PEM file", place, findings, not_judged))?)
     }
 
     fn judge_chunk(&self, chunk: &Chunk, reporter: &mut Reporter) -> Result<(), Failure> {
@@ -140,9 +140,14 @@ impl Checker<'_> {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(()),
             Err(_) if is_template(&chunk.text) => {
-                let place = Place { file: chunk.source_name.to_string(), line: chunk.line };
+                let place = FindingLocation { file: chunk.source_name.to_string(), line: chunk.line };
                 let why = "a Helm or Go template: render it first (helm template CHART | trustspan check -)";
-                return Ok(reporter.judged(&Judged::file("document", place, Vec::new(), vec![why.to_owned()]))?);
+                return Ok(reporter.judged(&JudgedObject::file(
+                    "document",
+                    place,
+                    Vec::new(),
+                    vec![why.to_owned()],
+                ))?);
             }
             Err(error) => return Ok(reporter.unreadable(&error)?),
         };
@@ -151,8 +156,8 @@ impl Checker<'_> {
     }
 
     /// `None` when trustspan has nothing to say about an object of this kind.
-    fn judge(&self, object: &Object<'_>) -> Option<Judged> {
-        let place = Place { file: object.file().to_owned(), line: object.line };
+    fn judge(&self, object: &Object<'_>) -> Option<JudgedObject> {
+        let place = FindingLocation { file: object.file().to_owned(), line: object.line };
         let (value, not_judged) = without_placeholders(&object.value);
         // A Secret is judged as a whole: a pair of which one half is encrypted is not incomplete.
         let is_whole = not_judged.is_empty() || Kind::of(&value).kind != "Secret";
@@ -165,6 +170,6 @@ impl Checker<'_> {
         if findings.is_none() && not_judged.is_empty() {
             return None;
         }
-        Some(Judged::object(&value, self.namespace, place, findings.unwrap_or_default(), not_judged))
+        Some(JudgedObject::object(&value, self.namespace, place, findings.unwrap_or_default(), not_judged))
     }
 }

@@ -1,12 +1,12 @@
-//! A [`Story`] for a terminal.
+//! A [`StatusSummary`] for a terminal.
 
 use std::fmt::Write;
 
 use jiff::{SignedDuration, SpanRound, Timestamp, Unit};
 
 use crate::api::Endpoints;
-use crate::cli::printable::printable;
-use crate::rotation::{Story, Validity};
+use crate::cli::sanitize::printable;
+use crate::rotation::{StatusSummary, Validity};
 
 /// Columns of the timeline.
 const WIDTH: usize = 56;
@@ -14,14 +14,14 @@ const WIDTH: usize = 56;
 const NAMED: usize = 4;
 
 /// The whole story, ending with a line break.
-pub(super) fn draw(story: &Story, now: Timestamp) -> String {
+pub(super) fn draw(story: &StatusSummary, now: Timestamp) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = tell(&mut text, story, now);
     text
 }
 
-fn tell(text: &mut String, story: &Story, now: Timestamp) -> std::fmt::Result {
+fn tell(text: &mut String, story: &StatusSummary, now: Timestamp) -> std::fmt::Result {
     let phase = story.phase.map_or("not observed".to_owned(), |phase| format!("{phase:?}"));
     let since = story.phase_since.map(|since| format!(", for {}", age(since, now))).unwrap_or_default();
     writeln!(text, "{}: {phase}{since}", printable(&format!("{}/{}", story.namespace, story.name)))?;
@@ -126,7 +126,7 @@ mod tests {
         text.parse().expect("an instant")
     }
 
-    fn story() -> Story {
+    fn story() -> StatusSummary {
         let validity = |name: &str, from: &str, to: &str| Validity {
             subject: format!("CN={name}"),
             not_before: at(from),
@@ -138,7 +138,7 @@ mod tests {
             clients: clients.iter().map(|name| (*name).to_owned()).collect(),
             serves,
         };
-        Story {
+        StatusSummary {
             namespace: "mesh".to_owned(),
             name: "gateway".to_owned(),
             secret_name: "gateway-managed".to_owned(),
@@ -147,7 +147,7 @@ mod tests {
             phase_since: Some(at("2030-05-31T23:57:30Z")),
             troubles: vec!["SourcesUsable (Unusable): Secret root does not exist".to_owned()],
             waits: vec![Wait {
-                step: StepName::ReissueRoot,
+                step: StepName::ReissueServingCertificate,
                 reason: "clients that may not trust the new CA yet: till".to_owned(),
                 until: Some(at("2030-06-01T01:00:00Z")),
             }],

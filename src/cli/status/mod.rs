@@ -10,10 +10,10 @@ use clap::ValueEnum;
 use jiff::Timestamp;
 
 use super::Failure;
+use super::cluster_args::ClusterArgs;
 use super::inputs::unless_closed;
-use super::source::Source;
 use crate::registry::Entry;
-use crate::rotation::Story;
+use crate::rotation::StatusSummary;
 
 /// Between two looks of --watch.
 const WATCH: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ pub struct Args {
     names: Vec<String>,
 
     #[command(flatten)]
-    source: Source,
+    source: ClusterArgs,
 
     /// Go on looking, until Ctrl-C.
     #[arg(long)]
@@ -60,7 +60,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
 fn print(entries: &[Entry], output: Output, again: bool) -> Result<(), Failure> {
     let now = Timestamp::now();
-    let stories: Vec<_> = entries.iter().map(|entry| Story::of(entry, now)).collect();
+    let stories: Vec<_> = entries.iter().map(|entry| StatusSummary::of(entry, now)).collect();
     let mut out = io::stdout().lock();
     match output {
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&stories).map_err(io::Error::from)?)?,

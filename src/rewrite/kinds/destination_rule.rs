@@ -7,11 +7,11 @@
 
 use serde_json::Value;
 
-use super::{Credential, Node, Place, Reference, Rule};
+use super::{Credential, JsonPath, Place, Reference, RewriteRule};
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 
-pub(super) const RULE: Rule = Rule {
+pub(super) const RULE: RewriteRule = RewriteRule {
     group: "networking.istio.io",
     versions: &["v1", "v1beta1", "v1alpha3"],
     kinds: &["DestinationRule"],
@@ -25,7 +25,7 @@ fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
     settings(object).filter_map(|tls| reference(&tls, &proxies)).collect()
 }
 
-fn reference<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
+fn reference<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
     let node = tls.get("credentialName");
     Credential::parse(node.text()?).reference(&node, proxies)
 }
@@ -41,8 +41,8 @@ fn proxies<'a>(object: &'a Value, namespace: &'a str) -> Place<'a> {
     }
 }
 
-fn settings(object: &Value) -> impl Iterator<Item = Node<'_>> {
-    let spec = Node::root(object).get("spec");
+fn settings(object: &Value) -> impl Iterator<Item = JsonPath<'_>> {
+    let spec = JsonPath::root(object).get("spec");
     let subsets = spec.get("subsets").items().map(|subset| subset.get("trafficPolicy"));
     let policies = std::iter::once(spec.get("trafficPolicy")).chain(subsets);
     policies.flat_map(|policy| {
@@ -53,7 +53,7 @@ fn settings(object: &Value) -> impl Iterator<Item = Node<'_>> {
 
 fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let proxies = proxies(object, namespace);
-    let of = |tls: Node<'a>| {
+    let of = |tls: JsonPath<'a>| {
         let node = tls.get("credentialName");
         let name = node.text()?;
         let mode = tls.value["mode"].as_str();

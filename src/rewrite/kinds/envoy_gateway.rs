@@ -6,11 +6,11 @@
 use serde_json::Value;
 
 use super::gateway_api::{authority, certificates};
-use super::{Node, Rule};
+use super::{JsonPath, RewriteRule};
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::TlsSettings;
 
-pub(super) const CLIENT_TRAFFIC_POLICY: Rule = Rule {
+pub(super) const CLIENT_TRAFFIC_POLICY: RewriteRule = RewriteRule {
     group: "gateway.envoyproxy.io",
     versions: &["v1alpha1"],
     kinds: &["ClientTrafficPolicy"],
@@ -21,7 +21,7 @@ pub(super) const CLIENT_TRAFFIC_POLICY: Rule = Rule {
 
 /// One for each CA reference. `spec.listeners` are those of the Gateway that it is for, put there by whoever knows that.
 fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
-    let spec = Node::root(object).get("spec");
+    let spec = JsonPath::root(object).get("spec");
     let validation = spec.path(&["tls", "clientValidation"]);
     let presents: Vec<_> = spec
         .get("listeners")
@@ -33,7 +33,7 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
         .iter()
         .flat_map(|list| validation.get(list).items().filter_map(|pin| pin.text()).collect::<Vec<_>>())
         .collect();
-    let of = |node: Node<'a>| TlsSettings {
+    let of = |node: JsonPath<'a>| TlsSettings {
         pointer: node.get("name").pointer(),
         presents: presents.clone(),
         trust: authority(&node, namespace, "Secret"),

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::{Node, Place, Reference, Rule};
+use super::{JsonPath, Place, Reference, RewriteRule};
 use crate::api::SourceKind;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
@@ -14,7 +14,7 @@ use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 /// Istio's way of mutual TLS from before the Gateway API had one: an option of a listener's `tls`.
 const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
 
-pub(super) const GATEWAY: Rule = Rule {
+pub(super) const GATEWAY: RewriteRule = RewriteRule {
     group: "gateway.networking.k8s.io",
     versions: &["v1", "v1beta1"],
     kinds: &["Gateway"],
@@ -24,10 +24,10 @@ pub(super) const GATEWAY: Rule = Rule {
 };
 
 /// Its listeners join those of the Gateway that it names, whose frontend settings apply to them.
-pub(super) const LISTENER_SET: Rule = Rule { versions: &["v1"], kinds: &["ListenerSet"], ..GATEWAY };
+pub(super) const LISTENER_SET: RewriteRule = RewriteRule { versions: &["v1"], kinds: &["ListenerSet"], ..GATEWAY };
 
 fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
-    let spec = Node::root(object).get("spec");
+    let spec = JsonPath::root(object).get("spec");
     let tls = spec.get("tls");
     let validations: Vec<_> = frontends(&tls).flat_map(|settings| authorities(&settings)).collect();
     let listeners = spec.get("listeners");
@@ -41,37 +41,37 @@ fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
         .collect()
 }
 
-fn frontends<'a>(tls: &Node<'a>) -> impl Iterator<Item = Node<'a>> + use<'a> {
+fn frontends<'a>(tls: &JsonPath<'a>) -> impl Iterator<Item = JsonPath<'a>> + use<'a> {
     let frontend = tls.get("frontend");
     let ports = frontend.get("perPort").items().map(|port| port.get("tls"));
     std::iter::once(frontend.get("default")).chain(ports)
 }
 
-fn authorities<'a>(frontend: &Node<'a>) -> impl Iterator<Item = Node<'a>> + use<'a> {
+fn authorities<'a>(frontend: &JsonPath<'a>) -> impl Iterator<Item = JsonPath<'a>> + use<'a> {
     frontend.path(&["validation", "caCertificateRefs"]).items()
 }
 
 /// A reference to a Secret: group and kind default to core and Secret, the namespace to the Gateway's own.
-fn secret<'a>(node: &Node<'a>, own: &'a str) -> Option<Reference<'a>> {
+fn secret<'a>(node: &JsonPath<'a>, own: &'a str) -> Option<Reference<'a>> {
     is_of(node, "Secret", "Secret").then(|| reference(SourceKind::Secret, node, own))?
 }
 
 /// A reference to a ConfigMap: its kind has no default.
-fn config_map<'a>(node: &Node<'a>, own: &'a str) -> Option<Reference<'a>> {
+fn config_map<'a>(node: &JsonPath<'a>, own: &'a str) -> Option<Reference<'a>> {
     is_of(node, "ConfigMap", "").then(|| reference(SourceKind::ConfigMap, node, own))?
 }
 
-fn reference<'a>(kind: SourceKind, node: &Node<'a>, own: &'a str) -> Option<Reference<'a>> {
+fn reference<'a>(kind: SourceKind, node: &JsonPath<'a>, own: &'a str) -> Option<Reference<'a>> {
     let name = node.get("name");
     Some(Reference { kind, node: name, prefix: "", name: name.text()?, suffix: "", place: place(node, own) })
 }
 
-fn is_of(node: &Node<'_>, kind: &str, default: &str) -> bool {
+fn is_of(node: &JsonPath<'_>, kind: &str, default: &str) -> bool {
     let text = |key: &str| node.value[key].as_str();
     text("group").is_none_or(str::is_empty) && text("kind").unwrap_or(default) == kind
 }
 
-fn place<'a>(node: &Node<'a>, own: &'a str) -> Place<'a> {
+fn place<'a>(node: &JsonPath<'a>, own: &'a str) -> Place<'a> {
     match node.value["namespace"].as_str() {
         Some(namespace) if !namespace.is_empty() && namespace != own => Place::Granted { namespace, from: own },
         _ => Place::Namespace(own),
@@ -80,7 +80,7 @@ fn place<'a>(node: &Node<'a>, own: &'a str) -> Place<'a> {
 
 /// One for each listener that terminates TLS and each of its `caCertificateRefs`, and one for the upstreams.
 fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
-    let spec = Node::root(object).get("spec");
+    let spec = JsonPath::root(object).get("spec");
     let tls = spec.get("tls");
     let mut all: Vec<_> =
         spec.get("listeners").items().flat_map(|listener| of_listener(&listener, &tls, namespace)).collect();
@@ -97,7 +97,7 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
     all
 }
 
-fn of_listener<'a>(listener: &Node<'a>, gateway: &Node<'a>, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+fn of_listener<'a>(listener: &JsonPath<'a>, gateway: &JsonPath<'a>, namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let tls = listener.get("tls");
     if tls.value.is_null() || tls.value["mode"] == "Passthrough" {
         return Vec::new();
@@ -110,7 +110,7 @@ fn of_listener<'a>(listener: &Node<'a>, gateway: &Node<'a>, namespace: &'a str) 
         authorities(&frontend).map(|node| (node.get("name"), authority(&node, namespace, ""))).collect();
     let asks = matches!(tls.value["options"][TERMINATE_MODE].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
     let hosts: Vec<_> = listener.get("hostname").text().into_iter().collect();
-    let settings = |node: Node<'a>, trust| TlsSettings {
+    let settings = |node: JsonPath<'a>, trust| TlsSettings {
         pointer: node.pointer(),
         presents: certificates.iter().cloned().map(Named::from).collect(),
         trust,
@@ -130,12 +130,12 @@ fn of_listener<'a>(listener: &Node<'a>, gateway: &Node<'a>, namespace: &'a str) 
 }
 
 /// The Secrets that a listener presents.
-pub(super) fn certificates<'a>(listener: &Node<'a>, own: &'a str) -> impl Iterator<Item = Reference<'a>> + use<'a> {
+pub(super) fn certificates<'a>(listener: &JsonPath<'a>, own: &'a str) -> impl Iterator<Item = Reference<'a>> + use<'a> {
     listener.path(&["tls", "certificateRefs"]).items().filter_map(move |node| secret(&node, own))
 }
 
 /// An item of `caCertificateRefs`: a ConfigMap (support: Core), or a Secret; `default` is the kind of one that says none.
-pub(super) fn authority<'a>(node: &Node<'a>, own: &'a str, default: &str) -> TrustSource<'a> {
+pub(super) fn authority<'a>(node: &JsonPath<'a>, own: &'a str, default: &str) -> TrustSource<'a> {
     let name = node.get("name").text().unwrap_or_default();
     let (Place::Namespace(namespace) | Place::Granted { namespace, .. }) = place(node, own) else {
         return TrustSource::Unknowable(name);

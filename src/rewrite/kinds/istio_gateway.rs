@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Credential, Node, Place, Reference, Rule};
+use super::{Credential, JsonPath, Place, Reference, RewriteRule};
 use crate::api::SourceKind;
 use crate::api::names::CACERT_SUFFIX;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 
-pub(super) const RULE: Rule = Rule {
+pub(super) const RULE: RewriteRule = RewriteRule {
     group: "networking.istio.io",
     versions: &["v1", "v1beta1", "v1alpha3"],
     kinds: &["Gateway"],
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn references<'a>(object: &'a Value, _namespace: &'a str) -> Vec<Reference<'a>> {
     let proxies = proxies(object);
-    let servers = Node::root(object).path(&["spec", "servers"]).items().map(|server| server.get("tls"));
+    let servers = JsonPath::root(object).path(&["spec", "servers"]).items().map(|server| server.get("tls"));
     servers
         .flat_map(|tls| {
             let authority = ca_certificate(&tls, &proxies).or_else(|| config_map(&tls));
@@ -40,14 +40,14 @@ fn proxies(object: &Value) -> Place<'_> {
     Place::Selected(Arc::new(labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect()))
 }
 
-fn presented<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> impl Iterator<Item = Reference<'a>> {
+fn presented<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> impl Iterator<Item = Reference<'a>> {
     let nodes = [tls.get("credentialName")].into_iter().chain(tls.get("credentialNames").items());
     nodes.filter_map(|node| Credential::parse(node.text()?).reference(&node, proxies))
 }
 
 /// `caCertCredentialName: <name>-cacert`. Without the suffix it names no CAs (see [`TrustSource::Nothing`]), whatever the
 /// Secret is called: no rewrite may name the managed Secret there.
-fn ca_certificate<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
+fn ca_certificate<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
     let node = tls.get("caCertCredentialName");
     let reference = Credential::parse(node.text()?).reference(&node, proxies)?;
     let name = reference.name.strip_suffix(CACERT_SUFFIX).filter(|name| !name.is_empty())?;
@@ -55,7 +55,7 @@ fn ca_certificate<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'
 }
 
 /// `caCertCredentialName: configmap://<namespace>/<name>`, with the suffix or without.
-fn config_map<'a>(tls: &Node<'a>) -> Option<Reference<'a>> {
+fn config_map<'a>(tls: &JsonPath<'a>) -> Option<Reference<'a>> {
     let node = tls.get("caCertCredentialName");
     let text = node.text()?;
     let Credential::ConfigMap { namespace, name } = Credential::parse(text) else { return None };
@@ -65,11 +65,11 @@ fn config_map<'a>(tls: &Node<'a>) -> Option<Reference<'a>> {
 
 fn tls_settings<'a>(object: &'a Value, _namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let proxies = proxies(object);
-    let servers = Node::root(object).path(&["spec", "servers"]).items();
+    let servers = JsonPath::root(object).path(&["spec", "servers"]).items();
     servers.filter_map(|server| settings(&server, &proxies)).collect()
 }
 
-fn settings<'a>(server: &Node<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a>> {
+fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a>> {
     let tls = &server.get("tls");
     let asks = matches!(tls.value["mode"].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
     let first = tls.get("credentialNames").items().find(|node| node.text().is_some());
@@ -93,7 +93,7 @@ fn settings<'a>(server: &Node<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a
     is_used.then(|| TlsSettings { pointer: decides.pointer(), presents, trust, is_upstream: false, hosts, pins })
 }
 
-fn explicit_trust<'a>(tls: &Node<'a>, proxies: &Place<'a>) -> TrustSource<'a> {
+fn explicit_trust<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> TrustSource<'a> {
     let node = tls.get("caCertCredentialName");
     let text = node.text().unwrap_or_default();
     match (ca_certificate(tls, proxies), Credential::parse(text)) {

@@ -8,14 +8,14 @@ mod workload;
 
 use serde_json::Value;
 
-use super::node::Node;
+use super::json_path::JsonPath;
 use super::tls_settings::{TlsSettings, TrustSource};
 use crate::api::names::CACERT_SUFFIX;
 use crate::api::{Kind, SourceKind};
 use crate::registry::Place;
 
 /// How a kind names Secrets.
-pub(super) struct Rule {
+pub(super) struct RewriteRule {
     group: &'static str,
     versions: &'static [&'static str],
     kinds: &'static [&'static str],
@@ -28,7 +28,7 @@ pub(super) struct Rule {
 }
 
 /// All kinds. A version that is not listed may mean something else by the same fields, and passes untouched.
-const RULES: &[Rule] = &[
+const RULES: &[RewriteRule] = &[
     istio_gateway::RULE,
     destination_rule::RULE,
     gateway_api::GATEWAY,
@@ -38,8 +38,8 @@ const RULES: &[Rule] = &[
 ];
 
 /// The rule for a kind.
-pub(super) fn find(kind: Kind<'_>) -> Option<&'static Rule> {
-    let is = |rule: &&Rule| {
+pub(super) fn find(kind: Kind<'_>) -> Option<&'static RewriteRule> {
+    let is = |rule: &&RewriteRule| {
         rule.group == kind.group && rule.versions.contains(&kind.version) && rule.kinds.contains(&kind.kind)
     };
     RULES.iter().find(is)
@@ -51,7 +51,7 @@ pub(super) struct Reference<'a> {
     /// Which of both.
     pub(super) kind: SourceKind,
     /// The field.
-    pub(super) node: Node<'a>,
+    pub(super) node: JsonPath<'a>,
     /// What stands before the name in the field, and is kept: a scheme, a namespace.
     pub(super) prefix: &'a str,
     /// The object's name.
@@ -64,7 +64,7 @@ pub(super) struct Reference<'a> {
 
 impl<'a> Reference<'a> {
     /// A field that holds a bare name, looked up in one namespace.
-    fn bare(node: &Node<'a>, namespace: &'a str) -> Option<Self> {
+    fn bare(node: &JsonPath<'a>, namespace: &'a str) -> Option<Self> {
         let place = Place::Namespace(namespace);
         Some(Self { kind: SourceKind::Secret, node: *node, prefix: "", name: node.text()?, suffix: "", place })
     }
@@ -111,14 +111,14 @@ impl<'a> Credential<'a> {
     }
 
     /// The Secret as a reference; `proxies`: where a name without a namespace is looked up.
-    fn reference(self, node: &Node<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
+    fn reference(self, node: &JsonPath<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
         let Self::Secret { prefix, namespace, name } = self else { return None };
         let place = namespace.map_or_else(|| proxies.clone(), Place::Namespace);
         Some(Reference { kind: SourceKind::Secret, node: *node, prefix, name, suffix: "", place })
     }
 
     /// The CAs that istiod serves as `<credential>-cacert`.
-    fn cacert(self, node: &Node<'a>, proxies: &Place<'a>) -> TrustSource<'a> {
+    fn cacert(self, node: &JsonPath<'a>, proxies: &Place<'a>) -> TrustSource<'a> {
         match self {
             Self::ConfigMap { namespace, name } => TrustSource::ConfigMap { namespace, name },
             Self::Other => TrustSource::Unknowable(node.text().unwrap_or_default()),

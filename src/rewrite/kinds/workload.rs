@@ -4,9 +4,9 @@
 
 use serde_json::Value;
 
-use super::{Node, Reference, Rule};
+use super::{JsonPath, Reference, RewriteRule};
 
-pub(super) const RULE: Rule = Rule {
+pub(super) const RULE: RewriteRule = RewriteRule {
     group: "apps",
     versions: &["v1"],
     kinds: &["Deployment", "StatefulSet", "DaemonSet"],
@@ -17,14 +17,14 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
-    let pod = Node::root(object).path(&["spec", "template", "spec"]);
+    let pod = JsonPath::root(object).path(&["spec", "template", "spec"]);
     let volumes = pod.get("volumes").items().flat_map(|volume| {
         let projected = volume.path(&["projected", "sources"]);
         let sources = projected.items().map(|source| source.path(&["secret", "name"]));
         std::iter::once(volume.path(&["secret", "secretName"])).chain(sources)
     });
     let containers = ["initContainers", "containers"].map(|list| pod.get(list));
-    let environment = containers.iter().flat_map(Node::items).flat_map(|container| {
+    let environment = containers.iter().flat_map(JsonPath::items).flat_map(|container| {
         let env = container.get("env");
         let env = env.items().map(|variable| variable.path(&["valueFrom", "secretKeyRef", "name"]));
         let from = container.get("envFrom");

@@ -137,7 +137,7 @@ fn names_mut(object: &mut Value) -> Vec<&mut Value> {
         match value {
             Value::Object(map) => {
                 for (key, value) in map {
-                    collect(value, &format!("{at}/{}", node::escape(key)), pointers, found);
+                    collect(value, &format!("{at}/{}", json_path::escape(key)), pointers, found);
                 }
             }
             Value::Array(list) => {

@@ -202,7 +202,7 @@ fn a_newer_hash_from_the_agent_goes_through_a_replica_that_is_behind() {
 fn the_agents_annotation_rolls_a_workload_and_nobody_elses() {
     let swept = |workload: &Value| {
         let mut swept = workload.clone();
-        swept["metadata"]["annotations"][SWEPT] = json!("1970-01-01T00:00:00Z");
+        swept["metadata"]["annotations"][RESYNC_REQUESTED_AT] = json!("1970-01-01T00:00:00Z");
         swept
     };
     // It slipped by, or loads what has changed since.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::registry::tests::entry;
-use crate::rotation::next::Issuance;
+use crate::rotation::planner::Issuance;
 use crate::trust::fixtures::{Authority, ca, now, parsed};
 
 fn trial() -> TrialCa {
@@ -15,20 +15,20 @@ fn keyed(params: &mut rcgen::CertificateParams) {
     params.use_authority_key_identifier_extension = true;
 }
 
-fn source(authority: &Authority) -> Facts {
+fn source(authority: &Authority) -> SecretSummary {
     let ca = parsed(authority.der());
-    Facts { anchors: vec![ca.clone()], chain: vec![ca], ..Facts::default() }
+    SecretSummary { anchors: vec![ca.clone()], chain: vec![ca], ..SecretSummary::default() }
 }
 
-fn pair(authority: &Authority) -> Facts {
+fn pair(authority: &Authority) -> SecretSummary {
     let leaf = parsed(authority.leaf_with("gateway", keyed).der());
-    Facts { chain: vec![leaf], ..source(authority) }
+    SecretSummary { chain: vec![leaf], ..source(authority) }
 }
 
-fn client(authority: &Authority, name: &str, is_issued: bool) -> ClientSeen {
+fn client(authority: &Authority, name: &str, is_issued: bool) -> ClientState {
     let certificate = is_issued.then(|| Issuance { name: name.to_owned(), ..Issuance::default() });
-    let Facts { chain, anchors, .. } = pair(authority);
-    ClientSeen {
+    let SecretSummary { chain, anchors, .. } = pair(authority);
+    ClientState {
         name: name.to_owned(),
         chain,
         trust: Trust::Read(anchors),
@@ -39,7 +39,7 @@ fn client(authority: &Authority, name: &str, is_issued: bool) -> ClientSeen {
 }
 
 /// What is forecast for a GatewaySecret in phase Steady, and the condition's message.
-fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientSeen>)) -> (Forecast, String) {
+fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forecast, String) {
     let old = ca("old");
     let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
     entry.resolved.ca_secret_ref = Some("ca".into());
@@ -50,7 +50,7 @@ fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientSeen>)) -> (Foreca
     let with_ca = entry.resolved.ca_secret_ref.is_some();
     let is_here = entry.ca_namespaces().is_empty();
     let issuer = entry.spec.issuer_secret_name.as_ref().filter(|_| is_here).map(|_| &ca);
-    let seen = Seen {
+    let seen = Snapshot {
         entry: &entry,
         root: Some(&root),
         ca: with_ca.then_some(&ca),
@@ -71,9 +71,9 @@ fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientSeen>)) -> (Foreca
         sources: Default::default(),
         presented_also: Vec::new(),
     };
-    let journal = next::next(&seen, &Journal::default(), now()).journal;
+    let journal = planner::plan(&seen, &Journal::default(), now()).journal;
     let later = now() + SignedDuration::from_hours(6);
-    let settled = next::next(&seen, &journal, later);
+    let settled = planner::plan(&seen, &journal, later);
     let found = forecast(&seen, &settled.journal, &trial(), later);
     let mut status = GatewaySecretStatus { phase: Some(Phase::Steady), ..GatewaySecretStatus::default() };
     report_readiness(&entry, Some(&found), &mut status, later);
@@ -148,7 +148,7 @@ fn an_issue_in_progress_and_renewal_windows_change_nothing() {
         certificate.is_issuing = true;
         let window = serde_json::json!({ "cron": "0 4 * * 1", "windowDuration": "30m" });
         certificate.renewal = RenewalPolicy::of(&serde_json::json!({ "policy": "RenewBefore", "windows": [window] }));
-        clients[0].pending = Some(next::Pending { chain: pair(&ca("other")).chain, at: now() });
+        clients[0].pending = Some(planner::Pending { chain: pair(&ca("other")).chain, at: now() });
     });
     assert!(forecast.completes, "{message}");
     let (forecast, message) =

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Journal, JournalError, read};
 use crate::trust::equivalence::{constrains_names, equivalence_key};
-use crate::trust::{Certificate, continuity};
+use crate::trust::{Certificate, connectivity};
 
 /// A journal as it is stored.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Compact {
-    compact: Vec<Stored>,
+    compact: Vec<StoredCertificate>,
     #[serde(flatten)]
     journal: Journal<usize>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Compact {
 /// A certificate.
 #[derive(Deserialize, Serialize)]
 #[serde(untagged)]
-enum Stored {
+enum StoredCertificate {
     /// In PEM.
     Whole(String),
     /// The number of one that is equivalent, the fingerprint, and both dates as Unix times.
@@ -42,13 +42,13 @@ impl Compact {
             let number = compact.len();
             let group = keys.get(&certificate.fingerprint).map(|key| *groups.entry(key.clone()).or_insert(number));
             compact.push(match group.filter(|like| *like < number) {
-                Some(like) => Stored::Like(
+                Some(like) => StoredCertificate::Like(
                     like,
                     certificate.fingerprint.clone(),
                     certificate.not_before.as_second(),
                     certificate.not_after.as_second(),
                 ),
-                None => Stored::Whole(certificate.pem()),
+                None => StoredCertificate::Whole(certificate.pem()),
             });
             numbers.insert(certificate.fingerprint.clone(), number);
             Some(number)
@@ -60,8 +60,8 @@ impl Compact {
         let mut certificates: Vec<Option<Certificate>> = Vec::new();
         for stored in self.compact {
             let certificate = match stored {
-                Stored::Whole(pem) => read(&pem),
-                Stored::Like(like, fingerprint, from, to) => {
+                StoredCertificate::Whole(pem) => read(&pem),
+                StoredCertificate::Like(like, fingerprint, from, to) => {
                     let dates = Timestamp::from_second(from).ok().zip(Timestamp::from_second(to).ok());
                     let like = certificates.get(like).cloned().flatten();
                     like.zip(dates).map(|(like, (not_before, not_after))| Certificate {
@@ -103,7 +103,7 @@ fn group_keys(journal: &Journal) -> BTreeMap<String, Vec<u8>> {
         }
         let accepts = |ca: &&Certificate| {
             let at = leaf.not_before.max(ca.not_before);
-            continuity::admits(std::slice::from_ref(ca), chain, at)
+            connectivity::admits(std::slice::from_ref(ca), chain, at)
         };
         let accepted: Vec<_> = known.iter().map(|ca| u8::from(accepts(ca))).collect();
         let by_names = is_constrained || above.iter().any(constrains_names);

@@ -79,7 +79,7 @@ fn told(entry: &Entry, objects: &[Value], doing: Doing) -> GatewaySecretStatus {
     let registry = Registry::new([entry.clone()]);
     let workloads: Vec<_> = objects.iter().filter_map(|object| Workload::read(object, "mesh", &registry)).collect();
     let mut status = entry.status.clone();
-    tell(entry, &Found::of(entry, &workloads, doing), &mut status, later());
+    tell(entry, &WorkloadSurvey::of(entry, &workloads, doing), &mut status, later());
     status
 }
 
@@ -257,10 +257,10 @@ fn a_condition_names_them_with_the_mend_and_an_event_tells_once() {
 
 #[test]
 fn what_is_not_known_is_not_told_as_current() {
-    let unread = Found::Unread("cannot list".to_owned());
+    let unread = WorkloadSurvey::Unread("cannot list".to_owned());
     let mut unready = paced();
     unready.status.conditions.clear();
-    let nothing = Found::of(&unready, &[], Doing::Reporting);
+    let nothing = WorkloadSurvey::of(&unready, &[], Doing::Reporting);
     for (entry, found, reason) in [(paced(), unread, "Unread"), (unready, nothing, "NotReady")] {
         let mut status = GatewaySecretStatus { workloads_behind: Some(3), ..entry.status.clone() };
         tell(&entry, &found, &mut status, later());

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::api::{LaggingClient, LeafKind, StepName, Wait};
 use crate::registry::tests::entry;
-use crate::registry::{Hold, Place, Registry};
+use crate::registry::{Place, Registry, RewriteBlocker};
 use crate::trust::fixtures::now;
 
 fn gateway(namespace: &str, name: &str, hosts: Vec<String>) -> GatewayUse {
@@ -58,7 +58,7 @@ fn what_people_read_is_less_than_256_kib_however_much_there_is() {
         let lagging = |number| LaggingClient { name: name(number), since: now(), overdue: true };
         status.lagging = (0..5_000).map(lagging).collect();
         status.cut_off_by_copy = Some((0..5_000).map(name).collect());
-        let wait = Wait { step: StepName::SwitchLeaf, reason: "ä".repeat(100_000), until: None };
+        let wait = Wait { step: StepName::SwitchServingCertificate, reason: "ä".repeat(100_000), until: None };
         status.waits = vec![wait; 1_000];
         let namespaces = |from: usize, to: usize| Some((from..to).map(|number| format!("{number:063}")).collect());
         status.workload_namespaces = namespaces(0, 300);
@@ -107,7 +107,7 @@ fn namespaces_that_do_not_fit_hold_every_rename() {
     let registry = Registry::new([entry.clone()]);
     let held = |place: Place<'_>| registry.rename(&place, "root").unwrap().unwrap_err();
     let selector = [("istio", "gateway")].into_iter().collect();
-    let unlisted = Hold::Unlisted { name: "gw".to_owned(), count: 600, root: "root".to_owned() };
+    let unlisted = RewriteBlocker::Unlisted { name: "gw".to_owned(), count: 600, root: "root".to_owned() };
     assert_eq!(held(Place::Selected(std::sync::Arc::new(selector))), unlisted);
     assert_eq!(held(Place::Granted { namespace: "mesh", from: "apps" }), unlisted);
     // What was left out stays unknown, though fewer are seen now.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::tree::{Node, Shape, Tree, compose, fields};
+use super::tree::{Shape, Tree, YamlNode, compose, fields};
 use super::{Chunk, ManifestError};
 
 /// A document: its text, its value, and where each node of the value stands in the text.
@@ -45,9 +45,9 @@ impl Object<'_> {
 }
 
 /// Where an object is, without a copy of anything: a hostile List has hundreds of thousands.
-struct Found<'d> {
+struct FoundObject<'d> {
     value: &'d Value,
-    node: &'d Node,
+    node: &'d YamlNode,
     place: Option<(Rc<str>, usize)>,
     /// Kind and `apiVersion` that a typed list implies for an item that has none.
     implied: Option<(&'d str, &'d Value)>,
@@ -93,11 +93,11 @@ impl Document<'_> {
     /// Its objects: a List's items, those of Lists among them too, or the document itself. None when it has no `kind`.
     pub fn objects(&self) -> impl Iterator<Item = Object<'_>> {
         let mut found = Vec::new();
-        collect(Found { value: &self.tree.value, node: &self.tree.root, place: None, implied: None }, &mut found);
+        collect(FoundObject { value: &self.tree.value, node: &self.tree.root, place: None, implied: None }, &mut found);
         found.into_iter().map(|found| self.object(found))
     }
 
-    fn object<'d>(&'d self, Found { value, node, place, implied }: Found<'d>) -> Object<'d> {
+    fn object<'d>(&'d self, FoundObject { value, node, place, implied }: FoundObject<'d>) -> Object<'d> {
         let mut value = Cow::Borrowed(value);
         if let Some((kind, api_version)) = implied {
             let fields = value.to_mut();
@@ -109,8 +109,8 @@ impl Document<'_> {
 }
 
 /// Recursion is bounded by the depth that a document may have.
-fn collect<'d>(one: Found<'d>, found: &mut Vec<Found<'d>>) {
-    let Found { value, node, .. } = one;
+fn collect<'d>(one: FoundObject<'d>, found: &mut Vec<FoundObject<'d>>) {
+    let FoundObject { value, node, .. } = one;
     let (kind, api_version) = one.implied.unwrap_or_else(|| (text(&value["kind"]), &value["apiVersion"]));
     let Some((item_kind, items)) = kind.strip_suffix("List").zip(value["items"].as_array()) else {
         if !kind.is_empty() {
@@ -133,7 +133,7 @@ fn collect<'d>(one: Found<'d>, found: &mut Vec<Found<'d>>) {
         let kindless = value.as_object().is_some_and(|item| !item.contains_key("kind"));
         let implied = (kindless && !item_kind.is_empty()).then_some((item_kind, api_version));
         let place = Some((Rc::clone(&pointer), index));
-        collect(Found { value, node: nodes.get(index).unwrap_or(node), place, implied }, found);
+        collect(FoundObject { value, node: nodes.get(index).unwrap_or(node), place, implied }, found);
     }
 }
 

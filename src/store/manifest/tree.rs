@@ -33,7 +33,7 @@ const fn max_of_document(bytes: usize) -> usize {
 
 /// Where a node stands.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct YamlNode {
     /// Bytes of the node in the chunk, without its tag and anchor. A block collection ends where its last entry ends.
     pub(super) span: Range<usize>,
     /// Line in the chunk, from 1.
@@ -44,27 +44,27 @@ pub(super) struct Node {
 #[derive(Debug)]
 pub(super) enum Shape {
     Scalar(ScalarStyle),
-    Mapping { flow: bool, entries: Vec<Entry> },
-    Sequence { items: Vec<Node> },
+    Mapping { flow: bool, entries: Vec<MapEntry> },
+    Sequence { items: Vec<YamlNode> },
     Alias,
 }
 
 /// A key and its value. The key's text is not kept a second time: see [`fields`].
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct MapEntry {
     /// The merge key `<<`.
     pub(super) is_merge: bool,
     pub(super) key_span: Range<usize>,
     pub(super) key_style: ScalarStyle,
-    pub(super) node: Node,
+    pub(super) node: YamlNode,
 }
 
 /// Each entry of a mapping with its key and value in the map that was read; none for a merge key. A map has the fields of its
 /// entries first, in their order, and then what it merges.
 pub(super) fn fields<'n>(
-    entries: &'n [Entry],
+    entries: &'n [MapEntry],
     map: &'n Map<String, Value>,
-) -> impl Iterator<Item = (&'n Entry, Option<(&'n String, &'n Value)>)> {
+) -> impl Iterator<Item = (&'n MapEntry, Option<(&'n String, &'n Value)>)> {
     let mut own = map.iter();
     entries.iter().map(move |entry| (entry, if entry.is_merge { None } else { own.next() }))
 }
@@ -92,7 +92,7 @@ pub(super) struct TreeError {
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) value: Value,
-    pub(super) root: Node,
+    pub(super) root: YamlNode,
 }
 
 /// What a text reads as: `None` when there is nothing in it.
@@ -137,7 +137,7 @@ pub(super) fn compose(text: &str) -> Composed {
 
 struct Made {
     value: Value,
-    node: Node,
+    node: YamlNode,
     /// Nesting below, and size in bytes (roughly), both with aliases followed.
     depth: usize,
     size: usize,
@@ -155,13 +155,13 @@ struct Composer<'t> {
 
 /// Where an event stands: of the parser's span, ten times as large, what is asked for.
 #[derive(Clone, Copy)]
-struct Place {
+struct Region {
     start: usize,
     end: usize,
     line: usize,
 }
 
-impl From<Span> for Place {
+impl From<Span> for Region {
     fn from(span: Span) -> Self {
         let Range { start, end } = span.byte_range().unwrap_or_default();
         Self { start, end, line: span.start.line() }
@@ -169,7 +169,7 @@ impl From<Span> for Place {
 }
 
 impl<'t> Composer<'t> {
-    fn next(&mut self) -> Result<(Event<'t>, Place), TreeError> {
+    fn next(&mut self) -> Result<(Event<'t>, Region), TreeError> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => Ok((event, span.into())),
             Some(Err(error)) => Err(TreeError { line: error.marker().line(), seen: error.info() }),
@@ -178,7 +178,7 @@ impl<'t> Composer<'t> {
     }
 
     /// Makes room for a key or a value.
-    fn count(&mut self, span: Place) -> Result<(), TreeError> {
+    fn count(&mut self, span: Region) -> Result<(), TreeError> {
         let Some(room) = self.room.checked_sub(1) else {
             return Err(fail(
                 span,
@@ -190,7 +190,7 @@ impl<'t> Composer<'t> {
         Ok(())
     }
 
-    fn node(&mut self, event: Event<'t>, span: Place, depth: usize, part: Part) -> Result<Made, TreeError> {
+    fn node(&mut self, event: Event<'t>, span: Region, depth: usize, part: Part) -> Result<Made, TreeError> {
         if depth > MAX_DEPTH {
             return Err(fail(span, format!("nested deeper than {MAX_DEPTH} levels")));
         }
@@ -214,7 +214,7 @@ impl<'t> Composer<'t> {
         Ok(made)
     }
 
-    fn alias(&mut self, span: Place, id: usize, depth: usize) -> Result<Made, TreeError> {
+    fn alias(&mut self, span: Region, id: usize, depth: usize) -> Result<Made, TreeError> {
         let Some(&(ref value, below, size)) = self.anchors.get(&id) else {
             return Err(fail(span, "an alias inside the node that it stands for"));
         };
@@ -225,7 +225,7 @@ impl<'t> Composer<'t> {
         Ok(Made { value, node: node(span, Shape::Alias), depth: below, size })
     }
 
-    fn spend(&mut self, span: Place, size: usize) -> Result<(), TreeError> {
+    fn spend(&mut self, span: Region, size: usize) -> Result<(), TreeError> {
         self.aliased += size;
         if self.aliased > MAX_ALIASED {
             return Err(fail(
@@ -236,7 +236,7 @@ impl<'t> Composer<'t> {
         Ok(())
     }
 
-    fn sequence(&mut self, span: Place, style: StructureStyle, depth: usize, part: Part) -> Result<Made, TreeError> {
+    fn sequence(&mut self, span: Region, style: StructureStyle, depth: usize, part: Part) -> Result<Made, TreeError> {
         let (mut values, mut items, mut below, mut size) = (Vec::new(), Vec::new(), 0, 64);
         loop {
             let (event, at) = self.next()?;
@@ -263,9 +263,9 @@ impl<'t> Composer<'t> {
         }
     }
 
-    fn mapping(&mut self, span: Place, style: StructureStyle, depth: usize, part: Part) -> Result<Made, TreeError> {
+    fn mapping(&mut self, span: Region, style: StructureStyle, depth: usize, part: Part) -> Result<Made, TreeError> {
         let before = self.room;
-        let (mut map, mut entries, mut below, mut size) = (Map::new(), Vec::<Entry>::new(), 0, 64);
+        let (mut map, mut entries, mut below, mut size) = (Map::new(), Vec::<MapEntry>::new(), 0, 64);
         let mut merges = Vec::new();
         loop {
             let (event, at) = self.next()?;
@@ -317,13 +317,13 @@ impl<'t> Composer<'t> {
                     }
                 }
             }
-            entries.push(Entry { is_merge, key_span: at.start..at.end, key_style, node: made.node });
+            entries.push(MapEntry { is_merge, key_span: at.start..at.end, key_style, node: made.node });
         }
     }
 }
 
 /// Merge keys give way to the map's own, and an earlier one wins over a later.
-fn merge(map: &mut Map<String, Value>, merges: Vec<(Place, Value)>) -> Result<(), TreeError> {
+fn merge(map: &mut Map<String, Value>, merges: Vec<(Region, Value)>) -> Result<(), TreeError> {
     for (at, merge) in merges {
         let maps = match merge {
             Value::Array(maps) => maps,
@@ -341,11 +341,11 @@ fn merge(map: &mut Map<String, Value>, merges: Vec<(Place, Value)>) -> Result<()
     Ok(())
 }
 
-fn node(span: Place, shape: Shape) -> Node {
-    Node { span: span.start..span.end, line: span.line, shape }
+fn node(span: Region, shape: Shape) -> YamlNode {
+    YamlNode { span: span.start..span.end, line: span.line, shape }
 }
 
-fn end(style: StructureStyle, end: Place, last: Option<&Node>) -> usize {
+fn end(style: StructureStyle, end: Region, last: Option<&YamlNode>) -> usize {
     match (style, last) {
         (StructureStyle::Block, Some(last)) => last.span.end,
         _ => end.end,
@@ -365,11 +365,11 @@ fn has_no_items(object: &Map<String, Value>) -> bool {
     core && is_list(object) == Some(true) && items.is_some_and(|items| !items.is_array())
 }
 
-fn too_many(span: Place) -> TreeError {
+fn too_many(span: Region) -> TreeError {
     fail(span, format!("more than {MAX_OF_OBJECT} keys and values in one object; split it"))
 }
 
-fn fail(span: Place, seen: impl Into<String>) -> TreeError {
+fn fail(span: Region, seen: impl Into<String>) -> TreeError {
     TreeError { line: span.line, seen: seen.into() }
 }
 

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 use super::Refused;
-use super::facts::{Facts, Signed};
-use super::signature::{self, Fault, Key};
+use super::parsed_cert::{ParsedCert, Signed};
+use super::signature::{self, Key, SignatureFault};
 use crate::trust::limits::{
     CHAIN_SIGNATURES, CRL_STEPS, ISSUER_SIGNATURES, ISSUER_STEPS, LIST_SIGNATURES, NAME_STEPS, OWN_SIGNATURES,
     PATH_STEPS, SIGNATURES,
@@ -14,7 +14,7 @@ use crate::trust::limits::{
 /// SHA-256 over a SubjectPublicKeyInfo: a hostile one has hundreds of kilobytes.
 type PublicKey = [u8; 32];
 /// Whether a signature holds.
-type Verdict = Result<(), Fault>;
+type Verdict = Result<(), SignatureFault>;
 
 /// What all paths of one verdict, or of the verdicts on many chains, may cost together.
 pub(crate) struct Budget {
@@ -77,7 +77,7 @@ impl Budget {
     }
 
     /// Takes the signatures on a path to hold, until another path is given.
-    pub(super) fn grant(&mut self, path: &[&Facts<'_>]) {
+    pub(super) fn grant(&mut self, path: &[&ParsedCert<'_>]) {
         self.granted.clear();
         for link in path.windows(2) {
             let (below, above) = (link[0].certificate.fingerprint.as_str(), link[1].key_digest());
@@ -130,7 +130,7 @@ impl Budget {
     }
 
     /// Verifies a link of a path, once.
-    pub(super) fn link(&mut self, facts: &Facts<'_>, signer: &Facts<'_>) -> Result<Verdict, Refused> {
+    pub(super) fn link(&mut self, facts: &ParsedCert<'_>, signer: &ParsedCert<'_>) -> Result<Verdict, Refused> {
         let fingerprint = facts.certificate.fingerprint.as_str();
         if self.granted.get(fingerprint).is_some_and(|keys| keys.contains(signer.key_digest())) {
             return Ok(Ok(()));
@@ -143,7 +143,7 @@ impl Budget {
         &mut self,
         fingerprint: &str,
         signed: &Signed<'_>,
-        signer: &Facts<'_>,
+        signer: &ParsedCert<'_>,
     ) -> Result<Verdict, Refused> {
         let key = signer.key_digest();
         let known = self.known.get(fingerprint).into_iter().flatten().find(|(known, _)| known == key);

@@ -1,11 +1,11 @@
 //! Name constraints as BoringSSL matches them (crypto/x509/v3_ncons.cc).
 
-use super::facts::{DIRECTORY, DNS, EMAIL, Facts, NameConstraints, Subtree, URI};
 use super::name::{self, Name};
+use super::parsed_cert::{DIRECTORY, DNS, EMAIL, NameConstraints, ParsedCert, Subtree, URI};
 
 /// What a name meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum ConstraintFault {
     /// Not permitted, or excluded.
     Violation,
     /// It cannot be compared.
@@ -22,13 +22,17 @@ const COMMON_NAME: [u8; 3] = [0x55, 4, 3];
 const COMPARED: usize = 8;
 
 /// `NAME_CONSTRAINTS_check`. Takes what it costs from the budget.
-pub(super) fn check(facts: &Facts<'_>, constraints: &NameConstraints<'_>, budget: &mut usize) -> Result<(), Fault> {
+pub(super) fn check(
+    facts: &ParsedCert<'_>,
+    constraints: &NameConstraints<'_>,
+    budget: &mut usize,
+) -> Result<(), ConstraintFault> {
     let (subject, attributes) = (facts.certificate.subject_der.as_slice(), facts.attributes());
     if !attributes.is_empty {
         matches(DIRECTORY, subject, Some(&facts.subject), constraints, false, budget)?;
         for (tag, content) in &attributes.emails {
             if *tag != 22 {
-                return Err(Fault::Unsupported);
+                return Err(ConstraintFault::Unsupported);
             }
             matches(EMAIL, content, None, constraints, true, budget)?;
         }
@@ -63,13 +67,13 @@ fn matches(
     constraints: &NameConstraints<'_>,
     fold_excluded: bool,
     budget: &mut usize,
-) -> Result<(), Fault> {
+) -> Result<(), ConstraintFault> {
     let NameConstraints { permitted, excluded } = constraints;
     let lengths = of_kind(kind, permitted).chain(of_kind(kind, excluded)).map(|subtree| subtree.base.content.len());
     let lengths = lengths.reduce(|sum, length| sum + length);
     let compared = lengths.map_or(0, |sum| sum + content.len());
     let cost = 1 + permitted.len() + excluded.len() + compared / COMPARED;
-    *budget = budget.checked_sub(cost).ok_or(Fault::Budget)?;
+    *budget = budget.checked_sub(cost).ok_or(ConstraintFault::Budget)?;
     if lengths.is_none() {
         return Ok(());
     }
@@ -79,11 +83,11 @@ fn matches(
         is_permitted = Some(within(&form, subtree, false, false)? || is_permitted == Some(true));
     }
     if is_permitted == Some(false) {
-        return Err(Fault::Violation);
+        return Err(ConstraintFault::Violation);
     }
     for subtree in of_kind(kind, excluded) {
         if within(&form, subtree, true, fold_excluded)? {
-            return Err(Fault::Violation);
+            return Err(ConstraintFault::Violation);
         }
     }
     Ok(())
@@ -121,9 +125,9 @@ impl<'n> Form<'n> {
 }
 
 /// Whether a name is in a subtree of its kind.
-fn within(name: &Form<'_>, subtree: &Subtree<'_>, excluding: bool, fold: bool) -> Result<bool, Fault> {
+fn within(name: &Form<'_>, subtree: &Subtree<'_>, excluding: bool, fold: bool) -> Result<bool, ConstraintFault> {
     if subtree.has_range {
-        return Err(Fault::Unsupported);
+        return Err(ConstraintFault::Unsupported);
     }
     let base = subtree.base.content;
     let within = match name {
@@ -133,7 +137,7 @@ fn within(name: &Form<'_>, subtree: &Subtree<'_>, excluding: bool, fold: bool) -
         Form::Authority(name) => uri(name, base),
         Form::Other => None,
     };
-    within.ok_or(Fault::Unsupported)
+    within.ok_or(ConstraintFault::Unsupported)
 }
 
 fn host(name: &[u8], base: &[u8], excluding: bool) -> bool {

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use x509_parser::extensions::{IssuingDistributionPoint, ParsedExtension};
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use super::facts::{self, Authority, CRL_SIGN, Facts, KEY_CERT_SIGN};
 use super::name::Name;
+use super::parsed_cert::{self, AuthorityKeyId, CRL_SIGN, KEY_CERT_SIGN, ParsedCert};
 use super::{Budget, Refused, Store};
 use crate::trust::Certificate;
 use crate::trust::certificate::{hex, sha256, timestamp};
@@ -22,7 +22,7 @@ pub struct Crl {
     issuer_text: String,
     this_update: Timestamp,
     next_update: Option<Timestamp>,
-    authority: Option<Authority<'static>>,
+    authority: Option<AuthorityKeyId<'static>>,
     /// `None`: everything.
     scope: Option<Scope>,
     has_critical: bool,
@@ -125,7 +125,7 @@ impl Crl {
             let is_known = [KEY_ID, SCOPE].contains(&extension.oid.as_bytes());
             match extension.parsed_extension() {
                 ParsedExtension::AuthorityKeyIdentifier(_) if self.authority.is_none() => {
-                    let id = Cbs(extension.value).take(SEQUENCE, MALFORMED).map(facts::authority)?;
+                    let id = Cbs(extension.value).take(SEQUENCE, MALFORMED).map(parsed_cert::authority)?;
                     self.authority = Some(id.ok_or(MALFORMED)?.into_owned());
                 }
                 ParsedExtension::IssuingDistributionPoint(point) if self.scope.is_none() => {
@@ -157,7 +157,7 @@ impl Crl {
 }
 
 /// Whose revocation is asked about.
-struct Question<'q> {
+struct RevocationQuery<'q> {
     issuer: &'q Name,
     /// The issuer (RFC 4514).
     issuer_text: &'q str,
@@ -166,8 +166,8 @@ struct Question<'q> {
     is_ca: bool,
 }
 
-impl<'q> Question<'q> {
-    fn of(facts: &'q Facts<'_>) -> Self {
+impl<'q> RevocationQuery<'q> {
+    fn of(facts: &'q ParsedCert<'_>) -> Self {
         Self {
             issuer: &facts.issuer,
             issuer_text: &facts.certificate.issuer,
@@ -178,7 +178,7 @@ impl<'q> Question<'q> {
     }
 
     /// A client that nobody revoked.
-    fn client_of(ca: &'q Facts<'_>) -> Self {
+    fn client_of(ca: &'q ParsedCert<'_>) -> Self {
         let (issuer, issuer_text) = (&ca.subject, ca.certificate.subject.as_str());
         Self { issuer, issuer_text, subject: "", serial: &[], is_ca: false }
     }
@@ -187,13 +187,13 @@ impl<'q> Question<'q> {
 /// Checks the certificate at `at` of a path.
 pub(super) fn check(
     store: &Store<'_>,
-    path: &[&Facts<'_>],
+    path: &[&ParsedCert<'_>],
     at: usize,
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
     // What ends a path is asked to have signed its own list.
-    ask(store, &Question::of(path[at]), &path[(at + 1).min(path.len() - 1)..], now, budget)
+    ask(store, &RevocationQuery::of(path[at]), &path[(at + 1).min(path.len() - 1)..], now, budget)
 }
 
 impl Store<'_> {
@@ -218,10 +218,10 @@ impl Store<'_> {
         budget: &mut Budget,
     ) -> Result<(), Refused> {
         // An anchor that BoringSSL cannot read is nobody's issuer.
-        let Some(facts) = Facts::read(ca) else { return Ok(()) };
+        let Some(facts) = ParsedCert::read(ca) else { return Ok(()) };
         let path = self.above(&facts, budget)?;
         if facts.may(KEY_CERT_SIGN) {
-            ask(self, &Question::client_of(&facts), &path, now, budget)?;
+            ask(self, &RevocationQuery::client_of(&facts), &path, now, budget)?;
         }
         (0..path.len()).try_for_each(|at| check(self, &path, at, now, budget))
     }
@@ -230,8 +230,8 @@ impl Store<'_> {
 /// Of lists that are equally good and equally new the first counts, or each of them where the store's order is not known.
 fn ask(
     store: &Store<'_>,
-    question: &Question<'_>,
-    above: &[&Facts<'_>],
+    question: &RevocationQuery<'_>,
+    above: &[&ParsedCert<'_>],
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
@@ -257,8 +257,8 @@ fn ask(
 /// `check_crl` and `cert_crl`.
 fn apply(
     crl: &Crl,
-    signer: &Facts<'_>,
-    question: &Question<'_>,
+    signer: &ParsedCert<'_>,
+    question: &RevocationQuery<'_>,
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
@@ -273,7 +273,7 @@ fn apply(
     if !crl.is_current(now) {
         return Err(Refused::CrlOutdated { issuer: issuer() });
     }
-    let Some((signed, _)) = facts::signed(&crl.der) else { return unusable("it is malformed") };
+    let Some((signed, _)) = parsed_cert::signed(&crl.der) else { return unusable("it is malformed") };
     if budget.verified(&crl.fingerprint, &signed, signer)?.is_err() {
         return unusable("its signature is not the CA's; publish it anew");
     }
@@ -287,8 +287,8 @@ fn apply(
 }
 
 /// `crl_akid_check`: the issuer on the path, or a CA further up with the list's name.
-fn signer<'p>(crl: &Crl, above: &[&'p Facts<'p>]) -> Option<(&'p Facts<'p>, bool)> {
-    let fits = |facts: &Facts<'_>| crl.authority.as_ref().is_none_or(|id| id.fits(facts));
+fn signer<'p>(crl: &Crl, above: &[&'p ParsedCert<'p>]) -> Option<(&'p ParsedCert<'p>, bool)> {
+    let fits = |facts: &ParsedCert<'_>| crl.authority.as_ref().is_none_or(|id| id.fits(facts));
     let (direct, further) = above.split_first()?;
     if fits(direct) {
         return Some((direct, true));

@@ -8,7 +8,7 @@ use crate::trust::{AltName, Certificate};
 /// A certificate's subject alternative names, to look hosts up in: a hostile one has tens of thousands, and is asked for as many. The
 /// common name does not count, as no current client takes it (RFC 9525 section 2).
 #[derive(Default)]
-pub(crate) struct Names {
+pub(crate) struct HostNames {
     addresses: HashSet<IpAddr>,
     /// In lower case, from the end: those below a domain stand together.
     hosts: BTreeSet<Vec<u8>>,
@@ -16,7 +16,7 @@ pub(crate) struct Names {
     parents: HashSet<String>,
 }
 
-impl Names {
+impl HostNames {
     /// Those of a certificate.
     pub(crate) fn of(certificate: &Certificate) -> Self {
         let mut names = Self::default();
@@ -66,8 +66,8 @@ fn reversed(name: &str) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn names(names: &[&str]) -> Names {
-        let mut all = Names::default();
+    fn names(names: &[&str]) -> HostNames {
+        let mut all = HostNames::default();
         names.iter().for_each(|name| all.add(name));
         all
     }

@@ -16,20 +16,20 @@
 //! not known (see [`Refused::OrderUndetermined`]) are several paths tried, within a budget.
 
 mod budget;
-mod check;
+mod bundle_diff;
 mod constraints;
 mod crl;
 mod error;
-mod facts;
-mod horizon;
+mod extension_syntax;
 mod hosts;
 mod name;
+mod parsed_cert;
 mod path;
-mod shapes;
+mod path_checks;
 pub(crate) mod signature;
 #[cfg(test)]
 mod tests;
-mod update;
+mod validity_horizon;
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -40,19 +40,19 @@ use jiff::Timestamp;
 
 use super::Certificate;
 use super::limits::MAX_PATHS;
-use facts::Facts;
 use name::Name;
+use parsed_cert::ParsedCert;
 pub(crate) use path::{has_sound_extensions, may_issue, may_issue_for, signers};
 
 use path::{Choices, Path};
 
 pub(crate) use budget::Budget;
+pub(crate) use bundle_diff::{Effect, Update};
 pub use crl::Crl;
 pub use error::{Accepted, Refused};
-pub(crate) use horizon::dates_after;
-pub use horizon::{Break, horizon};
-pub(crate) use hosts::Names;
-pub(crate) use update::{Effect, Update};
+pub(crate) use hosts::HostNames;
+pub(crate) use validity_horizon::dates_after;
+pub use validity_horizon::{Break, horizon};
 
 /// What a chain is presented for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +98,11 @@ pub struct Store<'a> {
 /// A chain, read once for all that it is asked.
 struct Presented<'c> {
     /// Leaf first; those of a chain that is too long are not read.
-    facts: Vec<Option<Facts<'c>>>,
+    facts: Vec<Option<ParsedCert<'c>>>,
     /// What it takes in a handshake.
     bytes: usize,
     /// The leaf's names, read once for all dates.
-    names: OnceCell<Names>,
+    names: OnceCell<HostNames>,
 }
 
 impl<'c> Presented<'c> {
@@ -110,20 +110,20 @@ impl<'c> Presented<'c> {
         let mut bytes = 0;
         let facts = chain.into_iter().map(|certificate| {
             bytes += certificate.der.len() + 8;
-            (bytes <= MAX_CHAIN).then(|| Facts::read(certificate)).flatten()
+            (bytes <= MAX_CHAIN).then(|| ParsedCert::read(certificate)).flatten()
         });
         let facts = facts.collect();
         Self { facts, bytes, names: OnceCell::new() }
     }
 
-    fn leaf(&self) -> Option<&Facts<'c>> {
+    fn leaf(&self) -> Option<&ParsedCert<'c>> {
         self.facts.first()?.as_ref()
     }
 }
 
 struct Anchor<'a> {
     certificate: &'a Certificate,
-    facts: OnceLock<Option<Facts<'a>>>,
+    facts: OnceLock<Option<ParsedCert<'a>>>,
     /// The places of those that fit as its issuer.
     issuers: OnceLock<Vec<usize>>,
 }
@@ -214,7 +214,7 @@ impl<'a> Store<'a> {
                 true => self.explained(&presented.facts, purpose, now, budget, refused),
                 false => refused,
             })?;
-        check::leaf(presented, purpose)?;
+        path_checks::leaf(presented, purpose)?;
         Ok(accepted)
     }
 
@@ -251,7 +251,7 @@ impl<'a> Store<'a> {
         budget: &mut Budget,
     ) -> Result<(), Refused> {
         self.takes(presented, purpose)?;
-        check::leaf(presented, purpose)?;
+        path_checks::leaf(presented, purpose)?;
         let (mut choices, mut sound) = (Choices::new(!self.is_ordered()), Vec::new());
         for _ in 0..MAX_PATHS {
             sound = self.attempt(&presented.facts, purpose, now, &mut choices, &sound, budget)?.links;
@@ -293,7 +293,7 @@ impl<'a> Store<'a> {
     /// The verdict on the path, or on all paths that BoringSSL could take.
     fn decide(
         &self,
-        facts: &[Option<Facts<'_>>],
+        facts: &[Option<ParsedCert<'_>>],
         purpose: Purpose<'_>,
         now: Timestamp,
         budget: &mut Budget,
@@ -324,23 +324,23 @@ impl<'a> Store<'a> {
     /// `sound`: a path that was accepted.
     fn attempt<'p>(
         &'p self,
-        chain: &'p [Option<Facts<'p>>],
+        chain: &'p [Option<ParsedCert<'p>>],
         purpose: Purpose<'_>,
         now: Timestamp,
         choices: &mut Choices,
-        sound: &[&Facts<'p>],
+        sound: &[&ParsedCert<'p>],
         budget: &mut Budget,
     ) -> Result<Path<'p>, Refused> {
         budget.path()?;
         let path = self.path(chain, choices, budget)?;
-        check::path(self, &path, sound, purpose, now, budget)?;
+        path_checks::path(self, &path, sound, purpose, now, budget)?;
         Ok(path)
     }
 
     /// Whether another CA of the same subject would have done, had it stood first.
     fn explained(
         &self,
-        chain: &[Option<Facts<'_>>],
+        chain: &[Option<ParsedCert<'_>>],
         purpose: Purpose<'_>,
         now: Timestamp,
         budget: &mut Budget,

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 
-use super::facts::{Facts, KEY_CERT_SIGN};
 use super::name::Name;
+use super::parsed_cert::{KEY_CERT_SIGN, ParsedCert};
 use super::{Accepted, Anchor, Budget, Refused, Store, signature};
 use crate::trust::Certificate;
 use crate::trust::limits::MAX_PATHS;
@@ -15,7 +15,7 @@ const MAX_PATH: usize = 102;
 
 /// A path from the leaf up.
 pub(super) struct Path<'p> {
-    pub(super) links: Vec<&'p Facts<'p>>,
+    pub(super) links: Vec<&'p ParsedCert<'p>>,
     /// How many of them, from the leaf on, are not from the bundle.
     pub(super) untrusted: usize,
 }
@@ -90,13 +90,13 @@ impl Choices {
 }
 
 impl<'a> Anchor<'a> {
-    fn facts(&self) -> Option<&Facts<'a>> {
-        self.facts.get_or_init(|| Facts::read(self.certificate)).as_ref()
+    fn facts(&self) -> Option<&ParsedCert<'a>> {
+        self.facts.get_or_init(|| ParsedCert::read(self.certificate)).as_ref()
     }
 }
 
 /// `X509_check_issued`: by name, authority key identifier and key usage; no date, no signature, no CA bit.
-pub(super) fn issued(issuer: &Facts<'_>, subject: &Facts<'_>) -> bool {
+pub(super) fn issued(issuer: &ParsedCert<'_>, subject: &ParsedCert<'_>) -> bool {
     issuer.subject == subject.issuer
         && subject.authority.as_ref().is_none_or(|id| id.fits(issuer))
         && issuer.may(KEY_CERT_SIGN)
@@ -104,31 +104,31 @@ pub(super) fn issued(issuer: &Facts<'_>, subject: &Facts<'_>) -> bool {
 
 /// Whether BoringSSL can read all extensions that it knows. Otherwise a certificate is nobody's issuer.
 pub(crate) fn has_sound_extensions(certificate: &Certificate) -> bool {
-    Facts::read(certificate).is_some()
+    ParsedCert::read(certificate).is_some()
 }
 
 /// Whether extendedKeyUsage lets a CA stand between a bundle and leafs of clients, and of servers. Of a CA in the bundle BoringSSL
 /// does not look at it (measured).
 pub(crate) fn may_issue_for(certificate: &Certificate) -> (bool, bool) {
-    let usage = Facts::read(certificate).and_then(|facts| facts.extended_usage);
+    let usage = ParsedCert::read(certificate).and_then(|facts| facts.extended_usage);
     usage.map_or((true, true), |usage| (usage.client, usage.server))
 }
 
 /// Whether others may be the issuer of a certificate, and signed it as far as can be told. Of more signatures than have a price here none
 /// is taken to hold.
 pub(crate) fn signers(certificate: &Certificate) -> impl FnMut(&Certificate) -> bool {
-    let (subject, mut budget) = (Facts::read(certificate), Budget::for_issuers());
+    let (subject, mut budget) = (ParsedCert::read(certificate), Budget::for_issuers());
     move |issuer| {
-        let issuer = Facts::read(issuer);
+        let issuer = ParsedCert::read(issuer);
         let Some((subject, issuer)) = subject.as_ref().zip(issuer.as_ref()) else { return false };
         issued(issuer, subject)
-            && budget.link(subject, issuer).is_ok_and(|verdict| verdict != Err(signature::Fault::Wrong))
+            && budget.link(subject, issuer).is_ok_and(|verdict| verdict != Err(signature::SignatureFault::Wrong))
     }
 }
 
 /// For each certificate, whether another one of the list may be its issuer: by name, key identifier and key usage.
 pub(crate) fn may_issue<'c>(certificates: &[&'c Certificate]) -> impl Fn(usize, usize) -> bool + use<'c> {
-    let facts: Vec<_> = certificates.iter().map(|certificate| Facts::read(certificate)).collect();
+    let facts: Vec<_> = certificates.iter().map(|certificate| ParsedCert::read(certificate)).collect();
     move |issuer, subject| {
         let pair = facts[issuer].as_ref().zip(facts[subject].as_ref());
         issuer != subject && pair.is_some_and(|(issuer, subject)| issued(issuer, subject))
@@ -138,14 +138,14 @@ pub(crate) fn may_issue<'c>(certificates: &[&'c Certificate]) -> impl Fn(usize, 
 impl<'a> Store<'a> {
     pub(super) fn path<'p>(
         &'p self,
-        chain: &'p [Option<Facts<'p>>],
+        chain: &'p [Option<ParsedCert<'p>>],
         choices: &mut Choices,
         budget: &Budget,
     ) -> Result<Path<'p>, Refused> {
         let leaf = chain.first().and_then(Option::as_ref);
         let leaf = leaf.ok_or_else(|| Refused::InvalidExtension { subject: "the leaf".to_owned() })?;
         // Malformed intermediates are nobody's issuer. The leaf stands among them, too.
-        let mut rest: Vec<&Facts<'_>> = chain.iter().flatten().collect();
+        let mut rest: Vec<&ParsedCert<'_>> = chain.iter().flatten().collect();
         let mut links = vec![leaf];
         let mut x = leaf;
         while links.len() < MAX_PATH && !x.is_self_signed() && self.issuer(x, budget).next().is_none() {
@@ -193,9 +193,9 @@ impl<'a> Store<'a> {
     /// Why there is none, or no more may be looked at.
     pub(super) fn only_path<'p>(
         &'p self,
-        chain: &'p [Option<Facts<'p>>],
+        chain: &'p [Option<ParsedCert<'p>>],
         budget: &Budget,
-    ) -> Result<Vec<&'p Facts<'p>>, Refused> {
+    ) -> Result<Vec<&'p ParsedCert<'p>>, Refused> {
         let mut choices = Choices::new(!self.is_ordered());
         let path = self.path(chain, &mut choices, budget)?;
         Ok(if choices.is_empty() { path.links } else { Vec::new() })
@@ -207,7 +207,11 @@ impl<'a> Store<'a> {
     }
 
     /// A CA of the bundle and those above it, as every path goes on from it.
-    pub(super) fn above<'p>(&'p self, ca: &'p Facts<'p>, budget: &Budget) -> Result<Vec<&'p Facts<'p>>, Refused> {
+    pub(super) fn above<'p>(
+        &'p self,
+        ca: &'p ParsedCert<'p>,
+        budget: &Budget,
+    ) -> Result<Vec<&'p ParsedCert<'p>>, Refused> {
         let (mut links, mut x) = (vec![ca], ca);
         let mut fitting: Cow<'_, [usize]> = Cow::Owned(self.issuer(x, budget).take(1).collect());
         while links.len() < MAX_PATH && !x.is_self_signed() {
@@ -221,18 +225,18 @@ impl<'a> Store<'a> {
     }
 
     /// The bundle's certificates that fit as an issuer, in their order.
-    fn issuer(&self, subject: &Facts<'_>, budget: &Budget) -> impl Iterator<Item = usize> {
+    fn issuer(&self, subject: &ParsedCert<'_>, budget: &Budget) -> impl Iterator<Item = usize> {
         let same = self.same(&subject.issuer).take_while(|_| budget.look());
         same.filter(|at| self.anchors[*at].facts().is_some_and(|issuer| issued(issuer, subject)))
     }
 
     /// As many of them as there may be paths, and one more.
-    fn fitting(&self, subject: &Facts<'_>, budget: &Budget) -> Vec<usize> {
+    fn fitting(&self, subject: &ParsedCert<'_>, budget: &Budget) -> Vec<usize> {
         self.issuer(subject, budget).take(MAX_PATHS + 1).collect()
     }
 
     /// Those of a certificate of the bundle, looked for once: paths of many chains come by.
-    fn issuers(&self, at: usize, facts: &Facts<'_>, budget: &Budget) -> Cow<'_, [usize]> {
+    fn issuers(&self, at: usize, facts: &ParsedCert<'_>, budget: &Budget) -> Cow<'_, [usize]> {
         let known = &self.anchors[at].issuers;
         if let Some(known) = known.get() {
             return Cow::Borrowed(known);
@@ -249,11 +253,11 @@ impl<'a> Store<'a> {
         self.by_subject.get(subject).into_iter().flatten().copied()
     }
 
-    fn holds(&self, leaf: &Facts<'_>) -> bool {
+    fn holds(&self, leaf: &ParsedCert<'_>) -> bool {
         self.same(&leaf.subject).any(|at| self.anchors[at].certificate.fingerprint == leaf.certificate.fingerprint)
     }
 
-    fn no_issuer(&self, end: &Facts<'_>, budget: &Budget) -> Refused {
+    fn no_issuer(&self, end: &ParsedCert<'_>, budget: &Budget) -> Refused {
         let (subject, issuer) = (end.certificate.subject.clone(), end.certificate.issuer.clone());
         let mut same =
             self.same(&end.issuer).take_while(|_| budget.look()).filter_map(|at| self.anchors[at].facts()).peekable();

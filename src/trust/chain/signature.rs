@@ -2,13 +2,13 @@
 
 use aws_lc_rs::signature::{self as sig, ParsedPublicKey, UnparsedPublicKey, VerificationAlgorithm};
 
-use super::facts::{self, Signed};
+use super::parsed_cert::{self, Signed};
 use crate::trust::Certificate;
 use crate::trust::der::{self, Cbs, SEQUENCE};
 
 /// Why a signature does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum SignatureFault {
     /// Neither verified nor refuted: nobody should rely on it.
     Unsupported,
     /// Another key signed, or the content changed.
@@ -104,7 +104,7 @@ fn modulus_bits(key: &[u8]) -> Option<usize> {
 
 /// A short name of the hash that a certificate was signed with, when it is broken (RFC 6151: MD5, RFC 9155: SHA-1).
 pub(crate) fn broken_hash(certificate: &Certificate) -> Option<&'static str> {
-    let (signed, _) = facts::signed(&certificate.der)?;
+    let (signed, _) = parsed_cert::signed(&certificate.der)?;
     match Cbs(signed.algorithm).take(der::OBJECT, "").ok()?.0 {
         [prefix @ .., 2..=4] if prefix == RSA => Some("MD5"),
         [prefix @ .., 5] if prefix == RSA => Some("SHA-1"),
@@ -114,13 +114,13 @@ pub(crate) fn broken_hash(certificate: &Certificate) -> Option<&'static str> {
 }
 
 /// Verifies (`X509_verify`). Measured: SHA-1 and RSA of 1024 bits pass, MD5 does not.
-pub(super) fn verify(signed: &Signed<'_>, issuer_key: &[u8]) -> Result<(), Fault> {
+pub(super) fn verify(signed: &Signed<'_>, issuer_key: &[u8]) -> Result<(), SignatureFault> {
     if !signed.is_consistent {
-        return Err(Fault::Wrong);
+        return Err(SignatureFault::Wrong);
     }
     let (key, bits) = key(issuer_key);
-    let algorithm = algorithm(signed.algorithm, key).ok_or(Fault::Unsupported)?;
-    UnparsedPublicKey::new(algorithm, bits).verify(signed.body, signed.signature).map_err(|_| Fault::Wrong)
+    let algorithm = algorithm(signed.algorithm, key).ok_or(SignatureFault::Unsupported)?;
+    UnparsedPublicKey::new(algorithm, bits).verify(signed.body, signed.signature).map_err(|_| SignatureFault::Wrong)
 }
 
 fn algorithm(identifier: &[u8], key: Key) -> Option<&'static dyn VerificationAlgorithm> {

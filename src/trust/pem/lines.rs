@@ -2,7 +2,7 @@
 
 use zeroize::Zeroizing;
 
-use super::Fault;
+use super::PemFault;
 
 /// `BIO_gets` with a buffer of 254 bytes returns at most this many.
 const LINE_MAX: usize = 253;
@@ -57,7 +57,7 @@ impl<'a> Iterator for Lines<'a> {
 }
 
 /// Decodes up to the END line. Allocates once, so that no copy of a key stays behind in a reallocated buffer.
-pub(super) fn decode(lines: Lines<'_>) -> Result<Zeroizing<Vec<u8>>, Fault> {
+pub(super) fn decode(lines: Lines<'_>) -> Result<Zeroizing<Vec<u8>>, PemFault> {
     let body = || lines.clone().take_while(|line| !line.text.starts_with(b"-----END "));
     let mut out = Zeroizing::new(Vec::with_capacity(body().map(|line| line.text.len()).sum::<usize>() / 4 * 3 + 3));
     let (mut group, mut used, mut padding) = (0_u32, 0, 0);
@@ -67,15 +67,15 @@ pub(super) fn decode(lines: Lines<'_>) -> Result<Zeroizing<Vec<u8>>, Fault> {
         for byte in &line.text[whole..] {
             let bits = match byte {
                 b' ' | b'\t' | b'\r' | b'\n' => continue,
-                _ if padding > 0 && used == 0 => return Err(Fault::Base64 { line: line.number }),
+                _ if padding > 0 && used == 0 => return Err(PemFault::Base64 { line: line.number }),
                 b'=' if used >= 2 => 0,
                 byte if DIGITS[usize::from(*byte)] < 64 => DIGITS[usize::from(*byte)],
-                _ => return Err(Fault::Base64 { line: line.number }),
+                _ => return Err(PemFault::Base64 { line: line.number }),
             };
             if *byte == b'=' {
                 padding += 1;
             } else if padding > 0 {
-                return Err(Fault::Base64 { line: line.number });
+                return Err(PemFault::Base64 { line: line.number });
             }
             group = group << 6 | u32::from(bits);
             used += 1;
@@ -88,8 +88,8 @@ pub(super) fn decode(lines: Lines<'_>) -> Result<Zeroizing<Vec<u8>>, Fault> {
     }
     match (used, out.is_empty()) {
         (0, false) => Ok(out),
-        (0, true) => Err(Fault::NoData),
-        _ => Err(Fault::Base64Length),
+        (0, true) => Err(PemFault::NoData),
+        _ => Err(PemFault::Base64Length),
     }
 }
 

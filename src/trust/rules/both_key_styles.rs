@@ -2,7 +2,7 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::credential::{CA_KEYS, CRL_KEYS, PAIR_KEYS, content};
-use crate::trust::subject::{Subject, field};
+use crate::trust::rule_context::{RuleContext, field};
 use crate::trust::{Secret, bundle};
 
 /// istiod takes `cert` and `key` before `tls.crt` and `tls.key`, and `cacert` with `crl` before `ca.crt` with `ca.crl`. An
@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let secret = subject.secret;
     let [(chain, key), (losing_chain, losing_key)] = PAIR_KEYS;
     let both_pairs = [key, losing_key].iter().all(|key| content(secret, key).is_some());

@@ -1,7 +1,7 @@
 //! `cacert-sibling-wins`: CAs in a Secret from which Istio does not take them.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// For mode MUTUAL istiod asks for `<credentialName>-cacert` first (`GetCaCert`), and looks into the Secret itself only when
 /// there is none.
@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let shadowed = subject.duty.sibling.zip(subject.ca).map(|(sibling, ca)| {
         let message = format!(
             "{}: Istio takes CAs from Secret {sibling}. expected no such Secret: what stands here does nothing; change that \

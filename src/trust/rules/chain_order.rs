@@ -3,9 +3,9 @@
 use super::{Observation, Rule, Severity};
 use crate::trust::Certificate;
 use crate::trust::chain::{may_issue, signers};
-use crate::trust::contents::Text;
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::parsed_secret::Text;
+use crate::trust::rule_context::RuleContext;
 
 /// Longer ones have no business in a handshake, and would take long to sort.
 const LONGEST: usize = 32;
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some((chain, leaf)) = subject.served() else { return Vec::new() };
     // What stands first is not the leaf then, or not with its key: another rule's.
     if subject.pair.is_some_and(|pair| pair.public_key.as_ref().is_ok_and(|key| *key != leaf.public_key)) {

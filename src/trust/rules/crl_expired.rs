@@ -9,7 +9,7 @@ use super::{Observation, Rule, Severity};
 use crate::trust::chain::Refused;
 use crate::trust::name::brief;
 use crate::trust::revocation::Revocation;
-use crate::trust::subject::{Subject, field};
+use crate::trust::rule_context::{RuleContext, field};
 
 /// Measured: Envoy refuses every client of a CA whose list is past nextUpdate, or not valid yet. Ahead it warns as late as
 /// `expiring` does: lists live for days, and are published anew all the time.
@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some((ca, revocation)) = subject.loaded_ca().zip(subject.revocation()) else { return Vec::new() };
     let outdated = revocation.blocked.iter().filter_map(|(_, refused)| match refused {
         Refused::CrlOutdated { issuer } => Some(issuer.as_str()),

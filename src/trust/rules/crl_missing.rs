@@ -2,7 +2,7 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::credential::{self, CRL_KEYS};
-use crate::trust::subject::{Subject, field};
+use crate::trust::rule_context::{RuleContext, field};
 
 /// Measured: with content under `ca.crl` Envoy checks revocation, and without a list of its CA every client is refused. A
 /// list under the other key is never sent to it, so that the revoked pass.
@@ -18,11 +18,11 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     missing(subject).into_iter().chain(ignored(subject)).collect()
 }
 
-fn missing(subject: &Subject<'_>) -> Option<Observation> {
+fn missing(subject: &RuleContext<'_>) -> Option<Observation> {
     let (ca, revocation) = (subject.loaded_ca()?, subject.revocation().filter(|seen| seen.is_of_nobody())?);
     let (key, ca) = (revocation.key, ca.key);
     let seen = match revocation.lists.len() {
@@ -36,7 +36,7 @@ fn missing(subject: &Subject<'_>) -> Option<Observation> {
     Some(Observation::new(field(key), "none", message))
 }
 
-fn ignored(subject: &Subject<'_>) -> Option<Observation> {
+fn ignored(subject: &RuleContext<'_>) -> Option<Observation> {
     let read = credential::crl_key(subject.secret)?;
     let key = CRL_KEYS.into_iter().find(|key| *key != read)?;
     // Beside lists under the right key it is another rule's: two styles of keys.

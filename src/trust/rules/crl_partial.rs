@@ -5,7 +5,7 @@ use crate::trust::Text;
 use crate::trust::chain::Refused;
 use crate::trust::name::brief;
 use crate::trust::revocation::Revocation;
-use crate::trust::subject::{Subject, field};
+use crate::trust::rule_context::{RuleContext, field};
 
 /// Measured: with one list present Envoy wants one of each CA on the path, signed by it, and refuses who lacks it. A CA that
 /// is revoked itself only warns: whoever revokes means to.
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some((ca, revocation)) = subject.loaded_ca().zip(subject.revocation()) else { return Vec::new() };
     if revocation.is_of_nobody() {
         return Vec::new();

@@ -2,10 +2,10 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::hex;
-use crate::trust::contents::Text;
 use crate::trust::credential::CRL_KEYS;
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::parsed_secret::Text;
+use crate::trust::rule_context::RuleContext;
 
 /// BoringSSL's PEM reader skips whatever is not at the start of a line, and labels that it does not know. Measured: with
 /// a byte order mark before the first block Envoy accepts the update, and refuses the clients of that CA.
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let texts = subject.texts().filter(|text| text.is_loaded());
     let lists = subject.crl.into_iter().filter(|crl| crl.is_loaded());
     texts.flat_map(observe).chain(lists.flat_map(certificates)).collect()

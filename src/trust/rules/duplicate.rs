@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// Measured: harmless, Envoy takes it once. It is a sign that a bundle is only ever added to.
 pub(super) const RULE: Rule = Rule {
@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     let mut first = HashMap::new();
     let mut seen = Vec::new();

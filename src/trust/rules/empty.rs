@@ -1,7 +1,7 @@
 //! `empty`: no trust anchor at all.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// istiod finds no CA and Envoy rejects a text without certificates (measured): running gateways go on, and after their
 /// next start every connection fails.
@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let seen = match subject.ca {
         Some(ca) if ca.is_loaded() && ca.bundle.entries.is_empty() => {
             let message = format!(

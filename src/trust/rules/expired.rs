@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::Certificate;
-use crate::trust::contents::Text;
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::parsed_secret::Text;
+use crate::trust::rule_context::RuleContext;
 
 /// RFC 5280 section 4.1.2.5. Envoy serves an expired leaf, and its clients refuse it; it refuses the clients of an expired
 /// CA, the other CAs of the bundle go on working (measured).
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     let peer = subject.duty.reader.peer();
     if let Some(ca) = subject.loaded_ca() {

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::Entry;
-use crate::trust::contents::Text;
+use crate::trust::duplicate_subjects::Namesakes;
 use crate::trust::name::brief;
-use crate::trust::namesakes::Namesakes;
-use crate::trust::subject::Subject;
+use crate::trust::parsed_secret::Text;
+use crate::trust::rule_context::RuleContext;
 
 /// Measured: BoringSSL takes the first CA that fits by name and key identifier, and looks at its dates only then; with the
 /// expired CA first, every client of its renewal is refused. The other way round they pass.
@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     let (pairs, now) = (subject.namesakes(), subject.now);
     // A sound one of the same key before both is taken before either.

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::expired::is_intermediate;
 use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// What is left at least: 30 days, or a quarter of a shorter life. cert-manager renews with a third left, so that this
 /// says that a renewal is overdue.
@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     let cas = subject.ca.into_iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
     let served =

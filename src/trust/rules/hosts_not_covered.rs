@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{Observation, Rule, Severity};
-use crate::trust::chain::Names;
+use crate::trust::chain::HostNames;
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// Hosts that one message names.
 const NAMED: usize = 3;
@@ -24,9 +24,9 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some((chain, leaf)) = subject.served() else { return Vec::new() };
-    let names = Names::of(leaf);
+    let names = HostNames::of(leaf);
     let (mut own, mut others) = (BTreeSet::new(), BTreeSet::new());
     for gateway in subject.duty.gateways {
         // Nobody learns here what other namespaces serve.
@@ -57,7 +57,7 @@ fn bare(host: &str) -> &str {
     host.split_once('/').map_or(host, |(_, host)| host)
 }
 
-fn serves(names: &Names, host: &str) -> bool {
+fn serves(names: &HostNames, host: &str) -> bool {
     match host.strip_prefix('*') {
         None => names.cover(host),
         Some(parent) => parent.is_empty() || names.end_with(parent),

@@ -1,7 +1,7 @@
 //! `immutable`: a Secret that cannot be rotated.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// Kubernetes: "Immutable Secrets": the API server refuses every change of their content, and of the field itself.
 pub(super) const RULE: Rule = Rule {
@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let seen = (subject.secret.immutable && subject.duty.is_rotated).then(|| {
         let message =
             "immutable is true. expected a Secret that a rotation can change: the API server refuses that here; \

@@ -4,7 +4,7 @@ use super::{Observation, Rule, Severity};
 use crate::trust::chain::signature;
 use crate::trust::name::brief;
 use crate::trust::private_key::KeyError;
-use crate::trust::subject::{Subject, field};
+use crate::trust::rule_context::{RuleContext, field};
 use crate::trust::{SecretUsage, go};
 
 /// Envoy rejects the pair and goes on with its old one; after its next start every connection fails (measured).
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some(pair) = subject.pair else { return Vec::new() };
     let key = pair.private_key_key;
     let leaf = pair.chain.bundle.entries.first().filter(|_| pair.chain.is_loaded());

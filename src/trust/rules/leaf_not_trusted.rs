@@ -3,9 +3,9 @@
 use super::{Observation, Rule, Severity};
 use crate::trust::chain::{Purpose, Store};
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
-/// Only where clients take their trust from this bundle ([`crate::trust::continuity::distributes`]). A public server
+/// Only where clients take their trust from this bundle ([`crate::trust::connectivity::distributes`]). A public server
 /// certificate beside a private client CA is normal.
 pub(super) const RULE: Rule = Rule {
     id: "leaf-not-trusted",
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some(((chain, leaf), ca)) = subject.served().zip(subject.loaded_ca()) else { return Vec::new() };
     // A leaf out of date, and a bundle without a CA, are other rules'.
     if !subject.duty.distributes_trust || !leaf.is_valid_at(subject.now) || ca.bundle.entries.is_empty() {

@@ -1,6 +1,5 @@
 //! The table of rules. A rule is a file here and a line in [`RULES`].
 
-mod ahead;
 mod both_key_styles;
 mod cacert_sibling_wins;
 mod chain_order;
@@ -13,6 +12,7 @@ mod empty;
 mod expired;
 mod expired_beside_renewed;
 mod expiring;
+mod future_findings;
 mod hosts_not_covered;
 mod immutable;
 mod key_mismatch;
@@ -31,7 +31,7 @@ mod weak_signature;
 
 use std::collections::HashSet;
 
-use super::{Finding, Severities, Severity, Subject};
+use super::{Finding, RuleContext, Severities, Severity};
 
 /// Id of the rule on validity that is over.
 pub(crate) const EXPIRED: &str = expired::RULE.id;
@@ -85,7 +85,7 @@ pub struct Rule {
     /// would mend. What merely ends has a window of its own.
     pub looks_ahead: bool,
     /// Looks at a Secret.
-    pub check: fn(&Subject<'_>) -> Vec<Observation>,
+    pub check: fn(&RuleContext<'_>) -> Vec<Observation>,
 }
 
 /// What a rule saw.
@@ -113,12 +113,12 @@ impl Observation {
 }
 
 /// A finding with its identity.
-pub(crate) struct Judged {
+pub(crate) struct JudgedSecret {
     pub(crate) finding: Finding,
     identity: String,
 }
 
-impl Judged {
+impl JudgedSecret {
     /// Lowers the findings that `before` already had, no less severely. A set, since hostile bundles have thousands.
     pub(crate) fn lower(judged: &mut [Self], before: &[Self]) {
         let denied = |j: &&Self| j.finding.severity == Severity::Deny;
@@ -146,25 +146,25 @@ impl Judged {
 }
 
 /// Runs the table, and looks ahead.
-pub(crate) fn run(mut subject: Subject<'_>) -> Vec<Judged> {
+pub(crate) fn run(mut subject: RuleContext<'_>) -> Vec<JudgedSecret> {
     let mut judged: Vec<_> = judged(&subject, |_| true).collect();
-    let dates = ahead::dates(&subject);
+    let dates = future_findings::dates(&subject);
     if dates.is_empty() {
         return judged;
     }
     let denied = judged.iter().filter(|j| j.finding.severity == Severity::Deny);
-    let mut told: HashSet<_> = denied.map(Judged::owned).collect();
+    let mut told: HashSet<_> = denied.map(JudgedSecret::owned).collect();
     for at in dates {
         subject.set_now(at);
         let new = self::judged(&subject, |rule| rule.looks_ahead);
         let new = new.filter(|j| j.finding.severity == Severity::Deny && told.insert(j.owned()));
-        judged.extend(new.map(|j| ahead::warning(j, at)));
+        judged.extend(new.map(|j| future_findings::warning(j, at)));
     }
     judged
 }
 
-fn judged(subject: &Subject<'_>, which: impl Fn(&Rule) -> bool) -> impl Iterator<Item = Judged> {
-    let judged = |rule: &Rule, seen: Observation| Judged {
+fn judged(subject: &RuleContext<'_>, which: impl Fn(&Rule) -> bool) -> impl Iterator<Item = JudgedSecret> {
+    let judged = |rule: &Rule, seen: Observation| JudgedSecret {
         finding: Finding {
             rule: rule.id,
             severity: if seen.only_warns { Severity::Warn } else { rule.severity },

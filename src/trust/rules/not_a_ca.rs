@@ -3,10 +3,10 @@
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::Entry;
 use crate::trust::chain::{has_sound_extensions, may_issue_for};
-use crate::trust::contents::Text;
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
-use crate::trust::{Reader, SecretUsage, content_hash};
+use crate::trust::parsed_secret::Text;
+use crate::trust::rule_context::RuleContext;
+use crate::trust::{SecretUsage, TlsConsumer, content_hash};
 
 /// RFC 5280 sections 4.2.1.9 (basicConstraints) and 4.2.1.3 (keyCertSign). Envoy trusts an anchor that is no CA, since it
 /// allows partial chains (measured), but refuses what was signed by one whose key usage lacks certSign. A bundle without
@@ -23,13 +23,13 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let of_bundle = |ca| unsound(ca).chain(unfit(ca)).collect::<Vec<_>>();
     subject.loaded_ca().map(of_bundle).unwrap_or_default().into_iter().chain(unfit_to_sign(subject)).collect()
 }
 
 /// A certificate that an issuer signs with, and may not: RFC 5280 section 4.2.1.12 for what extended key usage says of CAs.
-fn unfit_to_sign(subject: &Subject<'_>) -> Option<Observation> {
+fn unfit_to_sign(subject: &RuleContext<'_>) -> Option<Observation> {
     let (chain, signer) = subject.served().filter(|_| subject.duty.usage == SecretUsage::SigningCa)?;
     let is_anchor = subject.loaded_ca().is_some_and(|ca| ca.certificates().any(|held| held == signer));
     let (what, only_warns) = match may_issue_for(signer) {
@@ -58,7 +58,7 @@ fn unfit_to_sign(subject: &Subject<'_>) -> Option<Observation> {
 
 /// Envoy loads a CA with an extension that it cannot read, or that stands twice, and refuses all its clients (measured).
 fn unsound(ca: &Text) -> impl Iterator<Item = Observation> {
-    let reads = |entry: &&Entry| ca.reader != Reader::Envoy || has_sound_extensions(&entry.certificate);
+    let reads = |entry: &&Entry| ca.reader != TlsConsumer::Envoy || has_sound_extensions(&entry.certificate);
     ca.bundle.entries.iter().filter(move |entry| !reads(entry)).map(|entry| {
         let message = format!(
             "{} line {}: {} has a malformed or repeated extension. expected extensions that the proxy can read: it takes \

@@ -2,7 +2,7 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// RFC 5280 section 4.1.2.5. Envoy refuses the clients of a CA with a future notBefore (measured). A CA that is handed out
 /// ahead of its time, beside one that is valid, is good practice: it only warns.
@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     let peer = subject.duty.reader.peer();
     if let Some(ca) = subject.loaded_ca() {

@@ -3,8 +3,8 @@
 use super::{Observation, Rule, Severity};
 use crate::trust::SecretUsage;
 use crate::trust::credential;
+use crate::trust::rule_context::{RuleContext, field};
 use crate::trust::secret::NEXT_PRIVATE_KEY;
-use crate::trust::subject::{Subject, field};
 
 /// istiod takes a pair only when both halves have content (`pilot/pkg/credentials/kube/secrets.go`); a gateway that starts
 /// with half of one serves nothing.
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     if subject.secret.labels.get(NEXT_PRIVATE_KEY).is_some_and(|value| value == "true") {
         return Vec::new();
     }

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::hex;
 use crate::trust::credential::CRL_KEYS;
-use crate::trust::subject::{Subject, field};
+use crate::trust::rule_context::{RuleContext, field};
 
 /// Envoy ignores the key (measured), but bundles are for everyone: whoever may read the CA may now act for it. Looked for
 /// in the whole text, wherever the proxy stops reading.
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     for key in subject.duty.reader.ca_keys().iter().copied().chain(CRL_KEYS) {
         let Some(text) = subject.secret.data.get(key) else { continue };

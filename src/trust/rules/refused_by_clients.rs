@@ -2,10 +2,10 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::Entry;
-use crate::trust::contents::Text;
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
-use crate::trust::{Reader, serving};
+use crate::trust::parsed_secret::Text;
+use crate::trust::rule_context::RuleContext;
+use crate::trust::{TlsConsumer, leaf_requirements};
 
 /// A Certificate message that rustls reads (measured): its buffer of 65,535 bytes holds what frames the message, too.
 const MESSAGE: usize = 65_000;
@@ -23,8 +23,9 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
-    let chain = subject.pair.map(|pair| &pair.chain).filter(|chain| chain.reader == Reader::Envoy && chain.is_loaded());
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
+    let chain =
+        subject.pair.map(|pair| &pair.chain).filter(|chain| chain.reader == TlsConsumer::Envoy && chain.is_loaded());
     let Some((chain, leaf)) = chain.and_then(|chain| Some((chain, chain.bundle.entries.first()?))) else {
         return Vec::new();
     };
@@ -34,7 +35,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
 /// Of other leaves without it the proxy rejects the pair: another rule's.
 fn usage(chain: &Text, leaf: &Entry) -> Option<Observation> {
     let certificate = &leaf.certificate;
-    if !serving::is_rsa(certificate) || serving::has_digital_signature(certificate) {
+    if !leaf_requirements::is_rsa(certificate) || leaf_requirements::has_digital_signature(certificate) {
         return None;
     }
     let message = format!(

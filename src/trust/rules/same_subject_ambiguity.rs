@@ -2,7 +2,7 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// Measured: without subject key identifiers BoringSSL takes the first CA of that subject, and refuses every leaf of the
 /// second. With them it tells leaves apart by their authority key identifier, and refuses leaves of the second that have none.
@@ -18,14 +18,14 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     let valid = |certificate: &crate::trust::Certificate| certificate.is_valid_at(subject.now);
     let pairs = subject.namesakes().into_iter().filter(|pair| !pair.has_one_key());
     let pairs = pairs.filter(|pair| valid(&pair.first.certificate) && valid(&pair.second.certificate));
     // Where the order is not kept, each pair comes both ways round.
     let pairs = pairs.filter(|pair| !pair.any_order || pair.first.line < pair.second.line);
-    let observe = |pair: crate::trust::namesakes::Namesakes<'_>| {
+    let observe = |pair: crate::trust::duplicate_subjects::Namesakes<'_>| {
         let (first, second) = (pair.first.line, pair.second.line);
         let told_apart = pair.are_told_apart();
         let effect = match (told_apart, pair.any_order) {

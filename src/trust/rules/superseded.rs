@@ -2,7 +2,7 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// Same subject, same key: whatever the older one verifies, the newer one does (RFC 5280 section 6.1 looks at name and key).
 pub(super) const RULE: Rule = Rule {
@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     let older = subject.namesakes().into_iter().filter(|pair| {
         let (newer, older) = (&pair.first.certificate, &pair.second.certificate);
@@ -27,7 +27,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
             && older.not_after < newer.not_after
             && !older.is_expired(subject.now)
     });
-    let observe = |pair: crate::trust::namesakes::Namesakes<'_>| {
+    let observe = |pair: crate::trust::duplicate_subjects::Namesakes<'_>| {
         let message = format!(
             "{} line {}: {} is there anew on line {}, with the same key. the older one does nothing any more; remove it",
             ca.key,

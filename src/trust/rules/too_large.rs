@@ -3,7 +3,7 @@
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::MAX_CERTIFICATES;
 use crate::trust::chain::{MAX_SUBJECTS, subjects_length};
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// Java reads handshake messages up to 32 KiB (`jdk.tls.maxHandshakeMessageSize`).
 const COMFORTABLE: usize = 32_000;
@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let Some(ca) = subject.loaded_ca() else { return Vec::new() };
     if ca.bundle.is_too_long {
         let message = format!("{}: more than {MAX_CERTIFICATES} certificates; keep the CAs that clients need", ca.key);

@@ -2,10 +2,10 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::MAX_CERTIFICATES;
-use crate::trust::contents::Text;
 use crate::trust::name::brief;
-use crate::trust::subject::Subject;
-use crate::trust::{Reader, SecretUsage, serving};
+use crate::trust::parsed_secret::Text;
+use crate::trust::rule_context::RuleContext;
+use crate::trust::{SecretUsage, TlsConsumer, leaf_requirements};
 
 /// Envoy rejects the whole SDS update when one block cannot be read (measured), and goes on with its old copy until it
 /// starts anew; then it has none.
@@ -22,23 +22,23 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     subject.texts().filter_map(observe).chain(chain_without_certificate(subject)).chain(unservable(subject)).collect()
 }
 
 /// What Envoy asks of the leaf that it is to serve.
-fn unservable(subject: &Subject<'_>) -> Option<Observation> {
+fn unservable(subject: &RuleContext<'_>) -> Option<Observation> {
     let pair = subject.pair.filter(|_| subject.duty.usage == SecretUsage::Serving)?;
     let chain = &pair.chain;
-    let entry = chain.bundle.entries.first().filter(|_| chain.reader == Reader::Envoy && chain.is_loaded())?;
+    let entry = chain.bundle.entries.first().filter(|_| chain.reader == TlsConsumer::Envoy && chain.is_loaded())?;
     // With another's key it is not the leaf that stands first: another rule's.
     let leaf =
         Some(&entry.certificate).filter(|leaf| pair.public_key.as_ref().is_ok_and(|key| *key == leaf.public_key))?;
     // istiod sends the answer along with this pair alone (`ExtractCertInfo`).
     let is_stapled = chain.key == "tls.crt" && subject.secret.data.get(STAPLE).is_some_and(|answer| !answer.is_empty());
-    let what = if !serving::may_sign_handshakes(leaf) {
+    let what = if !leaf_requirements::may_sign_handshakes(leaf) {
         "its key usage is without digitalSignature, or malformed"
-    } else if serving::must_staple(leaf) && !is_stapled {
+    } else if leaf_requirements::must_staple(leaf) && !is_stapled {
         "it asks for an OCSP answer (must-staple), and there is no tls.ocsp-staple beside tls.crt"
     } else {
         return None;
@@ -72,7 +72,7 @@ fn observe(text: &Text) -> Option<Observation> {
     Some(Observation::new(text.field(), text.digest(), message))
 }
 
-fn chain_without_certificate(subject: &Subject<'_>) -> Option<Observation> {
+fn chain_without_certificate(subject: &RuleContext<'_>) -> Option<Observation> {
     let chain = &subject.pair?.chain;
     let nothing = chain.is_loaded() && chain.bundle.entries.is_empty();
     nothing.then(|| {

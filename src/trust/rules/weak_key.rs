@@ -5,8 +5,8 @@ use crate::trust::bundle::Entry;
 use crate::trust::chain::signature::{Key, is_readable, key};
 use crate::trust::name::brief;
 use crate::trust::proxy::{Algorithm, Proxy};
-use crate::trust::subject::Subject;
-use crate::trust::{Reader, SecretUsage, Text};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::{SecretUsage, Text, TlsConsumer};
 
 /// NIST SP 800-57 and the CA/Browser baseline ask for 2048 bits of RSA; below 1024 it denies, though Envoy verifies with 512
 /// (measured). It denies a key that is none, or of a kind that the oldest proxy loads and verifies nobody with
@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let cas = subject.loaded_ca();
     let signing = subject.pair.filter(|_| subject.duty.usage == SecretUsage::SigningCa).map(|pair| &pair.chain);
     let signer =
@@ -37,7 +37,7 @@ fn check(subject: &Subject<'_>) -> Vec<Observation> {
             Key::Rsa { bits: bits @ ..2048 } => (format!("RSA of {bits} bits"), bits >= 1024),
             Key::Rsa { .. } | Key::P256 | Key::P384 | Key::P521 | Key::Ed25519 => return None,
             // Go knows a few more.
-            _ if ca.reader == Reader::Go => ("of an uncommon kind".to_owned(), true),
+            _ if ca.reader == TlsConsumer::Go => ("of an uncommon kind".to_owned(), true),
             _ => match Algorithm::of_key(&certificate.public_key) {
                 None => ("damaged, or of a kind that the proxy verifies nobody with".to_owned(), false),
                 Some(algorithm) if subject.duty.oldest_proxy.verifies(algorithm) => {

@@ -5,7 +5,7 @@ use crate::trust::SecretUsage;
 use crate::trust::chain::signature::broken_hash;
 use crate::trust::name::brief;
 use crate::trust::proxy::Algorithm;
-use crate::trust::subject::Subject;
+use crate::trust::rule_context::RuleContext;
 
 /// RFC 6151 (MD5), RFC 9155 (SHA-1). Browsers, Go and rustls refuse such a server; Envoy refuses MD5 and takes SHA-1
 /// (measured). An anchor's own signature is not looked at by anyone, so in a bundle it only warns; a root's not even that.
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-fn check(subject: &Subject<'_>) -> Vec<Observation> {
+fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let cas = subject.ca.into_iter().map(|ca| (ca, true));
     let chain = subject.pair.into_iter().map(|pair| (&pair.chain, false));
     let texts = cas.chain(chain).filter(|(text, _)| text.is_loaded());

@@ -25,7 +25,7 @@ fn fall(_: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decision
 }
 
 fn webhook(decide: Decide) -> Arc<Webhook> {
-    let live = Arc::new(Live::default());
+    let live = Arc::new(RegistryCache::default());
     live.publish(Registry::default());
     Webhook::new(live.clone(), Metrics::new(live, None), decide, Severities::default(), "agent".to_owned())
 }
@@ -211,7 +211,7 @@ async fn a_full_house_refuses() {
 
 #[tokio::test]
 async fn decides_nothing_before_the_store_is_read() {
-    let live = Arc::new(Live::default());
+    let live = Arc::new(RegistryCache::default());
     let webhook = Webhook::new(
         live.clone(),
         Metrics::new(live.clone(), None),
@@ -244,7 +244,7 @@ async fn draining_goes_on_serving_and_closes_connections() {
 
 #[tokio::test]
 async fn a_dry_run_gets_the_same_answer() {
-    let live = Arc::new(Live::default());
+    let live = Arc::new(RegistryCache::default());
     live.publish(Registry::new([crate::registry::tests::entry("mesh", "root", "gw")]));
     let webhook = Webhook::new(
         live.clone(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trustspan::admission::{Request, validate};
 use trustspan::registry::Registry;
 use trustspan::trust::Severities;
-use trustspan::webhook::{answer::answer, review::Review};
+use trustspan::webhook::{response::answer, review::Review};
 
 use super::crafted::Crafted;
 use super::{

@@ -7,7 +7,7 @@ use trustspan::admission::{self, Decision, Request};
 use trustspan::registry::Registry;
 use trustspan::store::directory::entry;
 use trustspan::trust::Severities;
-use trustspan::webhook::{answer::answer, review::Review};
+use trustspan::webhook::{response::answer, review::Review};
 
 use super::{
     SIZE, Trial,

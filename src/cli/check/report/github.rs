@@ -3,8 +3,8 @@
 
 use std::io::{self, Write};
 
-use super::{Judged, Place, Printer, Totals, line};
-use crate::cli::printable::printable;
+use super::{FindingLocation, JudgedObject, Printer, Totals, line};
+use crate::cli::sanitize::printable;
 use crate::store::manifest::ManifestError;
 use crate::trust::Severity;
 
@@ -13,16 +13,17 @@ pub(super) struct Github<W> {
 }
 
 impl<W: Write> Github<W> {
-    fn annotate(&mut self, level: &str, place: Option<&Place>, title: &str, message: &str) -> io::Result<()> {
+    fn annotate(&mut self, level: &str, place: Option<&FindingLocation>, title: &str, message: &str) -> io::Result<()> {
         // An annotation without a file is one of the whole run.
         let place = place.filter(|place| place.file != "stdin");
-        let place = place.map_or(String::new(), |Place { file, line }| format!("file={},line={line},", property(file)));
+        let place = place
+            .map_or(String::new(), |FindingLocation { file, line }| format!("file={},line={line},", property(file)));
         writeln!(self.out, "::{level} {place}title={}::{}", property(title), data(message))
     }
 }
 
 impl<W: Write> Printer for Github<W> {
-    fn judged(&mut self, judged: &Judged) -> io::Result<()> {
+    fn judged(&mut self, judged: &JudgedObject) -> io::Result<()> {
         for finding in &judged.findings {
             let level = match finding.severity {
                 Severity::Deny => "error",
@@ -37,7 +38,7 @@ impl<W: Write> Printer for Github<W> {
     }
 
     fn unreadable(&mut self, error: &ManifestError) -> io::Result<()> {
-        let place = error.line().map(|line| Place { file: error.source_name().to_owned(), line });
+        let place = error.line().map(|line| FindingLocation { file: error.source_name().to_owned(), line });
         self.annotate("error", place.as_ref(), "unreadable", &printable(&error.to_string()))
     }
 

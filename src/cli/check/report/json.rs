@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Judged, Printer, Totals};
+use super::{JudgedObject, Printer, Totals};
 
 pub(super) struct Json<W> {
     out: W,
@@ -16,7 +16,7 @@ impl<W> Json<W> {
 }
 
 impl<W: Write> Printer for Json<W> {
-    fn judged(&mut self, judged: &Judged) -> io::Result<()> {
+    fn judged(&mut self, judged: &JudgedObject) -> io::Result<()> {
         self.out.write_all(if self.has_elements { b",\n" } else { b"[\n" })?;
         self.has_elements = true;
         Ok(serde_json::to_writer(&mut self.out, judged)?)

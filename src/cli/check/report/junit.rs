@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::{Judged, Outcome, Place, Printer, Totals, line};
-use crate::cli::printable::printable;
+use super::{FindingLocation, JudgedObject, Outcome, Printer, Totals, line};
+use crate::cli::sanitize::printable;
 use crate::store::manifest::ManifestError;
 
 pub(super) struct Junit<W> {
@@ -18,7 +18,7 @@ impl<W> Junit<W> {
         Self { out, suites: Vec::new() }
     }
 
-    fn add(&mut self, name: &str, place: &Place, mut status: TestCaseStatus, message: &str, text: &str) {
+    fn add(&mut self, name: &str, place: &FindingLocation, mut status: TestCaseStatus, message: &str, text: &str) {
         if !message.is_empty() {
             status.set_message(message);
             status.set_description(text);
@@ -41,7 +41,7 @@ impl<W> Junit<W> {
 }
 
 impl<W: Write> Printer for Junit<W> {
-    fn judged(&mut self, judged: &Judged) -> io::Result<()> {
+    fn judged(&mut self, judged: &JudgedObject) -> io::Result<()> {
         let lines: Vec<_> =
             judged.findings.iter().map(|finding| format!("{}: {}", finding.rule, line(judged, finding))).collect();
         let why = judged.not_judged.join("\n");
@@ -59,7 +59,7 @@ impl<W: Write> Printer for Junit<W> {
     }
 
     fn unreadable(&mut self, error: &ManifestError) -> io::Result<()> {
-        let place = Place { file: error.source_name().to_owned(), line: error.line().unwrap_or(1) };
+        let place = FindingLocation { file: error.source_name().to_owned(), line: error.line().unwrap_or(1) };
         let message = printable(&error.to_string());
         let status = TestCaseStatus::non_success(NonSuccessKind::Error);
         self.add("a readable document", &place, status, &message, &message);

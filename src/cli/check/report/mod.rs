@@ -13,13 +13,13 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::cli::inputs::{create, tell, title};
-use crate::cli::printable::printable;
+use crate::cli::sanitize::printable;
 use crate::store::manifest::ManifestError;
 use crate::trust::{Finding, Verdict};
 
 /// What to print.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-pub(super) enum Format {
+pub(super) enum ReportFormat {
     /// Lines for people.
     #[default]
     Text,
@@ -36,10 +36,10 @@ pub(super) enum Format {
 /// The result for one object, or for a document or file without one.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Judged {
+pub(super) struct JudgedObject {
     object: ObjectRef,
     #[serde(serialize_with = "file_and_line")]
-    source: Place,
+    source: FindingLocation,
     verdict: Outcome,
     findings: Vec<Finding>,
     /// A sentence for each value that is encrypted or a template, or why there is nothing to judge.
@@ -60,7 +60,7 @@ struct ObjectRef {
 
 /// Where an object begins.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct FindingLocation {
     /// Path as given, or `stdin`.
     pub(super) file: String,
     /// Line of the file, from 1.
@@ -76,13 +76,13 @@ enum Outcome {
     NotJudged,
 }
 
-impl Judged {
+impl JudgedObject {
     /// An object with its findings. `not_judged` names values that could not be judged; without any finding the object counts as not
     /// judged.
     pub(super) fn object(
         object: &Value,
         namespace: &str,
-        source: Place,
+        source: FindingLocation,
         findings: Vec<Finding>,
         not_judged: Vec<String>,
     ) -> Self {
@@ -95,7 +95,7 @@ impl Judged {
     }
 
     /// A file of PEM text, or a document that is no object.
-    pub(super) fn file(kind: &str, source: Place, findings: Vec<Finding>, not_judged: Vec<String>) -> Self {
+    pub(super) fn file(kind: &str, source: FindingLocation, findings: Vec<Finding>, not_judged: Vec<String>) -> Self {
         let object = ObjectRef { kind: kind.to_owned(), ..ObjectRef::default() };
         let title = kind.to_owned();
         Self { object, source, verdict: Outcome::of(&findings, &not_judged), findings, not_judged, title }
@@ -113,13 +113,13 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FindingLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
 }
 
-fn file_and_line<S: Serializer>(place: &Place, serializer: S) -> Result<S::Ok, S::Error> {
+fn file_and_line<S: Serializer>(place: &FindingLocation, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(place)
 }
 
@@ -151,7 +151,7 @@ impl fmt::Display for Totals {
 
 /// Prints in one format.
 trait Printer {
-    fn judged(&mut self, judged: &Judged) -> io::Result<()>;
+    fn judged(&mut self, judged: &JudgedObject) -> io::Result<()>;
 
     /// Errors go to stderr, too.
     fn unreadable(&mut self, _error: &ManifestError) -> io::Result<()> {
@@ -169,13 +169,13 @@ pub(super) struct Reporter {
 
 impl Reporter {
     /// Prints to `out`.
-    pub(super) fn new(format: Format, out: impl Write + 'static) -> Self {
+    pub(super) fn new(format: ReportFormat, out: impl Write + 'static) -> Self {
         let printer: Box<dyn Printer> = match format {
-            Format::Text => Box::new(text::Text { out }),
-            Format::Json => Box::new(json::Json::new(out)),
-            Format::Sarif => Box::new(sarif::Sarif::new(out)),
-            Format::Junit => Box::new(junit::Junit::new(out)),
-            Format::Github => Box::new(github::Github { out }),
+            ReportFormat::Text => Box::new(text::TextPrinter { out }),
+            ReportFormat::Json => Box::new(json::Json::new(out)),
+            ReportFormat::Sarif => Box::new(sarif::Sarif::new(out)),
+            ReportFormat::Junit => Box::new(junit::Junit::new(out)),
+            ReportFormat::Github => Box::new(github::Github { out }),
         };
         Self { printer, totals: Totals::default() }
     }
@@ -184,7 +184,7 @@ impl Reporter {
     ///
     /// # Errors
     /// When the output cannot be written.
-    pub(super) fn judged(&mut self, judged: &Judged) -> io::Result<()> {
+    pub(super) fn judged(&mut self, judged: &JudgedObject) -> io::Result<()> {
         let count = match judged.verdict {
             Outcome::Allow => None,
             Outcome::Warn => Some(&mut self.totals.warned),
@@ -217,7 +217,7 @@ impl Reporter {
 }
 
 /// A finding in one line.
-fn line(judged: &Judged, finding: &Finding) -> String {
+fn line(judged: &JudgedObject, finding: &Finding) -> String {
     let field = if finding.field.is_empty() { String::new() } else { format!(" {}", finding.field) };
     printable(&format!("{}{field}: {}", judged.title, finding.message))
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::{Judged, Place, Printer, Totals, line};
+use super::{FindingLocation, JudgedObject, Printer, Totals, line};
 use crate::admission::rules;
-use crate::cli::printable::printable;
+use crate::cli::sanitize::printable;
 use crate::store::manifest::ManifestError;
 use crate::trust::Severity;
 
@@ -24,7 +24,7 @@ impl<W> Sarif<W> {
         Self { out, results: Vec::new(), notifications: Vec::new() }
     }
 
-    fn notify(&mut self, level: &str, text: &str, place: Option<&Place>) {
+    fn notify(&mut self, level: &str, text: &str, place: Option<&FindingLocation>) {
         let mut notification = json!({"level": level, "message": {"text": text}});
         if let Some(place) = place {
             notification["locations"] = json!([{"physicalLocation": physical(place)}]);
@@ -34,7 +34,7 @@ impl<W> Sarif<W> {
 }
 
 impl<W: Write> Printer for Sarif<W> {
-    fn judged(&mut self, judged: &Judged) -> io::Result<()> {
+    fn judged(&mut self, judged: &JudgedObject) -> io::Result<()> {
         for finding in &judged.findings {
             let logical = json!({"fullyQualifiedName": printable(format!("{} {}", judged.title, finding.field).trim_end()), "kind": "object"});
             self.results.push(json!({
@@ -52,7 +52,7 @@ impl<W: Write> Printer for Sarif<W> {
     }
 
     fn unreadable(&mut self, error: &ManifestError) -> io::Result<()> {
-        let place = error.line().map(|line| Place { file: error.source_name().to_owned(), line });
+        let place = error.line().map(|line| FindingLocation { file: error.source_name().to_owned(), line });
         self.notify("error", &printable(&error.to_string()), place.as_ref());
         Ok(())
     }
@@ -98,7 +98,7 @@ fn level(severity: Severity) -> &'static str {
 /// What a path may have in a URI as it is (RFC 3986 section 3.3).
 const PATH: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-fn physical(place: &Place) -> Value {
+fn physical(place: &FindingLocation) -> Value {
     let path = place.file.strip_prefix("./").unwrap_or(&place.file);
     let scheme = if Path::new(path).is_absolute() { "file://" } else { "" };
     let uri = format!("{scheme}{}", utf8_percent_encode(path, &PATH));

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::trust::Severity;
 
-fn judged() -> [Judged; 4] {
+fn judged() -> [JudgedObject; 4] {
     let finding = |rule, severity, field: &str, message: &str| Finding {
         rule,
         severity,
@@ -14,8 +14,8 @@ fn judged() -> [Judged; 4] {
     };
     let object = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "istio-system"}});
     let new = |name, line, findings: Vec<Finding>| {
-        let place = Place { file: "f.yaml".to_owned(), line };
-        Judged::object(&object(name), "default", place, findings, Vec::new())
+        let place = FindingLocation { file: "f.yaml".to_owned(), line };
+        JudgedObject::object(&object(name), "default", place, findings, Vec::new())
     };
     [
         new("sound", 1, vec![]),
@@ -28,16 +28,16 @@ fn judged() -> [Judged; 4] {
             ],
         ),
         new("old", 20, vec![finding("odd", Severity::Warn, "data[x]", "odd")]),
-        Judged::file(
+        JudgedObject::file(
             "document",
-            Place { file: "100%,a:b.yaml".to_owned(), line: 1 },
+            FindingLocation { file: "100%,a:b.yaml".to_owned(), line: 1 },
             vec![],
             vec!["a template".to_owned()],
         ),
     ]
 }
 
-fn printed(format: Format, judged: &[Judged]) -> String {
+fn printed(format: ReportFormat, judged: &[JudgedObject]) -> String {
     let mut file = tempfile::tempfile().expect("a file");
     let mut reporter = Reporter::new(format, file.try_clone().expect("a second handle"));
     judged.iter().try_for_each(|judged| reporter.judged(judged)).expect("a file");
@@ -49,7 +49,7 @@ fn printed(format: Format, judged: &[Judged]) -> String {
 
 #[test]
 fn text_for_people() {
-    insta::assert_snapshot!(printed(Format::Text, &judged()), @r"
+    insta::assert_snapshot!(printed(ReportFormat::Text, &judged()), @r"
     f.yaml:9  deny  Secret istio-system/gw
       ca-expired  data[ca.crt]  the certificate CN=a ended
       odd  -  an �[31m escape
@@ -62,23 +62,23 @@ fn text_for_people() {
 
     3 objects judged: 1 denied, 1 warned; 1 not judged
     ");
-    assert_eq!(printed(Format::Text, &[]), "0 objects judged: 0 denied, 0 warned\n");
+    assert_eq!(printed(ReportFormat::Text, &[]), "0 objects judged: 0 denied, 0 warned\n");
 }
 
 #[test]
 fn json_is_one_array() {
-    insta::assert_snapshot!(printed(Format::Json, &judged()[..2]), @r#"
+    insta::assert_snapshot!(printed(ReportFormat::Json, &judged()[..2]), @r#"
     [
     {"object":{"apiVersion":"v1","kind":"Secret","namespace":"istio-system","name":"sound"},"source":"f.yaml:1","verdict":"allow","findings":[]},
     {"object":{"apiVersion":"v1","kind":"Secret","namespace":"istio-system","name":"gw"},"source":"f.yaml:9","verdict":"deny","findings":[{"rule":"ca-expired","severity":"deny","field":"data[ca.crt]","message":"the certificate CN=a ended"},{"rule":"odd","severity":"warn","field":"","message":"an \u001b[31m escape"}]}
     ]
     "#);
-    assert_eq!(printed(Format::Json, &[]), "[]\n");
+    assert_eq!(printed(ReportFormat::Json, &[]), "[]\n");
 }
 
 #[test]
 fn github_commands_are_escaped() {
-    insta::assert_snapshot!(printed(Format::Github, &judged()), @r"
+    insta::assert_snapshot!(printed(ReportFormat::Github, &judged()), @r"
     ::error file=f.yaml,line=9,title=ca-expired::Secret istio-system/gw data[ca.crt]: the certificate CN=a ended
     ::warning file=f.yaml,line=9,title=odd::Secret istio-system/gw: an �[31m escape
     ::warning file=f.yaml,line=20,title=odd::Secret istio-system/old data[x]: odd
@@ -89,7 +89,7 @@ fn github_commands_are_escaped() {
 
 #[test]
 fn junit_has_a_case_for_each_object() {
-    insta::assert_snapshot!(printed(Format::Junit, &judged()), @r#"
+    insta::assert_snapshot!(printed(ReportFormat::Junit, &judged()), @r#"
     <?xml version="1.0" encoding="UTF-8"?>
     <testsuites name="trustspan check" tests="4" skipped="1" failures="1" errors="0">
         <testsuite name="f.yaml" tests="3" skipped="0" errors="0" failures="1">
@@ -113,7 +113,7 @@ fn junit_has_a_case_for_each_object() {
 
 #[test]
 fn sarif_encodes_paths_as_uris() {
-    let log: Value = serde_json::from_str(&printed(Format::Sarif, &judged())).expect("JSON");
+    let log: Value = serde_json::from_str(&printed(ReportFormat::Sarif, &judged())).expect("JSON");
     let run = &log["runs"][0];
     assert_eq!(run["results"].as_array().map(Vec::len), Some(3));
     let note = &run["invocations"][0]["toolExecutionNotifications"][0];

@@ -4,19 +4,19 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 
-use super::{Judged, Outcome, Printer, Totals};
-use crate::cli::printable::printable;
+use super::{JudgedObject, Outcome, Printer, Totals};
+use crate::cli::sanitize::printable;
 
 const DENY: Style = AnsiColor::Red.on_default().bold();
 const WARN: Style = AnsiColor::Yellow.on_default().bold();
 const FAINT: Style = Style::new().dimmed();
 
-pub(super) struct Text<W> {
+pub(super) struct TextPrinter<W> {
     pub(super) out: W,
 }
 
-impl<W: Write> Printer for Text<W> {
-    fn judged(&mut self, judged: &Judged) -> io::Result<()> {
+impl<W: Write> Printer for TextPrinter<W> {
+    fn judged(&mut self, judged: &JudgedObject) -> io::Result<()> {
         let (style, verdict) = match judged.verdict {
             Outcome::Allow => return Ok(()),
             Outcome::Warn => (WARN, "warn"),

@@ -7,7 +7,7 @@ use granit_parser::ScalarStyle;
 use serde_json::Value;
 
 use super::super::scalar::{double_quoted, is_plain_safe, single_quoted};
-use super::super::tree::{Entry, Node, Shape, fields};
+use super::super::tree::{MapEntry, Shape, YamlNode, fields};
 
 /// A document's text and habits.
 pub(super) struct Layout<'t> {
@@ -33,14 +33,14 @@ enum Slot {
 
 /// Every step gives `None` when the text cannot follow.
 impl<'t> Layout<'t> {
-    pub(super) fn new(text: &'t str, root: &Node) -> Self {
+    pub(super) fn new(text: &'t str, root: &YamlNode) -> Self {
         let first = match &root.shape {
             Shape::Mapping { flow: true, entries } => Some(entries.first()),
             _ => None,
         };
         let json = first.is_some_and(|first| first.is_none_or(|e| e.key_style == ScalarStyle::DoubleQuoted));
         let tight =
-            |e: &Entry| text[e.key_span.end..].strip_prefix(':').is_some_and(|rest| !rest.starts_with([' ', '\n']));
+            |e: &MapEntry| text[e.key_span.end..].strip_prefix(':').is_some_and(|rest| !rest.starts_with([' ', '\n']));
         let compact = json && first.flatten().is_none_or(tight);
         let eol = match text.find('\n') {
             Some(end) if text[..end].ends_with('\r') => "\r\n",
@@ -50,7 +50,7 @@ impl<'t> Layout<'t> {
     }
 
     /// The text of `new`.
-    pub(super) fn edit(mut self, root: &Node, old: &Value, new: &Value) -> Option<String> {
+    pub(super) fn edit(mut self, root: &YamlNode, old: &Value, new: &Value) -> Option<String> {
         self.node(root, old, new, Slot::Other)?;
         self.edits.sort_by_key(|(range, _)| (range.start, range.end));
         let (mut out, mut done) = (String::with_capacity(self.text.len() + 256), 0);
@@ -68,14 +68,14 @@ impl<'t> Layout<'t> {
         Some(())
     }
 
-    fn node(&mut self, node: &Node, old: &Value, new: &Value, slot: Slot) -> Option<()> {
+    fn node(&mut self, node: &YamlNode, old: &Value, new: &Value, slot: Slot) -> Option<()> {
         match (&node.shape, old, new) {
             (Shape::Mapping { flow, entries }, Value::Object(old), Value::Object(new)) => {
                 if !old.keys().eq(new.keys()) {
                     let gone =
                         fields(entries, old).filter(|(_, own)| own.is_some_and(|(key, _)| !new.contains_key(key)));
                     let gone: BTreeSet<_> = gone.map(|(entry, _)| entry.key_span.start).collect();
-                    let kept = |entry: &Entry| !gone.contains(&entry.key_span.start);
+                    let kept = |entry: &MapEntry| !gone.contains(&entry.key_span.start);
                     let added: Vec<_> = new.iter().filter(|(key, _)| !old.contains_key(*key)).collect();
                     match flow {
                         _ if added.is_empty() && gone.is_empty() => {}
@@ -108,7 +108,7 @@ impl<'t> Layout<'t> {
     }
 
     /// Another kind of node, or another scalar.
-    fn exchange(&mut self, node: &Node, old: &Value, new: &Value, slot: Slot) -> Option<()> {
+    fn exchange(&mut self, node: &YamlNode, old: &Value, new: &Value, slot: Slot) -> Option<()> {
         let current = &self.text[node.span.clone()];
         let scalar = !new.is_object() && !new.is_array();
         match (&node.shape, slot) {
@@ -149,8 +149,8 @@ impl<'t> Layout<'t> {
 
     fn block_entries(
         &mut self,
-        entries: &[Entry],
-        kept: &dyn Fn(&Entry) -> bool,
+        entries: &[MapEntry],
+        kept: &dyn Fn(&MapEntry) -> bool,
         added: &[(&String, &Value)],
         slot: Slot,
     ) -> Option<()> {
@@ -203,9 +203,9 @@ impl<'t> Layout<'t> {
 
     fn flow_entries(
         &mut self,
-        node: &Node,
-        entries: &[Entry],
-        kept: &dyn Fn(&Entry) -> bool,
+        node: &YamlNode,
+        entries: &[MapEntry],
+        kept: &dyn Fn(&MapEntry) -> bool,
         added: &[(&String, &Value)],
     ) -> Option<()> {
         let open = node.span.start + 1;
@@ -295,18 +295,18 @@ impl<'t> Layout<'t> {
         self.text[..at].rfind('\n').map_or(0, |i| i + 1)
     }
 
-    fn after_colon(&self, entry: &Entry) -> Option<usize> {
+    fn after_colon(&self, entry: &MapEntry) -> Option<usize> {
         let rest = &self.text[entry.key_span.end..];
         let gap = rest.len() - rest.trim_start_matches([' ', '\t']).len();
         rest[gap..].starts_with(':').then_some(entry.key_span.end + gap + 1)
     }
 
-    fn entry_end(&self, entry: &Entry) -> usize {
+    fn entry_end(&self, entry: &MapEntry) -> usize {
         self.end(&entry.node, self.after_colon(entry).unwrap_or(entry.key_span.end))
     }
 
     /// Where a node's last character stands; `empty` for a node of none.
-    fn end(&self, node: &Node, empty: usize) -> usize {
+    fn end(&self, node: &YamlNode, empty: usize) -> usize {
         match &node.shape {
             Shape::Mapping { flow: false, entries } => entries.last().map_or(empty, |entry| self.entry_end(entry)),
             Shape::Sequence { items } if !self.text[..node.span.end].ends_with(']') => {

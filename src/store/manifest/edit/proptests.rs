@@ -37,7 +37,7 @@ fn tree() -> impl Strategy<Value = Tree> {
         ]
     });
     map(deep).prop_map(|mut map| {
-        map.push(("kind".to_owned(), Tree::Text("Gate-way".to_owned(), 0)));
+        map.push(("kind".to_owned(), Tree::Text("ConnectionLimiter-way".to_owned(), 0)));
         Tree::Map(map, false)
     })
 }

@@ -1,0 +1,106 @@
+//! What a declared client trusts: the webhook writes the GatewaySecret's whole bundle into its Secret in the very write that
+//! re-issues its leaf. cert-manager alone would put the new CA there, while gateways still serve a leaf of the old one.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use super::connectivity::declared;
+use crate::api::Mode;
+use crate::api::names::CLIENT_LABEL;
+use crate::registry::{Entry, Registry};
+use crate::trust::{Certificate, bundle, connectivity, decoded, is_distrusted};
+
+/// The key of a client's Secret that programs take CAs from.
+pub(super) const KEY: &str = "ca.crt";
+
+/// The bundle that a declared client's Secret shall hold; `None` for any other Secret, and when it has it.
+pub(super) fn wanted(object: &Value, namespace: &str, registry: &Registry) -> Option<Vec<Certificate>> {
+    let entry = declared(object["metadata"]["labels"][CLIENT_LABEL].as_str(), namespace, registry)?;
+    let held = certificates(object["data"].as_object()?.get(KEY))?;
+    let wanted = whole(entry, &held);
+    (entry.spec.mode == Mode::Bundle && wanted != held).then_some(wanted)
+}
+
+/// The GatewaySecret's bundle, and after it what the issuer or the user wrote beside it.
+fn whole(entry: &Entry, held: &[Certificate]) -> Vec<Certificate> {
+    let mut whole = connectivity::observed(&entry.status.client_bundle);
+    if whole.is_empty() {
+        return held.to_vec();
+    }
+    // By fingerprint, since a hostile bundle has thousands.
+    let mut known: HashSet<_> = whole.iter().map(|certificate| certificate.fingerprint.clone()).collect();
+    let others = held.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrusted_cas));
+    whole.extend(others.filter(|certificate| known.insert(certificate.fingerprint.clone())).cloned());
+    whole
+}
+
+/// The bundle under a key; `None` when it is not one that a program would load whole. The validating webhook says why.
+fn certificates(value: Option<&Value>) -> Option<Vec<Certificate>> {
+    let bytes = decoded(value.and_then(Value::as_str).unwrap_or_default())?;
+    let read = bundle::read(&bytes);
+    (read.rejected.is_none()).then(|| read.into_certificates())
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::{TrustAnchor, names::CLIENT_LABEL};
+    use crate::registry::tests::entry;
+    use crate::trust::fixtures::{Authority, ca, parsed};
+
+    fn registry(bundle: &[&Authority]) -> Registry {
+        let mut entry = entry("mesh", "root", "gateway");
+        entry.status.client_bundle = bundle.iter().map(|ca| TrustAnchor::from(&parsed(ca.der()))).collect();
+        Registry::new([entry])
+    }
+
+    fn client(cas: &[&Authority]) -> Value {
+        let text: String = cas.iter().map(|ca| ca.pem()).collect();
+        json!({"metadata": {"labels": {CLIENT_LABEL: "gateway"}}, "data": {KEY: STANDARD.encode(text)}})
+    }
+
+    fn names(object: &Value, registry: &Registry) -> Option<Vec<String>> {
+        wanted(object, "mesh", registry).map(|cas| cas.into_iter().map(|ca| ca.subject).collect())
+    }
+
+    #[test]
+    fn accepts_the_whole_bundle_and_what_stands_beside_it() {
+        let (old, new, own) = (ca("old"), ca("new"), ca("own"));
+        let registry = registry(&[&new, &old]);
+        assert_eq!(names(&client(&[&new]), &registry), Some(vec!["CN=new".to_owned(), "CN=old".to_owned()]));
+        let with_own = names(&client(&[&own, &new]), &registry);
+        assert_eq!(with_own, Some(["CN=new", "CN=old", "CN=own"].map(str::to_owned).to_vec()));
+        assert_eq!(names(&client(&[&new, &old, &own]), &registry), None, "once is enough");
+    }
+
+    #[test]
+    fn accepts_a_client_elsewhere_that_both_sides_declare() {
+        let (old, new) = (ca("old"), ca("new"));
+        let names = |granted: &[&str], label: &str| {
+            let mut entry = registry(&[&new, &old]).entries()[0].clone();
+            entry.spec.clients.namespaces = granted.iter().map(|name| (*name).to_owned()).collect();
+            let mut object = client(&[&new]);
+            object["metadata"]["labels"][CLIENT_LABEL] = label.into();
+            wanted(&object, "apps", &Registry::new([entry])).map(|cas| cas.len())
+        };
+        assert_eq!(names(&["apps"], "mesh_gateway"), Some(2));
+        assert_eq!(names(&[], "mesh_gateway"), None, "its owner grants nothing");
+        assert_eq!(names(&["apps"], "gateway"), None, "the label names one in its own namespace");
+    }
+
+    #[test]
+    fn rejects_secrets_of_others() {
+        let (old, new) = (ca("old"), ca("new"));
+        let mut other = client(&[&new]);
+        other["metadata"]["labels"][CLIENT_LABEL] = "another".into();
+        assert_eq!(names(&other, &registry(&[&new, &old])), None);
+        assert_eq!(names(&client(&[&new]), &registry(&[])), None, "no agent keeps a bundle");
+        let mut broken = client(&[]);
+        broken["data"][KEY] = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n").into();
+        assert_eq!(names(&broken, &registry(&[&new, &old])), None);
+    }
+}

@@ -1,0 +1,437 @@
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::admission::{Decision, Kind, Operation, Request, validate};
+use crate::api::names::MANAGED_LABEL;
+use crate::api::{GatewaySecretStatus, ProbeTarget, TrustSourceUse};
+use crate::registry::tests::entry;
+use crate::rotation::Inventory;
+use crate::trust::fixtures::{Authority, Leaf, ca, ca_between};
+use crate::trust::{Certificate, Secret, TlsConsumer, Verdict, bundle, credential};
+
+/// Three CAs that last, one that ends in 2032, and the first one renewed with its key.
+static CAS: LazyLock<Vec<Authority>> = LazyLock::new(|| {
+    let mut cas = vec![ca("a"), ca("b"), ca("c"), ca_between("short", 2026, 2032)];
+    cas.push(cas[0].renewed(2028, 2050));
+    cas
+});
+/// For each CA a leaf to 2031 and one to 2036.
+static LEAVES: LazyLock<Vec<[Leaf; 2]>> = LazyLock::new(|| {
+    CAS.iter().map(|ca| [2031, 2036].map(|end| ca.leaf_between("leaf.example.com", 2029, end))).collect()
+});
+
+fn at(year: i16) -> Timestamp {
+    format!("{year}-01-01T00:00:00Z").parse().unwrap()
+}
+
+/// What a Secret holds: CAs, in order, and a leaf.
+#[derive(Clone, Debug, PartialEq)]
+struct Content {
+    cas: Vec<usize>,
+    leaf: (usize, usize),
+    keys: Keys,
+}
+
+/// The keys that it stands under.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Keys {
+    /// `ca.crt`, `tls.crt` and `tls.key`.
+    Tls,
+    /// `cacert`, `cert` and `key`.
+    Generic,
+    /// These, which win, beside the others with other content.
+    Both,
+}
+
+impl Content {
+    fn new(cas: &[usize], ca: usize) -> Self {
+        Self { cas: cas.to_vec(), leaf: (ca, 1), keys: Keys::Tls }
+    }
+
+    fn object(&self, name: &str) -> Value {
+        let text = |cas: &[usize]| cas.iter().map(|ca| CAS[*ca].pem()).collect::<String>();
+        let content = |cas: &[usize], leaf: &Leaf| [text(cas), leaf.pem(), leaf.key_pem()];
+        let (own, other) = (content(&self.cas, &LEAVES[self.leaf.0][self.leaf.1]), content(&[2], &LEAVES[2][1]));
+        let (tls, generic) = (["ca.crt", "tls.crt", "tls.key"], ["cacert", "cert", "key"]);
+        let data: BTreeMap<_, _> = match self.keys {
+            Keys::Tls => std::iter::zip(tls, own).collect(),
+            Keys::Generic => std::iter::zip(generic, own).collect(),
+            Keys::Both => std::iter::zip(tls, other).chain(std::iter::zip(generic, own)).collect(),
+        };
+        let labels: BTreeMap<_, _> = match name {
+            "gw" => [(MANAGED_LABEL, "true")].into(),
+            name if name.ends_with(CACERT_SUFFIX) => BTreeMap::new(),
+            _ => [(CLIENT_LABEL, "gw")].into(),
+        };
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"namespace": "mesh", "name": name, "labels": labels},
+            "stringData": data,
+        })
+    }
+
+    fn anchors(&self) -> Vec<Certificate> {
+        crate::trust::anchors(&Secret::from_value(&self.object("x")).unwrap())
+    }
+
+    fn chain(&self) -> Vec<Certificate> {
+        let secret = Secret::from_value(&self.object("x")).unwrap();
+        bundle::read_chain(credential::serving_pair(&secret).unwrap().chain).into_certificates()
+    }
+}
+
+/// All Secrets of the namespace; `gw` is the managed one, the others are clients.
+#[derive(Clone, Debug)]
+struct World {
+    secrets: BTreeMap<String, Content>,
+    mode: Mode,
+    distrust: Vec<String>,
+}
+
+impl World {
+    fn new(managed: Content) -> Self {
+        Self { secrets: [("gw".to_owned(), managed)].into(), mode: Mode::Bundle, distrust: Vec::new() }
+    }
+
+    fn with(mut self, name: &str, content: Content) -> Self {
+        self.secrets.insert(name.to_owned(), content);
+        self
+    }
+
+    fn registry(&self, now: Timestamp) -> Registry {
+        let mut bare = entry("mesh", "root", "gw");
+        bare.status = GatewaySecretStatus::default();
+        bare.spec.mode = self.mode;
+        bare.spec.distrusted_cas = self.distrust.clone();
+        bare.policy.probe.target = Some(ProbeTarget {
+            service_name: "gateway".to_owned(),
+            port_name: "https".to_owned(),
+            host: "shop.example.com".to_owned(),
+            client_secret_name: Some("canary".to_owned()),
+        });
+        let mut inventory = Inventory::new([bare]);
+        self.secrets.iter().for_each(|(name, content)| inventory.take(&content.object(name), "mesh", now));
+        inventory.into_registry(crate::rotation::Outlook::Whole, now)
+    }
+
+    fn asked(&self, name: &str, content: &Content, now: Timestamp) -> Decision {
+        let (object, old) = (content.object(name), self.secrets.get(name).map(|old| old.object(name)));
+        let request = Request {
+            operation: if old.is_some() { Operation::Update } else { Operation::Create },
+            kind: Kind { group: "", version: "v1", kind: "Secret" },
+            sub_resource: "",
+            namespace: "mesh",
+            name,
+            username: "jane",
+            by_agent: false,
+            may_break_glass: false,
+            in_guarded_namespace: true,
+            object: Some(&object),
+            old_object: old.as_ref(),
+        };
+        validate(&request, &self.registry(now), &Severities::default(), now)
+    }
+
+    /// Messages of connectivity.
+    fn broken(&self, name: &str, content: &Content) -> Vec<(Severity, String)> {
+        let found = self.asked(name, content, at(2030)).findings;
+        found.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| (f.severity, f.message)).collect()
+    }
+
+    /// What is told when the first of two CAs is taken out.
+    fn told(status: &GatewaySecretStatus) -> Vec<connectivity::Broken> {
+        let secrets = [&[0, 1][..], &[1]].map(|cas| Secret::from_value(&Content::new(cas, 1).object("gw")).unwrap());
+        let [old, new] = [0, 1].map(|at: usize| ParsedSecret::new(&secrets[at], TlsConsumer::Envoy));
+        connectivity::managed(&old, &new, status, &[], "mesh", at(2030))
+    }
+
+    /// For each client: whether gateways accept it, and whether it verifies them.
+    fn works(&self, now: Timestamp) -> BTreeMap<String, (bool, bool)> {
+        let managed = &self.secrets["gw"];
+        let (held, served) = (managed.anchors(), managed.chain());
+        let clients = self.secrets.iter().filter(|(name, _)| *name != "gw");
+        let works = clients.map(|(name, client)| {
+            let admitted = connectivity::admits(&held, &client.chain(), now);
+            (name.clone(), (admitted, connectivity::verifies(&client.anchors(), &served, now)))
+        });
+        works.collect()
+    }
+
+    /// Whether time has ended the leaf of a Secret, or its CA.
+    fn has_ended(&self, name: &str, now: Timestamp) -> bool {
+        let (ca, leaf) = self.secrets[name].leaf;
+        now >= at(if leaf == 0 {
+            2031
+        } else if ca == 3 {
+            2032
+        } else {
+            2036
+        })
+    }
+}
+
+#[test]
+fn rejects_a_ca_taken_out_under_live_clients() {
+    let world =
+        World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0)).with("till", Content::new(&[1], 1));
+    let found = world.broken("gw", &Content::new(&[1], 1));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].0, Severity::Deny);
+    for words in ["1 live client certificate(s) (shop)", "2036-01-01T00:00:00Z", "renewed"] {
+        assert!(found[0].1.contains(words), "{}", found[0].1);
+    }
+    let many = ["d", "e", "f"].into_iter().fold(world.clone(), |world, name| world.with(name, Content::new(&[1], 0)));
+    assert!(
+        many.broken("gw", &Content::new(&[1], 1))[0].1.contains("4 live client certificate(s) (d, e, f and 1 more)")
+    );
+    assert_eq!(world.broken("gw", &Content::new(&[1, 2, 0], 1)), [], "nobody loses");
+    let copy = World { mode: Mode::Copy, ..world };
+    assert_eq!(copy.broken("gw", &Content::new(&[1], 1))[0].0, Severity::Warn);
+}
+
+#[test]
+fn accepts_what_is_not_observed_and_hides_other_namespaces() {
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let registry = world.registry(at(2030));
+    let mut entry = registry.entries()[0].clone();
+    let messages = |status: &GatewaySecretStatus| World::told(status);
+    entry.status.leaves.as_mut().unwrap()[0].namespace = "elsewhere".to_owned();
+    let told = messages(&entry.status);
+    assert!(told[0].1.contains("(in other namespaces)") && !told[0].1.contains("shop"), "{told:?}");
+    (entry.status.leaves, entry.status.client_trust) = (None, None);
+    assert_eq!(messages(&entry.status), []);
+}
+
+/// Six chains of nearly a hundred links cost more signatures than one answer may.
+#[test]
+fn rejects_what_takes_too_long_to_tell() {
+    let chain = || {
+        // Of 32 to 64 KiB nobody is let in with one.
+        let long = |params: &mut rcgen::CertificateParams| {
+            params.custom_extensions = vec![rcgen::CustomExtension::from_oid_content(&[1, 2, 3], vec![0; 400])];
+        };
+        let mut cas = vec![CAS[0].intermediate("0", long)];
+        for number in 1..95 {
+            cas.push(cas[number - 1].intermediate(&number.to_string(), long));
+        }
+        cas[94].leaf("leaf.example.com").pem() + &cas.iter().rev().map(Authority::pem).collect::<String>()
+    };
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let mut status = world.registry(at(2030)).entries()[0].status.clone();
+    let leaf = status.leaves.as_ref().unwrap().iter().find(|leaf| leaf.name == "shop").unwrap().clone();
+    status.leaves = Some((0..6).map(|_| crate::api::Leaf { pem: chain(), ..leaf.clone() }).collect());
+    let told = World::told(&status);
+    for words in ["6 live client certificate(s)", "for 1 of them", "more than 512 signatures", "one by one"] {
+        assert!(told[0].1.contains(words), "{told:?}");
+    }
+    status.leaves.as_mut().unwrap().pop();
+    let told = World::told(&status);
+    assert!(told[0].1.contains("5 live client certificate(s) (shop, shop, shop and 2 more) chain only to"), "{told:?}");
+}
+
+/// Istio takes CAs from it as soon as it is there.
+#[test]
+fn rejects_a_sibling_without_the_ca_of_live_clients() {
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let found = world.broken("gw-cacert", &Content::new(&[1], 1));
+    assert!(found[0].1.contains("1 live client certificate(s) (shop) chain to none of the CAs"), "{found:?}");
+    assert_eq!(found[0].0, Severity::Deny);
+    assert_eq!(world.broken("gw-cacert", &Content::new(&[2, 0], 1)), [], "nobody loses");
+    assert_eq!(world.broken("root-cacert", &Content::new(&[1], 1)), [], "gateways do not use the root");
+    // From then on it is what they have.
+    let shadowed = world.clone().with("gw-cacert", Content::new(&[2, 0], 1));
+    assert_eq!(shadowed.broken("gw-cacert", &Content::new(&[2], 1)).len(), 1);
+    assert_eq!(shadowed.broken("gw-cacert", &Content::new(&[0], 1)), []);
+    let copy = World { mode: Mode::Copy, ..world };
+    assert_eq!(copy.broken("gw-cacert", &Content::new(&[1], 1))[0].0, Severity::Warn);
+}
+
+/// A partner's Secret or ConfigMap that gateways take CAs from, with ours in it.
+#[test]
+fn rejects_a_source_of_trust_without_the_ca_of_live_clients() {
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let mut entry = world.registry(at(2030)).entries()[0].clone();
+    let source = |kind: &str| TrustSourceUse {
+        kind: kind.to_owned(),
+        namespace: "mesh".to_owned(),
+        name: "partners".to_owned(),
+        used_by: "Gateway apps/public spec.servers[0]".to_owned(),
+    };
+    entry.status.trust_sources = ["Secret", "ConfigMap"].map(source).to_vec();
+    let registry = Registry::new([entry]);
+    let text = |cas: &[usize]| cas.iter().map(|ca| CAS[*ca].pem()).collect::<String>();
+    let both = text(&[2, 0]);
+    let broken = |kind: &str, cas: Option<&[usize]>| -> Vec<String> {
+        let object = |text: String| {
+            let values = json!({"ca.crt": text});
+            let (data, string_data) = if kind == "Secret" { (json!({}), values) } else { (values, json!({})) };
+            json!({"kind": kind, "metadata": {"namespace": "mesh", "name": "partners"}, "data": data, "stringData": string_data})
+        };
+        let (old, new) = (object(both.clone()), cas.map(|cas| object(text(cas))));
+        let request = Request {
+            operation: if new.is_some() { Operation::Update } else { Operation::Delete },
+            kind: Kind { group: "", version: "v1", kind },
+            sub_resource: "",
+            namespace: "mesh",
+            name: "partners",
+            username: "jane",
+            by_agent: false,
+            may_break_glass: false,
+            in_guarded_namespace: true,
+            object: new.as_ref(),
+            old_object: Some(&old),
+        };
+        let found = validate(&request, &registry, &Severities::default(), at(2030)).findings;
+        found.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| f.message).collect()
+    };
+    for (kind, cas) in [("Secret", Some(&[2][..])), ("ConfigMap", Some(&[2])), ("Secret", None), ("ConfigMap", None)] {
+        let told = broken(kind, cas);
+        let expected =
+            ["1 live client certificate(s) (shop)", "Gateway apps/public spec.servers[0] takes its clients' CAs"];
+        assert!(told.len() == 1 && expected.iter().all(|words| told[0].contains(words)), "{kind} {cas:?}: {told:?}");
+    }
+    for kind in ["Secret", "ConfigMap"] {
+        assert_eq!(broken(kind, Some(&[0])), Vec::<String>::new(), "{kind}: the partner's CA is the owner's business");
+    }
+}
+
+/// However many they are: who is refused now loses nothing.
+#[test]
+fn accepts_a_bundle_that_lets_those_in_who_are_refused_now() {
+    let world = World::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let mut status = world.registry(at(2030)).entries()[0].status.clone();
+    let leaf = status.leaves.as_ref().unwrap().iter().find(|leaf| leaf.name == "shop").unwrap().clone();
+    let issued = |_| crate::api::Leaf { pem: CAS[0].leaf("leaf.example.com").pem(), ..leaf.clone() };
+    status.leaves = Some((0..800).map(issued).collect());
+    let cas = CAS[0].pem() + &CAS[1].pem();
+    let broken = format!("{cas}-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n");
+    let expired = CAS[0].renewed(2020, 2025).pem();
+    let secret = |text: String| Secret::from_value(&json!({"stringData": {"ca.crt": text}})).unwrap();
+    let new = secret(cas);
+    for old in [broken, CAS[1].pem(), expired].map(secret) {
+        let [old, new] = [&old, &new].map(|secret| ParsedSecret::new(secret, TlsConsumer::Envoy));
+        assert_eq!(connectivity::managed(&old, &new, &status, &[], "mesh", at(2030)), []);
+    }
+}
+
+/// The webhook itself takes it out of clients' bundles.
+#[test]
+fn accepts_that_a_distrusted_ca_goes() {
+    let world = World::new(Content::new(&[0, 1], 0))
+        .with("shop", Content::new(&[0, 1], 0))
+        .with("till", Content::new(&[0, 1], 1));
+    let (managed, client) = (Content::new(&[1], 0), Content::new(&[1], 1));
+    assert_eq!((world.broken("gw", &managed).len(), world.broken("shop", &client).len()), (1, 1));
+    let distrust = vec![crate::trust::fixtures::parsed(CAS[0].der()).fingerprint];
+    let distrusting = World { distrust, ..world };
+    assert_eq!((distrusting.broken("gw", &managed), distrusting.broken("shop", &client)), (vec![], vec![]));
+    // The other CA stays, for those who live by it.
+    assert_eq!(distrusting.broken("gw", &Content::new(&[2], 0)).len(), 1);
+}
+
+#[test]
+fn rejects_a_serving_leaf_that_clients_do_not_verify() {
+    // A client that verifies nothing hides nothing.
+    let world = World::new(Content::new(&[0], 0))
+        .with("shop", Content::new(&[0, 1], 0))
+        .with("till", Content::new(&[0], 0))
+        .with("odd", Content::new(&[2], 0));
+    let found = world.broken("gw", &Content::new(&[0, 1], 1));
+    assert!(found[0].1.contains("what clients trust (1 CA(s)) does not verify the new leaf"), "{found:?}");
+    // One client holds the CA renewed, another as it was: it is one CA.
+    let renewing = world.clone().with("shop", Content::new(&[4], 0)).with("till", Content::new(&[0], 0));
+    assert_eq!(renewing.broken("gw", &Content::new(&[0, 1], 1)).len(), 1);
+    assert_eq!(renewing.broken("gw", &Content::new(&[0, 1], 4)), []);
+    let distributed = world.with("till", Content::new(&[1, 0], 0));
+    assert_eq!(distributed.broken("gw", &Content::new(&[0, 1], 1)), []);
+    // And the other way round: the CA of what is served is not forgotten.
+    let found = distributed.broken("till", &Content::new(&[1], 0));
+    assert!(found[0].1.contains("would no longer verify"), "{found:?}");
+}
+
+#[test]
+fn rejects_a_client_leaf_before_its_ca_is_trusted() {
+    let world = World::new(Content::new(&[0], 0)).with("shop", Content::new(&[0], 0));
+    let renewed = Content::new(&[0], 1);
+    for name in ["shop", "new"] {
+        let found = world.broken(name, &renewed);
+        assert!(found[0].1.contains("retry then") && found[0].0 == Severity::Deny, "{name}: {found:?}");
+    }
+    let expanded = World { secrets: BTreeMap::new(), ..world.clone() }
+        .with("gw", Content::new(&[0, 1], 0))
+        .with("shop", Content::new(&[0], 0));
+    assert_eq!(expanded.broken("shop", &renewed), []);
+    // The canary comes before: it shows whether they trust it.
+    assert_eq!(world.broken("canary", &renewed), []);
+    // What works not yet may stay as it is.
+    let odd = world.with("odd", renewed.clone());
+    assert_eq!(odd.broken("odd", &renewed), []);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { name: &'static str, content: Content },
+    Remove(&'static str),
+    Wait,
+}
+
+fn content() -> impl Strategy<Value = Content> {
+    let cas = proptest::sample::subsequence(vec![0_usize, 1, 2, 3, 4], 1..5).prop_shuffle();
+    let keys = proptest::sample::select(vec![Keys::Tls, Keys::Tls, Keys::Generic, Keys::Both]);
+    (cas, 0..5_usize, 0..2_usize, keys).prop_map(|(cas, ca, leaf, keys)| Content { cas, leaf: (ca, leaf), keys })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let name = proptest::sample::select(vec!["gw", "gw", "gw", "shop", "till"]);
+    prop_oneof![
+        12 => (name, content()).prop_map(|(name, content)| Step::Write { name, content }),
+        1 => proptest::sample::select(vec!["shop", "till"]).prop_map(Step::Remove),
+        1 => Just(Step::Wait),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Issue, rotate, renew, drop, expire, in any order: what is allowed parts nobody who worked, but for time.
+    #[test]
+    fn no_allowed_history_parts_clients_and_gateways(steps in proptest::collection::vec(step(), 1..24)) {
+        let mut year = 2030;
+        let mut world = World::new(Content::new(&[0, 1], 0))
+            .with("shop", Content::new(&[0, 1], 0))
+            .with("till", Content::new(&[0], 1));
+        for step in steps {
+            let before = world.works(at(year));
+            let mut next = world.clone();
+            let mut written = None;
+            let waited = matches!(step, Step::Wait);
+            match step {
+                Step::Write { name, content } => {
+                    if world.asked(name, &content, at(year)).verdict() == Verdict::Deny {
+                        continue;
+                    }
+                    written = (name != "gw" && world.secrets.get(name).map(|old| old.leaf) != Some(content.leaf))
+                        .then_some(name);
+                    next = next.with(name, content);
+                }
+                Step::Remove(name) => drop(next.secrets.remove(name)),
+                Step::Wait => year += 1,
+            }
+            let after = next.works(at(year));
+            for (name, (admitted, verifies)) in &after {
+                let (was_admitted, verified) = before.get(name).copied().unwrap_or((false, false));
+                let ended = |name: &str| waited && next.has_ended(name, at(year));
+                prop_assert!(*admitted || !was_admitted || ended(name), "{name} is refused: {world:?}\n{next:?}");
+                prop_assert!(*verifies || !verified || ended("gw"), "{name} refuses: {world:?}\n{next:?}");
+                prop_assert!(*admitted || written != Some(name.as_str()), "{name} came too early: {next:?}");
+            }
+            world = next;
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a GatewaySecret's status tells of the cluster around it: Gateways, grants, and where the gateways' pods run. Slow to
+//! change, and read as rarely.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::Client;
+use serde_json::Value;
+
+use crate::registry::Entry;
+use crate::rotation::probe_target::{Probe, probe};
+use crate::rotation::readers::{ReaderTrust, TlsReader, readers};
+use crate::store::{cluster, objects};
+
+/// What was read last. A kind that cannot be listed keeps what was listed of it before.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClusterSnapshot {
+    /// Gateways, what belongs to them, and ReferenceGrants.
+    gateways: Vec<Value>,
+    /// Kinds that were never listed, and why not: what they name is not known.
+    unlisted: BTreeMap<&'static str, String>,
+    /// Group and kind of those that were listed once.
+    listed: BTreeSet<(&'static str, &'static str)>,
+    /// Whether a list was tried at all.
+    is_read: bool,
+    /// Pods with the labels of a GatewaySecret, by its labels.
+    pods: BTreeMap<BTreeMap<String, String>, Vec<Value>>,
+    /// Services, by namespace, or why they cannot be listed.
+    services: BTreeMap<String, Result<Vec<Value>, String>>,
+}
+
+const GATEWAYS: [(&str, &str, &str); 6] = [
+    ("networking.istio.io", "v1", "Gateway"),
+    ("networking.istio.io", "v1", "DestinationRule"),
+    ("gateway.networking.k8s.io", "v1", "Gateway"),
+    ("gateway.networking.k8s.io", "v1", "ListenerSet"),
+    ("gateway.envoyproxy.io", "v1alpha1", "ClientTrafficPolicy"),
+    ("gateway.networking.k8s.io", "v1beta1", "ReferenceGrant"),
+];
+
+impl ClusterSnapshot {
+    /// Reads what these GatewaySecrets need.
+    pub(super) async fn read(client: &Client, entries: &[Entry], before: &Self) -> Self {
+        let mut read = Self { is_read: true, ..Self::default() };
+        for (group, version, kind) in GATEWAYS {
+            match objects::list(client, group, version, kind).await {
+                Ok(gateways) => {
+                    read.gateways.extend(gateways);
+                    read.listed.insert((group, kind));
+                }
+                // The kind is not installed.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => {
+                    let api_version = format!("{group}/{version}");
+                    let is_of =
+                        |object: &&Value| object["kind"] == kind && object["apiVersion"] == api_version.as_str();
+                    read.gateways.extend(before.gateways.iter().filter(is_of).cloned());
+                    let why = cluster::told(&error);
+                    tracing::debug!("{kind}s of {group} not read: {why}");
+                    if before.listed.contains(&(group, kind)) {
+                        read.listed.insert((group, kind));
+                    } else if kind != "ReferenceGrant" {
+                        read.unlisted.insert(kind, why);
+                    }
+                }
+            }
+        }
+        for entry in entries.iter().filter(|entry| entry.policy.probe.target.is_none()) {
+            let mut services = Vec::new();
+            let listed =
+                objects::each(client, &entry.namespace, ("", "v1", "Service"), |service| services.push(service)).await;
+            let services = listed.map(|()| services).map_err(|error| format!("Services: {}", cluster::told(&error)));
+            read.services.insert(entry.namespace.clone(), services);
+        }
+        for entry in entries {
+            let labels = &entry.spec.workload_labels;
+            if read.pods.contains_key(labels) {
+                continue;
+            }
+            match objects::pods(client, labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))).await {
+                Ok(pods) => drop(read.pods.insert(labels.clone(), pods)),
+                Err(error) => tracing::debug!("pods with {labels:?} not read: {}", cluster::told(&error)),
+            }
+        }
+        read
+    }
+
+    /// The objects that the webhook rewrites.
+    pub(super) fn gateways(&self) -> impl Iterator<Item = &Value> {
+        self.gateways.iter().filter(|object| object["kind"] != "ReferenceGrant")
+    }
+
+    /// What gateways read beside a GatewaySecret's managed Secret. Whether one does is not known while a kind is not listed.
+    pub(super) fn readers(&self, entry: &Entry) -> Vec<TlsReader> {
+        let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
+        let mut readers = readers(entry, &self.gateways, &pods);
+        let unread = (!self.is_read).then_some(("Gateways", "not listed yet"));
+        let unlisted = self.unlisted.iter().map(|(kind, why)| (*kind, why.as_str()));
+        let unlisted = unread.into_iter().chain(unlisted);
+        readers.extend(unlisted.map(|(kind, why)| TlsReader::of(kind, "", ReaderTrust::Unlisted(why.to_owned()))));
+        readers
+    }
+
+    /// How a GatewaySecret's gateways are probed.
+    ///
+    /// # Errors
+    /// Why they are not: part of a sentence.
+    pub(super) fn probe(&self, entry: &Entry) -> Result<Probe, String> {
+        let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
+        let services = match self.services.get(&entry.namespace) {
+            Some(Ok(services)) => services.as_slice(),
+            Some(Err(why)) if entry.policy.probe.target.is_none() => return Err(why.clone()),
+            _ => &[],
+        };
+        probe(entry, &self.gateways, &pods, services)
+    }
+
+    /// What concerns one GatewaySecret.
+    pub(super) fn of(&self, entry: &Entry) -> impl Iterator<Item = &Value> {
+        self.gateways.iter().chain(self.pods.get(&entry.spec.workload_labels).into_iter().flatten())
+    }
+}

@@ -1,0 +1,97 @@
+//! Objects that the agent keeps, as they are stored.
+
+use serde_json::{Value, json};
+
+use crate::api::names::{ADOPT, CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, journal_name, managed_config_map_name};
+use crate::registry::Entry;
+use crate::rotation::journal::Journal;
+use crate::trust::Secret;
+
+/// The ConfigMaps with CAs that the agent writes.
+pub(super) fn written_config_maps(entry: &Entry) -> Vec<String> {
+    entry.spec.clients.ca_config_map_names.iter().map(|name| managed_config_map_name(name)).collect()
+}
+
+/// The Secrets that the agent writes.
+pub(super) fn written_names(entry: &Entry) -> Vec<String> {
+    let sibling = format!("{}{CACERT_SUFFIX}", entry.managed_name());
+    [Some(entry.managed_name().to_owned()), Some(sibling), entry.issuer_name()].into_iter().flatten().collect()
+}
+
+/// Key of the journal's ConfigMap.
+const JOURNAL_KEY: &str = "journal.json";
+
+/// The journal as a ConfigMap.
+pub(super) fn journal(entry: &Entry, journal: &Journal) -> Value {
+    let metadata = metadata(entry, &journal_name(&entry.name));
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { JOURNAL_KEY: journal.to_text() } })
+}
+
+/// Reads the journal's ConfigMap. One that is not readable is begun anew: what is in the cluster says what to do, only with
+/// longer waits.
+pub(super) fn read_journal(entry: &Entry, object: Option<&Value>) -> Journal {
+    let text = object.and_then(|object| object["data"][JOURNAL_KEY].as_str());
+    text.map_or_else(Journal::default, |text| {
+        Journal::from_text(text).unwrap_or_else(|error| {
+            tracing::warn!(namespace = entry.namespace, name = entry.name, "journal begun anew: {error}");
+            Journal::default()
+        })
+    })
+}
+
+/// The metadata of an object that the agent keeps.
+pub(super) fn metadata(entry: &Entry, name: &str) -> Value {
+    let (namespace, name) = entry.place_of(name);
+    json!({
+        "namespace": namespace, "name": name,
+        "labels": { MANAGED_LABEL: "true" }, "annotations": { KEPT_FOR: entry.name_in(namespace) },
+    })
+}
+
+/// Whether the agent made an object, for this GatewaySecret, or may take it over. In another namespace its owner names the
+/// GatewaySecret: which one may have it is not for every tenant to say.
+pub(super) fn is_kept_for(object: &Value, entry: &Entry) -> bool {
+    let metadata = &object["metadata"];
+    let namespace = metadata["namespace"].as_str().unwrap_or("default");
+    let annotations = &metadata["annotations"];
+    annotations[KEPT_FOR] == entry.name_in(namespace).as_str()
+        || annotations[ADOPT] == adoption(entry, namespace).as_str()
+}
+
+/// The value of the annotation that lets the agent take over an object of a namespace.
+pub(super) fn adoption(entry: &Entry, namespace: &str) -> String {
+    if namespace == entry.namespace { "true".to_owned() } else { entry.name_in(namespace) }
+}
+
+/// A Secret as it was read. Has no `Debug`: it holds private keys.
+pub(super) struct StoredObject {
+    /// The object.
+    pub(super) object: Value,
+    /// The same, decoded.
+    pub(super) secret: Secret,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::tests::entry;
+
+    #[test]
+    fn in_another_namespace_the_owner_names_the_gateway_secret() {
+        let kept = |namespace: &str, key: &str, value: &str| {
+            let object = json!({ "metadata": { "namespace": namespace, "annotations": { key: value } } });
+            is_kept_for(&object, &entry("mesh", "root", "gw"))
+        };
+        for (namespace, key, value, expected) in [
+            ("mesh", KEPT_FOR, "gw", true),
+            ("mesh", ADOPT, "true", true),
+            ("cert-manager", KEPT_FOR, "mesh/gw", true),
+            ("cert-manager", ADOPT, "mesh/gw", true),
+            ("cert-manager", KEPT_FOR, "gw", false),
+            ("cert-manager", ADOPT, "true", false),
+            ("cert-manager", ADOPT, "evil/gw", false),
+        ] {
+            assert_eq!(kept(namespace, key, value), expected, "{key}: {value} in {namespace}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Against real TLS servers of this process.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::rotation::planner::{Answer, Shown};
+use crate::trust::Secret;
+use crate::trust::fixtures::{Authority, Leaf, ca_with, parsed, secret};
+
+const HOST: &str = "shop.example.com";
+const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
+
+/// A CA whose certificates are valid by this machine's clock.
+fn ca(name: &str) -> Authority {
+    ca_with(name, |params| params.not_before = rcgen::date_time_ymd(2000, 1, 1))
+}
+
+fn leaf(authority: &Authority, name: &str) -> Leaf {
+    authority.leaf_with(name, |params| params.not_before = rcgen::date_time_ymd(2000, 1, 1))
+}
+
+fn canary(authority: &Authority) -> Secret {
+    let leaf = leaf(authority, "canary");
+    secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])
+}
+
+/// A gateway's pair. Any key may stand beside any leaf.
+#[derive(Debug)]
+struct Served(Arc<CertifiedKey>);
+
+impl Served {
+    fn new(leaf: &Leaf, key: &Leaf) -> Self {
+        let key = PrivateKeyDer::from_pem_slice(key.key_pem().as_bytes()).unwrap();
+        let key = aws_lc_rs::sign::any_supported_type(&key).unwrap();
+        Self(Arc::new(CertifiedKey::new(vec![leaf.der().to_vec().into()], key)))
+    }
+}
+
+impl ResolvesServerCert for Served {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        (hello.server_name() == Some(HOST)).then(|| self.0.clone())
+    }
+}
+
+/// Serves a pair to clients of a CA, or to anybody, and answers whatever they ask.
+async fn gateway(
+    served: Served,
+    clients: Option<&Authority>,
+    version: &'static SupportedProtocolVersion,
+) -> SocketAddr {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[version]).unwrap();
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(authority) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(authority.der().to_vec().into()).unwrap();
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let acceptor = TlsAcceptor::from(Arc::new(builder.with_cert_resolver(Arc::new(served))));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut tls) = acceptor.accept(stream).await else { return };
+                let _ = tls.read(&mut [0; 64]).await;
+                let _ = tls.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+                let _ = tls.shutdown().await;
+            });
+        }
+    });
+    address
+}
+
+fn target(socket: SocketAddr) -> Target {
+    Target { address: socket.to_string(), pod: None, socket: Ok(socket) }
+}
+
+async fn shown(socket: SocketAddr, canary: Option<&Secret>) -> Result<Shown, String> {
+    let wire = look_at(vec![target(socket)], &[HOST.to_owned()], canary.and_then(canary::held)).await;
+    wire.endpoints.into_iter().next().unwrap().shown
+}
+
+fn seen(leaf: &Leaf, canary: Option<Answer>) -> Result<Shown, String> {
+    Ok(Shown { leaf: parsed(leaf.der()).fingerprint, canary })
+}
+
+#[tokio::test]
+async fn accepts_what_a_gateway_serves_and_whom_it_lets_in() {
+    let (clients, servers, strangers) = (ca("clients"), ca("servers"), ca("strangers"));
+    let leaf = leaf(&servers, HOST);
+    for version in VERSIONS {
+        let gateway = gateway(Served::new(&leaf, &leaf), Some(&clients), version).await;
+        assert_eq!(shown(gateway, Some(&canary(&clients))).await, seen(&leaf, Some(Answer::Accepted)), "{version:?}");
+        assert_eq!(shown(gateway, Some(&canary(&strangers))).await, seen(&leaf, Some(Answer::Refused)), "{version:?}");
+        assert_eq!(shown(gateway, None).await, seen(&leaf, None), "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_that_asks_for_no_certificate_says_nothing_of_the_canary() {
+    let servers = ca("servers");
+    let leaf = leaf(&servers, HOST);
+    for version in VERSIONS {
+        let gateway = gateway(Served::new(&leaf, &leaf), None, version).await;
+        assert_eq!(shown(gateway, Some(&canary(&ca("clients")))).await, seen(&leaf, None), "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn rejects_a_leaf_whose_key_the_gateway_does_not_hold() {
+    let servers = ca("servers");
+    let (shown_leaf, other) = (leaf(&servers, HOST), leaf(&servers, HOST));
+    for version in VERSIONS {
+        let gateway = gateway(Served::new(&shown_leaf, &other), None, version).await;
+        let error = shown(gateway, None).await.unwrap_err();
+        assert!(error.contains("signature") || error.contains("Signature"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn rejects_what_does_not_speak_tls_in_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let end = Instant::now() + Duration::from_millis(200);
+    let error = tls_session::at(silent.local_addr().unwrap(), HOST, None, end).await.unwrap_err();
+    assert!(error.contains("timed out"), "{error}");
+    let error = shown(closed, None).await.unwrap_err();
+    assert!(error.to_lowercase().contains("connection refused"), "{error}");
+    let end = Instant::now() + PATIENCE;
+    let error = tls_session::at(closed, "a..b", None, end).await.unwrap_err();
+    assert!(error.contains("a..b"), "{error}");
+}
+
+#[tokio::test]
+async fn each_endpoint_is_looked_at_and_one_does_not_hide_another() {
+    let servers = ca("servers");
+    let (old, new) = (leaf(&servers, HOST), leaf(&servers, HOST));
+    let mut targets = Vec::new();
+    for leaf in [&old, &new] {
+        targets.push(target(gateway(Served::new(leaf, leaf), None, &version::TLS13).await));
+    }
+    targets.push(Target {
+        address: "gateway".to_owned(),
+        pod: None,
+        socket: Err("it is not an IP address".to_owned()),
+    });
+    let wire = look_at(targets.clone(), &[HOST.to_owned()], None).await;
+    let shown: Vec<_> = wire.endpoints.iter().map(|endpoint| endpoint.shown.clone()).collect();
+    assert_eq!(shown, [seen(&old, None), seen(&new, None), Err("it is not an IP address".to_owned())]);
+    assert!(wire.endpoints.iter().map(|endpoint| &endpoint.address).eq(targets.iter().map(|target| &target.address)));
+}
+
+#[tokio::test]
+async fn rejects_to_present_a_pair_that_is_none() {
+    let clients = ca("clients");
+    let (one, two) = (leaf(&clients, "canary"), leaf(&clients, "canary"));
+    let other_key = secret(&[("tls.crt", &one.pem()), ("tls.key", &two.key_pem())]);
+    for broken in [other_key, secret(&[("tls.crt", &one.pem())])] {
+        assert!(canary::held(&broken).is_none());
+    }
+    assert_eq!(canary::held(&canary(&clients)).unwrap().chain.len(), 1);
+}
+
+#[tokio::test]
+async fn a_canary_signed_by_the_clients_ca_is_let_in_where_that_is_trusted() {
+    let (clients, others) = (ca("clients"), ca("others"));
+    let leaf = leaf(&ca("servers"), HOST);
+    for version in VERSIONS {
+        let gateway = gateway(Served::new(&leaf, &leaf), Some(&clients), version).await;
+        for (authority, answer) in [(&clients, Answer::Accepted), (&others, Answer::Refused)] {
+            let pair = secret(&[("tls.crt", &authority.pem()), ("tls.key", &authority.key_pem())]);
+            let signed = canary::signed(&pair, Timestamp::now()).unwrap();
+            let wire = look_at(vec![target(gateway)], &[HOST.to_owned()], Some(signed)).await;
+            assert_eq!(wire.endpoints[0].shown, seen(&leaf, Some(answer)), "{version:?}");
+            assert_eq!(wire.canary.len(), 2, "with its CA");
+        }
+    }
+}
+
+#[test]
+fn no_canary_is_signed_without_the_key_of_a_ca() {
+    let authority = ca("clients");
+    let leaf = leaf(&authority, "client");
+    for (chain, key) in [(authority.pem(), String::new()), (leaf.pem(), leaf.key_pem())] {
+        let pair = secret(&[("tls.crt", &chain), ("tls.key", &key)]);
+        assert!(canary::signed(&pair, Timestamp::now()).is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_is_asked_for_another_host_where_it_does_not_serve_the_first() {
+    let leaf = leaf(&ca("servers"), HOST);
+    let gateway = gateway(Served::new(&leaf, &leaf), None, &version::TLS13).await;
+    let wire = look_at(vec![target(gateway)], &["other.example.com".to_owned(), HOST.to_owned()], None).await;
+    assert_eq!(wire.endpoints[0].shown, seen(&leaf, None));
+}

@@ -1,0 +1,227 @@
+//! Keeps the clients' bundle in the objects of `spec.trustBundleTargets`.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use kube::Client;
+use kube::api::{Api, DynamicObject, Patch};
+use kube::discovery::oneshot;
+use serde_json::{Value, json};
+
+use super::apply::apply;
+use super::cluster_state::{config_maps, get, secrets};
+use super::{AgentError, owned_objects};
+use crate::api::names::{ADOPT, CLIENT_LABEL, KEPT_FOR};
+use crate::api::{TrustBundleTarget, TrustBundleTargetKind};
+use crate::registry::Entry;
+use crate::rotation::planner::{ClientState, Plan, Trust};
+use crate::trust::{Certificate, bundle};
+
+/// An object of `spec.trustBundleTargets`, as it was read.
+pub(super) struct BundleTarget {
+    target: TrustBundleTarget,
+    found: Result<StoredTarget, AgentError>,
+}
+
+struct StoredTarget {
+    api: Api<DynamicObject>,
+    /// With group.
+    version: String,
+    object: Option<Value>,
+}
+
+/// Reads all of them. An error is kept with its object, and reported after the steps of the rotation.
+pub(super) async fn read(client: &Client, entry: &Entry) -> Vec<BundleTarget> {
+    let mut places = Vec::new();
+    for target in &entry.spec.trust_bundle_targets {
+        places.push(BundleTarget { target: target.clone(), found: find(client, entry, target).await });
+    }
+    places
+}
+
+async fn find(client: &Client, entry: &Entry, target: &TrustBundleTarget) -> Result<StoredTarget, AgentError> {
+    let (api, version) = match target.kind {
+        TrustBundleTargetKind::ConfigMap => (config_maps(client, namespace(entry, target)), "v1".to_owned()),
+        TrustBundleTargetKind::Secret => (secrets(client, &entry.namespace), "v1".to_owned()),
+        TrustBundleTargetKind::ClusterTrustBundle => cluster_trust_bundles(client).await?,
+    };
+    let object = get(&api, plural(target.kind), &target.name).await?;
+    Ok(StoredTarget { api, version, object })
+}
+
+fn namespace<'e>(entry: &'e Entry, target: &'e TrustBundleTarget) -> &'e str {
+    target.namespace.as_deref().unwrap_or(&entry.namespace)
+}
+
+/// In the most stable version that the API server serves (v1beta1 from Kubernetes 1.33 on by feature gate, v1 from 1.37 on).
+async fn cluster_trust_bundles(client: &Client) -> Result<(Api<DynamicObject>, String), AgentError> {
+    const GROUP: &str = "certificates.k8s.io";
+    let group = oneshot::group(client, GROUP).await;
+    let group = group.map_err(|error| AgentError::api("discover", GROUP, "", error))?;
+    let served = group.resources_by_stability().into_iter().find(|(resource, _)| resource.kind == "ClusterTrustBundle");
+    let (resource, _) = served.ok_or(AgentError::NoClusterTrustBundles)?;
+    Ok((Api::all_with(client.clone(), &resource), resource.api_version))
+}
+
+fn plural(kind: TrustBundleTargetKind) -> &'static str {
+    match kind {
+        TrustBundleTargetKind::ConfigMap => "configmaps",
+        TrustBundleTargetKind::Secret => "secrets",
+        TrustBundleTargetKind::ClusterTrustBundle => "clustertrustbundles.certificates.k8s.io",
+    }
+}
+
+/// JSON pointer to the bundle in an object.
+fn pointer(target: &TrustBundleTarget) -> String {
+    match target.kind {
+        TrustBundleTargetKind::ClusterTrustBundle => "/spec/trustBundle".to_owned(),
+        // Keys of ConfigMaps and Secrets have neither `/` nor `~`.
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => format!("/data/{}", target.key),
+    }
+}
+
+/// The bundle as an object holds it.
+fn value(target: &TrustBundleTarget, bundle: &str) -> Value {
+    match target.kind {
+        TrustBundleTargetKind::Secret => STANDARD.encode(bundle).into(),
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::ClusterTrustBundle => bundle.into(),
+    }
+}
+
+/// The owner that annotation `kept-for` names, with its namespace where the object is not in that.
+fn keeper(entry: &Entry, target: &TrustBundleTarget) -> String {
+    match target.kind {
+        TrustBundleTargetKind::ClusterTrustBundle => entry.name_in(""),
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => entry.name_in(namespace(entry, target)),
+    }
+}
+
+/// Whether the agent wrote an object for this GatewaySecret, or may write it. A cluster-scoped object is not taken over from another
+/// GatewaySecret, which may be another tenant's. In another namespace its owner declares a client by the label.
+fn is_kept_for(object: &Value, entry: &Entry, target: &TrustBundleTarget) -> bool {
+    let metadata = &object["metadata"];
+    let annotations = &metadata["annotations"];
+    let namespace = namespace(entry, target);
+    match target.kind {
+        TrustBundleTargetKind::ClusterTrustBundle if annotations[KEPT_FOR].is_null() => annotations[ADOPT] == "true",
+        TrustBundleTargetKind::ClusterTrustBundle => annotations[KEPT_FOR] == keeper(entry, target),
+        _ if namespace != entry.namespace => {
+            metadata["labels"][CLIENT_LABEL].as_str().is_some_and(|label| entry.has_client(namespace, label))
+        }
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => owned_objects::is_kept_for(object, entry),
+    }
+}
+
+impl BundleTarget {
+    /// Those who read it, as a client without a certificate. What cannot be read, or is another's, tells nothing new.
+    fn reader(&self, entry: &Entry) -> ClientState {
+        let target = &self.target;
+        let held = self.found.as_ref().ok().and_then(|found| found.object.as_ref());
+        let held = held.filter(|object| is_kept_for(object, entry, target));
+        let held = held.and_then(|object| object.pointer(&pointer(target))?.as_str());
+        let text = held.map(|held| match target.kind {
+            TrustBundleTargetKind::Secret => STANDARD.decode(held).unwrap_or_default(),
+            TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::ClusterTrustBundle => held.as_bytes().to_vec(),
+        });
+        let trust = text.map(|text| bundle::read(&text).into_certificates()).unwrap_or_default();
+        ClientState {
+            name: target.readers(),
+            chain: Vec::new(),
+            trust: Trust::Read(trust),
+            loads_once: false,
+            certificate: None,
+            pending: None,
+        }
+    }
+
+    /// Puts the bundle there. Other keys of the object are anybody's.
+    async fn keep(self, entry: &Entry, bundle: &str) -> Result<(), AgentError> {
+        let BundleTarget { target, found } = self;
+        let (found, kind, value) = (found?, target.kind, value(&target, bundle));
+        let held = found.object.as_ref().and_then(|object| object.pointer(&pointer(&target)));
+        if held == Some(&value) {
+            return Ok(());
+        }
+        let is_ours = found.object.as_ref().is_some_and(|object| is_kept_for(object, entry, &target));
+        let namespace = namespace(entry, &target);
+        if namespace != entry.namespace && !is_ours {
+            return Err(AgentError::NotGranted {
+                place: format!("{} {namespace}/{}", kind.name(), target.name),
+                namespace: namespace.to_owned(),
+                label: format!("{}_{}", entry.namespace, entry.name),
+            });
+        }
+        if held.is_some() && !is_ours {
+            return Err(AgentError::Foreign { kind: kind.name(), name: target.name, allowed: "true".to_owned() });
+        }
+        let metadata = json!({ "name": target.name, "annotations": { KEPT_FOR: keeper(entry, &target) } });
+        let mut object = json!({ "apiVersion": found.version, "kind": kind.name(), "metadata": metadata });
+        match kind {
+            TrustBundleTargetKind::ClusterTrustBundle => object["spec"] = json!({ "trustBundle": value }),
+            TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => {
+                object["data"] = json!({ target.key: value })
+            }
+        }
+        let written = found.api.patch(&target.name, &apply(), &Patch::Apply(object)).await;
+        written.map(drop).map_err(|error| AgentError::api("patch", plural(kind), &target.name, error))
+    }
+}
+
+/// Those who read what is kept.
+pub(super) fn readers(entry: &Entry, places: &[BundleTarget]) -> Vec<ClientState> {
+    places.iter().map(|place| place.reader(entry)).collect()
+}
+
+/// Puts the bundle everywhere. One place that fails holds back no other.
+pub(super) async fn keep(entry: &Entry, places: Vec<BundleTarget>, plan: &Plan) -> Result<(), AgentError> {
+    let text: String = plan.client_bundle.iter().map(Certificate::pem).collect();
+    let mut outcome = Ok(());
+    for place in places {
+        if plan.unordered.is_none() || place.target.kind.keeps_order() {
+            outcome = outcome.and(place.keep(entry, &text).await);
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::names::ADOPT;
+    use crate::registry::tests::entry;
+
+    fn target(kind: TrustBundleTargetKind, namespace: Option<&str>) -> TrustBundleTarget {
+        let (name, key) = ("trust".to_owned(), "ca.crt".to_owned());
+        TrustBundleTarget { kind, namespace: namespace.map(str::to_owned), name, key }
+    }
+
+    #[test]
+    fn in_another_namespace_both_owners_agree() {
+        let mut entry = entry("mesh", "root", "gw");
+        let there = target(TrustBundleTargetKind::ConfigMap, Some("apps"));
+        let labelled = |label: &str| json!({ "metadata": { "namespace": "apps", "labels": { CLIENT_LABEL: label } } });
+        assert!(!is_kept_for(&labelled("mesh_gw"), &entry, &there), "its namespace is not listed");
+        entry.spec.clients.namespaces = vec!["apps".to_owned()];
+        assert!(is_kept_for(&labelled("mesh_gw"), &entry, &there));
+        assert!(!is_kept_for(&labelled("other.gw"), &entry, &there));
+        let adopted =
+            json!({ "metadata": { "namespace": "apps", "annotations": { ADOPT: "true", KEPT_FOR: "mesh/gw" } } });
+        assert!(!is_kept_for(&adopted, &entry, &there), "the label alone declares it");
+        assert_eq!(
+            (keeper(&entry, &there).as_str(), there.readers().as_str()),
+            ("mesh/gw", "readers of ConfigMap apps/trust (ca.crt)")
+        );
+    }
+
+    #[test]
+    fn a_cluster_trust_bundle_of_another_gateway_secret_is_never_taken_over() {
+        let entry = entry("mesh", "root", "gw");
+        let taken = |annotations: Value| {
+            let object = json!({ "metadata": { "annotations": annotations } });
+            is_kept_for(&object, &entry, &target(TrustBundleTargetKind::ClusterTrustBundle, None))
+        };
+        assert!(taken(json!({ KEPT_FOR: "mesh/gw" })));
+        assert!(taken(json!({ ADOPT: "true" })));
+        assert!(!taken(json!({})));
+        assert!(!taken(json!({ KEPT_FOR: "gw" })), "of any namespace");
+        assert!(!taken(json!({ KEPT_FOR: "other/gw", ADOPT: "true" })));
+    }
+}

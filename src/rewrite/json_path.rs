@@ -1,0 +1,122 @@
+//! A place in a JSON object: its value and its JSON Pointer (RFC 6901), for walks that remember where they are.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use json_patch::jsonptr::{Pointer, Resolve};
+use serde_json::Value;
+
+/// Most steps from an object to a reference; the longest is `/spec/template/spec/containers/0/env/0/valueFrom/secretKeyRef/name`.
+const STEPS: usize = 10;
+
+/// A value and where it stands. The JSON Pointer is written for those who ask: hostile objects have hundreds of thousands of
+/// fields that are passed on the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JsonPath<'a> {
+    pub(super) value: &'a Value,
+    steps: [Step; STEPS],
+    depth: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Key(&'static str),
+    Index(usize),
+}
+
+impl<'a> JsonPath<'a> {
+    pub(super) fn root(value: &'a Value) -> Self {
+        Self { value, steps: [Step::Index(0); STEPS], depth: 0 }
+    }
+
+    /// A step into what is absent gives null.
+    pub(super) fn get(&self, key: &'static str) -> Self {
+        self.below(&self.value[key], Step::Key(key))
+    }
+
+    pub(super) fn path(&self, keys: &[&'static str]) -> Self {
+        keys.iter().fold(*self, |node, key| node.get(key))
+    }
+
+    pub(super) fn items(&self) -> impl Iterator<Item = Self> + use<'a> {
+        let list = *self;
+        let items = list.value.as_array().into_iter().flatten().enumerate();
+        items.map(move |(index, value)| list.below(value, Step::Index(index)))
+    }
+
+    pub(super) fn text(&self) -> Option<&'a str> {
+        self.value.as_str().filter(|text| !text.is_empty())
+    }
+
+    /// The place as a JSON Pointer.
+    pub(super) fn pointer(&self) -> String {
+        let mut pointer = String::with_capacity(64);
+        for step in self.steps() {
+            pointer.push('/');
+            match step {
+                Step::Key(key) => pointer.push_str(&escape(key)),
+                // Writing to a string cannot fail.
+                Step::Index(index) => drop(write!(pointer, "{index}")),
+            }
+        }
+        pointer
+    }
+
+    /// What stands at the same place in another object.
+    pub(super) fn found_in<'v>(&self, object: &'v Value) -> Option<&'v Value> {
+        self.steps().iter().try_fold(object, |value, step| match step {
+            Step::Key(key) => value.get(key),
+            Step::Index(index) => value.get(index),
+        })
+    }
+
+    /// The same place in a copy of what stands below two keys.
+    pub(super) fn found_below<'v>(&self, keys: [&'static str; 2], copy: &'v mut Value) -> Option<&'v mut Value> {
+        let (_, inner) = self.steps().split_first_chunk().filter(|(outer, _)| **outer == keys.map(Step::Key))?;
+        inner.iter().try_fold(copy, |value, step| match step {
+            Step::Key(key) => value.get_mut(key),
+            Step::Index(index) => value.get_mut(index),
+        })
+    }
+
+    fn steps(&self) -> &[Step] {
+        &self.steps[..self.depth]
+    }
+
+    fn below(mut self, value: &'a Value, step: Step) -> Self {
+        self.steps[self.depth] = step;
+        Self { value, depth: self.depth + 1, ..self }
+    }
+}
+
+/// The value at a JSON Pointer, without a copy of each step as [`Value::pointer`] makes it.
+pub(super) fn at<'v>(value: &'v Value, pointer: &str) -> Option<&'v Value> {
+    value.resolve(Pointer::parse(pointer).ok()?).ok()
+}
+
+/// Escapes a key for a JSON Pointer (RFC 6901 §3).
+pub(super) fn escape(key: &str) -> Cow<'_, str> {
+    if key.bytes().any(|byte| matches!(byte, b'~' | b'/')) {
+        key.replace('~', "~0").replace('/', "~1").into()
+    } else {
+        key.into()
+    }
+}
+
+/// A JSON Pointer as users write the field: `/spec/servers/0/tls` is `spec.servers[0].tls`.
+pub(super) fn field(pointer: &str) -> String {
+    let mut field = String::new();
+    for step in pointer.split('/').skip(1) {
+        let step = match step.contains('~') {
+            true => Cow::Owned(step.replace("~1", "/").replace("~0", "~")),
+            false => Cow::Borrowed(step),
+        };
+        let (before, after) = match step.bytes().all(|b| b.is_ascii_digit()) || step.contains(['.', '/']) {
+            true => ("[", "]"),
+            false if field.is_empty() => ("", ""),
+            false => (".", ""),
+        };
+        field.extend([before, &step, after]);
+    }
+    field
+}

@@ -1,0 +1,108 @@
+//! What a pod really loads: the keys of Secrets that its containers can see.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+/// Keys of a Secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Keys<'a> {
+    /// Every key that the Secret has.
+    All,
+    /// These keys.
+    Only(BTreeSet<&'a str>),
+}
+
+impl Keys<'_> {
+    pub(super) fn contains(&self, key: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(keys) => keys.contains(key),
+        }
+    }
+}
+
+/// Secret names to the keys that the containers and init containers of a pod load: mounted volumes (with `items` and
+/// `subPath`), environment variables and `envFrom`. A volume that no container mounts loads nothing.
+pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys<'_>> {
+    let volumes = volumes(pod_spec);
+    let (mut pairs, mut loads) = (0, MountedKeys::default());
+    for container in ["initContainers", "containers"].iter().flat_map(|list| items(&pod_spec[list])) {
+        for mount in items(&container["volumeMounts"]) {
+            for &(name, source) in mount["name"].as_str().and_then(|name| volumes.get(name)).into_iter().flatten() {
+                if pairs > PAIRS {
+                    break;
+                }
+                pairs += 1 + source["items"].as_array().map_or(0, Vec::len);
+                loads.mounted(name, source, mount);
+            }
+        }
+        for reference in items(&container["env"]).map(|variable| &variable["valueFrom"]["secretKeyRef"]) {
+            if let (Some(name), Some(key)) = (reference["name"].as_str(), reference["key"].as_str()) {
+                loads.some(name, [key]);
+            }
+        }
+        for name in items(&container["envFrom"]).filter_map(|source| source["secretRef"]["name"].as_str()) {
+            loads.all(name);
+        }
+    }
+    if pairs > PAIRS {
+        // Hostile: keys are not told apart any more.
+        volumes.values().flatten().for_each(|(name, _)| loads.all(name));
+    }
+    loads.0
+}
+
+/// Mounts times sources that are looked at, and the items of these; a pod has some ten of each.
+const PAIRS: usize = 10_000;
+
+/// The Secrets behind each volume: the name, and the source that may hold `items`.
+fn volumes(pod_spec: &Value) -> BTreeMap<&str, Vec<(&str, &Value)>> {
+    let mut volumes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for volume in items(&pod_spec["volumes"]) {
+        let own = std::iter::once((&volume["secret"]["secretName"], &volume["secret"]));
+        let projected = items(&volume["projected"]["sources"]).map(|source| &source["secret"]);
+        let secrets = own.chain(projected.map(|secret| (&secret["name"], secret)));
+        let named = secrets.filter_map(|(name, source)| Some((name.as_str()?, source)));
+        volumes.entry(volume["name"].as_str().unwrap_or_default()).or_default().extend(named);
+    }
+    volumes
+}
+
+#[derive(Default)]
+struct MountedKeys<'a>(BTreeMap<&'a str, Keys<'a>>);
+
+impl<'a> MountedKeys<'a> {
+    fn all(&mut self, name: &'a str) {
+        self.0.insert(name, Keys::All);
+    }
+
+    fn some(&mut self, name: &'a str, keys: impl IntoIterator<Item = &'a str>) {
+        if let Keys::Only(known) = self.0.entry(name).or_insert(Keys::Only(BTreeSet::new())) {
+            known.extend(keys);
+        }
+    }
+
+    /// The keys that a mount of a source shows. `subPath` narrows them to one file or folder.
+    fn mounted(&mut self, name: &'a str, source: &'a Value, mount: &'a Value) {
+        let below = mount["subPath"].as_str().filter(|path| !path.is_empty());
+        let shows = |path: &str| {
+            below.is_none_or(|below| {
+                path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+        };
+        match (source["items"].as_array(), below) {
+            (Some(list), _) => {
+                let pairs = list.iter().filter_map(|item| Some((item["key"].as_str()?, item["path"].as_str()?)));
+                self.some(name, pairs.filter(|(_, path)| shows(path)).map(|(key, _)| key));
+            }
+            // Without items every key is a file of its own name.
+            (None, Some(below)) => self.some(name, [below]),
+            (None, None) => self.all(name),
+        }
+    }
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}

@@ -1,0 +1,115 @@
+//! An object being rewritten: the changes so far, what its pod template looks like after them, and how to take them back.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::iter::zip;
+
+use json_patch::{Patch, PatchOperation};
+use serde_json::Value;
+
+use super::Outcome;
+use super::annotation::{HASH, RECORD, replace, test};
+use super::kinds::Reference;
+use super::undo::{names, recorded};
+
+pub(super) struct PatchBuilder<'a> {
+    before: &'a Value,
+    references: &'a [Reference<'a>],
+    /// What each reference gets instead of its value.
+    chosen: Vec<Option<String>>,
+    /// Sets the hash, and takes it back.
+    hash: Option<(PatchOperation, PatchOperation)>,
+}
+
+impl<'a> PatchBuilder<'a> {
+    /// Gives references the values that `choose` returns.
+    pub(super) fn new(
+        before: &'a Value,
+        references: &'a [Reference<'a>],
+        choose: impl FnMut(&Reference<'a>) -> Option<String>,
+    ) -> Self {
+        Self { before, references, chosen: references.iter().map(choose).collect(), hash: None }
+    }
+
+    /// The pod template with the names that were chosen.
+    pub(super) fn template(&self) -> Cow<'a, Value> {
+        let mut template = Cow::Borrowed(&self.before["spec"]["template"]);
+        for (reference, chosen) in zip(self.references, &self.chosen) {
+            let Some(chosen) = chosen else { continue };
+            if let Some(place) = reference.node.found_below(["spec", "template"], template.to_mut()) {
+                *place = Value::from(chosen.as_str());
+            }
+        }
+        template
+    }
+
+    /// Sets the rotation hash.
+    pub(super) fn annotate(&mut self, hash: Option<String>) {
+        self.hash = hash.and_then(|hash| HASH.set(self.before, &hash));
+    }
+
+    /// Adds the record by which the whole is taken back.
+    pub(super) fn finish(self) -> Outcome {
+        let known = recorded(self.before);
+        let mut record = self.record(&known);
+        let (hash, unhash) = self.hash.unzip();
+        if unhash.is_some() || HASH.read(self.before).is_some() {
+            // What stood there before the first rewrite counts, not what stood there before this one.
+            record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(unhash));
+        }
+        let changes = zip(self.references, self.chosen);
+        let renames = changes.filter_map(|(reference, value)| Some(replace(reference.node.pointer(), value?.into())));
+        let mut patch: Vec<_> = renames.collect();
+        let (renames, rehashes, mut unrecorded) = (patch.len(), hash.is_some(), false);
+        patch.extend(hash);
+        if !record.is_empty() {
+            let made_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
+            record.extend(known.iter().find(|entry| RECORD.owns(entry)).cloned().or(made_map));
+            let text = Patch(record).to_string();
+            unrecorded = RECORD.size_with(self.before, &text) > ANNOTATIONS;
+            if !unrecorded {
+                patch.extend(RECORD.set(self.before, &text).map(|(set, _)| set));
+            }
+        } else if RECORD.read(self.before).is_some() {
+            patch.push(RECORD.unset());
+        }
+        Outcome { patch: Patch(patch), renames, rehashes, holds: Vec::new(), unrecorded }
+    }
+
+    /// Takes the names back, those of earlier writes too. A record that cannot fit is not made to its end.
+    fn record(&self, known: &[PatchOperation]) -> Vec<PatchOperation> {
+        // The first of a place counts. By place, since a hostile object has thousands of both.
+        let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
+        names(known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
+        let (mut record, mut least) = (Vec::new(), 0);
+        for (reference, chosen) in zip(self.references, &self.chosen) {
+            if chosen.is_none() && earlier.is_empty() {
+                continue;
+            }
+            let pointer = reference.node.pointer();
+            let pair = match chosen {
+                Some(chosen) => {
+                    let restore = reference.renamed(reference.name);
+                    [test(&pointer, chosen.as_str().into()), replace(&pointer, restore.into())]
+                }
+                // A rename of an earlier write counts while its result stands.
+                None => {
+                    let stands = |written: &Value| written.as_str().is_some_and(|written| reference.is(written));
+                    let earlier =
+                        earlier.get(pointer.as_str()).and_then(|all| all.iter().find(|name| stands(name.written)));
+                    let Some(earlier) = earlier else { continue };
+                    [test(&pointer, earlier.written.clone()), earlier.restore.clone()]
+                }
+            };
+            record.extend(pair);
+            least += 2 * pointer.len();
+            if least > ANNOTATIONS {
+                break;
+            }
+        }
+        record
+    }
+}
+
+/// Bytes that all annotations of an object may have together (`TotalAnnotationSizeLimitB` of apimachinery's validation).
+const ANNOTATIONS: usize = 256 * 1024;

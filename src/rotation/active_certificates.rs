@@ -1,0 +1,89 @@
+//! What status tells of the certificates in use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::api::{Leaf, LeafKind, TrustAnchor};
+use crate::registry::Entry;
+use crate::trust::equivalence::{constrains_names, equivalence_key};
+use crate::trust::{Certificate, connectivity};
+
+/// A chain as status names it; `None` for an empty one.
+pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certificate]) -> Option<Leaf> {
+    let leaf = chain.first()?;
+    Some(Leaf {
+        kind,
+        namespace: entry.namespace.clone(),
+        name: name.to_owned(),
+        subject: leaf.subject.clone(),
+        not_after: leaf.not_after,
+        pem: chain.iter().map(Certificate::pem).collect(),
+        others: Vec::new(),
+        same_names: false,
+    })
+}
+
+/// A client's name, and the chain that it presents.
+type Presented<'v> = (&'v str, &'v [Certificate]);
+
+/// The leaves of clients, by name and chain: one stands for all that no verdict distinguishes from it, the one that ends last. `known`
+/// are the CAs of gateways and clients. Each by itself accepts all leaves of a group, or none, so a group has one issuer; where one
+/// has name constraints, the leaves of a group also have the same names.
+pub(super) fn client_leaves<'v>(
+    entry: &Entry,
+    in_use: impl IntoIterator<Item = Presented<'v>>,
+    known: &[Certificate],
+    now: Timestamp,
+) -> Vec<Leaf> {
+    let is_constrained = known.iter().any(constrains_names);
+    let mut groups: BTreeMap<(bool, Vec<u8>), Vec<Presented<'_>>> = BTreeMap::new();
+    for (name, chain) in in_use {
+        let Some((first, above)) = chain.split_first() else { continue };
+        let by_names = is_constrained || above.iter().any(constrains_names);
+        // Verdicts on others are not today's: their dates differ, or they are trusted as they are.
+        let is_ordinary = !first.is_not_yet_valid(now) && !known.contains(first);
+        let key = equivalence_key(chain, by_names).filter(|_| is_ordinary).map(|mut key| {
+            key.extend(known.iter().map(|ca| u8::from(connectivity::admits(std::slice::from_ref(ca), chain, now))));
+            (by_names, key)
+        });
+        let alone = || (true, format!("{name} {}", first.fingerprint).into_bytes());
+        groups.entry(key.unwrap_or_else(alone)).or_default().push((name, chain));
+    }
+    let one = |((same_names, _), members): ((bool, Vec<u8>), Vec<Presented<'_>>)| {
+        let (name, chain) = members.iter().rev().max_by_key(|(_, chain)| chain.first().map(|leaf| leaf.not_after))?;
+        let others: BTreeSet<_> = members.iter().map(|(other, _)| *other).filter(|other| other != name).collect();
+        let leaf = leaf(LeafKind::Client, entry, name, chain)?;
+        let others: Vec<_> = others.into_iter().map(str::to_owned).collect();
+        Some(Leaf { same_names: same_names && !others.is_empty(), others, ..leaf })
+    };
+    groups.into_iter().filter_map(one).collect()
+}
+
+/// The CAs that all those trust which verify the gateways now: others verify by other means, or not at all, and must not
+/// hide what would part the rest. Of a CA that some hold renewed and others as it was, the certificate that ends first.
+pub(super) fn common<'c>(
+    trusts: impl Iterator<Item = &'c [Certificate]>,
+    served: &[Certificate],
+    now: Timestamp,
+) -> Option<Vec<TrustAnchor>> {
+    let works: Vec<_> = trusts.filter(|trust| connectivity::verifies(trust, served, now)).collect();
+    let (first, others) = works.split_first()?;
+    let shared = |ca: &'c Certificate| -> Option<&'c Certificate> {
+        if others.iter().all(|trust| trust.contains(ca)) {
+            return Some(ca);
+        }
+        let newest = |trust: &&'c [Certificate]| {
+            trust.iter().filter(|held| held.supersedes(ca)).max_by_key(|held| held.not_after)
+        };
+        let held: Option<Vec<_>> = works.iter().map(newest).collect();
+        held?.into_iter().min_by_key(|held| held.not_after)
+    };
+    let mut common: Vec<&Certificate> = Vec::new();
+    for ca in first.iter().filter_map(shared) {
+        if !common.contains(&ca) {
+            common.push(ca);
+        }
+    }
+    Some(common.into_iter().map(TrustAnchor::from).collect())
+}

@@ -1,0 +1,224 @@
+#![allow(clippy::unwrap_used)]
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::*;
+use crate::api::{ConditionStatus, LaggingClient, Period, TrustAnchor};
+use crate::registry::tests::entry;
+use crate::rotation::{SecretSummary, change_windows, client_conditions, journal::Journal, planner, report, set};
+use crate::trust::Certificate;
+use crate::trust::fixtures::{ca, now, parsed};
+
+fn former() -> Entry {
+    entry("mesh", "root", "gw")
+}
+
+fn with(change: impl FnOnce(&mut GatewaySecretStatus)) -> GatewaySecretStatus {
+    let mut status = former().status;
+    change(&mut status);
+    status
+}
+
+fn reasons(notices: &[StatusEvent]) -> Vec<(&str, bool)> {
+    notices.iter().map(|notice| (notice.reason, notice.is_warning)).collect()
+}
+
+fn anchors(cas: &[&Certificate]) -> Vec<TrustAnchor> {
+    cas.iter().map(|ca| TrustAnchor::from(*ca)).collect()
+}
+
+fn write(trust: &[&Certificate], pair: PairOf) -> Step {
+    Step::WriteManaged { trust: trust.iter().map(|ca| (*ca).clone()).collect(), pair }
+}
+
+#[test]
+fn rejects_to_tell_of_nothing_new() {
+    let status = with(|status| status.phase = Some(Phase::Steady));
+    let entry = Entry { status: status.clone(), ..former() };
+    assert_eq!(notices(&entry, &status, &[]), []);
+}
+
+#[test]
+fn accepts_a_change_of_phase_once() {
+    let status = with(|status| status.phase = Some(Phase::Steady));
+    let told = notices(&former(), &status, &[]);
+    assert_eq!(reasons(&told), [("PhaseChanged", false)]);
+    let steady = Entry { status, ..former() };
+    let lost = with(|status| {
+        status.phase = Some(Phase::Pending);
+        let said = (ConditionStatus::False, "SecretMissing", "Secret gw does not exist".to_owned());
+        set(&former(), status, READY, said, now());
+    });
+    let [told] = &notices(&steady, &lost, &[])[..] else { panic!("one notice") };
+    assert!(
+        told.is_warning && told.note == "the rotation is Pending, was Steady: Secret gw does not exist",
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_write_says_what_came_and_what_went() {
+    let [old, new] = ["old", "new"].map(|name| parsed(ca(name).der()));
+    let held = |cas: &[&Certificate]| with(|status| status.bundle = anchors(cas));
+    let of = |before: &[&Certificate], step: Step| {
+        let entry = Entry { status: held(before), ..former() };
+        notices(&entry, &held(before), &[step])
+    };
+    let told = of(&[&old], write(&[&new, &old], PairOf::Managed));
+    assert_eq!(reasons(&told), [("ManagedSecretWritten", false)]);
+    assert_eq!(told[0].note, "Secret gw holds 2 CA(s), new: CN=new");
+    assert_eq!(told[0].secret.as_deref(), Some("gw"));
+    let told = of(&[&new, &old], write(&[&new, &old], PairOf::Root));
+    assert_eq!(reasons(&told), [("ManagedSecretWritten", false), ("ServingCertificateSwitched", false)]);
+    let told = of(&[&new, &old], write(&[&new], PairOf::Managed));
+    assert_eq!(reasons(&told), [("ManagedSecretWritten", false), ("OldCADropped", false)]);
+    assert_eq!(told[1].note, "gateways do not trust any more: CN=old");
+    // The first one switches nothing, and what somebody else put in is no old CA.
+    assert_eq!(reasons(&of(&[], write(&[&new], PairOf::Root))), [("ManagedSecretWritten", false)]);
+    let entry = Entry { status: held(&[&new]), ..former() };
+    let told = notices(&entry, &held(&[&new, &old]), &[write(&[&new], PairOf::Managed)]);
+    assert_eq!(reasons(&told), [("ManagedSecretWritten", false)]);
+}
+
+#[test]
+fn other_steps_name_what_they_write() {
+    let mut entry = former();
+    entry.spec.issuer_secret_name = Some("issuer".to_owned());
+    let steps = [Step::CopyRoot, Step::PromoteIssuer, Step::Reissue { certificate: "till".to_owned() }];
+    let told = notices(&entry, &entry.status, &steps);
+    let named: Vec<_> = told.iter().map(|notice| (notice.reason, notice.secret.as_deref())).collect();
+    assert_eq!(
+        named,
+        [("ManagedSecretWritten", Some("gw")), ("IssuerPromoted", Some("issuer")), ("ReissueRequested", None)]
+    );
+    assert!(told[2].note.contains("Certificate till"), "{}", told[2].note);
+}
+
+#[test]
+fn a_trouble_is_told_when_it_begins_when_it_is_another_and_when_it_ends() {
+    let said = |type_: &str, status, reason: &str, message: &str| {
+        with(|entry| set(&former(), entry, type_, (status, reason, message.to_owned()), now()))
+    };
+    use ConditionStatus::{False, True};
+    for (type_, begins, ends) in [(SOURCES, "SourceUnusable", "SourceUsable"), (SYNCED, "StepFailed", "StepsDone")] {
+        let [good, gone, bad] = [
+            said(type_, True, "Good", "all is well"),
+            said(type_, False, "Gone", "Secret root does not exist"),
+            said(type_, False, "Bad", "Secret root: expired"),
+        ];
+        let between = |before: &GatewaySecretStatus, after| {
+            let entry = Entry { status: before.clone(), ..former() };
+            notices(&entry, after, &[]).into_iter().map(|n| (n.reason, n.is_warning, n.note)).collect::<Vec<_>>()
+        };
+        let warned = |note: &str| vec![(begins, true, note.to_owned())];
+        assert_eq!(between(&former().status, &good), []);
+        assert_eq!(between(&former().status, &gone), warned("Secret root does not exist"));
+        assert_eq!(between(&good, &gone), warned("Secret root does not exist"));
+        assert_eq!(between(&gone, &gone), []);
+        assert_eq!(between(&gone, &bad), warned("Secret root: expired"));
+        assert_eq!(between(&bad, &good), [(ends, false, "all is well".to_owned())]);
+    }
+    let kept = said(PREVIOUS_CAS, False, "UsedByCertificates", "live leaves need more");
+    assert_eq!(reasons(&notices(&former(), &kept, &[])), [("PreviousCAsOverLimit", true)]);
+    assert_eq!(notices(&Entry { status: kept.clone(), ..former() }, &kept, &[]), []);
+    // The words of an API server's refusal may differ each time.
+    let [one, two] = ["refused at 1", "refused at 2"].map(|message| said(SYNCED, False, "Failed", message));
+    assert_eq!(notices(&Entry { status: one, ..former() }, &two, &[]), []);
+}
+
+#[test]
+fn windows_that_never_open_are_told_before_a_rotation_waits_for_them() {
+    let with_zones = |zones: &[&str], status: GatewaySecretStatus| {
+        let mut entry = Entry { status, ..former() };
+        let window = |zone: &&str| json!({ "from": "22:00", "to": "02:00", "timeZone": zone });
+        let windows = zones.iter().map(window).map(serde_json::from_value).collect::<Result<_, _>>();
+        entry.policy.change_windows = windows.expect("windows");
+        let mut status = entry.status.clone();
+        change_windows::tell(&entry, &mut status, now());
+        (notices(&entry, &status, &[]), status)
+    };
+    let (told, status) = with_zones(&["Europe/Berlin"], former().status);
+    assert_eq!(told, []);
+    let (told, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
+    assert_eq!(reasons(&told), [("ChangeWindowsInvalid", true)]);
+    assert!(
+        told[0].note.contains("1 of 2 in changeWindows never open") && told[0].note.contains("Mars/Base"),
+        "{told:?}"
+    );
+    let (told, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
+    assert_eq!(told, [], "it is told once");
+    let (told, status) = with_zones(&["Mars/Base"], status);
+    assert_eq!(reasons(&told), [("ChangeWindowsInvalid", true)], "none is left that opens");
+    assert_eq!(with_zones(&["UTC"], status).0, []);
+}
+
+#[test]
+fn each_client_is_told_of_when_it_becomes_overdue() {
+    let lagging = |names: &[&str], overdue| {
+        let client = |name: &&str| LaggingClient { name: (*name).to_owned(), since: now(), overdue };
+        with(|status| status.lagging = names.iter().map(client).collect())
+    };
+    let between = |before: GatewaySecretStatus, after: &GatewaySecretStatus| {
+        notices(&Entry { status: before, ..former() }, after, &[])
+    };
+    assert_eq!(between(former().status, &lagging(&["till"], false)), []);
+    let told = between(lagging(&["till", "van"], false), &lagging(&["till", "van"], true));
+    assert_eq!(reasons(&told), [("ClientLagging", true), ("ClientLagging", true)]);
+    assert_eq!(told[1].secret.as_deref(), Some("van"));
+    let told = between(former().status, &lagging(&["readers of ConfigMap trust (ca.crt)"], true));
+    assert_eq!(told[0].secret, None, "no Secret is called so");
+    assert_eq!(between(lagging(&["till"], true), &lagging(&["till"], true)), []);
+    let many: Vec<_> = (0..30).map(|n| format!("client-{n}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    let told = between(former().status, &lagging(&many, true));
+    assert_eq!((told.len(), told[10].note.starts_with("20 more")), (11, true));
+}
+
+fn plan(lagging: &[&str]) -> planner::Plan {
+    let facts = SecretSummary::default();
+    let entry = former();
+    let seen = planner::Snapshot {
+        entry: &entry,
+        root: Some(&facts),
+        ca: None,
+        client_ca: None,
+        issuer: None,
+        managed: None,
+        bundle_readers: Vec::new(),
+        clients: Vec::new(),
+        unlisted_namespaces: &[],
+        root_certificate: None,
+        wire: None,
+        unprobed: None,
+        canary: None,
+        readers: Vec::new(),
+        sources: Default::default(),
+        presented_also: Vec::new(),
+        source_sibling: None,
+        managed_sibling: planner::TrustCopy::Absent,
+        config_maps: Vec::new(),
+    };
+    let lagging = lagging.iter().map(|name| (*name).to_owned()).collect();
+    planner::Plan { lagging, ..planner::plan(&seen, &Journal::default(), now()) }
+}
+
+#[test]
+fn a_client_is_overdue_after_twice_the_time_that_following_takes() {
+    let mut entry = former();
+    (entry.policy.propagation_delays.admission, entry.policy.propagation_delays.clients) =
+        (Period::from_secs(10), Period::from_secs(50));
+    let mut at = |after: i64, names: &[&str]| {
+        let now: Timestamp = now() + SignedDuration::from_secs(after);
+        entry.status = report(&entry, &plan(names), entry.status.clone(), now);
+        let overdue: Vec<_> = entry.status.lagging.iter().map(|client| client.overdue).collect();
+        (overdue, entry.status.condition(client_conditions::CLIENTS).unwrap().status)
+    };
+    use ConditionStatus::{False, True};
+    assert_eq!(at(0, &["till"]), (vec![false], True));
+    assert_eq!(at(119, &["till", "van"]), (vec![false, false], True));
+    assert_eq!(at(120, &["till", "van"]), (vec![true, false], False));
+    assert_eq!(at(130, &["van"]), (vec![false], True));
+    // Its time begins anew.
+    assert_eq!(at(140, &["till"]), (vec![false], True));
+}

@@ -1,0 +1,83 @@
+//! Who may be a client of a root's gateways, as far as Certificates tell.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::GenerateInput;
+use super::issuer::IssuerSource;
+use super::roots::{Root, namespace};
+use crate::api::Clients;
+use crate::api::names::CLIENT_LABEL;
+use crate::rotation::name_list::first;
+
+/// The most items of `spec.clients.namespaces`.
+const NAMESPACES: usize = 64;
+/// Names that one comment gives.
+const NAMED: usize = 5;
+
+/// Certificates that may be clients': those beside the root, and those of the same ClusterIssuer.
+fn clients<'f>(
+    found: &'f GenerateInput,
+    root: &'f Root<'_>,
+    source: &'f IssuerSource<'_>,
+) -> impl Iterator<Item = &'f Value> {
+    let may_be = move |object: &&Value| {
+        let usages = object["spec"]["usages"].as_array().into_iter().flatten();
+        object["kind"] == "Certificate"
+            && (namespace(object) == root.namespace || source.is_cluster_wide() && source.issues(object))
+            && !source.is_of(object)
+            && usages.into_iter().any(|usage| usage == "client auth")
+    };
+    found.objects.iter().filter(move |_| root.asks_clients()).filter(may_be)
+}
+
+/// The other namespaces in which there may be clients.
+pub(super) fn namespaces(found: &GenerateInput, root: &Root<'_>, source: &IssuerSource<'_>) -> BTreeSet<String> {
+    let namespaces = clients(found, root, source).map(namespace);
+    let elsewhere: BTreeSet<_> =
+        namespaces.filter(|namespace| *namespace != root.namespace).map(str::to_owned).collect();
+    elsewhere.into_iter().take(NAMESPACES).collect()
+}
+
+/// What to do about clients, and what is not known of them.
+pub(super) fn comments(found: &GenerateInput, root: &Root<'_>, source: &IssuerSource<'_>, name: &str) -> Vec<String> {
+    if !root.asks_clients() {
+        return Vec::new();
+    }
+    let clients: Vec<_> = clients(found, root, source)
+        .filter(|object| object["spec"]["secretTemplate"]["labels"][CLIENT_LABEL].is_null())
+        .collect();
+    let (here, elsewhere): (Vec<_>, Vec<_>) = clients.iter().partition(|object| namespace(object) == root.namespace);
+    let mut comments = Vec::new();
+    let full_name = |object: &&Value| Some(format!("{}/{}", namespace(object), object["metadata"]["name"].as_str()?));
+    if let Some(names) = first(NAMED, elsewhere.into_iter().filter_map(full_name)) {
+        comments.push(format!(
+            "Certificates elsewhere that may be clients': {names}. Their namespaces are in clients.namespaces; owners of those that are \
+             add the label {CLIENT_LABEL}: {}_{name} in their secretTemplate",
+            root.namespace
+        ));
+    }
+    let names = first(NAMED, here.iter().filter_map(|object| object["metadata"]["name"].as_str()));
+    match names {
+        None if !comments.is_empty() => {}
+        None => comments.push(format!(
+            "no Certificate for client auth was found here that is not declared: who the clients are is not known. Declare them \
+             by the label {CLIENT_LABEL}: {name} in secretTemplate of their Certificates, or in spec.clients.secretNames"
+        )),
+        Some(names) => comments.push(format!(
+            "Certificates that may be clients': {names}. Declare those that are by the label {CLIENT_LABEL}: {name} in their \
+             secretTemplate"
+        )),
+    }
+    comments.push(Clients::INCOMPLETE.to_owned());
+    if let (Some(ca), Some(issuer)) = (source.ca_secret_name(), source.issuer())
+        && clients.iter().any(|client| source.issues(client))
+    {
+        comments.push(format!(
+            "{issuer} signs clients' certificates, too: with issuerSecretName: {name}-issuer and caSecretRef: {{name: {ca}}}, and an Issuer of theirs that refers \
+             to that Secret in the place of {ca}, none is signed before the gateways trust its CA"
+        ));
+    }
+    comments
+}

@@ -1,0 +1,256 @@
+//! Proposes GatewaySecrets from what a cluster has. Pure: what was found in, proposals out, each with why it is as it is and what
+//! could not be known.
+
+mod clients;
+mod issuer;
+mod name;
+mod probe_comment;
+mod roots;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::SecretSummary;
+use crate::api::names::{ADOPT, CACERT_SUFFIX};
+use crate::api::{GatewaySecretSpec, Resolved, SecretRef};
+use crate::registry::{CLUSTER_RESOURCE_NAMESPACE, CertManagerObjects, Entry};
+
+pub(super) use name::check;
+use roots::{Root, Roots};
+pub(super) use roots::{is_picked, namespace, pod};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct GenerateInput {
+    /// Only Secrets in this namespace count. `None`: all.
+    pub only: Option<String>,
+    /// Gateways, pods and workloads, Services, cert-manager's Certificates, Issuers and ClusterIssuers.
+    pub objects: Vec<Value>,
+    /// Whether Gateways are to name another Secret, although the issuer could write another one.
+    pub rewrite: bool,
+    /// The GatewaySecrets that are there already.
+    pub known: Vec<Entry>,
+    /// The Secrets of [`Found::secrets_to_read`], as far as they were looked for: namespace and name.
+    pub secrets: BTreeMap<(String, String), SecretLookup>,
+}
+
+/// A Secret that was looked for.
+#[derive(Clone, Debug)]
+pub enum SecretLookup {
+    /// It is not there.
+    Missing,
+    /// It may not be read.
+    Refused,
+    /// What counts of it.
+    Read(SecretSummary),
+}
+
+/// What is proposed.
+#[derive(Debug, Default)]
+pub struct Proposals {
+    /// One for each Secret that Gateways serve with and no GatewaySecret names.
+    pub gateway_secrets: Vec<Proposal>,
+    /// What was left out, and why: a sentence each.
+    pub left_out: Vec<String>,
+}
+
+/// A GatewaySecret that is proposed.
+#[derive(Debug)]
+pub struct Proposal {
+    /// The Secret that Gateways serve with now.
+    pub secret_name: String,
+    /// It, without a status.
+    pub entry: Entry,
+    /// Why it is as it is, and what could not be known: a sentence each.
+    pub comments: Vec<String>,
+}
+
+impl GenerateInput {
+    /// The selectors of Istio Gateways. The pods that they pick tell where Secrets are looked up.
+    pub fn selectors(&self) -> BTreeSet<BTreeMap<&str, &str>> {
+        roots::selectors(&self.objects)
+    }
+
+    /// The Secrets that proposals depend on, by namespace and name. No other needs to be read.
+    pub fn secrets_to_read(&self) -> BTreeSet<(String, String)> {
+        let mut keys = BTreeSet::new();
+        for root in self.roots().by_place.values() {
+            let mut names = vec![root.name.to_owned(), format!("{}{CACERT_SUFFIX}", root.name)];
+            names.extend(
+                [name::MANAGED, name::SOURCE].into_iter().flat_map(|suffixes| name::candidates(root.name, suffixes)),
+            );
+            keys.extend(names.into_iter().map(|name| (root.namespace.to_owned(), name)));
+            let source = issuer::source(self, root);
+            let namespace = source.ca_namespace().unwrap_or(root.namespace);
+            keys.extend(source.ca_secret_name().map(|name| (namespace.to_owned(), name.to_owned())));
+        }
+        keys
+    }
+
+    fn roots(&self) -> Roots<'_> {
+        let mut roots = Roots::of(&self.objects);
+        roots.by_place.retain(|(namespace, _), _| self.only.as_ref().is_none_or(|only| only == namespace));
+        roots
+    }
+
+    /// The GatewaySecrets that exist, with what the objects say of their Certificates.
+    fn known(&self) -> impl Iterator<Item = Entry> {
+        let mut issuance = CertManagerObjects::default();
+        self.objects.iter().for_each(|object| issuance.take(object, "default"));
+        self.known.iter().map(move |entry| {
+            let resolved = issuance.resolve(entry).unwrap_or_else(|_| entry.resolved.clone());
+            Entry { resolved, ..entry.clone() }
+        })
+    }
+
+    fn held(&self, namespace: &str, name: &str) -> Option<&SecretLookup> {
+        self.secrets.get(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    fn facts(&self, namespace: &str, name: &str) -> Option<&SecretSummary> {
+        match self.held(namespace, name) {
+            Some(SecretLookup::Read(facts)) => Some(facts),
+            _ => None,
+        }
+    }
+}
+
+/// Proposes a GatewaySecret for each Secret that Gateways serve with, unless one names it already.
+pub fn propose(found: &GenerateInput) -> Proposals {
+    let known: Vec<_> = found.known().collect();
+    let Roots { by_place, left_out } = found.roots();
+    let mut proposals = Proposals { left_out, ..Proposals::default() };
+    let mut taken = name::taken(found);
+    for root in by_place.into_values() {
+        let title = format!("Secret {}/{}", root.namespace, root.name);
+        let names = |entry: &&Entry| {
+            entry.namespace == root.namespace && [entry.source_name(), entry.managed_name()].contains(&root.name)
+        };
+        if let Some(entry) = known.iter().find(names) {
+            proposals.left_out.push(format!("{title}: GatewaySecret {} names it already", entry.name));
+            continue;
+        }
+        match proposal(found, &root, &mut taken) {
+            Ok(proposal) => proposals.gateway_secrets.push(proposal),
+            Err(why) => proposals.left_out.push(format!("{title}: {why}")),
+        }
+    }
+    proposals
+}
+
+fn proposal(
+    found: &GenerateInput,
+    root: &Root<'_>,
+    taken: &mut BTreeSet<(String, String)>,
+) -> Result<Proposal, String> {
+    let Root { namespace, name: root_name, .. } = *root;
+    name::check(namespace)?;
+    name::check(root_name)?;
+    let source = issuer::source(found, root);
+    if let Some((certificate, owner)) = source.certificate_name().zip(source.kept_for()) {
+        return Err(format!(
+            "cert-manager keeps Certificate {certificate} for {owner}: make a Certificate of its own, and take the annotation \
+             cert-manager.io/issuer or cluster-issuer off {owner}"
+        ));
+    }
+    let facts = found.facts(namespace, root_name);
+    let sibling = format!("{root_name}{CACERT_SUFFIX}");
+    let has_sibling = found.facts(namespace, &sibling).is_some();
+    let holds_ca = facts.is_none_or(|facts| !facts.anchors.is_empty() || facts.chain.iter().any(|leaf| leaf.is_ca));
+    if !holds_ca && source.ca_secret_name().is_none() && !has_sibling && !root.asks_clients() {
+        return Err(
+            "it holds no CA, and no Gateway asks clients for a certificate: there is nothing to rotate".to_owned()
+        );
+    }
+    // Of two Secrets one keeps its name: that which Gateways name, where the issuer can write another. Istio would take the clients'
+    // CAs from `<root>-cacert` for a managed Secret of that name, too.
+    let is_taken = found.known.iter().any(|entry| entry.namespace == namespace && entry.name == root_name);
+    let certificate = source.certificate_name().filter(|_| !found.rewrite && !has_sibling && !is_taken);
+    let (name, source_name) = match certificate {
+        Some(_) => (root_name.to_owned(), name::free(found, root, name::SOURCE, taken)?),
+        None => (name::free(found, root, name::MANAGED, taken)?, root_name.to_owned()),
+    };
+    let mut comments = root.comments();
+    comments.extend(source.comments(found, root));
+    match found.held(namespace, root_name) {
+        Some(SecretLookup::Read(facts)) => comments.extend(unsound(root_name, facts)),
+        Some(SecretLookup::Refused) => comments.push(format!(
+            "Secret {root_name} may not be read by you: what it holds is not known, and whether {name} is free neither"
+        )),
+        Some(SecretLookup::Missing) => comments.push(format!("Secret {root_name} does not exist yet")),
+        None => comments.push(format!("Secret {root_name} is not among the manifests: what it holds is not known")),
+    }
+    if has_sibling {
+        comments.push(format!(
+            "Istio takes the clients' CAs from Secret {sibling}: clients.caSecretRef names it. No Gateway is rewritten before {name} \
+             holds them all"
+        ));
+    } else if !holds_ca && source.ca_secret_name().is_none() {
+        comments.push(format!(
+            "no CA was found for it: name the Secret that holds one in caSecretRef, or put it in ca.crt of {root_name}"
+        ));
+    }
+    if let Some(certificate) = certificate {
+        comments.extend(taking_over(namespace, root_name, &source_name, certificate));
+    }
+    comments.extend(clients::comments(found, root, &source, &name));
+    comments.push(probe_comment::comment(found, root));
+    let mut spec = match source.certificate_name() {
+        Some(certificate) => json!({ "certificateRef": { "name": certificate } }),
+        None => json!({ "sourceSecretName": source_name }),
+    };
+    spec["workloadLabels"] = json!(root.workload_labels());
+    let ca = source
+        .ca_secret_name()
+        .map(|ca| SecretRef { namespace: source.ca_namespace().map(str::to_owned), name: ca.to_owned() });
+    // What the agent derives by itself is not written out.
+    if source.ca_namespace().is_some_and(|namespace| namespace != CLUSTER_RESOURCE_NAMESPACE) {
+        spec["caSecretRef"] = json!(ca);
+    }
+    let namespaces = clients::namespaces(found, root, &source);
+    if !namespaces.is_empty() {
+        spec["clients"]["namespaces"] = json!(namespaces);
+    }
+    if has_sibling {
+        spec["clients"]["caSecretRef"] = json!({ "name": sibling });
+    }
+    let config_maps = root.config_maps();
+    if !config_maps.is_empty() {
+        comments.push(format!(
+            "Gateways take the clients' CAs from ConfigMap {}: the agent keeps a copy of it with all CAs of a rotation, and \
+             Gateways are rewritten to name that",
+            config_maps.iter().copied().collect::<Vec<_>>().join(", ")
+        ));
+        spec["clients"]["caConfigMapNames"] = json!(config_maps);
+    }
+    let spec = GatewaySecretSpec::deserialize(spec).map_err(|error| error.to_string())?;
+    let mut entry = Entry::unstored(namespace.to_owned(), name, spec);
+    entry.resolved = Resolved { source_secret_name: source_name, ca_secret_ref: ca, derived_from: Vec::new() };
+    Ok(Proposal { secret_name: root_name.to_owned(), entry, comments })
+}
+
+/// How the managed Secret takes over the name that Gateways have.
+fn taking_over(namespace: &str, name: &str, source: &str, certificate: &str) -> [String; 3] {
+    [
+        format!(
+            "Secret {name} keeps its name and becomes the managed Secret, so that no Gateway changes. Before this is applied, let the \
+             agent take it over: kubectl annotate secret {name} -n {namespace} {ADOPT}=true"
+        ),
+        format!(
+            "then let the issuer write Secret {source}, here and in the Certificate's manifest: kubectl patch certificate \
+             {certificate} -n {namespace} --type=merge --patch '{{\"spec\":{{\"secretName\":\"{source}\"}}}}'"
+        ),
+        "where the Certificate cannot be changed, see trustspan init --rewrite".to_owned(),
+    ]
+}
+
+fn unsound(name: &str, facts: &SecretSummary) -> Option<String> {
+    let finding = facts.denials.first()?;
+    let said = format!("Secret {name}: {}: {}: {}", finding.rule, finding.field, finding.message);
+    Some(format!("{said}. It is not used before that is mended"))
+}
+
+#[cfg(test)]
+mod tests;

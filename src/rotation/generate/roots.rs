@@ -1,0 +1,274 @@
+//! The Secrets that Gateways serve with, and where they are looked up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::api::Kind;
+use crate::api::names::{REWRITE, REWRITE_DISABLED};
+use crate::registry::Place;
+use crate::rewrite::{self, Named, TlsSettings, TrustSource};
+
+/// Secrets by where they stand, and references that lead nowhere.
+#[derive(Default)]
+pub(super) struct Roots<'a> {
+    pub(super) by_place: BTreeMap<(&'a str, &'a str), Root<'a>>,
+    pub(super) left_out: Vec<String>,
+}
+
+/// A Secret that Gateways serve with.
+pub(super) struct Root<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+    uses: Vec<Use<'a>>,
+}
+
+/// One Gateway that does.
+struct Use<'a> {
+    title: String,
+    /// What an Istio Gateway selects.
+    selector: Option<BTreeMap<&'a str, &'a str>>,
+    /// Where it stands is not shown by any pod.
+    is_guessed: bool,
+    asks_clients: bool,
+    /// The hosts that it serves with it, as it writes them.
+    hosts: Vec<&'a str>,
+    /// Another Secret from which it takes the clients' CAs.
+    ca_from: Option<&'a str>,
+    /// Namespaces and names of ConfigMaps from which it takes them.
+    config_maps: Vec<(&'a str, &'a str)>,
+    /// The class of a Gateway of the Gateway API.
+    class: Option<&'a str>,
+}
+
+/// The namespace that an object says it is in.
+pub(in crate::rotation) fn namespace(object: &Value) -> &str {
+    object["metadata"]["namespace"].as_str().unwrap_or("default")
+}
+
+fn gateways(objects: &[Value]) -> impl Iterator<Item = (Kind<'_>, &Value)> {
+    let gateways = objects
+        .iter()
+        .filter(|object| object["kind"] == "Gateway" && object["metadata"]["deletionTimestamp"].is_null());
+    gateways.map(|object| (Kind::of(object), object))
+}
+
+/// See [`super::GenerateInput::selectors`].
+pub(super) fn selectors(objects: &[Value]) -> BTreeSet<BTreeMap<&str, &str>> {
+    let selected = |(kind, object)| rewrite::names(kind, object, namespace(object)).into_iter().find_map(selector);
+    gateways(objects).filter_map(selected).filter(|selector| !selector.is_empty()).collect()
+}
+
+fn selector<'a>(named: Named<'a>) -> Option<BTreeMap<&'a str, &'a str>> {
+    match named.place {
+        Place::Selected(selector) => Some((*selector).clone()),
+        Place::Namespace(_) | Place::Granted { .. } | Place::AllGateways { .. } => None,
+    }
+}
+
+impl<'a> Roots<'a> {
+    pub(super) fn of(objects: &'a [Value]) -> Self {
+        let mut roots = Self::default();
+        for (kind, object) in gateways(objects) {
+            roots.take(objects, kind, object);
+        }
+        roots
+    }
+
+    fn take(&mut self, objects: &'a [Value], kind: Kind<'_>, object: &'a Value) {
+        let own = namespace(object);
+        let which = if kind.group == "networking.istio.io" { "Istio Gateway" } else { "Gateway" };
+        let name = object["metadata"]["name"].as_str().unwrap_or("?");
+        let title = format!("{which} {own}/{name}");
+        if object["metadata"]["annotations"][REWRITE] == REWRITE_DISABLED {
+            self.left_out.push(format!("{title}: its annotation {REWRITE} says that it is not to be rewritten"));
+            return;
+        }
+        let all = rewrite::tls_settings(kind, object, own);
+        for named in rewrite::names(kind, object, own) {
+            let Some((server, settings)) = served_by(object, &named.pointer) else { continue };
+            let (name, selector) = (named.name, selector(named.clone()));
+            let places = match (&named.place, &selector) {
+                (Place::Namespace(namespace) | Place::Granted { namespace, .. }, _) => vec![(*namespace, false)],
+                (_, Some(selector)) if selector.is_empty() => {
+                    self.left_out
+                        .push(format!("{title}: it selects all workloads of the mesh, and is never rewritten"));
+                    return;
+                }
+                (_, selector) => looked_up(objects, selector.as_ref(), name),
+            };
+            if places.is_empty() {
+                let labels = selector.iter().flatten().map(|(key, value)| format!("{key}={value}"));
+                let labels = labels.collect::<Vec<_>>().join(",");
+                self.left_out.push(format!(
+                    "{title}: no pod with {labels} was found, so where Secret {name} is looked up is not known: start the \
+                     gateway, or write a GatewaySecret into its namespace"
+                ));
+            }
+            for (namespace, is_guessed) in places {
+                let root = self.by_place.entry((namespace, name));
+                let root = root.or_insert_with(|| Root { namespace, name, uses: Vec::new() });
+                let asks_clients = asks_clients(object, settings);
+                let config_maps: Vec<_> = trust_of(&all, &named.pointer).collect();
+                let ca_from =
+                    settings["caCertCredentialName"].as_str().filter(|ca| *ca != name && config_maps.is_empty());
+                root.uses.push(Use {
+                    title: title.clone(),
+                    selector: selector.clone(),
+                    is_guessed,
+                    asks_clients,
+                    hosts: hosts(server),
+                    ca_from,
+                    config_maps,
+                    class: object["spec"]["gatewayClassName"].as_str(),
+                });
+            }
+        }
+    }
+}
+
+/// The ConfigMaps by which a server verifies its clients that presents what is named at a place.
+fn trust_of<'s, 'a>(all: &'s [TlsSettings<'a>], pointer: &'s str) -> impl Iterator<Item = (&'a str, &'a str)> + 's {
+    let presents = move |settings: &&TlsSettings<'_>| settings.presents.iter().any(|named| named.pointer == pointer);
+    all.iter().filter(presents).filter_map(|settings| match settings.trust {
+        TrustSource::ConfigMap { namespace, name } => Some((namespace, name)),
+        _ => None,
+    })
+}
+
+/// The server or listener, and the TLS settings that name a serving pair, for a reference of a Gateway that does.
+fn served_by<'a>(object: &'a Value, pointer: &str) -> Option<(&'a Value, &'a Value)> {
+    let (server, field) = pointer.rsplit_once("/tls/")?;
+    let serves = ["credentialName", "certificateRefs"].iter().any(|name| field.starts_with(name));
+    let is_server = server.starts_with("/spec/servers/") || server.starts_with("/spec/listeners/");
+    let server = object.pointer(server).filter(|_| serves && is_server)?;
+    Some((server, &server["tls"]))
+}
+
+/// Of an Istio server, without the namespace that may stand before each; or the one of a Gateway API listener.
+fn hosts(server: &Value) -> Vec<&str> {
+    let named = server["hosts"].as_array().into_iter().flatten().chain([&server["hostname"]]).filter_map(Value::as_str);
+    named.map(|host| host.rsplit_once('/').map_or(host, |(_, host)| host)).collect()
+}
+
+/// Whether clients have to show a certificate, or may.
+fn asks_clients(object: &Value, settings: &Value) -> bool {
+    let mode = settings["mode"].as_str().unwrap_or_default();
+    mode.ends_with("MUTUAL")
+        || [&object["spec"]["tls"]["frontend"], &settings["frontendValidation"]].iter().any(|v| !v.is_null())
+}
+
+/// A pod, or the template of those of a workload.
+pub(in crate::rotation) fn pod(object: &Value) -> Option<&Value> {
+    match object["kind"].as_str()? {
+        "Pod" => Some(object),
+        "Deployment" | "StatefulSet" | "DaemonSet" => Some(&object["spec"]["template"]),
+        _ => None,
+    }
+}
+
+/// Whether a pod has all of these labels.
+pub(in crate::rotation) fn is_picked(pod: &Value, labels: &BTreeMap<&str, &str>) -> bool {
+    labels.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
+}
+
+/// Where Istio looks a Secret up for the workloads with these labels. Without a pod that says so, where a Certificate writes it;
+/// that is a guess.
+fn looked_up<'a>(objects: &'a [Value], selector: Option<&BTreeMap<&str, &str>>, name: &str) -> Vec<(&'a str, bool)> {
+    let Some(selector) = selector else { return Vec::new() };
+    let picked = |object: &&Value| pod(object).is_some_and(|pod| is_picked(pod, selector));
+    let namespaces: BTreeSet<_> = objects.iter().filter(picked).map(namespace).collect();
+    if !namespaces.is_empty() {
+        return namespaces.into_iter().map(|namespace| (namespace, false)).collect();
+    }
+    let writes = |object: &&Value| match object["kind"].as_str() {
+        Some("Certificate") => object["spec"]["secretName"] == name,
+        Some("Secret") => object["metadata"]["name"] == name,
+        _ => false,
+    };
+    let guessed: BTreeSet<_> = objects.iter().filter(writes).map(namespace).collect();
+    if guessed.len() == 1 { guessed.into_iter().map(|namespace| (namespace, true)).collect() } else { Vec::new() }
+}
+
+impl Root<'_> {
+    /// Whether a Gateway asks clients for a certificate.
+    pub(super) fn asks_clients(&self) -> bool {
+        self.uses.iter().any(|one| one.asks_clients)
+    }
+
+    /// The hosts that Gateways serve with it.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.uses.iter().flat_map(|one| &one.hosts).copied()
+    }
+
+    /// The labels that all selectors ask for; the default where nothing is selected by labels.
+    pub(super) fn workload_labels(&self) -> BTreeMap<&str, &str> {
+        let selectors = self.uses.iter().filter_map(|one| one.selector.as_ref());
+        let common = selectors.cloned().reduce(|mut common, other| {
+            common.retain(|key, value| other.get(key) == Some(value));
+            common
+        });
+        common.filter(|labels| !labels.is_empty()).unwrap_or_else(|| BTreeMap::from([("istio", "ingressgateway")]))
+    }
+
+    /// The ConfigMaps in its namespace from which Gateways take the clients' CAs.
+    pub(super) fn config_maps(&self) -> BTreeSet<&str> {
+        let all = self.uses.iter().flat_map(|one| &one.config_maps);
+        all.filter(|(namespace, _)| *namespace == self.namespace).map(|(_, name)| *name).collect()
+    }
+
+    /// Who uses it, and what that leaves open.
+    pub(super) fn comments(&self) -> Vec<String> {
+        let asks = |one: &Use<'_>| if one.asks_clients { ", which asks clients for a certificate" } else { "" };
+        let mut comments: Vec<_> = self.uses.iter().map(|one| format!("used by {}{}", one.title, asks(one))).collect();
+        comments.dedup();
+        if self.uses.iter().any(|one| one.is_guessed) {
+            comments.push(format!(
+                "no pod that these Gateways select was found: that they run in namespace {} is a guess, from where Secret {} is \
+                 written",
+                self.namespace, self.name
+            ));
+        }
+        let mut selectors: Vec<_> = self.uses.iter().filter_map(|one| one.selector.as_ref()).collect();
+        selectors.sort_unstable();
+        selectors.dedup();
+        let labels = self.workload_labels();
+        if selectors.is_empty() {
+            comments.push(
+                "the Gateways name it in their own namespace: workloadLabels is the default, and is not used"
+                    .to_owned(),
+            );
+        } else if selectors.iter().any(|selector| !labels.iter().all(|pair| selector.get(pair.0) == Some(pair.1))) {
+            comments.push(
+                "the Gateways select workloads with nothing in common: those that do not ask for workloadLabels are not renamed"
+                    .to_owned(),
+            );
+        } else if selectors.len() > 1 {
+            comments
+                .push("the Gateways select different workloads: workloadLabels is what they have in common".to_owned());
+        }
+        for (title, ca) in self.uses.iter().filter_map(|one| Some((&one.title, one.ca_from?))) {
+            comments.push(format!(
+                "{title} takes the clients' CAs from Secret {ca} (caCertCredentialName): take that field out, so that those of \
+                 the managed Secret count"
+            ));
+        }
+        let unknown =
+            |one: &&Use<'_>| one.class.is_some_and(|class| !class.starts_with("istio")) && !one.config_maps.is_empty();
+        for Use { title, class, .. } in self.uses.iter().filter(unknown) {
+            comments.push(format!(
+                "{title} is of class {}: whether its implementation takes more than one CA from a ConfigMap is its own matter in \
+                 the Gateway API. Try that before a rotation needs it",
+                class.unwrap_or_default()
+            ));
+        }
+        let elsewhere = self.uses.iter().flat_map(|one| one.config_maps.iter().map(move |from| (&one.title, from)));
+        for (title, (namespace, name)) in elsewhere.filter(|(_, (namespace, _))| *namespace != self.namespace) {
+            comments.push(format!(
+                "{title} takes the clients' CAs from ConfigMap {namespace}/{name}, in another namespace, which the agent does not \
+                 keep: rotations wait until somebody has added the new CA there"
+            ));
+        }
+        comments
+    }
+}

@@ -1,0 +1,415 @@
+//! The agent's edge: looks, decides, and writes one thing after the other, unless it is killed or overtaken in between.
+
+use std::rc::Rc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::foreign::Read;
+use super::issuer::Whose;
+use super::scene::observation;
+use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
+use crate::api::{Mode, OnServingCertificateExpiry, Phase, WindowState};
+use crate::registry::Entry;
+use crate::rotation::journal::Journal;
+use crate::rotation::planner;
+use crate::rotation::planner::{ClientState, FurtherCertificate, Issuance, PairOf, Plan, ProbeResult, Snapshot, Step};
+use crate::rotation::{observe, report};
+use crate::trust::Certificate;
+
+#[derive(Default)]
+pub(super) struct Agent {
+    /// It looks, or will.
+    busy: bool,
+    /// Something happened since it looked.
+    again: bool,
+    /// Down: nothing is looked at.
+    pub(super) down: bool,
+    /// It is killed at times, and another one overtakes it.
+    pub(super) falters: bool,
+    /// The last wake-up that was asked for.
+    alarm: u64,
+    /// Its clock less the world's.
+    pub(super) clock: SignedDuration,
+    /// The plan of the last look.
+    pub(super) last: Option<Rc<Plan>>,
+}
+
+/// What one look has read.
+pub(super) struct Look {
+    entry: Entry,
+    secrets: std::collections::BTreeMap<&'static str, Content>,
+    clients: Vec<ClientState>,
+    bundle_readers: Vec<ClientState>,
+    presented_also: Vec<FurtherCertificate>,
+    root_certificate: Option<Issuance>,
+    journal: (u64, Journal),
+    wire: Option<ProbeResult>,
+    foreign: Read,
+}
+
+impl Look {
+    pub(super) fn seen(&self) -> Snapshot<'_> {
+        let facts = |name: &str| self.secrets.get(name).map(|content| content.facts.as_ref());
+        Snapshot {
+            entry: &self.entry,
+            root: facts(ROOT),
+            ca: facts(CA),
+            client_ca: facts(CLIENT_CA),
+            issuer: facts(ISSUER),
+            managed: facts(MANAGED),
+            bundle_readers: self.bundle_readers.clone(),
+            clients: self.clients.clone(),
+            unlisted_namespaces: &[],
+            root_certificate: self.root_certificate.clone(),
+            canary: None,
+            wire: self.wire.clone(),
+            unprobed: None,
+            readers: self.foreign.readers.clone(),
+            sources: self.foreign.sources.clone(),
+            presented_also: self.presented_also.clone(),
+            source_sibling: None,
+            managed_sibling: crate::rotation::planner::TrustCopy::Absent,
+            config_maps: self.foreign.config_maps(),
+        }
+    }
+
+    fn id(&self, name: &str) -> Option<u64> {
+        self.secrets.get(name).map(|content| content.id)
+    }
+}
+
+const MOMENT: SignedDuration = SignedDuration::from_secs(1);
+
+impl World {
+    /// Something happened that the agent watches.
+    pub(super) fn poke(&mut self) {
+        if self.agent.busy {
+            self.agent.again = true;
+        } else if !self.agent.down {
+            self.agent.busy = true;
+            self.within(MOMENT, Self::look);
+        }
+    }
+
+    pub(super) fn read(&mut self) -> Look {
+        Look {
+            entry: self.entry.clone(),
+            secrets: self.secrets.clone(),
+            clients: self.clients_seen(),
+            bundle_readers: self.bundle_readers(),
+            presented_also: self.presented_also(),
+            root_certificate: self.root_certificate(),
+            journal: self.journal.clone(),
+            wire: self.wire(),
+            foreign: self.read_foreign(),
+        }
+    }
+
+    fn look(&mut self) {
+        self.agent.again = false;
+        let look = self.read();
+        self.within(MOMENT, move |world| world.decide(look));
+    }
+
+    fn decide(&mut self, look: Look) {
+        let now = self.now + self.agent.clock;
+        let plan = planner::plan(&look.seen(), &look.journal.1, now);
+        self.judge(&look, &plan, now);
+        self.agent.last = Some(Rc::new(plan.clone()));
+        let actions = 2 + plan.steps.len();
+        let falters = self.agent.falters && self.chance(8);
+        let stops = if falters { self.seed.below(actions as u64) as usize } else { usize::MAX };
+        self.act(Rc::new((look, plan)), 0, stops);
+    }
+
+    /// What holds of every plan.
+    fn judge(&mut self, look: &Look, plan: &Plan, now: Timestamp) {
+        if self.agent.last.as_ref().is_none_or(|last| last.phase != plan.phase) {
+            self.note(format!("phase {:?}", plan.phase));
+        }
+        let fail = |world: &Self, what: &str| panic!("{}", world.story(&format!("{what}: {}", world.retold(plan))));
+        if plan.wake.is_some_and(|wake| wake <= now) {
+            fail(self, "the wake-up is over");
+        }
+        let next_end = plan.waits.iter().filter_map(|wait| wait.until).filter(|until| *until > now).min();
+        if next_end.is_some_and(|end| plan.wake.is_none_or(|wake| wake > end)) {
+            fail(self, "nothing wakes at the end of a wait");
+        }
+        if let Some(client) = self.breaks_a_pin(look, plan, now) {
+            fail(self, &format!("{client} is re-issued, whom a server lets in by the hash of its certificate"));
+        }
+        if let Some(step) = self.breaks_a_pause(look, plan, now) {
+            fail(self, &format!("{step:?} in a pause"));
+        }
+        if !self.chance(8) {
+            return;
+        }
+        let again = planner::plan(&look.seen(), &plan.journal, now);
+        if (&again.journal, &again.steps, again.phase) != (&plan.journal, &plan.steps, plan.phase) {
+            fail(self, &format!("asked again, the answer is another: {}, not", self.retold(&again)));
+        }
+        let stored = Journal::from_text(&plan.journal.to_text()).unwrap();
+        assert!(stored == plan.journal, "{}", self.story("the journal is another when it was stored"));
+        // One leaf for all that are alike decides the same.
+        let compact = Journal::from_text(&plan.journal.to_compact_text()).unwrap();
+        let by_compact = planner::plan(&look.seen(), &compact, now);
+        if (&compact, &by_compact.journal, &by_compact.steps) != (&plan.journal, &again.journal, &again.steps) {
+            fail(self, &format!("by the compact journal the answer is another: {}", self.retold(&by_compact)));
+        }
+    }
+
+    /// A client that is re-issued in spite of a pin, with the end of each CA far off.
+    fn breaks_a_pin<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p str> {
+        let asked = plan.steps.iter().filter_map(|step| match step {
+            Step::Reissue { certificate } if !a_ca_ends(look, now) => Some(certificate.as_str()),
+            _ => None,
+        });
+        let is_pinned = |name: &&str| {
+            let leaf = look.clients.iter().find(|client| client.name == *name).and_then(|client| client.chain.first());
+            leaf.is_some_and(|leaf| self.pins.contains(&leaf.fingerprint))
+        };
+        asked.into_iter().find(is_pinned)
+    }
+
+    /// A step that takes something away, with the deadline of the leaf far off.
+    fn breaks_a_pause<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p Step> {
+        let (spec, policy) = (&look.entry.spec, &look.entry.policy);
+        let windows = &policy.change_windows;
+        let is_open = windows.is_empty() || WindowState::of(windows, now).is_open;
+        if is_open && !spec.paused {
+            return None;
+        }
+        let served = look.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
+        let end = served.and_then(|managed| managed.facts.chain.first()).map(|leaf| leaf.not_after);
+        let is_held = end.is_some_and(|end| now < end - policy.propagation_delays.gateways.duration() * 2);
+        // The end of an old CA comes before any pause, with room for the steps up to it.
+        let ends = |ca: &Certificate| ends(look, ca, now);
+        let issuer_ends = look.secrets.get(ISSUER).is_none_or(|issuer| issuer.facts.chain.first().is_some_and(ends));
+        plan.steps.iter().find(|step| match step {
+            Step::Reissue { .. } => !a_ca_ends(look, now),
+            Step::PromoteIssuer => !issuer_ends,
+            Step::CopyRoot | Step::WriteManaged { pair: PairOf::Root, .. } => is_held,
+            Step::WriteManaged { pair: PairOf::Managed, .. }
+            | Step::WriteSibling { .. }
+            | Step::WriteConfigMap { .. } => false,
+        })
+    }
+
+    /// A plan for readers.
+    pub(super) fn retold(&self, plan: &Plan) -> String {
+        let journal = &plan.journal;
+        let mut text = format!("{:?} until {:?}\n", plan.phase, plan.wake);
+        for step in &plan.steps {
+            text += &match step {
+                Step::WriteManaged { trust, pair } => {
+                    format!("  step: write {} with pair {pair:?}\n", self.named(trust))
+                }
+                other => format!("  step: {other:?}\n"),
+            };
+        }
+        for wait in &plan.waits {
+            text += &format!("  wait: {:?} until {:?}: {}\n", wait.step, wait.until, wait.reason);
+        }
+        for (what, list) in [("client", &journal.client_issuers), ("server", &journal.server_issuers)] {
+            for ca in list {
+                let name = self.named(std::slice::from_ref(&ca.certificate));
+                text += &format!("  {what} CA {name} current {} retired {:?}\n", ca.current, ca.retired);
+            }
+        }
+        let clients = journal.clients.iter().map(|(name, client)| (name.as_str(), &client.versions));
+        for (name, versions) in clients.chain([("gateways", &journal.gateways), ("status", &journal.client_bundles)]) {
+            for held in versions {
+                let (trust, chain) = (self.named(&held.trust), self.named(&held.chain));
+                text += &format!("  {name}: {trust} with {chain} from {} to {:?}\n", held.since, held.replaced);
+            }
+        }
+        text + &format!("  offered: {}", self.named(&journal.offered))
+    }
+
+    fn act(&mut self, pass: Rc<(Look, Plan)>, action: usize, stops: usize) {
+        if action == stops {
+            self.stop(pass, action);
+            return;
+        }
+        let (look, plan) = &*pass;
+        let done = match action {
+            0 => self.store_journal(look, plan),
+            1 => self.tell(look, plan),
+            _ => match plan.steps.get(action - 2) {
+                Some(step) => self.take(look, step),
+                None => {
+                    self.distribute(plan);
+                    self.store_status(look, plan);
+                    self.rest(plan);
+                    return;
+                }
+            },
+        };
+        if done {
+            self.within(SignedDuration::from_millis(300), move |world| world.act(pass, action + 1, stops));
+        } else {
+            // Somebody was faster: look again.
+            if action > 1 {
+                self.store_status(look, plan);
+            }
+            self.within(MOMENT, Self::look);
+        }
+    }
+
+    /// The agent is killed, or stopped so long that another one leads.
+    fn stop(&mut self, pass: Rc<(Look, Plan)>, action: usize) {
+        if self.chance(2) {
+            self.note(format!("agent killed before action {action}"));
+        } else {
+            self.note(format!("agent stopped before action {action}"));
+            self.within(SignedDuration::from_secs(15), move |world| {
+                world.note("the former leader goes on");
+                if world.store_journal(&pass.0, &pass.1) {
+                    for step in &pass.1.steps {
+                        world.take(&pass.0, step);
+                    }
+                }
+            });
+        }
+        self.within(SignedDuration::from_secs(40), Self::look);
+    }
+
+    /// What a lost journal knew of clients that load once nobody finds out before they restart.
+    fn knows_what_is_loaded(&self) -> bool {
+        self.clients.iter().all(|client| {
+            let known = self.journal.1.clients.get(&client.name).map(|known| known.versions.as_slice());
+            known.unwrap_or_default().iter().any(|version| version.chain == client.loaded.facts.chain)
+        })
+    }
+
+    fn rest(&mut self, plan: &Plan) {
+        let distrusted = |source| {
+            let held = self.facts(source).and_then(|facts| facts.chain.first());
+            held.is_none_or(|held| self.entry.spec.distrusted_cas.contains(&held.fingerprint))
+        };
+        let is_sound = !self.agent.again
+            && self.entry.spec.mode == Mode::Bundle
+            && !distrusted(self.server_source())
+            && !distrusted(self.client_source());
+        // Clients were told to refuse what is distrusted: a gateway that has it still is nobody's fault.
+        let managed = self.secrets.get(MANAGED).map(|content| content.id);
+        let is_taken_over = self.gateways.iter().all(|loaded| loaded.as_ref().map(|content| content.id) == managed);
+        let is_sound = is_sound && (self.entry.spec.distrusted_cas.is_empty() || is_taken_over);
+        let is_calm = plan.phase == Phase::Steady && plan.steps.is_empty();
+        if is_calm && !self.claims && is_sound && self.knows_what_is_loaded() && self.failure().is_none() {
+            self.claims = true;
+        }
+        self.agent.busy = false;
+        if self.agent.again || !plan.steps.is_empty() {
+            self.poke();
+        } else if let Some(wake) = plan.wake.into_iter().chain(self.next_glance()).min() {
+            let alarm = self.number();
+            self.agent.alarm = alarm;
+            self.at(wake - self.agent.clock, move |world| {
+                if world.agent.alarm == alarm {
+                    world.poke();
+                }
+            });
+        }
+    }
+
+    fn store_journal(&mut self, look: &Look, plan: &Plan) -> bool {
+        if look.journal.0 != self.journal.0 {
+            return false;
+        }
+        if plan.journal != look.journal.1 {
+            self.journal = (self.number(), plan.journal.clone());
+        }
+        true
+    }
+
+    fn store_status(&mut self, look: &Look, plan: &Plan) {
+        let seen = look.seen();
+        let observation = observation(&look.entry, seen.root, seen.managed);
+        let now = self.now + self.agent.clock;
+        self.entry.status = report(&look.entry, plan, observe(&observation, now), now);
+    }
+
+    fn tell(&mut self, look: &Look, plan: &Plan) -> bool {
+        let last = &self.told.last().unwrap().1;
+        let changed = last.client_bundle != plan.client_bundle;
+        if changed || last.converged != plan.converged {
+            let (bundle, converged) = (self.named(&plan.client_bundle), self.named(&plan.converged));
+            self.note(format!("status: clients are to trust {bundle}; converged: {converged}"));
+            let told = Told { client_bundle: plan.client_bundle.clone(), converged: plan.converged.clone() };
+            self.told.push((self.now, Rc::new(told)));
+            if changed {
+                self.store_status(look, plan);
+                self.agent.again = true;
+            }
+        }
+        true
+    }
+
+    /// Takes a step, unless what it writes has changed since the look.
+    fn take(&mut self, look: &Look, step: &Step) -> bool {
+        let writes = match step {
+            Step::WriteManaged { .. } | Step::CopyRoot => Some(MANAGED),
+            Step::WriteSibling { .. } | Step::WriteConfigMap { .. } => None,
+            Step::PromoteIssuer => Some(ISSUER),
+            Step::Reissue { .. } => None,
+        };
+        if writes.is_some_and(|name| look.id(name) != self.secrets.get(name).map(|content| content.id)) {
+            return false;
+        }
+        match step {
+            Step::WriteManaged { trust, pair } => {
+                let from = if *pair == PairOf::Root { ROOT } else { MANAGED };
+                let chain = look.secrets[from].facts.chain.clone();
+                self.note_deadline(&chain);
+                self.write(MANAGED, trust.clone(), chain);
+            }
+            Step::CopyRoot => {
+                let root = look.secrets[ROOT].facts.clone();
+                self.write(MANAGED, root.anchors.clone(), root.chain.clone());
+            }
+            Step::PromoteIssuer => {
+                let source = look.secrets[self.client_source()].facts.clone();
+                self.write(ISSUER, source.anchors.clone(), source.chain.clone());
+            }
+            Step::WriteSibling { .. } => {}
+            Step::WriteConfigMap { trust, .. } => self.write_kept(trust),
+            Step::Reissue { certificate } => match self.whose(certificate) {
+                Whose::Second => self.ask_for_second(),
+                whose => self.issue(whose),
+            },
+        }
+        true
+    }
+
+    /// A leaf that replaces one at its end is served whether clients trust it or not, and so are those of its CA that follow it. One of
+    /// another CA cuts off nobody who refused it before.
+    fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
+        let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
+        if self.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep {
+            return;
+        }
+        let end = served.not_after - self.entry.policy.propagation_delays.gateways.duration() * 2;
+        let Some(leaf) = chain.first().filter(|leaf| *leaf != served) else { return };
+        let follows = self.forced.get(&served.fingerprint).is_some_and(Option::is_none)
+            && leaf.authority_key_id == served.authority_key_id;
+        let is_forced = follows || self.now + self.agent.clock >= end;
+        let spared = (!is_forced && self.forced.contains_key(&served.fingerprint)).then(|| served.clone());
+        if is_forced || spared.is_some() {
+            self.forced.insert(leaf.fingerprint.clone(), spared);
+        }
+    }
+}
+
+/// Whether a CA is about to end: within twice the time that all steps take.
+fn ends(look: &Look, ca: &Certificate, now: Timestamp) -> bool {
+    let settle = &look.entry.policy.propagation_delays;
+    let hops = [settle.gateways, settle.admission, settle.clients].map(|hop| hop.duration());
+    now >= ca.not_after - hops.into_iter().sum::<SignedDuration>() * 2
+}
+
+fn a_ca_ends(look: &Look, now: Timestamp) -> bool {
+    let (_, journal) = &look.journal;
+    let mut issuers = journal.client_issuers.iter().chain(&journal.server_issuers);
+    issuers.any(|authority| ends(look, &authority.certificate, now))
+}

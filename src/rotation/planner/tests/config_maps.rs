@@ -1,0 +1,179 @@
+//! ConfigMaps that are kept from those of `spec.clients.caConfigMapNames`.
+
+use jiff::SignedDuration;
+use proptest::prelude::*;
+
+use super::scene::*;
+use crate::api::{Mode, StepName};
+use crate::rotation::SecretSummary;
+use crate::rotation::planner::{Plan, SourceState};
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
+use crate::trust::Certificate;
+use crate::trust::fixtures::{Authority, ca, parsed};
+
+fn held(authorities: &[&Authority]) -> SecretSummary {
+    let anchors = authorities.iter().map(|authority| parsed(authority.der())).collect();
+    SecretSummary { anchors, ..SecretSummary::default() }
+}
+
+/// A gateway goes by what is kept from ConfigMap `partners`, and everything has settled.
+fn steady(old: &Authority, source: &[&Authority]) -> Scene {
+    let mut scene = Scene::steady(old);
+    scene.entry.spec.clients.ca_config_map_names = vec!["partners".to_owned()];
+    scene.config_maps.push(ConfigMapScene { name: "partners".to_owned(), source: Some(held(source)), managed: None });
+    look(&mut scene, 2);
+    let kept = SourceName::config_map("mesh", "partners.trustspan");
+    let trust = ReaderTrust::FirstOf(vec![kept]);
+    scene.readers.push(TlsReader::of("Gateway apps/public", "spec.servers[0].tls.caCertCredentialName", trust));
+    look(&mut scene, 2);
+    scene
+}
+
+/// Looks and takes steps as an agent does, so many times, with ten minutes between.
+fn look(scene: &mut Scene, times: usize) -> Plan {
+    for _ in 0..times {
+        let kept: Vec<_> = scene.config_maps.iter().flat_map(|map| map.managed.clone()).collect();
+        for facts in kept {
+            let name = SourceName::config_map("mesh", "partners.trustspan");
+            scene.sources.insert(name, SourceState::Holds(facts.anchors));
+        }
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.now += SignedDuration::from_mins(10);
+    }
+    scene.look()
+}
+
+fn kept(scene: &Scene) -> Vec<&str> {
+    scene.config_maps[0].managed.as_ref().map(|facts| subjects(&facts.anchors)).unwrap_or_default()
+}
+
+fn follow(scene: &mut Scene, new: &Authority) {
+    scene.client = pair(new, "client");
+    scene.root = pair(new, "gateway");
+}
+
+#[test]
+fn our_cas_are_replaced_by_those_of_the_managed_secret_and_others_stay_in_their_places() {
+    let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+    let mut scene = steady(&old, &[&partner, &old]);
+    assert_eq!(kept(&scene), ["CN=partner", "CN=old"]);
+    scene.ca = source(&new);
+    look(&mut scene, 1);
+    assert_eq!(kept(&scene), ["CN=partner", "CN=new", "CN=old"]);
+    look(&mut scene, 4);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=new", "the gateway has it");
+    follow(&mut scene, &new);
+    look(&mut scene, 20);
+    assert_eq!(kept(&scene), ["CN=partner", "CN=new"]);
+}
+
+#[test]
+fn an_owner_who_never_changes_the_source_may_rotate_again() {
+    let (old, new, newer) = (ca("old"), ca("new"), ca("newer"));
+    let mut scene = steady(&old, &[&old]);
+    for next in [&new, &newer] {
+        scene.ca = source(next);
+        look(&mut scene, 5);
+        follow(&mut scene, next);
+        look(&mut scene, 20);
+        assert_eq!(kept(&scene), [parsed(next.der()).subject.as_str()]);
+    }
+}
+
+#[test]
+fn the_new_ca_does_not_sign_while_a_proxy_may_go_by_the_source_that_its_gateway_named_before() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = steady(&old, &[&old]);
+    // The Gateway names the source itself, and a rotation begins.
+    let source_name = SourceName::config_map("mesh", "partners");
+    let kept_reader = scene.readers.clone();
+    scene.readers[0].trust = ReaderTrust::FirstOf(vec![source_name.clone()]);
+    scene.sources.insert(source_name, SourceState::Holds(held(&[&old]).anchors));
+    scene.ca = source(&new);
+    look(&mut scene, 3);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=old");
+    scene.readers = kept_reader;
+    let plan = scene.look();
+    assert!(waits(&plan).contains(&StepName::PromoteIssuer));
+    scene.take(&plan);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=old", "written a moment ago");
+    look(&mut scene, 2);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=new");
+}
+
+#[test]
+fn a_source_that_is_gone_or_unsound_leaves_what_is_kept_to_rotate_on() {
+    let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+    for broken in [None, Some(SecretSummary::default())] {
+        let mut scene = steady(&old, &[&partner, &old]);
+        scene.config_maps[0].source = broken;
+        scene.ca = source(&new);
+        let plan = look(&mut scene, 5);
+        assert_eq!(kept(&scene), ["CN=partner", "CN=new", "CN=old"]);
+        assert!(plan.waits.iter().any(|wait| wait.reason.contains("ConfigMap partners")), "{:?}", plan.waits);
+    }
+}
+
+#[test]
+fn our_cas_stay_where_the_owner_took_them_out_and_that_is_told() {
+    let (old, partner) = (ca("old"), ca("partner"));
+    let mut scene = steady(&old, &[&partner, &old]);
+    scene.config_maps[0].source = Some(held(&[&partner]));
+    let plan = look(&mut scene, 2);
+    assert_eq!(kept(&scene), ["CN=partner", "CN=old"]);
+    let told = |wait: &crate::api::Wait| wait.reason.contains("ConfigMap partners.trustspan keeps them");
+    assert!(plan.waits.iter().any(told), "{:?}", plan.waits);
+}
+
+#[test]
+fn mode_copy_has_our_ca_as_the_copy_has_it() {
+    let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+    let mut scene = steady(&old, &[&partner, &old]);
+    scene.entry.spec.mode = Mode::Copy;
+    scene.ca = source(&new);
+    follow(&mut scene, &new);
+    look(&mut scene, 5);
+    assert_eq!(kept(&scene), ["CN=partner", "CN=new"]);
+}
+
+#[test]
+fn new_revocation_lists_are_taken_over() {
+    let old = ca("old");
+    let mut scene = steady(&old, &[&old]);
+    assert!(scene.look().steps.is_empty());
+    let revocation = Some("a hash".to_owned());
+    scene.config_maps[0].source.as_mut().unwrap().revocation.clone_from(&revocation);
+    look(&mut scene, 1);
+    assert_eq!(scene.config_maps[0].managed.as_ref().unwrap().revocation, revocation);
+    assert!(scene.look().steps.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Whom a server lets in stays what its owner wrote, and its own clients get in at every step of a rotation.
+    #[test]
+    fn nobody_else_is_let_in(order in Just([0, 1, 2, 3]).prop_shuffle(), strangers in 0..4_usize) {
+        let (old, new) = (ca("old"), ca("new"));
+        let all = [ca("a"), ca("b"), ca("c")];
+        let mut source_cas: Vec<&Authority> = all[..strangers.min(3)].iter().collect();
+        source_cas.insert(order[0].min(source_cas.len()), &old);
+        let mut scene = steady(&old, &source_cas);
+        let allowed: Vec<Certificate> = source_cas.iter().chain([&&new]).map(|ca| parsed(ca.der())).collect();
+        let of_others: Vec<_> = all[..strangers.min(3)].iter().map(|ca| parsed(ca.der())).collect();
+        scene.ca = source(&new);
+        for at in 0..16 {
+            look(&mut scene, 1);
+            if at == 6 {
+                follow(&mut scene, &new);
+            }
+            let anchors = &scene.config_maps[0].managed.as_ref().unwrap().anchors;
+            prop_assert!(anchors.iter().all(|ca| allowed.contains(ca)));
+            prop_assert!(of_others.iter().all(|ca| anchors.contains(ca)));
+            let managed = &scene.managed.as_ref().unwrap().anchors;
+            prop_assert!(managed.iter().all(|ca| anchors.contains(ca)), "our clients get in as at the managed Secret");
+            prop_assert!(managed.iter().all(|ca| !of_others.contains(ca)), "no stranger gets in elsewhere");
+        }
+    }
+}

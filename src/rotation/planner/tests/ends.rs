@@ -1,0 +1,91 @@
+//! The end of a CA, under a pause.
+
+use jiff::{SignedDuration, Timestamp};
+use rcgen::date_time_ymd;
+
+use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source};
+use crate::api::StepName;
+use crate::rotation::planner::{PairOf, Plan, Step};
+use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
+
+/// A CA that ends two days after the scene begins, and long before the leaves that it signs.
+fn ending() -> (Authority, Timestamp) {
+    let authority = ca_with("old", |params| params.not_after = date_time_ymd(2030, 1, 3));
+    let end = parsed(authority.der()).not_after;
+    (authority, end)
+}
+
+/// Twice 30s, 10s and 3m: `propagationDelays` as it is by default.
+const BEFORE: SignedDuration = SignedDuration::from_secs(2 * (30 + 10 + 180));
+const SECOND: SignedDuration = SignedDuration::from_secs(1);
+
+fn until(plan: &Plan, step: StepName) -> Option<Timestamp> {
+    plan.waits.iter().find(|wait| wait.step == step).unwrap_or_else(|| panic!("no {step:?} in {:?}", plan.waits)).until
+}
+
+/// A new CA that gateways trust, under a pause.
+fn paused(old: &Authority, new: &Authority) -> Scene {
+    let mut scene = Scene::steady(old);
+    scene.entry.spec.paused = true;
+    scene.ca = source(new);
+    let plan = scene.look();
+    assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
+    scene.take(&plan);
+    scene.pass(HOUR);
+    scene
+}
+
+#[test]
+fn accepts_a_pause_until_the_old_ca_is_about_to_end() {
+    let ((old, end), new) = (ending(), ca("new"));
+    let mut scene = paused(&old, &new);
+    for now in [scene.now, end - BEFORE - SECOND] {
+        scene.now = now;
+        let plan = scene.look();
+        assert_eq!((plan.steps.as_slice(), until(&plan, StepName::PromoteIssuer)), (&[][..], Some(end - BEFORE)));
+        assert_eq!(plan.wake, Some(end - BEFORE));
+    }
+}
+
+#[test]
+fn rejects_a_pause_that_would_have_the_issuer_sign_with_an_ended_ca() {
+    let ((old, end), new) = (ending(), ca("new"));
+    let mut scene = paused(&old, &new);
+    scene.now = end - BEFORE;
+    let plan = scene.look();
+    assert_eq!(plan.steps, [Step::PromoteIssuer]);
+    scene.take(&plan);
+    // In time for the clients, whose leaves would end with it; then for the leaf of the gateways.
+    assert_eq!(reissues(&scene.look()), ["client"]);
+    scene.client = pair(&new, "client");
+    scene.client.anchors.push(parsed(old.der()));
+    scene.pass(SignedDuration::from_secs(181));
+    assert_eq!(reissues(&scene.look()), ["gateway"]);
+    scene.root = pair(&new, "gateway");
+    let switch = end - SignedDuration::from_mins(1);
+    assert_eq!(until(&scene.look(), StepName::SwitchServingCertificate), Some(switch));
+    scene.now = switch;
+    let switches = |step: &Step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. });
+    assert!(scene.look().steps.iter().any(switches));
+}
+
+#[test]
+fn rejects_a_promotion_that_a_gateway_does_not_trust_however_late() {
+    let ((old, end), new) = (ending(), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.spec.paused = true;
+    scene.now = end - BEFORE + SECOND;
+    scene.ca = source(&new);
+    let plan = scene.look();
+    assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
+    assert!(!plan.steps.contains(&Step::PromoteIssuer));
+}
+
+#[test]
+fn a_client_that_lags_is_cut_off_when_the_ca_of_the_leaf_ends_not_the_leaf() {
+    let ((old, end), new) = (ending(), ca("new"));
+    let mut scene = before_the_switch(&old, &new, true);
+    let plan = scene.look();
+    assert_eq!(until(&plan, StepName::SwitchServingCertificate), Some(end - SignedDuration::from_mins(1)));
+    assert_eq!(plan.leaf_hold.unwrap().end, end);
+}

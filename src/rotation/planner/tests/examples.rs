@@ -1,0 +1,363 @@
+//! Single decisions, as documentation: what is seen, and what is done about it.
+
+use jiff::SignedDuration;
+
+use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, subjects, waits};
+use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, StepName};
+use crate::rotation::journal::{Journal, JournalError};
+use crate::rotation::planner::{PairOf, Step};
+use crate::rotation::{PREVIOUS_CAS, SecretSummary, StatusSummary};
+use crate::trust::Certificate;
+use crate::trust::fixtures::{ca, ca_between, certificates, parsed};
+
+#[test]
+fn a_plain_rotation_goes_step_by_step() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice(), plan.wake.is_some()), (Phase::Steady, &[][..], true));
+
+    // Trust grows at once, the new CA first; nothing else moves.
+    scene.ca = source(&new);
+    let plan = scene.look();
+    assert_eq!((plan.phase, bundle(&plan)), (Phase::TrustExpanded, Some(vec!["CN=new", "CN=old"])));
+    assert_eq!(plan.client_bundle.iter().map(|ca| ca.subject.as_str()).collect::<Vec<_>>(), ["CN=new", "CN=old"]);
+    assert_eq!((plan.steps.len(), waits(&plan)), (1, vec![StepName::PromoteIssuer]));
+    scene.take(&plan);
+
+    // The gateways have 30 s to take it over, the webhooks 10.
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
+    let promotion = plan.waits.iter().find(|wait| wait.step == StepName::PromoteIssuer).unwrap();
+    assert_eq!(promotion.until, Some(scene.now + SignedDuration::from_secs(30)));
+    assert!(plan.wake.is_some_and(|wake| wake <= scene.now + SignedDuration::from_secs(30)));
+    scene.now += SignedDuration::from_secs(30);
+
+    // All gateways trust it: it may sign.
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
+    scene.take(&plan);
+    let plan = scene.look();
+    assert_eq!((plan.phase, reissues(&plan)), (Phase::Converged, vec!["client"]));
+
+    // The client has a new leaf, and three minutes to load it. The root follows when it trusts the new CA.
+    scene.client = pair(&new, "client");
+    scene.client.anchors.push(parsed(old.der()));
+    let plan = scene.look();
+    assert_eq!(
+        (plan.phase, reissues(&plan), waits(&plan)),
+        (Phase::Converged, vec![], vec![StepName::DropOldCA, StepName::ReissueServingCertificate])
+    );
+    scene.now += SignedDuration::from_mins(3);
+    let plan = scene.look();
+    assert_eq!((plan.phase, reissues(&plan)), (Phase::ClientsMigrated, vec!["gateway"]));
+    assert_eq!(bundle(&plan), Some(vec!["CN=new"]));
+    scene.take(&plan);
+
+    // The new leaf is served at once, and when all gateways serve it, clients may forget the old CA.
+    scene.root = pair(&new, "gateway");
+    let plan = scene.look();
+    assert!(matches!(plan.steps.as_slice(), [Step::WriteManaged { pair: PairOf::Root, .. }]), "{:?}", plan.steps);
+    scene.take(&plan);
+    assert_eq!(scene.look().phase, Phase::ServingCertificateSwitched);
+    scene.now += SignedDuration::from_secs(30);
+    let plan = scene.look();
+    assert_eq!(plan.client_bundle, [parsed(new.der())]);
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice(), plan.waits.as_slice()), (Phase::Steady, &[][..], &[][..]));
+}
+
+#[test]
+fn a_renewal_under_the_same_key_replaces_the_old_certificate() {
+    let old = ca_between("root", 2026, 2032);
+    let renewed = old.renewed(2029, 2040);
+    let mut scene = Scene::steady(&old);
+    scene.ca = source(&renewed);
+    let plan = scene.look();
+    let written = plan.steps.iter().find_map(|step| match step {
+        Step::WriteManaged { trust, .. } => Some(trust.clone()),
+        _ => None,
+    });
+    assert_eq!(written, Some(vec![parsed(renewed.der())]));
+}
+
+#[test]
+fn reformatted_pem_is_no_change() {
+    let authority = ca("root");
+    let mut scene = Scene::steady(&authority);
+    let text = format!("# exported\r\n{}", authority.pem().replace('\n', "\r\n"));
+    // The same twice is no other trust, either.
+    scene.ca.anchors = certificates(&format!("{text}{text}"));
+    assert_eq!(scene.ca.anchors.len(), 2);
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Steady, &[][..]));
+}
+
+#[test]
+fn a_bundle_in_the_wrong_order_is_put_right() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.ca = source(&new);
+    let plan = scene.look();
+    scene.take(&plan);
+    scene.look();
+    scene.managed.as_mut().unwrap().anchors.reverse();
+    assert_eq!(bundle(&scene.look()), Some(vec!["CN=new", "CN=old"]));
+}
+
+#[test]
+fn a_burst_keeps_what_live_leaves_need_and_the_newest_wins() {
+    let (old, passing, new) = (ca("old"), ca("passing"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    for authority in [&passing, &new] {
+        scene.ca = source(authority);
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.now += SignedDuration::from_secs(5);
+    }
+    let held = scene.managed.as_ref().unwrap().anchors.clone();
+    assert_eq!(held, [&new, &passing, &old].map(|ca| parsed(ca.der())));
+    // Nothing was signed with the one in between: it goes when that is certain.
+    scene.now += SignedDuration::from_mins(3);
+    assert_eq!(bundle(&scene.look()), Some(vec!["CN=new", "CN=old"]));
+}
+
+#[test]
+fn a_client_that_lags_holds_the_leaf_and_is_named_until_the_deadline() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, true);
+    let plan = scene.look();
+    let wait = plan.waits.iter().find(|wait| wait.step == StepName::SwitchServingCertificate).unwrap();
+    assert!(wait.reason.ends_with(": client"), "{}", wait.reason);
+    // One minute, twice the gateways' time, before the end of the leaf that is served.
+    let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
+    assert_eq!(wait.until, Some(deadline));
+    assert!(plan.steps.iter().all(|step| !matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
+    scene.now = deadline;
+    let plan = scene.look();
+    assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
+    // One that follows does not hold it.
+    let plan = before_the_switch(&old, &new, false).look();
+    assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
+}
+
+#[test]
+fn only_a_client_that_could_follow_lags() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    assert!(scene.look().lagging.is_empty());
+    // Gateways do not trust the new CA yet: nobody was asked.
+    scene.ca = source(&new);
+    let plan = scene.look();
+    assert!(plan.lagging.is_empty());
+    scene.take(&plan);
+    scene.pass(HOUR);
+    let plan = scene.look();
+    scene.take(&plan);
+    scene.pass(HOUR);
+    assert_eq!(scene.look().lagging, ["client"]);
+    scene.entry.spec.paused = true;
+    assert!(scene.look().lagging.is_empty());
+    scene.entry.spec.paused = false;
+    // Renewed, it may go by its former content for a while.
+    scene.client = pair(&new, "client");
+    scene.client.anchors.push(parsed(old.der()));
+    assert_eq!(scene.look().lagging, ["client"]);
+    scene.pass(HOUR);
+    assert!(scene.look().lagging.is_empty());
+}
+
+#[test]
+fn the_cap_never_drops_a_ca_that_a_live_leaf_needs() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.policy.max_previous_cas = Some(0);
+    let plan = scene.look();
+    assert_eq!(scene.status(&plan).condition(PREVIOUS_CAS), None);
+    scene.ca = source(&new);
+    let plan = scene.look();
+    assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
+    scene.entry.status = scene.status(&plan);
+    assert_eq!(scene.entry.status.condition(PREVIOUS_CAS).unwrap().status, ConditionStatus::False);
+    let troubles = |scene: &Scene| StatusSummary::of(&scene.entry, scene.now).troubles;
+    assert!(
+        troubles(&scene).iter().any(|trouble| trouble.contains("maxPreviousCAs allows (0)")),
+        "{:?}",
+        troubles(&scene)
+    );
+    scene.entry.policy.max_previous_cas = Some(1);
+    let plan = scene.look();
+    assert_eq!(scene.status(&plan).condition(PREVIOUS_CAS), None, "one is allowed");
+}
+
+#[test]
+fn a_slow_clock_drops_no_renewed_ca_that_a_leaf_in_use_needs() {
+    let (first, new) = (ca("old"), ca("new"));
+    let renewed = first.renewed(2030, 2040);
+    let of_renewed = |name| SecretSummary { anchors: vec![parsed(renewed.der())], ..pair(&first, name) };
+    let mut scene = Scene::steady_with(source(&renewed), of_renewed("gateway"), of_renewed("client"));
+    scene.now = parsed(renewed.der()).not_before - HOUR * 72;
+    scene.ca = source(&new);
+    for _ in 0..24 {
+        scene.now += HOUR;
+        let plan = scene.look();
+        scene.take(&plan);
+    }
+    assert_eq!(scene.managed.unwrap().anchors, [parsed(new.der()), parsed(renewed.der())]);
+}
+
+#[test]
+fn the_cap_bounds_what_is_kept_for_clients_that_are_not_known() {
+    let (old, new) = (ca("old"), ca("new"));
+    let kept = |most| {
+        let mut scene = Scene::steady(&old);
+        scene.entry.spec.clients.all_declared = false;
+        scene.entry.policy.max_previous_cas = most;
+        (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.pass(HOUR);
+        scene.ask();
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.managed.unwrap().anchors.len()
+    };
+    assert_eq!((kept(None), kept(Some(1)), kept(Some(0))), (2, 2, 1));
+}
+
+#[test]
+fn distrust_drops_a_ca_at_once_and_never_empties_a_bundle() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.spec.distrusted_cas = vec![parsed(old.der()).fingerprint];
+    assert_eq!(scene.look().steps, []);
+    scene.ca = source(&new);
+    assert_eq!(bundle(&scene.look()), Some(vec!["CN=new"]));
+}
+
+#[test]
+fn a_pause_lets_trust_grow_and_nothing_else() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.spec.paused = true;
+    scene.ca = source(&new);
+    let plan = scene.look();
+    assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
+    scene.take(&plan);
+    scene.pass(HOUR);
+    assert_eq!(scene.look().steps, []);
+}
+
+#[test]
+fn a_copy_follows_the_root_unless_there_is_a_pause() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.spec.mode = Mode::Copy;
+    assert_eq!(scene.look().steps, []);
+    scene.root = pair(&new, "gateway");
+    assert!(scene.look().steps.contains(&Step::CopyRoot));
+    scene.entry.spec.paused = true;
+    let plan = scene.look();
+    assert_eq!((plan.steps.as_slice(), waits(&plan).contains(&StepName::SwitchServingCertificate)), (&[][..], true));
+}
+
+#[test]
+fn the_overlap_is_waited_for_where_others_may_trust_the_old_ca_only() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, false);
+    scene.entry.policy.propagation_delays.minimum_overlap = Period::from_secs(24 * 3600);
+    assert!(waits(&scene.look()).contains(&StepName::SwitchServingCertificate));
+}
+
+#[test]
+fn accepts_a_journal_as_it_was_stored() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.ca = source(&new);
+    let journal = scene.look().journal;
+    let text = journal.to_text();
+    assert_eq!(Journal::from_text(&text).unwrap(), journal);
+    let count = |certificate: &Certificate| text.matches(certificate.pem().lines().nth(3).unwrap()).count();
+    assert_eq!((count(&parsed(old.der())), text.contains("PRIVATE KEY")), (1, false));
+}
+
+#[test]
+fn rejects_a_journal_that_misses_a_certificate_or_is_none() {
+    assert!(matches!(Journal::from_text("no json"), Err(JournalError::Json(_))));
+    let authority = ca("root");
+    let fingerprint = parsed(authority.der()).fingerprint;
+    let text = Scene::steady(&authority).journal.to_text();
+    let mut stored: serde_json::Value = serde_json::from_str(&text).unwrap();
+    stored["certificates"].as_object_mut().unwrap().remove(&fingerprint);
+    let error = Journal::from_text(&stored.to_string()).unwrap_err();
+    assert_eq!(error.to_string(), format!("certificate {fingerprint} is missing"));
+}
+
+#[test]
+fn a_client_whose_certificate_is_not_known_counts_by_what_it_trusts() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.client.chain.clear();
+    scene.pass(HOUR);
+    (scene.ca, scene.root) = (source(&new), pair(&new, "gateway"));
+    for _ in 0..3 {
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.now += HOUR;
+    }
+    let plan = scene.look();
+    let held =
+        plan.waits.iter().find(|wait| wait.step == StepName::SwitchServingCertificate).expect("a leaf that is held");
+    assert!(held.reason.contains("client"), "{}", held.reason);
+}
+
+#[test]
+fn a_bundle_that_the_agent_wrote_itself_is_not_written_again_and_again() {
+    let old = ca("old");
+    let mut scene = Scene::steady(&old);
+    let denied = || {
+        vec![crate::trust::Finding {
+            rule: "same-subject-ambiguity",
+            severity: crate::trust::Severity::Deny,
+            field: "data[ca.crt]".to_owned(),
+            message: String::new(),
+        }]
+    };
+    let managed = scene.managed.take().expect("a managed Secret");
+    scene.managed = Some(SecretSummary { denials: denied(), is_plain: true, ..managed.clone() });
+    assert_eq!(scene.look().steps, []);
+    scene.managed = Some(SecretSummary { denials: denied(), is_plain: false, ..managed });
+    assert_eq!(scene.look().steps.len(), 1, "somebody put something beside it");
+}
+
+#[test]
+fn a_source_without_a_ca_is_told_and_changes_nothing() {
+    let old = ca("old");
+    let mut scene = Scene::steady(&old);
+    scene.ca = SecretSummary { chain: pair(&old, "leaf").chain, ..SecretSummary::default() };
+    let plan = scene.look();
+    assert!(plan.trouble.as_deref().is_some_and(|trouble| trouble.contains("holds no CA")), "{:?}", plan.trouble);
+    assert_eq!(plan.steps, []);
+}
+
+#[test]
+fn the_first_bundle_keeps_what_the_root_holds_and_what_the_issuer_signs_with() {
+    let [new, old, signing] = ["new", "old", "signing"].map(ca);
+    let mut scene = Scene::steady(&old);
+    (scene.ca, scene.issuer, scene.managed) = (source(&new), source(&signing), None);
+    let begin = |scene: &mut Scene| {
+        scene.journal = Journal::default();
+        scene.entry.status = GatewaySecretStatus::default();
+        scene.look()
+    };
+    let plan = begin(&mut scene);
+    assert_eq!(bundle(&plan).unwrap(), ["CN=new", "CN=old", "CN=signing"]);
+    assert_eq!(subjects(&plan.client_bundle), ["CN=new", "CN=old", "CN=signing"]);
+
+    scene.entry.spec.clients.ca_secret_ref = Some("client-ca".into());
+    scene.client_ca = Some(source(&new));
+    scene.client = pair(&new, "client");
+    let plan = begin(&mut scene);
+    assert_eq!(bundle(&plan).unwrap(), ["CN=new", "CN=signing"], "the root's CA signs no clients");
+    assert_eq!(subjects(&plan.client_bundle), ["CN=new", "CN=old"]);
+}

@@ -1,0 +1,237 @@
+//! Servers that take their clients' CAs from objects beside the managed Secret, and the owners of these objects.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+
+use super::world::{Content, HOUR, MANAGED, MINUTE, World};
+use crate::api::SourceKind;
+use crate::rotation::SecretSummary;
+use crate::rotation::planner::{CaConfigMap, SourceState, TrustCopy};
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
+
+/// Where istiod looks for the CAs of a server, first to last, by the kind of field that names them. Written from what istiod does
+/// (pilot/pkg/credentials/kube/secrets.go), not from the code under test.
+const LOOKED_UP: [&[&str]; 3] =
+    [&["Secret partners-cacert", "Secret partners"], &["Secret others-cacert", "Secret others"], &["ConfigMap roots"]];
+
+/// A ConfigMap of `spec.clients.caConfigMapNames`, and the one that is kept from it: a server is rewritten to name that.
+const SOURCE: &str = "ConfigMap shared";
+const KEPT: &str = "ConfigMap shared.trustspan";
+
+/// How long an owner takes to add a CA to an object.
+const OWNER: SignedDuration = SignedDuration::from_secs((30 * MINUTE).cast_signed());
+
+/// A server of every gateway.
+pub(super) struct Server {
+    /// Its objects, first to last.
+    objects: &'static [&'static str],
+    /// What each replica has loaded.
+    loaded: Vec<Option<Content>>,
+}
+
+/// What stands in the cluster.
+#[derive(Default)]
+pub(super) struct Foreign {
+    pub(super) servers: Vec<Server>,
+    objects: BTreeMap<&'static str, Content>,
+    /// The agent may not read them.
+    pub(super) hidden: bool,
+    /// Another's CA in the ConfigMap that is kept, whose clients that server lets in.
+    stranger: Option<crate::trust::Certificate>,
+}
+
+/// What a look reads of it.
+pub(super) struct Read {
+    pub(super) readers: Vec<TlsReader>,
+    pub(super) sources: BTreeMap<SourceName, SourceState>,
+    /// The ConfigMap of `spec.clients.caConfigMapNames`, and what is kept from it.
+    kept: Option<[Content; 2]>,
+}
+
+impl Foreign {
+    pub(super) fn is_strangers(&self, ca: &crate::trust::Certificate) -> bool {
+        self.stranger.as_ref() == Some(ca)
+    }
+}
+
+impl Read {
+    pub(super) fn config_maps(&self) -> Vec<CaConfigMap<'_>> {
+        let map = self.kept.iter().map(|[source, kept]| CaConfigMap {
+            name: name(SOURCE).name,
+            source: Some(&source.facts),
+            managed: TrustCopy::Managed(&kept.facts),
+        });
+        map.collect()
+    }
+}
+
+fn name(object: &str) -> SourceName {
+    let (kind, name) = object.split_once(' ').unwrap();
+    let kind = if kind == "Secret" { SourceKind::Secret } else { SourceKind::ConfigMap };
+    SourceName { kind, namespace: "mesh".to_owned(), name: name.to_owned() }
+}
+
+impl World {
+    /// Draws which there are. Their objects let in the clients that there are, and a stranger's.
+    pub(super) fn add_foreign(&mut self) {
+        for objects in LOOKED_UP {
+            if !self.chance(4) {
+                continue;
+            }
+            let stranger = self.make_ca(10 * HOUR);
+            let ours = self.facts(self.client_source()).unwrap().chain[0].clone();
+            // The first of two exists, or the second, or both.
+            let held = self.seed.below(3);
+            for (at, object) in objects.iter().enumerate() {
+                if objects.len() == 1 || held == 2 || held == at as u64 {
+                    self.write_foreign(object, vec![ours.clone(), stranger.clone()]);
+                }
+            }
+            let loaded = vec![None; self.gateways.len()];
+            self.foreign.servers.push(Server { objects, loaded });
+            (0..self.gateways.len()).for_each(|replica| self.load_foreign(replica));
+        }
+        if self.chance(3) {
+            self.add_kept();
+        }
+    }
+
+    /// A server that goes by what the agent keeps from a ConfigMap.
+    fn add_kept(&mut self) {
+        let stranger = self.make_ca(10 * HOUR);
+        let ours = self.facts(self.client_source()).unwrap().chain[0].clone();
+        self.entry.spec.clients.ca_config_map_names = vec![name(SOURCE).name];
+        self.foreign.stranger = Some(stranger.clone());
+        for object in [SOURCE, KEPT] {
+            self.write_foreign(object, vec![stranger.clone(), ours.clone()]);
+        }
+        let loaded = vec![None; self.gateways.len()];
+        self.foreign.servers.push(Server { objects: &[KEPT], loaded });
+        (0..self.gateways.len()).for_each(|replica| self.load_foreign(replica));
+    }
+
+    /// The agent writes it.
+    ///
+    /// # Panics
+    /// When others get in by it than its owner let in, or fewer; or others by the managed Secret.
+    pub(super) fn write_kept(&mut self, trust: &[crate::trust::Certificate]) {
+        let is_strangers = |ca: &&crate::trust::Certificate| self.foreign.is_strangers(ca);
+        assert_eq!(trust.iter().filter(is_strangers).count(), 1, "{}", self.story("another's CA is lost"));
+        let managed = self.facts(MANAGED).map(|facts| facts.anchors.as_slice()).unwrap_or_default();
+        assert_eq!(
+            managed.iter().filter(is_strangers).count(),
+            0,
+            "{}",
+            self.story("another's CA in the managed Secret")
+        );
+        self.write_foreign(KEPT, trust.to_vec());
+    }
+
+    fn write_foreign(&mut self, object: &'static str, anchors: Vec<crate::trust::Certificate>) {
+        self.note(format!("{object}: {}", self.named(&anchors)));
+        let content = self.content(SecretSummary { anchors, ..SecretSummary::default() });
+        self.foreign.objects.insert(object, content);
+        self.push_foreign();
+    }
+
+    fn push_foreign(&mut self) {
+        for replica in 0..self.gateways.len() {
+            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |world| {
+                world.load_foreign(replica)
+            });
+        }
+        self.poke();
+    }
+
+    /// A proxy keeps what it has when nothing is there any more.
+    pub(super) fn load_foreign(&mut self, replica: usize) {
+        for server in &mut self.foreign.servers {
+            let found = server.objects.iter().find_map(|object| self.foreign.objects.get(object));
+            if let Some(found) = found {
+                server.loaded[replica] = Some(found.clone());
+            }
+        }
+    }
+
+    /// A proxy that starts has nothing.
+    pub(super) fn restart_foreign(&mut self, replica: usize) {
+        self.foreign.servers.iter_mut().for_each(|server| server.loaded[replica] = None);
+        self.load_foreign(replica);
+    }
+
+    /// Owners hear of a new CA, and add it in their own time.
+    pub(super) fn tell_owners(&mut self) {
+        let objects: Vec<_> = self.foreign.objects.keys().copied().filter(|object| *object != KEPT).collect();
+        for object in objects {
+            // Whose ConfigMap is kept need not know.
+            if object == SOURCE && self.chance(2) {
+                continue;
+            }
+            self.within(OWNER, move |world| world.extend(object));
+        }
+    }
+
+    /// What `trustspan extend-trust` does.
+    fn extend(&mut self, object: &'static str) {
+        let source = self.facts(self.client_source()).filter(|facts| facts.denials.is_empty());
+        let newest = source.and_then(|facts| facts.chain.first()).cloned();
+        let Some((newest, held)) = newest.zip(self.foreign.objects.get(object)) else { return };
+        if !held.facts.anchors.contains(&newest) {
+            let anchors = [vec![newest], held.facts.anchors.clone()].concat();
+            self.write_foreign(object, anchors);
+        }
+    }
+
+    /// Somebody deletes an object that is the only one of its server, and writes it again with the newest CA in it.
+    pub(super) fn delete_foreign(&mut self, length: SignedDuration) {
+        let single =
+            |server: &&Server| server.objects.iter().filter(|o| self.foreign.objects.contains_key(*o)).count() == 1;
+        let server = self.foreign.servers.iter().filter(|server| server.objects != [KEPT]).find(single);
+        let object = server.and_then(|server| server.objects.iter().find(|o| self.foreign.objects.contains_key(*o)));
+        let Some(object) = object.copied() else { return };
+        let Some(held) = self.foreign.objects.remove(object) else { return };
+        self.note(format!("{object} is deleted"));
+        self.poke();
+        self.within(length, move |world| {
+            world.foreign.objects.insert(object, held);
+            world.extend(object);
+            world.push_foreign();
+        });
+    }
+
+    pub(super) fn read_foreign(&self) -> Read {
+        let reader = |server: &Server| {
+            let trust = ReaderTrust::FirstOf(server.objects.iter().map(|object| name(object)).collect());
+            TlsReader::of(format!("Gateway {}", server.objects[0]), "caCertCredentialName", trust)
+        };
+        let state = |object: &&'static str| match self.foreign.objects.get(object) {
+            // Those of the spec are granted with it.
+            _ if self.foreign.hidden && *object != KEPT => SourceState::Unreadable("forbidden".to_owned()),
+            None => SourceState::Absent,
+            Some(content) => SourceState::Holds(content.facts.anchors.clone()),
+        };
+        let objects = self.foreign.servers.iter().flat_map(|server| server.objects);
+        let pinning = TlsReader {
+            pins: self.pins.clone(),
+            ..TlsReader::of("Gateway mesh/pinned".to_owned(), "verifyCertificateHash", ReaderTrust::NotVerified)
+        };
+        Read {
+            readers: self.foreign.servers.iter().map(reader).chain([pinning]).collect(),
+            sources: objects.map(|object| (name(object), state(object))).collect(),
+            kept: self
+                .foreign
+                .objects
+                .get(SOURCE)
+                .cloned()
+                .zip(self.foreign.objects.get(KEPT).cloned())
+                .map(Into::into),
+        }
+    }
+
+    /// What each server of a replica lets in clients by.
+    pub(super) fn foreign_trust(&self, replica: usize) -> Vec<(&'static str, Content)> {
+        let loaded = |server: &Server| Some((server.objects[0], server.loaded[replica].clone()?));
+        self.foreign.servers.iter().filter_map(loaded).collect()
+    }
+}

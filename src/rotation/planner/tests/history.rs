@@ -1,0 +1,419 @@
+//! Random clusters, and what befalls them.
+
+use jiff::SignedDuration;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::clients::Client;
+use super::issuer::{ROOT_LIFETIME, Whose};
+use super::seed::Seed;
+use super::world::{CA, CLIENT_CA, HOUR, ISSUER, MANAGED, MINUTE, ROOT, World, fault};
+use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, OnServingCertificateExpiry, Period};
+use crate::registry::Entry;
+use crate::registry::tests::entry;
+use crate::rotation::SecretSummary;
+
+/// What happens to a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Rotate,
+    RenewCa,
+    Burst,
+    RestoreCa,
+    RotateServerCa,
+    RenewClient,
+    RenewRoot,
+    RestartGateway,
+    DeleteManaged,
+    TamperWithManaged,
+    BreakSource,
+    DeleteRoot,
+    DeleteIssuer,
+    Pause,
+    Windows,
+    Copy,
+    AgentDown,
+    ClockBack,
+    Distrust,
+    LoseJournal,
+    HideSources,
+    DeleteForeign,
+}
+
+/// Those that leave the promise as it is: no connection fails.
+pub(super) const HARMLESS: [Event; 18] = [
+    Event::Rotate,
+    Event::Rotate,
+    Event::Rotate,
+    Event::RenewCa,
+    Event::Burst,
+    Event::RestoreCa,
+    Event::RotateServerCa,
+    Event::RenewClient,
+    Event::RenewRoot,
+    Event::RestartGateway,
+    Event::BreakSource,
+    Event::Pause,
+    Event::Windows,
+    Event::AgentDown,
+    Event::ClockBack,
+    Event::LoseJournal,
+    Event::HideSources,
+    Event::DeleteForeign,
+];
+
+/// Those after which only recovery is promised.
+pub(super) const HARMFUL: [Event; 6] = [
+    Event::DeleteManaged,
+    Event::TamperWithManaged,
+    Event::DeleteRoot,
+    Event::DeleteIssuer,
+    Event::Copy,
+    Event::Distrust,
+];
+
+pub(super) fn seconds(seconds: u64) -> SignedDuration {
+    SignedDuration::from_secs(seconds.cast_signed())
+}
+
+/// How many seconds CAs live: those that are replaced, and the last.
+const CA_LIFETIME: u64 = 10 * HOUR;
+const LAST_LIFETIME: u64 = 100 * HOUR;
+
+/// Half an hour, or ten minutes, of every second hour.
+fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
+    let (odd, from) = (seed.below(2), seed.below(30));
+    let to = from + [10, 30][seed.below(2) as usize];
+    let zone = ["UTC", "Asia/Kolkata", "America/New_York"][seed.below(3) as usize];
+    let window =
+        |hour| json!({ "from": format!("{hour:02}:{from:02}"), "to": format!("{hour:02}:{to:02}"), "timeZone": zone });
+    (0..12).map(|half| ChangeWindow::deserialize(window(2 * half + odd)).unwrap()).collect()
+}
+
+/// How long the owner of a pin takes to remove it when a rotation waits for that.
+const PIN_REMOVED: SignedDuration = SignedDuration::from_secs((5 * MINUTE).cast_signed());
+
+impl World {
+    /// A cluster with one CA, in one of the shapes, and clients that work.
+    pub(super) fn random(mut seed: Seed) -> Self {
+        let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", ROOT, MANAGED) };
+        let (spec, policy) = (&mut entry.spec, &mut entry.policy);
+        let shape = seed.below(4);
+        // A CA that serves as its own server certificate, or one that signs the root.
+        entry.resolved.ca_secret_ref = (shape > 0).then(|| CA.into());
+        spec.clients.ca_secret_ref = (shape == 3).then(|| CLIENT_CA.into());
+        spec.issuer_secret_name = (seed.below(2) == 0).then(|| ISSUER.to_owned());
+        spec.clients.all_declared = seed.below(4) > 0;
+        policy.max_certificate_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
+        policy.propagation_delays.minimum_overlap = Period::from_secs([0, 0, 600][seed.below(3) as usize]);
+        // A cap cuts off clients that nobody knows: whoever sets it means to.
+        let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
+        policy.max_previous_cas = cap.filter(|_| spec.clients.all_declared);
+        // Where clients are not known, an old leaf that is kept would be kept for ever.
+        let keeps = spec.clients.all_declared && seed.below(2) == 0;
+        policy.on_serving_certificate_expiry =
+            if keeps { OnServingCertificateExpiry::Keep } else { OnServingCertificateExpiry::Switch };
+        policy.change_windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
+        let mut world = Self::new(seed, entry);
+        world.agent.falters = world.chance(2);
+        // Where the agent keeps the Issuer's Secret nothing is signed that would have to be held back.
+        world.holds_back = world.entry.spec.issuer_secret_name.is_none() || world.chance(2);
+        world.watch();
+        world.gateways = vec![None; 1 + world.seed.below(2) as usize];
+        // A short one ends while clients that load once hold it.
+        world.issuer.root_lifetime = if world.chance(3) { 2 * HOUR } else { ROOT_LIFETIME };
+        let spec = serde_json::to_string(&(&world.entry.spec, &world.entry.policy)).unwrap();
+        let held_back = if world.holds_back { "holds back" } else { "lets pass" };
+        world.note(format!("the webhook {held_back} what gateways may refuse; {spec}"));
+        world.install();
+        world
+    }
+
+    fn install(&mut self) {
+        let ca = self.make_ca(CA_LIFETIME);
+        self.write(self.server_source(), vec![ca.clone()], vec![ca.clone()]);
+        let client_ca = if self.entry.spec.clients.ca_secret_ref.is_some() {
+            let own = self.make_ca(CA_LIFETIME);
+            self.write(CLIENT_CA, vec![own.clone()], vec![own.clone()]);
+            own
+        } else {
+            ca.clone()
+        };
+        if self.entry.resolved.ca_secret_ref.is_some() {
+            let leaf = self.sign(&ca, "gateway", self.issuer.root_lifetime);
+            self.write(ROOT, vec![ca.clone()], vec![leaf]);
+            self.renew_in_time(Whose::Root, self.issuer.root_lifetime);
+        }
+        if self.entry.spec.issuer_secret_name.is_some() {
+            self.write(ISSUER, vec![client_ca.clone()], vec![client_ca.clone()]);
+        }
+        for at in 0..1 + self.seed.below(2) as usize {
+            self.add_client(at, &ca, &client_ca);
+        }
+        if self.chance(3) {
+            self.distribute_to_readers(&ca);
+        }
+        if self.entry.resolved.ca_secret_ref.is_some() && self.chance(4) {
+            self.present_second(&ca);
+        }
+        if self.chance(4) {
+            self.pins = vec![self.clients[0].secret.facts.chain[0].fingerprint.clone()];
+            self.note("a server lets the first client in by the hash of its certificate");
+        }
+        if !self.chance(4) {
+            let served = self.facts(ROOT).unwrap().chain.clone();
+            self.write(MANAGED, vec![client_ca], served);
+            (0..self.gateways.len()).for_each(|replica| self.load_gateway(replica, "starts"));
+        }
+        // Elsewhere whoever renews by himself gets the new CA before owners add it.
+        if self.entry.spec.issuer_secret_name.is_some() {
+            self.add_foreign();
+        }
+        self.poke();
+    }
+
+    fn add_client(&mut self, at: usize, ca: &crate::trust::Certificate, client_ca: &crate::trust::Certificate) {
+        let declared = self.entry.spec.clients.all_declared || self.chance(2);
+        let automatic = declared && !self.chance(4);
+        let loads_once = declared && self.chance(3);
+        let name = format!("{}-{at}", if declared { "client" } else { "stranger" });
+        // Strangers are not to outlive `maxCertificateLifetime`.
+        let lifetime = if loads_once || !declared { HOUR } else { 3 * HOUR };
+        self.note(format!("{name} is there{}", if loads_once { ", and loads its Secret once" } else { "" }));
+        let leaf = self.sign(client_ca, &name, lifetime);
+        let trust = if ca == client_ca || !automatic { vec![ca.clone()] } else { vec![client_ca.clone(), ca.clone()] };
+        let secret = self.content(SecretSummary { anchors: trust, chain: vec![leaf], ..SecretSummary::default() });
+        self.clients.push(Client {
+            name,
+            loaded: secret.clone(),
+            secret,
+            loads_once,
+            declared,
+            automatic,
+            issuing: false,
+            signed: self.now,
+            lifetime,
+            renewal: 0,
+        });
+        self.restart_in_time(at);
+        if automatic {
+            self.renew_in_time(Whose::Client(at), lifetime);
+        } else if declared {
+            self.renew_by_hand(at);
+        }
+    }
+
+    /// A person renews the client at times, with the bundle that the status shows.
+    fn renew_by_hand(&mut self, at: usize) {
+        self.within(seconds(self.clients[at].lifetime / 2), move |world| {
+            let source = match world.entry.spec.issuer_secret_name {
+                Some(_) => ISSUER,
+                None => world.client_source(),
+            };
+            let ca = world.facts(source).and_then(|facts| facts.chain.first()).cloned();
+            let told = world.webhook();
+            if let Some(ca) = ca.filter(|ca| told.converged.contains(ca)) {
+                let name = world.clients[at].name.clone();
+                let leaf = world.sign(&ca, &name, world.clients[at].lifetime);
+                let mut trust = vec![ca.clone()];
+                trust.extend(told.client_bundle.iter().filter(|bundled| **bundled != ca).cloned());
+                world.write_client(at, SecretSummary { anchors: trust, chain: vec![leaf], ..SecretSummary::default() });
+            }
+            world.renew_by_hand(at);
+        });
+    }
+
+    pub(super) fn happen(&mut self, event: Event) {
+        self.note(format!("== {event:?}"));
+        // A CA that is replaced before it was ever looked at is known to nobody.
+        if HARMFUL.contains(&event) || self.journal.0 == 0 {
+            self.claims = false;
+        }
+        let length = seconds(1 + self.seed.below(20 * MINUTE));
+        match event {
+            Event::Rotate => self.rotate(CA_LIFETIME),
+            Event::RenewCa => self.renew(),
+            Event::Burst => {
+                for _ in 0..2 + self.seed.below(3) {
+                    self.within(seconds(2 * MINUTE), |world| world.rotate(CA_LIFETIME));
+                }
+            }
+            Event::RestoreCa => self.restore_ca(),
+            Event::RotateServerCa => self.rotate_in(self.server_source(), CA_LIFETIME),
+            Event::RenewClient => self.renew_client(),
+            Event::RenewRoot => {
+                if self.entry.resolved.ca_secret_ref.is_some() {
+                    self.issue(Whose::Root);
+                }
+            }
+            Event::RestartGateway => {
+                let replica = self.seed.below(self.gateways.len() as u64) as usize;
+                self.load_gateway(replica, "starts anew");
+                self.restart_foreign(replica);
+            }
+            Event::DeleteManaged => self.delete(MANAGED),
+            Event::TamperWithManaged => {
+                let stranger = self.make_ca(CA_LIFETIME);
+                let chain = self.facts(MANAGED).map(|facts| facts.chain.clone()).unwrap_or_default();
+                self.write(MANAGED, vec![stranger], chain);
+            }
+            Event::BreakSource => self.break_for_a_while(self.client_source(), length),
+            Event::DeleteRoot => {
+                if let Some(root) = self.facts(ROOT).cloned() {
+                    self.delete(ROOT);
+                    self.within(length, move |world| {
+                        if world.facts(ROOT).is_none() {
+                            world.write_facts(ROOT, root);
+                        }
+                    });
+                }
+            }
+            Event::DeleteIssuer => self.delete(ISSUER),
+            Event::Pause => self.for_a_while(length, |world, paused| world.entry.spec.paused = paused),
+            Event::Windows => {
+                let former = self.entry.policy.change_windows.clone();
+                let windows = windows(&mut self.seed);
+                self.for_a_while(length, move |world, on| {
+                    world.entry.policy.change_windows = if on { windows.clone() } else { former.clone() };
+                });
+            }
+            Event::Copy => self.for_a_while(length, |world, copy| {
+                world.entry.spec.mode = if copy { Mode::Copy } else { Mode::Bundle };
+                world.claims = false;
+            }),
+            Event::AgentDown => self.for_a_while(length, |world, down| world.agent.down = down),
+            Event::ClockBack => {
+                let back = -seconds(1 + self.seed.below(HOUR));
+                self.for_a_while(length, move |world, on| {
+                    let clock = if on { back } else { SignedDuration::ZERO };
+                    // What was written down by a slower clock seems long ago.
+                    world.claims &= clock <= world.agent.clock;
+                    world.agent.clock = clock;
+                });
+            }
+            Event::Distrust => {
+                let previous = self.made[self.seed.below(self.made.len() as u64) as usize].fingerprint.clone();
+                self.entry.spec.distrusted_cas.push(previous);
+            }
+            Event::HideSources => self.for_a_while(length, |world, hidden| world.foreign.hidden = hidden),
+            Event::DeleteForeign => self.delete_foreign(length),
+            Event::LoseJournal => self.journal = (self.number(), Default::default()),
+        }
+        self.poke();
+    }
+
+    fn for_a_while(&mut self, length: SignedDuration, switch: impl Fn(&mut Self, bool) + 'static) {
+        switch(self, true);
+        self.at(self.now + length, move |world| {
+            switch(world, false);
+            world.note("== that is over");
+            world.poke();
+        });
+    }
+
+    fn rotate(&mut self, lifetime: u64) {
+        self.rotate_in(self.client_source(), lifetime);
+    }
+
+    fn renew_client(&mut self) {
+        let at = self.seed.below(self.clients.len() as u64) as usize;
+        if self.clients[at].automatic {
+            self.issue(Whose::Client(at));
+        }
+    }
+
+    fn rotate_in(&mut self, source: &'static str, lifetime: u64) {
+        let ca = self.make_ca(lifetime);
+        self.write(source, vec![ca.clone()], vec![ca]);
+        // Perhaps when not every gateway knows it yet.
+        self.within(self.entry.policy.propagation_delays.gateways.duration(), Self::renew_client);
+        // A pin that outlasts the gateways' leaf cuts its client off, as the condition ClientsCurrent says.
+        self.within(PIN_REMOVED, |world| world.pins.clear());
+    }
+
+    fn renew(&mut self) {
+        // One that is served is a leaf, too: no bundle verifies both it and its namesake.
+        if self.entry.resolved.ca_secret_ref.is_some()
+            && let Some(held) = self.facts(self.client_source()).and_then(|facts| facts.chain.first()).cloned()
+        {
+            let renewed = self.renew_ca(&held, CA_LIFETIME);
+            self.write(self.client_source(), vec![renewed.clone()], vec![renewed]);
+        }
+    }
+
+    /// The source holds one of its former CAs again.
+    fn restore_ca(&mut self) {
+        let former = self.made[self.seed.below(self.made.len() as u64) as usize].clone();
+        let is_ours = !self.foreign.is_strangers(&former);
+        if is_ours && former.is_valid_at(self.now) && !self.entry.spec.distrusted_cas.contains(&former.fingerprint) {
+            self.write(self.client_source(), vec![former.clone()], vec![former]);
+        }
+    }
+
+    fn break_for_a_while(&mut self, source: &'static str, length: SignedDuration) {
+        let Some(sound) = self.facts(source).filter(|facts| facts.denials.is_empty()).cloned() else { return };
+        self.write_facts(source, SecretSummary { denials: fault(), ..SecretSummary::default() });
+        self.within(length, move |world| {
+            if world.facts(source).is_none_or(|facts| !facts.denials.is_empty()) {
+                world.write_facts(source, sound);
+            }
+        });
+    }
+
+    /// Some events in two hours, a last rotation, and then as long as everything may take. Before the first managed Secret gateways
+    /// serve the root itself, and nothing stands between it and the clients.
+    pub(super) fn live_through(&mut self, events: &[Event]) {
+        while self.facts(MANAGED).is_none() {
+            self.run_until(self.now + seconds(1));
+        }
+        let start = self.now;
+        for event in events.iter().copied() {
+            let when = start + seconds(self.seed.below(2 * HOUR));
+            self.at(when, move |world| world.happen(event));
+        }
+        let last = start + seconds(2 * HOUR + 30 * MINUTE);
+        self.at(last, |world| {
+            world.note("== the last rotation");
+            world.pins.clear();
+            world.agent.falters = false;
+            for source in [world.server_source(), world.client_source()] {
+                world.rotate_in(source, LAST_LIFETIME);
+            }
+        });
+        let needed = if self.entry.spec.clients.all_declared { 5 * HOUR } else { 12 * HOUR };
+        // Each step may wait for a window.
+        let needed = if self.entry.policy.change_windows.is_empty() { needed } else { needed + 9 * HOUR };
+        // Not at the second in which one opens.
+        let needed = needed + 6 * MINUTE;
+        self.run_until(last + seconds(needed));
+        // A renewal of the root's leaf may have become due in this second, in a window that has just opened.
+        let end = self.now + seconds(MINUTE);
+        while self.now < end && !self.plan().steps.is_empty() {
+            self.run_until(self.now + seconds(1));
+        }
+        // For the agent a leaf's last second still counts, for BoringSSL it does not: nothing is steady in it.
+        let mut known = self.journal.1.clients.values().flat_map(|client| &client.versions);
+        if known.any(|held| held.chain.iter().any(|leaf| leaf.not_after.as_second() == self.now.as_second())) {
+            self.run_until(self.now + seconds(1));
+        }
+    }
+
+    fn plan(&mut self) -> crate::rotation::planner::Plan {
+        let look = self.read();
+        crate::rotation::planner::plan(&look.seen(), &self.journal.1, self.now)
+    }
+
+    /// # Panics
+    /// Unless all is as it was meant to end.
+    pub(super) fn assert_steady(&mut self) {
+        let plan = self.plan();
+        let phase = plan.phase;
+        let fail = |what: &str| format!("{what}: {}", self.retold(&plan));
+        assert_eq!(phase, crate::api::Phase::Steady, "{}", self.story(&fail("no end")));
+        assert!(plan.steps.is_empty(), "{}", self.story(&fail("steps are left")));
+        let source = self.facts(self.client_source()).unwrap().chain.clone();
+        let held = self.facts(MANAGED).unwrap().anchors.clone();
+        assert_eq!(self.named(&held), self.named(&source), "{}", self.story("another bundle"));
+        assert_eq!(self.failure(), None, "{}", self.story("what was steady"));
+    }
+}

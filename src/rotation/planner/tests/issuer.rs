@@ -1,0 +1,150 @@
+//! cert-manager: signs with the CA that it has seen last, and writes what the webhooks let pass.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::world::{CA, HOUR, ISSUER, ROOT, World};
+use crate::rotation::SecretSummary;
+use crate::rotation::planner::Issuance;
+use crate::trust::{Certificate, connectivity};
+
+/// Whose certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    Root,
+    Second,
+    Client(usize),
+}
+
+#[derive(Default)]
+pub(super) struct Issuer {
+    /// What stood in the Secrets that it signs from, oldest first.
+    history: Vec<(&'static str, Timestamp, Certificate)>,
+    /// An issue of the root is under way.
+    pub(super) root_issuing: bool,
+    pub(super) root_lifetime: u64,
+    /// The number of the renewal of the root that is due next.
+    root_renewal: u64,
+}
+
+/// How long its informers may lag.
+const INFORMER: SignedDuration = SignedDuration::from_secs(5);
+
+impl World {
+    pub(super) fn issuer_changed(&mut self, name: &'static str) {
+        let Some(ca) = self.facts(name).filter(|facts| facts.denials.is_empty()).and_then(|facts| facts.chain.first())
+        else {
+            return;
+        };
+        self.issuer.history.push((name, self.now, ca.clone()));
+    }
+
+    /// The CA that it signs with, as an informer knows it.
+    fn signer(&mut self, whose: Whose) -> Option<Certificate> {
+        let kept = self.entry.spec.issuer_secret_name.is_some();
+        let source = match whose {
+            Whose::Second if kept && self.entry.spec.clients.ca_secret_ref.is_none() => ISSUER,
+            Whose::Root | Whose::Second => CA,
+            Whose::Client(_) if kept => ISSUER,
+            Whose::Client(_) => self.client_source(),
+        };
+        let known = self.now - self.delay(INFORMER);
+        let mut of_source = self.issuer.history.iter().rev().filter(|(name, ..)| *name == source);
+        of_source.find(|(_, since, _)| *since <= known).map(|(.., ca)| ca.clone())
+    }
+
+    pub(super) fn issue(&mut self, whose: Whose) {
+        let issuing = self.issuing(whose);
+        if !*issuing {
+            *issuing = true;
+            self.note(format!("{whose:?} is being issued"));
+            self.poke();
+            self.within(SignedDuration::from_secs(10), move |world| world.sign_request(whose));
+        }
+    }
+
+    pub(super) fn issuing(&mut self, whose: Whose) -> &mut bool {
+        match whose {
+            Whose::Root => &mut self.issuer.root_issuing,
+            Whose::Second => &mut self.second.as_mut().unwrap().is_issuing,
+            Whose::Client(at) => &mut self.clients[at].issuing,
+        }
+    }
+
+    fn sign_request(&mut self, whose: Whose) {
+        let Some(ca) = self.signer(whose).filter(|ca| ca.is_valid_at(self.now)) else {
+            self.within(SignedDuration::from_secs(30), move |world| world.sign_request(whose));
+            return;
+        };
+        let (name, lifetime) = match whose {
+            Whose::Second => {
+                // Where its Issuer refers to the CA itself, one that is replaced in these seconds signs for whom nobody trusts it yet.
+                self.claims &= self.second_is_signed_by(&ca);
+                self.within(SignedDuration::from_secs(5), move |world| world.write_second(&ca));
+                return;
+            }
+            Whose::Root => ("gateway".to_owned(), self.issuer.root_lifetime),
+            Whose::Client(at) => (self.clients[at].name.clone(), self.clients[at].lifetime),
+        };
+        let leaf = self.sign(&ca, &name, lifetime);
+        let signed = self.now;
+        self.within(SignedDuration::from_secs(5), move |world| world.store(whose, &ca, leaf, signed, 1));
+    }
+
+    /// Writes the Secret; a denial is tried again with the same certificate.
+    fn store(&mut self, whose: Whose, ca: &Certificate, leaf: Certificate, signed: Timestamp, pause: i64) {
+        let chain = vec![leaf];
+        let Whose::Client(at) = whose else {
+            self.issuer.root_issuing = false;
+            self.write(ROOT, vec![ca.clone()], chain);
+            self.renew_in_time(whose, self.issuer.root_lifetime);
+            return;
+        };
+        let told = self.webhook();
+        let is_told = !told.client_bundle.is_empty();
+        if self.holds_back && is_told && !connectivity::admits(&told.converged, &chain, self.now) {
+            self.note(format!("the webhook holds {} back", self.named(&chain)));
+            let ca = ca.clone();
+            self.at(self.now + SignedDuration::from_secs(pause), move |world| {
+                let [leaf] = <[Certificate; 1]>::try_from(chain).unwrap();
+                world.store(whose, &ca, leaf, signed, (pause * 2).min(60));
+            });
+            return;
+        }
+        let mut trust = vec![ca.clone()];
+        trust.extend(self.webhook().client_bundle.iter().filter(|bundled| *bundled != ca).cloned());
+        self.clients[at].issuing = false;
+        self.clients[at].signed = signed;
+        self.write_client(at, SecretSummary { anchors: trust, chain, ..SecretSummary::default() });
+        self.renew_in_time(whose, self.clients[at].lifetime);
+    }
+
+    /// After two thirds of its lifetime a certificate is renewed.
+    pub(super) fn renew_in_time(&mut self, whose: Whose, lifetime: u64) {
+        let wait = lifetime * 2 / 3 + self.seed.below(lifetime / 10);
+        let serial = self.number();
+        match whose {
+            Whose::Root => self.issuer.root_renewal = serial,
+            Whose::Second => unreachable!("nobody renews it"),
+            Whose::Client(at) => self.clients[at].renewal = serial,
+        }
+        self.at(self.now + SignedDuration::from_secs(wait.cast_signed()), move |world| {
+            let is_newest = match whose {
+                Whose::Root => world.issuer.root_renewal == serial,
+                Whose::Second => false,
+                Whose::Client(at) => world.clients[at].renewal == serial,
+            };
+            if is_newest {
+                world.issue(whose);
+            }
+        });
+    }
+
+    pub(super) fn root_certificate(&self) -> Option<Issuance> {
+        let issuance =
+            Issuance { name: "gateway".to_owned(), is_issuing: self.issuer.root_issuing, ..Issuance::default() };
+        self.entry.resolved.ca_secret_ref.is_some().then_some(issuance)
+    }
+}
+
+/// How long gateways' certificates live, unless a history says otherwise.
+pub(super) const ROOT_LIFETIME: u64 = 12 * HOUR;

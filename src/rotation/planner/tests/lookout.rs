@@ -1,0 +1,85 @@
+//! Gateways on the wire, as the agent sees them.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::world::World;
+use crate::api::ProbeTarget;
+use crate::rotation::planner::{Answer, Endpoint, ProbeResult, Shown};
+use crate::trust::{Certificate, connectivity};
+
+/// How the gateways are looked at.
+#[derive(Default)]
+pub(super) struct Prober {
+    /// Gateways take over much later than in their settle time, at times. Then they are always reached.
+    pub(super) hangs: bool,
+    /// The canary, and the CA that signed it.
+    canary: Option<(Certificate, Certificate)>,
+}
+
+const PACE: SignedDuration = SignedDuration::from_secs(2);
+const LIFETIME: u64 = 100 * 3600;
+
+impl World {
+    /// Draws whether and how the agent looks.
+    pub(super) fn watch(&mut self) {
+        let way = self.seed.below(4);
+        self.lookout.hangs = way == 3;
+        let canary = way == 3 || self.chance(2);
+        self.entry.policy.probe.target = (way > 1).then(|| ProbeTarget {
+            service_name: "gateway".to_owned(),
+            port_name: "https".to_owned(),
+            host: "shop.example.com".to_owned(),
+            client_secret_name: canary.then(|| "canary".to_owned()),
+        });
+    }
+
+    /// What a look shows; `None` when there is nothing to look for.
+    pub(super) fn wire(&mut self) -> Option<ProbeResult> {
+        self.next_glance()?;
+        let canary = self.canary();
+        let endpoints = (0..self.gateways.len()).map(|replica| self.endpoint(replica, &canary)).collect();
+        Some(ProbeResult { canary, endpoints })
+    }
+
+    /// When to look again at what may have a former content.
+    pub(super) fn next_glance(&self) -> Option<Timestamp> {
+        self.entry.policy.probe.target.as_ref()?;
+        self.journal.1.is_converging().then_some(self.now + self.agent.clock + PACE)
+    }
+
+    /// A client's leaf of the newest CA.
+    fn canary(&mut self) -> Vec<Certificate> {
+        if self.entry.canary_name().is_none() {
+            return Vec::new();
+        }
+        let source = self.facts(self.client_source()).filter(|facts| facts.denials.is_empty());
+        let ca = source.and_then(|facts| facts.chain.first()).cloned();
+        let is_former = |ca: &Certificate| self.lookout.canary.as_ref().is_none_or(|(of, _)| of != ca);
+        if let Some(ca) = ca.filter(is_former) {
+            let leaf = self.sign(&ca, "canary", LIFETIME);
+            self.lookout.canary = Some((ca, leaf));
+        }
+        self.lookout.canary.iter().map(|(_, leaf)| leaf.clone()).collect()
+    }
+
+    fn endpoint(&mut self, replica: usize, canary: &[Certificate]) -> Endpoint {
+        let fails = |world: &mut Self| !world.lookout.hangs && world.chance(8);
+        let at = self.now + self.agent.clock;
+        let address = format!("gateway {replica}");
+        let loaded = self.gateways[replica].clone();
+        let Some(loaded) = loaded.filter(|loaded| !loaded.facts.chain.is_empty() && !fails(self)) else {
+            return Endpoint { address, pod: None, at, shown: Err("connection refused".to_owned()) };
+        };
+        let answers = !canary.is_empty() && !fails(self);
+        let canary = answers.then(|| match connectivity::admits(&loaded.facts.anchors, canary, self.now) {
+            true => Answer::Accepted,
+            false => Answer::Refused,
+        });
+        Endpoint {
+            address,
+            pod: None,
+            at,
+            shown: Ok(Shown { leaf: loaded.facts.chain[0].fingerprint.clone(), canary }),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A journal that is deleted, or cannot be read, in mid-rotation.
+
+use jiff::SignedDuration;
+
+use super::probe::{ONE, TWO};
+use super::scene::{HOUR, Scene, before_the_switch, pair, source, subjects};
+use crate::api::{ConditionStatus, Phase, StepName};
+use crate::rotation::JOURNAL;
+use crate::rotation::journal::Journal;
+use crate::rotation::planner::{Plan, Step};
+use crate::trust::fixtures::{Authority, ca};
+
+impl Scene {
+    /// Looks, and stores what status tells.
+    fn report(&mut self) -> Plan {
+        let plan = self.look();
+        self.keep_status(&plan);
+        plan
+    }
+
+    fn lose_the_journal(&mut self) -> Plan {
+        self.journal = Journal::default();
+        self.report()
+    }
+}
+
+/// The new CA was just written beside the old one.
+fn expanded(old: &Authority, new: &Authority) -> Scene {
+    let mut scene = Scene::steady(old);
+    scene.report();
+    scene.ca = source(new);
+    let plan = scene.report();
+    scene.take(&plan);
+    scene.report();
+    scene
+}
+
+#[test]
+fn rejects_a_shorter_wait_for_gateways() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = expanded(&old, &new);
+    scene.now += SignedDuration::from_secs(20);
+    let plan = scene.lose_the_journal();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
+    assert_eq!(subjects(&plan.converged), ["CN=old"], "clients' renewals by the old CA go on");
+    let promotion = plan.waits.iter().find(|wait| wait.step == StepName::PromoteIssuer).unwrap();
+    assert_eq!(promotion.until, Some(scene.now + SignedDuration::from_secs(30)));
+    let told = scene.entry.status.condition(JOURNAL).unwrap();
+    assert_eq!(told.status, ConditionStatus::False);
+    assert!(told.message.contains(&scene.now.to_string()), "{}", told.message);
+
+    scene.now += SignedDuration::from_secs(29);
+    assert_eq!(scene.report().steps, []);
+    scene.now += SignedDuration::from_secs(1);
+    let plan = scene.report();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
+    assert_eq!(scene.entry.status.condition(JOURNAL), None);
+}
+
+#[test]
+fn rejects_that_clients_forget_the_old_ca_sooner() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, false);
+    let plan = scene.report();
+    scene.take(&plan);
+    assert_eq!(scene.report().phase, Phase::ServingCertificateSwitched);
+    scene.now += SignedDuration::from_secs(29);
+    for seconds in [29, 29, 1] {
+        let plan = if seconds > 1 { scene.lose_the_journal() } else { scene.report() };
+        assert_eq!(
+            (plan.phase, subjects(&plan.client_bundle)),
+            (Phase::ServingCertificateSwitched, vec!["CN=new", "CN=old"])
+        );
+        scene.now += SignedDuration::from_secs(seconds);
+    }
+    scene.now += HOUR;
+    assert_eq!(subjects(&scene.report().client_bundle), ["CN=new"]);
+    assert_eq!(scene.report().phase, Phase::Steady);
+}
+
+#[test]
+fn rejects_settle_time_for_a_leaf_that_is_seen_and_not_known_any_more() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, false);
+    scene.watch();
+    let former = scene.managed.clone().unwrap();
+    let plan = scene.report();
+    scene.take(&plan);
+    scene.report();
+    scene.lose_the_journal();
+    let root = scene.root.clone();
+    let behind = [(ONE, Ok((&root, None))), (TWO, Ok((&former, None)))];
+    for _ in 0..2 {
+        scene.see(None, &behind);
+        let plan = scene.report();
+        assert_eq!(
+            (plan.phase, subjects(&plan.client_bundle)),
+            (Phase::ServingCertificateSwitched, vec!["CN=new", "CN=old"])
+        );
+        scene.now += HOUR;
+    }
+    let told = scene.report();
+    let wait = told.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
+    assert_eq!((wait.step, wait.until, told.endpoints.unwrap().former), (StepName::DropOldCA, None, 1));
+    assert!(told.waits.iter().all(|wait| !wait.reason.contains("check probe.target")), "{:?}", told.waits);
+    // It is gone.
+    scene.see(None, &behind[..1]);
+    assert_eq!(subjects(&scene.report().client_bundle), ["CN=new"]);
+}
+
+#[test]
+fn rejects_a_leaf_that_a_client_with_its_secret_in_memory_does_not_trust() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, true);
+    let holds = |plan: &Plan| plan.waits.iter().any(|wait| wait.step == StepName::SwitchServingCertificate);
+    assert!(holds(&scene.report()));
+    // Nobody but status knows of what it loaded.
+    assert!(holds(&scene.lose_the_journal()));
+    scene.now += HOUR;
+    assert!(holds(&scene.report()));
+}
+
+#[test]
+fn what_is_at_rest_stays_at_rest() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.report();
+    let plan = scene.lose_the_journal();
+    assert_eq!((plan.phase, plan.steps.as_slice(), plan.waits.as_slice()), (Phase::Steady, &[][..], &[][..]));
+    assert_eq!(scene.entry.status.condition(JOURNAL), None);
+    // A journal that never was is not lost.
+    let mut scene = Scene::steady(&old);
+    scene.managed = None;
+    (scene.journal, scene.entry.status) = Default::default();
+    scene.root = pair(&new, "gateway");
+    scene.report();
+    assert_eq!(scene.entry.status.condition(JOURNAL), None);
+}

@@ -1,0 +1,327 @@
+//! What gateways show on the wire, and what is made of it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::scene::{HOUR, Scene, before_the_switch, pair, reissues, source};
+use crate::api::{Endpoints, Mode, Phase, ProbeTarget, StepName};
+use crate::rotation::SecretSummary;
+use crate::rotation::journal::Journal;
+use crate::rotation::planner::{Answer, Canary, Endpoint, Issuance, Plan, ProbeResult, Shown, Step};
+use crate::trust::fixtures::{Authority, ca, parsed};
+use Answer::{Accepted, Refused};
+
+pub(super) const ONE: &str = "10.0.0.1:8443";
+pub(super) const TWO: &str = "10.0.0.2:8443";
+
+/// What an endpoint shows: whose leaf, and what it makes of the canary.
+pub(super) type Sight<'a> = (&'a str, Result<(&'a SecretSummary, Option<Answer>), &'a str>);
+
+impl Scene {
+    pub(super) fn watch(&mut self) {
+        self.entry.policy.probe.target = Some(ProbeTarget {
+            service_name: "gateway".to_owned(),
+            port_name: "https".to_owned(),
+            host: "shop.example.com".to_owned(),
+            client_secret_name: Some("canary".to_owned()),
+        });
+    }
+
+    /// A second later the endpoints show this.
+    pub(super) fn see(&mut self, canary: Option<&SecretSummary>, sights: &[Sight<'_>]) {
+        self.now += SignedDuration::from_secs(1);
+        let at = self.now;
+        let endpoint = |(address, shown): &Sight<'_>| {
+            let shown = shown.map(|(facts, canary)| Shown { leaf: facts.chain[0].fingerprint.clone(), canary });
+            Endpoint { address: (*address).to_owned(), pod: None, at, shown: shown.map_err(str::to_owned) }
+        };
+        let canary = canary.map(|facts| facts.chain.clone()).unwrap_or_default();
+        self.wire = Some(ProbeResult { canary, endpoints: sights.iter().map(endpoint).collect() });
+    }
+
+    fn promotes(&mut self) -> bool {
+        self.look().steps.contains(&Step::PromoteIssuer)
+    }
+}
+
+/// The new CA was just written beside the old one.
+fn expanded(old: &Authority, new: &Authority) -> Scene {
+    let mut scene = Scene::steady(old);
+    scene.watch();
+    scene.ca = source(new);
+    let plan = scene.look();
+    scene.take(&plan);
+    scene.look();
+    scene
+}
+
+#[test]
+fn accepts_a_bundle_as_soon_as_every_endpoint_lets_the_canary_in() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = expanded(&old, &new);
+    let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
+    let both = [(ONE, Ok((&root, Some(Accepted)))), (TWO, Ok((&root, Some(Accepted))))];
+    scene.see(Some(&canary), &both);
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
+    assert_eq!(plan.converged, [&new, &old].map(|ca| parsed(ca.der())));
+    assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 2, former: 0, unreachable: 0 }));
+}
+
+#[test]
+fn rejects_before_its_settle_time_a_bundle_that_the_wire_does_not_show_everywhere() {
+    let (old, new) = (ca("old"), ca("new"));
+    let (of_new, of_old) = (pair(&new, "canary"), pair(&old, "canary"));
+    let root = Scene::steady(&old).root;
+    let good = (ONE, Ok((&root, Some(Accepted))));
+    let cases: [(&str, Option<&SecretSummary>, Vec<Sight<'_>>); 7] = [
+        ("one refuses it", Some(&of_new), vec![good, (TWO, Ok((&root, Some(Refused))))]),
+        ("one does not answer", Some(&of_new), vec![good, (TWO, Ok((&root, None)))]),
+        ("one is not reached", Some(&of_new), vec![good, (TWO, Err("connection refused"))]),
+        ("none is there", Some(&of_new), vec![]),
+        ("the old content admits it, too", Some(&of_old), vec![good]),
+        ("no canary was presented", None, vec![(ONE, Ok((&root, None)))]),
+        ("its leaf says nothing of the bundle", None, vec![(ONE, Ok((&root, Some(Accepted))))]),
+    ];
+    for (what, canary, sights) in cases {
+        let mut scene = expanded(&old, &new);
+        scene.see(canary, &sights);
+        assert!(!scene.promotes(), "{what}");
+    }
+    // Snapshot before the write was.
+    let mut scene = expanded(&old, &new);
+    scene.see(Some(&of_new), &[good]);
+    scene.wire.as_mut().unwrap().endpoints[0].at -= SignedDuration::from_secs(2);
+    assert!(!scene.promotes());
+}
+
+#[test]
+fn the_settle_time_counts_for_what_does_not_tell() {
+    let (old, new) = (ca("old"), ca("new"));
+    let root = Scene::steady(&old).root;
+    let canary = pair(&new, "canary");
+    let stranger = pair(&new, "stranger");
+    let cases: [(&str, Vec<Sight<'_>>); 4] = [
+        ("10.0.0.2:8443", vec![(ONE, Ok((&root, Some(Accepted)))), (TWO, Err("connection refused"))]),
+        ("no endpoint", vec![]),
+        ("shop.example.com", vec![(ONE, Ok((&stranger, None)))]),
+        ("", vec![(ONE, Ok((&root, None)))]),
+    ];
+    for (told, sights) in cases {
+        let mut scene = expanded(&old, &new);
+        scene.see(Some(&canary), &sights);
+        let plan = scene.look();
+        let wait = plan.waits.iter().find(|wait| !told.is_empty() && wait.reason.contains(told));
+        assert_eq!(wait.is_none(), told.is_empty(), "{:?}", plan.waits);
+        assert!(wait.is_none_or(|wait| wait.until == Some(scene.now + SignedDuration::from_secs(29))), "{wait:?}");
+        scene.now += SignedDuration::from_secs(28);
+        assert!(!scene.promotes(), "{told}");
+        scene.now += SignedDuration::from_secs(1);
+        assert!(scene.promotes(), "{told}");
+    }
+}
+
+#[test]
+fn rejects_settle_time_for_what_was_seen_in_use() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = expanded(&old, &new);
+    let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
+    let good = (ONE, Ok((&root, Some(Accepted))));
+    scene.see(Some(&canary), &[good, (TWO, Ok((&root, Some(Refused))))]);
+    scene.pass(HOUR);
+    scene.see(Some(&canary), &[good, (TWO, Ok((&root, Some(Refused))))]);
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
+    let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
+    assert_eq!((wait.step, wait.until), (StepName::PromoteIssuer, None));
+    assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 1, former: 1, unreachable: 0 }));
+    assert_eq!(Journal::from_text(&plan.journal.to_text()).unwrap(), plan.journal);
+
+    // What cannot be reached now, or was not looked at, may have it still.
+    scene.see(Some(&canary), &[good, (TWO, Err("connection refused"))]);
+    assert!(!scene.promotes());
+    scene.wire = None;
+    assert!(!scene.promotes());
+    // A canary that every content admits says nothing of them.
+    let of_old = pair(&old, "canary");
+    scene.see(Some(&of_old), &[good, (TWO, Ok((&root, Some(Accepted))))]);
+    assert!(!scene.promotes());
+    // It has the new one; or it is gone; or nobody is to look any more.
+    let ended = |sights: &[Sight<'_>]| {
+        let mut scene = scene.clone();
+        scene.see(Some(&canary), sights);
+        scene.promotes()
+    };
+    assert!(ended(&[good, (TWO, Ok((&root, Some(Accepted))))]));
+    assert!(ended(&[good]));
+    assert!(ended(&[]));
+    scene.entry.policy.probe.target = None;
+    assert!(scene.promotes());
+}
+
+/// The new leaf was just written; clients trust both CAs.
+fn switched(old: &Authority, new: &Authority) -> (Scene, SecretSummary) {
+    let mut scene = before_the_switch(old, new, false);
+    scene.watch();
+    let former = scene.managed.clone().unwrap();
+    let plan = scene.look();
+    scene.take(&plan);
+    assert_eq!(scene.look().phase, Phase::ServingCertificateSwitched);
+    (scene, former)
+}
+
+#[test]
+fn accepts_that_clients_forget_the_old_ca_as_soon_as_every_endpoint_serves_the_new_leaf() {
+    let (old, new) = (ca("old"), ca("new"));
+    let (mut scene, former) = switched(&old, &new);
+    let root = scene.root.clone();
+    // Trust has only shrunk since: no canary is needed.
+    scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&former, None)))]);
+    let both = |plan: &Plan| plan.client_bundle.len() == 2;
+    assert!(both(&scene.look()));
+    scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&root, None)))]);
+    let plan = scene.look();
+    assert_eq!(plan.client_bundle, [parsed(new.der())]);
+    assert_eq!(scene.look().phase, Phase::Steady);
+}
+
+#[test]
+fn rejects_that_they_forget_it_while_one_is_seen_with_the_old_leaf() {
+    let (old, new) = (ca("old"), ca("new"));
+    let (mut scene, former) = switched(&old, &new);
+    let root = scene.root.clone();
+    scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&former, None)))]);
+    scene.pass(HOUR);
+    let plan = scene.look();
+    assert_eq!((plan.phase, plan.client_bundle.len()), (Phase::ServingCertificateSwitched, 2));
+    let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
+    assert_eq!((wait.step, wait.until), (StepName::DropOldCA, None));
+}
+
+#[test]
+fn rejects_a_leaf_that_an_earlier_content_has_too() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.watch();
+    scene.entry.spec.mode = Mode::Copy;
+    let (former, passing) = (scene.root.clone(), pair(&new, "gateway"));
+    for root in [passing, former.clone()] {
+        scene.root = root;
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.look();
+    }
+    // It may be before the passing content as well as after it.
+    scene.see(None, &[(ONE, Ok((&former, None)))]);
+    let held: Vec<_> = scene.look().journal.gateways.iter().map(|version| version.replaced.is_some()).collect();
+    assert_eq!(held, [true, true, false]);
+}
+
+/// One endpoint of a bundle that was just written, with this Secret of the canary, presented or not: how many are told to be
+/// current, and what is told of the canary.
+fn told(
+    old: &Authority,
+    new: &Authority,
+    held: Option<&SecretSummary>,
+    shown: bool,
+    answer: Option<Answer>,
+) -> (u32, String) {
+    let mut scene = expanded(old, new);
+    let root = scene.root.clone();
+    scene.canary = held.map(|facts| Canary { chain: facts.chain.clone(), certificate: None });
+    scene.see(held.filter(|_| shown), &[(ONE, Ok((&root, answer)))]);
+    let plan = scene.look();
+    let of_canary = plan.waits.iter().map(|wait| wait.reason.as_str()).filter(|reason| reason.contains("canary"));
+    (plan.endpoints.expect("a count").current, of_canary.collect::<Vec<_>>().join("; "))
+}
+
+#[test]
+fn rejects_to_count_what_an_unusable_canary_cannot_tell_and_says_why() {
+    let (old, new) = (ca("old"), ca("new"));
+    let (of_new, of_old, strange) = (pair(&new, "canary"), pair(&old, "canary"), pair(&ca("strange"), "canary"));
+    let mut ended = of_new.clone();
+    ended.chain[0].not_after = Scene::steady(&old).now - HOUR;
+    let cases = [
+        (None, false, None, "Secret canary does not exist"),
+        (Some(&of_new), false, None, "holds no certificate with its key"),
+        (Some(&ended), true, Some(Refused), "ended at"),
+        (Some(&strange), true, Some(Refused), "of no CA of the new bundle"),
+        (Some(&of_old), true, Some(Accepted), "trusted before, too"),
+        (Some(&of_new), true, None, "neither let in nor refused by 10.0.0.1:8443"),
+    ];
+    for (held, shown, answer, why) in cases {
+        let (current, reason) = told(&old, &new, held, shown, answer);
+        assert_eq!(current, 0, "{why}");
+        assert!(reason.contains(why), "{why}: {reason}");
+    }
+    assert_eq!(told(&old, &new, Some(&of_new), true, Some(Accepted)), (1, String::new()));
+    assert_eq!(told(&old, &new, Some(&of_new), true, Some(Refused)), (0, String::new()));
+}
+
+#[test]
+fn rejects_to_count_as_seen_what_the_clock_has_ended() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = expanded(&old, &new);
+    let root = scene.root.clone();
+    scene.entry.policy.probe.target.as_mut().unwrap().client_secret_name = None;
+    for (pause, promotes) in [(1, false), (HOUR.as_secs(), true)] {
+        scene.now += SignedDuration::from_secs(pause);
+        scene.see(None, &[(ONE, Ok((&root, None)))]);
+        let plan = scene.look();
+        assert_eq!(plan.steps.contains(&Step::PromoteIssuer), promotes);
+        assert_eq!(plan.endpoints, Some(Endpoints { total: 1, current: 0, former: 0, unreachable: 0 }));
+    }
+}
+
+#[test]
+fn a_pod_is_named_beside_its_address() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = expanded(&old, &new);
+    let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
+    scene.see(Some(&canary), &[(ONE, Ok((&root, Some(Refused))))]);
+    scene.wire.as_mut().unwrap().endpoints[0].pod = Some("gateway-a".to_owned());
+    let plan = scene.look();
+    assert!(plan.waits.iter().any(|wait| wait.reason.contains("gateway-a (10.0.0.1:8443)")), "{:?}", plan.waits);
+    // What is remembered goes by the address: another pod may have it.
+    assert_eq!(plan.journal.gateways[0].seen.bundle, [ONE]);
+}
+
+fn canary(authority: &Authority, issued: Timestamp) -> Option<Canary> {
+    let leaf = authority.leaf_with("canary", |params| {
+        params.use_authority_key_identifier_extension = true;
+        let seconds = u64::try_from(issued.as_second()).unwrap();
+        params.not_before = rcgen::date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(seconds);
+    });
+    let certificate = Some(Issuance { name: "canary".to_owned(), is_issuing: false, ..Issuance::default() });
+    Some(Canary { chain: vec![parsed(leaf.der())], certificate })
+}
+
+#[test]
+fn the_canary_is_asked_for_first_and_in_vain_ever_more_rarely() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.watch();
+    scene.entry.spec.paused = true;
+    scene.canary = canary(&old, scene.now);
+    assert_eq!(reissues(&scene.look()), [""; 0]);
+    scene.now += SignedDuration::from_secs(5);
+    scene.ca = source(&new);
+    assert_eq!(reissues(&scene.look()), ["canary"], "before anybody else, and in a pause");
+    scene.canary.as_mut().unwrap().certificate.as_mut().unwrap().is_issuing = true;
+    assert_eq!(reissues(&scene.look()), [""; 0]);
+
+    // Its Issuer signs with the former CA still.
+    for pause in [6, 6, 12, 24] {
+        scene.now += SignedDuration::from_secs(pause - 1);
+        assert_eq!(reissues(&scene.look()), [""; 0], "{pause}");
+        scene.now += SignedDuration::from_secs(1);
+        scene.canary.as_mut().unwrap().certificate.as_mut().unwrap().is_issuing = false;
+        assert_eq!(reissues(&scene.look()), ["canary"], "{pause}");
+        scene.canary = canary(&old, scene.now);
+    }
+    // Promoted.
+    scene.now += SignedDuration::from_secs(1);
+    scene.issuer = source(&new);
+    assert_eq!(reissues(&scene.look()), ["canary"]);
+    scene.canary = canary(&new, scene.now);
+    assert_eq!(reissues(&scene.look()), [""; 0]);
+}

@@ -1,0 +1,342 @@
+//! Gateways that take their clients' CAs from elsewhere.
+
+use super::scene::*;
+use crate::api::{ConditionStatus, Phase, StepName};
+use crate::rotation::planner::{FurtherCertificate, Issuance, Plan, SourceState, Step};
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
+use crate::rotation::{SecretSummary, TRUST};
+use crate::trust::fixtures::{Authority, ca, parsed};
+use jiff::SignedDuration;
+
+fn partners() -> SourceName {
+    SourceName::config_map("apps", "partners")
+}
+
+fn reader(trust: ReaderTrust) -> TlsReader {
+    TlsReader::of("Gateway apps/public", "spec.servers[0].tls.caCertCredentialName", trust)
+}
+
+fn holding(authorities: &[&Authority]) -> SourceState {
+    SourceState::Holds(authorities.iter().map(|authority| parsed(authority.der())).collect())
+}
+
+/// A rotation begins while a gateway takes its clients' CAs from a ConfigMap.
+fn rotating(old: &Authority, new: &Authority, state: SourceState) -> Scene {
+    let mut scene = Scene::steady(old);
+    scene.readers.push(reader(ReaderTrust::FirstOf(vec![partners()])));
+    scene.sources.insert(partners(), state);
+    scene.pass(HOUR);
+    scene.ca = source(new);
+    step(&mut scene);
+    scene
+}
+
+/// Takes steps as an agent does, with an hour between.
+fn step(scene: &mut Scene) -> Plan {
+    for _ in 0..4 {
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.now += SignedDuration::from_mins(10);
+    }
+    scene.look()
+}
+
+fn promotes(plan: &Plan) -> bool {
+    plan.steps.contains(&Step::PromoteIssuer)
+}
+
+fn condition(scene: &Scene, plan: &Plan) -> (ConditionStatus, String, String) {
+    let status = scene.status(plan);
+    let condition = status.condition(TRUST).expect("the condition");
+    (condition.status, condition.reason.clone(), condition.message.clone())
+}
+
+#[test]
+fn the_new_ca_does_not_sign_while_a_gateway_reads_a_source_without_it() {
+    let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+    let mut scene = rotating(&old, &new, holding(&[&old, &partner]));
+    let plan = step(&mut scene);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=old");
+    assert_eq!((plan.phase, reissues(&plan)), (Phase::TrustExpanded, vec![]));
+    let wait = plan.waits.iter().find(|wait| wait.step == StepName::PromoteIssuer).expect("a wait");
+    for said in ["Gateway apps/public", "caCertCredentialName", "ConfigMap apps/partners", "CN=new", "extend-trust"] {
+        assert!(wait.reason.contains(said), "{said}: {}", wait.reason);
+    }
+    assert_eq!(condition(&scene, &plan).0, ConditionStatus::False);
+    // It has the new CA, and proxies take their time.
+    scene.sources.insert(partners(), holding(&[&new, &old, &partner]));
+    let plan = scene.look();
+    assert!(!promotes(&plan));
+    assert_eq!(condition(&scene, &plan).1, "Propagating");
+    scene.now += SignedDuration::from_mins(1);
+    assert!(promotes(&scene.look()));
+    step(&mut scene);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=new");
+    assert_eq!(condition(&scene, &scene.ask()).0, ConditionStatus::True);
+}
+
+#[test]
+fn a_source_for_other_clients_alone_holds_nothing() {
+    let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+    let scene = rotating(&old, &new, holding(&[&partner]));
+    assert_eq!(scene.issuer.chain[0].subject, "CN=new");
+}
+
+#[test]
+fn a_source_that_lets_in_a_distrusted_ca_alone_holds_nothing() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = rotating(&old, &new, holding(&[&old]));
+    assert_eq!(scene.issuer.chain[0].subject, "CN=old");
+    scene.entry.spec.distrusted_cas = vec![parsed(old.der()).fingerprint];
+    let plan = scene.ask();
+    assert!(promotes(&plan), "at once: {:?}", plan.waits);
+    assert_eq!(condition(&scene, &plan).0, ConditionStatus::True);
+}
+
+#[test]
+fn what_cannot_be_read_holds_and_says_how_to_grant_it() {
+    let (old, new) = (ca("old"), ca("new"));
+    for (state, trust, said) in [
+        (SourceState::Unreadable("forbidden".to_owned()), ReaderTrust::FirstOf(vec![partners()]), "--grant"),
+        (SourceState::Absent, ReaderTrust::Unknowable("/etc/ca.pem".to_owned()), "/etc/ca.pem"),
+        (SourceState::Absent, ReaderTrust::Unlisted("forbidden".to_owned()), "cannot be listed"),
+    ] {
+        let mut scene = rotating(&old, &new, state);
+        scene.readers = vec![reader(trust)];
+        (scene.issuer, scene.managed) = (source(&old), Some(pair(&old, "gateway")));
+        let plan = step(&mut scene);
+        assert_eq!(scene.issuer.chain[0].subject, "CN=old", "{said}");
+        let (status, _, message) = condition(&scene, &plan);
+        assert_eq!(status, ConditionStatus::Unknown);
+        assert!(message.contains(said), "{message}");
+    }
+}
+
+#[test]
+fn a_source_that_does_not_exist_holds_nothing() {
+    let (old, new) = (ca("old"), ca("new"));
+    let scene = rotating(&old, &new, SourceState::Absent);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=new");
+}
+
+#[test]
+fn a_deleted_source_holds_since_gateways_that_run_keep_what_it_held() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.readers.push(reader(ReaderTrust::FirstOf(vec![partners()])));
+    scene.sources.insert(partners(), holding(&[&old]));
+    scene.pass(HOUR);
+    scene.sources.insert(partners(), SourceState::Absent);
+    scene.pass(HOUR);
+    scene.ca = source(&new);
+    let plan = step(&mut scene);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=old");
+    let (status, reason, message) = condition(&scene, &plan);
+    assert_eq!((status, reason.as_str()), (ConditionStatus::False, "TrustSourceDeleted"), "{message}");
+    scene.sources.insert(partners(), holding(&[&new, &old]));
+    step(&mut scene);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=new", "it is there again");
+}
+
+#[test]
+fn a_sibling_of_the_managed_secret_holds_and_is_to_be_deleted() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = rotating(&old, &new, SourceState::Absent);
+    let sibling = SourceName::secret("mesh", "gw-cacert");
+    scene.readers = crate::rotation::readers::readers(&scene.entry, &[], &[]);
+    scene.sources.insert(sibling, holding(&[&old]));
+    (scene.issuer, scene.managed) = (source(&old), Some(pair(&old, "gateway")));
+    let plan = step(&mut scene);
+    assert_eq!(scene.issuer.chain[0].subject, "CN=old");
+    assert!(condition(&scene, &plan).2.contains("kubectl delete secret gw-cacert -n mesh"));
+}
+
+#[test]
+fn nobody_is_waited_for_beyond_the_end_of_the_old_ca() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = rotating(&old, &new, holding(&[&old]));
+    assert!(!promotes(&scene.look()));
+    scene.now = parsed(old.der()).not_after - SignedDuration::from_mins(1);
+    assert!(promotes(&scene.look()));
+}
+
+#[test]
+fn the_source_is_not_reissued_under_a_gateway_that_presents_it() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, false);
+    scene.root = pair(&old, "gateway");
+    scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
+    scene.pass(HOUR);
+    assert_eq!(reissues(&scene.look()), ["gateway"]);
+    scene.readers = vec![TlsReader { presents_source: true, opted_out: true, ..reader(ReaderTrust::NotVerified) }];
+    let plan = scene.look();
+    assert_eq!(reissues(&plan), [""; 0]);
+    assert!(plan.waits.iter().any(|wait| wait.reason.contains("trustspan.dev/rewrite")), "{:?}", plan.waits);
+}
+
+#[test]
+fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
+    let (old, new) = (ca("old"), ca("new"));
+    let second = |authority: &Authority, is_issuing| FurtherCertificate {
+        name: "second".to_owned(),
+        chain: Some(pair(authority, "second").chain),
+        certificate: Some(Issuance { name: "second".to_owned(), is_issuing, ..Issuance::default() }),
+    };
+    let mut scene = before_the_switch(&old, &new, false);
+    scene.presented_also = vec![second(&old, false)];
+    scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
+    scene.pass(HOUR);
+    scene.entry.spec.clients.all_declared = false;
+    let plan = scene.look();
+    assert_eq!(reissues(&plan), [""; 0], "clients that are not declared may trust the old CA only");
+    assert!(
+        plan.waits.iter().any(|wait| wait.reason.starts_with("Certificate second: there may be")),
+        "{:?}",
+        plan.waits
+    );
+    scene.entry.spec.clients.all_declared = true;
+    let plan = step(&mut scene);
+    assert_eq!(reissues(&plan), ["second"], "clients trust the new CA by now");
+    assert_ne!(plan.phase, Phase::Steady);
+    assert!(plan.client_bundle.contains(&parsed(old.der())));
+    scene.presented_also = vec![second(&new, false)];
+    scene.client.anchors = vec![parsed(new.der())];
+    step(&mut scene);
+    scene.now += HOUR;
+    let plan = step(&mut scene);
+    assert_eq!((plan.phase, plan.client_bundle.len()), (Phase::Steady, 1));
+}
+
+#[test]
+fn another_certificate_of_our_issuer_is_reissued_although_its_ca_is_in_no_secret_any_more() {
+    let (old, new) = (ca("old"), ca("new"));
+    let reissued = |issuer: &str| {
+        let certificate = Issuance { name: "second".to_owned(), issuer: issuer.to_owned(), ..Issuance::default() };
+        let chain = Some(pair(&old, "second").chain);
+        let second = FurtherCertificate { name: "second".to_owned(), chain, certificate: Some(certificate) };
+        let mut scene = Scene::steady(&old);
+        scene.presented_also = vec![second];
+        scene.entry.spec.distrusted_cas = vec![parsed(old.der()).fingerprint];
+        (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
+        scene.root = pair(&new, "gateway");
+        scene.managed = Some(scene.root.clone());
+        // Nothing but its leaf is left of the old CA.
+        scene.entry.status = Default::default();
+        scene.journal = Default::default();
+        let plan = step(&mut scene);
+        (reissues(&plan).contains(&"second"), plan.phase == Phase::Steady)
+    };
+    assert_eq!(reissued(""), (true, false), "the issuer of the source Secret's Certificate");
+    assert_eq!(reissued("ClusterIssuer.cert-manager.io/public"), (false, true));
+}
+
+#[test]
+fn a_certificate_of_a_stranger_beside_ours_is_nobodys_business() {
+    let (old, new, public) = (ca("old"), ca("new"), ca("public"));
+    let mut scene = before_the_switch(&old, &new, false);
+    let chain = Some(pair(&public, "shop").chain);
+    scene.presented_also = vec![FurtherCertificate { name: "public".to_owned(), chain, certificate: None }];
+    scene.client.anchors = vec![parsed(new.der())];
+    step(&mut scene);
+    scene.now += HOUR;
+    let plan = step(&mut scene);
+    assert_eq!((plan.phase, plan.waits.len()), (Phase::Steady, 0), "{:?}", plan.waits);
+}
+
+#[test]
+fn a_client_whose_certificate_is_pinned_is_not_reissued() {
+    let (old, new) = (ca("old"), ca("new"));
+    for pin in [0, 1] {
+        let mut scene = Scene::steady(&old);
+        let leaf = scene.client.chain[0].clone();
+        let pin = [leaf.fingerprint.to_uppercase(), leaf.public_key_hash()][pin].clone();
+        scene.readers = vec![TlsReader { pins: vec![pin], ..reader(ReaderTrust::NotVerified) }];
+        scene.ca = source(&new);
+        let plan = step(&mut scene);
+        assert!(!reissues(&plan).contains(&"client"), "{plan:?}");
+        assert!(plan.waits.iter().any(|wait| wait.reason.contains("verifyCertificateHash")), "{:?}", plan.waits);
+        assert!(plan.lagging.is_empty(), "nobody asked it: {:?}", plan.lagging);
+        let status = scene.status(&plan);
+        let follows = status.condition("ClientsCurrent").unwrap();
+        assert_eq!((follows.status, follows.reason.as_str()), (ConditionStatus::False, "Pinned"));
+        scene.readers.clear();
+        assert!(reissues(&scene.look()).contains(&"client"));
+    }
+}
+
+#[test]
+fn a_journal_keeps_what_sources_held() {
+    let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+    let scene = rotating(&old, &new, holding(&[&old, &partner]));
+    let text = scene.journal.to_text();
+    assert_eq!(crate::rotation::journal::Journal::from_text(&text).unwrap(), scene.journal);
+    let held = &scene.journal.trust_sources["ConfigMap apps/partners"];
+    assert_eq!(subjects(&held[0].trust), ["CN=old"], "strangers' CAs are not kept");
+}
+
+/// A source sibling that holds our CA between two of others.
+fn beside(old: &Authority, partners: [&Authority; 2]) -> SecretSummary {
+    let anchors = [partners[0], old, partners[1]].map(|authority| parsed(authority.der())).to_vec();
+    SecretSummary { anchors, ..SecretSummary::default() }
+}
+
+#[test]
+fn the_managed_sibling_lets_in_whom_the_source_sibling_does_with_our_ca_overlapped() {
+    let (old, new, first, last) = (ca("old"), ca("new"), ca("first"), ca("last"));
+    let mut scene = Scene::steady(&old);
+    scene.source_sibling = Some(beside(&old, [&first, &last]));
+    step(&mut scene);
+    let held = |scene: &Scene| subjects(&scene.managed_sibling.as_ref().unwrap().anchors).join(" ");
+    assert_eq!(held(&scene), "CN=first CN=old CN=last");
+    scene.ca = source(&new);
+    let plan = scene.look();
+    scene.take(&plan);
+    assert_eq!(held(&scene), "CN=first CN=new CN=old CN=last", "trust grows first");
+    scene.client = pair(&new, "client");
+    scene.root = pair(&new, "gateway");
+    for _ in 0..3 {
+        step(&mut scene);
+        scene.now += HOUR;
+    }
+    assert_eq!(held(&scene), "CN=first CN=new CN=last");
+    scene.source_sibling = None;
+    step(&mut scene);
+    assert_eq!(held(&scene), "CN=new", "as istiod falls back to the Secret itself");
+}
+
+#[test]
+fn a_sibling_for_other_clients_alone_is_copied() {
+    let (old, first, last) = (ca("old"), ca("first"), ca("last"));
+    let mut scene = Scene::steady(&old);
+    scene.source_sibling =
+        Some(SecretSummary { anchors: vec![parsed(first.der()), parsed(last.der())], ..SecretSummary::default() });
+    step(&mut scene);
+    assert_eq!(subjects(&scene.managed_sibling.as_ref().unwrap().anchors), ["CN=first", "CN=last"]);
+}
+
+#[test]
+fn no_stranger_is_let_in_where_the_owner_named_the_managed_secret() {
+    let (old, first, last) = (ca("old"), ca("first"), ca("last"));
+    let mut scene = Scene::steady(&old);
+    scene.source_sibling = Some(beside(&old, [&first, &last]));
+    scene.readers = vec![TlsReader { names_managed: true, ..reader(ReaderTrust::NotVerified) }];
+    let plan = step(&mut scene);
+    assert!(scene.managed_sibling.is_none());
+    assert!(plan.waits.iter().any(|wait| wait.reason.contains("names Secret gw itself")), "{:?}", plan.waits);
+}
+
+#[test]
+fn an_old_ca_stays_while_a_gateway_presents_a_leaf_of_it_to_an_upstream() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = before_the_switch(&old, &new, false);
+    scene.root = pair(&old, "gateway");
+    scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
+    let held = |scene: &Scene| {
+        let mut scene = scene.clone();
+        step(&mut scene);
+        subjects(&scene.managed.unwrap().anchors).join(" ")
+    };
+    assert_eq!(held(&scene), "CN=new");
+    scene.readers = vec![TlsReader { is_client: true, ..reader(ReaderTrust::NotVerified) }];
+    assert_eq!(held(&scene), "CN=new CN=old");
+}

@@ -1,0 +1,277 @@
+//! A GatewaySecret and what belongs to it at one instant, for single decisions.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::{GatewaySecretStatus, StepName, TrustAnchor};
+use crate::registry::Entry;
+use crate::registry::tests::entry;
+use crate::rotation::journal::Journal;
+use crate::rotation::planner::{
+    CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, PairOf, Pending, Plan, ProbeResult, Snapshot,
+    SourceState, Step, Trust, TrustCopy, plan,
+};
+use crate::rotation::readers::{SourceName, TlsReader};
+use crate::rotation::{ObservedState, RenewalPolicy, SecretSummary, observe, report};
+use crate::trust::Certificate;
+use crate::trust::fixtures::{Authority, now, parsed};
+
+/// A GatewaySecret whose root is signed by the CA in Secret `ca`, and one client.
+#[derive(Clone)]
+pub(super) struct Scene {
+    pub(super) entry: Entry,
+    pub(super) ca: SecretSummary,
+    pub(super) client_ca: Option<SecretSummary>,
+    pub(super) root: SecretSummary,
+    pub(super) issuer: SecretSummary,
+    pub(super) managed: Option<SecretSummary>,
+    pub(super) client: SecretSummary,
+    pub(super) loads_once: bool,
+    pub(super) canary: Option<Canary>,
+    pub(super) wire: Option<ProbeResult>,
+    pub(super) readers: Vec<TlsReader>,
+    pub(super) sources: BTreeMap<SourceName, SourceState>,
+    pub(super) presented_also: Vec<FurtherCertificate>,
+    pub(super) source_sibling: Option<SecretSummary>,
+    pub(super) managed_sibling: Option<SecretSummary>,
+    pub(super) config_maps: Vec<ConfigMapScene>,
+    pub(super) declared: bool,
+    /// What was issued for the client and waits at admission.
+    pub(super) pending: Option<Pending>,
+    /// When the root's certificate was issued.
+    pub(super) issued: Option<Timestamp>,
+    pub(super) bundle_readers: Vec<ClientState>,
+    pub(super) unlisted_namespaces: Vec<String>,
+    /// Of the client's Certificate, and of the root's.
+    pub(super) renewal: [RenewalPolicy; 2],
+    pub(super) journal: Journal,
+    pub(super) now: Timestamp,
+}
+
+/// A ConfigMap of `spec.clients.caConfigMapNames`, and what is kept from it.
+#[derive(Clone)]
+pub(super) struct ConfigMapScene {
+    pub(super) name: String,
+    pub(super) source: Option<SecretSummary>,
+    pub(super) managed: Option<SecretSummary>,
+}
+
+impl ConfigMapScene {
+    fn seen(&self) -> CaConfigMap<'_> {
+        let managed = self.managed.as_ref().map_or(TrustCopy::Absent, TrustCopy::Managed);
+        CaConfigMap { name: self.name.clone(), source: self.source.as_ref(), managed }
+    }
+}
+
+pub(super) fn source(authority: &Authority) -> SecretSummary {
+    let ca = parsed(authority.der());
+    SecretSummary { anchors: vec![ca.clone()], chain: vec![ca], ..SecretSummary::default() }
+}
+
+pub(super) fn pair(authority: &Authority, name: &str) -> SecretSummary {
+    let leaf = authority.leaf_with(name, |params| params.use_authority_key_identifier_extension = true);
+    SecretSummary {
+        anchors: vec![parsed(authority.der())],
+        chain: vec![parsed(leaf.der())],
+        ..SecretSummary::default()
+    }
+}
+
+impl Scene {
+    /// All of one CA, and looked at so long ago that everything has settled.
+    pub(super) fn steady(authority: &Authority) -> Self {
+        Self::steady_with(source(authority), pair(authority, "gateway"), pair(authority, "client"))
+    }
+
+    /// The same of a CA, a root and a client that are given.
+    pub(super) fn steady_with(ca: SecretSummary, root: SecretSummary, client: SecretSummary) -> Self {
+        let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
+        entry.resolved.ca_secret_ref = Some("ca".into());
+        entry.spec.issuer_secret_name = Some("issuer".to_owned());
+        entry.spec.clients.all_declared = true;
+        let mut scene = Self {
+            entry,
+            issuer: ca.clone(),
+            ca,
+            client_ca: None,
+            managed: Some(root.clone()),
+            root,
+            client,
+            loads_once: false,
+            canary: None,
+            wire: None,
+            readers: Vec::new(),
+            sources: BTreeMap::new(),
+            presented_also: Vec::new(),
+            source_sibling: None,
+            managed_sibling: None,
+            config_maps: Vec::new(),
+            declared: true,
+            pending: None,
+            issued: None,
+            bundle_readers: Vec::new(),
+            unlisted_namespaces: Vec::new(),
+            renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
+            journal: Journal::default(),
+            now: now(),
+        };
+        scene.look();
+        scene.pass(HOUR);
+        scene
+    }
+
+    pub(super) fn ask(&self) -> Plan {
+        let client_renewal = self.renewal[0].clone();
+        let client = self.declared.then(|| ClientState {
+            name: "client".to_owned(),
+            chain: self.client.chain.clone(),
+            trust: Trust::Read(self.client.anchors.clone()),
+            loads_once: self.loads_once,
+            certificate: Some(Issuance { name: "client".to_owned(), renewal: client_renewal, ..Issuance::default() }),
+            pending: self.pending.clone(),
+        });
+        self.ask_with(client.into_iter().collect())
+    }
+
+    /// The same with other clients.
+    pub(super) fn ask_with(&self, clients: Vec<ClientState>) -> Plan {
+        let seen = Snapshot {
+            entry: &self.entry,
+            root: Some(&self.root),
+            ca: Some(&self.ca),
+            client_ca: self.client_ca.as_ref(),
+            issuer: Some(&self.issuer),
+            managed: self.managed.as_ref(),
+            bundle_readers: self.bundle_readers.clone(),
+            clients,
+            unlisted_namespaces: &self.unlisted_namespaces,
+            root_certificate: Some(Issuance {
+                name: "gateway".to_owned(),
+                issued: self.issued,
+                renewal: self.renewal[1].clone(),
+                ..Issuance::default()
+            }),
+            canary: self.canary.clone(),
+            wire: self.wire.clone(),
+            unprobed: None,
+            readers: self.readers.clone(),
+            sources: self.sources.clone(),
+            presented_also: self.presented_also.clone(),
+            source_sibling: self.source_sibling.as_ref(),
+            managed_sibling: self.managed_sibling.as_ref().map_or(TrustCopy::Absent, TrustCopy::Managed),
+            config_maps: self.config_maps.iter().map(ConfigMapScene::seen).collect(),
+        };
+        plan(&seen, &self.journal, self.now)
+    }
+
+    /// Looks, remembers, and tells; the steps are left to the caller.
+    pub(super) fn look(&mut self) -> Plan {
+        let plan = self.ask();
+        self.journal = plan.journal.clone();
+        self.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
+        plan
+    }
+
+    /// What status tells after a plan.
+    pub(super) fn status(&self, plan: &Plan) -> GatewaySecretStatus {
+        report(&self.entry, plan, self.entry.status.clone(), self.now)
+    }
+
+    /// Stores what status tells of what is seen, and of a plan.
+    pub(super) fn keep_status(&mut self, plan: &Plan) {
+        let (entry, root, managed) = (&self.entry, Some(&self.root), self.managed.as_ref());
+        let seen = observe(&observation(entry, root, managed), self.now);
+        self.entry.status = report(&self.entry, plan, seen, self.now);
+    }
+
+    pub(super) fn pass(&mut self, time: SignedDuration) {
+        self.look();
+        self.now += time;
+    }
+
+    /// Takes the steps of the agent's own Secrets.
+    pub(super) fn take(&mut self, plan: &Plan) {
+        for step in &plan.steps {
+            match step {
+                Step::WriteManaged { trust, pair } => {
+                    let from = if *pair == PairOf::Root { Some(&self.root) } else { self.managed.as_ref() };
+                    let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
+                    self.managed = Some(SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() });
+                }
+                Step::WriteSibling { trust } => {
+                    self.managed_sibling = Some(SecretSummary { anchors: trust.clone(), ..SecretSummary::default() });
+                }
+                Step::WriteConfigMap { source, trust } => {
+                    let map = self.config_maps.iter_mut().find(|map| map.name == *source).expect("one of the spec's");
+                    let revocation = map.source.as_ref().and_then(|source| source.revocation.clone());
+                    map.managed =
+                        Some(SecretSummary { anchors: trust.clone(), revocation, ..SecretSummary::default() });
+                }
+                Step::PromoteIssuer => self.issuer = self.ca.clone(),
+                Step::CopyRoot => self.managed = Some(self.root.clone()),
+                Step::Reissue { .. } => {}
+            }
+        }
+    }
+}
+
+/// What is observed of the root and the managed Secret alone.
+pub(super) fn observation<'a>(
+    entry: &'a Entry,
+    root: Option<&'a SecretSummary>,
+    managed: Option<&'a SecretSummary>,
+) -> ObservedState<'a> {
+    ObservedState {
+        entry,
+        holder: None,
+        root,
+        managed,
+        root_sibling: None,
+        managed_sibling: None,
+        managed_config_maps: Vec::new(),
+        workload_namespaces: None,
+        gateways: None,
+        ungranted_namespaces: None,
+    }
+}
+
+pub(super) const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+pub(super) fn subjects(bundle: &[Certificate]) -> Vec<&str> {
+    bundle.iter().map(|ca| ca.subject.as_str()).collect()
+}
+
+pub(super) fn bundle(plan: &Plan) -> Option<Vec<&str>> {
+    plan.steps.iter().find_map(|step| match step {
+        Step::WriteManaged { trust, .. } => Some(subjects(trust)),
+        _ => None,
+    })
+}
+
+pub(super) fn reissues(plan: &Plan) -> Vec<&str> {
+    let name = |step: &'_ Step| matches!(step, Step::Reissue { .. });
+    let steps = plan.steps.iter().filter(|step| name(step));
+    steps.map(|step| if let Step::Reissue { certificate } = step { certificate.as_str() } else { "" }).collect()
+}
+
+pub(super) fn waits(plan: &Plan) -> Vec<StepName> {
+    plan.waits.iter().map(|wait| wait.step).collect()
+}
+
+/// Both sides trust the new CA, but for what the client holds in memory; the root has the new leaf.
+pub(super) fn before_the_switch(old: &Authority, new: &Authority, loads_once: bool) -> Scene {
+    let mut scene = Scene::steady(old);
+    scene.loads_once = loads_once;
+    scene.ca = source(new);
+    for _ in 0..3 {
+        let plan = scene.look();
+        scene.take(&plan);
+        scene.now += SignedDuration::from_mins(1);
+    }
+    scene.client = pair(new, "client");
+    scene.client.anchors.push(parsed(old.der()));
+    scene.pass(HOUR);
+    scene.root = pair(new, "gateway");
+    scene
+}

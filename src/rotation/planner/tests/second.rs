@@ -1,0 +1,93 @@
+//! A second serving Secret next to the managed one: which of the two a client gets is not known, so it has to verify both. Gateways
+//! present it as it is issued.
+
+use super::issuer::{ROOT_LIFETIME, Whose};
+use super::world::{CA, Content, World};
+use crate::rotation::SecretSummary;
+use crate::rotation::planner::{FurtherCertificate, Issuance};
+use crate::trust::Certificate;
+
+/// Name of the Secret, and of its Certificate.
+pub(super) const SECOND: &str = "second";
+
+/// The Secret, and what each replica of the gateway has loaded.
+pub(super) struct Second {
+    held: Content,
+    loaded: Vec<Content>,
+    pub(super) is_issuing: bool,
+    /// The CA that stood in the source when it was asked for.
+    asked_of: Option<Certificate>,
+}
+
+impl World {
+    pub(super) fn present_second(&mut self, ca: &Certificate) {
+        let held = self.second_of(ca);
+        self.note(format!("Secret {SECOND} is presented, too: {}", self.named(&held.facts.chain)));
+        self.second =
+            Some(Second { loaded: vec![held.clone(); self.gateways.len()], held, is_issuing: false, asked_of: None });
+    }
+
+    fn second_of(&mut self, ca: &Certificate) -> Content {
+        let chain = vec![self.sign(ca, SECOND, ROOT_LIFETIME)];
+        self.content(SecretSummary { chain, ..SecretSummary::default() })
+    }
+
+    /// Once it is asked for; nobody renews it before.
+    pub(super) fn write_second(&mut self, ca: &Certificate) {
+        let held = self.second_of(ca);
+        self.note(format!("Secret {SECOND}: presents {}", self.named(&held.facts.chain)));
+        let second = self.second.as_mut().unwrap();
+        (second.held, second.is_issuing) = (held, false);
+        for replica in 0..self.gateways.len() {
+            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |world| {
+                world.load_second(replica)
+            });
+        }
+        self.poke();
+    }
+
+    /// The agent asks for it.
+    pub(super) fn ask_for_second(&mut self) {
+        let ca = self.facts(CA).and_then(|facts| facts.chain.first()).cloned();
+        self.second.as_mut().unwrap().asked_of = ca;
+        self.issue(Whose::Second);
+    }
+
+    /// Whether a CA is the one that was in force when it was asked for.
+    pub(super) fn second_is_signed_by(&self, ca: &Certificate) -> bool {
+        self.second.as_ref().is_some_and(|second| second.asked_of.as_ref() == Some(ca))
+    }
+
+    fn load_second(&mut self, replica: usize) {
+        let second = self.second.as_mut().unwrap();
+        second.loaded[replica] = second.held.clone();
+        self.note(format!("gateway {replica} takes {SECOND} over"));
+    }
+
+    pub(super) fn presented_also(&self) -> Vec<FurtherCertificate> {
+        let seen = self.second.iter().map(|second| FurtherCertificate {
+            name: SECOND.to_owned(),
+            chain: Some(second.held.facts.chain.clone()),
+            certificate: Some(Issuance {
+                name: SECOND.to_owned(),
+                is_issuing: second.is_issuing,
+                ..Issuance::default()
+            }),
+        });
+        seen.collect()
+    }
+
+    /// What a replica presents next to the managed Secret's leaf.
+    pub(super) fn second_at(&self, replica: usize) -> Option<Content> {
+        self.second.as_ref().map(|second| second.loaded[replica].clone())
+    }
+
+    /// Whose certificate a Certificate of cert-manager is.
+    pub(super) fn whose(&self, certificate: &str) -> Whose {
+        match self.clients.iter().position(|client| client.name == certificate) {
+            Some(at) => Whose::Client(at),
+            None if certificate == SECOND => Whose::Second,
+            None => Whose::Root,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Each client connects to each gateway, after each event.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::clients::has_ended;
+use super::world::{Content, World};
+use crate::trust::{Certificate, connectivity};
+
+impl World {
+    /// # Panics
+    /// When a connection fails that nobody but the agent can be blamed for.
+    pub(super) fn try_connections(&mut self) {
+        if self.claims
+            && let Some(failure) = self.failure()
+        {
+            panic!("{}", self.story(&failure));
+        }
+    }
+
+    /// The first connection that fails.
+    pub(super) fn failure(&mut self) -> Option<String> {
+        for gateway in 0..self.gateways.len() {
+            let Some((trusted, served)) = self.read_by_readers().zip(self.gateways[gateway].clone()) else { continue };
+            if !has_ended(&served, self.now) && !self.verifies(&trusted, &served) {
+                let (trusted, served) = (self.named(&trusted.facts.anchors), self.named(&served.facts.chain));
+                return Some(format!(
+                    "whoever reads {trusted} where it is distributed refuses {served} of gateway {gateway}"
+                ));
+            }
+        }
+        for client in 0..self.clients.len() {
+            let presented = self.clients[client].loaded.clone();
+            for gateway in 0..self.gateways.len() {
+                let Some(served) = self.gateways[gateway].clone() else { continue };
+                if has_ended(&presented, self.now) || has_ended(&served, self.now) {
+                    continue;
+                }
+                if let Some(second) = self.second_at(gateway)
+                    && !has_ended(&second, self.now)
+                    && !self.verifies(&presented, &second)
+                    && self.verifies(&presented, &served)
+                {
+                    let (who, leaf) = (&self.clients[client].name, self.named(&second.facts.chain));
+                    return Some(format!(
+                        "{who} that trusts {} refuses {leaf}, which gateway {gateway} presents, too",
+                        self.named(&presented.facts.anchors)
+                    ));
+                }
+                if self.works(&presented, &served) {
+                    match self.refused_by_foreign(&presented, gateway) {
+                        None => continue,
+                        Some(server) => {
+                            let (who, leaf) = (&self.clients[client].name, self.named(&presented.facts.chain));
+                            return Some(format!(
+                                "{who} with {leaf} is refused by the server of {server} at gateway {gateway}"
+                            ));
+                        }
+                    }
+                }
+                return Some(format!(
+                    "{} ({} with {}) and gateway {gateway} ({} with {}) do not get on",
+                    self.clients[client].name,
+                    self.named(&presented.facts.anchors),
+                    self.named(&presented.facts.chain),
+                    self.named(&served.facts.anchors),
+                    self.named(&served.facts.chain),
+                ));
+            }
+        }
+        None
+    }
+
+    /// A server with CAs from elsewhere that does not let a client in, and its CAs.
+    fn refused_by_foreign(&mut self, client: &Content, gateway: usize) -> Option<String> {
+        for (server, trusted) in self.foreign_trust(gateway) {
+            let key = (client.id, trusted.id);
+            let known = self.verdicts.get(&key).filter(|(_, until)| self.now < *until).map(|(admits, _)| *admits);
+            let admits = known.unwrap_or_else(|| {
+                let admits = connectivity::admits(&trusted.facts.anchors, &client.facts.chain, self.now);
+                let all = [&client.facts.chain, &trusted.facts.anchors];
+                let until = all.into_iter().flatten().filter_map(|certificate| self.next_date(certificate)).min();
+                self.verdicts.insert(key, (admits, until.unwrap_or(Timestamp::MAX)));
+                admits
+            });
+            if !admits {
+                return Some(format!("{server} ({})", self.named(&trusted.facts.anchors)));
+            }
+        }
+        None
+    }
+
+    fn works(&mut self, client: &Content, gateway: &Content) -> bool {
+        let key = (client.id, gateway.id);
+        if let Some((works, until)) = self.verdicts.get(&key)
+            && self.now < *until
+        {
+            return *works;
+        }
+        let (presented, served) = (&client.facts, &gateway.facts);
+        let works = connectivity::admits(&served.anchors, &presented.chain, self.now) && self.verifies(client, gateway);
+        let all = [&presented.anchors, &presented.chain, &served.anchors, &served.chain];
+        let until = all.into_iter().flatten().filter_map(|certificate| self.next_date(certificate)).min();
+        self.verdicts.insert(key, (works, until.unwrap_or(Timestamp::MAX)));
+        works
+    }
+
+    /// Whether a gateway is verified by whoever trusts this, or was refused before already.
+    fn verifies(&self, client: &Content, gateway: &Content) -> bool {
+        let (trust, served) = (&client.facts.anchors, &gateway.facts.chain);
+        let refused = |former: &Certificate| {
+            let at = self.now.min(former.not_after - SignedDuration::from_secs(1));
+            !connectivity::verifies(trust, std::slice::from_ref(former), at)
+        };
+        let forced = served.first().and_then(|leaf| self.forced.get(&leaf.fingerprint));
+        let forced = forced.is_some_and(|former| former.as_ref().is_none_or(refused));
+        forced || connectivity::verifies(trust, served, self.now)
+    }
+
+    /// The next instant at which a certificate's validity is another.
+    fn next_date(&self, certificate: &Certificate) -> Option<Timestamp> {
+        [certificate.not_before, certificate.not_after].into_iter().find(|date| *date > self.now)
+    }
+}

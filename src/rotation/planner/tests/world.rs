@@ -1,0 +1,321 @@
+//! The cluster: its objects, its clock, and what is to happen when.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{CertificateParams, date_time_ymd};
+
+use super::agent::Agent;
+use super::clients::Client;
+use super::distributed::Distributed;
+use super::foreign::Foreign;
+use super::issuer::Issuer;
+use super::lookout::Prober;
+use super::second::Second;
+use super::seed::Seed;
+use crate::registry::Entry;
+use crate::rotation::SecretSummary;
+use crate::rotation::journal::Journal;
+use crate::trust::fixtures::{Authority, ca_with, now, parsed};
+use crate::trust::{Certificate, Finding};
+
+pub(super) const ROOT: &str = "root";
+pub(super) const CA: &str = "ca";
+pub(super) const CLIENT_CA: &str = "client-ca";
+pub(super) const ISSUER: &str = "issuer";
+pub(super) const MANAGED: &str = "gw";
+
+/// Seconds of a minute and an hour.
+pub(super) const MINUTE: u64 = 60;
+pub(super) const HOUR: u64 = 60 * MINUTE;
+
+/// What a Secret holds, with a number of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Content {
+    pub(super) id: u64,
+    pub(super) facts: Rc<SecretSummary>,
+}
+
+/// What the agent tells the webhooks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    pub(super) client_bundle: Vec<Certificate>,
+    pub(super) converged: Vec<Certificate>,
+}
+
+type Happening = Box<dyn FnOnce(&mut World)>;
+
+pub(super) struct World {
+    pub(super) seed: Seed,
+    pub(super) now: Timestamp,
+    queue: BTreeMap<(Timestamp, u64), Happening>,
+    count: u64,
+    pub(super) log: Vec<String>,
+    names: HashMap<String, String>,
+    authorities: HashMap<String, Rc<Authority>>,
+    /// The CAs in the order in which they were made.
+    pub(super) made: Vec<Certificate>,
+    /// The GatewaySecret, with the status that is stored.
+    pub(super) entry: Entry,
+    pub(super) secrets: BTreeMap<&'static str, Content>,
+    pub(super) journal: (u64, Journal),
+    /// Since when webhooks could know what, oldest first.
+    pub(super) told: Vec<(Timestamp, Rc<Told>)>,
+    pub(super) agent: Agent,
+    pub(super) issuer: Issuer,
+    /// The webhook refuses leaves that not every gateway would accept.
+    pub(super) holds_back: bool,
+    pub(super) clients: Vec<Client>,
+    /// What each replica of the gateway has loaded.
+    pub(super) gateways: Vec<Option<Content>>,
+    /// Verdicts on pairs of contents, and until when they hold.
+    pub(super) verdicts: HashMap<(u64, u64), (bool, Timestamp)>,
+    /// Whether nothing happened that no agent could make good.
+    pub(super) claims: bool,
+    /// How the gateways are looked at.
+    pub(super) lookout: Prober,
+    /// Servers with CAs from elsewhere.
+    pub(super) foreign: Foreign,
+    /// An object of `spec.trustBundleTargets`.
+    pub(super) distributed: Option<Distributed>,
+    /// What gateways present next to the managed Secret.
+    pub(super) second: Option<Second>,
+    /// Hashes of clients' certificates by which a server lets them in.
+    pub(super) pins: Vec<String>,
+    /// Leaves that gateways serve since a former one's end; those of another CA with the leaf that clients refused already.
+    pub(super) forced: HashMap<String, Option<Certificate>>,
+}
+
+impl World {
+    pub(super) fn new(seed: Seed, entry: Entry) -> Self {
+        Self {
+            seed,
+            now: now(),
+            queue: BTreeMap::new(),
+            count: 0,
+            log: Vec::new(),
+            names: HashMap::new(),
+            authorities: HashMap::new(),
+            made: Vec::new(),
+            entry,
+            secrets: BTreeMap::new(),
+            journal: (0, Journal::default()),
+            told: vec![(Timestamp::UNIX_EPOCH, Rc::default())],
+            agent: Agent::default(),
+            issuer: Issuer::default(),
+            holds_back: true,
+            clients: Vec::new(),
+            gateways: Vec::new(),
+            verdicts: HashMap::new(),
+            claims: true,
+            lookout: Prober::default(),
+            foreign: Foreign::default(),
+            distributed: None,
+            second: None,
+            pins: Vec::new(),
+            forced: HashMap::new(),
+        }
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    pub(super) fn note(&mut self, text: impl AsRef<str>) {
+        let since = self.now.duration_since(now()).as_millis();
+        self.log.push(format!("{:>9}.{:03} {}", since / 1000, since % 1000, text.as_ref()));
+    }
+
+    /// Certificates by the names that the log gives them.
+    pub(super) fn named(&self, certificates: &[Certificate]) -> String {
+        let name = |certificate: &Certificate| self.names.get(&certificate.fingerprint).map_or("?", String::as_str);
+        certificates.iter().map(name).collect::<Vec<_>>().join("+")
+    }
+
+    /// Lets something happen at an instant, or now when that is over.
+    pub(super) fn at(&mut self, when: Timestamp, what: impl FnOnce(&mut Self) + 'static) {
+        let key = (when.max(self.now), self.number());
+        self.queue.insert(key, Box::new(what));
+    }
+
+    /// Lets something happen less than `within` from now.
+    pub(super) fn within(&mut self, within: SignedDuration, what: impl FnOnce(&mut Self) + 'static) {
+        let when = self.now + self.delay(within);
+        self.at(when, what);
+    }
+
+    /// A delay below a bound, often at one of its ends.
+    pub(super) fn delay(&mut self, bound: SignedDuration) -> SignedDuration {
+        let most = u64::try_from(bound.as_millis()).unwrap().saturating_sub(1).max(1);
+        let millis = match self.seed.below(4) {
+            0 => self.seed.below(most.min(100)),
+            1 => most - self.seed.below(most.min(100)),
+            _ => self.seed.below(most),
+        };
+        SignedDuration::from_millis(millis.cast_signed())
+    }
+
+    pub(super) fn chance(&mut self, one_in: u64) -> bool {
+        self.seed.below(one_in) == 0
+    }
+
+    /// Lets happen what is due until an instant; after each event all connections are tried.
+    pub(super) fn run_until(&mut self, end: Timestamp) {
+        let mut events = 0;
+        while let Some(next) = self.queue.first_entry() {
+            let when = next.key().0;
+            if when > end {
+                break;
+            }
+            let what = next.remove();
+            self.now = when;
+            what(self);
+            self.try_connections();
+            events += 1;
+            assert!(events < 50_000, "{}", self.story("no end of events"));
+        }
+        self.now = end;
+        self.try_connections();
+    }
+
+    /// What happened, for whoever reads a failure.
+    pub(super) fn story(&self, what: &str) -> String {
+        let skipped = self.log.len().saturating_sub(150);
+        format!("… {skipped} lines\n{}\n{what}", self.log[skipped..].join("\n"))
+    }
+
+    /// A CA that is valid from a minute ago, for so many seconds.
+    pub(super) fn make_ca(&mut self, seconds: u64) -> Certificate {
+        let dates = self.dates(seconds, None);
+        // cert-manager's roots keep their name. One that is served as a leaf does not say whose key signed it: with namesakes
+        // no order of a bundle is right before and after the change.
+        let is_served = self.entry.resolved.ca_secret_ref.is_none();
+        let name = if is_served { format!("root {}", self.made.len()) } else { "root".to_owned() };
+        let authority = ca_with(&name, |params| {
+            // One that serves as its own server certificate signs handshakes, too.
+            params.key_usages.push(rcgen::KeyUsagePurpose::DigitalSignature);
+            dates(params);
+        });
+        self.keep(authority, format!("CA{}", self.made.len() + 1))
+    }
+
+    /// A CA's renewal under the same key.
+    pub(super) fn renew_ca(&mut self, certificate: &Certificate, seconds: u64) -> Certificate {
+        let dates = self.dates(seconds, None);
+        let renewed = self.authorities[&certificate.fingerprint].changed(dates);
+        let name = format!("{}'", self.named(std::slice::from_ref(certificate)));
+        self.keep(renewed, name)
+    }
+
+    fn keep(&mut self, authority: Authority, name: String) -> Certificate {
+        let certificate = parsed(authority.der());
+        self.names.insert(certificate.fingerprint.clone(), name);
+        self.authorities.insert(certificate.fingerprint.clone(), Rc::new(authority));
+        self.made.push(certificate.clone());
+        certificate
+    }
+
+    /// A leaf of a CA, valid for so many seconds, and no longer than the CA.
+    pub(super) fn sign(&mut self, ca: &Certificate, name: &str, seconds: u64) -> Certificate {
+        let dates = self.dates(seconds, Some(ca.not_after));
+        let leaf = self.authorities[&ca.fingerprint].leaf_with(name, |params| {
+            params.use_authority_key_identifier_extension = true;
+            dates(params);
+        });
+        let leaf = parsed(leaf.der());
+        let number = self.number();
+        let named = format!("{name}#{number}/{}", self.named(std::slice::from_ref(ca)));
+        self.names.insert(leaf.fingerprint.clone(), named);
+        leaf
+    }
+
+    fn dates(&self, seconds: u64, end: Option<Timestamp>) -> impl FnOnce(&mut CertificateParams) + use<> {
+        let from = self.now.as_second() - 60;
+        let to = self.now.as_second() + seconds.cast_signed();
+        let to = end.map_or(to, |end| to.min(end.as_second()));
+        let date =
+            |second: i64| date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(u64::try_from(second).unwrap());
+        move |params| {
+            params.not_before = date(from);
+            params.not_after = date(to);
+        }
+    }
+
+    /// Writes a Secret.
+    pub(super) fn write(&mut self, name: &'static str, trust: Vec<Certificate>, chain: Vec<Certificate>) {
+        self.write_facts(name, SecretSummary { anchors: trust, chain, ..SecretSummary::default() });
+    }
+
+    pub(super) fn write_facts(&mut self, name: &'static str, facts: SecretSummary) {
+        let (trust, chain) = (self.named(&facts.anchors), self.named(&facts.chain));
+        let broken = if facts.denials.is_empty() { "" } else { ", broken" };
+        self.note(format!("Secret {name}: trusts {trust}, presents {chain}{broken}"));
+        let content = self.content(facts);
+        self.secrets.insert(name, content);
+        if name == MANAGED {
+            self.push_to_gateways();
+        }
+        self.issuer_changed(name);
+        if name == self.client_source() {
+            self.tell_owners();
+        }
+        self.poke();
+    }
+
+    pub(super) fn content(&mut self, facts: SecretSummary) -> Content {
+        Content { id: self.number(), facts: Rc::new(facts) }
+    }
+
+    pub(super) fn delete(&mut self, name: &'static str) {
+        self.note(format!("Secret {name} is deleted"));
+        self.secrets.remove(name);
+        self.poke();
+    }
+
+    pub(super) fn facts(&self, name: &str) -> Option<&SecretSummary> {
+        self.secrets.get(name).map(|content| content.facts.as_ref())
+    }
+
+    /// What one replica of the webhook knows now.
+    pub(super) fn webhook(&mut self) -> Rc<Told> {
+        let lag = self.delay(self.entry.policy.propagation_delays.admission.duration());
+        let known = self.now - lag;
+        self.told.iter().rev().find(|(since, _)| *since <= known).unwrap().1.clone()
+    }
+
+    /// The Secret that holds the CA of the clients' leaves.
+    pub(super) fn client_source(&self) -> &'static str {
+        if self.entry.spec.clients.ca_secret_ref.is_some() { CLIENT_CA } else { self.server_source() }
+    }
+
+    /// The Secret that holds the CA of the gateways' leaf.
+    pub(super) fn server_source(&self) -> &'static str {
+        if self.entry.resolved.ca_secret_ref.is_some() { CA } else { ROOT }
+    }
+
+    fn push_to_gateways(&mut self) {
+        for replica in 0..self.gateways.len() {
+            let patience = if self.lookout.hangs && self.chance(4) { 10 } else { 1 };
+            self.within(self.entry.policy.propagation_delays.gateways.duration() * patience, move |world| {
+                world.load_gateway(replica, "takes over")
+            });
+        }
+    }
+
+    pub(super) fn load_gateway(&mut self, replica: usize, how: &str) {
+        self.gateways[replica] = self.secrets.get(MANAGED).filter(|content| content.facts.denials.is_empty()).cloned();
+        let loaded = self.gateways[replica].clone();
+        let text = loaded.map_or("nothing".to_owned(), |loaded| {
+            format!("{} with {}", self.named(&loaded.facts.anchors), self.named(&loaded.facts.chain))
+        });
+        self.note(format!("gateway {replica} {how}: {text}"));
+    }
+}
+
+/// A finding that makes a Secret unusable.
+pub(super) fn fault() -> Vec<Finding> {
+    use crate::trust::fixtures::{denials, secret};
+    denials(&secret(&[("ca.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")]))
+}

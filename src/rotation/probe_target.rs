@@ -1,0 +1,230 @@
+//! How the agent reaches the gateways: by what Services and Gateways tell, where `probe.target` does not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::generate::{is_picked, pod};
+use super::readers::is_looked_up_by;
+use crate::api::{Kind, ProbeTarget};
+use crate::registry::Entry;
+use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
+
+/// The port of HTTPS (RFC 9110, section 4.2.2), and what Istio's charts call it.
+pub(super) const PORT: (&str, u64) = ("https", 443);
+/// Hosts that a gateway is asked for, one after the other, until it serves one.
+const HOSTS: usize = 8;
+/// A label for the wildcard of a host.
+const PROBED: &str = "trustspan-probe";
+
+/// How gateways are reached, and the hosts to ask for: all by which the managed Secret is served and its CAs admit clients. A proxy
+/// has one copy of a Secret for all of its hosts (Envoy's SDS), so one of them tells for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// The Service and its port.
+    pub reach: ProbeTarget,
+    /// The hosts, at least one.
+    pub hosts: Vec<String>,
+}
+
+/// How to probe a GatewaySecret's gateways: as `probe.target` says, or as these objects tell. `services` are those of its namespace.
+///
+/// # Errors
+/// Why they are not probed: part of a sentence.
+pub fn probe<'o>(
+    entry: &Entry,
+    gateways: impl IntoIterator<Item = &'o Value>,
+    pods: &[&Value],
+    services: &[Value],
+) -> Result<Probe, String> {
+    if entry.policy.probe.mode == crate::api::ProbeMode::Disabled {
+        return Err("probe.mode is Disabled in the RotationPolicy".to_owned());
+    }
+    if let Some(reach) = &entry.policy.probe.target {
+        return Ok(Probe { reach: reach.clone(), hosts: vec![reach.host.clone()] });
+    }
+    let hosts = hosts(entry, gateways, pods);
+    let host = hosts
+        .first()
+        .ok_or("no Gateway that trustspan knows serves the managed Secret and takes its clients' CAs from it")?;
+    let labels: BTreeMap<_, _> =
+        entry.spec.workload_labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let objects = pods.iter().copied().chain(services);
+    let (service_name, port_name) = service(objects, &entry.namespace, &labels)?;
+    let reach = ProbeTarget { service_name, port_name, host: host.clone(), client_secret_name: None };
+    Ok(Probe { reach, hosts })
+}
+
+/// The hosts of servers that present the managed Secret, and take their clients' CAs from it: at first one of each namespace.
+fn hosts<'o>(entry: &Entry, gateways: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<String> {
+    let mut by_namespace: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for object in gateways {
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        let found = tls_settings(Kind::of(object), object, namespace);
+        let found = found.iter().filter(|settings| follows(settings, entry, pods));
+        let hosts = found.flat_map(|settings| &settings.hosts).filter_map(|host| asked_for(host));
+        by_namespace.entry(namespace).or_default().extend(hosts);
+    }
+    let mut turns: Vec<_> = by_namespace.into_values().map(BTreeSet::into_iter).collect();
+    let mut hosts = Vec::new();
+    loop {
+        let before = hosts.len();
+        for host in turns.iter_mut().filter_map(Iterator::next) {
+            if hosts.len() < HOSTS && !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        if hosts.len() == before {
+            return hosts;
+        }
+    }
+}
+
+fn follows(settings: &TlsSettings<'_>, entry: &Entry, pods: &[&Value]) -> bool {
+    let presents = settings
+        .presents
+        .iter()
+        .any(|named| named.name == entry.managed_name() && is_looked_up_by(&named.place, entry, pods));
+    let trusts = matches!(
+        &settings.trust,
+        TrustSource::Secret { place, name } if *name == entry.managed_name() && is_looked_up_by(place, entry, pods)
+    );
+    presents && trusts && !settings.is_upstream
+}
+
+/// The name that a client would ask for (SNI): Istio writes a namespace before a host, and both APIs know a wildcard as the first label.
+fn asked_for(host: &str) -> Option<String> {
+    let host = host.rsplit_once('/').map_or(host, |(_, host)| host);
+    let name = match host.strip_prefix("*.") {
+        Some(rest) => format!("{PROBED}.{rest}"),
+        None => host.to_owned(),
+    };
+    super::generate::check(&name).is_ok().then_some(name)
+}
+
+/// Name and port's name of the Service in a namespace that selects all pods with these labels; the name is empty for an only port
+/// that has none.
+///
+/// # Errors
+/// When there is none: part of a sentence.
+pub(super) fn service<'o>(
+    objects: impl Iterator<Item = &'o Value> + Clone,
+    namespace: &str,
+    labels: &BTreeMap<&str, &str>,
+) -> Result<(String, String), String> {
+    let local = objects.filter(|object| super::generate::namespace(object) == namespace);
+    let services = local.clone().filter(|object| object["kind"] == "Service");
+    let mut picking = services.filter(|service| picks(local.clone(), service, labels));
+    let port = |service: &Value| Some((service["metadata"]["name"].as_str()?.to_owned(), port_name(service)?));
+    picking.find_map(port).ok_or_else(|| {
+        let labels = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
+        format!(
+            "no Service in namespace {namespace} was found that selects all pods with {labels} and has a port {} or {}",
+            PORT.0, PORT.1
+        )
+    })
+}
+
+/// Whether a Service selects every gateway: one that it leaves out would never be looked at. Without a pod, whether it cannot but do so.
+fn picks<'o>(local: impl Iterator<Item = &'o Value>, service: &Value, labels: &BTreeMap<&str, &str>) -> bool {
+    let selector = service["spec"]["selector"].as_object().into_iter().flatten();
+    let selector: BTreeMap<_, _> = selector.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
+    let (gateways, others): (Vec<_>, Vec<_>) = local.filter_map(pod).partition(|pod| is_picked(pod, labels));
+    let covers = if gateways.is_empty() {
+        selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    } else {
+        gateways.iter().all(|pod| is_picked(pod, &selector))
+    };
+    !selector.is_empty() && covers && !others.iter().any(|pod| is_picked(pod, &selector))
+}
+
+/// The name of its port; empty for an only port that has none.
+fn port_name(service: &Value) -> Option<String> {
+    let ports = || service["spec"]["ports"].as_array().into_iter().flatten();
+    let port = ports().find(|port| port["name"] == PORT.0).or_else(|| ports().find(|port| port["port"] == PORT.1))?;
+    Some(port["name"].as_str().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::registry::tests::entry;
+
+    fn gateway(namespace: &str, tls: Value, hosts: Value) -> Value {
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": namespace, "name": "public"},
+            "spec": {"selector": {"istio": "ingressgateway"}, "servers": [{"hosts": hosts, "tls": tls}]},
+        })
+    }
+
+    fn mutual(hosts: Value) -> Value {
+        gateway("apps", json!({"mode": "MUTUAL", "credentialName": "gw"}), hosts)
+    }
+
+    fn service() -> Value {
+        json!({
+            "kind": "Service", "metadata": {"namespace": "mesh", "name": "ingress"},
+            "spec": {"selector": {"istio": "ingressgateway"}, "ports": [{"name": "https", "port": 443}]},
+        })
+    }
+
+    fn hosts_of(gateways: &[Value]) -> Result<Vec<String>, String> {
+        probe(&entry("mesh", "root", "gw"), gateways, &[], &[service()]).map(|probe| probe.hosts)
+    }
+
+    #[test]
+    fn the_service_and_the_hosts_of_the_managed_secret_are_found() {
+        let gateway = mutual(json!(["apps/shop.example.com", "*.example.org", "*"]));
+        let found = probe(&entry("mesh", "root", "gw"), [&gateway], &[], &[service()]).unwrap();
+        assert_eq!((found.reach.service_name.as_str(), found.reach.port_name.as_str()), ("ingress", "https"));
+        assert_eq!(found.hosts, ["shop.example.com", "trustspan-probe.example.org"]);
+        assert_eq!(found.reach.client_secret_name, None);
+    }
+
+    #[test]
+    fn hosts_that_do_not_admit_clients_by_the_managed_secret_are_not_asked_for() {
+        let host = || json!(["shop.example.com"]);
+        for tls in [
+            json!({"mode": "SIMPLE", "credentialName": "gw"}),
+            json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": "partners-cacert"}),
+            json!({"mode": "MUTUAL", "credentialName": "root"}),
+        ] {
+            let why = hosts_of(&[gateway("apps", tls.clone(), host())]).unwrap_err();
+            assert!(why.contains("no Gateway"), "{tls}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_with_many_hosts_leaves_room_for_others() {
+        let many: Vec<_> = (0..20).map(|at| format!("a{at}.example.com")).collect();
+        let other = gateway("zoo", json!({"mode": "MUTUAL", "credentialName": "gw"}), json!(["zoo.example.com"]));
+        let hosts = hosts_of(&[mutual(json!(many)), other]).unwrap();
+        assert!(hosts.len() == HOSTS && hosts.contains(&"zoo.example.com".to_owned()), "{hosts:?}");
+    }
+
+    #[test]
+    fn what_the_spec_says_comes_first_and_never_is_never() {
+        let mut entry = entry("mesh", "root", "gw");
+        let told = ProbeTarget {
+            service_name: "other".to_owned(),
+            port_name: "tls".to_owned(),
+            host: "a.example.com".to_owned(),
+            client_secret_name: None,
+        };
+        entry.policy.probe.target = Some(told.clone());
+        let objects = [mutual(json!(["shop.example.com"]))];
+        let found = probe(&entry, &objects, &[], &[service()]).unwrap();
+        assert_eq!((found.reach, found.hosts), (told, vec!["a.example.com".to_owned()]));
+        entry.policy.probe.mode = crate::api::ProbeMode::Disabled;
+        assert!(probe(&entry, &objects, &[], &[service()]).unwrap_err().contains("probe.mode"));
+    }
+
+    #[test]
+    fn without_a_service_it_is_said_what_one_has_to_select() {
+        let why = probe(&entry("mesh", "root", "gw"), [&mutual(json!(["a.example.com"]))], &[], &[]).unwrap_err();
+        assert!(why.contains("no Service in namespace mesh") && why.contains("istio=ingressgateway"), "{why}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Looking ahead: a Secret is judged now and at every date in it that is still to come.
+//!
+//! What will break by time alone is a warning with its date. Rules that ask for another order or other contents look ahead
+//! without limit, since that is mended today and forgotten tomorrow. What merely ends (a certificate, a revocation list) is
+//! told in a window of its own (`expiring`, `crl-expired`): a bundle that lasts ten years is sound.
+
+use jiff::Timestamp;
+
+use super::{JudgedSecret, RuleContext, Severity};
+use crate::trust::chain::dates_after;
+use crate::trust::limits::{SECRET_DATES, SECRET_STEPS};
+
+/// The dates to judge at, the earliest first. Hostile bundles of thousands of CAs get fewer.
+pub(super) fn dates(subject: &RuleContext<'_>) -> Vec<Timestamp> {
+    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
+    let steps = ca.bundle.entries.len() + subject.namesakes().len();
+    let dates = dates_after(ca.bundle.entries.iter().map(|entry| &entry.certificate), subject.now);
+    dates.into_iter().take(SECRET_DATES.min(SECRET_STEPS / steps.max(1))).collect()
+}
+
+/// A denial that is to come, as it is told now.
+pub(super) fn warning(mut judged: JudgedSecret, at: Timestamp) -> JudgedSecret {
+    judged.finding.severity = Severity::Warn;
+    judged.finding.message = format!("from {at} on: {}", judged.finding.message);
+    judged
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::Severity;
+    use crate::trust::fixtures::{Authority, ca, ca_between, ca_with, findings, secret};
+
+    fn found(cas: &[Authority]) -> Vec<(&'static str, Severity, String)> {
+        let text: String = cas.iter().map(Authority::pem).collect();
+        let found = findings(&secret(&[("ca.crt", &text)])).into_iter();
+        found.map(|f| (f.rule, f.severity, f.message.split(" on: ").next().unwrap_or_default().to_owned())).collect()
+    }
+
+    #[test]
+    fn accepts_silently_what_ends_ten_years_ahead() {
+        assert_eq!(found(&[ca("one"), ca_between("two", 2026, 2035)]), []);
+    }
+
+    #[test]
+    fn accepts_silently_a_renewal_that_stands_first() {
+        let old = ca_between("root", 2026, 2031);
+        let found = found(&[old.renewed(2029, 2040), old]);
+        assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), ["superseded"]);
+    }
+
+    #[test]
+    fn rejects_with_a_warning_a_gap_between_two_cas() {
+        let found = found(&[ca_between("one", 2026, 2031), ca_between("two", 2032, 2040)]);
+        let ahead: Vec<_> =
+            found.iter().filter(|f| f.2.starts_with("from ")).map(|f| (f.0, f.1, f.2.as_str())).collect();
+        assert_eq!(ahead, [("not-yet-valid", Severity::Warn, "from 2031-01-01T00:00:01Z")]);
+    }
+
+    #[test]
+    fn rejects_with_a_warning_what_a_start_brings() {
+        let next = |from| {
+            ca_with("root", |params| {
+                params.is_ca = rcgen::IsCa::NoCa;
+                params.not_before = rcgen::date_time_ymd(from, 1, 1);
+            })
+        };
+        // Two keys under one name, and nothing tells their leaves apart once both are valid.
+        let found = found(&[next(2026), next(2032)]);
+        let ahead: Vec<_> = found.iter().filter(|f| f.2.starts_with("from ")).map(|f| (f.0, f.2.as_str())).collect();
+        assert_eq!(ahead, [("same-subject-ambiguity", "from 2032-01-01T00:00:00Z")]);
+    }
+
+    #[test]
+    fn rejects_each_break_once_at_its_first_date() {
+        let old = ca_between("root", 2026, 2031);
+        let found = found(&[old.renewed(2026, 2031), old.renewed(2029, 2040), ca_between("x", 2026, 2033)]);
+        let ahead: Vec<_> = found.iter().filter(|f| f.2.starts_with("from ")).map(|f| (f.0, f.2.as_str())).collect();
+        assert_eq!(ahead, [("expired-beside-renewed", "from 2031-01-01T00:00:00Z")]);
+    }
+}

@@ -1,0 +1,21 @@
+//! The plain HTTP port of a process that answers no admission requests: the agent.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::get;
+
+use super::metrics::Metrics;
+use super::router::{readiness, scraped};
+use crate::store::RegistryCache;
+
+/// `/metrics`, `/livez` and `/readyz`: ready once all GatewaySecrets were read.
+pub fn router(live: Arc<RegistryCache>, metrics: Metrics) -> Router {
+    let state = Arc::new((live, metrics));
+    Router::new()
+        .route("/metrics", get(async |State(state): State<Arc<(Arc<RegistryCache>, Metrics)>>| scraped(&state.1)))
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(async |State(state): State<Arc<(Arc<RegistryCache>, Metrics)>>| readiness(&state.0)))
+        .with_state(state)
+}

@@ -1,0 +1,243 @@
+//! A decision, as the API server takes it: `admission.k8s.io/v1` AdmissionReview with a response.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::Serialize;
+
+use super::review::{API_VERSION, KIND};
+use crate::admission::Decision;
+use crate::trust::{Finding, Severity, Verdict};
+
+/// Characters of one warning; the API server cuts at 256 and kubectl users stop reading before.
+const WARNING_LENGTH: usize = 120;
+/// Warnings of one answer: five of 120 characters stay under the 4 KiB that the API server passes on.
+const WARNINGS: usize = 5;
+/// Findings listed in one denial.
+const DENIALS: usize = 10;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReviewResponse<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    audit_annotations: BTreeMap<&'static str, String>,
+}
+
+/// kubectl prints `Error from server (<reason>): … denied the request: <message>`.
+#[derive(Serialize)]
+struct Status {
+    status: &'static str,
+    code: u16,
+    reason: &'static str,
+    message: String,
+}
+
+/// The body of the answer to the review with this uid.
+///
+/// # Errors
+/// When the patch cannot be written as JSON.
+pub fn answer(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Error> {
+    let allowed = decision.verdict() != Verdict::Deny;
+    let patch = if allowed && !decision.patch.0.is_empty() {
+        Some(STANDARD.encode(serde_json::to_vec(&decision.patch)?))
+    } else {
+        None
+    };
+    serde_json::to_vec(&ReviewResponse {
+        api_version: API_VERSION,
+        kind: KIND,
+        response: Response {
+            uid,
+            allowed,
+            status: (!allowed).then(|| Status {
+                status: "Failure",
+                code: 403,
+                reason: "Forbidden",
+                message: denial(decision),
+            }),
+            patch_type: patch.as_ref().map(|_| "JSONPatch"),
+            patch,
+            warnings: warnings(decision),
+            audit_annotations: audit(decision),
+        },
+    })
+}
+
+/// One finding on the line that kubectl begins; several on a line each below it.
+fn denial(decision: &Decision) -> String {
+    let mut lines: Vec<_> = decision.denials().map(line).collect();
+    if let [only] = lines.as_slice() {
+        return only.clone();
+    }
+    let (found, left_out) = (lines.len(), lines.len().saturating_sub(DENIALS));
+    lines.truncate(DENIALS);
+    if left_out > 0 {
+        lines.push(format!("and {left_out} more"));
+    }
+    format!("{found} findings:\n  {}", lines.join("\n  "))
+}
+
+fn warnings(decision: &Decision) -> Vec<String> {
+    let findings = decision.findings.iter().filter(|f| f.severity == Severity::Warn).map(line);
+    let mut all: Vec<_> =
+        findings.chain(decision.notes.iter().map(|n| printable(n))).map(|w| clip(&w, WARNING_LENGTH)).collect();
+    if all.len() > WARNINGS {
+        let left_out = all.len() - (WARNINGS - 1);
+        all.truncate(WARNINGS - 1);
+        all.push(format!("and {left_out} more warnings: see `trustspan check`"));
+    }
+    all
+}
+
+/// The API server puts the webhook's name before each key.
+fn audit(decision: &Decision) -> BTreeMap<&'static str, String> {
+    let overrides: Vec<_> = decision.overrides.iter().map(|seen| format!("{}: {}", seen.rule, seen.reason)).collect();
+    let overridden = (!overrides.is_empty()).then(|| ("break-glass", printable(&overrides.join("; "))));
+    [("denied-by", Severity::Deny), ("warned-by", Severity::Warn)]
+        .into_iter()
+        .filter_map(|(key, severity)| {
+            let mut rules: Vec<_> =
+                decision.findings.iter().filter(|f| f.severity == severity).map(|f| f.rule).collect();
+            rules.sort_unstable();
+            rules.dedup();
+            (!rules.is_empty()).then(|| (key, rules.join(",")))
+        })
+        .chain(overridden)
+        .collect()
+}
+
+fn line(finding: &Finding) -> String {
+    let Finding { rule, field, message, .. } = finding;
+    printable(&if field.is_empty() { format!("{rule}: {message}") } else { format!("{rule}: {field}: {message}") })
+}
+
+/// Names in a message come from the object. A control character in a warning would make the API server drop it, and
+/// one in a denial would reach a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// At most `limit` characters, cut between words.
+fn clip(text: &str, limit: usize) -> String {
+    let Some((end, _)) = text.char_indices().nth(limit) else { return text.to_owned() };
+    let head = &text[..end];
+    let room = head.char_indices().next_back().map_or(0, |(last, _)| last);
+    let cut = match head[..room].rfind(' ') {
+        // A word as long as half the line is cut itself: better than to lose that half.
+        Some(space) if space >= room / 2 => space,
+        _ => room,
+    };
+    format!("{}…", head[..cut].trim_end_matches([' ', ',', ':', ';']))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn finding(rule: &'static str, severity: Severity, field: &str, message: &str) -> Finding {
+        Finding { rule, severity, field: field.to_owned(), message: message.to_owned() }
+    }
+
+    fn answered(decision: &Decision) -> Value {
+        serde_json::from_slice(&answer("u-1", decision).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn nothing_to_say() {
+        assert_eq!(
+            answered(&Decision::default()),
+            json!({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": "u-1", "allowed": true}})
+        );
+    }
+
+    #[test]
+    fn a_patch_is_base64() {
+        let patch = json!([{"op": "replace", "path": "/spec/x", "value": "y"}]);
+        let decision = Decision { patch: serde_json::from_value(patch.clone()).unwrap(), ..Decision::default() };
+        let answer = answered(&decision);
+        assert_eq!(answer["response"]["patchType"], "JSONPatch");
+        let sent = STANDARD.decode(answer["response"]["patch"].as_str().unwrap()).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&sent).unwrap(), patch);
+    }
+
+    #[test]
+    fn denials_read_well_and_carry_no_patch() {
+        let patch = serde_json::from_value(json!([{"op": "remove", "path": "/a"}])).unwrap();
+        let mut decision = Decision { patch, ..Decision::default() };
+        decision.findings.push(finding("no-ca", Severity::Deny, "data[ca.crt]", "no CA\x1b[31m; put one there"));
+        decision.findings.push(finding("near-expiry", Severity::Warn, "", "soon over"));
+        let one = answered(&decision);
+        assert_eq!(one["response"]["allowed"], false);
+        assert!(one["response"].get("patch").is_none());
+        assert_eq!(
+            one["response"]["status"],
+            json!({"status": "Failure", "code": 403, "reason": "Forbidden",
+                "message": "no-ca: data[ca.crt]: no CA [31m; put one there"})
+        );
+        assert_eq!(one["response"]["warnings"], json!(["near-expiry: soon over"]));
+        assert_eq!(one["response"]["auditAnnotations"], json!({"denied-by": "no-ca", "warned-by": "near-expiry"}));
+
+        for _ in 0..11 {
+            decision.findings.push(finding("b", Severity::Deny, "f", "m"));
+        }
+        let many = answered(&decision);
+        let message = many["response"]["status"]["message"].as_str().unwrap();
+        assert!(message.starts_with("12 findings:\n  no-ca: data[ca.crt]"), "{message}");
+        assert!(message.ends_with("\n  b: f: m\n  and 2 more"), "{message}");
+        assert_eq!(many["response"]["auditAnnotations"]["denied-by"], "b,no-ca");
+    }
+
+    #[test]
+    fn overrides_stand_in_the_audit_log() {
+        let seen = |rule, reason: &str| crate::admission::Override { rule, reason: reason.to_owned() };
+        let overrides = vec![seen("expired", "ticket 7"), seen("empty", "ticket 8")];
+        let answer = answered(&Decision { overrides, ..Decision::default() });
+        assert_eq!(
+            answer["response"]["auditAnnotations"],
+            json!({"break-glass": "expired: ticket 7; empty: ticket 8"})
+        );
+    }
+
+    #[test]
+    fn warnings_are_few_and_short() {
+        let decision = Decision {
+            findings: (0..40).map(|_| finding("r", Severity::Warn, "spec", &"wörter ".repeat(80))).collect(),
+            notes: vec!["a note\nof two lines".to_owned()],
+            ..Decision::default()
+        };
+        let answer = answered(&decision);
+        let warnings = answer["response"]["warnings"].as_array().unwrap();
+        assert_eq!(warnings.len(), WARNINGS);
+        assert!(warnings.iter().all(|w| w.as_str().unwrap().chars().count() <= WARNING_LENGTH));
+        assert_eq!(warnings[4], "and 37 more warnings: see `trustspan check`");
+    }
+
+    #[test]
+    fn clips_between_words() {
+        assert_eq!(clip("short", 5), "short");
+        assert_eq!(clip("two words", 9), "two words");
+        assert_eq!(clip("two words here", 10), "two words…");
+        assert_eq!(clip("ääääääää", 4), "äää…");
+        assert_eq!(clip("", 4), "");
+    }
+}

@@ -1,0 +1,112 @@
+//! The embedded default's serving certificate, made at start. Its keys never leave this process.
+
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::tls::{ServingCertificate, ServingCertificateError, ServingPairFiles, not_after};
+
+/// File name of the CA certificate in `--cert-dir`.
+pub const CA: &str = "ca.crt";
+
+/// Makes a CA and a leaf for localhost and `bound`, valid for a year, and writes the CA certificate to `dir/ca.crt`.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn make(
+    dir: &Path,
+    bound: IpAddr,
+    now: Timestamp,
+) -> Result<(ServingCertificate, PathBuf), ServingCertificateError> {
+    let (ca, pair) = generate(bound, now).map_err(ServingCertificateError::Make)?;
+    let path = dir.join(CA);
+    match write(dir, &path, &ca) {
+        Ok(()) => Ok((ServingCertificate::new(pair), path)),
+        Err(source) => Err(ServingCertificateError::File { path, source }),
+    }
+}
+
+fn generate(bound: IpAddr, now: Timestamp) -> Result<(String, ServingPairFiles), String> {
+    let say = |e: rcgen::Error| e.to_string();
+    let today = now.to_zoned(TimeZone::UTC).date();
+    let mut ca = params("trustspan ephemeral CA", today)?;
+    ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    // ECDSA P-256 is rcgen's default.
+    let ca_key = KeyPair::generate().map_err(say)?;
+    let ca_certificate = ca.self_signed(&ca_key).map_err(say)?;
+
+    let mut leaf = params("trustspan", today)?;
+    leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    leaf.use_authority_key_identifier_extension = true;
+    let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    if !bound.is_unspecified() && !addresses.contains(&bound) {
+        addresses.push(bound);
+    }
+    leaf.subject_alt_names = vec![SanType::DnsName("localhost".try_into().map_err(say)?)];
+    leaf.subject_alt_names.extend(addresses.into_iter().map(SanType::IpAddress));
+    let leaf_key = KeyPair::generate().map_err(say)?;
+    let leaf = leaf.signed_by(&leaf_key, &Issuer::new(ca, ca_key)).map_err(say)?;
+
+    let der = leaf.der().clone();
+    let ends = not_after(&der).ok_or("its validity does not parse")?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(leaf_key.serialize_der()));
+    let pair = ServingPairFiles::new(vec![der], key, ends, [0; 32]).map_err(|e| e.to_string())?;
+    Ok((ca_certificate.pem(), pair))
+}
+
+fn params(name: &str, today: Date) -> Result<CertificateParams, String> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let at = |date: Date| {
+        let (month, day) = (u8::try_from(date.month()), u8::try_from(date.day()));
+        Ok::<_, String>(rcgen::date_time_ymd(
+            i32::from(date.year()),
+            month.map_err(|e| e.to_string())?,
+            day.map_err(|e| e.to_string())?,
+        ))
+    };
+    // From yesterday: the caller's clock may be behind.
+    params.not_before = at(today.checked_sub(1.day()).map_err(|e| e.to_string())?)?;
+    params.not_after = at(today.checked_add(1.year()).map_err(|e| e.to_string())?)?;
+    Ok(params)
+}
+
+/// All of the file or none of it: `curl --cacert` may read it while another server starts.
+fn write(dir: &Path, path: &Path, text: &str) -> std::io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let mut file = tempfile::Builder::new().prefix(".ca.crt").tempfile_in(dir)?;
+    file.write_all(text.as_bytes())?;
+    #[cfg(unix)]
+    fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_ca_certificate_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let into = dir.path().join("new/certs");
+        let now: Timestamp = "2028-02-29T12:00:00Z".parse().unwrap();
+        let (certificate, path) = make(&into, Ipv4Addr::UNSPECIFIED.into(), now).unwrap();
+        assert_eq!(certificate.not_after(), "2029-02-28T00:00:00Z".parse().unwrap());
+        assert_eq!(path, into.join(CA));
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 1);
+        let text = fs::read_to_string(path).unwrap();
+        assert!(text.contains("BEGIN CERTIFICATE") && !text.contains("KEY"), "{text}");
+    }
+}
