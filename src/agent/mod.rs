@@ -1,4 +1,4 @@
-//! The agent: carries rotations through. It reads, asks [`crate::rotation::next`] what to do, does it, and reads again; all it
+//! The agent: carries rotations through. It reads, asks [`crate::rotation::planner`] what to do, does it, and reads again; all it
 //! remembers stands in the cluster, so it may be killed at any instant.
 
 mod apply;
