@@ -32,7 +32,7 @@ pub(crate) fn shipped(name: &str) -> Result<String> {
 }
 
 /// All YAML files of a folder, as one text.
-pub(super) fn documents(dir: &Path) -> Result<String> {
+pub(crate) fn documents(dir: &Path) -> Result<String> {
     let mut text = String::new();
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         text += &format!("---\n{}\n", fs::read_to_string(entry?.path())?);
