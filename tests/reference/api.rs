@@ -8,7 +8,12 @@ const HEAD: &str = "<!-- Generated: TRUSTSPAN_WRITE=1 cargo test --test referenc
 # API
 
 The kinds of group `trustspan.dev`, version `v1alpha1`, from their CustomResourceDefinitions (`trustspan crd`). `[]` is an element of a list,
-`{}` a value of a map. Fields are optional unless they are marked as required.
+`{}` a value of a map. Fields are optional unless they are marked as required. To install the definitions by themselves, pipe this into
+`kubectl apply -f -`:
+
+```sh
+cargo run -q -- crd
+```
 ";
 
 pub(crate) fn markdown() -> String {
