@@ -1,20 +1,33 @@
-//! The README's commands do what it says.
+//! The commands of the README and of docs do what these pages say.
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// The `sh` blocks of the README, in order.
-fn blocks() -> Vec<String> {
-    let readme = include_str!("../README.md");
-    let blocks = readme.split("```sh\n").skip(1);
+/// The `sh` blocks of a page, in order.
+fn blocks(page: &str) -> Vec<String> {
+    let blocks = page.split("```sh\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+/// What the offline commands of each page in docs print: `sh` blocks whose every line starts trustspan with cargo. They need no cluster.
+fn offline_output() -> BTreeMap<String, String> {
+    let pages = ["docs", "docs/reference"].into_iter().flat_map(|dir| std::fs::read_dir(dir).unwrap());
+    let pages = pages.map(|page| page.unwrap().path()).filter(|page| page.extension().is_some_and(|name| name == "md"));
+    let output = pages.map(|page| {
+        let blocks = blocks(&std::fs::read_to_string(&page).unwrap());
+        let offline = blocks.iter().filter(|block| block.lines().all(|line| line.starts_with("cargo run -q -- ")));
+        (page.display().to_string(), offline.map(|block| sh(block)).collect())
+    });
+    output.filter(|(_, output): &(String, String)| !output.is_empty()).collect()
 }
 
 /// Ends the server with the test.
@@ -36,11 +49,11 @@ fn sh(script: &str) -> String {
 
 #[test]
 fn the_first_command_serves_and_curl_gets_the_patch_and_the_denial() {
-    let blocks = blocks();
+    let blocks = blocks(include_str!("../README.md"));
     let args = blocks[0].trim().strip_prefix("cargo run -- ").expect("the first command is cargo run");
     assert_eq!(blocks[1].trim(), "./test");
 
-    // As written, but for ports and a folder of its own: other tests run beside this one.
+    // As written, except for the ports and the directory: other tests run at the same time.
     let certs = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_trustspan"))
         .args(args.split_whitespace())
@@ -57,7 +70,7 @@ fn the_first_command_serves_and_curl_gets_the_patch_and_the_denial() {
         Some(address.rsplit_once(':')?.1.to_owned())
     });
     let port = port.expect("the server ended before it listened");
-    // Read on, or the pipe fills up.
+    // A full pipe would block the server.
     std::thread::spawn(move || lines.for_each(drop));
 
     let curl = |block: &str| {
@@ -78,22 +91,63 @@ fn the_first_command_serves_and_curl_gets_the_patch_and_the_denial() {
 }
 
 #[test]
-fn the_offline_commands_run_as_written() {
-    let block = &blocks()[4];
-    let printed = sh(block);
-    assert!(printed.contains("0 denied, 0 warned"), "{printed}");
-    assert!(printed.contains("+        credentialName: public-gateway"), "{printed}");
-    // The last line rewrites and takes it back: what the files say, all in one stream.
-    let files = ["gateway.yaml", "gatewaysecret.yaml", "workload.yaml"];
-    for file in files {
-        let text = std::fs::read_to_string(format!("manifests/example/{file}")).unwrap();
-        assert!(printed.contains(&text), "{file} did not come back as it was:\n{printed}");
+fn the_offline_commands_of_docs_run_as_written() {
+    let printed = offline_output();
+    let expected = [
+        ("docs/check.md", "\"verdict\":\"allow\""),
+        ("docs/getting-started.md", "0 denied, 0 warned"),
+        ("docs/getting-started.md", "+        credentialName: public-gateway"),
+        ("docs/getting-started.md", "CN=Example gateway root,O=Example"),
+        ("docs/issuers.md", "name: trustspan-agent-public-gateway"),
+        ("docs/reference/api.md", "kind: CustomResourceDefinition"),
+        ("docs/troubleshooting.md", "istio-system/public-gateway"),
+    ];
+    for (page, text) in expected {
+        assert!(printed[page].contains(text), "{page}: {}", printed[page]);
     }
+    let unexpected: Vec<_> = printed.keys().filter(|page| expected.iter().all(|(known, _)| known != page)).collect();
+    assert!(unexpected.is_empty(), "say above what the commands of {unexpected:?} print");
+    // A rewrite that is undone: the text of the files, in one stream.
+    for file in ["gateway.yaml", "gatewaysecret.yaml", "workload.yaml"] {
+        let text = std::fs::read_to_string(format!("manifests/example/{file}")).unwrap();
+        assert!(printed["docs/getting-started.md"].contains(&text), "{file} did not come back unchanged");
+    }
+}
+
+/// A link to a page that was moved or renamed, or to a heading that is gone, is an error.
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let pages = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(PathBuf::from).into_iter();
+    let folders = ["docs", "docs/reference", "docs/adr"].into_iter().flat_map(|dir| std::fs::read_dir(dir).unwrap());
+    let pages = pages.chain(folders.map(|page| page.unwrap().path()));
+    let mut broken = Vec::new();
+    for page in pages.filter(|page| page.extension().is_some_and(|name| name == "md")) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let targets = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+        for target in targets.filter(|target| !target.starts_with("http") && !target.contains(char::is_whitespace)) {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let linked = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            if !linked.exists() || !anchor.is_empty() && !anchors(&linked).iter().any(|one| one == anchor) {
+                broken.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(page: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let is_kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+    headings
+        .map(|heading| heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-"))
+        .collect()
 }
 
 /// The tour's phases on stderr, and what it shows of them on stdout.
 #[test]
-fn the_tour_carries_a_rotation_through() {
+fn the_tour_completes_a_rotation() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("tour");
     let tour = || {
@@ -102,47 +156,47 @@ fn the_tour_carries_a_rotation_through() {
         command.output().unwrap()
     };
     let output = tour();
-    let (told, shown) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-    assert!(output.status.success(), "{told}\n{shown}");
-    let mut phases: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("mesh/gateway: ")).collect();
+    let (log, shown) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{log}\n{shown}");
+    let mut phases: Vec<_> = log.lines().filter_map(|line| line.strip_prefix("mesh/gateway: ")).collect();
     phases.dedup();
     let wanted = ["Steady", "TrustExpanded", "Converged", "Steady"];
     let mut passed = phases.iter();
     assert!(wanted.iter().all(|phase| passed.any(|seen| seen == phase)), "{phases:?}");
-    let place = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text}: not in {shown}"));
+    let position = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text}: not in {shown}"));
     assert!(
-        place("CN=one")
-            < place("waits: SwitchServingCertificate: clients that may not trust the new leaf's CA yet: till")
+        position("CN=one")
+            < position("waits: SwitchServingCertificate: clients that may not trust the new leaf's CA yet: payments")
     );
-    let (_, end) = shown.split_once("the old CA goes").unwrap();
-    assert!(end.contains("CN=two") && !end.contains("CN=one") && end.contains("1 client(s): till"), "{end}");
+    let (_, end) = shown.split_once("the old CA is dropped").unwrap();
+    assert!(end.contains("CN=two") && !end.contains("CN=one") && end.contains("1 client(s): payments"), "{end}");
 
     let again = tour();
-    assert_eq!(again.status.code(), Some(2), "a directory that is not empty is left alone");
+    assert_eq!(again.status.code(), Some(2), "a directory that is not empty is not used");
 }
 
 #[test]
-fn the_tour_makes_nothing_without_its_programs() {
+fn the_tour_creates_nothing_without_its_programs() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("tour");
     let output = Command::new("docs/tour").arg(&dir).env("TRUSTSPAN", "/nonexistent/trustspan").output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("/nonexistent/trustspan: no such program"), "{told}");
-    assert!(!dir.exists(), "nothing was made");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{log}");
+    assert!(log.contains("/nonexistent/trustspan: no such program"), "{log}");
+    assert!(!dir.exists(), "nothing was created");
 }
 
 /// Ctrl-C goes to all processes of a terminal's foreground group, and people press it more than once.
 #[test]
 fn the_tour_that_is_interrupted_leaves_nothing_behind() {
     let places = tempfile::tempdir().unwrap();
-    // Whoever runs the tests in the background has them ignore Ctrl-C, and no shell below can take that back.
+    // A test run in the background ignores SIGINT, and a shell cannot reset an ignored signal.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", "docs/tour"]);
     command.env("TRUSTSPAN", env!("CARGO_BIN_EXE_trustspan")).env("TMPDIR", places.path());
     let mut tour = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut shown = BufReader::new(tour.stdout.take().unwrap()).lines();
-    assert!(shown.any(|line| line.unwrap().contains("the issuer rotates")), "the agent runs");
+    assert!(shown.any(|line| line.unwrap().contains("the issuer renews")), "the agent runs");
     assert_ne!(std::fs::read_dir(places.path()).unwrap().count(), 0, "keys are there");
     while tour.try_wait().unwrap().is_none() {
         Command::new("kill").args(["-INT", "--", &format!("-{}", tour.id())]).status().unwrap();

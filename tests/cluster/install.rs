@@ -144,7 +144,7 @@ fn keeps_status_from_editors(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// The README's way without an agent: look at the cluster, write what was seen as status, and Gateways are renamed.
+/// The procedure without an agent of docs/getting-started.md: observe the cluster, write that as status, and Gateways are renamed.
 fn observe_makes_a_gateway_secret_ready(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         let ns = &stage.ns;

@@ -1,0 +1,82 @@
+//! The pages of docs/reference are current, and the pages for operators complete.
+//!
+//! `TRUSTSPAN_WRITE=1 cargo test --test reference` writes the generated ones.
+
+#![allow(clippy::unwrap_used)]
+
+mod api;
+mod cli;
+
+use std::path::Path;
+
+fn expect_current(page: &str, text: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(page);
+    if std::env::var_os("TRUSTSPAN_WRITE").is_some() {
+        std::fs::write(&file, text).unwrap();
+    }
+    let committed = std::fs::read_to_string(&file).unwrap_or_default();
+    let advice = format!("docs/reference/{page} is stale: TRUSTSPAN_WRITE=1 cargo test --test reference");
+    let different = committed.lines().zip(text.lines()).find(|(committed, text)| committed != text);
+    assert_eq!(different, None, "{advice}");
+    assert!(committed == text, "{advice}");
+}
+
+#[test]
+fn the_api_page_is_current() {
+    expect_current("api.md", &api::markdown());
+}
+
+#[test]
+fn the_cli_page_is_current() {
+    expect_current("cli.md", &cli::markdown());
+}
+
+#[test]
+fn the_dependencies_page_has_every_dependency() {
+    let page = include_str!("../../docs/reference/dependencies.md");
+    let manifest = include_str!("../../Cargo.toml");
+    let sections = manifest.split("\n[").filter_map(|section| section.split_once("dependencies]\n"));
+    let lines = sections.flat_map(|(_, section)| section.lines()).filter(|line| !line.starts_with('#'));
+    let names: Vec<_> = lines.filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+    assert!(names.contains(&"serde") && names.contains(&"proptest"), "{names:?}");
+    let missing: Vec<_> = names.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/reference/dependencies.md lacks {missing:?}");
+}
+
+/// Each step that can be waited for has a section, and each condition a row.
+#[test]
+fn troubleshooting_has_every_step_and_condition() {
+    let page = include_str!("../../docs/troubleshooting.md");
+    let monitoring = include_str!("../../docs/operations.md");
+    let api = api::markdown();
+    let steps =
+        api.lines().find(|line| line.starts_with("| `status.waits[].step`")).unwrap().split('|').nth(2).unwrap();
+    let steps: Vec<_> = steps.split('`').skip(1).step_by(2).collect();
+    assert!(steps.len() > 5, "{steps:?}");
+    for step in steps {
+        assert!(page.contains(&format!("\n### {step}\n")), "docs/troubleshooting.md lacks {step}");
+    }
+    let (_, conditions) = monitoring.split_once("| condition | `False` when |\n|---|---|\n").unwrap();
+    let conditions = conditions.lines().map_while(|line| line.strip_prefix("| `")?.split_once('`'));
+    let conditions: Vec<_> = conditions.map(|(condition, _)| condition).collect();
+    assert!(conditions.len() > 10, "{conditions:?}");
+    for condition in conditions {
+        assert!(page.contains(&format!("\n| `{condition}` | ")), "docs/troubleshooting.md lacks {condition}");
+    }
+}
+
+#[test]
+fn the_index_of_decisions_has_every_title() {
+    let index = include_str!("../../docs/adr/README.md");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/adr");
+    for page in std::fs::read_dir(dir).unwrap().map(|page| page.unwrap().path()) {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        let text = std::fs::read_to_string(&page).unwrap();
+        let Some((number, title)) = text.lines().next().unwrap().strip_prefix("# ").unwrap().split_once(": ") else {
+            assert_eq!(name, "README.md", "the title is a number, a colon and the decision");
+            continue;
+        };
+        let row = format!("| [{number}]({name}) | {title} |\n");
+        assert!(name.starts_with(number) && index.contains(&row), "docs/adr/README.md lacks {row}");
+    }
+}
