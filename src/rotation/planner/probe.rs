@@ -6,61 +6,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::snapshot::{Issuance, Snapshot};
-use super::steps::unconverged;
-use super::view::{View, admits};
-use super::{Step, wait};
+use super::snapshot::{Answer, Endpoint, Issuance, ProbeResult, Shown, Snapshot, View, admits, unconverged};
 use crate::api::{Endpoints, StepName, Wait};
 use crate::rotation::journal::{Sightings, Version};
 use crate::rotation::name_list::few;
-use crate::trust::Certificate;
-
-/// What gateways showed when they were looked at last.
-#[derive(Clone, Debug, Default)]
-pub struct ProbeResult {
-    /// The chain that was presented to them, leaf first; empty: none was.
-    pub canary: Vec<Certificate>,
-    /// Every endpoint of their Service.
-    pub endpoints: Vec<Endpoint>,
-}
-
-/// One of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// IP address and port.
-    pub address: String,
-    /// Name of the pod behind it, where that is known.
-    pub pod: Option<String>,
-    /// When the connection was begun: of later nothing is known.
-    pub at: Timestamp,
-    /// What it showed, or why it could not be looked at.
-    pub shown: Result<Shown, String>,
-}
-
-impl Endpoint {
-    /// As people find it.
-    fn label(&self) -> String {
-        self.pod.as_ref().map_or_else(|| self.address.clone(), |pod| format!("{pod} ({})", self.address))
-    }
-}
-
-/// What one of them showed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// SHA-256 over the served leaf's DER, lower-case hex.
-    pub leaf: String,
-    /// What it made of the canary; `None` when it did not ask for one, or did not answer.
-    pub canary: Option<Answer>,
-}
-
-/// An answer to the canary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// It was let in.
-    Accepted,
-    /// Its certificate was refused.
-    Refused,
-}
 
 /// Ends what was seen to be out of use before its time, and keeps what was seen in use beyond it.
 pub(super) fn record(seen: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
@@ -219,29 +168,29 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
     };
     let former = which(&|endpoint| has_former(view, endpoint)).map(|names| {
         let reason = format!("seen with a former content of the managed Secret: {names}. check that istiod runs and sends updates; restart a gateway only if others have the new content");
-        wait(step, None, reason)
+        Wait { step, until: None, reason }
     });
     let ahead = Some(settled).filter(|settled| *settled > view.now);
     let why = wire.endpoints.iter().find_map(|endpoint| endpoint.shown.as_ref().err());
     let unreachable = which(&|endpoint| endpoint.shown.is_err()).zip(why).map(|(names, why)| {
         let reason = format!("not to be looked at ({why}): {names}. expected TLS there; the settle time counts");
-        wait(step, ahead, reason)
+        Wait { step, until: ahead, reason }
     });
     let strange = which(&|endpoint| is_strange(endpoint) && !has_former(view, endpoint)).map(|names| {
         let reason = format!(
             "serving {} with a leaf that the managed Secret did not hold: {names}. check probe.target; the settle time counts",
             reach.host
         );
-        wait(step, ahead, reason)
+        Wait { step, until: ahead, reason }
     });
     let none = wire.endpoints.is_empty().then(|| {
         let reason = format!("Service {} has no endpoint to look at: the settle time counts", reach.service_name);
-        wait(step, ahead, reason)
+        Wait { step, until: ahead, reason }
     });
     let mute = mute_canary(view, wire).map(|why| {
         let reason =
             format!("the canary does not tell whether gateways trust the new CA: {why}. the settle time counts");
-        wait(step, ahead, reason)
+        Wait { step, until: ahead, reason }
     });
     [former, unreachable, strange, none, mute].into_iter().flatten().collect()
 }
@@ -291,17 +240,15 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
 
 /// The canary is to be of the new CA before anybody else is. Where its Issuer is held back it is asked for in vain, each time
 /// after twice as long, until the Issuer signs with the new CA.
-pub(super) fn reissue_canary(view: &View<'_>, steps: &mut Vec<Step>) {
-    let Some(canary) = &view.seen.canary else { return };
+pub(super) fn canary_to_reissue(view: &View<'_>) -> Option<String> {
+    let canary = view.seen.canary.as_ref()?;
     let may_be_issued = |issuance: &&Issuance| !issuance.is_issuing && issuance.renewal.hold(view.now).is_none();
-    let Some(certificate) = canary.certificate.as_ref().filter(may_be_issued) else { return };
-    let Some(issued) = canary.chain.first().map(|leaf| leaf.not_before) else { return };
+    let certificate = canary.certificate.as_ref().filter(may_be_issued)?;
+    let issued = canary.chain.first()?.not_before;
     let of_source = view.journal.client_issuers.iter().filter(|authority| authority.current);
     let retired = view.journal.client_issuers.iter().filter_map(|authority| authority.retired);
-    let Some(turned) = of_source.map(|authority| authority.since).chain(retired).max() else { return };
+    let turned = of_source.map(|authority| authority.since).chain(retired).max()?;
     let waited = issued.duration_since(turned);
     let is_due = waited.is_negative() || view.now.duration_since(issued) >= waited.max(PATIENCE);
-    if is_due && !admits(&view.client_issuers(), &canary.chain, view.now) {
-        steps.push(Step::Reissue { certificate: certificate.name.clone() });
-    }
+    (is_due && !admits(&view.client_issuers(), &canary.chain, view.now)).then(|| certificate.name.clone())
 }

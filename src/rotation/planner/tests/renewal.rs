@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
 use serde_json::json;
 
-use super::super::view::{self, Pause};
+use super::super::blockers::{self, Pause};
 use super::scene::{HOUR, Scene, pair, reissues, source};
 use crate::api::{Phase, StepName, Wait};
 use crate::rotation::RenewalPolicy;
@@ -145,7 +145,8 @@ fn a_few_holds_are_named_those_that_end_first_and_the_others_counted() {
         reason: format!("Certificate {number}"),
     };
     let reasons = |numbers: &[i64]| -> Vec<String> {
-        let waits = view::waits(StepName::ReissueClients, numbers.iter().map(|number| pause(*number)).collect());
+        let waits =
+            blockers::pause_waits(StepName::ReissueClients, numbers.iter().map(|number| pause(*number)).collect());
         waits.into_iter().map(|wait| wait.reason).collect()
     };
     assert_eq!(reasons(&[3, 1, 1]), ["Certificate 1", "Certificate 3"]);

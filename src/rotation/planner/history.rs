@@ -1,21 +1,29 @@
 //! Writes down what is seen now beside what was seen before. To see a thing late is safe: an old content counts as in use
 //! from the moment when another was *seen* in its place.
+//!
+//! A journal may be lost, or not be readable. What it knew of the time before is put together from status, as far as that tells;
+//! the rest counts as written now, over something that is not known.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::snapshot::{ClientState, Snapshot, Trust, TrustCopy, authorities, usable};
-use super::view::verifies_to_the_end;
-use super::{cut_off, lost_journal, probe, readers};
-use crate::api::{Period, TrustAnchor, TrustBundleTarget};
-use crate::rotation::journal::{Authority, Client, Journal, Version};
-use crate::trust::{Certificate, connectivity};
+use super::probe;
+use super::snapshot::{
+    ClientState, Resolved, Snapshot, SourceState, Trust, TrustCopy, authorities, migrated, resolve, usable,
+    verifies_to_the_end,
+};
+use crate::api::{LeafKind, Period, Phase, TrustAnchor, TrustBundleTarget};
+use crate::rotation::journal::{Authority, Client, CutOff, Journal, Version};
+use crate::trust::equivalence::are_equivalent;
+use crate::trust::{Certificate, bundle, connectivity, is_distrusted};
 
 /// The journal with what is seen.
 pub(super) fn record(seen: &Snapshot<'_>, journal: &Journal, now: Timestamp) -> Journal {
     let mut journal = journal.clone();
-    if lost_journal::is_lost(seen, &journal) {
+    if is_lost(seen, &journal) {
         adopt(seen, &mut journal, now);
-        lost_journal::recover(seen, &mut journal, now);
+        recover(seen, &mut journal, now);
     } else if journal.gateways.is_empty() {
         adopt(seen, &mut journal, now);
     }
@@ -36,10 +44,66 @@ pub(super) fn record(seen: &Snapshot<'_>, journal: &Journal, now: Timestamp) -> 
         supersede(&mut journal.gateways, managed.anchors.clone(), managed.chain.clone(), now);
     }
     probe::record(seen, &mut journal.gateways, now);
-    readers::record(seen, &mut journal, now);
+    record_sources(seen, &mut journal, now);
     clients(seen, &mut journal, now);
-    cut_off::record(&mut journal, seen.entry.policy.propagation_delays.clients, now);
+    record_cut_off(&mut journal, seen.entry.policy.propagation_delays.clients, now);
     journal
+}
+
+/// Whether a journal remembers nothing although there was something to remember.
+fn is_lost(seen: &Snapshot<'_>, journal: &Journal) -> bool {
+    *journal == Journal::default() && (seen.managed.is_some() || !seen.entry.status.client_bundle.is_empty())
+}
+
+/// Puts down what gateways and clients may still go by.
+fn recover(seen: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    let status = &seen.entry.status;
+    let shared = status.client_trust.as_deref().map(connectivity::observed);
+    let replaced = |trust, chain| Version { replaced: Some(now), ..Version::new(trust, chain, now) };
+    // All contents in use stood in status, oldest first. Each that verifies gateways trusts what all such have in common.
+    for leaf in status.leaves.iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client) {
+        let chain = bundle::read_chain(leaf.pem.as_bytes()).into_certificates();
+        for name in leaf.names() {
+            // Status has one chain for many that are alike: where a client's own is seen, that one counts.
+            let is_own = |client: &&ClientState| client.name == name && are_equivalent(&client.chain, &chain);
+            let own = seen.clients.iter().find(is_own).map_or(&chain, |client| &client.chain);
+            let version = replaced(shared.clone().unwrap_or_default(), own.clone());
+            client(journal, name).versions.push(version);
+        }
+    }
+    if is_calm(seen) {
+        return;
+    }
+    // The least that all gateways trust, and the least that a client does which reads its Secret again.
+    let everywhere = status.bundle.iter().filter(|anchor| anchor.converged == Some(true));
+    let least = Version::new(connectivity::observed(everywhere), Vec::new(), now);
+    journal.gateways.push(Version { guessed: true, ..least });
+    for seen in seen.clients.iter().filter(|client| !client.loads_once) {
+        if let Some(shared) = &shared {
+            client(journal, &seen.name).versions.insert(0, replaced(shared.clone(), Vec::new()));
+        }
+    }
+}
+
+fn client<'j>(journal: &'j mut Journal, name: &str) -> &'j mut Client {
+    journal.clients.entry(name.to_owned()).or_default()
+}
+
+/// Whether nothing shows that a rotation is on: neither the Secrets, nor status.
+fn is_calm(seen: &Snapshot<'_>) -> bool {
+    let status = &seen.entry.status;
+    let in_source = |source| usable(source).map(authorities).unwrap_or_default();
+    let is_told = |told: &[TrustAnchor], held: &[Certificate]| {
+        told.is_empty() || told.iter().map(|anchor| &anchor.fingerprint).eq(held.iter().map(|ca| &ca.fingerprint))
+    };
+    let root = usable((seen.root, seen.entry.source_name()));
+    seen.managed.is_some_and(|managed| {
+        managed.anchors == in_source(seen.client_source())
+            && root.is_ok_and(|root| root.chain == managed.chain)
+            && is_told(&status.bundle, &managed.anchors)
+    }) && is_told(&status.client_bundle, &in_source(seen.server_source()))
+        && status.bundle.iter().all(|anchor| anchor.converged != Some(false))
+        && status.phase.is_none_or(|phase| phase == Phase::Steady)
 }
 
 /// What the status tells webhooks to give to clients.
@@ -99,7 +163,7 @@ fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: Option<&C
 }
 
 /// Adds a version unless it is the newest already.
-pub(super) fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Certificate>, now: Timestamp) {
+fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Certificate>, now: Timestamp) {
     if let Some(newest) = versions.last_mut() {
         if newest.trust == trust && newest.chain == chain {
             // The same, though a large journal may have stored an equivalent leaf for it.
@@ -112,10 +176,55 @@ pub(super) fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, ch
     versions.push(Version::new(trust, chain, now));
 }
 
-/// Writes down what clients are to trust next, unless webhooks have been told so.
-pub(super) fn offer(journal: &mut Journal, bundle: &[Certificate]) {
-    let is_told = journal.client_bundles.last().is_some_and(|told| told.trust == bundle);
-    journal.offered = if is_told { Vec::new() } else { bundle.to_vec() };
+/// Writes down what sources hold. One that no reader goes by any more counts until proxies have settled.
+fn record_sources(seen: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    let mut read = BTreeSet::new();
+    // Only our own CAs matter, and a journal has no room for somebody else's thousands. A distrusted one counts for nothing from the first
+    // moment on: its clients are re-issued, whatever a source still lets in.
+    let counts = |authority: &Authority| {
+        authority.current || !is_distrusted(&authority.certificate, &seen.entry.spec.distrusted_cas)
+    };
+    let issuers: Vec<_> =
+        journal.client_issuers.iter().filter(|authority| counts(authority)).map(|ca| ca.certificate.clone()).collect();
+    let is_ours = |held: &Certificate| issuers.iter().any(|ca| held.supersedes(ca));
+    journal.trust_sources.values_mut().flatten().for_each(|version| version.trust.retain(is_ours));
+    for reader in &seen.readers {
+        match resolve(seen, reader) {
+            Resolved::Source(source, SourceState::Holds(trust)) => {
+                if !read.insert(source) {
+                    continue;
+                }
+                let ours = trust.iter().filter(|held| is_ours(held)).cloned().collect();
+                supersede(journal.trust_sources.entry(source.to_string()).or_default(), ours, Vec::new(), now);
+            }
+            // Proxies that run go on with what it held.
+            Resolved::Source(source, _) => drop(read.insert(source)),
+            Resolved::Nothing(sources) => read.extend(sources),
+            Resolved::Follows | Resolved::Unknowable(_) | Resolved::Unlisted(_) => {}
+        }
+    }
+    let names: BTreeSet<_> = read.iter().map(ToString::to_string).collect();
+    retire(&mut journal.trust_sources, |name| names.contains(name), now);
+    for also in &seen.presented_also {
+        let versions = journal.presented_also.entry(also.name.clone()).or_default();
+        if let Some(chain) = &also.chain {
+            supersede(versions, Vec::new(), chain.clone(), now);
+        }
+    }
+    retire(&mut journal.presented_also, |name| seen.presented_also.iter().any(|also| also.name == name), now);
+    let gateways = seen.entry.policy.propagation_delays.gateways;
+    for map in [&mut journal.trust_sources, &mut journal.presented_also] {
+        map.values_mut().for_each(|versions| versions.retain(|version| version.may_be_in_use(gateways, now)));
+        map.retain(|_, versions| !versions.is_empty());
+    }
+}
+
+/// Ends what is not read any more.
+fn retire(map: &mut BTreeMap<String, Vec<Version>>, is_read: impl Fn(&str) -> bool, now: Timestamp) {
+    let gone = map.iter_mut().filter(|(name, _)| !is_read(name));
+    for version in gone.flat_map(|(_, versions)| versions) {
+        version.replaced.get_or_insert(now);
+    }
 }
 
 fn clients(seen: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
@@ -174,6 +283,32 @@ fn trusted(client: &ClientState, journal: &Journal, lag: Period, now: Timestamp)
         }
     }
     trust
+}
+
+/// Writes down who is cut off. Whom nothing cuts off any more is forgotten.
+fn record_cut_off(journal: &mut Journal, settle: Period, now: Timestamp) {
+    let Some((newest, former)) = journal.gateways.split_last().filter(|(newest, _)| !newest.guessed) else { return };
+    let admits = |gateway: &Version, held: &Version| migrated(&gateway.trust, &held.chain, now);
+    // A leaf that is kept beyond its end was not put there in spite of anybody.
+    let verifies = |gateway: &Version, held: &Version| verifies_to_the_end(&held.trust, &gateway.chain, now);
+    for client in journal.clients.values_mut() {
+        let was = std::mem::take(&mut client.cut_off);
+        let mut is = CutOff::default();
+        for held in client.in_use(settle, now) {
+            let lost = |was: bool, gets_on: &dyn Fn(&Version, &Version) -> bool| {
+                !gets_on(newest, held) && (was || former.iter().any(|gateway| gets_on(gateway, held)))
+            };
+            is.refused |= lost(was.refused, &admits);
+            is.refuses |= lost(was.refuses, &verifies);
+        }
+        client.cut_off = is;
+    }
+}
+
+/// Writes down what clients are to trust next, unless webhooks have been told so.
+pub(super) fn offer(journal: &mut Journal, bundle: &[Certificate]) {
+    let is_told = journal.client_bundles.last().is_some_and(|told| told.trust == bundle);
+    journal.offered = if is_told { Vec::new() } else { bundle.to_vec() };
 }
 
 /// Forgets the CAs that are in no bundle and in no copy any more. `kept`: those that are in a bundle.
