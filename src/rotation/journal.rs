@@ -185,6 +185,13 @@ impl Client {
     }
 }
 
+impl Journal {
+    /// The newest content of a client.
+    pub fn newest_of(&self, client: &str) -> Option<&Version> {
+        self.clients.get(client).and_then(Client::newest)
+    }
+}
+
 /// Why a stored journal cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -209,7 +216,7 @@ impl Journal {
     /// The text to store.
     pub fn to_text(&self) -> String {
         let mut certificates = BTreeMap::new();
-        let journal = self.map(&mut |certificate: &Certificate| {
+        let journal = self.convert(&mut |certificate: &Certificate| {
             let pem = || certificate.pem();
             certificates.entry(certificate.fingerprint.clone()).or_insert_with(pem);
             Some(certificate.fingerprint.clone())
@@ -237,7 +244,7 @@ impl Journal {
         let known: BTreeMap<_, _> =
             stored.certificates.iter().filter_map(|(fingerprint, pem)| Some((fingerprint, read(pem)?))).collect();
         let mut missing = None;
-        let journal = stored.journal.map(&mut |fingerprint: &String| {
+        let journal = stored.journal.convert(&mut |fingerprint: &String| {
             let found = known.get(fingerprint).cloned();
             if found.is_none() {
                 missing = Some(fingerprint.clone());
@@ -259,7 +266,7 @@ impl<C> Journal<C> {
     }
 
     /// The same with other certificates; `None` as soon as there is none for one.
-    fn map<D>(&self, f: &mut impl FnMut(&C) -> Option<D>) -> Option<Journal<D>> {
+    fn convert<D>(&self, f: &mut impl FnMut(&C) -> Option<D>) -> Option<Journal<D>> {
         Some(Journal {
             client_issuers: authorities(&self.client_issuers, f)?,
             server_issuers: authorities(&self.server_issuers, f)?,

@@ -35,7 +35,7 @@ impl Compact {
         let mut compact = Vec::new();
         let mut groups: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         let keys = group_keys(journal);
-        let numbered = journal.map(&mut |certificate: &Certificate| {
+        let numbered = journal.convert(&mut |certificate: &Certificate| {
             if let Some(number) = numbers.get(&certificate.fingerprint) {
                 return Some(*number);
             }
@@ -75,7 +75,7 @@ impl Compact {
             certificates.push(certificate);
         }
         let mut missing = None;
-        let journal = self.journal.map(&mut |number: &usize| {
+        let journal = self.journal.convert(&mut |number: &usize| {
             let found = certificates.get(*number).cloned().flatten();
             missing = missing.or(found.is_none().then_some(*number));
             found
