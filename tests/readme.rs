@@ -112,7 +112,9 @@ fn the_tour_carries_a_rotation_through() {
     let place = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text}: not in {shown}"));
     assert!(
         place("CN=one")
-            < place("waits: SwitchServingCertificate: clients that may not trust the new leaf's CA yet: till")
+            < place(
+                "waits: SwitchServingCertificate: Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): till"
+            )
     );
     let (_, end) = shown.split_once("the old CA goes").unwrap();
     assert!(end.contains("CN=two") && !end.contains("CN=one") && end.contains("1 client(s): till"), "{end}");

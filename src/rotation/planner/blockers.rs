@@ -1,4 +1,4 @@
-//! What blocks a step: a pause, a closed window, clients that do not trust the new CA, and gateways that take their clients' CAs from another
+//! What a step waits for: a pause, a closed window, clients that do not trust the new CA, and gateways that take their clients' CAs from another
 //! object than the managed Secret. And the deadlines at which it does not block any more: the end of a CA that is in use.
 
 use std::collections::BTreeSet;
@@ -30,15 +30,15 @@ impl Pause {
     /// `spec.paused`, or a time outside the policy's `changeWindows`, of which `windows` is the state.
     pub(in crate::rotation) fn of(entry: &Entry, windows: WindowState) -> Option<Self> {
         if entry.spec.paused {
-            return Some(Self { until: None, reason: "spec.paused is set".to_owned() });
+            return Some(Self { until: None, reason: "spec.paused is true. To continue, set it to false".to_owned() });
         }
         let change_windows = &entry.policy.change_windows;
         if windows.is_open || change_windows.is_empty() {
             return None;
         }
         let reason = match (windows.until, change_windows.iter().find_map(|window| window.zone().err())) {
-            (None, Some(unknown)) => format!("no change window of the RotationPolicy ever opens: {unknown}"),
-            _ => "no change window of the RotationPolicy is open".to_owned(),
+            (None, Some(unknown)) => format!("No change window of the RotationPolicy ever opens: {unknown}"),
+            _ => "No change window of the RotationPolicy is open".to_owned(),
         };
         Some(Self { until: windows.until, reason })
     }
@@ -77,7 +77,7 @@ pub(super) struct Blockers<'a> {
 }
 
 impl<'a> Blockers<'a> {
-    pub(super) fn of(view: &'a View<'a>) -> Self {
+    pub(super) fn find(view: &'a View<'a>) -> Self {
         let signing = view.snapshot.issuer.and_then(|issuer| issuer.chain.first());
         Self {
             view,
@@ -113,7 +113,7 @@ impl<'a> Blockers<'a> {
         };
         let advice = match deadline {
             Some(at) => format!(
-                "Renew it ({renew}) before {at}: then it is re-issued all the same, since a CA that it depends on ends"
+                "Renew it before {at}, when it is reissued regardless because a CA that it depends on expires: {renew}"
             ),
             None => format!("Renew it: {renew}"),
         };
@@ -161,19 +161,27 @@ impl<'a> Blockers<'a> {
         let hold_of = |clients| LeafHold::of(view, served, clients);
         let (why, hold) = match lagging {
             Some(names) => {
-                let reason = format!("clients that may not trust the new leaf's CA yet: {names}");
+                let reason = format!(
+                    "Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): \
+                     {names}"
+                );
                 (Some((None, reason)), hold_of(Some(names)))
             }
             None if breaks_others && !view.snapshot.knows_all_clients() => {
                 let reason = unlisted_clients(view.snapshot).unwrap_or_else(|| {
-                    "there may be clients that are not declared: declare all, and say so with spec.clients.allDeclared"
+                    "Clients that are not declared may trust only the old CA. Declare all clients, then set \
+                     spec.clients.allDeclared: true"
                         .to_owned()
                 });
                 (Some((None, reason)), hold_of(None))
             }
-            None if breaks_others && now < overlap => {
-                (Some((Some(overlap), "propagationDelays.minimumOverlap is not over".to_owned())), None)
-            }
+            None if breaks_others && now < overlap => (
+                Some((
+                    Some(overlap),
+                    "The overlap of both CAs (propagationDelays.minimumOverlap) is not over".to_owned(),
+                )),
+                None,
+            ),
             None => (None, None),
         };
         let last = switch_deadline(view, served).filter(|_| !keeps_expired(view));
@@ -271,8 +279,8 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
         }
         let held = view.clients_in_use.iter().filter(|(held_by, _)| *held_by == name);
         let end = held.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
-        let until = end.map_or("its certificate ends, which is not known".to_owned(), |end| end.to_string());
-        format!("{name} (its Secret is not declared any more, but whoever loaded it may go on until {until})")
+        let until = end.map_or("its certificate expires, at an unknown time".to_owned(), |end| end.to_string());
+        format!("{name} (its Secret is no longer declared, but a workload that loaded it may use it until {until})")
     };
     few(view.clients_in_use.iter().filter(|(name, held)| is(name, held)).map(|(name, _)| label(name)))
 }
@@ -281,7 +289,8 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
 pub(super) fn unlisted_clients(snapshot: &Snapshot<'_>) -> Option<String> {
     let names = few(snapshot.unlisted_namespaces.iter().cloned())?;
     Some(format!(
-        "cannot list Certificates in {names} (spec.clients.namespaces), so clients there are unknown. Apply the output of trustspan rbac"
+        "The agent cannot list Certificates in {names} (spec.clients.namespaces), so clients there are unknown. Apply the output of \
+         trustspan rbac"
     ))
 }
 
@@ -308,7 +317,7 @@ fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = ReaderHold> +
         let mut in_use = versions.iter().filter(|version| version.may_be_in_use(delay, view.now));
         in_use.find(lacks)?;
         let message =
-            format!("gateways may still take their clients' CAs from {source}, which no Gateway names any more");
+            format!("Gateways may still take their clients' CAs from {source}, which no Gateway names any more");
         Some(ReaderHold { reason: "Propagating", message, until: ended.map(|at| delay.after(at)) })
     })
 }
@@ -330,8 +339,8 @@ fn reader_hold(view: &View<'_>, reader: &TlsReader) -> Option<ReaderHold> {
             return manual(
                 "TrustSourceDeleted",
                 format!(
-                    "{object} ({field}) took its clients' CAs from {source}, which is deleted: gateways that run go on with what it \
-                     held, without the new CA. Create it again with all CAs, or let {object} take them from another object"
+                    "{object} ({field}) takes its clients' CAs from {source}, which was deleted: running gateways keep its last \
+                     content, without the new CA. Create it again with all CAs, or let {object} use another object"
                 ),
             );
         }
@@ -339,8 +348,8 @@ fn reader_hold(view: &View<'_>, reader: &TlsReader) -> Option<ReaderHold> {
             return manual(
                 "NotListed",
                 format!(
-                    "{object} cannot be listed ({why}), so whether one takes its clients' CAs from elsewhere is not known. \
-                     Grant it to the agent: kubectl apply -k manifests/base"
+                    "{object} cannot be listed ({why}), so it is unknown whether one of them takes its clients' CAs from another \
+                     object. Grant the agent that right: kubectl apply -k manifests/base"
                 ),
             );
         }
@@ -348,7 +357,7 @@ fn reader_hold(view: &View<'_>, reader: &TlsReader) -> Option<ReaderHold> {
             return manual(
                 "UnknownTrust",
                 format!(
-                    "{object} ({field}) takes its clients' CAs from {what}, whose content no object shows. Let it take them from \
+                    "{object} ({field}) takes its clients' CAs from {what}, whose content no Kubernetes object shows. Let it use \
                      Secret {} (credentialName without another source of CAs)",
                     entry.managed_name()
                 ),
@@ -361,7 +370,7 @@ fn reader_hold(view: &View<'_>, reader: &TlsReader) -> Option<ReaderHold> {
             "UnreadableTrust",
             format!(
                 "{object} ({field}) takes its clients' CAs from {source}, which the agent cannot read: {why}. Add the new CA \
-                 and let the agent read it: {} --grant",
+                 and grant the agent the right to read it: {} --grant",
                 extend_trust_command(entry, source)
             ),
         );
@@ -379,7 +388,7 @@ fn reader_hold(view: &View<'_>, reader: &TlsReader) -> Option<ReaderHold> {
     }
     if let Some(replaced) = lacking.iter().map(|version| version.replaced).collect::<Option<Vec<_>>>() {
         let until = replaced.into_iter().max().map(|at| delay.after(at));
-        let message = format!("{object} ({field}) may not have taken the new CA from {source} yet");
+        let message = format!("{object} ({field}) may not have loaded the new CA from {source} yet");
         return Some(ReaderHold { reason: "Propagating", message, until });
     }
     let trust = versions.last().map(|version| version.trust.as_slice()).unwrap_or_default();
@@ -405,7 +414,7 @@ fn source_help(view: &View<'_>, reader: &TlsReader, source: &SourceName) -> Stri
         return match config_map_hold(view, map) {
             Some(why) => why,
             None if source.name == map.name => rename_help(reader),
-            None => format!("The agent adds it, from ConfigMap {}", map.name),
+            None => format!("The agent adds it from ConfigMap {}", map.name),
         };
     }
     let managed_sibling = SourceName::secret(namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name()));
@@ -415,11 +424,11 @@ fn source_help(view: &View<'_>, reader: &TlsReader, source: &SourceName) -> Stri
     let extend = extend_trust_command(entry, source);
     if is_local_map {
         return format!(
-            "Name {} in spec.clients.caConfigMapNames, and the agent keeps a copy; or add it: {extend}",
+            "Add {} to spec.clients.caConfigMapNames, and the agent keeps a copy of it with the new CA. Or add the new CA: {extend}",
             source.name
         );
     }
-    format!("Add it: {extend}")
+    format!("Add the new CA: {extend}")
 }
 
 fn extend_trust_command(entry: &Entry, source: &SourceName) -> String {
@@ -436,8 +445,10 @@ fn extend_trust_command(entry: &Entry, source: &SourceName) -> String {
 fn rename_help(reader: &TlsReader) -> String {
     let TlsReader { resource, namespace, .. } = reader;
     match reader.opted_out {
-        true => format!("Let it be rewritten: kubectl annotate {resource} -n {namespace} trustspan.dev/rewrite-"),
-        false => "The webhook renames it once nothing holds the rename; trustspan check says what does".to_owned(),
+        true => format!(
+            "Allow the webhook to rewrite it: kubectl annotate {resource} -n {namespace} trustspan.dev/rewrite-"
+        ),
+        false => "The webhook rewrites it as soon as nothing blocks that. trustspan check shows what does".to_owned(),
     }
 }
 
@@ -446,8 +457,8 @@ pub(super) fn config_map_hold(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<
     if matches!(map.managed, TrustCopy::Foreign) {
         let managed = managed_config_map_name(&map.name);
         return Some(format!(
-            "ConfigMap {managed} is not the agent's. Delete it, or let the agent have it: kubectl annotate configmap {managed} \
-             -n {} {ADOPT}=true",
+            "ConfigMap {managed} was not created by the agent. Delete it, or allow the agent to overwrite it: kubectl annotate \
+             configmap {managed} -n {} {ADOPT}=true",
             view.entry.namespace
         ));
     }
@@ -459,7 +470,7 @@ pub(super) fn sibling_hold(view: &View<'_>) -> Option<String> {
     let named = view.snapshot.readers.iter().filter(|reader| reader.names_managed);
     let named = few(named.map(|reader| reader.object.clone()))?;
     Some(format!(
-        "{named} names Secret {managed} itself, and would let in the clients of every CA in Secret {source}{CACERT_SUFFIX}. \
+        "{named} names Secret {managed} itself, and would accept the clients of every CA in Secret {source}{CACERT_SUFFIX}. \
          Name Secret {source} there, or set caCertCredentialName",
         managed = view.entry.managed_name(),
         source = view.entry.source_name()
@@ -471,7 +482,8 @@ pub(super) fn presents_source(view: &View<'_>) -> Option<String> {
     let direct: Vec<_> = view.snapshot.readers.iter().filter(|reader| reader.presents_source).collect();
     let named = few(direct.iter().map(|reader| reader.object.clone()))?;
     let help = rename_help(direct.first()?);
-    Some(format!("{named} presents Secret {} itself. {help}", view.entry.source_name()))
+    let source = view.entry.source_name();
+    Some(format!("{named} presents Secret {source} itself, so it would switch as soon as that is reissued. {help}"))
 }
 
 /// Whether a chain that gateways present in addition is of an earlier CA of ours. One of a foreign CA is neither old nor new.

@@ -29,7 +29,7 @@ pub(super) struct Bundles {
 }
 
 impl Bundles {
-    pub(super) fn of(view: &View<'_>) -> Self {
+    pub(super) fn plan(view: &View<'_>) -> Self {
         let clients = view.clients_in_use.iter().map(|(_, version)| *version);
         // To an upstream behind these gateways their own certificate is a client's.
         let is_client = view.snapshot.readers.iter().any(|reader| reader.is_client);
@@ -176,8 +176,8 @@ pub(super) fn unordered(view: &View<'_>, bundle: &[Certificate]) -> Option<Strin
         |chain: &&[Certificate]| verifies(bundle, chain) && orders(bundle).any(|order| !verifies(&order, chain));
     let leaf = served_chains(view).into_iter().find(is_refused)?.first()?;
     Some(format!(
-        "{} {} is not changed: its readers may take the CAs in any order, and two CAs of the clients' bundle have one name, which \
-         {} does not tell apart for want of key identifiers (SKI, AKI). Give the new CA another name, or name a ConfigMap in \
+        "{} {} is not changed: its readers may take the CAs in any order, and two CAs of the clients' bundle have the same subject. \
+         {} has no key identifiers (SKI, AKI) that distinguish them. Give the new CA another subject, or use a ConfigMap in \
          spec.trustBundleTargets",
         target.kind.name(),
         target.name,
@@ -253,18 +253,20 @@ pub(super) fn config_map_bundle(
 
 /// Why a ConfigMap of `spec.clients.caConfigMapNames` is not copied. The copy then keeps the foreign CAs that it has.
 pub(super) fn config_map_fault(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> {
-    let Some(source) = map.source else { return Some("does not exist".to_owned()) };
+    let Some(source) = map.source else {
+        return Some("does not exist. Create it, or remove it from spec.clients.caConfigMapNames".to_owned());
+    };
     if let Some(finding) = source.denials.first() {
         return Some(format!("is not used: {}: {}: {}", finding.rule, finding.field, finding.message));
     }
     if source.anchors.is_empty() {
-        return Some("holds no CA".to_owned());
+        return Some("holds no CA. Add one, or remove it from spec.clients.caConfigMapNames".to_owned());
     }
     let has_ours = |held: &SecretSummary| held.anchors.iter().any(|ca| is_ours(view, ca));
     match map.managed {
         TrustCopy::Managed(written) if has_ours(written) && !has_ours(source) => Some(format!(
-            "holds none of the CAs any more that sign the clients' certificates, and ConfigMap {managed} keeps them: add one, or, if \
-             these clients are to be refused, let the Gateway take its clients' CAs from another ConfigMap",
+            "no longer holds a CA that signs client certificates, but ConfigMap {managed} keeps them. Add one; or, to reject these \
+             clients, let the Gateway use another ConfigMap",
             managed = managed_config_map_name(&map.name)
         )),
         _ => None,

@@ -37,7 +37,7 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp)
     if let Some(managed) = snapshot.managed.filter(|managed| !managed.anchors.is_empty()) {
         supersede(&mut journal.gateways, managed.anchors.clone(), managed.chain.clone(), now);
     }
-    probe::record(snapshot, &mut journal.gateways, now);
+    probe::record_sightings(snapshot, &mut journal.gateways, now);
     record_trust_sources(snapshot, &mut journal, now);
     record_further_certificates(snapshot, &mut journal, now);
     record_clients(snapshot, &mut journal, now);

@@ -1,8 +1,12 @@
-//! What to do next. Pure: what is seen, what is remembered and `now` in; writes to make, and what holds others back, out.
+//! Computes the next steps of a rotation. Pure: a snapshot of the cluster, the journal and `now` in; a [`Plan`] out.
 //!
-//! Connections have two sides. What a side was given counts as in use until its successor has had time to settle; nothing is
-//! given to one side that some content in use on the other would not get on with. So each order of events that this allows
-//! is one without a failed handshake, whenever the process is killed, and however often the same step is decided anew.
+//! A connection has two sides. A content that was written for one side counts as in use until its successor has had time to reach all
+//! readers. Nothing is written for one side that cannot connect with some content in use on the other. So no order of events fails a
+//! handshake, whenever the process is killed and however often a step is repeated.
+//!
+//! The files in the order in which a snapshot passes through them: `snapshot` (what was read, and what follows from it), `probe` (what
+//! gateways showed over TLS), `history` (what the journal records), `bundles` (which CAs are in which bundle), `blockers` (what a step
+//! waits for) and `plan` (the steps).
 
 mod blockers;
 mod bundles;

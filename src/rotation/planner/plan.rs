@@ -22,107 +22,106 @@ use crate::trust::{Certificate, EXPIRED, Finding, is_distrusted};
 /// What to do now.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the rotation stands.
+    /// The phase of the rotation.
     pub phase: Phase,
-    /// What to remember; to be stored before the steps are taken.
+    /// The new journal. It must be stored before the steps are taken.
     pub journal: Journal,
     /// What clients are to trust from now on.
     pub client_bundle: Vec<Certificate>,
-    /// Why it may not stand where readers take its CAs in any order.
+    /// Why that bundle must not be written where readers may take its CAs in any order.
     pub unordered: Option<String>,
-    /// CAs that every gateway has by now.
+    /// CAs that every gateway has.
     pub converged: Vec<Certificate>,
     /// What to write, in this order.
     pub steps: Vec<Step>,
-    /// What is held back, and why.
+    /// What steps wait for.
     pub waits: Vec<Wait>,
-    /// Why the clients of some namespaces are not known: a sentence.
+    /// Why the clients of some namespaces are unknown: a sentence.
     pub unlisted_clients: Option<String>,
-    /// Declared clients that were asked to follow, and do not yet, by name.
+    /// Declared clients that still use or trust only an old CA although their reissue was requested, by name.
     pub lagging: Vec<String>,
-    /// Declared clients that a server lets in by the hash of their certificate alone: what that holds, and what to do.
+    /// Why declared clients that a server accepts only by the hash of their certificate are not reissued, and what to do.
     pub pinned: Option<String>,
-    /// Declared clients that gateways were changed in spite of, by name.
+    /// Declared clients that a change of the gateways' content cut off, by name.
     pub cut_off: Vec<String>,
-    /// What the gateways showed on the wire, when somebody looked.
+    /// What the gateways showed; `None` if they were not probed.
     pub endpoints: Option<Endpoints>,
-    /// Why they are not probed, when that is known.
+    /// Why they are not probed, if that is known.
     pub unprobed: Option<String>,
-    /// What gateways use beside the managed Secret, for the rights that the agent needs.
+    /// Other objects than the managed Secret that gateways use: the agent needs the right to read them.
     pub trust_sources: Vec<TrustSourceUse>,
-    /// Why a source cannot be used: what was there before stays.
+    /// Why a source cannot be used. Its earlier content stays in use.
     pub trouble: Option<String>,
-    /// Who holds the change of the gateways' leaf, and what becomes of them.
+    /// Clients that block the switch of the serving certificate.
     pub leaf_hold: Option<LeafHold>,
-    /// Gateways that take their clients' CAs from a source without the new CA, and the instant at which they are not waited
-    /// for any more.
+    /// A gateway that takes its clients' CAs from a source without the new CA, and when the rotation stops to wait for it.
     pub reader_hold: Option<(ReaderHold, Option<Timestamp>)>,
-    /// The root holds a leaf that gateways could serve.
+    /// The source Secret holds a certificate that gateways could serve.
     pub has_next_leaf: bool,
-    /// All that is wrong with the managed Secret is that its leaf has ended, and `onServingCertificateExpiry` keeps it.
+    /// The only fault of the managed Secret is that its certificate expired, and `onServingCertificateExpiry` is `Keep`.
     pub keeps_ended_leaf: bool,
     /// Declared clients that mode `Copy` would cut off now.
     pub cut_off_by_copy: Vec<String>,
-    /// Why `spec.distrustedCAs` is not carried out.
+    /// Why a CA of `spec.distrustedCAs` is not removed.
     pub undistrusted: Option<String>,
-    /// RegistryCache leaves need more previous CAs than `maxPreviousCAs` allows. They are kept.
+    /// Certificates in use need more previous CAs than `maxPreviousCAs` allows. They are kept.
     pub over_cap: bool,
-    /// Since when a journal that is lost leaves open what gateways had before.
+    /// Since when it is unknown what gateways had before, because the journal was lost.
     pub forgotten: Option<Timestamp>,
-    /// The next instant at which time alone changes something.
+    /// The next instant at which the plan changes by itself.
     pub wake: Option<Timestamp>,
 }
 
 /// A write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The managed Secret holds this bundle, and this pair.
+    /// Write the managed Secret.
     WriteManaged {
         /// The bundle, new first.
         trust: Vec<Certificate>,
-        /// Whose pair it serves.
+        /// The pair.
         pair: PairOf,
     },
-    /// `<managed>-cacert` holds these CAs: what `<source>-cacert` does, with our own as the managed Secret has them.
+    /// Write `<managed>-cacert`: the CAs of `<source>-cacert`, with ours as in the managed Secret.
     WriteSibling {
         /// The CAs, in order.
         trust: Vec<Certificate>,
     },
-    /// The ConfigMap that is kept from another holds these CAs: what the other does, with our own as the managed Secret has them.
+    /// Write the copy of a ConfigMap of `spec.clients.caConfigMapNames`: its CAs, with ours as in the managed Secret.
     WriteConfigMap {
-        /// Name of the other.
+        /// Name of that ConfigMap.
         source: String,
         /// The CAs, in order.
         trust: Vec<Certificate>,
     },
-    /// The managed Secret is a copy of the root.
+    /// Write the managed Secret as a copy of the source Secret.
     CopyRoot,
-    /// The Issuer's Secret is a copy of the CA's.
+    /// Write the Issuer's Secret as a copy of the CA's Secret.
     PromoteIssuer,
-    /// cert-manager issues a Certificate anew.
+    /// Request the reissue of a Certificate from cert-manager.
     Reissue {
         /// Its name.
         certificate: String,
     },
 }
 
-/// Where a serving pair comes from.
+/// The source of a serving pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairOf {
-    /// It stays as it is.
+    /// The managed Secret: the pair stays.
     Managed,
-    /// The root Secret.
+    /// The source Secret.
     Root,
 }
 
 /// Computes what to do now. After its steps are taken, the next plan has the next steps. The same input gives the same plan.
 pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     let mut journal = history::record(snapshot, before, now);
-    let bundles = Bundles::of(&View::of(snapshot, &journal, now));
+    let bundles = Bundles::plan(&View::derive(snapshot, &journal, now));
     // Before any decision: the next plan knows only what is stored.
     history::record_bundles(snapshot, &mut journal, &bundles.gateways.trust, &bundles.clients.trust, now);
-    let view = View::of(snapshot, &journal, now);
-    let blockers = Blockers::of(&view);
+    let view = View::derive(snapshot, &journal, now);
+    let blockers = Blockers::find(&view);
     let mut decided = decide(&view, &blockers, &bundles.gateways);
     let endpoints = probe::count(&view, &before.gateways);
     decided
@@ -208,7 +207,7 @@ fn trouble(snapshot: &Snapshot<'_>) -> Option<String> {
     let has_ca = client_ca.as_ref().map_or(true, |secret| !authorities(secret).is_empty());
     let name = snapshot.entry.client_ca_name();
     let faults = [snapshot.usable_source(), snapshot.usable_server_ca(), client_ca];
-    let no_ca = || format!("Secret {name} holds no CA: name the one that has it in spec.caSecretRef");
+    let no_ca = || format!("Secret {name} holds no CA. Set spec.caSecretRef to the Secret that does");
     faults.into_iter().find_map(Result::err).or_else(|| (!has_ca).then(no_ca))
 }
 
@@ -316,10 +315,11 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBun
     } else if !view.client_issuers.iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
         let who = clients_that(view, |_, held| !migrated(&view.client_issuers, &held.chain, view.now));
         let who = who.map(|who| format!(": {who}")).unwrap_or_default();
-        let reason = format!("{} previous CA(s) are needed by live leaves{who}", gateways.needed);
+        let noun = if gateways.needed == 1 { "CA" } else { "CAs" };
+        let reason = format!("Certificates in use need {} previous {noun}{who}", gateways.needed);
         decided.wait(StepName::DropOldCA, gateways.until, reason);
     } else if let Some(until) = gateways.until {
-        let reason = "leaves of the previous CA may be in use that are not known";
+        let reason = "Unknown certificates of the previous CA may be in use";
         decided.wait(StepName::DropOldCA, Some(until), reason);
     }
 }
@@ -380,7 +380,7 @@ fn is_issued_by(ca: &Certificate, chain: &[Certificate], now: Timestamp) -> bool
 fn rejected(waiting: &[(&ClientState, &Pending)]) -> Option<String> {
     let names = few(waiting.iter().map(|(client, _)| client.name.clone()))?;
     let ca = waiting.first()?.1.chain.last()?.issuer.clone();
-    Some(format!("admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust"))
+    Some(format!("Admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust"))
 }
 
 /// Why the serving Certificate is not reissued now to obtain the CA, and until when. A tenant may request any number of certificates: they do
@@ -397,7 +397,7 @@ fn learn_blocker(
     let next = after(certificate.issued, pace).max(after(certificate.failed, pace.max(AFTER_FAILURE)));
     let next = next.filter(|next| view.now < *next);
     if certificate.is_issuing {
-        return Some((None, format!("Certificate {name} of the same issuer is being reissued, to obtain the CA")));
+        return Some((None, format!("Certificate {name} of the same issuer is being reissued to obtain the CA")));
     }
     if certificate.issued.is_some_and(|issued| issued > newest) {
         let source = view.entry.source_name();
@@ -405,7 +405,7 @@ fn learn_blocker(
         return Some((None, format!("Certificate {name} {what} to ca.crt of Secret {source}")));
     }
     if let Some(next) = next {
-        let reason = format!("Certificate {name} of the same issuer is reissued at {next}, to obtain the CA");
+        let reason = format!("Certificate {name} of the same issuer is reissued at {next} to obtain the CA");
         return Some((Some(next), reason));
     }
     blockers.reissue_pause(Some(certificate), None).map(|pause| (pause.until, pause.reason))
@@ -431,11 +431,18 @@ fn promote(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
         );
         decided.wait(step, None, reason);
     } else if !source.chain[0].is_ca {
-        decided.wait(step, None, format!("Secret {} holds no CA: nothing to sign with", entry.client_ca_name()));
+        decided.wait(
+            step,
+            None,
+            format!(
+                "Secret {} holds no CA to sign with. Store the CA's certificate and key there",
+                entry.client_ca_name()
+            ),
+        );
     } else if let Some(pause) = blockers.pause_until(blockers.issuer_deadline).filter(|_| signs) {
         decided.wait(step, pause.until, pause.reason);
     } else if let Some(unconverged) = view.unconverged {
-        let reason = format!("not every gateway trusts the new CA yet: Secret {issuer_name} waits");
+        let reason = format!("Not every gateway trusts the new CA yet, so Secret {issuer_name} is not updated");
         decided.wait(step, unconverged.until, reason);
         // The cause may be one that a person has to fix.
         if let Some(hold) = blockers.of_promotion().filter(|hold| hold.until.is_none()) {
@@ -469,7 +476,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     let foreign = few(lagging.iter().filter(|client| client.certificate.is_none()).map(|client| client.name.clone()));
     if let Some(foreign) = foreign {
         let reason =
-            format!("no Certificate of cert-manager stands for {foreign}: renew by hand, with the new CA in ca.crt");
+            format!("No cert-manager Certificate writes {foreign}. Renew manually, and include the new CA in ca.crt");
         decided.wait(step, None, reason);
     }
     let mut pauses = Vec::new();
@@ -504,8 +511,8 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         let names = few(pinned.iter().map(|(name, _)| name.clone())).unwrap_or_default();
         let until = pinned.iter().filter_map(|(_, pin)| pin.until).min();
         let reason = format!(
-            "{} ({}) lets {names} in by the hash of the present certificate or key alone: no re-issue until that is changed. Replace \
-             verifyCertificateHash and verifyCertificateSpki there by subjectAltNames, or renew clients and hashes together",
+            "{} ({}) accepts {names} only by the hash of the present certificate or key, so the agent does not request a reissue. \
+             Replace verifyCertificateHash and verifyCertificateSpki there by subjectAltNames, or renew clients and hashes together",
             first.reader.object, first.reader.field
         );
         decided.pinned = Some(reason.clone());
@@ -520,7 +527,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     let published = view.journal.client_bundles.last().filter(|_| view.journal.offered.is_empty());
     let known = published.map(|bundle| lag.after(bundle.since) + SECOND);
     if known.is_none_or(|known| view.now < known) {
-        decided.wait(step, known, "the webhook may not know the new bundle yet");
+        decided.wait(step, known, "The webhook may not know the clients' new bundle yet");
         return;
     }
     let certificates_of_clients = view.snapshot.clients.iter().filter_map(|client| client.certificate.as_ref());
@@ -529,7 +536,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         decided.reissue(certificate);
     }
     if let Some(names) = few(certificates.iter().map(|certificate| certificate.name.clone())) {
-        decided.wait(step, None, format!("being re-issued: {names}"));
+        decided.wait(step, None, format!("cert-manager reissues {names}"));
     }
 }
 
@@ -556,7 +563,7 @@ fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decide
 }
 
 fn lacking(names: &str) -> String {
-    format!("clients that may not trust the new CA yet: {names}")
+    format!("Not every client trusts the new CA yet (restart those that read their CAs only at startup): {names}")
 }
 
 /// A certificate that gateways present in addition is in use as soon as it is issued. It is reissued when the managed Secret's could switch, too.
@@ -595,8 +602,8 @@ fn wait_for_unmanaged_certificates(view: &View<'_>, decided: &mut Decided) {
     let old = unmanaged.filter(|also| also.chain.as_deref().is_none_or(|chain| is_of_old(view, &also.name, chain)));
     if let Some(names) = few(old.map(|also| also.name.clone())) {
         let reason = format!(
-            "gateways present Secret {names} next to the managed one, and no Certificate of cert-manager writes it. Renew it \
-             with the new CA once all clients trust that, or take it out of credentialNames"
+            "Gateways also present Secret {names}, which no cert-manager Certificate writes. Renew it with the new CA once all \
+             clients trust that CA, or remove it from credentialNames"
         );
         decided.wait(StepName::ReissueServingCertificate, None, reason);
     }
@@ -609,14 +616,12 @@ fn undistrusted(view: &View<'_>) -> Option<String> {
         let copied = view.snapshot.root.map(|source| source.anchors.as_slice()).unwrap_or_default();
         let kept = few(copied.iter().filter(is_distrusted).map(|ca| ca.subject.clone()))?;
         return Some(format!(
-            "mode Copy takes the root as it is, with what spec.distrustedCAs names: {kept}. have a new CA written there"
+            "Cannot remove {kept}: mode Copy copies the source Secret with all of its CAs. Issue a new CA first"
         ));
     }
     let signing = view.client_issuers.iter().chain(&view.server_issuers);
     let kept = few(signing.filter(is_distrusted).map(|ca| ca.subject.clone()))?;
-    Some(format!(
-        "spec.distrustedCAs names every CA that its Secret holds: {kept} stays, or nothing were left. have a new CA written there"
-    ))
+    Some(format!("Cannot remove {kept}: spec.distrustedCAs names every CA that is left. Issue a new CA first"))
 }
 
 fn phase(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> Phase {

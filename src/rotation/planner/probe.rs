@@ -11,7 +11,7 @@ use crate::rotation::journal::{Sightings, Version};
 use crate::rotation::name_list::few;
 
 /// Removes versions that the probe shows to be out of use, and keeps those that it shows in use after the propagation delay.
-pub(super) fn record(snapshot: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
+pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
     let (entry, policy) = (snapshot.entry, &snapshot.entry.policy);
     // An endpoint that is not probed any more is not waited for.
     let is_shown = snapshot.wire.as_ref().is_some_and(|probe| !probe.canary.is_empty());
@@ -163,28 +163,36 @@ pub(super) fn waits(view: &View<'_>) -> Vec<(Option<Timestamp>, String)> {
         endpoint.shown.as_ref().is_ok_and(|shown| !known(shown))
     };
     let former = which(&|endpoint| has_former(view, endpoint)).map(|names| {
-        let reason = format!("seen with a former content of the managed Secret: {names}. check that istiod runs and sends updates; restart a gateway only if others have the new content");
+        let reason = format!(
+            "Gateways have earlier content of the managed Secret: {names}. Check that istiod runs and sends updates; restart a gateway \
+             only if others have the new content"
+        );
         (None, reason)
     });
     let why = probe.endpoints.iter().find_map(|endpoint| endpoint.shown.as_ref().err());
     let unreachable = which(&|endpoint| endpoint.shown.is_err()).zip(why).map(|(names, why)| {
-        let reason = format!("not to be looked at ({why}): {names}. expected TLS there; the settle time counts");
+        let reason = format!("Gateways cannot be probed ({why}), so propagationDelays.gateways is assumed: {names}");
         (ahead, reason)
     });
     let foreign = which(&|endpoint| is_foreign(endpoint) && !has_former(view, endpoint)).map(|names| {
         let reason = format!(
-            "serving {} with a leaf that the managed Secret did not hold: {names}. check probe.target; the settle time counts",
+            "Gateways serve {} with a certificate that the managed Secret did not hold, so propagationDelays.gateways is assumed: \
+             {names}. Check probe.target",
             target.host
         );
         (ahead, reason)
     });
     let none = probe.endpoints.is_empty().then(|| {
-        let reason = format!("Service {} has no endpoint to look at: the settle time counts", target.service_name);
+        let reason = format!(
+            "Service {} has no endpoint to probe, so propagationDelays.gateways is assumed. Check probe.target.serviceName",
+            target.service_name
+        );
         (ahead, reason)
     });
     let mute = mute_canary(view, probe).map(|why| {
-        let reason =
-            format!("the canary does not tell whether gateways trust the new CA: {why}. the settle time counts");
+        let reason = format!(
+            "The canary cannot show which gateways trust the new CA, so propagationDelays.gateways is assumed: {why}"
+        );
         (ahead, reason)
     });
     [former, unreachable, foreign, none, mute].into_iter().flatten().collect()
@@ -201,23 +209,23 @@ fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
     let Some(leaf) = probe.canary.first() else {
         return Some(match (name, &view.snapshot.canary) {
             (None, _) => {
-                format!("Secret {source} holds no key that can sign one. name one in probe.target.clientSecretName")
+                format!("Secret {source} holds no key to sign a canary with. Set probe.target.clientSecretName")
             }
-            (Some(name), None) => format!("Secret {name} does not exist. have a Certificate write it"),
+            (Some(name), None) => format!("Secret {name} does not exist. Create a Certificate that writes it"),
             (Some(name), Some(_)) => {
-                format!("Secret {name} holds no certificate with its key. check the Certificate that writes it")
+                format!("Secret {name} holds no certificate with its key. Check the Certificate that writes it")
             }
         });
     };
     let held = name.map_or_else(|| format!("signed by Secret {source}"), |name| format!("in Secret {name}"));
     if leaf.not_after < view.now {
-        return Some(format!("its certificate {held} ended at {}. have it renewed", leaf.not_after));
+        return Some(format!("its certificate {held} expired at {}. Renew it", leaf.not_after));
     }
     let certificate = view.snapshot.canary.as_ref().and_then(|canary| canary.certificate.as_ref());
     let hold = certificate.and_then(|one| Some((&one.name, one.renewal.hold(view.now)?.reason)));
     let fix = match hold {
         Some((name, reason)) => format!("Certificate {name}: {reason}. Renew it: cmctl renew {name}"),
-        None => format!("expected one of the new CA, from an Issuer that refers to Secret {source} itself"),
+        None => format!("It needs a certificate of the new CA, from an Issuer that refers to Secret {source} itself"),
     };
     if !evidence.admits_canary(newest) {
         return Some(format!("its certificate {held} is of no CA of the new bundle. {fix}"));
@@ -227,7 +235,7 @@ fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
     }
     let is_silent = |endpoint: &&Endpoint| endpoint.shown.as_ref().is_ok_and(|shown| shown.canary.is_none());
     let silent = few(probe.endpoints.iter().filter(is_silent).map(Endpoint::label))?;
-    Some(format!("neither let in nor refused by {silent}. expected gateways that ask for a client's certificate"))
+    Some(format!("neither accepted nor rejected by {silent}. Let gateways request client certificates"))
 }
 
 /// The least time between two requests for a canary of the new CA.

@@ -368,7 +368,7 @@ pub(super) struct Unconverged {
 }
 
 impl<'a> View<'a> {
-    pub(super) fn of(snapshot: &'a Snapshot<'a>, journal: &'a Journal, now: Timestamp) -> Self {
+    pub(super) fn derive(snapshot: &'a Snapshot<'a>, journal: &'a Journal, now: Timestamp) -> Self {
         let entry = snapshot.entry;
         let delays = &entry.policy.propagation_delays;
         let is_in_use = |version: &&Version| version.may_be_in_use(delays.gateways, now);

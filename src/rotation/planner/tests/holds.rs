@@ -46,7 +46,7 @@ fn outside_a_window_trust_grows_and_nothing_else_moves_until_it_opens() {
     let plan = scene.look();
     assert_eq!(plan.steps, []);
     let held = wait(&plan, StepName::PromoteIssuer);
-    assert_eq!((held.until, held.reason.as_str()), (Some(opens), "no change window of the RotationPolicy is open"));
+    assert_eq!((held.until, held.reason.as_str()), (Some(opens), "No change window of the RotationPolicy is open"));
     scene.now = opens;
     let plan = scene.look();
     assert_eq!(plan.steps, [Step::PromoteIssuer]);
@@ -241,7 +241,7 @@ fn distrust_that_would_leave_nothing_is_told_until_there_is_another_ca() {
     let plan = scene.look();
     assert_eq!(plan.steps, []);
     let reason = &wait(&plan, StepName::DropOldCA).reason;
-    assert!(reason.contains("CN=old stays"), "{reason}");
+    assert!(reason.contains("Cannot remove CN=old"), "{reason}");
     assert_eq!(said(&scene, &plan, DISTRUST), (ConditionStatus::False, reason.clone()));
     scene.ca = source(&new);
     let plan = scene.look();
@@ -273,7 +273,8 @@ fn a_client_that_is_not_declared_any_more_is_named_with_the_end_of_its_leaf() {
     }
     let plan = scene.look();
     let end = scene.client.chain[0].not_after;
-    let why = format!("client (its Secret is not declared any more, but whoever loaded it may go on until {end})");
+    let why =
+        format!("client (its Secret is no longer declared, but a workload that loaded it may use it until {end})");
     assert_eq!(waits(&plan), [StepName::DropOldCA, StepName::ReissueServingCertificate]);
     for held in &plan.waits {
         assert!(held.reason.ends_with(&why), "{}", held.reason);

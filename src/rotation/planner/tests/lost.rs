@@ -102,7 +102,7 @@ fn rejects_settle_time_for_a_leaf_that_is_seen_and_not_known_any_more() {
     let told = scene.report();
     let wait = told.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
     assert_eq!((wait.step, wait.until, told.endpoints.unwrap().former), (StepName::DropOldCA, None, 1));
-    assert!(told.waits.iter().all(|wait| !wait.reason.contains("check probe.target")), "{:?}", told.waits);
+    assert!(told.waits.iter().all(|wait| !wait.reason.contains("Check probe.target")), "{:?}", told.waits);
     // It is gone.
     scene.see(None, &behind[..1]);
     assert_eq!(subjects(&scene.report().client_bundle), ["CN=new"]);

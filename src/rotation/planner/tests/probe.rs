@@ -243,10 +243,10 @@ fn rejects_to_count_what_an_unusable_canary_cannot_tell_and_says_why() {
     let cases = [
         (None, false, None, "Secret canary does not exist"),
         (Some(&of_new), false, None, "holds no certificate with its key"),
-        (Some(&ended), true, Some(Refused), "ended at"),
+        (Some(&ended), true, Some(Refused), "expired at"),
         (Some(&strange), true, Some(Refused), "of no CA of the new bundle"),
         (Some(&of_old), true, Some(Accepted), "trusted before, too"),
-        (Some(&of_new), true, None, "neither let in nor refused by 10.0.0.1:8443"),
+        (Some(&of_new), true, None, "neither accepted nor rejected by 10.0.0.1:8443"),
     ];
     for (held, shown, answer, why) in cases {
         let (current, reason) = told(&old, &new, held, shown, answer);

@@ -190,7 +190,7 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
     let plan = scene.look();
     assert_eq!(reissues(&plan), [""; 0], "clients that are not declared may trust the old CA only");
     assert!(
-        plan.waits.iter().any(|wait| wait.reason.starts_with("Certificate second: there may be")),
+        plan.waits.iter().any(|wait| wait.reason.starts_with("Certificate second: Clients that are not declared")),
         "{:?}",
         plan.waits
     );

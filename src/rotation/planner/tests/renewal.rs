@@ -58,8 +58,8 @@ fn a_client_whose_renewal_is_disabled_is_re_issued_only_before_a_ca_ends() {
         assert_eq!((reissues(&plan), plan.lagging.as_slice(), plan.phase), (vec![], &[][..], Phase::Converged));
         let [held] = waits(&plan, StepName::ReissueClients)[..] else { panic!("{:?}", plan.waits) };
         let said = format!(
-            "Certificate client: spec.renewal.policy is Disabled. Renew it (cmctl renew client) before {deadline}: then \
-             it is re-issued all the same, since a CA that it depends on ends"
+            "Certificate client: spec.renewal.policy is Disabled. Renew it before {deadline}, when it is reissued regardless \
+             because a CA that it depends on expires: cmctl renew client"
         );
         assert_eq!((held.until, &held.reason), (Some(deadline), &said));
         assert_eq!(plan.wake, Some(deadline));
@@ -109,7 +109,7 @@ fn our_own_pause_is_what_is_told_while_both_hold() {
     scene.entry.spec.paused = true;
     let plan = scene.look();
     let [held] = waits(&plan, StepName::ReissueClients)[..] else { panic!("{:?}", plan.waits) };
-    assert_eq!((reissues(&plan), held.reason.as_str()), (vec![], "spec.paused is set"));
+    assert_eq!((reissues(&plan), held.reason.as_str()), (vec![], "spec.paused is true. To continue, set it to false"));
     scene.entry.spec.paused = false;
     let plan = scene.look();
     assert_eq!(reissues(&plan), [""; 0], "{:?}", plan.waits);
