@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::foreign::Read;
+use super::cluster::{CA, CLIENT_CA, Cluster, Content, ISSUER, MANAGED, ROOT, Told};
+use super::foreign_sources::Read;
 use super::issuer::Whose;
 use super::scene::observation;
-use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
 use crate::api::{Mode, OnServingCertificateExpiry, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
@@ -28,7 +28,7 @@ pub(super) struct Agent {
     pub(super) falters: bool,
     /// The last wake-up that was asked for.
     alarm: u64,
-    /// Its clock less the world's.
+    /// Its clock less the cluster's.
     pub(super) clock: SignedDuration,
     /// The plan of the last look.
     pub(super) last: Option<Rc<Plan>>,
@@ -80,7 +80,7 @@ impl Look {
 
 const MOMENT: SignedDuration = SignedDuration::from_secs(1);
 
-impl World {
+impl Cluster {
     /// Something happened that the agent watches.
     pub(super) fn poke(&mut self) {
         if self.agent.busy {
@@ -108,7 +108,7 @@ impl World {
     fn look(&mut self) {
         self.agent.again = false;
         let look = self.read();
-        self.within(MOMENT, move |world| world.decide(look));
+        self.within(MOMENT, move |cluster| cluster.decide(look));
     }
 
     fn decide(&mut self, look: Look) {
@@ -127,7 +127,8 @@ impl World {
         if self.agent.last.as_ref().is_none_or(|last| last.phase != plan.phase) {
             self.note(format!("phase {:?}", plan.phase));
         }
-        let fail = |world: &Self, what: &str| panic!("{}", world.story(&format!("{what}: {}", world.retold(plan))));
+        let fail =
+            |cluster: &Self, what: &str| panic!("{}", cluster.story(&format!("{what}: {}", cluster.retold(plan))));
         if plan.wake.is_some_and(|wake| wake <= now) {
             fail(self, "the wake-up is over");
         }
@@ -246,7 +247,7 @@ impl World {
             },
         };
         if done {
-            self.within(SignedDuration::from_millis(300), move |world| world.act(pass, action + 1, stops));
+            self.within(SignedDuration::from_millis(300), move |cluster| cluster.act(pass, action + 1, stops));
         } else {
             // Somebody was faster: look again.
             if action > 1 {
@@ -262,11 +263,11 @@ impl World {
             self.note(format!("agent killed before action {action}"));
         } else {
             self.note(format!("agent stopped before action {action}"));
-            self.within(SignedDuration::from_secs(15), move |world| {
-                world.note("the former leader goes on");
-                if world.store_journal(&pass.0, &pass.1) {
+            self.within(SignedDuration::from_secs(15), move |cluster| {
+                cluster.note("the former leader goes on");
+                if cluster.store_journal(&pass.0, &pass.1) {
                     for step in &pass.1.steps {
-                        world.take(&pass.0, step);
+                        cluster.take(&pass.0, step);
                     }
                 }
             });
@@ -305,9 +306,9 @@ impl World {
         } else if let Some(wake) = plan.wake.into_iter().chain(self.next_glance()).min() {
             let alarm = self.number();
             self.agent.alarm = alarm;
-            self.at(wake - self.agent.clock, move |world| {
-                if world.agent.alarm == alarm {
-                    world.poke();
+            self.at(wake - self.agent.clock, move |cluster| {
+                if cluster.agent.alarm == alarm {
+                    cluster.poke();
                 }
             });
         }

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::world::{Content, World};
+use super::cluster::{Cluster, Content};
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::{ClientState, Issuance, Trust};
 
@@ -23,13 +23,15 @@ pub(super) struct Client {
     pub(super) renewal: u64,
 }
 
-impl World {
+impl Cluster {
     pub(super) fn write_client(&mut self, at: usize, facts: SecretSummary) {
         let text = format!("{} with {}", self.named(&facts.anchors), self.named(&facts.chain));
         self.note(format!("Secret {}: {text}", self.clients[at].name));
         self.clients[at].secret = self.content(facts);
         if !self.clients[at].loads_once || has_ended(&self.clients[at].loaded, self.now) {
-            self.within(self.entry.policy.propagation_delays.clients.duration(), move |world| world.load_client(at));
+            self.within(self.entry.policy.propagation_delays.clients.duration(), move |cluster| {
+                cluster.load_client(at)
+            });
         }
         self.poke();
     }
@@ -49,10 +51,10 @@ impl World {
         let end = self.clients[at].loaded.facts.chain[0].not_after;
         if self.clients[at].loads_once && end > self.now {
             let early = self.delay(SignedDuration::from_secs(60));
-            self.at(end - early, move |world| {
-                let client = &world.clients[at];
+            self.at(end - early, move |cluster| {
+                let client = &cluster.clients[at];
                 if client.loaded.facts.chain[0].not_after == end && client.secret.id != client.loaded.id {
-                    world.load_client(at);
+                    cluster.load_client(at);
                 }
             });
         }

@@ -116,12 +116,12 @@ impl Scene {
             journal: Journal::default(),
             now: now(),
         };
-        scene.look();
+        scene.reconcile();
         scene.pass(HOUR);
         scene
     }
 
-    pub(super) fn ask(&self) -> Plan {
+    pub(super) fn plan(&self) -> Plan {
         let client_renewal = self.renewal[0].clone();
         let client = self.declared.then(|| ClientState {
             name: "client".to_owned(),
@@ -131,11 +131,11 @@ impl Scene {
             certificate: Some(Issuance { name: "client".to_owned(), renewal: client_renewal, ..Issuance::default() }),
             pending: self.pending.clone(),
         });
-        self.ask_with(client.into_iter().collect())
+        self.plan_with(client.into_iter().collect())
     }
 
     /// The same with other clients.
-    pub(super) fn ask_with(&self, clients: Vec<ClientState>) -> Plan {
+    pub(super) fn plan_with(&self, clients: Vec<ClientState>) -> Plan {
         let seen = Snapshot {
             entry: &self.entry,
             root: Some(&self.root),
@@ -166,8 +166,8 @@ impl Scene {
     }
 
     /// Looks, remembers, and tells; the steps are left to the caller.
-    pub(super) fn look(&mut self) -> Plan {
-        let plan = self.ask();
+    pub(super) fn reconcile(&mut self) -> Plan {
+        let plan = self.plan();
         self.journal = plan.journal.clone();
         self.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
         plan
@@ -186,7 +186,7 @@ impl Scene {
     }
 
     pub(super) fn pass(&mut self, time: SignedDuration) {
-        self.look();
+        self.reconcile();
         self.now += time;
     }
 
@@ -265,7 +265,7 @@ pub(super) fn before_the_switch(old: &Authority, new: &Authority, loads_once: bo
     scene.loads_once = loads_once;
     scene.ca = source(new);
     for _ in 0..3 {
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
         scene.now += SignedDuration::from_mins(1);
     }

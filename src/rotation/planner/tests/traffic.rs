@@ -3,10 +3,10 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::clients::has_ended;
-use super::world::{Content, World};
+use super::cluster::{Cluster, Content};
 use crate::trust::{Certificate, connectivity};
 
-impl World {
+impl Cluster {
     /// # Panics
     /// When a connection fails that nobody but the agent can be blamed for.
     pub(super) fn try_connections(&mut self) {

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::world::World;
+use super::cluster::Cluster;
 use crate::api::ProbeTarget;
 use crate::rotation::planner::{Answer, Endpoint, ProbeResult, Shown};
 use crate::trust::{Certificate, connectivity};
@@ -19,11 +19,11 @@ pub(super) struct Prober {
 const PACE: SignedDuration = SignedDuration::from_secs(2);
 const LIFETIME: u64 = 100 * 3600;
 
-impl World {
+impl Cluster {
     /// Draws whether and how the agent looks.
     pub(super) fn watch(&mut self) {
         let way = self.seed.below(4);
-        self.lookout.hangs = way == 3;
+        self.prober.hangs = way == 3;
         let canary = way == 3 || self.chance(2);
         self.entry.policy.probe.target = (way > 1).then(|| ProbeTarget {
             service_name: "gateway".to_owned(),
@@ -54,16 +54,16 @@ impl World {
         }
         let source = self.facts(self.client_source()).filter(|facts| facts.denials.is_empty());
         let ca = source.and_then(|facts| facts.chain.first()).cloned();
-        let is_former = |ca: &Certificate| self.lookout.canary.as_ref().is_none_or(|(of, _)| of != ca);
+        let is_former = |ca: &Certificate| self.prober.canary.as_ref().is_none_or(|(of, _)| of != ca);
         if let Some(ca) = ca.filter(is_former) {
             let leaf = self.sign(&ca, "canary", LIFETIME);
-            self.lookout.canary = Some((ca, leaf));
+            self.prober.canary = Some((ca, leaf));
         }
-        self.lookout.canary.iter().map(|(_, leaf)| leaf.clone()).collect()
+        self.prober.canary.iter().map(|(_, leaf)| leaf.clone()).collect()
     }
 
     fn endpoint(&mut self, replica: usize, canary: &[Certificate]) -> Endpoint {
-        let fails = |world: &mut Self| !world.lookout.hangs && world.chance(8);
+        let fails = |cluster: &mut Self| !cluster.prober.hangs && cluster.chance(8);
         let at = self.now + self.agent.clock;
         let address = format!("gateway {replica}");
         let loaded = self.gateways[replica].clone();

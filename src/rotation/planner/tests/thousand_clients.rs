@@ -44,12 +44,12 @@ fn in_mid_rotation(old: &Authority, new: &Authority) -> (Scene, super::super::Pl
     scene.journal.clients.clear();
     let former: Vec<_> = (0..CLIENTS).map(|number| client(number, old, &[old])).collect();
     for _ in 0..2 {
-        scene.journal = scene.ask_with(former.clone()).journal;
+        scene.journal = scene.plan_with(former.clone()).journal;
         scene.now += HOUR;
     }
     scene.ca = source(new);
     for _ in 0..3 {
-        let plan = scene.ask_with(former.clone());
+        let plan = scene.plan_with(former.clone());
         scene.journal = plan.journal.clone();
         scene.take(&plan);
         scene.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
@@ -57,7 +57,7 @@ fn in_mid_rotation(old: &Authority, new: &Authority) -> (Scene, super::super::Pl
     }
     let mut renewed: Vec<_> = (0..CLIENTS - 1).map(|number| client(number, new, &[new, old])).collect();
     renewed.push(former[CLIENTS - 1].clone());
-    let plan = scene.ask_with(renewed);
+    let plan = scene.plan_with(renewed);
     (scene, plan)
 }
 
@@ -107,7 +107,7 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
     scene.journal.clients.clear();
     let mut clients: Vec<_> = (0..CLIENTS - 1).map(|number| client(number, &new, &[&new, &old])).collect();
     clients.push(client(CLIENTS - 1, &old, &[&new, &old]));
-    let plan = scene.ask_with(clients);
+    let plan = scene.plan_with(clients);
     let mut status = report(&scene.entry, &plan, scene.entry.status.clone(), scene.now);
     fit(&scene.entry, &mut status, scene.now);
     let pair = new.leaf("shop.example.com");

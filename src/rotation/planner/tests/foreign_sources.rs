@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 
-use super::world::{Content, HOUR, MANAGED, MINUTE, World};
+use super::cluster::{Cluster, Content, HOUR, MANAGED, MINUTE};
 use crate::api::SourceKind;
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::{CaConfigMap, SourceState, TrustCopy};
@@ -72,7 +72,7 @@ fn name(object: &str) -> SourceName {
     SourceName { kind, namespace: "mesh".to_owned(), name: name.to_owned() }
 }
 
-impl World {
+impl Cluster {
     /// Draws which there are. Their objects let in the clients that there are, and a stranger's.
     pub(super) fn add_foreign(&mut self) {
         for objects in LOOKED_UP {
@@ -137,8 +137,8 @@ impl World {
 
     fn push_foreign(&mut self) {
         for replica in 0..self.gateways.len() {
-            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |world| {
-                world.load_foreign(replica)
+            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |cluster| {
+                cluster.load_foreign(replica)
             });
         }
         self.poke();
@@ -168,7 +168,7 @@ impl World {
             if object == SOURCE && self.chance(2) {
                 continue;
             }
-            self.within(OWNER, move |world| world.extend(object));
+            self.within(OWNER, move |cluster| cluster.extend(object));
         }
     }
 
@@ -193,10 +193,10 @@ impl World {
         let Some(held) = self.foreign.objects.remove(object) else { return };
         self.note(format!("{object} is deleted"));
         self.poke();
-        self.within(length, move |world| {
-            world.foreign.objects.insert(object, held);
-            world.extend(object);
-            world.push_foreign();
+        self.within(length, move |cluster| {
+            cluster.foreign.objects.insert(object, held);
+            cluster.extend(object);
+            cluster.push_foreign();
         });
     }
 

@@ -13,7 +13,7 @@ use crate::trust::fixtures::{Authority, ca};
 impl Scene {
     /// Looks, and stores what status tells.
     fn report(&mut self) -> Plan {
-        let plan = self.look();
+        let plan = self.reconcile();
         self.keep_status(&plan);
         plan
     }
@@ -36,7 +36,7 @@ fn expanded(old: &Authority, new: &Authority) -> Scene {
 }
 
 #[test]
-fn rejects_a_shorter_wait_for_gateways() {
+fn waits_the_whole_propagation_delay_of_gateways_after_the_journal_was_lost() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
     scene.now += SignedDuration::from_secs(20);
@@ -58,7 +58,7 @@ fn rejects_a_shorter_wait_for_gateways() {
 }
 
 #[test]
-fn rejects_that_clients_forget_the_old_ca_sooner() {
+fn clients_keep_the_old_ca_after_the_journal_was_lost() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
     let plan = scene.report();
@@ -79,7 +79,7 @@ fn rejects_that_clients_forget_the_old_ca_sooner() {
 }
 
 #[test]
-fn rejects_settle_time_for_a_leaf_that_is_seen_and_not_known_any_more() {
+fn a_probed_certificate_that_the_journal_lost_outlasts_the_propagation_delay() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
     scene.watch();
@@ -109,7 +109,7 @@ fn rejects_settle_time_for_a_leaf_that_is_seen_and_not_known_any_more() {
 }
 
 #[test]
-fn rejects_a_leaf_that_a_client_with_its_secret_in_memory_does_not_trust() {
+fn does_not_switch_to_a_certificate_that_a_client_with_its_secret_in_memory_does_not_trust() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
     let holds = |plan: &Plan| plan.waits.iter().any(|wait| wait.step == StepName::SwitchServingCertificate);
@@ -121,7 +121,7 @@ fn rejects_a_leaf_that_a_client_with_its_secret_in_memory_does_not_trust() {
 }
 
 #[test]
-fn what_is_at_rest_stays_at_rest() {
+fn a_steady_rotation_stays_steady_after_the_journal_was_lost() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.report();

@@ -9,10 +9,10 @@ use rcgen::{CertificateParams, date_time_ymd};
 use super::agent::Agent;
 use super::clients::Client;
 use super::distributed::Distributed;
-use super::foreign::Foreign;
+use super::foreign_sources::Foreign;
+use super::further_certificate::Second;
 use super::issuer::Issuer;
-use super::lookout::Prober;
-use super::second::Second;
+use super::prober::Prober;
 use super::seed::Seed;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
@@ -44,9 +44,9 @@ pub(super) struct Told {
     pub(super) converged: Vec<Certificate>,
 }
 
-type Happening = Box<dyn FnOnce(&mut World)>;
+type Happening = Box<dyn FnOnce(&mut Cluster)>;
 
-pub(super) struct World {
+pub(super) struct Cluster {
     pub(super) seed: Seed,
     pub(super) now: Timestamp,
     queue: BTreeMap<(Timestamp, u64), Happening>,
@@ -74,7 +74,7 @@ pub(super) struct World {
     /// Whether nothing happened that no agent could make good.
     pub(super) claims: bool,
     /// How the gateways are looked at.
-    pub(super) lookout: Prober,
+    pub(super) prober: Prober,
     /// Servers with CAs from elsewhere.
     pub(super) foreign: Foreign,
     /// An object of `spec.trustBundleTargets`.
@@ -87,7 +87,7 @@ pub(super) struct World {
     pub(super) forced: HashMap<String, Option<Certificate>>,
 }
 
-impl World {
+impl Cluster {
     pub(super) fn new(seed: Seed, entry: Entry) -> Self {
         Self {
             seed,
@@ -109,7 +109,7 @@ impl World {
             gateways: Vec::new(),
             verdicts: HashMap::new(),
             claims: true,
-            lookout: Prober::default(),
+            prober: Prober::default(),
             foreign: Foreign::default(),
             distributed: None,
             second: None,
@@ -297,9 +297,9 @@ impl World {
 
     fn push_to_gateways(&mut self) {
         for replica in 0..self.gateways.len() {
-            let patience = if self.lookout.hangs && self.chance(4) { 10 } else { 1 };
-            self.within(self.entry.policy.propagation_delays.gateways.duration() * patience, move |world| {
-                world.load_gateway(replica, "takes over")
+            let patience = if self.prober.hangs && self.chance(4) { 10 } else { 1 };
+            self.within(self.entry.policy.propagation_delays.gateways.duration() * patience, move |cluster| {
+                cluster.load_gateway(replica, "takes over")
             });
         }
     }

@@ -1,8 +1,8 @@
 //! A second serving Secret next to the managed one: which of the two a client gets is not known, so it has to verify both. Gateways
 //! present it as it is issued.
 
+use super::cluster::{CA, Cluster, Content};
 use super::issuer::{ROOT_LIFETIME, Whose};
-use super::world::{CA, Content, World};
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::{FurtherCertificate, Issuance};
 use crate::trust::Certificate;
@@ -19,7 +19,7 @@ pub(super) struct Second {
     asked_of: Option<Certificate>,
 }
 
-impl World {
+impl Cluster {
     pub(super) fn present_second(&mut self, ca: &Certificate) {
         let held = self.second_of(ca);
         self.note(format!("Secret {SECOND} is presented, too: {}", self.named(&held.facts.chain)));
@@ -39,8 +39,8 @@ impl World {
         let second = self.second.as_mut().unwrap();
         (second.held, second.is_issuing) = (held, false);
         for replica in 0..self.gateways.len() {
-            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |world| {
-                world.load_second(replica)
+            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |cluster| {
+                cluster.load_second(replica)
             });
         }
         self.poke();
