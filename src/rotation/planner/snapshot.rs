@@ -425,10 +425,9 @@ fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period) ->
 /// `onServingCertificateExpiry: Keep`.
 fn served_chain<'a>(snapshot: &Snapshot<'a>) -> Option<&'a [Certificate]> {
     let is_kept = snapshot.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep;
-    let is_of_pair = |finding: &Finding| {
-        !CA_KEYS.iter().any(|key| finding.field == field(key)) && !(is_kept && finding.rule == EXPIRED)
-    };
-    let managed = snapshot.managed.filter(|managed| !managed.denials.iter().any(is_of_pair))?;
+    let spares_pair =
+        |finding: &Finding| CA_KEYS.iter().any(|key| finding.field == field(key)) || is_kept && finding.rule == EXPIRED;
+    let managed = snapshot.managed.filter(|managed| managed.denials.iter().all(spares_pair))?;
     non_empty(&managed.chain)
 }
 

@@ -1,4 +1,4 @@
-//! What holds a rotation back, and how that is told.
+//! What blocks a rotation, and how that is reported.
 
 use jiff::SignedDuration;
 use serde::Deserialize;
@@ -120,13 +120,13 @@ fn clients_that_the_switch_will_cut_off_are_reported_before() {
     assert_eq!(status, ConditionStatus::False);
     let cut_off = format!("cut off at {}", end - SignedDuration::from_mins(1));
     assert!(message.contains(": client.") && message.contains(&cut_off), "{message}");
-    // Those that nobody knows of.
+    // Undeclared clients.
     let mut scene = before_the_switch(&old, &new, false);
     scene.entry.spec.clients.all_declared = false;
     let plan = scene.reconcile();
     let (status, message) = said(&scene, &plan, LEAF);
     assert!(status == ConditionStatus::Unknown && message.contains("spec.clients.allDeclared"), "{message}");
-    // Those in a namespace that the agent may not read, whatever spec.clients.allDeclared says.
+    // Clients in a namespace that the agent may not read, whatever spec.clients.allDeclared says.
     let mut scene = before_the_switch(&old, &new, false);
     scene.unlisted_namespaces = vec!["apps".to_owned()];
     let plan = scene.reconcile();
@@ -154,7 +154,7 @@ fn a_cut_off_client_is_reported_until_it_can_connect() {
         assert_eq!(plan.cut_off, ["client"]);
         let (status, message) = said(&scene, &plan, CONNECT);
         assert!(status == ConditionStatus::False && message.contains(": client."), "{message}");
-        // Long after the old leaf is forgotten.
+        // Long after the old certificate is forgotten.
         scene.now += SignedDuration::from_secs(40);
     }
     scene.loads_once = false;
@@ -162,7 +162,7 @@ fn a_cut_off_client_is_reported_until_it_can_connect() {
     scene.now += HOUR;
     assert_eq!(said(&scene, &scene.plan(), CONNECT).0, ConditionStatus::True);
 
-    // Its CA is gone, by a copy of the root.
+    // A copy of the source Secret removed its CA.
     let mut scene = before_the_switch(&old, &new, false);
     scene.client = pair(&old, "client");
     scene.reconcile();
@@ -209,20 +209,20 @@ fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
         let (status, message) = said(&scene, &plan, LEAF);
         assert!(status == ConditionStatus::False && message.contains("onServingCertificateExpiry: Keep"), "{message}");
         assert_eq!(message.contains(&format!("it ended at {end}")), now > end, "{message}");
-        // It lags before and after, and the rotation stands where it stood.
+        // It lags before and after, and the rotation does not proceed.
         scene.keep_status(&plan);
         let status = &scene.entry.status;
         assert_eq!((status.phase, status.is_ready()), (Some(Phase::Converged), now < end));
         assert_eq!((status.lagging.len(), plan.cut_off.len(), plan.client_bundle.len()), (1, 0, 2), "{now}");
     }
-    // Nothing to change to: nobody knows who would hold it.
+    // There is no new certificate: which client would block it is unknown.
     let mut rootless = scene.clone();
     rootless.root = SecretSummary::default();
     assert_eq!(said(&rootless, &rootless.plan(), LEAF).0, ConditionStatus::Unknown);
     // A person decides otherwise.
     scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Switch;
     assert!(switches(&scene.reconcile()));
-    // Or the client follows.
+    // Or the client is reissued.
     scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Keep;
     scene.loads_once = false;
     assert!(switches(&scene.reconcile()));
@@ -293,12 +293,12 @@ fn clients_that_mode_copy_would_cut_off_are_reported_from_both_sides() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     assert_eq!(scene.reconcile().cut_off_by_copy, [""; 0]);
-    // The root is new: gateways would refuse the client.
+    // The source Secret is new: gateways would reject the client.
     (scene.ca, scene.root) = (source(&new), pair(&new, "gateway"));
     let plan = scene.reconcile();
     scene.take(&plan);
     assert_eq!(scene.reconcile().cut_off_by_copy, ["client"]);
-    // It has a new leaf, and would refuse the gateways.
+    // It has a new certificate, and would reject the gateways.
     scene.client.chain = pair(&new, "client").chain;
     scene.pass(HOUR);
     let plan = scene.reconcile();
@@ -308,7 +308,7 @@ fn clients_that_mode_copy_would_cut_off_are_reported_from_both_sides() {
     scene.client.anchors.push(parsed(new.der()));
     scene.pass(HOUR);
     assert_eq!(scene.reconcile().cut_off_by_copy, [""; 0]);
-    // A root that is behind: the client's leaf is of a CA that the root does not hold.
+    // An old source Secret: it does not hold the CA of the client's certificate.
     scene.root = pair(&old, "gateway");
     assert_eq!(scene.reconcile().cut_off_by_copy, ["client"]);
     scene.entry.spec.mode = Mode::Copy;

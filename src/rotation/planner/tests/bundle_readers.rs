@@ -1,4 +1,4 @@
-//! Those who take their trust from an object of `spec.trustBundleTargets`.
+//! Readers of an object of `spec.trustBundleTargets`.
 
 use jiff::SignedDuration;
 
@@ -104,7 +104,7 @@ fn does_not_write_indistinguishable_cas_where_readers_may_take_any_order() {
     assert!(plan.unordered.is_some(), "{plan:?}");
     assert!(held_for(&plan, StepName::ExpandTrust, "ClusterTrustBundle trust is not changed"), "{:?}", plan.waits);
     assert_eq!(mid_rotation(TrustBundleTargetKind::ConfigMap).reconcile().unordered, None, "its order is kept");
-    // They do not get the new CA, and so the leaf does not change.
+    // They do not get the new CA, so the serving certificate does not switch.
     let mut scene = mid_rotation(TrustBundleTargetKind::ClusterTrustBundle);
     scene.root = plain(&new, "gateway");
     scene.client = plain(&new, "client");

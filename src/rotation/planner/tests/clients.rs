@@ -1,4 +1,4 @@
-//! Clients: they use their own Secret, as it was when they looked last.
+//! Clients: they use their Secret as it was when they last read it.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -11,9 +11,9 @@ pub(super) struct Client {
     pub(super) secret: Content,
     pub(super) loaded: Content,
     pub(super) loads_once: bool,
-    /// The GatewaySecret knows of it.
+    /// It is declared.
     pub(super) declared: bool,
-    /// cert-manager issues it; otherwise a person does, and the agent reads its Secret.
+    /// cert-manager issues its certificate. Otherwise a person does, and the agent reads its Secret.
     pub(super) automatic: bool,
     pub(super) issuing: bool,
     pub(super) signed: Timestamp,
@@ -66,7 +66,7 @@ impl Cluster {
     }
 }
 
-/// Whether nobody accepts it any more: for BoringSSL a certificate has ended in its last second (`X509_cmp_time`).
+/// Whether it has expired: for BoringSSL a certificate has expired in its last second (`X509_cmp_time`).
 pub(super) fn has_ended(content: &Content, now: Timestamp) -> bool {
     content.facts.chain.first().is_none_or(|leaf| now.as_second() >= leaf.not_after.as_second())
 }
@@ -79,7 +79,7 @@ impl Client {
             name: self.name.clone(),
             chain: facts.chain.clone(),
             trust: if self.automatic {
-                // cert-manager's instants are of whole seconds.
+                // Timestamps of cert-manager have whole seconds.
                 let at = Timestamp::from_second(self.signed.as_second()).unwrap();
                 Trust::Issued { ca: facts.anchors[..1].to_vec(), at }
             } else {

@@ -1,4 +1,4 @@
-//! ConfigMaps that are kept from those of `spec.clients.caConfigMapNames`.
+//! Copies of the ConfigMaps of `spec.clients.caConfigMapNames`.
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn held(authorities: &[&Authority]) -> SecretSummary {
     SecretSummary { anchors, ..SecretSummary::default() }
 }
 
-/// A gateway goes by what is kept from ConfigMap `partners`, and everything has settled.
+/// A gateway uses the copy of ConfigMap `partners`, and no write is propagating.
 fn steady(old: &Authority, source: &[&Authority]) -> Scene {
     let mut scene = Scene::steady(old);
     scene.entry.spec.clients.ca_config_map_names = vec!["partners".to_owned()];
@@ -29,7 +29,7 @@ fn steady(old: &Authority, source: &[&Authority]) -> Scene {
     scene
 }
 
-/// Looks and takes steps as an agent does, so many times, with ten minutes between.
+/// Reconciles and takes steps as an agent does, this many times, every ten minutes.
 fn look(scene: &mut Scene, times: usize) -> Plan {
     for _ in 0..times {
         let kept: Vec<_> = scene.config_maps.iter().flat_map(|map| map.managed.clone()).collect();
@@ -152,7 +152,7 @@ fn new_revocation_lists_are_copied() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whom a server lets in stays what its owner wrote, and its own clients get in at every step of a rotation.
+    /// A server accepts the foreign clients that its owner chose, and ours at every step of a rotation.
     #[test]
     fn a_copy_admits_no_foreign_client(order in Just([0, 1, 2, 3]).prop_shuffle(), strangers in 0..4_usize) {
         let (old, new) = (ca("old"), ca("new"));

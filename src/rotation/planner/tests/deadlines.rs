@@ -1,4 +1,4 @@
-//! The end of a CA, under a pause.
+//! The end of a CA during a pause.
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
@@ -8,7 +8,7 @@ use crate::api::StepName;
 use crate::rotation::planner::{PairOf, Plan, Step};
 use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
 
-/// A CA that ends two days after the scene begins, and long before the leaves that it signs.
+/// A CA that expires two days after the scene begins, long before the certificates that it signs.
 fn ending() -> (Authority, Timestamp) {
     let authority = ca_with("old", |params| params.not_after = date_time_ymd(2030, 1, 3));
     let end = parsed(authority.der()).not_after;
@@ -55,7 +55,7 @@ fn a_pause_does_not_let_the_issuer_sign_with_an_expired_ca() {
     let plan = scene.reconcile();
     assert_eq!(plan.steps, [Step::PromoteIssuer]);
     scene.take(&plan);
-    // In time for the clients, whose leaves would end with it; then for the leaf of the gateways.
+    // In time for the clients, whose certificates end with it; then for the serving certificate.
     assert_eq!(reissues(&scene.reconcile()), ["client"]);
     scene.client = pair(&new, "client");
     scene.client.anchors.push(parsed(old.der()));

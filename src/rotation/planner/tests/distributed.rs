@@ -1,4 +1,4 @@
-//! Those who take their trust from an object of `spec.trustBundleTargets`, and present no certificate.
+//! Readers of an object of `spec.trustBundleTargets`, which present no certificate.
 
 use super::cluster::{Cluster, Content};
 use crate::api::{TrustBundleTarget, TrustBundleTargetKind};
@@ -13,7 +13,7 @@ pub(super) struct Distributed {
 }
 
 impl Cluster {
-    /// Somebody reads it, and trusts this CA.
+    /// Its readers trust this CA.
     pub(super) fn distribute_to_readers(&mut self, ca: &Certificate) {
         let kind =
             if self.chance(2) { TrustBundleTargetKind::ConfigMap } else { TrustBundleTargetKind::ClusterTrustBundle };
@@ -24,7 +24,7 @@ impl Cluster {
         self.distributed = Some(Distributed { loaded: held.clone(), held });
     }
 
-    /// The agent keeps it, after its steps.
+    /// The agent writes it after its steps.
     pub(super) fn distribute(&mut self, plan: &Plan) {
         let bundle = &plan.client_bundle;
         let Some(held) = self.distributed.as_ref().map(|distributed| &distributed.held.facts.anchors) else { return };

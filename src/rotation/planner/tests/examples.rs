@@ -1,4 +1,4 @@
-//! Single decisions, as documentation: what is seen, and what is done about it.
+//! Single plans, as documentation: a snapshot, and the steps that follow.
 
 use jiff::SignedDuration;
 
@@ -17,7 +17,7 @@ fn a_plain_rotation_goes_step_by_step() {
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice(), plan.wake.is_some()), (Phase::Steady, &[][..], true));
 
-    // Trust grows at once, the new CA first; nothing else moves.
+    // The new CA is added at once, at the top; nothing else changes.
     scene.ca = source(&new);
     let plan = scene.reconcile();
     assert_eq!((plan.phase, bundle(&plan)), (Phase::TrustExpanded, Some(vec!["CN=new", "CN=old"])));
@@ -25,7 +25,7 @@ fn a_plain_rotation_goes_step_by_step() {
     assert_eq!((plan.steps.len(), waits(&plan)), (1, vec![StepName::PromoteIssuer]));
     scene.take(&plan);
 
-    // The gateways have 30 s to take it over, the webhooks 10.
+    // Gateways have 30 s to load it, webhooks 10 s.
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
     let promotion = plan.waits.iter().find(|wait| wait.step == StepName::PromoteIssuer).unwrap();
@@ -40,7 +40,7 @@ fn a_plain_rotation_goes_step_by_step() {
     let plan = scene.reconcile();
     assert_eq!((plan.phase, reissues(&plan)), (Phase::Converged, vec!["client"]));
 
-    // The client has a new leaf, and three minutes to load it. The root follows when it trusts the new CA.
+    // The client has a new certificate, and three minutes to load it. The source Secret follows when the client trusts the new CA.
     scene.client = pair(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
     let plan = scene.reconcile();
@@ -54,7 +54,7 @@ fn a_plain_rotation_goes_step_by_step() {
     assert_eq!(bundle(&plan), Some(vec!["CN=new"]));
     scene.take(&plan);
 
-    // The new leaf is served at once, and when all gateways serve it, clients may forget the old CA.
+    // The new certificate is served at once. When all gateways serve it, clients may forget the old CA.
     scene.root = pair(&new, "gateway");
     let plan = scene.reconcile();
     assert!(matches!(plan.steps.as_slice(), [Step::WriteManaged { pair: PairOf::Root, .. }]), "{:?}", plan.steps);
@@ -86,7 +86,7 @@ fn reformatted_pem_is_no_change() {
     let authority = ca("root");
     let mut scene = Scene::steady(&authority);
     let text = format!("# exported\r\n{}", authority.pem().replace('\n', "\r\n"));
-    // The same twice is no other trust, either.
+    // A duplicate is no change of trust, either.
     scene.ca.anchors = certificates(&format!("{text}{text}"));
     assert_eq!(scene.ca.anchors.len(), 2);
     let plan = scene.reconcile();
@@ -117,7 +117,7 @@ fn several_new_cas_at_once_keep_those_in_use_and_the_newest() {
     }
     let held = scene.managed.as_ref().unwrap().anchors.clone();
     assert_eq!(held, [&new, &passing, &old].map(|ca| parsed(ca.der())));
-    // Nothing was signed with the one in between: it goes when that is certain.
+    // The CA in between signed nothing: it is removed when that is certain.
     scene.now += SignedDuration::from_mins(3);
     assert_eq!(bundle(&scene.reconcile()), Some(vec!["CN=new", "CN=old"]));
 }
@@ -129,14 +129,14 @@ fn a_lagging_client_blocks_the_switch_until_its_deadline() {
     let plan = scene.reconcile();
     let wait = plan.waits.iter().find(|wait| wait.step == StepName::SwitchServingCertificate).unwrap();
     assert!(wait.reason.ends_with(": client"), "{}", wait.reason);
-    // One minute, twice the gateways' time, before the end of the leaf that is served.
+    // One minute, twice the gateways' delay, before the served certificate expires.
     let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
     assert_eq!(wait.until, Some(deadline));
     assert!(plan.steps.iter().all(|step| !matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
     scene.now = deadline;
     let plan = scene.reconcile();
     assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
-    // One that follows does not hold it.
+    // A client that trusts the new CA does not block it.
     let plan = before_the_switch(&old, &new, false).reconcile();
     assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
 }
@@ -146,7 +146,7 @@ fn only_a_client_whose_reissue_was_requested_lags() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     assert!(scene.reconcile().lagging.is_empty());
-    // Gateways do not trust the new CA yet: nobody was asked.
+    // Gateways do not trust the new CA yet: no reissue was requested.
     scene.ca = source(&new);
     let plan = scene.reconcile();
     assert!(plan.lagging.is_empty());
@@ -159,7 +159,7 @@ fn only_a_client_whose_reissue_was_requested_lags() {
     scene.entry.spec.paused = true;
     assert!(scene.reconcile().lagging.is_empty());
     scene.entry.spec.paused = false;
-    // Renewed, it may go by its former content for a while.
+    // After its renewal it may use its earlier content for a while.
     scene.client = pair(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
     assert_eq!(scene.reconcile().lagging, ["client"]);

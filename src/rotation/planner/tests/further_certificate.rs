@@ -1,4 +1,4 @@
-//! A second serving Secret next to the managed one: which of the two a client gets is not known, so it has to verify both. Gateways
+//! A second Secret that gateways present: a client may get either certificate, so it has to verify both. Gateways
 //! present it as it is issued.
 
 use super::cluster::{CA, Cluster, Content};
@@ -15,7 +15,7 @@ pub(super) struct Second {
     held: Content,
     loaded: Vec<Content>,
     pub(super) is_issuing: bool,
-    /// The CA that stood in the source when it was asked for.
+    /// The CA in the source when its reissue was requested.
     asked_of: Option<Certificate>,
 }
 
@@ -32,7 +32,7 @@ impl Cluster {
         self.content(SecretSummary { chain, ..SecretSummary::default() })
     }
 
-    /// Once it is asked for; nobody renews it before.
+    /// When its reissue is requested; it is not renewed before.
     pub(super) fn write_second(&mut self, ca: &Certificate) {
         let held = self.second_of(ca);
         self.note(format!("Secret {SECOND}: presents {}", self.named(&held.facts.chain)));
@@ -46,14 +46,14 @@ impl Cluster {
         self.poke();
     }
 
-    /// The agent asks for it.
+    /// The agent requests its reissue.
     pub(super) fn ask_for_second(&mut self) {
         let ca = self.facts(CA).and_then(|facts| facts.chain.first()).cloned();
         self.second.as_mut().unwrap().asked_of = ca;
         self.issue(Whose::Second);
     }
 
-    /// Whether a CA is the one that was in force when it was asked for.
+    /// Whether a CA was current when its reissue was requested.
     pub(super) fn second_is_signed_by(&self, ca: &Certificate) -> bool {
         self.second.as_ref().is_some_and(|second| second.asked_of.as_ref() == Some(ca))
     }

@@ -1,4 +1,4 @@
-//! Random clusters, and what befalls them.
+//! Random clusters, and random events in them.
 
 use jiff::SignedDuration;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::SecretSummary;
 
-/// What happens to a cluster.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Rotate,
@@ -40,7 +40,7 @@ pub(super) enum Event {
     DeleteForeign,
 }
 
-/// Those that leave the promise as it is: no connection fails.
+/// Events after which no connection may fail.
 pub(super) const HARMLESS: [Event; 18] = [
     Event::Rotate,
     Event::Rotate,
@@ -62,7 +62,7 @@ pub(super) const HARMLESS: [Event; 18] = [
     Event::DeleteForeign,
 ];
 
-/// Those after which only recovery is promised.
+/// Events after which only recovery is required.
 pub(super) const HARMFUL: [Event; 6] = [
     Event::DeleteManaged,
     Event::TamperWithManaged,
@@ -76,7 +76,7 @@ pub(super) fn seconds(seconds: u64) -> SignedDuration {
     SignedDuration::from_secs(seconds.cast_signed())
 }
 
-/// How many seconds CAs live: those that are replaced, and the last.
+/// Lifetimes of CAs in seconds: of those that are replaced, and of the last.
 const CA_LIFETIME: u64 = 10 * HOUR;
 const LAST_LIFETIME: u64 = 100 * HOUR;
 
@@ -94,29 +94,29 @@ fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
 const PIN_REMOVED: SignedDuration = SignedDuration::from_secs((5 * MINUTE).cast_signed());
 
 impl Cluster {
-    /// A cluster with one CA, in one of the shapes, and clients that work.
+    /// A cluster with one CA, in a random layout, and clients that can connect.
     pub(super) fn random(mut seed: Seed) -> Self {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", ROOT, MANAGED) };
         let (spec, policy) = (&mut entry.spec, &mut entry.policy);
         let shape = seed.below(4);
-        // A CA that serves as its own server certificate, or one that signs the root.
+        // A CA that is its own serving certificate, or one that signs it.
         entry.resolved.ca_secret_ref = (shape > 0).then(|| CA.into());
         spec.clients.ca_secret_ref = (shape == 3).then(|| CLIENT_CA.into());
         spec.issuer_secret_name = (seed.below(2) == 0).then(|| ISSUER.to_owned());
         spec.clients.all_declared = seed.below(4) > 0;
         policy.max_certificate_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
         policy.propagation_delays.minimum_overlap = Period::from_secs([0, 0, 600][seed.below(3) as usize]);
-        // A cap cuts off clients that nobody knows: whoever sets it means to.
+        // `maxPreviousCAs` cuts off unknown clients, on purpose.
         let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
         policy.max_previous_cas = cap.filter(|_| spec.clients.all_declared);
-        // Where clients are not known, an old leaf that is kept would be kept for ever.
+        // With unknown clients, a kept serving certificate would be kept for ever.
         let keeps = spec.clients.all_declared && seed.below(2) == 0;
         policy.on_serving_certificate_expiry =
             if keeps { OnServingCertificateExpiry::Keep } else { OnServingCertificateExpiry::Switch };
         policy.change_windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
         let mut cluster = Self::new(seed, entry);
         cluster.agent.falters = cluster.chance(2);
-        // Where the agent keeps the Issuer's Secret nothing is signed that would have to be held back.
+        // If the agent writes the Issuer's Secret, nothing is signed that admission would reject.
         cluster.holds_back = cluster.entry.spec.issuer_secret_name.is_none() || cluster.chance(2);
         cluster.watch();
         cluster.gateways = vec![None; 1 + cluster.seed.below(2) as usize];
@@ -165,7 +165,7 @@ impl Cluster {
             self.write(MANAGED, vec![client_ca], served);
             (0..self.gateways.len()).for_each(|replica| self.load_gateway(replica, "starts"));
         }
-        // Elsewhere whoever renews by himself gets the new CA before owners add it.
+        // Otherwise clients that renew by themselves get the new CA before owners add it.
         if self.entry.spec.issuer_secret_name.is_some() {
             self.add_foreign();
         }
@@ -177,7 +177,7 @@ impl Cluster {
         let automatic = declared && !self.chance(4);
         let loads_once = declared && self.chance(3);
         let name = format!("{}-{at}", if declared { "client" } else { "stranger" });
-        // Strangers are not to outlive `maxCertificateLifetime`.
+        // Undeclared clients' certificates do not outlive `maxCertificateLifetime`.
         let lifetime = if loads_once || !declared { HOUR } else { 3 * HOUR };
         self.note(format!("{name} is there{}", if loads_once { ", and loads its Secret once" } else { "" }));
         let leaf = self.sign(client_ca, &name, lifetime);
@@ -226,7 +226,7 @@ impl Cluster {
 
     pub(super) fn happen(&mut self, event: Event) {
         self.note(format!("== {event:?}"));
-        // A CA that is replaced before it was ever looked at is known to nobody.
+        // A CA that is replaced before the agent read it is unknown.
         if HARMFUL.contains(&event) || self.journal.0 == 0 {
             self.claims = false;
         }
@@ -287,7 +287,7 @@ impl Cluster {
                 let back = -seconds(1 + self.seed.below(HOUR));
                 self.for_a_while(length, move |cluster, on| {
                     let clock = if on { back } else { SignedDuration::ZERO };
-                    // What was written down by a slower clock seems long ago.
+                    // What a slower clock recorded seems long ago.
                     cluster.claims &= clock <= cluster.agent.clock;
                     cluster.agent.clock = clock;
                 });
@@ -328,7 +328,7 @@ impl Cluster {
         self.write(source, vec![ca.clone()], vec![ca]);
         // Perhaps when not every gateway knows it yet.
         self.within(self.entry.policy.propagation_delays.gateways.duration(), Self::renew_client);
-        // A pin that outlasts the gateways' leaf cuts its client off, as the condition ClientsCurrent says.
+        // A pin that outlasts the serving certificate cuts its client off, as the condition ClientsCurrent says.
         self.within(PIN_REMOVED, |cluster| cluster.pins.clear());
     }
 
@@ -342,7 +342,7 @@ impl Cluster {
         }
     }
 
-    /// The source holds one of its former CAs again.
+    /// The source holds one of its previous CAs again.
     fn restore_ca(&mut self) {
         let former = self.made[self.seed.below(self.made.len() as u64) as usize].clone();
         let is_ours = !self.foreign.is_strangers(&former);
@@ -362,7 +362,7 @@ impl Cluster {
     }
 
     /// Some events in two hours, a last rotation, and then as long as everything may take. Before the first managed Secret gateways
-    /// serve the root itself, and nothing stands between it and the clients.
+    /// serve the source Secret itself.
     pub(super) fn live_through(&mut self, events: &[Event]) {
         while self.facts(MANAGED).is_none() {
             self.run_until(self.now + seconds(1));
@@ -392,7 +392,7 @@ impl Cluster {
         while self.now < end && !self.plan().steps.is_empty() {
             self.run_until(self.now + seconds(1));
         }
-        // For the agent a leaf's last second still counts, for BoringSSL it does not: nothing is steady in it.
+        // For the agent a certificate is valid in its last second, for BoringSSL it is not.
         let mut known = self.journal.1.clients.values().flat_map(|client| &client.versions);
         if known.any(|held| held.chain.iter().any(|leaf| leaf.not_after.as_second() == self.now.as_second())) {
             self.run_until(self.now + seconds(1));

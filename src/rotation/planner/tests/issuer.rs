@@ -1,4 +1,4 @@
-//! cert-manager: signs with the CA that it has seen last, and writes what the webhooks let pass.
+//! cert-manager: signs with the CA that it read last, and writes what the webhooks allow.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,12 +17,12 @@ pub(super) enum Whose {
 
 #[derive(Default)]
 pub(super) struct Issuer {
-    /// What stood in the Secrets that it signs from, oldest first.
+    /// The contents of the Secrets that it signs with, oldest first.
     history: Vec<(&'static str, Timestamp, Certificate)>,
-    /// An issue of the root is under way.
+    /// The source Secret's certificate is being issued.
     pub(super) root_issuing: bool,
     pub(super) root_lifetime: u64,
-    /// The number of the renewal of the root that is due next.
+    /// The number of the next renewal of the source Secret's certificate.
     root_renewal: u64,
 }
 
@@ -90,7 +90,7 @@ impl Cluster {
         self.within(SignedDuration::from_secs(5), move |cluster| cluster.store(whose, &ca, leaf, signed, 1));
     }
 
-    /// Writes the Secret; a denial is tried again with the same certificate.
+    /// Writes the Secret; after a denial it retries with the same certificate.
     fn store(&mut self, whose: Whose, ca: &Certificate, leaf: Certificate, signed: Timestamp, pause: i64) {
         let chain = vec![leaf];
         let Whose::Client(at) = whose else {
@@ -146,5 +146,5 @@ impl Cluster {
     }
 }
 
-/// How long gateways' certificates live, unless a history says otherwise.
+/// The default lifetime of serving certificates.
 pub(super) const ROOT_LIFETIME: u64 = 12 * HOUR;

@@ -1,4 +1,4 @@
-//! `next` in a simulated cluster: real certificates, a clock that jumps from event to event, and delays drawn from a seed.
+//! The planner in a simulated cluster: real certificates, a clock that jumps from event to event, and delays drawn from a seed.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What was issued for a client, and waits at admission for its CA.
+//! New client certificates that admission rejects until gateways trust their CA.
 
 use jiff::SignedDuration;
 

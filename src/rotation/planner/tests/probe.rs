@@ -1,4 +1,4 @@
-//! What gateways show on the wire, and what is made of it.
+//! What gateways show in probes, and what follows.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -13,7 +13,7 @@ use Answer::{Accepted, Refused};
 pub(super) const ONE: &str = "10.0.0.1:8443";
 pub(super) const TWO: &str = "10.0.0.2:8443";
 
-/// What an endpoint shows: whose leaf, and what it makes of the canary.
+/// What an endpoint shows: whose certificate, and its answer to the canary.
 pub(super) type Sight<'a> = (&'a str, Result<(&'a SecretSummary, Option<Answer>), &'a str>);
 
 impl Scene {
@@ -43,7 +43,7 @@ impl Scene {
     }
 }
 
-/// The new CA was just written beside the old one.
+/// The new CA was just written next to the old one.
 fn expanded(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
     scene.watch();
@@ -87,7 +87,7 @@ fn a_bundle_that_not_every_endpoint_shows_waits_for_the_propagation_delay() {
         scene.see(canary, &sights);
         assert!(!scene.promotes(), "{what}");
     }
-    // Snapshot before the write was.
+    // Probed before the write.
     let mut scene = expanded(&old, &new);
     scene.see(Some(&of_new), &[good]);
     scene.wire.as_mut().unwrap().endpoints[0].at -= SignedDuration::from_secs(2);
@@ -136,16 +136,16 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 1, former: 1, unreachable: 0 }));
     assert_eq!(Journal::from_text(&plan.journal.to_text()).unwrap(), plan.journal);
 
-    // What cannot be reached now, or was not looked at, may have it still.
+    // An endpoint that cannot be reached, or was not probed, may still have it.
     scene.see(Some(&canary), &[good, (TWO, Err("connection refused"))]);
     assert!(!scene.promotes());
     scene.wire = None;
     assert!(!scene.promotes());
-    // A canary that every content admits says nothing of them.
+    // A canary that every content admits shows nothing.
     let of_old = pair(&old, "canary");
     scene.see(Some(&of_old), &[good, (TWO, Ok((&root, Some(Accepted))))]);
     assert!(!scene.promotes());
-    // It has the new one; or it is gone; or nobody is to look any more.
+    // It has the new one; or it is gone; or probes are disabled.
     let ended = |sights: &[Sight<'_>]| {
         let mut scene = scene.clone();
         scene.see(Some(&canary), sights);
@@ -158,7 +158,7 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     assert!(scene.promotes());
 }
 
-/// The new leaf was just written; clients trust both CAs.
+/// The new certificate was just written; clients trust both CAs.
 fn switched(old: &Authority, new: &Authority) -> (Scene, SecretSummary) {
     let mut scene = before_the_switch(old, new, false);
     scene.watch();
@@ -174,7 +174,7 @@ fn clients_forget_the_old_ca_once_every_endpoint_serves_the_new_certificate() {
     let (old, new) = (ca("old"), ca("new"));
     let (mut scene, former) = switched(&old, &new);
     let root = scene.root.clone();
-    // Trust has only shrunk since: no canary is needed.
+    // CAs were only removed since: no canary is needed.
     scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&former, None)))]);
     let both = |plan: &Plan| plan.client_bundle.len() == 2;
     assert!(both(&scene.reconcile()));
@@ -210,14 +210,14 @@ fn a_certificate_that_an_earlier_content_has_too_proves_nothing() {
         scene.take(&plan);
         scene.reconcile();
     }
-    // It may be before the passing content as well as after it.
+    // It may be before the short-lived content as well as after it.
     scene.see(None, &[(ONE, Ok((&former, None)))]);
     let held: Vec<_> = scene.reconcile().journal.gateways.iter().map(|version| version.replaced.is_some()).collect();
     assert_eq!(held, [true, true, false]);
 }
 
-/// One endpoint of a bundle that was just written, with this Secret of the canary, presented or not: how many are told to be
-/// current, and what is told of the canary.
+/// One endpoint after a write of a bundle, with this Secret of the canary, presented or not: how many endpoints count as
+/// current, and the wait about the canary.
 fn told(
     old: &Authority,
     new: &Authority,
@@ -281,7 +281,7 @@ fn a_wait_names_pod_and_address() {
     scene.wire.as_mut().unwrap().endpoints[0].pod = Some("gateway-a".to_owned());
     let plan = scene.reconcile();
     assert!(plan.waits.iter().any(|wait| wait.reason.contains("gateway-a (10.0.0.1:8443)")), "{:?}", plan.waits);
-    // What is remembered goes by the address: another pod may have it.
+    // The journal records the address: another pod may get it.
     assert_eq!(plan.journal.gateways[0].seen.bundle, [ONE]);
 }
 
@@ -309,7 +309,7 @@ fn the_canary_is_reissued_first_and_failed_requests_back_off() {
     scene.canary.as_mut().unwrap().certificate.as_mut().unwrap().is_issuing = true;
     assert_eq!(reissues(&scene.reconcile()), [""; 0]);
 
-    // Its Issuer signs with the former CA still.
+    // Its Issuer still signs with the old CA.
     for pause in [6, 6, 12, 24] {
         scene.now += SignedDuration::from_secs(pause - 1);
         assert_eq!(reissues(&scene.reconcile()), [""; 0], "{pause}");

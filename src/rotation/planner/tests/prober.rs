@@ -1,4 +1,4 @@
-//! Gateways on the wire, as the agent sees them.
+//! What the agent's probes of gateways show.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -7,10 +7,10 @@ use crate::api::ProbeTarget;
 use crate::rotation::planner::{Answer, Endpoint, ProbeResult, Shown};
 use crate::trust::{Certificate, connectivity};
 
-/// How the gateways are looked at.
+/// How gateways are probed.
 #[derive(Default)]
 pub(super) struct Prober {
-    /// Gateways take over much later than in their settle time, at times. Then they are always reached.
+    /// Gateways sometimes load a write long after the propagation delay. Then they can always be probed.
     pub(super) hangs: bool,
     /// The canary, and the CA that signed it.
     canary: Option<(Certificate, Certificate)>,
@@ -20,7 +20,7 @@ const PACE: SignedDuration = SignedDuration::from_secs(2);
 const LIFETIME: u64 = 100 * 3600;
 
 impl Cluster {
-    /// Draws whether and how the agent looks.
+    /// Draws whether and how the agent probes.
     pub(super) fn watch(&mut self) {
         let way = self.seed.below(4);
         self.prober.hangs = way == 3;
@@ -33,7 +33,7 @@ impl Cluster {
         });
     }
 
-    /// What a look shows; `None` when there is nothing to look for.
+    /// The result of a probe; `None` if there is nothing to probe for.
     pub(super) fn wire(&mut self) -> Option<ProbeResult> {
         self.next_glance()?;
         let canary = self.canary();
@@ -41,13 +41,13 @@ impl Cluster {
         Some(ProbeResult { canary, endpoints })
     }
 
-    /// When to look again at what may have a former content.
+    /// When to probe gateways again that may have an earlier content.
     pub(super) fn next_glance(&self) -> Option<Timestamp> {
         self.entry.policy.probe.target.as_ref()?;
         self.journal.1.is_converging().then_some(self.now + self.agent.clock + PACE)
     }
 
-    /// A client's leaf of the newest CA.
+    /// A client certificate of the newest CA.
     fn canary(&mut self) -> Vec<Certificate> {
         if self.entry.canary_name().is_none() {
             return Vec::new();

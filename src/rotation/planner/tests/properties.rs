@@ -1,4 +1,4 @@
-//! Over random histories: no connection fails, and all ends well.
+//! Over random histories: no connection fails, and each one ends Steady.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,4 @@
-//! Gateways that take their clients' CAs from elsewhere.
+//! Gateways that take their clients' CAs from other objects.
 
 use super::scene::*;
 use crate::api::{ConditionStatus, Phase, StepName};
@@ -63,7 +63,7 @@ fn the_new_ca_does_not_sign_while_a_gateway_reads_a_source_without_it() {
         assert!(wait.reason.contains(said), "{said}: {}", wait.reason);
     }
     assert_eq!(condition(&scene, &plan).0, ConditionStatus::False);
-    // It has the new CA, and proxies take their time.
+    // It has the new CA, which proxies may not have loaded.
     scene.sources.insert(partners(), holding(&[&new, &old, &partner]));
     let plan = scene.reconcile();
     assert!(!promotes(&plan));
@@ -220,7 +220,7 @@ fn another_certificate_of_our_issuer_is_reissued_although_no_secret_holds_its_ca
         (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
         scene.root = pair(&new, "gateway");
         scene.managed = Some(scene.root.clone());
-        // Nothing but its leaf is left of the old CA.
+        // Only its certificate is left of the old CA.
         scene.entry.status = Default::default();
         scene.journal = Default::default();
         let plan = step(&mut scene);

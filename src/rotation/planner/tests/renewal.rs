@@ -1,4 +1,4 @@
-//! `spec.renewal` of Certificates, which holds their re-issue as our own windows do.
+//! `spec.renewal` of Certificates, which blocks their reissue as change windows do.
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
@@ -15,7 +15,7 @@ use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
 const BEFORE: SignedDuration = SignedDuration::from_secs(2 * (30 + 10 + 180));
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
-/// A CA that ends two days after the scene begins, and when what depends on it is re-issued at the latest.
+/// A CA that expires two days after the scene begins, and the deadline for the reissue of what depends on it.
 fn ending() -> (Authority, Timestamp) {
     let authority = ca_with("old", |params| params.not_after = date_time_ymd(2030, 1, 3));
     let deadline = parsed(authority.der()).not_after - BEFORE;
@@ -26,7 +26,7 @@ fn waits(plan: &Plan, step: StepName) -> Vec<&Wait> {
     plan.waits.iter().filter(|wait| wait.step == step).collect()
 }
 
-/// The Issuer signs with the new CA, and webhooks know it: what is left is to re-issue.
+/// The Issuer signs with the new CA, and webhooks know it: only reissues are left.
 fn promoted(old: &Authority, new: &Authority, renewal: [RenewalPolicy; 2]) -> Scene {
     let mut scene = Scene::steady(old);
     scene.renewal = renewal;
@@ -41,7 +41,7 @@ fn promoted(old: &Authority, new: &Authority, renewal: [RenewalPolicy; 2]) -> Sc
     scene
 }
 
-/// The client follows.
+/// The client is reissued.
 fn follow(scene: &mut Scene, old: &Authority, new: &Authority) {
     scene.client = pair(new, "client");
     scene.client.anchors.push(parsed(old.der()));

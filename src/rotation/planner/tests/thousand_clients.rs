@@ -1,4 +1,4 @@
-//! A thousand declared clients: what is stored of them fits, and each counts.
+//! A thousand declared clients: what is stored about them fits, and each one counts.
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn client(number: usize, authority: &Authority, trust: &[&Authority]) -> ClientS
     }
 }
 
-/// In mid-rotation: all clients have a new leaf beside an old one that may be in use, but for the last.
+/// During a rotation: all clients but the last have a new certificate, and an old one that may be in use.
 fn in_mid_rotation(old: &Authority, new: &Authority) -> (Scene, super::super::Plan) {
     let mut scene = Scene::steady(old);
     scene.journal.clients.clear();
@@ -129,7 +129,7 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
     assert_eq!(denied(unlisted, &both, &other), [""; 0], "a CA may come");
 }
 
-/// Messages of what refuses an update of the managed Secret.
+/// The messages that deny an update of the managed Secret.
 fn denied(entry: Entry, old: &Value, new: &Value) -> Vec<String> {
     let request = Request {
         operation: Operation::Update,
@@ -158,7 +158,7 @@ fn limited(params: &mut CertificateParams) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// One that stands for many hides none who loses. A failure prints its seed (proptest).
+    /// A certificate that represents many hides no client that would be cut off. A failure prints its seed (proptest).
     #[test]
     fn grouped_leaves_get_the_verdicts_of_each(
         before in proptest::sample::subsequence((0..7_usize).collect::<Vec<_>>(), 1..7).prop_shuffle(),
