@@ -1,5 +1,5 @@
-//! What was written when, as far as it may still be in use: the memory of a rotation, kept in the cluster. Public
-//! certificates and instants only.
+//! The journal of a GatewaySecret's rotations, which is stored in the cluster: what was written when, as long as it may be in use. It has
+//! public certificates and timestamps only.
 
 mod compact;
 
@@ -13,44 +13,44 @@ use crate::trust::{Certificate, bundle};
 
 use compact::Compact;
 
-/// Bytes from which on a journal is stored compactly. A ConfigMap holds 1 MiB.
+/// A journal with more bytes is stored compactly. A ConfigMap holds 1 MiB.
 const LARGE: usize = 512 << 10;
 
-/// The memory of one GatewaySecret's rotations. `C` is a certificate; its fingerprint where the journal is stored.
+/// The journal of one GatewaySecret. `C` is a certificate, or its fingerprint in a stored journal.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", bound(deserialize = "C: Deserialize<'de>"), default)]
 pub struct Journal<C = Certificate> {
-    /// The CAs whose leaves clients present, newest first.
+    /// The CAs that sign client certificates, newest first.
     pub client_issuers: Vec<Authority<C>>,
-    /// The CAs whose leaves gateways serve, newest first.
+    /// The CAs that sign serving certificates, newest first.
     pub server_issuers: Vec<Authority<C>>,
-    /// What gateways were given, oldest first: the managed Secret.
+    /// The contents of the managed Secret, oldest first.
     pub gateways: Vec<Version<C>>,
-    /// What the status told webhooks to give to clients, oldest first; without chains.
+    /// The clients' bundles that status published to the webhooks, oldest first; without chains.
     pub client_bundles: Vec<Version<C>>,
-    /// What it is to tell next, until it is seen there: it may have been told already, by an agent that was killed then.
+    /// The clients' bundle that is published next, until status shows it: an agent that was killed may have published it already.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     pub offered: Vec<C>,
-    /// What declared clients were given, by the name of their Secret.
+    /// The contents of declared clients' Secrets, by name.
     pub clients: BTreeMap<String, Client<C>>,
-    /// The clients' CAs in what gateways read beside the managed Secret, oldest first, by the object that holds them.
+    /// The client CAs in other objects that gateways use, oldest first, by object.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub trust_sources: BTreeMap<String, Vec<Version<C>>>,
-    /// The chains that gateways present next to the managed Secret's, oldest first, by the name of their Secret.
+    /// The chains that gateways present in addition to the managed Secret's, oldest first, by the name of their Secret.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub presented_also: BTreeMap<String, Vec<Version<C>>>,
 }
 
-/// A CA that the source held.
+/// A CA that a source holds or held.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Authority<C = Certificate> {
     /// Its certificate.
     pub certificate: C,
     /// Whether the source holds it.
     pub current: bool,
-    /// When it was first seen there.
+    /// When it was first observed there.
     pub since: Timestamp,
-    /// When it was first seen neither there nor in the Issuer's Secret: nothing was signed with it since.
+    /// When it was first observed neither there nor in the Issuer's Secret. It has signed nothing since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired: Option<Timestamp>,
 }
@@ -63,34 +63,33 @@ pub struct Version<C = Certificate> {
     /// The chain, leaf first.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<C>,
-    /// It was not seen: it stands for what was there when the journal before this one was lost. `trust` is the least of it.
+    /// It was not observed, but assumed when an earlier journal was lost. `trust` is the least that it held.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guessed: bool,
-    /// When it was seen first.
+    /// When it was first observed.
     pub since: Timestamp,
-    /// When another was first seen in its place.
+    /// When another content was first observed in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Timestamp>,
-    /// Where it was seen on the wire after that.
+    /// Where a probe found it after that.
     #[serde(default, skip_serializing_if = "Sightings::is_empty")]
     pub seen: Sightings,
 }
 
-/// Endpoints that were seen with a content which was replaced, and not without it since: there it is in use, whatever the
-/// clock says.
+/// Endpoints that showed a replaced content, and nothing else since. There it is in use, whatever the propagation delay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Sightings {
-    /// They serve its leaf.
+    /// They serve its certificate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leaf: Vec<String>,
-    /// They refuse whom newer bundles admit.
+    /// They reject a canary that newer bundles admit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bundle: Vec<String>,
 }
 
 impl Sightings {
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.leaf.is_empty() && self.bundle.is_empty()
     }
@@ -105,28 +104,28 @@ impl Sightings {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Client<C = Certificate> {
-    /// It reads its Secret once, at start, or is not known to be there any more: it goes on with what it has until its leaf ends.
+    /// It reads its Secret only at startup, or is no longer declared: it may use a content until its certificate expires.
     #[serde(default)]
     pub loads_once: bool,
-    /// Whether gateways were changed in spite of it.
+    /// Whether a change of the gateways' content cut it off.
     #[serde(default, skip_serializing_if = "CutOff::is_none")]
     pub cut_off: CutOff,
     /// Its contents, oldest first.
     pub versions: Vec<Version<C>>,
 }
 
-/// What parts a client from the gateways since the managed Secret was changed.
+/// Why a client cannot connect since the managed Secret changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct CutOff {
     /// Gateways do not trust its CA any more.
     pub refused: bool,
-    /// It does not trust the CA of their new leaf.
+    /// It does not trust the CA of the new serving certificate.
     pub refuses: bool,
 }
 
 impl CutOff {
-    /// Whether nothing does.
+    /// Whether it can connect.
     pub fn is_none(&self) -> bool {
         !self.refused && !self.refuses
     }
@@ -154,34 +153,41 @@ impl<C> Default for Client<C> {
 }
 
 impl<C> Version<C> {
-    /// What is seen first now.
+    /// A content that is first observed now.
     pub fn new(trust: Vec<C>, chain: Vec<C>, now: Timestamp) -> Self {
         Self { trust, chain, guessed: false, since: now, replaced: None, seen: Sightings::default() }
     }
 
-    /// Whether somebody may still use it: nothing has taken its place, or not for so long, or it was seen in use.
-    pub fn may_be_in_use(&self, settle: Period, now: Timestamp) -> bool {
-        !self.seen.is_empty() || self.replaced.is_none_or(|replaced| now < settle.after(replaced))
+    /// Whether it may be in use: it was not replaced, or only recently, or a probe found it in use.
+    pub fn may_be_in_use(&self, delay: Period, now: Timestamp) -> bool {
+        !self.seen.is_empty() || self.replaced.is_none_or(|replaced| now < delay.after(replaced))
     }
 }
 
 impl Version {
-    /// Whether its leaf still counts for anything; one that is not known does.
+    /// Whether its certificate is not expired, or unknown.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.chain.first().is_none_or(|leaf| !leaf.is_expired(now))
     }
 }
 
 impl Client {
-    /// The contents that the client may still use. With an expired leaf it reaches nobody, whatever it trusts.
-    pub fn in_use(&self, settle: Period, now: Timestamp) -> impl Iterator<Item = &Version> {
-        let in_use = move |version: &&Version| self.loads_once || version.may_be_in_use(settle, now);
+    /// The contents that the client may use. With an expired certificate it cannot connect, whatever it trusts.
+    pub fn in_use(&self, delay: Period, now: Timestamp) -> impl Iterator<Item = &Version> {
+        let in_use = move |version: &&Version| self.loads_once || version.may_be_in_use(delay, now);
         self.versions.iter().filter(in_use).filter(move |version| version.is_live(now))
     }
 
     /// Its newest content.
     pub fn newest(&self) -> Option<&Version> {
         self.versions.last()
+    }
+}
+
+impl Journal {
+    /// The newest content of a client.
+    pub fn newest_of(&self, client: &str) -> Option<&Version> {
+        self.clients.get(client).and_then(Client::newest)
     }
 }
 
@@ -192,12 +198,12 @@ pub enum JournalError {
     /// It is not the JSON of a journal.
     #[error("not a journal: {0}")]
     Json(#[from] serde_json::Error),
-    /// A certificate that it refers to is not in it.
+    /// A certificate that it refers to is missing.
     #[error("certificate {0} is missing")]
     Missing(String),
 }
 
-/// A journal as it is stored: each certificate stands once.
+/// A stored journal: it has each certificate once.
 #[derive(Deserialize, Serialize)]
 struct StoredJournal {
     certificates: BTreeMap<String, String>,
@@ -209,7 +215,7 @@ impl Journal {
     /// The text to store.
     pub fn to_text(&self) -> String {
         let mut certificates = BTreeMap::new();
-        let journal = self.map(&mut |certificate: &Certificate| {
+        let journal = self.convert(&mut |certificate: &Certificate| {
             let pem = || certificate.pem();
             certificates.entry(certificate.fingerprint.clone()).or_insert_with(pem);
             Some(certificate.fingerprint.clone())
@@ -227,7 +233,7 @@ impl Journal {
     /// Reads a stored journal.
     ///
     /// # Errors
-    /// When it is not one, or misses a certificate.
+    /// When it is no journal, or a certificate is missing.
     pub fn from_text(text: &str) -> Result<Self, JournalError> {
         let stored: StoredJournal = match (serde_json::from_str(text), serde_json::from_str::<Compact>(text)) {
             (Ok(stored), _) => stored,
@@ -237,7 +243,7 @@ impl Journal {
         let known: BTreeMap<_, _> =
             stored.certificates.iter().filter_map(|(fingerprint, pem)| Some((fingerprint, read(pem)?))).collect();
         let mut missing = None;
-        let journal = stored.journal.map(&mut |fingerprint: &String| {
+        let journal = stored.journal.convert(&mut |fingerprint: &String| {
             let found = known.get(fingerprint).cloned();
             if found.is_none() {
                 missing = Some(fingerprint.clone());
@@ -253,13 +259,13 @@ fn read(pem: &str) -> Option<Certificate> {
 }
 
 impl<C> Journal<C> {
-    /// Whether gateways may still have something else than the newest content.
+    /// Whether gateways may have another content than the newest.
     pub fn is_converging(&self) -> bool {
         self.gateways.iter().any(|version| version.replaced.is_some())
     }
 
-    /// The same with other certificates; `None` as soon as there is none for one.
-    fn map<D>(&self, f: &mut impl FnMut(&C) -> Option<D>) -> Option<Journal<D>> {
+    /// The journal with other representations of its certificates; `None` if one has none.
+    fn convert<D>(&self, f: &mut impl FnMut(&C) -> Option<D>) -> Option<Journal<D>> {
         Some(Journal {
             client_issuers: authorities(&self.client_issuers, f)?,
             server_issuers: authorities(&self.server_issuers, f)?,

@@ -221,8 +221,9 @@ fn a_config_map_of_somebody_else_is_left_alone(cluster: &Cluster) -> Result<()> 
         wait_for("the wait to say so", SOON, || {
             let status = kept.status()?;
             let waits = status["waits"].as_array().context("status.waits")?;
-            let says =
-                |wait: &Value| wait["reason"].as_str().is_some_and(|reason| reason.contains("is not the agent's"));
+            let says = |wait: &Value| {
+                wait["reason"].as_str().is_some_and(|reason| reason.contains("was not created by the agent"))
+            };
             Ok(waits.iter().any(says))
         })?;
         ensure!(kept.status()?["managedConfigMaps"].is_null(), "it is listed as kept");

@@ -1,6 +1,6 @@
-//! How a journal of many clients is stored: certificates by number, and of leaves that no verdict distinguishes one for all (ADR
-//! 0014). Only leaves that are verified against a CA of the journal stand for each other; newest contents are read from the cluster
-//! again before anything is decided.
+//! How a journal with many clients is stored: certificates by number, and one for all client certificates that no verdict distinguishes (ADR
+//! 0014). Only certificates that a CA of the journal verifies are grouped. The newest contents are read from the cluster again before each
+//! decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::{Journal, JournalError, read};
 use crate::trust::equivalence::{constrains_names, equivalence_key};
 use crate::trust::{Certificate, connectivity};
 
-/// A journal as it is stored.
+/// A stored journal.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Compact {
     compact: Vec<StoredCertificate>,
@@ -23,9 +23,9 @@ pub(super) struct Compact {
 #[derive(Deserialize, Serialize)]
 #[serde(untagged)]
 enum StoredCertificate {
-    /// In PEM.
+    /// PEM.
     Whole(String),
-    /// The number of one that is equivalent, the fingerprint, and both dates as Unix times.
+    /// The number of an equivalent certificate, the fingerprint, and both dates as Unix times.
     Like(usize, String, i64, i64),
 }
 
@@ -35,7 +35,7 @@ impl Compact {
         let mut compact = Vec::new();
         let mut groups: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         let keys = group_keys(journal);
-        let numbered = journal.map(&mut |certificate: &Certificate| {
+        let numbered = journal.convert(&mut |certificate: &Certificate| {
             if let Some(number) = numbers.get(&certificate.fingerprint) {
                 return Some(*number);
             }
@@ -75,7 +75,7 @@ impl Compact {
             certificates.push(certificate);
         }
         let mut missing = None;
-        let journal = self.journal.map(&mut |number: &usize| {
+        let journal = self.journal.convert(&mut |number: &usize| {
             let found = certificates.get(*number).cloned().flatten();
             missing = missing.or(found.is_none().then_some(*number));
             found
@@ -84,8 +84,8 @@ impl Compact {
     }
 }
 
-/// By fingerprint, what decides the verdicts on clients' leaves: the chain, and which CAs of the journal accept it by themselves. Only
-/// of those that one does, and that are nothing else in the journal than leaves.
+/// What decides the verdicts on client certificates, by fingerprint: the chain, and which CAs of the journal accept it alone. Only for
+/// certificates that a CA accepts, and that are in the journal only as a client's.
 fn group_keys(journal: &Journal) -> BTreeMap<String, Vec<u8>> {
     let issuers = journal.client_issuers.iter().chain(&journal.server_issuers).map(|issuer| &issuer.certificate);
     let gateways = journal.gateways.iter().flat_map(|version| version.trust.iter().chain(&version.chain));

@@ -1,91 +1,39 @@
-//! What gateways were seen to have on the wire, and what that says of the contents that they were given.
+//! What gateways showed in a probe, and which contents of the managed Secret they have according to that.
 //!
-//! A proxy takes its pair and its bundle as two resources (Envoy's SDS), each at its own time: the leaf that it serves says
-//! nothing of the bundle. That is told by a canary, a client that only newer bundles admit. Where neither tells two
-//! contents apart, the settle time decides.
+//! A proxy gets its pair and its bundle as two resources (Envoy's SDS), each at its own time, so the serving certificate says nothing about
+//! the bundle. A canary does: a client that only newer bundles admit. If neither distinguishes two contents, the propagation delay decides.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::snapshot::{Issuance, Snapshot};
-use super::steps::unconverged;
-use super::view::{View, admits};
-use super::{Step, wait};
-use crate::api::{Endpoints, StepName, Wait};
+use super::snapshot::{Answer, Endpoint, Issuance, ProbeResult, Shown, Snapshot, View, admits};
+use crate::api::Endpoints;
 use crate::rotation::journal::{Sightings, Version};
 use crate::rotation::name_list::few;
-use crate::trust::Certificate;
 
-/// What gateways showed when they were looked at last.
-#[derive(Clone, Debug, Default)]
-pub struct ProbeResult {
-    /// The chain that was presented to them, leaf first; empty: none was.
-    pub canary: Vec<Certificate>,
-    /// Every endpoint of their Service.
-    pub endpoints: Vec<Endpoint>,
-}
-
-/// One of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// IP address and port.
-    pub address: String,
-    /// Name of the pod behind it, where that is known.
-    pub pod: Option<String>,
-    /// When the connection was begun: of later nothing is known.
-    pub at: Timestamp,
-    /// What it showed, or why it could not be looked at.
-    pub shown: Result<Shown, String>,
-}
-
-impl Endpoint {
-    /// As people find it.
-    fn label(&self) -> String {
-        self.pod.as_ref().map_or_else(|| self.address.clone(), |pod| format!("{pod} ({})", self.address))
-    }
-}
-
-/// What one of them showed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// SHA-256 over the served leaf's DER, lower-case hex.
-    pub leaf: String,
-    /// What it made of the canary; `None` when it did not ask for one, or did not answer.
-    pub canary: Option<Answer>,
-}
-
-/// An answer to the canary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// It was let in.
-    Accepted,
-    /// Its certificate was refused.
-    Refused,
-}
-
-/// Ends what was seen to be out of use before its time, and keeps what was seen in use beyond it.
-pub(super) fn record(seen: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
-    // What nobody is to look at any more is not waited for.
-    let (entry, policy) = (seen.entry, &seen.entry.policy);
-    let is_shown = seen.wire.as_ref().is_some_and(|wire| !wire.canary.is_empty());
+/// Removes versions that the probe shows to be out of use, and keeps those that it shows in use after the propagation delay.
+pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
+    let (entry, policy) = (snapshot.entry, &snapshot.entry.policy);
+    // An endpoint that is not probed any more is not waited for.
+    let is_shown = snapshot.wire.as_ref().is_some_and(|probe| !probe.canary.is_empty());
     let has_canary = entry.canary_name().is_some() || policy.probe.target.is_some() && is_shown;
-    for seen in versions.iter_mut().map(|version| &mut version.seen) {
+    for sightings in versions.iter_mut().map(|version| &mut version.seen) {
         if policy.probe.target.is_none() {
-            seen.leaf.clear();
+            sightings.leaf.clear();
         }
         if !has_canary {
-            seen.bundle.clear();
+            sightings.bundle.clear();
         }
     }
-    let Some(wire) = &seen.wire else { return };
+    let Some(probe) = &snapshot.wire else { return };
     let Some(newest) = versions.last().cloned() else { return };
     let known: Vec<_> =
         versions.iter().filter_map(|version| version.chain.first()).map(|leaf| leaf.fingerprint.clone()).collect();
-    let evidence = Evidence { wire, newest: &newest, now };
+    let evidence = Evidence { probe, newest: &newest, now };
     for version in versions.iter_mut() {
         version.seen = evidence.sightings(version, &known);
     }
     versions.retain(|version| version.may_be_in_use(policy.propagation_delays.gateways, now));
-    // Each that goes may be what hid that another one is over.
+    // Removing a version can make another one removable, so iterate to a fixpoint.
     let is_over = |versions: &[Version], at: &usize| versions[*at].seen.is_empty() && evidence.is_over(versions, *at);
     while let Some(at) = (0..versions.len()).find(|at| is_over(versions, at)) {
         versions.remove(at);
@@ -93,41 +41,41 @@ pub(super) fn record(seen: &Snapshot<'_>, versions: &mut Vec<Version>, now: Time
 }
 
 struct Evidence<'a> {
-    wire: &'a ProbeResult,
+    probe: &'a ProbeResult,
     newest: &'a Version,
     now: Timestamp,
 }
 
 impl Evidence<'_> {
     fn admits_canary(&self, version: &Version) -> bool {
-        !self.wire.canary.is_empty() && admits(&version.trust, &self.wire.canary, self.now)
+        !self.probe.canary.is_empty() && admits(&version.trust, &self.probe.canary, self.now)
     }
 
-    /// Whether every endpoint was seen to be past a version.
+    /// Whether every endpoint is past a version.
     fn is_over(&self, versions: &[Version], at: usize) -> bool {
         let Some(is_past) = self.past(versions, at) else { return false };
-        !self.wire.endpoints.is_empty() && self.wire.endpoints.iter().all(is_past)
+        !self.probe.endpoints.is_empty() && self.probe.endpoints.iter().all(is_past)
     }
 
-    /// Whether an endpoint was seen to be past a version; `None` when that is the newest, or was guessed. What it shows must be of
-    /// later versions alone: with what an earlier one has too, the endpoint may be before the version as well as after it.
+    /// Whether an endpoint is past a version; `None` if that is the newest, or was guessed. What the endpoint shows must belong to later
+    /// versions only: what an earlier version has, too, it may show before the version as well as after it.
     fn past<'v>(&self, versions: &'v [Version], at: usize) -> Option<impl Fn(&Endpoint) -> bool + 'v> {
         let replaced = versions[at].replaced.filter(|_| !versions[at].guessed)?;
         let (until, after) = versions.split_at(at + 1);
-        // A part that is as good as the newest in it, and in all that came between, makes no difference to anybody.
+        // A part that is equal to the newest version's since then makes no difference to any client.
         let same_chain = versions[at..].iter().all(|version| version.chain == self.newest.chain);
         let no_less_trust = versions[at..].iter().all(|version| self.trusts_newest(version));
         let admits = |versions: &[Version]| versions.iter().any(|version| self.admits_canary(version));
-        // What is not known may be anything.
-        let is_told = !until.iter().any(|version| version.guessed);
-        let told_by_canary = is_told && admits(after) && !admits(until);
+        // A guessed version may be anything.
+        let is_known = !until.iter().any(|version| version.guessed);
+        let shown_by_canary = is_known && admits(after) && !admits(until);
         Some(move |endpoint: &Endpoint| {
             let Ok(shown) = &endpoint.shown else { return false };
             let is_later_leaf =
                 || after.iter().any(|version| serves(version, shown)) && !until.iter().any(|v| serves(v, shown));
             endpoint.at >= replaced
-                && (same_chain || is_told && is_later_leaf())
-                && (no_less_trust || told_by_canary && shown.canary == Some(Answer::Accepted))
+                && (same_chain || is_known && is_later_leaf())
+                && (no_less_trust || shown_by_canary && shown.canary == Some(Answer::Accepted))
         })
     }
 
@@ -136,8 +84,8 @@ impl Evidence<'_> {
         self.newest.trust.iter().all(|ca| version.trust.contains(ca))
     }
 
-    /// The endpoints that have a version which was replaced. One that does not say keeps what was said of it before, as long
-    /// as it is there. `known`: the leaves that the managed Secret is known to have held.
+    /// The endpoints that have a replaced version. An endpoint that shows nothing keeps its earlier sightings while it exists. `known` are
+    /// the serving certificates that the managed Secret is known to have held.
     fn sightings(&self, version: &Version, known: &[String]) -> Sightings {
         let Some(replaced) = version.replaced else { return Sightings::default() };
         let with = |before: &[String], has: &dyn Fn(&Shown) -> Option<bool>| {
@@ -145,17 +93,17 @@ impl Evidence<'_> {
                 let shown = endpoint.shown.as_ref().ok().filter(|_| endpoint.at >= replaced);
                 shown.and_then(has).unwrap_or_else(|| before.contains(&endpoint.address))
             };
-            self.wire.endpoints.iter().filter(has).map(|endpoint| endpoint.address.clone()).collect()
+            self.probe.endpoints.iter().filter(has).map(|endpoint| endpoint.address.clone()).collect()
         };
         let has_leaf = |shown: &Shown| match version.guessed {
             true => !known.contains(&shown.leaf),
             false => serves(version, shown) && !serves(self.newest, shown),
         };
-        let tells = self.admits_canary(self.newest) && !self.admits_canary(version);
+        let differs = self.admits_canary(self.newest) && !self.admits_canary(version);
         Sightings {
             leaf: with(&version.seen.leaf, &|shown| Some(has_leaf(shown))),
             bundle: with(&version.seen.bundle, &|shown| {
-                shown.canary.filter(|_| tells).map(|answer| answer == Answer::Refused)
+                shown.canary.filter(|_| differs).map(|answer| answer == Answer::Refused)
             }),
         }
     }
@@ -165,19 +113,19 @@ fn serves(version: &Version, shown: &Shown) -> bool {
     version.chain.first().is_some_and(|leaf| leaf.fingerprint == shown.leaf)
 }
 
-/// How many endpoints showed what; `None` when nobody looked. `before`: the contents that were known before this look, with those
-/// that the clock has just ended: that it did is nothing that was seen.
+/// How many endpoints showed what; `None` without a probe. `before` are the versions that the journal had before this snapshot, with
+/// those whose propagation delay has just ended: that it ended is no observation.
 pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
-    let wire = view.seen.wire.as_ref()?;
-    let endpoints = &wire.endpoints;
+    let probe = view.snapshot.wire.as_ref()?;
+    let endpoints = &probe.endpoints;
     let newest = view.journal.gateways.last()?;
     let is_former = |version: &&Version| {
         version.replaced.is_some() || version.trust != newest.trust || version.chain != newest.chain
     };
     let replaced = |version: &Version| Version { replaced: version.replaced.or(Some(view.now)), ..version.clone() };
     let versions: Vec<_> = before.iter().filter(is_former).map(replaced).chain([newest.clone()]).collect();
-    let evidence = Evidence { wire, newest, now: view.now };
-    // None is known to be past a content that was guessed.
+    let evidence = Evidence { probe, newest, now: view.now };
+    // No endpoint is known to be past a guessed version.
     let past: Option<Vec<_>> = (0..versions.len() - 1).map(|at| evidence.past(&versions, at)).collect();
     let is_current = |endpoint: &Endpoint| {
         let serves_newest = endpoint.shown.as_ref().is_ok_and(|shown| serves(newest, shown));
@@ -199,109 +147,111 @@ fn has_former(view: &View<'_>, endpoint: &Endpoint) -> bool {
     view.journal.gateways.iter().any(|version| version.seen.contains(&endpoint.address))
 }
 
-/// What is told of endpoints while some may have a former content.
-pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
-    let (Some(reach), Some(wire)) = (&view.policy().probe.target, &view.seen.wire) else { return Vec::new() };
-    let in_use = || view.gateways_in_use().filter(|version| version.replaced.is_some());
-    let Some(settled) = in_use().filter_map(|version| version.replaced).max() else { return Vec::new() };
-    let settled = view.policy().propagation_delays.gateways.after(settled);
-    let step = match unconverged(view) {
-        None => StepName::DropOldCA,
-        Some(_) if view.spec().issuer_secret_name.is_some() => StepName::PromoteIssuer,
-        Some(_) => StepName::ReissueClients,
+/// What endpoints wait for while some may have an earlier content, each with the time at which the propagation delay ends it.
+pub(super) fn waits(view: &View<'_>) -> Vec<(Option<Timestamp>, String)> {
+    let (Some(target), Some(probe)) = (&view.entry.policy.probe.target, &view.snapshot.wire) else { return Vec::new() };
+    let Some(replaced) = view.gateways_in_use.iter().filter_map(|version| version.replaced).max() else {
+        return Vec::new();
     };
+    let propagated = view.entry.policy.propagation_delays.gateways.after(replaced);
+    let ahead = Some(propagated).filter(|propagated| *propagated > view.now);
     let which = |is: &dyn Fn(&Endpoint) -> bool| {
-        few(wire.endpoints.iter().filter(|endpoint| is(endpoint)).map(Endpoint::label))
+        few(probe.endpoints.iter().filter(|endpoint| is(endpoint)).map(Endpoint::label))
     };
-    let is_strange = |endpoint: &Endpoint| {
+    let is_foreign = |endpoint: &Endpoint| {
         let known = |shown: &Shown| view.journal.gateways.iter().any(|version| serves(version, shown));
         endpoint.shown.as_ref().is_ok_and(|shown| !known(shown))
     };
     let former = which(&|endpoint| has_former(view, endpoint)).map(|names| {
-        let reason = format!("seen with a former content of the managed Secret: {names}. check that istiod runs and sends updates; restart a gateway only if others have the new content");
-        wait(step, None, reason)
-    });
-    let ahead = Some(settled).filter(|settled| *settled > view.now);
-    let why = wire.endpoints.iter().find_map(|endpoint| endpoint.shown.as_ref().err());
-    let unreachable = which(&|endpoint| endpoint.shown.is_err()).zip(why).map(|(names, why)| {
-        let reason = format!("not to be looked at ({why}): {names}. expected TLS there; the settle time counts");
-        wait(step, ahead, reason)
-    });
-    let strange = which(&|endpoint| is_strange(endpoint) && !has_former(view, endpoint)).map(|names| {
         let reason = format!(
-            "serving {} with a leaf that the managed Secret did not hold: {names}. check probe.target; the settle time counts",
-            reach.host
+            "Gateways have earlier content of the managed Secret: {names}. Check that istiod runs and sends updates; restart a gateway \
+             only if others have the new content"
         );
-        wait(step, ahead, reason)
+        (None, reason)
     });
-    let none = wire.endpoints.is_empty().then(|| {
-        let reason = format!("Service {} has no endpoint to look at: the settle time counts", reach.service_name);
-        wait(step, ahead, reason)
+    let why = probe.endpoints.iter().find_map(|endpoint| endpoint.shown.as_ref().err());
+    let unreachable = which(&|endpoint| endpoint.shown.is_err()).zip(why).map(|(names, why)| {
+        let reason = format!("Gateways cannot be probed ({why}), so propagationDelays.gateways is assumed: {names}");
+        (ahead, reason)
     });
-    let mute = mute_canary(view, wire).map(|why| {
-        let reason =
-            format!("the canary does not tell whether gateways trust the new CA: {why}. the settle time counts");
-        wait(step, ahead, reason)
+    let foreign = which(&|endpoint| is_foreign(endpoint) && !has_former(view, endpoint)).map(|names| {
+        let reason = format!(
+            "Gateways serve {} with a certificate that the managed Secret did not hold, so propagationDelays.gateways is assumed: \
+             {names}. Check probe.target",
+            target.host
+        );
+        (ahead, reason)
     });
-    [former, unreachable, strange, none, mute].into_iter().flatten().collect()
+    let none = probe.endpoints.is_empty().then(|| {
+        let reason = format!(
+            "Service {} has no endpoint to probe, so propagationDelays.gateways is assumed. Check probe.target.serviceName",
+            target.service_name
+        );
+        (ahead, reason)
+    });
+    let mute = mute_canary(view, probe).map(|why| {
+        let reason = format!(
+            "The canary cannot show which gateways trust the new CA, so propagationDelays.gateways is assumed: {why}"
+        );
+        (ahead, reason)
+    });
+    [former, unreachable, foreign, none, mute].into_iter().flatten().collect()
 }
 
-/// Why nothing can be told by the canary, where one is named and there is something to tell; and what mends it.
-fn mute_canary(view: &View<'_>, wire: &ProbeResult) -> Option<String> {
-    let name = view.seen.entry.canary_name();
+/// Why the canary shows nothing although gateways may have different bundles, and how to fix that.
+fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
+    let name = view.entry.canary_name();
     let newest = view.journal.gateways.last()?;
-    let evidence = Evidence { wire, newest, now: view.now };
-    let mut narrower = view.gateways_in_use().filter(|version| !evidence.trusts_newest(version)).peekable();
+    let evidence = Evidence { probe, newest, now: view.now };
+    let mut narrower = view.gateways_in_use.iter().filter(|version| !evidence.trusts_newest(version)).peekable();
     narrower.peek()?;
-    let source = view.seen.client_source().1;
-    let Some(leaf) = wire.canary.first() else {
-        return Some(match (name, &view.seen.canary) {
+    let source = view.entry.client_ca_name();
+    let Some(leaf) = probe.canary.first() else {
+        return Some(match (name, &view.snapshot.canary) {
             (None, _) => {
-                format!("Secret {source} holds no key that can sign one. name one in probe.target.clientSecretName")
+                format!("Secret {source} holds no key to sign a canary with. Set probe.target.clientSecretName")
             }
-            (Some(name), None) => format!("Secret {name} does not exist. have a Certificate write it"),
+            (Some(name), None) => format!("Secret {name} does not exist. Create a Certificate that writes it"),
             (Some(name), Some(_)) => {
-                format!("Secret {name} holds no certificate with its key. check the Certificate that writes it")
+                format!("Secret {name} holds no certificate with its key. Check the Certificate that writes it")
             }
         });
     };
     let held = name.map_or_else(|| format!("signed by Secret {source}"), |name| format!("in Secret {name}"));
     if leaf.not_after < view.now {
-        return Some(format!("its certificate {held} ended at {}. have it renewed", leaf.not_after));
+        return Some(format!("its certificate {held} expired at {}. Renew it", leaf.not_after));
     }
-    let certificate = view.seen.canary.as_ref().and_then(|canary| canary.certificate.as_ref());
+    let certificate = view.snapshot.canary.as_ref().and_then(|canary| canary.certificate.as_ref());
     let hold = certificate.and_then(|one| Some((&one.name, one.renewal.hold(view.now)?.reason)));
-    let mend = match hold {
+    let fix = match hold {
         Some((name, reason)) => format!("Certificate {name}: {reason}. Renew it: cmctl renew {name}"),
-        None => format!("expected one of the new CA, from an Issuer that refers to Secret {source} itself"),
+        None => format!("It needs a certificate of the new CA, from an Issuer that refers to Secret {source} itself"),
     };
     if !evidence.admits_canary(newest) {
-        return Some(format!("its certificate {held} is of no CA of the new bundle. {mend}"));
+        return Some(format!("its certificate {held} is of no CA of the new bundle. {fix}"));
     }
     if narrower.any(|version| evidence.admits_canary(version)) {
-        return Some(format!("its certificate {held} is of a CA that gateways trusted before, too. {mend}"));
+        return Some(format!("its certificate {held} is of a CA that gateways trusted before, too. {fix}"));
     }
     let is_silent = |endpoint: &&Endpoint| endpoint.shown.as_ref().is_ok_and(|shown| shown.canary.is_none());
-    let silent = few(wire.endpoints.iter().filter(is_silent).map(Endpoint::label))?;
-    Some(format!("neither let in nor refused by {silent}. expected gateways that ask for a client's certificate"))
+    let silent = few(probe.endpoints.iter().filter(is_silent).map(Endpoint::label))?;
+    Some(format!("neither accepted nor rejected by {silent}. Let gateways request client certificates"))
 }
 
-/// The least time between two issues of a canary that is not of the new CA.
+/// The least time between two requests for a canary of the new CA.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
 
-/// The canary is to be of the new CA before anybody else is. Where its Issuer is held back it is asked for in vain, each time
-/// after twice as long, until the Issuer signs with the new CA.
-pub(super) fn reissue_canary(view: &View<'_>, steps: &mut Vec<Step>) {
-    let Some(canary) = &view.seen.canary else { return };
+/// The Certificate of a canary that is not of the new CA yet. It is reissued before all clients. While its Issuer signs with the old CA,
+/// each request is made after twice the time of the one before.
+pub(super) fn canary_to_reissue<'v>(view: &View<'v>) -> Option<&'v Issuance> {
+    let canary = view.snapshot.canary.as_ref()?;
     let may_be_issued = |issuance: &&Issuance| !issuance.is_issuing && issuance.renewal.hold(view.now).is_none();
-    let Some(certificate) = canary.certificate.as_ref().filter(may_be_issued) else { return };
-    let Some(issued) = canary.chain.first().map(|leaf| leaf.not_before) else { return };
+    let certificate = canary.certificate.as_ref().filter(may_be_issued)?;
+    let issued = canary.chain.first()?.not_before;
     let of_source = view.journal.client_issuers.iter().filter(|authority| authority.current);
     let retired = view.journal.client_issuers.iter().filter_map(|authority| authority.retired);
-    let Some(turned) = of_source.map(|authority| authority.since).chain(retired).max() else { return };
-    let waited = issued.duration_since(turned);
+    let changed = of_source.map(|authority| authority.since).chain(retired).max()?;
+    let waited = issued.duration_since(changed);
     let is_due = waited.is_negative() || view.now.duration_since(issued) >= waited.max(PATIENCE);
-    if is_due && !admits(&view.client_issuers(), &canary.chain, view.now) {
-        steps.push(Step::Reissue { certificate: certificate.name.clone() });
-    }
+    (is_due && !admits(&view.client_issuers, &canary.chain, view.now)).then_some(certificate)
 }

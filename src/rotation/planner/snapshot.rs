@@ -1,23 +1,23 @@
-//! What is seen of one GatewaySecret's world at one instant.
+//! What was read from the cluster for one GatewaySecret at one instant, and what follows from it and the journal for all steps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::probe::ProbeResult;
-use super::readers::SourceState;
+use crate::api::{OnServingCertificateExpiry, Period, TrustSourceUse, WindowState};
 use crate::registry::Entry;
-use crate::rotation::readers::{SourceName, TlsReader};
+use crate::rotation::journal::{Authority, Client, Journal, Version};
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
 use crate::rotation::{RenewalPolicy, SecretSummary};
-use crate::trust::Certificate;
+use crate::trust::credential::CA_KEYS;
+use crate::trust::{Certificate, EXPIRED, Finding, connectivity, field, is_distrusted};
 
-/// What is seen. A Secret is `None` when it is not there.
+/// What was read for one GatewaySecret. A Secret that does not exist is `None`.
 #[derive(Clone, Debug)]
 pub struct Snapshot<'a> {
     /// The GatewaySecret.
     pub entry: &'a Entry,
-    /// The root Secret.
+    /// The source Secret.
     pub root: Option<&'a SecretSummary>,
     /// The Secret of `spec.caSecretRef`.
     pub ca: Option<&'a SecretSummary>,
@@ -35,23 +35,23 @@ pub struct Snapshot<'a> {
     pub config_maps: Vec<CaConfigMap<'a>>,
     /// The declared clients.
     pub clients: Vec<ClientState>,
-    /// Those who take their trust from an object of `spec.trustBundleTargets`: clients without a certificate.
+    /// Readers of an object of `spec.trustBundleTargets`: clients without a certificate.
     pub bundle_readers: Vec<ClientState>,
-    /// Those of `spec.clients.namespaces` whose clients the agent may not list.
+    /// Namespaces of `spec.clients.namespaces` whose Certificates the agent may not list.
     pub unlisted_namespaces: &'a [String],
-    /// The Certificate of cert-manager that writes the root Secret.
+    /// The cert-manager Certificate that writes the source Secret.
     pub root_certificate: Option<Issuance>,
     /// The canary of `probe.target`.
     pub canary: Option<Canary>,
-    /// What gateways showed on the wire; `None` when nobody looked.
+    /// What the gateways showed; `None` if they were not probed.
     pub wire: Option<ProbeResult>,
-    /// Why gateways are not probed, when that is known: part of a sentence.
+    /// Why gateways are not probed, if that is known: part of a sentence.
     pub unprobed: Option<String>,
-    /// What gateways read beside the managed Secret.
+    /// The TLS settings of gateways that use other objects than the managed Secret.
     pub readers: Vec<TlsReader>,
-    /// What the objects hold from which readers take CAs.
+    /// The objects from which these readers take CAs.
     pub sources: BTreeMap<SourceName, SourceState>,
-    /// The Secrets that gateways present next to the managed one.
+    /// Secrets that gateways present in addition to the managed Secret.
     pub presented_also: Vec<FurtherCertificate>,
 }
 
@@ -60,62 +60,62 @@ pub struct Snapshot<'a> {
 pub struct CaConfigMap<'a> {
     /// Its name.
     pub name: String,
-    /// What it holds; `None` when it is not there.
+    /// Its content; `None` if it does not exist.
     pub source: Option<&'a SecretSummary>,
-    /// What is kept from it.
+    /// The copy of it that the agent writes.
     pub managed: TrustCopy<'a>,
 }
 
-/// What the agent keeps from an object with CAs, with its own CAs as the managed Secret has them.
+/// A copy of an object with CAs in which the CAs that sign clients are those of the managed Secret.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum TrustCopy<'a> {
-    /// There is none.
+    /// It does not exist.
     #[default]
     Absent,
     /// The agent wrote it.
     Managed(&'a SecretSummary),
-    /// Somebody else did.
+    /// Another writer did.
     Foreign,
 }
 
-/// A Secret that a gateway presents next to the managed one: which of both a client gets is not known.
+/// A Secret that a gateway presents in addition to the managed Secret: a client may get either certificate.
 #[derive(Clone, Debug)]
 pub struct FurtherCertificate {
     /// Its name, in the GatewaySecret's namespace.
     pub name: String,
-    /// Its chain, leaf first; `None` when that is not known.
+    /// Its chain, leaf first; `None` if that is unknown.
     pub chain: Option<Vec<Certificate>>,
-    /// The Certificate of cert-manager that writes it.
+    /// The cert-manager Certificate that writes it.
     pub certificate: Option<Issuance>,
 }
 
-/// A client of the agent's own.
+/// The client certificate with which the agent probes gateways.
 #[derive(Clone, Debug)]
 pub struct Canary {
     /// The chain that it presents, leaf first.
     pub chain: Vec<Certificate>,
-    /// The Certificate of cert-manager that writes its Secret.
+    /// The cert-manager Certificate that writes its Secret.
     pub certificate: Option<Issuance>,
 }
 
 /// A declared client.
 #[derive(Clone, Debug)]
 pub struct ClientState {
-    /// Name of its Secret, or of what it reads.
+    /// Name of its Secret, or of the trust bundle target that it reads.
     pub name: String,
     /// The chain that it presents, leaf first.
     pub chain: Vec<Certificate>,
-    /// What it is known to trust.
+    /// The CAs that it is known to trust.
     pub trust: Trust,
-    /// It reads its Secret once, at start.
+    /// It reads its Secret only at startup.
     pub loads_once: bool,
-    /// The Certificate of cert-manager that writes the Secret.
+    /// The cert-manager Certificate that writes its Secret.
     pub certificate: Option<Issuance>,
-    /// What was issued for it and is not in its Secret: admission refuses a certificate that gateways do not verify yet.
+    /// A new certificate that is not in its Secret: admission rejects a certificate that gateways do not verify yet.
     pub pending: Option<Pending>,
 }
 
-/// A certificate that was issued and is not delivered yet.
+/// A certificate that was issued and not delivered.
 #[derive(Clone, Debug)]
 pub struct Pending {
     /// Its chain, leaf first.
@@ -124,80 +124,345 @@ pub struct Pending {
     pub at: Timestamp,
 }
 
-/// How a client's trust is known.
+/// How the CAs that a client trusts are known.
 #[derive(Clone, Debug)]
 pub enum Trust {
     /// The Secret was read.
     Read(Vec<Certificate>),
-    /// The Secret was not read. It holds what the issuer wrote, and what the webhook added to it at that time.
+    /// The Secret was not read. It holds the CAs that the issuer wrote, and those that the webhook added then.
     Issued {
         /// The issuer's CA.
         ca: Vec<Certificate>,
-        /// When the certificate was issued; the Secret was written no sooner.
+        /// When the certificate was issued. The Secret was not written earlier.
         at: Timestamp,
     },
 }
 
-/// A Certificate of cert-manager.
+/// A cert-manager Certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Issuance {
     /// Its name.
     pub name: String,
-    /// Who issues it: kind, group and name, as its `issuerRef` gives them, with the namespace where the kind is namespaced.
+    /// Its issuer: kind, group and name of its `issuerRef`, with the namespace if the kind is namespaced.
     pub issuer: String,
-    /// When what its Secret holds was issued.
+    /// When the certificate in its Secret was issued.
     pub issued: Option<Timestamp>,
-    /// When an issue failed last, if none has succeeded since (`status.lastFailureTime`).
+    /// When issuance last failed, if none has succeeded since (`status.lastFailureTime`).
     pub failed: Option<Timestamp>,
-    /// An issue is under way.
+    /// It is being issued.
     pub is_issuing: bool,
-    /// When its owner lets it be renewed.
+    /// When its owner allows a renewal.
     pub renewal: RenewalPolicy,
 }
 
+/// The content of an object that may hold CAs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceState {
+    /// It does not exist.
+    Absent,
+    /// Its CAs, as a proxy reads them.
+    Holds(Vec<Certificate>),
+    /// Why it could not be read.
+    Unreadable(String),
+}
+
+/// What gateways showed in a probe.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeResult {
+    /// The chain that was presented to them, leaf first; empty if none was.
+    pub canary: Vec<Certificate>,
+    /// Every endpoint of their Service.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// One endpoint of the gateways' Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// IP address and port.
+    pub address: String,
+    /// Name of its pod, if that is known.
+    pub pod: Option<String>,
+    /// When the connection was opened. It shows nothing about a later time.
+    pub at: Timestamp,
+    /// What it showed, or why it could not be probed.
+    pub shown: Result<Shown, String>,
+}
+
+impl Endpoint {
+    /// Pod and address.
+    pub(super) fn label(&self) -> String {
+        self.pod.as_ref().map_or_else(|| self.address.clone(), |pod| format!("{pod} ({})", self.address))
+    }
+}
+
+/// What an endpoint showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// SHA-256 of the serving certificate's DER, in lower-case hex.
+    pub leaf: String,
+    /// Its answer to the canary; `None` if it requested no certificate, or did not answer.
+    pub canary: Option<Answer>,
+}
+
+/// Whether an endpoint accepts the canary's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The connection was accepted.
+    Accepted,
+    /// The certificate was rejected.
+    Refused,
+}
+
+/// Where a reader takes its clients' CAs from.
+pub(super) enum ReaderSource<'s> {
+    /// From the managed Secret, or it verifies no client.
+    Managed,
+    /// From this object.
+    Object(&'s SourceName, &'s SourceState),
+    /// From the first of these that exists, and none does.
+    Missing(&'s [SourceName]),
+    /// From something that no object shows.
+    Unknowable(&'s str),
+    /// Objects of this kind cannot be listed: why.
+    Unlisted(&'s str),
+}
+
+/// Entries of `status.trustSources`.
+const LISTED: usize = 32;
+
 impl<'a> Snapshot<'a> {
-    /// The declared clients, and those who read what is distributed.
+    /// The declared clients, and the readers of trust bundle targets.
     pub(super) fn all_clients(&self) -> impl Iterator<Item = &ClientState> {
         self.clients.iter().chain(&self.bundle_readers)
     }
 
-    /// Whether every client is known: all are declared, and none of their namespaces is closed to the agent.
+    /// Whether every client is known: all are declared, and the agent may list all of their namespaces.
     pub(super) fn knows_all_clients(&self) -> bool {
         self.entry.spec.clients.all_declared && self.unlisted_namespaces.is_empty()
     }
 
-    /// The Secret of the CA that signs what gateways serve, with its name.
-    pub(super) fn server_source(&self) -> (Option<&'a SecretSummary>, String) {
-        let facts = if self.entry.resolved.ca_secret_ref.is_some() { self.ca } else { self.root };
-        (facts, self.entry.server_ca_name())
+    /// The source Secret.
+    ///
+    /// # Errors
+    /// Why it cannot be used: a sentence.
+    pub(super) fn usable_source(&self) -> Result<&'a SecretSummary, String> {
+        usable(self.root, self.entry.source_name())
     }
 
-    /// The Secret of the CA that signs what clients present, with its name.
-    pub(super) fn client_source(&self) -> (Option<&'a SecretSummary>, String) {
+    /// The Secret of the CA that signs serving certificates.
+    ///
+    /// # Errors
+    /// Why it cannot be used: a sentence.
+    pub(super) fn usable_server_ca(&self) -> Result<&'a SecretSummary, String> {
+        let secret = if self.entry.resolved.ca_secret_ref.is_some() { self.ca } else { self.root };
+        usable(secret, &self.entry.server_ca_name())
+    }
+
+    /// The Secret of the CA that signs client certificates.
+    ///
+    /// # Errors
+    /// Why it cannot be used: a sentence.
+    pub(super) fn usable_client_ca(&self) -> Result<&'a SecretSummary, String> {
         match self.entry.own_client_ca_name() {
-            Some(name) => (self.client_ca, name),
-            None => self.server_source(),
+            Some(name) => usable(self.client_ca, &name),
+            None => self.usable_server_ca(),
+        }
+    }
+
+    /// The object that decides which clients a reader accepts.
+    pub(super) fn source_of<'s>(&'s self, reader: &'s TlsReader) -> ReaderSource<'s> {
+        let sources = match &reader.trust {
+            ReaderTrust::NotVerified => return ReaderSource::Managed,
+            ReaderTrust::Unknowable(what) => return ReaderSource::Unknowable(what),
+            ReaderTrust::Unlisted(why) => return ReaderSource::Unlisted(why),
+            ReaderTrust::FirstOf(sources) => sources,
+        };
+        let managed = SourceName::secret(&self.entry.namespace, self.entry.managed_name());
+        let existing = sources.iter().find_map(|source| match self.sources.get(source) {
+            _ if *source == managed => Some(ReaderSource::Managed),
+            Some(SourceState::Absent) => None,
+            Some(state) => Some(ReaderSource::Object(source, state)),
+            None => Some(ReaderSource::Unknowable("a source that was not looked up")),
+        });
+        existing.unwrap_or(ReaderSource::Missing(sources))
+    }
+
+    /// The objects that gateways use, without the source Secret, the managed Secret and their siblings.
+    pub(super) fn trust_sources(&self) -> Vec<TrustSourceUse> {
+        let entry = self.entry;
+        let own = [entry.source_name(), entry.managed_name()];
+        let own: Vec<_> = own.into_iter().flat_map(|name| sibling_or_self(&entry.namespace, name)).collect();
+        let mut uses: Vec<TrustSourceUse> = Vec::new();
+        for reader in &self.readers {
+            let sources = match &reader.trust {
+                ReaderTrust::FirstOf(sources) => sources.as_slice(),
+                _ => &[],
+            };
+            let also = reader.presents_also.iter().map(|name| SourceName::secret(&entry.namespace, name.as_str()));
+            for source in sources.iter().cloned().chain(also).filter(|source| !own.contains(source)) {
+                let used_by = format!("{} {}", reader.object, reader.field);
+                let SourceName { kind, namespace, name } = source;
+                let found = TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by };
+                let is_same = |known: &TrustSourceUse| {
+                    (&known.kind, &known.namespace, &known.name) == (&found.kind, &found.namespace, &found.name)
+                };
+                if uses.len() < LISTED && !uses.iter().any(is_same) {
+                    uses.push(found);
+                }
+            }
+        }
+        uses
+    }
+}
+
+fn usable<'a>(secret: Option<&'a SecretSummary>, name: &str) -> Result<&'a SecretSummary, String> {
+    let secret = secret.ok_or_else(|| format!("Secret {name} does not exist"))?;
+    match secret.denials.first() {
+        Some(finding) => Err(format!("Secret {name}: {}: {}: {}", finding.rule, finding.field, finding.message)),
+        None => Ok(secret),
+    }
+}
+
+/// The CAs of a source, each once: its bundle, or its own certificate if that is a CA and there is no bundle.
+pub(super) fn authorities(secret: &SecretSummary) -> Vec<Certificate> {
+    if secret.anchors.is_empty() {
+        return secret.chain.iter().take(1).filter(|certificate| certificate.is_ca).cloned().collect();
+    }
+    let mut known = BTreeSet::new();
+    secret.anchors.iter().filter(|certificate| known.insert(&certificate.fingerprint)).cloned().collect()
+}
+
+/// What follows from a snapshot and its journal, computed once for all steps.
+pub(super) struct View<'a> {
+    pub(super) snapshot: &'a Snapshot<'a>,
+    pub(super) entry: &'a Entry,
+    pub(super) journal: &'a Journal,
+    pub(super) now: Timestamp,
+    /// The state of the policy's `changeWindows`.
+    pub(super) windows: WindowState,
+    /// The contents of the managed Secret that gateways may use.
+    pub(super) gateways_in_use: Vec<&'a Version>,
+    /// The contents that declared clients may use, with their names.
+    pub(super) clients_in_use: Vec<(&'a str, &'a Version)>,
+    /// The chains that gateways may present in addition to the managed Secret's, with the names of their Secrets.
+    pub(super) presented_also: Vec<(&'a str, &'a Version)>,
+    /// The current CAs that sign client certificates.
+    pub(super) client_issuers: Vec<Certificate>,
+    /// The current CAs that sign serving certificates.
+    pub(super) server_issuers: Vec<Certificate>,
+    /// The chain in the source Secret, if it can be served.
+    pub(super) source_chain: Option<&'a [Certificate]>,
+    /// The chain in the managed Secret, if its pair is sound.
+    pub(super) served_chain: Option<&'a [Certificate]>,
+    /// Some gateway may not trust the current client CAs.
+    pub(super) unconverged: Option<Unconverged>,
+    /// The current client CA signs, and every gateway accepts what it signs.
+    pub(super) signs_current: bool,
+}
+
+/// Some gateway may not trust the current client CAs.
+#[derive(Clone, Copy)]
+pub(super) struct Unconverged {
+    /// When the propagation delay ends; `None` if something else must happen first.
+    pub(super) until: Option<Timestamp>,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn derive(snapshot: &'a Snapshot<'a>, journal: &'a Journal, now: Timestamp) -> Self {
+        let entry = snapshot.entry;
+        let delays = &entry.policy.propagation_delays;
+        let is_in_use = |version: &&Version| version.may_be_in_use(delays.gateways, now);
+        let of_client = |(name, client): (&'a String, &'a Client)| {
+            client.in_use(delays.clients, now).map(|version| (name.as_str(), version))
+        };
+        let of_secret = |(name, versions): (&'a String, &'a Vec<Version>)| {
+            versions.iter().filter(is_in_use).map(|version| (name.as_str(), version))
+        };
+        let gateways_in_use: Vec<_> = journal.gateways.iter().filter(is_in_use).collect();
+        let client_issuers = current(&journal.client_issuers, &entry.spec.distrusted_cas);
+        let unconverged = unconverged(&gateways_in_use, &client_issuers, delays.gateways);
+        let signs = snapshot.usable_client_ca().is_ok_and(|source| {
+            entry.spec.issuer_secret_name.is_none()
+                || snapshot.issuer.is_some_and(|issuer| issuer.chain == source.chain)
+        });
+        Self {
+            snapshot,
+            entry,
+            journal,
+            now,
+            windows: WindowState::of(&entry.policy.change_windows, now),
+            gateways_in_use,
+            clients_in_use: journal.clients.iter().flat_map(of_client).collect(),
+            presented_also: journal.presented_also.iter().flat_map(of_secret).collect(),
+            client_issuers,
+            server_issuers: current(&journal.server_issuers, &entry.spec.distrusted_cas),
+            source_chain: snapshot.usable_source().ok().and_then(|source| non_empty(&source.chain)),
+            served_chain: served_chain(snapshot),
+            unconverged,
+            signs_current: signs && unconverged.is_none(),
         }
     }
 }
 
-/// The Secret when it can be relied on.
-///
-/// # Errors
-/// Why it cannot: a sentence.
-pub(super) fn usable((facts, name): (Option<&SecretSummary>, impl Display)) -> Result<&SecretSummary, String> {
-    let facts = facts.ok_or_else(|| format!("Secret {name} does not exist"))?;
-    match facts.denials.first() {
-        Some(finding) => Err(format!("Secret {name}: {}: {}: {}", finding.rule, finding.field, finding.message)),
-        None => Ok(facts),
-    }
+/// The CAs that their Secret holds, without distrusted ones unless all are.
+pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String]) -> Vec<Certificate> {
+    let current = issuers.iter().filter(|authority| authority.current).map(|authority| authority.certificate.clone());
+    let (distrusted, trusted): (Vec<_>, Vec<_>) =
+        current.partition(|certificate| is_distrusted(certificate, distrusted_cas));
+    if trusted.is_empty() { distrusted } else { trusted }
 }
 
-/// The CAs that a source stands for, each once: its bundle, or else its own certificate, where that is a CA.
-pub(super) fn authorities(facts: &SecretSummary) -> Vec<Certificate> {
-    if facts.anchors.is_empty() {
-        return facts.chain.iter().take(1).filter(|certificate| certificate.is_ca).cloned().collect();
-    }
-    let mut known = BTreeSet::new();
-    facts.anchors.iter().filter(|certificate| known.insert(&certificate.fingerprint)).cloned().collect()
+fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period) -> Option<Unconverged> {
+    let lacking: Vec<_> = gateways.iter().filter(|version| !holds(&version.trust, issuers)).collect();
+    // A content without a successor has no end, and neither has one that a probe found in use.
+    let replaced = |version: &Version| version.replaced.filter(|_| version.seen.is_empty());
+    let ends = lacking.iter().map(|version| replaced(version).map(|at| delay.after(at)));
+    let until = ends.max_by_key(|end| end.unwrap_or(Timestamp::MAX))?;
+    Some(Unconverged { until })
+}
+
+/// A broken bundle in the managed Secret is no reason to replace its pair, nor is the end of its certificate with
+/// `onServingCertificateExpiry: Keep`.
+fn served_chain<'a>(snapshot: &Snapshot<'a>) -> Option<&'a [Certificate]> {
+    let is_kept = snapshot.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep;
+    let spares_pair =
+        |finding: &Finding| CA_KEYS.iter().any(|key| finding.field == field(key)) || is_kept && finding.rule == EXPIRED;
+    let managed = snapshot.managed.filter(|managed| managed.denials.iter().all(spares_pair))?;
+    non_empty(&managed.chain)
+}
+
+fn non_empty(chain: &[Certificate]) -> Option<&[Certificate]> {
+    (!chain.is_empty()).then_some(chain)
+}
+
+/// Whether gateways with this bundle accept a client's chain.
+pub(super) fn admits(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    connectivity::admits(trust, chain, begun(chain, now))
+}
+
+/// Whether a client's chain is of these CAs. A client whose chain is unknown is not waited for.
+pub(super) fn migrated(issuers: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    chain.is_empty() || admits(issuers, chain, now)
+}
+
+/// Whether a client that trusts these CAs verifies a gateway's chain.
+pub(super) fn verifies(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    connectivity::verifies(trust, chain, begun(chain, now))
+}
+
+/// Whether a client verifies a gateway's chain, or did so before it expired: some clients ignore dates.
+pub(super) fn verifies_to_the_end(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    // For BoringSSL a certificate has expired in its last second (X509_cmp_time).
+    let ends = chain.iter().map(|certificate| certificate.not_after - SignedDuration::from_secs(1));
+    verifies(trust, chain, ends.fold(now, Timestamp::min))
+}
+
+/// To a clock that is slow, a certificate in use seems to be not yet valid. It is needed all the same.
+fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
+    chain.iter().map(|certificate| certificate.not_before).fold(now, Timestamp::max)
+}
+
+/// Whether `trust` holds all of these CAs, or successors that supersede them.
+pub(super) fn holds(trust: &[Certificate], wanted: &[Certificate]) -> bool {
+    wanted.iter().all(|certificate| trust.iter().any(|held| held.supersedes(certificate)))
 }

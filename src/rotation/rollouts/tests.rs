@@ -192,11 +192,14 @@ fn rejects_to_roll_unasked_paused_out_of_hours_or_too_soon() {
     let unasked = with(&|entry| entry.policy.workload_restarts.mode = RestartMode::Disabled);
     assert_eq!(done(&unasked, &slipped, later()), Err(Doing::Reporting));
     let paused = with(&|entry| entry.spec.paused = true);
-    assert_eq!(done(&paused, &slipped, later()), Err(Doing::Held("spec.paused is set".to_owned())));
+    assert_eq!(
+        done(&paused, &slipped, later()),
+        Err(Doing::Held("spec.paused is true. To continue, set it to false".to_owned()))
+    );
     let window = json!([{"from": "22:00", "to": "23:00"}]);
     let closed = with(&|entry| entry.policy.change_windows = serde_json::from_value(window.clone()).unwrap());
     assert!(
-        matches!(done(&closed, &slipped, later()), Err(Doing::Held(why)) if why.contains("no change window of the RotationPolicy"))
+        matches!(done(&closed, &slipped, later()), Err(Doing::Held(why)) if why.contains("No change window of the RotationPolicy"))
     );
     assert!(done(&closed, &slipped, at(22 * 60 * 60)).is_ok());
     // A replica of the webhook that has not heard of the content yet would cost a second rollout.

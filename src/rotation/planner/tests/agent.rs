@@ -1,13 +1,13 @@
-//! The agent's edge: looks, decides, and writes one thing after the other, unless it is killed or overtaken in between.
+//! The simulated agent: reads, plans, and writes one object after the other, unless it is killed or another replica takes over.
 
 use std::rc::Rc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::foreign::Read;
+use super::cluster::{CA, CLIENT_CA, Cluster, Content, ISSUER, MANAGED, ROOT, Told};
+use super::foreign_sources::Read;
 use super::issuer::Whose;
 use super::scene::observation;
-use super::world::{CA, CLIENT_CA, Content, ISSUER, MANAGED, ROOT, Told, World};
 use crate::api::{Mode, OnServingCertificateExpiry, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
@@ -18,23 +18,23 @@ use crate::trust::Certificate;
 
 #[derive(Default)]
 pub(super) struct Agent {
-    /// It looks, or will.
+    /// It reconciles, or will.
     busy: bool,
-    /// Something happened since it looked.
+    /// Something changed since it reconciled.
     again: bool,
-    /// Down: nothing is looked at.
+    /// It does not run.
     pub(super) down: bool,
-    /// It is killed at times, and another one overtakes it.
+    /// It is sometimes killed, or another replica takes over.
     pub(super) falters: bool,
-    /// The last wake-up that was asked for.
+    /// The last wake-up that was requested.
     alarm: u64,
-    /// Its clock less the world's.
+    /// Its clock minus the cluster's.
     pub(super) clock: SignedDuration,
-    /// The plan of the last look.
+    /// The last plan.
     pub(super) last: Option<Rc<Plan>>,
 }
 
-/// What one look has read.
+/// What one reconcile read.
 pub(super) struct Look {
     entry: Entry,
     secrets: std::collections::BTreeMap<&'static str, Content>,
@@ -80,8 +80,8 @@ impl Look {
 
 const MOMENT: SignedDuration = SignedDuration::from_secs(1);
 
-impl World {
-    /// Something happened that the agent watches.
+impl Cluster {
+    /// An object that the agent watches changed.
     pub(super) fn poke(&mut self) {
         if self.agent.busy {
             self.agent.again = true;
@@ -108,7 +108,7 @@ impl World {
     fn look(&mut self) {
         self.agent.again = false;
         let look = self.read();
-        self.within(MOMENT, move |world| world.decide(look));
+        self.within(MOMENT, move |cluster| cluster.decide(look));
     }
 
     fn decide(&mut self, look: Look) {
@@ -122,12 +122,13 @@ impl World {
         self.act(Rc::new((look, plan)), 0, stops);
     }
 
-    /// What holds of every plan.
+    /// Checks what is true of every plan.
     fn judge(&mut self, look: &Look, plan: &Plan, now: Timestamp) {
         if self.agent.last.as_ref().is_none_or(|last| last.phase != plan.phase) {
             self.note(format!("phase {:?}", plan.phase));
         }
-        let fail = |world: &Self, what: &str| panic!("{}", world.story(&format!("{what}: {}", world.retold(plan))));
+        let fail =
+            |cluster: &Self, what: &str| panic!("{}", cluster.story(&format!("{what}: {}", cluster.retold(plan))));
         if plan.wake.is_some_and(|wake| wake <= now) {
             fail(self, "the wake-up is over");
         }
@@ -150,7 +151,7 @@ impl World {
         }
         let stored = Journal::from_text(&plan.journal.to_text()).unwrap();
         assert!(stored == plan.journal, "{}", self.story("the journal is another when it was stored"));
-        // One leaf for all that are alike decides the same.
+        // One certificate for all equivalent ones leads to the same plan.
         let compact = Journal::from_text(&plan.journal.to_compact_text()).unwrap();
         let by_compact = planner::plan(&look.seen(), &compact, now);
         if (&compact, &by_compact.journal, &by_compact.steps) != (&plan.journal, &again.journal, &again.steps) {
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    /// A client that is re-issued in spite of a pin, with the end of each CA far off.
+    /// A client that is reissued although a server pins it and no CA is about to expire.
     fn breaks_a_pin<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p str> {
         let asked = plan.steps.iter().filter_map(|step| match step {
             Step::Reissue { certificate } if !a_ca_ends(look, now) => Some(certificate.as_str()),
@@ -171,7 +172,7 @@ impl World {
         asked.into_iter().find(is_pinned)
     }
 
-    /// A step that takes something away, with the deadline of the leaf far off.
+    /// A disruptive step although the serving certificate's deadline is far off.
     fn breaks_a_pause<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p Step> {
         let (spec, policy) = (&look.entry.spec, &look.entry.policy);
         let windows = &policy.change_windows;
@@ -182,7 +183,7 @@ impl World {
         let served = look.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
         let end = served.and_then(|managed| managed.facts.chain.first()).map(|leaf| leaf.not_after);
         let is_held = end.is_some_and(|end| now < end - policy.propagation_delays.gateways.duration() * 2);
-        // The end of an old CA comes before any pause, with room for the steps up to it.
+        // The end of an old CA overrides any pause, in time for the steps up to it.
         let ends = |ca: &Certificate| ends(look, ca, now);
         let issuer_ends = look.secrets.get(ISSUER).is_none_or(|issuer| issuer.facts.chain.first().is_some_and(ends));
         plan.steps.iter().find(|step| match step {
@@ -195,7 +196,7 @@ impl World {
         })
     }
 
-    /// A plan for readers.
+    /// A plan as text.
     pub(super) fn retold(&self, plan: &Plan) -> String {
         let journal = &plan.journal;
         let mut text = format!("{:?} until {:?}\n", plan.phase, plan.wake);
@@ -246,9 +247,9 @@ impl World {
             },
         };
         if done {
-            self.within(SignedDuration::from_millis(300), move |world| world.act(pass, action + 1, stops));
+            self.within(SignedDuration::from_millis(300), move |cluster| cluster.act(pass, action + 1, stops));
         } else {
-            // Somebody was faster: look again.
+            // Conflict: reconcile again.
             if action > 1 {
                 self.store_status(look, plan);
             }
@@ -256,17 +257,17 @@ impl World {
         }
     }
 
-    /// The agent is killed, or stopped so long that another one leads.
+    /// The agent is killed, or stopped until another replica leads.
     fn stop(&mut self, pass: Rc<(Look, Plan)>, action: usize) {
         if self.chance(2) {
             self.note(format!("agent killed before action {action}"));
         } else {
             self.note(format!("agent stopped before action {action}"));
-            self.within(SignedDuration::from_secs(15), move |world| {
-                world.note("the former leader goes on");
-                if world.store_journal(&pass.0, &pass.1) {
+            self.within(SignedDuration::from_secs(15), move |cluster| {
+                cluster.note("the former leader goes on");
+                if cluster.store_journal(&pass.0, &pass.1) {
                     for step in &pass.1.steps {
-                        world.take(&pass.0, step);
+                        cluster.take(&pass.0, step);
                     }
                 }
             });
@@ -274,7 +275,7 @@ impl World {
         self.within(SignedDuration::from_secs(40), Self::look);
     }
 
-    /// What a lost journal knew of clients that load once nobody finds out before they restart.
+    /// What a lost journal recorded of clients that load once is unknown until they restart.
     fn knows_what_is_loaded(&self) -> bool {
         self.clients.iter().all(|client| {
             let known = self.journal.1.clients.get(&client.name).map(|known| known.versions.as_slice());
@@ -291,7 +292,7 @@ impl World {
             && self.entry.spec.mode == Mode::Bundle
             && !distrusted(self.server_source())
             && !distrusted(self.client_source());
-        // Clients were told to refuse what is distrusted: a gateway that has it still is nobody's fault.
+        // Clients are to refuse a distrusted CA: that a gateway still has it is no failure.
         let managed = self.secrets.get(MANAGED).map(|content| content.id);
         let is_taken_over = self.gateways.iter().all(|loaded| loaded.as_ref().map(|content| content.id) == managed);
         let is_sound = is_sound && (self.entry.spec.distrusted_cas.is_empty() || is_taken_over);
@@ -305,9 +306,9 @@ impl World {
         } else if let Some(wake) = plan.wake.into_iter().chain(self.next_glance()).min() {
             let alarm = self.number();
             self.agent.alarm = alarm;
-            self.at(wake - self.agent.clock, move |world| {
-                if world.agent.alarm == alarm {
-                    world.poke();
+            self.at(wake - self.agent.clock, move |cluster| {
+                if cluster.agent.alarm == alarm {
+                    cluster.poke();
                 }
             });
         }
@@ -346,7 +347,7 @@ impl World {
         true
     }
 
-    /// Takes a step, unless what it writes has changed since the look.
+    /// Takes a step, unless the object that it writes changed since it was read.
     fn take(&mut self, look: &Look, step: &Step) -> bool {
         let writes = match step {
             Step::WriteManaged { .. } | Step::CopyRoot => Some(MANAGED),

@@ -1,4 +1,4 @@
-//! Those who take their trust from an object of `spec.trustBundleTargets`.
+//! Readers of an object of `spec.trustBundleTargets`.
 
 use jiff::SignedDuration;
 
@@ -31,12 +31,12 @@ fn held_for(plan: &Plan, step: StepName, words: &str) -> bool {
 }
 
 #[test]
-fn the_leaf_changes_when_readers_of_what_is_distributed_have_had_time_for_the_new_ca() {
+fn the_serving_certificate_switches_after_bundle_readers_had_time_to_load_the_new_ca() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
     distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&old]);
     scene.pass(HOUR);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert!(
         !switches(&plan) && held_for(&plan, StepName::SwitchServingCertificate, "readers of ConfigMap trust (ca.crt)"),
         "{plan:?}"
@@ -44,39 +44,39 @@ fn the_leaf_changes_when_readers_of_what_is_distributed_have_had_time_for_the_ne
     assert_eq!(plan.lagging, ["readers of ConfigMap trust (ca.crt)"]);
     scene.keep_status(&plan);
     scene.now += HOUR;
-    let status = scene.status(&scene.ask());
+    let status = scene.status(&scene.plan());
     let follows = status.condition("ClientsCurrent").unwrap();
     assert!(follows.message.contains("see condition Synced"), "{}", follows.message);
     distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&new, &old]);
-    scene.look();
+    scene.reconcile();
     scene.now += SignedDuration::from_secs(179);
-    assert!(!switches(&scene.look()), "written a moment ago");
+    assert!(!switches(&scene.reconcile()), "written a moment ago");
     scene.now += SignedDuration::from_secs(1);
-    assert!(switches(&scene.look()));
+    assert!(switches(&scene.reconcile()));
 }
 
 #[test]
-fn nobody_waits_for_readers_of_what_is_distributed_no_more_or_holds_no_ca_that_counts() {
+fn does_not_wait_for_readers_of_a_removed_target_or_of_one_without_our_ca() {
     let (old, new, other) = (ca("old"), ca("new"), ca("other"));
     let mut scene = before_the_switch(&old, &new, false);
     distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&old]);
     scene.pass(HOUR);
     scene.bundle_readers.clear();
     scene.entry.spec.trust_bundle_targets.clear();
-    assert!(switches(&scene.look()));
+    assert!(switches(&scene.reconcile()));
     distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&other]);
-    assert!(switches(&scene.look()), "they do not verify what is served now, either");
+    assert!(switches(&scene.reconcile()), "they do not verify what is served now, either");
 }
 
 #[test]
-fn an_object_that_cannot_be_read_counts_as_it_was_last() {
+fn an_unreadable_object_counts_with_its_last_content() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
     distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[&old]);
     scene.pass(HOUR);
     distribute(&mut scene, TrustBundleTargetKind::ConfigMap, &[]);
     scene.pass(HOUR);
-    assert!(!switches(&scene.look()));
+    assert!(!switches(&scene.reconcile()));
 }
 
 /// What a CA signs without key identifiers, as `openssl x509 -req` did before 3.0.
@@ -90,7 +90,7 @@ fn plain(authority: &Authority, name: &str) -> SecretSummary {
 }
 
 #[test]
-fn two_cas_that_a_leaf_does_not_tell_apart_are_not_given_to_readers_that_take_them_in_any_order() {
+fn does_not_write_indistinguishable_cas_where_readers_may_take_any_order() {
     let (old, new) = (ca_without_key_id("root"), ca_without_key_id("root"));
     let mid_rotation = |kind| {
         let mut scene = Scene::steady_with(source(&old), plain(&old, "gateway"), plain(&old, "client"));
@@ -99,31 +99,31 @@ fn two_cas_that_a_leaf_does_not_tell_apart_are_not_given_to_readers_that_take_th
         scene.ca = source(&new);
         scene
     };
-    let plan = mid_rotation(TrustBundleTargetKind::ClusterTrustBundle).look();
+    let plan = mid_rotation(TrustBundleTargetKind::ClusterTrustBundle).reconcile();
     assert_eq!(plan.client_bundle.len(), 2);
     assert!(plan.unordered.is_some(), "{plan:?}");
     assert!(held_for(&plan, StepName::ExpandTrust, "ClusterTrustBundle trust is not changed"), "{:?}", plan.waits);
-    assert_eq!(mid_rotation(TrustBundleTargetKind::ConfigMap).look().unordered, None, "its order is kept");
-    // They do not get the new CA, and so the leaf does not change.
+    assert_eq!(mid_rotation(TrustBundleTargetKind::ConfigMap).reconcile().unordered, None, "its order is kept");
+    // They do not get the new CA, so the serving certificate does not switch.
     let mut scene = mid_rotation(TrustBundleTargetKind::ClusterTrustBundle);
     scene.root = plain(&new, "gateway");
     scene.client = plain(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
     for _ in 0..5 {
-        let plan = scene.look();
+        let plan = scene.reconcile();
         assert!(!switches(&plan));
         scene.take(&plan);
         scene.now += HOUR;
     }
-    assert!(held_for(&scene.look(), StepName::SwitchServingCertificate, "readers of ClusterTrustBundle trust"));
+    assert!(held_for(&scene.reconcile(), StepName::SwitchServingCertificate, "readers of ClusterTrustBundle trust"));
 }
 
 #[test]
-fn two_cas_of_one_name_with_key_identifiers_are_given_to_them() {
+fn writes_cas_with_one_subject_if_key_identifiers_distinguish_them() {
     let (old, new) = (ca("root"), ca("root"));
     let mut scene = Scene::steady(&old);
     distribute(&mut scene, TrustBundleTargetKind::ClusterTrustBundle, &[&old]);
     scene.ca = source(&new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.client_bundle.len(), plan.unordered), (2, None));
 }

@@ -1,8 +1,8 @@
-//! Clients: they use their own Secret, as it was when they looked last.
+//! Clients: they use their Secret as it was when they last read it.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::world::{Content, World};
+use super::cluster::{Cluster, Content};
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::{ClientState, Issuance, Trust};
 
@@ -11,9 +11,9 @@ pub(super) struct Client {
     pub(super) secret: Content,
     pub(super) loaded: Content,
     pub(super) loads_once: bool,
-    /// The GatewaySecret knows of it.
+    /// It is declared.
     pub(super) declared: bool,
-    /// cert-manager issues it; otherwise a person does, and the agent reads its Secret.
+    /// cert-manager issues its certificate. Otherwise a person does, and the agent reads its Secret.
     pub(super) automatic: bool,
     pub(super) issuing: bool,
     pub(super) signed: Timestamp,
@@ -23,13 +23,15 @@ pub(super) struct Client {
     pub(super) renewal: u64,
 }
 
-impl World {
+impl Cluster {
     pub(super) fn write_client(&mut self, at: usize, facts: SecretSummary) {
         let text = format!("{} with {}", self.named(&facts.anchors), self.named(&facts.chain));
         self.note(format!("Secret {}: {text}", self.clients[at].name));
         self.clients[at].secret = self.content(facts);
         if !self.clients[at].loads_once || has_ended(&self.clients[at].loaded, self.now) {
-            self.within(self.entry.policy.propagation_delays.clients.duration(), move |world| world.load_client(at));
+            self.within(self.entry.policy.propagation_delays.clients.duration(), move |cluster| {
+                cluster.load_client(at)
+            });
         }
         self.poke();
     }
@@ -49,10 +51,10 @@ impl World {
         let end = self.clients[at].loaded.facts.chain[0].not_after;
         if self.clients[at].loads_once && end > self.now {
             let early = self.delay(SignedDuration::from_secs(60));
-            self.at(end - early, move |world| {
-                let client = &world.clients[at];
+            self.at(end - early, move |cluster| {
+                let client = &cluster.clients[at];
                 if client.loaded.facts.chain[0].not_after == end && client.secret.id != client.loaded.id {
-                    world.load_client(at);
+                    cluster.load_client(at);
                 }
             });
         }
@@ -64,7 +66,7 @@ impl World {
     }
 }
 
-/// Whether nobody accepts it any more: for BoringSSL a certificate has ended in its last second (`X509_cmp_time`).
+/// Whether it has expired: for BoringSSL a certificate has expired in its last second (`X509_cmp_time`).
 pub(super) fn has_ended(content: &Content, now: Timestamp) -> bool {
     content.facts.chain.first().is_none_or(|leaf| now.as_second() >= leaf.not_after.as_second())
 }
@@ -77,7 +79,7 @@ impl Client {
             name: self.name.clone(),
             chain: facts.chain.clone(),
             trust: if self.automatic {
-                // cert-manager's instants are of whole seconds.
+                // Timestamps of cert-manager have whole seconds.
                 let at = Timestamp::from_second(self.signed.as_second()).unwrap();
                 Trust::Issued { ca: facts.anchors[..1].to_vec(), at }
             } else {

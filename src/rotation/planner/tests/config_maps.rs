@@ -1,4 +1,4 @@
-//! ConfigMaps that are kept from those of `spec.clients.caConfigMapNames`.
+//! Copies of the ConfigMaps of `spec.clients.caConfigMapNames`.
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn held(authorities: &[&Authority]) -> SecretSummary {
     SecretSummary { anchors, ..SecretSummary::default() }
 }
 
-/// A gateway goes by what is kept from ConfigMap `partners`, and everything has settled.
+/// A gateway uses the copy of ConfigMap `partners`, and no write is propagating.
 fn steady(old: &Authority, source: &[&Authority]) -> Scene {
     let mut scene = Scene::steady(old);
     scene.entry.spec.clients.ca_config_map_names = vec!["partners".to_owned()];
@@ -29,7 +29,7 @@ fn steady(old: &Authority, source: &[&Authority]) -> Scene {
     scene
 }
 
-/// Looks and takes steps as an agent does, so many times, with ten minutes between.
+/// Reconciles and takes steps as an agent does, this many times, every ten minutes.
 fn look(scene: &mut Scene, times: usize) -> Plan {
     for _ in 0..times {
         let kept: Vec<_> = scene.config_maps.iter().flat_map(|map| map.managed.clone()).collect();
@@ -37,11 +37,11 @@ fn look(scene: &mut Scene, times: usize) -> Plan {
             let name = SourceName::config_map("mesh", "partners.trustspan");
             scene.sources.insert(name, SourceState::Holds(facts.anchors));
         }
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
         scene.now += SignedDuration::from_mins(10);
     }
-    scene.look()
+    scene.reconcile()
 }
 
 fn kept(scene: &Scene) -> Vec<&str> {
@@ -69,7 +69,7 @@ fn our_cas_are_replaced_by_those_of_the_managed_secret_and_others_stay_in_their_
 }
 
 #[test]
-fn an_owner_who_never_changes_the_source_may_rotate_again() {
+fn rotates_again_although_the_owner_never_changes_the_source() {
     let (old, new, newer) = (ca("old"), ca("new"), ca("newer"));
     let mut scene = steady(&old, &[&old]);
     for next in [&new, &newer] {
@@ -82,7 +82,7 @@ fn an_owner_who_never_changes_the_source_may_rotate_again() {
 }
 
 #[test]
-fn the_new_ca_does_not_sign_while_a_proxy_may_go_by_the_source_that_its_gateway_named_before() {
+fn the_new_ca_does_not_sign_while_a_proxy_may_use_the_source_named_before() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = steady(&old, &[&old]);
     // The Gateway names the source itself, and a rotation begins.
@@ -94,7 +94,7 @@ fn the_new_ca_does_not_sign_while_a_proxy_may_go_by_the_source_that_its_gateway_
     look(&mut scene, 3);
     assert_eq!(scene.issuer.chain[0].subject, "CN=old");
     scene.readers = kept_reader;
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert!(waits(&plan).contains(&StepName::PromoteIssuer));
     scene.take(&plan);
     assert_eq!(scene.issuer.chain[0].subject, "CN=old", "written a moment ago");
@@ -103,7 +103,7 @@ fn the_new_ca_does_not_sign_while_a_proxy_may_go_by_the_source_that_its_gateway_
 }
 
 #[test]
-fn a_source_that_is_gone_or_unsound_leaves_what_is_kept_to_rotate_on() {
+fn a_copy_keeps_rotating_when_its_source_is_deleted_or_unsound() {
     let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
     for broken in [None, Some(SecretSummary::default())] {
         let mut scene = steady(&old, &[&partner, &old]);
@@ -116,7 +116,7 @@ fn a_source_that_is_gone_or_unsound_leaves_what_is_kept_to_rotate_on() {
 }
 
 #[test]
-fn our_cas_stay_where_the_owner_took_them_out_and_that_is_told() {
+fn our_cas_stay_in_the_copy_when_the_owner_removes_them_and_that_is_reported() {
     let (old, partner) = (ca("old"), ca("partner"));
     let mut scene = steady(&old, &[&partner, &old]);
     scene.config_maps[0].source = Some(held(&[&partner]));
@@ -127,7 +127,7 @@ fn our_cas_stay_where_the_owner_took_them_out_and_that_is_told() {
 }
 
 #[test]
-fn mode_copy_has_our_ca_as_the_copy_has_it() {
+fn mode_copy_writes_our_ca_as_in_the_source_secret() {
     let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
     let mut scene = steady(&old, &[&partner, &old]);
     scene.entry.spec.mode = Mode::Copy;
@@ -138,23 +138,23 @@ fn mode_copy_has_our_ca_as_the_copy_has_it() {
 }
 
 #[test]
-fn new_revocation_lists_are_taken_over() {
+fn new_revocation_lists_are_copied() {
     let old = ca("old");
     let mut scene = steady(&old, &[&old]);
-    assert!(scene.look().steps.is_empty());
+    assert!(scene.reconcile().steps.is_empty());
     let revocation = Some("a hash".to_owned());
     scene.config_maps[0].source.as_mut().unwrap().revocation.clone_from(&revocation);
     look(&mut scene, 1);
     assert_eq!(scene.config_maps[0].managed.as_ref().unwrap().revocation, revocation);
-    assert!(scene.look().steps.is_empty());
+    assert!(scene.reconcile().steps.is_empty());
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whom a server lets in stays what its owner wrote, and its own clients get in at every step of a rotation.
+    /// A server accepts the foreign clients that its owner chose, and ours at every step of a rotation.
     #[test]
-    fn nobody_else_is_let_in(order in Just([0, 1, 2, 3]).prop_shuffle(), strangers in 0..4_usize) {
+    fn a_copy_admits_no_foreign_client(order in Just([0, 1, 2, 3]).prop_shuffle(), strangers in 0..4_usize) {
         let (old, new) = (ca("old"), ca("new"));
         let all = [ca("a"), ca("b"), ca("c")];
         let mut source_cas: Vec<&Authority> = all[..strangers.min(3)].iter().collect();

@@ -1,6 +1,6 @@
-//! Those who take their trust from an object of `spec.trustBundleTargets`, and present no certificate.
+//! Readers of an object of `spec.trustBundleTargets`, which present no certificate.
 
-use super::world::{Content, World};
+use super::cluster::{Cluster, Content};
 use crate::api::{TrustBundleTarget, TrustBundleTargetKind};
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::{ClientState, Plan, Trust};
@@ -12,8 +12,8 @@ pub(super) struct Distributed {
     loaded: Content,
 }
 
-impl World {
-    /// Somebody reads it, and trusts this CA.
+impl Cluster {
+    /// Its readers trust this CA.
     pub(super) fn distribute_to_readers(&mut self, ca: &Certificate) {
         let kind =
             if self.chance(2) { TrustBundleTargetKind::ConfigMap } else { TrustBundleTargetKind::ClusterTrustBundle };
@@ -24,7 +24,7 @@ impl World {
         self.distributed = Some(Distributed { loaded: held.clone(), held });
     }
 
-    /// The agent keeps it, after its steps.
+    /// The agent writes it after its steps.
     pub(super) fn distribute(&mut self, plan: &Plan) {
         let bundle = &plan.client_bundle;
         let Some(held) = self.distributed.as_ref().map(|distributed| &distributed.held.facts.anchors) else { return };
@@ -34,11 +34,11 @@ impl World {
         self.note(format!("distributed: {}", self.named(bundle)));
         let held = self.content(SecretSummary { anchors: bundle.clone(), ..SecretSummary::default() });
         self.distributed.as_mut().unwrap().held = held;
-        self.within(self.entry.policy.propagation_delays.clients.duration(), |world| {
-            let distributed = world.distributed.as_mut().unwrap();
+        self.within(self.entry.policy.propagation_delays.clients.duration(), |cluster| {
+            let distributed = cluster.distributed.as_mut().unwrap();
             distributed.loaded = distributed.held.clone();
             let loaded = distributed.loaded.clone();
-            world.note(format!("readers of what is distributed trust {}", world.named(&loaded.facts.anchors)));
+            cluster.note(format!("readers of what is distributed trust {}", cluster.named(&loaded.facts.anchors)));
         });
         self.poke();
     }

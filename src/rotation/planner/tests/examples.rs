@@ -1,4 +1,4 @@
-//! Single decisions, as documentation: what is seen, and what is done about it.
+//! Single plans, as documentation: a snapshot, and the steps that follow.
 
 use jiff::SignedDuration;
 
@@ -14,19 +14,19 @@ use crate::trust::fixtures::{ca, ca_between, certificates, parsed};
 fn a_plain_rotation_goes_step_by_step() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice(), plan.wake.is_some()), (Phase::Steady, &[][..], true));
 
-    // Trust grows at once, the new CA first; nothing else moves.
+    // The new CA is added at once, at the top; nothing else changes.
     scene.ca = source(&new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, bundle(&plan)), (Phase::TrustExpanded, Some(vec!["CN=new", "CN=old"])));
     assert_eq!(plan.client_bundle.iter().map(|ca| ca.subject.as_str()).collect::<Vec<_>>(), ["CN=new", "CN=old"]);
     assert_eq!((plan.steps.len(), waits(&plan)), (1, vec![StepName::PromoteIssuer]));
     scene.take(&plan);
 
-    // The gateways have 30 s to take it over, the webhooks 10.
-    let plan = scene.look();
+    // Gateways have 30 s to load it, webhooks 10 s.
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
     let promotion = plan.waits.iter().find(|wait| wait.step == StepName::PromoteIssuer).unwrap();
     assert_eq!(promotion.until, Some(scene.now + SignedDuration::from_secs(30)));
@@ -34,46 +34,46 @@ fn a_plain_rotation_goes_step_by_step() {
     scene.now += SignedDuration::from_secs(30);
 
     // All gateways trust it: it may sign.
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
     scene.take(&plan);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, reissues(&plan)), (Phase::Converged, vec!["client"]));
 
-    // The client has a new leaf, and three minutes to load it. The root follows when it trusts the new CA.
+    // The client has a new certificate, and three minutes to load it. The source Secret follows when the client trusts the new CA.
     scene.client = pair(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(
         (plan.phase, reissues(&plan), waits(&plan)),
         (Phase::Converged, vec![], vec![StepName::DropOldCA, StepName::ReissueServingCertificate])
     );
     scene.now += SignedDuration::from_mins(3);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, reissues(&plan)), (Phase::ClientsMigrated, vec!["gateway"]));
     assert_eq!(bundle(&plan), Some(vec!["CN=new"]));
     scene.take(&plan);
 
-    // The new leaf is served at once, and when all gateways serve it, clients may forget the old CA.
+    // The new certificate is served at once. When all gateways serve it, clients may forget the old CA.
     scene.root = pair(&new, "gateway");
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert!(matches!(plan.steps.as_slice(), [Step::WriteManaged { pair: PairOf::Root, .. }]), "{:?}", plan.steps);
     scene.take(&plan);
-    assert_eq!(scene.look().phase, Phase::ServingCertificateSwitched);
+    assert_eq!(scene.reconcile().phase, Phase::ServingCertificateSwitched);
     scene.now += SignedDuration::from_secs(30);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(plan.client_bundle, [parsed(new.der())]);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice(), plan.waits.as_slice()), (Phase::Steady, &[][..], &[][..]));
 }
 
 #[test]
-fn a_renewal_under_the_same_key_replaces_the_old_certificate() {
+fn a_ca_renewed_under_the_same_key_replaces_the_old_one() {
     let old = ca_between("root", 2026, 2032);
     let renewed = old.renewed(2029, 2040);
     let mut scene = Scene::steady(&old);
     scene.ca = source(&renewed);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     let written = plan.steps.iter().find_map(|step| match step {
         Step::WriteManaged { trust, .. } => Some(trust.clone()),
         _ => None,
@@ -86,96 +86,96 @@ fn reformatted_pem_is_no_change() {
     let authority = ca("root");
     let mut scene = Scene::steady(&authority);
     let text = format!("# exported\r\n{}", authority.pem().replace('\n', "\r\n"));
-    // The same twice is no other trust, either.
+    // A duplicate is no change of trust, either.
     scene.ca.anchors = certificates(&format!("{text}{text}"));
     assert_eq!(scene.ca.anchors.len(), 2);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Steady, &[][..]));
 }
 
 #[test]
-fn a_bundle_in_the_wrong_order_is_put_right() {
+fn a_bundle_in_the_wrong_order_is_reordered() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.ca = source(&new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     scene.take(&plan);
-    scene.look();
+    scene.reconcile();
     scene.managed.as_mut().unwrap().anchors.reverse();
-    assert_eq!(bundle(&scene.look()), Some(vec!["CN=new", "CN=old"]));
+    assert_eq!(bundle(&scene.reconcile()), Some(vec!["CN=new", "CN=old"]));
 }
 
 #[test]
-fn a_burst_keeps_what_live_leaves_need_and_the_newest_wins() {
+fn several_new_cas_at_once_keep_those_in_use_and_the_newest() {
     let (old, passing, new) = (ca("old"), ca("passing"), ca("new"));
     let mut scene = Scene::steady(&old);
     for authority in [&passing, &new] {
         scene.ca = source(authority);
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
         scene.now += SignedDuration::from_secs(5);
     }
     let held = scene.managed.as_ref().unwrap().anchors.clone();
     assert_eq!(held, [&new, &passing, &old].map(|ca| parsed(ca.der())));
-    // Nothing was signed with the one in between: it goes when that is certain.
+    // The CA in between signed nothing: it is removed when that is certain.
     scene.now += SignedDuration::from_mins(3);
-    assert_eq!(bundle(&scene.look()), Some(vec!["CN=new", "CN=old"]));
+    assert_eq!(bundle(&scene.reconcile()), Some(vec!["CN=new", "CN=old"]));
 }
 
 #[test]
-fn a_client_that_lags_holds_the_leaf_and_is_named_until_the_deadline() {
+fn a_lagging_client_blocks_the_switch_until_its_deadline() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     let wait = plan.waits.iter().find(|wait| wait.step == StepName::SwitchServingCertificate).unwrap();
     assert!(wait.reason.ends_with(": client"), "{}", wait.reason);
-    // One minute, twice the gateways' time, before the end of the leaf that is served.
+    // One minute, twice the gateways' delay, before the served certificate expires.
     let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
     assert_eq!(wait.until, Some(deadline));
     assert!(plan.steps.iter().all(|step| !matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
     scene.now = deadline;
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
-    // One that follows does not hold it.
-    let plan = before_the_switch(&old, &new, false).look();
+    // A client that trusts the new CA does not block it.
+    let plan = before_the_switch(&old, &new, false).reconcile();
     assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
 }
 
 #[test]
-fn only_a_client_that_could_follow_lags() {
+fn only_a_client_whose_reissue_was_requested_lags() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
-    assert!(scene.look().lagging.is_empty());
-    // Gateways do not trust the new CA yet: nobody was asked.
+    assert!(scene.reconcile().lagging.is_empty());
+    // Gateways do not trust the new CA yet: no reissue was requested.
     scene.ca = source(&new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert!(plan.lagging.is_empty());
     scene.take(&plan);
     scene.pass(HOUR);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     scene.take(&plan);
     scene.pass(HOUR);
-    assert_eq!(scene.look().lagging, ["client"]);
+    assert_eq!(scene.reconcile().lagging, ["client"]);
     scene.entry.spec.paused = true;
-    assert!(scene.look().lagging.is_empty());
+    assert!(scene.reconcile().lagging.is_empty());
     scene.entry.spec.paused = false;
-    // Renewed, it may go by its former content for a while.
+    // After its renewal it may use its earlier content for a while.
     scene.client = pair(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
-    assert_eq!(scene.look().lagging, ["client"]);
+    assert_eq!(scene.reconcile().lagging, ["client"]);
     scene.pass(HOUR);
-    assert!(scene.look().lagging.is_empty());
+    assert!(scene.reconcile().lagging.is_empty());
 }
 
 #[test]
-fn the_cap_never_drops_a_ca_that_a_live_leaf_needs() {
+fn max_previous_cas_never_drops_a_ca_in_use() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.entry.policy.max_previous_cas = Some(0);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(scene.status(&plan).condition(PREVIOUS_CAS), None);
     scene.ca = source(&new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
     scene.entry.status = scene.status(&plan);
     assert_eq!(scene.entry.status.condition(PREVIOUS_CAS).unwrap().status, ConditionStatus::False);
@@ -186,12 +186,12 @@ fn the_cap_never_drops_a_ca_that_a_live_leaf_needs() {
         troubles(&scene)
     );
     scene.entry.policy.max_previous_cas = Some(1);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(scene.status(&plan).condition(PREVIOUS_CAS), None, "one is allowed");
 }
 
 #[test]
-fn a_slow_clock_drops_no_renewed_ca_that_a_leaf_in_use_needs() {
+fn a_slow_clock_drops_no_renewed_ca_in_use() {
     let (first, new) = (ca("old"), ca("new"));
     let renewed = first.renewed(2030, 2040);
     let of_renewed = |name| SecretSummary { anchors: vec![parsed(renewed.der())], ..pair(&first, name) };
@@ -200,25 +200,25 @@ fn a_slow_clock_drops_no_renewed_ca_that_a_leaf_in_use_needs() {
     scene.ca = source(&new);
     for _ in 0..24 {
         scene.now += HOUR;
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
     }
     assert_eq!(scene.managed.unwrap().anchors, [parsed(new.der()), parsed(renewed.der())]);
 }
 
 #[test]
-fn the_cap_bounds_what_is_kept_for_clients_that_are_not_known() {
+fn max_previous_cas_limits_what_is_kept_for_unknown_clients() {
     let (old, new) = (ca("old"), ca("new"));
     let kept = |most| {
         let mut scene = Scene::steady(&old);
         scene.entry.spec.clients.all_declared = false;
         scene.entry.policy.max_previous_cas = most;
         (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
         scene.pass(HOUR);
-        scene.ask();
-        let plan = scene.look();
+        scene.plan();
+        let plan = scene.reconcile();
         scene.take(&plan);
         scene.managed.unwrap().anchors.len()
     };
@@ -230,51 +230,51 @@ fn distrust_drops_a_ca_at_once_and_never_empties_a_bundle() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.entry.spec.distrusted_cas = vec![parsed(old.der()).fingerprint];
-    assert_eq!(scene.look().steps, []);
+    assert_eq!(scene.reconcile().steps, []);
     scene.ca = source(&new);
-    assert_eq!(bundle(&scene.look()), Some(vec!["CN=new"]));
+    assert_eq!(bundle(&scene.reconcile()), Some(vec!["CN=new"]));
 }
 
 #[test]
-fn a_pause_lets_trust_grow_and_nothing_else() {
+fn a_pause_only_lets_new_cas_be_added() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.entry.spec.paused = true;
     scene.ca = source(&new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
     scene.take(&plan);
     scene.pass(HOUR);
-    assert_eq!(scene.look().steps, []);
+    assert_eq!(scene.reconcile().steps, []);
 }
 
 #[test]
-fn a_copy_follows_the_root_unless_there_is_a_pause() {
+fn a_copy_follows_the_source_secret_unless_paused() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.entry.spec.mode = Mode::Copy;
-    assert_eq!(scene.look().steps, []);
+    assert_eq!(scene.reconcile().steps, []);
     scene.root = pair(&new, "gateway");
-    assert!(scene.look().steps.contains(&Step::CopyRoot));
+    assert!(scene.reconcile().steps.contains(&Step::CopyRoot));
     scene.entry.spec.paused = true;
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.steps.as_slice(), waits(&plan).contains(&StepName::SwitchServingCertificate)), (&[][..], true));
 }
 
 #[test]
-fn the_overlap_is_waited_for_where_others_may_trust_the_old_ca_only() {
+fn waits_for_the_minimum_overlap_if_others_may_trust_only_the_old_ca() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
     scene.entry.policy.propagation_delays.minimum_overlap = Period::from_secs(24 * 3600);
-    assert!(waits(&scene.look()).contains(&StepName::SwitchServingCertificate));
+    assert!(waits(&scene.reconcile()).contains(&StepName::SwitchServingCertificate));
 }
 
 #[test]
-fn accepts_a_journal_as_it_was_stored() {
+fn reads_a_journal_as_it_was_stored() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.ca = source(&new);
-    let journal = scene.look().journal;
+    let journal = scene.reconcile().journal;
     let text = journal.to_text();
     assert_eq!(Journal::from_text(&text).unwrap(), journal);
     let count = |certificate: &Certificate| text.matches(certificate.pem().lines().nth(3).unwrap()).count();
@@ -282,7 +282,7 @@ fn accepts_a_journal_as_it_was_stored() {
 }
 
 #[test]
-fn rejects_a_journal_that_misses_a_certificate_or_is_none() {
+fn rejects_a_journal_without_one_of_its_certificates_and_other_text() {
     assert!(matches!(Journal::from_text("no json"), Err(JournalError::Json(_))));
     let authority = ca("root");
     let fingerprint = parsed(authority.der()).fingerprint;
@@ -294,25 +294,25 @@ fn rejects_a_journal_that_misses_a_certificate_or_is_none() {
 }
 
 #[test]
-fn a_client_whose_certificate_is_not_known_counts_by_what_it_trusts() {
+fn a_client_with_an_unknown_certificate_counts_by_what_it_trusts() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.client.chain.clear();
     scene.pass(HOUR);
     (scene.ca, scene.root) = (source(&new), pair(&new, "gateway"));
     for _ in 0..3 {
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
         scene.now += HOUR;
     }
-    let plan = scene.look();
+    let plan = scene.reconcile();
     let held =
         plan.waits.iter().find(|wait| wait.step == StepName::SwitchServingCertificate).expect("a leaf that is held");
     assert!(held.reason.contains("client"), "{}", held.reason);
 }
 
 #[test]
-fn a_bundle_that_the_agent_wrote_itself_is_not_written_again_and_again() {
+fn does_not_rewrite_its_own_bundle_although_a_rule_denies_it() {
     let old = ca("old");
     let mut scene = Scene::steady(&old);
     let denied = || {
@@ -325,30 +325,30 @@ fn a_bundle_that_the_agent_wrote_itself_is_not_written_again_and_again() {
     };
     let managed = scene.managed.take().expect("a managed Secret");
     scene.managed = Some(SecretSummary { denials: denied(), is_plain: true, ..managed.clone() });
-    assert_eq!(scene.look().steps, []);
+    assert_eq!(scene.reconcile().steps, []);
     scene.managed = Some(SecretSummary { denials: denied(), is_plain: false, ..managed });
-    assert_eq!(scene.look().steps.len(), 1, "somebody put something beside it");
+    assert_eq!(scene.reconcile().steps.len(), 1, "somebody put something beside it");
 }
 
 #[test]
-fn a_source_without_a_ca_is_told_and_changes_nothing() {
+fn a_source_without_a_ca_is_reported_and_changes_nothing() {
     let old = ca("old");
     let mut scene = Scene::steady(&old);
     scene.ca = SecretSummary { chain: pair(&old, "leaf").chain, ..SecretSummary::default() };
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert!(plan.trouble.as_deref().is_some_and(|trouble| trouble.contains("holds no CA")), "{:?}", plan.trouble);
     assert_eq!(plan.steps, []);
 }
 
 #[test]
-fn the_first_bundle_keeps_what_the_root_holds_and_what_the_issuer_signs_with() {
+fn the_first_bundle_keeps_the_cas_of_the_source_secret_and_of_the_issuer() {
     let [new, old, signing] = ["new", "old", "signing"].map(ca);
     let mut scene = Scene::steady(&old);
     (scene.ca, scene.issuer, scene.managed) = (source(&new), source(&signing), None);
     let begin = |scene: &mut Scene| {
         scene.journal = Journal::default();
         scene.entry.status = GatewaySecretStatus::default();
-        scene.look()
+        scene.reconcile()
     };
     let plan = begin(&mut scene);
     assert_eq!(bundle(&plan).unwrap(), ["CN=new", "CN=old", "CN=signing"]);

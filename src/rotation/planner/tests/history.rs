@@ -1,19 +1,19 @@
-//! Random clusters, and what befalls them.
+//! Random clusters, and random events in them.
 
 use jiff::SignedDuration;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::clients::Client;
+use super::cluster::{CA, CLIENT_CA, Cluster, HOUR, ISSUER, MANAGED, MINUTE, ROOT, fault};
 use super::issuer::{ROOT_LIFETIME, Whose};
 use super::seed::Seed;
-use super::world::{CA, CLIENT_CA, HOUR, ISSUER, MANAGED, MINUTE, ROOT, World, fault};
 use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, OnServingCertificateExpiry, Period};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::SecretSummary;
 
-/// What happens to a cluster.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Rotate,
@@ -40,7 +40,7 @@ pub(super) enum Event {
     DeleteForeign,
 }
 
-/// Those that leave the promise as it is: no connection fails.
+/// Events after which no connection may fail.
 pub(super) const HARMLESS: [Event; 18] = [
     Event::Rotate,
     Event::Rotate,
@@ -62,7 +62,7 @@ pub(super) const HARMLESS: [Event; 18] = [
     Event::DeleteForeign,
 ];
 
-/// Those after which only recovery is promised.
+/// Events after which only recovery is required.
 pub(super) const HARMFUL: [Event; 6] = [
     Event::DeleteManaged,
     Event::TamperWithManaged,
@@ -76,7 +76,7 @@ pub(super) fn seconds(seconds: u64) -> SignedDuration {
     SignedDuration::from_secs(seconds.cast_signed())
 }
 
-/// How many seconds CAs live: those that are replaced, and the last.
+/// Lifetimes of CAs in seconds: of those that are replaced, and of the last.
 const CA_LIFETIME: u64 = 10 * HOUR;
 const LAST_LIFETIME: u64 = 100 * HOUR;
 
@@ -93,40 +93,40 @@ fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
 /// How long the owner of a pin takes to remove it when a rotation waits for that.
 const PIN_REMOVED: SignedDuration = SignedDuration::from_secs((5 * MINUTE).cast_signed());
 
-impl World {
-    /// A cluster with one CA, in one of the shapes, and clients that work.
+impl Cluster {
+    /// A cluster with one CA, in a random layout, and clients that can connect.
     pub(super) fn random(mut seed: Seed) -> Self {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", ROOT, MANAGED) };
         let (spec, policy) = (&mut entry.spec, &mut entry.policy);
         let shape = seed.below(4);
-        // A CA that serves as its own server certificate, or one that signs the root.
+        // A CA that is its own serving certificate, or one that signs it.
         entry.resolved.ca_secret_ref = (shape > 0).then(|| CA.into());
         spec.clients.ca_secret_ref = (shape == 3).then(|| CLIENT_CA.into());
         spec.issuer_secret_name = (seed.below(2) == 0).then(|| ISSUER.to_owned());
         spec.clients.all_declared = seed.below(4) > 0;
         policy.max_certificate_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
         policy.propagation_delays.minimum_overlap = Period::from_secs([0, 0, 600][seed.below(3) as usize]);
-        // A cap cuts off clients that nobody knows: whoever sets it means to.
+        // `maxPreviousCAs` cuts off unknown clients, on purpose.
         let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
         policy.max_previous_cas = cap.filter(|_| spec.clients.all_declared);
-        // Where clients are not known, an old leaf that is kept would be kept for ever.
+        // With unknown clients, a kept serving certificate would be kept for ever.
         let keeps = spec.clients.all_declared && seed.below(2) == 0;
         policy.on_serving_certificate_expiry =
             if keeps { OnServingCertificateExpiry::Keep } else { OnServingCertificateExpiry::Switch };
         policy.change_windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
-        let mut world = Self::new(seed, entry);
-        world.agent.falters = world.chance(2);
-        // Where the agent keeps the Issuer's Secret nothing is signed that would have to be held back.
-        world.holds_back = world.entry.spec.issuer_secret_name.is_none() || world.chance(2);
-        world.watch();
-        world.gateways = vec![None; 1 + world.seed.below(2) as usize];
+        let mut cluster = Self::new(seed, entry);
+        cluster.agent.falters = cluster.chance(2);
+        // If the agent writes the Issuer's Secret, nothing is signed that admission would reject.
+        cluster.holds_back = cluster.entry.spec.issuer_secret_name.is_none() || cluster.chance(2);
+        cluster.watch();
+        cluster.gateways = vec![None; 1 + cluster.seed.below(2) as usize];
         // A short one ends while clients that load once hold it.
-        world.issuer.root_lifetime = if world.chance(3) { 2 * HOUR } else { ROOT_LIFETIME };
-        let spec = serde_json::to_string(&(&world.entry.spec, &world.entry.policy)).unwrap();
-        let held_back = if world.holds_back { "holds back" } else { "lets pass" };
-        world.note(format!("the webhook {held_back} what gateways may refuse; {spec}"));
-        world.install();
-        world
+        cluster.issuer.root_lifetime = if cluster.chance(3) { 2 * HOUR } else { ROOT_LIFETIME };
+        let spec = serde_json::to_string(&(&cluster.entry.spec, &cluster.entry.policy)).unwrap();
+        let held_back = if cluster.holds_back { "holds back" } else { "lets pass" };
+        cluster.note(format!("the webhook {held_back} what gateways may refuse; {spec}"));
+        cluster.install();
+        cluster
     }
 
     fn install(&mut self) {
@@ -165,7 +165,7 @@ impl World {
             self.write(MANAGED, vec![client_ca], served);
             (0..self.gateways.len()).for_each(|replica| self.load_gateway(replica, "starts"));
         }
-        // Elsewhere whoever renews by himself gets the new CA before owners add it.
+        // Otherwise clients that renew by themselves get the new CA before owners add it.
         if self.entry.spec.issuer_secret_name.is_some() {
             self.add_foreign();
         }
@@ -177,7 +177,7 @@ impl World {
         let automatic = declared && !self.chance(4);
         let loads_once = declared && self.chance(3);
         let name = format!("{}-{at}", if declared { "client" } else { "stranger" });
-        // Strangers are not to outlive `maxCertificateLifetime`.
+        // Undeclared clients' certificates do not outlive `maxCertificateLifetime`.
         let lifetime = if loads_once || !declared { HOUR } else { 3 * HOUR };
         self.note(format!("{name} is there{}", if loads_once { ", and loads its Secret once" } else { "" }));
         let leaf = self.sign(client_ca, &name, lifetime);
@@ -205,27 +205,28 @@ impl World {
 
     /// A person renews the client at times, with the bundle that the status shows.
     fn renew_by_hand(&mut self, at: usize) {
-        self.within(seconds(self.clients[at].lifetime / 2), move |world| {
-            let source = match world.entry.spec.issuer_secret_name {
+        self.within(seconds(self.clients[at].lifetime / 2), move |cluster| {
+            let source = match cluster.entry.spec.issuer_secret_name {
                 Some(_) => ISSUER,
-                None => world.client_source(),
+                None => cluster.client_source(),
             };
-            let ca = world.facts(source).and_then(|facts| facts.chain.first()).cloned();
-            let told = world.webhook();
+            let ca = cluster.facts(source).and_then(|facts| facts.chain.first()).cloned();
+            let told = cluster.webhook();
             if let Some(ca) = ca.filter(|ca| told.converged.contains(ca)) {
-                let name = world.clients[at].name.clone();
-                let leaf = world.sign(&ca, &name, world.clients[at].lifetime);
+                let name = cluster.clients[at].name.clone();
+                let leaf = cluster.sign(&ca, &name, cluster.clients[at].lifetime);
                 let mut trust = vec![ca.clone()];
                 trust.extend(told.client_bundle.iter().filter(|bundled| **bundled != ca).cloned());
-                world.write_client(at, SecretSummary { anchors: trust, chain: vec![leaf], ..SecretSummary::default() });
+                cluster
+                    .write_client(at, SecretSummary { anchors: trust, chain: vec![leaf], ..SecretSummary::default() });
             }
-            world.renew_by_hand(at);
+            cluster.renew_by_hand(at);
         });
     }
 
     pub(super) fn happen(&mut self, event: Event) {
         self.note(format!("== {event:?}"));
-        // A CA that is replaced before it was ever looked at is known to nobody.
+        // A CA that is replaced before the agent read it is unknown.
         if HARMFUL.contains(&event) || self.journal.0 == 0 {
             self.claims = false;
         }
@@ -235,7 +236,7 @@ impl World {
             Event::RenewCa => self.renew(),
             Event::Burst => {
                 for _ in 0..2 + self.seed.below(3) {
-                    self.within(seconds(2 * MINUTE), |world| world.rotate(CA_LIFETIME));
+                    self.within(seconds(2 * MINUTE), |cluster| cluster.rotate(CA_LIFETIME));
                 }
             }
             Event::RestoreCa => self.restore_ca(),
@@ -261,41 +262,41 @@ impl World {
             Event::DeleteRoot => {
                 if let Some(root) = self.facts(ROOT).cloned() {
                     self.delete(ROOT);
-                    self.within(length, move |world| {
-                        if world.facts(ROOT).is_none() {
-                            world.write_facts(ROOT, root);
+                    self.within(length, move |cluster| {
+                        if cluster.facts(ROOT).is_none() {
+                            cluster.write_facts(ROOT, root);
                         }
                     });
                 }
             }
             Event::DeleteIssuer => self.delete(ISSUER),
-            Event::Pause => self.for_a_while(length, |world, paused| world.entry.spec.paused = paused),
+            Event::Pause => self.for_a_while(length, |cluster, paused| cluster.entry.spec.paused = paused),
             Event::Windows => {
                 let former = self.entry.policy.change_windows.clone();
                 let windows = windows(&mut self.seed);
-                self.for_a_while(length, move |world, on| {
-                    world.entry.policy.change_windows = if on { windows.clone() } else { former.clone() };
+                self.for_a_while(length, move |cluster, on| {
+                    cluster.entry.policy.change_windows = if on { windows.clone() } else { former.clone() };
                 });
             }
-            Event::Copy => self.for_a_while(length, |world, copy| {
-                world.entry.spec.mode = if copy { Mode::Copy } else { Mode::Bundle };
-                world.claims = false;
+            Event::Copy => self.for_a_while(length, |cluster, copy| {
+                cluster.entry.spec.mode = if copy { Mode::Copy } else { Mode::Bundle };
+                cluster.claims = false;
             }),
-            Event::AgentDown => self.for_a_while(length, |world, down| world.agent.down = down),
+            Event::AgentDown => self.for_a_while(length, |cluster, down| cluster.agent.down = down),
             Event::ClockBack => {
                 let back = -seconds(1 + self.seed.below(HOUR));
-                self.for_a_while(length, move |world, on| {
+                self.for_a_while(length, move |cluster, on| {
                     let clock = if on { back } else { SignedDuration::ZERO };
-                    // What was written down by a slower clock seems long ago.
-                    world.claims &= clock <= world.agent.clock;
-                    world.agent.clock = clock;
+                    // What a slower clock recorded seems long ago.
+                    cluster.claims &= clock <= cluster.agent.clock;
+                    cluster.agent.clock = clock;
                 });
             }
             Event::Distrust => {
                 let previous = self.made[self.seed.below(self.made.len() as u64) as usize].fingerprint.clone();
                 self.entry.spec.distrusted_cas.push(previous);
             }
-            Event::HideSources => self.for_a_while(length, |world, hidden| world.foreign.hidden = hidden),
+            Event::HideSources => self.for_a_while(length, |cluster, hidden| cluster.foreign.hidden = hidden),
             Event::DeleteForeign => self.delete_foreign(length),
             Event::LoseJournal => self.journal = (self.number(), Default::default()),
         }
@@ -304,10 +305,10 @@ impl World {
 
     fn for_a_while(&mut self, length: SignedDuration, switch: impl Fn(&mut Self, bool) + 'static) {
         switch(self, true);
-        self.at(self.now + length, move |world| {
-            switch(world, false);
-            world.note("== that is over");
-            world.poke();
+        self.at(self.now + length, move |cluster| {
+            switch(cluster, false);
+            cluster.note("== that is over");
+            cluster.poke();
         });
     }
 
@@ -327,8 +328,8 @@ impl World {
         self.write(source, vec![ca.clone()], vec![ca]);
         // Perhaps when not every gateway knows it yet.
         self.within(self.entry.policy.propagation_delays.gateways.duration(), Self::renew_client);
-        // A pin that outlasts the gateways' leaf cuts its client off, as the condition ClientsCurrent says.
-        self.within(PIN_REMOVED, |world| world.pins.clear());
+        // A pin that outlasts the serving certificate cuts its client off, as the condition ClientsCurrent says.
+        self.within(PIN_REMOVED, |cluster| cluster.pins.clear());
     }
 
     fn renew(&mut self) {
@@ -341,7 +342,7 @@ impl World {
         }
     }
 
-    /// The source holds one of its former CAs again.
+    /// The source holds one of its previous CAs again.
     fn restore_ca(&mut self) {
         let former = self.made[self.seed.below(self.made.len() as u64) as usize].clone();
         let is_ours = !self.foreign.is_strangers(&former);
@@ -353,15 +354,15 @@ impl World {
     fn break_for_a_while(&mut self, source: &'static str, length: SignedDuration) {
         let Some(sound) = self.facts(source).filter(|facts| facts.denials.is_empty()).cloned() else { return };
         self.write_facts(source, SecretSummary { denials: fault(), ..SecretSummary::default() });
-        self.within(length, move |world| {
-            if world.facts(source).is_none_or(|facts| !facts.denials.is_empty()) {
-                world.write_facts(source, sound);
+        self.within(length, move |cluster| {
+            if cluster.facts(source).is_none_or(|facts| !facts.denials.is_empty()) {
+                cluster.write_facts(source, sound);
             }
         });
     }
 
     /// Some events in two hours, a last rotation, and then as long as everything may take. Before the first managed Secret gateways
-    /// serve the root itself, and nothing stands between it and the clients.
+    /// serve the source Secret itself.
     pub(super) fn live_through(&mut self, events: &[Event]) {
         while self.facts(MANAGED).is_none() {
             self.run_until(self.now + seconds(1));
@@ -369,15 +370,15 @@ impl World {
         let start = self.now;
         for event in events.iter().copied() {
             let when = start + seconds(self.seed.below(2 * HOUR));
-            self.at(when, move |world| world.happen(event));
+            self.at(when, move |cluster| cluster.happen(event));
         }
         let last = start + seconds(2 * HOUR + 30 * MINUTE);
-        self.at(last, |world| {
-            world.note("== the last rotation");
-            world.pins.clear();
-            world.agent.falters = false;
-            for source in [world.server_source(), world.client_source()] {
-                world.rotate_in(source, LAST_LIFETIME);
+        self.at(last, |cluster| {
+            cluster.note("== the last rotation");
+            cluster.pins.clear();
+            cluster.agent.falters = false;
+            for source in [cluster.server_source(), cluster.client_source()] {
+                cluster.rotate_in(source, LAST_LIFETIME);
             }
         });
         let needed = if self.entry.spec.clients.all_declared { 5 * HOUR } else { 12 * HOUR };
@@ -391,7 +392,7 @@ impl World {
         while self.now < end && !self.plan().steps.is_empty() {
             self.run_until(self.now + seconds(1));
         }
-        // For the agent a leaf's last second still counts, for BoringSSL it does not: nothing is steady in it.
+        // For the agent a certificate is valid in its last second, for BoringSSL it is not.
         let mut known = self.journal.1.clients.values().flat_map(|client| &client.versions);
         if known.any(|held| held.chain.iter().any(|leaf| leaf.not_after.as_second() == self.now.as_second())) {
             self.run_until(self.now + seconds(1));

@@ -1,8 +1,8 @@
-//! cert-manager: signs with the CA that it has seen last, and writes what the webhooks let pass.
+//! cert-manager: signs with the CA that it read last, and writes what the webhooks allow.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::world::{CA, HOUR, ISSUER, ROOT, World};
+use super::cluster::{CA, Cluster, HOUR, ISSUER, ROOT};
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::Issuance;
 use crate::trust::{Certificate, connectivity};
@@ -17,19 +17,19 @@ pub(super) enum Whose {
 
 #[derive(Default)]
 pub(super) struct Issuer {
-    /// What stood in the Secrets that it signs from, oldest first.
+    /// The contents of the Secrets that it signs with, oldest first.
     history: Vec<(&'static str, Timestamp, Certificate)>,
-    /// An issue of the root is under way.
+    /// The source Secret's certificate is being issued.
     pub(super) root_issuing: bool,
     pub(super) root_lifetime: u64,
-    /// The number of the renewal of the root that is due next.
+    /// The number of the next renewal of the source Secret's certificate.
     root_renewal: u64,
 }
 
 /// How long its informers may lag.
 const INFORMER: SignedDuration = SignedDuration::from_secs(5);
 
-impl World {
+impl Cluster {
     pub(super) fn issuer_changed(&mut self, name: &'static str) {
         let Some(ca) = self.facts(name).filter(|facts| facts.denials.is_empty()).and_then(|facts| facts.chain.first())
         else {
@@ -58,7 +58,7 @@ impl World {
             *issuing = true;
             self.note(format!("{whose:?} is being issued"));
             self.poke();
-            self.within(SignedDuration::from_secs(10), move |world| world.sign_request(whose));
+            self.within(SignedDuration::from_secs(10), move |cluster| cluster.sign_request(whose));
         }
     }
 
@@ -72,14 +72,14 @@ impl World {
 
     fn sign_request(&mut self, whose: Whose) {
         let Some(ca) = self.signer(whose).filter(|ca| ca.is_valid_at(self.now)) else {
-            self.within(SignedDuration::from_secs(30), move |world| world.sign_request(whose));
+            self.within(SignedDuration::from_secs(30), move |cluster| cluster.sign_request(whose));
             return;
         };
         let (name, lifetime) = match whose {
             Whose::Second => {
                 // Where its Issuer refers to the CA itself, one that is replaced in these seconds signs for whom nobody trusts it yet.
                 self.claims &= self.second_is_signed_by(&ca);
-                self.within(SignedDuration::from_secs(5), move |world| world.write_second(&ca));
+                self.within(SignedDuration::from_secs(5), move |cluster| cluster.write_second(&ca));
                 return;
             }
             Whose::Root => ("gateway".to_owned(), self.issuer.root_lifetime),
@@ -87,10 +87,10 @@ impl World {
         };
         let leaf = self.sign(&ca, &name, lifetime);
         let signed = self.now;
-        self.within(SignedDuration::from_secs(5), move |world| world.store(whose, &ca, leaf, signed, 1));
+        self.within(SignedDuration::from_secs(5), move |cluster| cluster.store(whose, &ca, leaf, signed, 1));
     }
 
-    /// Writes the Secret; a denial is tried again with the same certificate.
+    /// Writes the Secret; after a denial it retries with the same certificate.
     fn store(&mut self, whose: Whose, ca: &Certificate, leaf: Certificate, signed: Timestamp, pause: i64) {
         let chain = vec![leaf];
         let Whose::Client(at) = whose else {
@@ -104,9 +104,9 @@ impl World {
         if self.holds_back && is_told && !connectivity::admits(&told.converged, &chain, self.now) {
             self.note(format!("the webhook holds {} back", self.named(&chain)));
             let ca = ca.clone();
-            self.at(self.now + SignedDuration::from_secs(pause), move |world| {
+            self.at(self.now + SignedDuration::from_secs(pause), move |cluster| {
                 let [leaf] = <[Certificate; 1]>::try_from(chain).unwrap();
-                world.store(whose, &ca, leaf, signed, (pause * 2).min(60));
+                cluster.store(whose, &ca, leaf, signed, (pause * 2).min(60));
             });
             return;
         }
@@ -127,14 +127,14 @@ impl World {
             Whose::Second => unreachable!("nobody renews it"),
             Whose::Client(at) => self.clients[at].renewal = serial,
         }
-        self.at(self.now + SignedDuration::from_secs(wait.cast_signed()), move |world| {
+        self.at(self.now + SignedDuration::from_secs(wait.cast_signed()), move |cluster| {
             let is_newest = match whose {
-                Whose::Root => world.issuer.root_renewal == serial,
+                Whose::Root => cluster.issuer.root_renewal == serial,
                 Whose::Second => false,
-                Whose::Client(at) => world.clients[at].renewal == serial,
+                Whose::Client(at) => cluster.clients[at].renewal == serial,
             };
             if is_newest {
-                world.issue(whose);
+                cluster.issue(whose);
             }
         });
     }
@@ -146,5 +146,5 @@ impl World {
     }
 }
 
-/// How long gateways' certificates live, unless a history says otherwise.
+/// The default lifetime of serving certificates.
 pub(super) const ROOT_LIFETIME: u64 = 12 * HOUR;

@@ -1,30 +1,30 @@
-//! `next` in a simulated cluster: real certificates, a clock that jumps from event to event, and delays drawn from a seed.
+//! The planner in a simulated cluster: real certificates, a clock that jumps from event to event, and delays drawn from a seed.
 
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod blocked;
 mod bundle_readers;
 mod clients;
+mod cluster;
 mod config_maps;
+mod deadlines;
 mod distributed;
-mod ends;
 mod examples;
-mod foreign;
+mod foreign_sources;
+mod further_certificate;
 mod history;
-mod holds;
 mod issuer;
-mod lookout;
-mod lost;
-mod many;
+mod lost_journal;
 mod pending;
 mod probe;
+mod prober;
 mod profiles;
 mod properties;
 mod readers;
 mod renewal;
 mod scene;
-mod second;
 #[path = "../../../../tests/bed/seed.rs"]
 mod seed;
+mod thousand_clients;
 mod traffic;
-mod world;

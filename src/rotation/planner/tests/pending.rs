@@ -1,4 +1,4 @@
-//! What was issued for a client, and waits at admission for its CA.
+//! New client certificates that admission rejects until gateways trust their CA.
 
 use jiff::SignedDuration;
 
@@ -21,13 +21,13 @@ fn reason(plan: &Plan) -> &str {
 }
 
 #[test]
-fn the_source_learns_of_its_ca_once() {
+fn the_source_certificate_is_reissued_once_to_obtain_a_new_ca() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = external(&old, &new);
     scene.issued = Some(scene.now - SignedDuration::from_hours(1));
-    assert_eq!(reissues(&scene.ask()), ["gateway"]);
+    assert_eq!(reissues(&scene.plan()), ["gateway"]);
     scene.issued = Some(scene.now + SignedDuration::from_secs(1));
-    let plan = scene.ask();
+    let plan = scene.plan();
     assert!(
         reissues(&plan).is_empty() && reason(&plan).contains("was issued later, by another CA"),
         "{}",
@@ -35,32 +35,32 @@ fn the_source_learns_of_its_ca_once() {
     );
     // It holds the new CA by then.
     scene.root = pair(&new, "gateway");
-    assert_eq!(reason(&scene.ask()), "");
+    assert_eq!(reason(&scene.plan()), "");
 }
 
 #[test]
-fn who_can_add_it_is_said_where_no_issue_tells() {
+fn says_who_can_add_a_ca_that_no_reissue_brings() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = external(&old, &new);
     scene.entry.resolved.ca_secret_ref = Some("ca".into());
-    let plan = scene.ask();
+    let plan = scene.plan();
     assert!(reissues(&plan).is_empty());
     assert!(reason(&plan).contains("new certificates of client: they are signed by CN=new"), "{}", reason(&plan));
     assert!(reason(&plan).contains("to ca.crt of Secret ca"), "{}", reason(&plan));
     scene.ca = source(&new);
-    assert_eq!(reason(&scene.ask()), "");
+    assert_eq!(reason(&scene.plan()), "");
 }
 
 #[test]
-fn what_is_known_or_has_ended_waits_for_nothing() {
+fn known_and_expired_certificates_cause_no_wait() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = external(&old, &new);
     scene.pending = Some(Pending { chain: pair(&old, "client").chain, at: scene.now });
-    assert!(reason(&scene.ask()).is_empty() && reissues(&scene.ask()).is_empty());
+    assert!(reason(&scene.plan()).is_empty() && reissues(&scene.plan()).is_empty());
     let mut scene = external(&old, &new);
     scene.entry.spec.paused = true;
-    assert!(reissues(&scene.ask()).is_empty(), "{:?}", scene.ask().steps);
-    assert!(reason(&scene.ask()).contains("spec.paused"), "{}", reason(&scene.ask()));
+    assert!(reissues(&scene.plan()).is_empty(), "{:?}", scene.plan().steps);
+    assert!(reason(&scene.plan()).contains("spec.paused"), "{}", reason(&scene.plan()));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_client_of_another_issuer_blocks_no_other() {
         certificate: Some(Issuance { name: name.to_owned(), issuer: issuer.to_owned(), ..Issuance::default() }),
         pending: Some(Pending { chain: pair(authority, name).chain, at: scene.now }),
     };
-    let plan = scene.ask_with(vec![client("tenant", "Issuer.x/apps/own", &own), client("payments", "", &new)]);
+    let plan = scene.plan_with(vec![client("tenant", "Issuer.x/apps/own", &own), client("payments", "", &new)]);
     assert_eq!(reissues(&plan), ["gateway"]);
     assert!(reason(&plan).contains("certificates of tenant: they are signed by CN=own"), "{}", reason(&plan));
 }
@@ -88,9 +88,9 @@ fn the_serving_certificate_is_not_reissued_again_and_again() {
     // It was issued just before, or the issue failed.
     scene.issued = Some(scene.now - SignedDuration::from_secs(1));
     assert!(
-        reissues(&scene.ask()).is_empty() && reason(&scene.ask()).contains("is reissued at"),
+        reissues(&scene.plan()).is_empty() && reason(&scene.plan()).contains("is reissued at"),
         "{}",
-        reason(&scene.ask())
+        reason(&scene.plan())
     );
     // A certificate of a known CA that gateways refuse for another reason shows no new CA, and neither does one of tomorrow.
     let mut scene = external(&old, &new);
@@ -100,14 +100,14 @@ fn the_serving_certificate_is_not_reissued_again_and_again() {
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     });
     scene.pending = Some(Pending { chain: vec![parsed(server_only.der())], at: scene.now });
-    assert!(reissues(&scene.ask()).is_empty() && reason(&scene.ask()).is_empty(), "{}", reason(&scene.ask()));
+    assert!(reissues(&scene.plan()).is_empty() && reason(&scene.plan()).is_empty(), "{}", reason(&scene.plan()));
     let tomorrow = scene.now + SignedDuration::from_hours(24);
     scene.pending = Some(Pending { chain: pair(&new, "client").chain, at: tomorrow });
-    assert!(reissues(&scene.ask()).is_empty());
+    assert!(reissues(&scene.plan()).is_empty());
 }
 
 #[test]
-fn an_expired_ca_is_not_known_any_more() {
+fn an_expired_ca_counts_as_unknown() {
     let old = ca_between("old", 2026, 2031);
     let mut scene = external(&old, &ca("unused"));
     scene.issued = Some(scene.now - SignedDuration::from_hours(1));
@@ -115,7 +115,7 @@ fn an_expired_ca_is_not_known_any_more() {
     let renewed = old.renewed(2026, 2040);
     let leaf = renewed.leaf_with("client", |params| params.use_authority_key_identifier_extension = true);
     scene.pending = Some(Pending { chain: vec![parsed(leaf.der())], at: scene.now });
-    assert!(reissues(&scene.ask()).is_empty());
+    assert!(reissues(&scene.plan()).is_empty());
     scene.now = "2031-01-02T00:00:00Z".parse().unwrap();
-    assert!(reissues(&scene.ask()).contains(&"gateway"), "{:?}", scene.ask().steps);
+    assert!(reissues(&scene.plan()).contains(&"gateway"), "{:?}", scene.plan().steps);
 }

@@ -1,4 +1,4 @@
-//! What gateways show on the wire, and what is made of it.
+//! What gateways show in probes, and what follows.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -13,7 +13,7 @@ use Answer::{Accepted, Refused};
 pub(super) const ONE: &str = "10.0.0.1:8443";
 pub(super) const TWO: &str = "10.0.0.2:8443";
 
-/// What an endpoint shows: whose leaf, and what it makes of the canary.
+/// What an endpoint shows: whose certificate, and its answer to the canary.
 pub(super) type Sight<'a> = (&'a str, Result<(&'a SecretSummary, Option<Answer>), &'a str>);
 
 impl Scene {
@@ -39,36 +39,36 @@ impl Scene {
     }
 
     fn promotes(&mut self) -> bool {
-        self.look().steps.contains(&Step::PromoteIssuer)
+        self.reconcile().steps.contains(&Step::PromoteIssuer)
     }
 }
 
-/// The new CA was just written beside the old one.
+/// The new CA was just written next to the old one.
 fn expanded(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
     scene.watch();
     scene.ca = source(new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     scene.take(&plan);
-    scene.look();
+    scene.reconcile();
     scene
 }
 
 #[test]
-fn accepts_a_bundle_as_soon_as_every_endpoint_lets_the_canary_in() {
+fn a_bundle_counts_as_loaded_once_every_endpoint_accepts_the_canary() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
     let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
     let both = [(ONE, Ok((&root, Some(Accepted)))), (TWO, Ok((&root, Some(Accepted))))];
     scene.see(Some(&canary), &both);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
     assert_eq!(plan.converged, [&new, &old].map(|ca| parsed(ca.der())));
     assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 2, former: 0, unreachable: 0 }));
 }
 
 #[test]
-fn rejects_before_its_settle_time_a_bundle_that_the_wire_does_not_show_everywhere() {
+fn a_bundle_that_not_every_endpoint_shows_waits_for_the_propagation_delay() {
     let (old, new) = (ca("old"), ca("new"));
     let (of_new, of_old) = (pair(&new, "canary"), pair(&old, "canary"));
     let root = Scene::steady(&old).root;
@@ -87,7 +87,7 @@ fn rejects_before_its_settle_time_a_bundle_that_the_wire_does_not_show_everywher
         scene.see(canary, &sights);
         assert!(!scene.promotes(), "{what}");
     }
-    // Snapshot before the write was.
+    // Probed before the write.
     let mut scene = expanded(&old, &new);
     scene.see(Some(&of_new), &[good]);
     scene.wire.as_mut().unwrap().endpoints[0].at -= SignedDuration::from_secs(2);
@@ -95,7 +95,7 @@ fn rejects_before_its_settle_time_a_bundle_that_the_wire_does_not_show_everywher
 }
 
 #[test]
-fn the_settle_time_counts_for_what_does_not_tell() {
+fn the_propagation_delay_decides_if_probes_show_nothing() {
     let (old, new) = (ca("old"), ca("new"));
     let root = Scene::steady(&old).root;
     let canary = pair(&new, "canary");
@@ -109,7 +109,7 @@ fn the_settle_time_counts_for_what_does_not_tell() {
     for (told, sights) in cases {
         let mut scene = expanded(&old, &new);
         scene.see(Some(&canary), &sights);
-        let plan = scene.look();
+        let plan = scene.reconcile();
         let wait = plan.waits.iter().find(|wait| !told.is_empty() && wait.reason.contains(told));
         assert_eq!(wait.is_none(), told.is_empty(), "{:?}", plan.waits);
         assert!(wait.is_none_or(|wait| wait.until == Some(scene.now + SignedDuration::from_secs(29))), "{wait:?}");
@@ -121,7 +121,7 @@ fn the_settle_time_counts_for_what_does_not_tell() {
 }
 
 #[test]
-fn rejects_settle_time_for_what_was_seen_in_use() {
+fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
     let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
@@ -129,23 +129,23 @@ fn rejects_settle_time_for_what_was_seen_in_use() {
     scene.see(Some(&canary), &[good, (TWO, Ok((&root, Some(Refused))))]);
     scene.pass(HOUR);
     scene.see(Some(&canary), &[good, (TWO, Ok((&root, Some(Refused))))]);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
     let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
     assert_eq!((wait.step, wait.until), (StepName::PromoteIssuer, None));
     assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 1, former: 1, unreachable: 0 }));
     assert_eq!(Journal::from_text(&plan.journal.to_text()).unwrap(), plan.journal);
 
-    // What cannot be reached now, or was not looked at, may have it still.
+    // An endpoint that cannot be reached, or was not probed, may still have it.
     scene.see(Some(&canary), &[good, (TWO, Err("connection refused"))]);
     assert!(!scene.promotes());
     scene.wire = None;
     assert!(!scene.promotes());
-    // A canary that every content admits says nothing of them.
+    // A canary that every content admits shows nothing.
     let of_old = pair(&old, "canary");
     scene.see(Some(&of_old), &[good, (TWO, Ok((&root, Some(Accepted))))]);
     assert!(!scene.promotes());
-    // It has the new one; or it is gone; or nobody is to look any more.
+    // It has the new one; or it is gone; or probes are disabled.
     let ended = |sights: &[Sight<'_>]| {
         let mut scene = scene.clone();
         scene.see(Some(&canary), sights);
@@ -158,47 +158,47 @@ fn rejects_settle_time_for_what_was_seen_in_use() {
     assert!(scene.promotes());
 }
 
-/// The new leaf was just written; clients trust both CAs.
+/// The new certificate was just written; clients trust both CAs.
 fn switched(old: &Authority, new: &Authority) -> (Scene, SecretSummary) {
     let mut scene = before_the_switch(old, new, false);
     scene.watch();
     let former = scene.managed.clone().unwrap();
-    let plan = scene.look();
+    let plan = scene.reconcile();
     scene.take(&plan);
-    assert_eq!(scene.look().phase, Phase::ServingCertificateSwitched);
+    assert_eq!(scene.reconcile().phase, Phase::ServingCertificateSwitched);
     (scene, former)
 }
 
 #[test]
-fn accepts_that_clients_forget_the_old_ca_as_soon_as_every_endpoint_serves_the_new_leaf() {
+fn clients_forget_the_old_ca_once_every_endpoint_serves_the_new_certificate() {
     let (old, new) = (ca("old"), ca("new"));
     let (mut scene, former) = switched(&old, &new);
     let root = scene.root.clone();
-    // Trust has only shrunk since: no canary is needed.
+    // CAs were only removed since: no canary is needed.
     scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&former, None)))]);
     let both = |plan: &Plan| plan.client_bundle.len() == 2;
-    assert!(both(&scene.look()));
+    assert!(both(&scene.reconcile()));
     scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&root, None)))]);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(plan.client_bundle, [parsed(new.der())]);
-    assert_eq!(scene.look().phase, Phase::Steady);
+    assert_eq!(scene.reconcile().phase, Phase::Steady);
 }
 
 #[test]
-fn rejects_that_they_forget_it_while_one_is_seen_with_the_old_leaf() {
+fn clients_keep_the_old_ca_while_an_endpoint_serves_the_old_certificate() {
     let (old, new) = (ca("old"), ca("new"));
     let (mut scene, former) = switched(&old, &new);
     let root = scene.root.clone();
     scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&former, None)))]);
     scene.pass(HOUR);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.client_bundle.len()), (Phase::ServingCertificateSwitched, 2));
     let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
     assert_eq!((wait.step, wait.until), (StepName::DropOldCA, None));
 }
 
 #[test]
-fn rejects_a_leaf_that_an_earlier_content_has_too() {
+fn a_certificate_that_an_earlier_content_has_too_proves_nothing() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.watch();
@@ -206,18 +206,18 @@ fn rejects_a_leaf_that_an_earlier_content_has_too() {
     let (former, passing) = (scene.root.clone(), pair(&new, "gateway"));
     for root in [passing, former.clone()] {
         scene.root = root;
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
-        scene.look();
+        scene.reconcile();
     }
-    // It may be before the passing content as well as after it.
+    // It may be before the short-lived content as well as after it.
     scene.see(None, &[(ONE, Ok((&former, None)))]);
-    let held: Vec<_> = scene.look().journal.gateways.iter().map(|version| version.replaced.is_some()).collect();
+    let held: Vec<_> = scene.reconcile().journal.gateways.iter().map(|version| version.replaced.is_some()).collect();
     assert_eq!(held, [true, true, false]);
 }
 
-/// One endpoint of a bundle that was just written, with this Secret of the canary, presented or not: how many are told to be
-/// current, and what is told of the canary.
+/// One endpoint after a write of a bundle, with this Secret of the canary, presented or not: how many endpoints count as
+/// current, and the wait about the canary.
 fn told(
     old: &Authority,
     new: &Authority,
@@ -229,13 +229,13 @@ fn told(
     let root = scene.root.clone();
     scene.canary = held.map(|facts| Canary { chain: facts.chain.clone(), certificate: None });
     scene.see(held.filter(|_| shown), &[(ONE, Ok((&root, answer)))]);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     let of_canary = plan.waits.iter().map(|wait| wait.reason.as_str()).filter(|reason| reason.contains("canary"));
     (plan.endpoints.expect("a count").current, of_canary.collect::<Vec<_>>().join("; "))
 }
 
 #[test]
-fn rejects_to_count_what_an_unusable_canary_cannot_tell_and_says_why() {
+fn says_why_an_unusable_canary_shows_nothing() {
     let (old, new) = (ca("old"), ca("new"));
     let (of_new, of_old, strange) = (pair(&new, "canary"), pair(&old, "canary"), pair(&ca("strange"), "canary"));
     let mut ended = of_new.clone();
@@ -243,10 +243,10 @@ fn rejects_to_count_what_an_unusable_canary_cannot_tell_and_says_why() {
     let cases = [
         (None, false, None, "Secret canary does not exist"),
         (Some(&of_new), false, None, "holds no certificate with its key"),
-        (Some(&ended), true, Some(Refused), "ended at"),
+        (Some(&ended), true, Some(Refused), "expired at"),
         (Some(&strange), true, Some(Refused), "of no CA of the new bundle"),
         (Some(&of_old), true, Some(Accepted), "trusted before, too"),
-        (Some(&of_new), true, None, "neither let in nor refused by 10.0.0.1:8443"),
+        (Some(&of_new), true, None, "neither accepted nor rejected by 10.0.0.1:8443"),
     ];
     for (held, shown, answer, why) in cases {
         let (current, reason) = told(&old, &new, held, shown, answer);
@@ -258,7 +258,7 @@ fn rejects_to_count_what_an_unusable_canary_cannot_tell_and_says_why() {
 }
 
 #[test]
-fn rejects_to_count_as_seen_what_the_clock_has_ended() {
+fn an_ended_propagation_delay_is_no_observation() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
     let root = scene.root.clone();
@@ -266,22 +266,22 @@ fn rejects_to_count_as_seen_what_the_clock_has_ended() {
     for (pause, promotes) in [(1, false), (HOUR.as_secs(), true)] {
         scene.now += SignedDuration::from_secs(pause);
         scene.see(None, &[(ONE, Ok((&root, None)))]);
-        let plan = scene.look();
+        let plan = scene.reconcile();
         assert_eq!(plan.steps.contains(&Step::PromoteIssuer), promotes);
         assert_eq!(plan.endpoints, Some(Endpoints { total: 1, current: 0, former: 0, unreachable: 0 }));
     }
 }
 
 #[test]
-fn a_pod_is_named_beside_its_address() {
+fn a_wait_names_pod_and_address() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
     let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
     scene.see(Some(&canary), &[(ONE, Ok((&root, Some(Refused))))]);
     scene.wire.as_mut().unwrap().endpoints[0].pod = Some("gateway-a".to_owned());
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert!(plan.waits.iter().any(|wait| wait.reason.contains("gateway-a (10.0.0.1:8443)")), "{:?}", plan.waits);
-    // What is remembered goes by the address: another pod may have it.
+    // The journal records the address: another pod may get it.
     assert_eq!(plan.journal.gateways[0].seen.bundle, [ONE]);
 }
 
@@ -296,32 +296,32 @@ fn canary(authority: &Authority, issued: Timestamp) -> Option<Canary> {
 }
 
 #[test]
-fn the_canary_is_asked_for_first_and_in_vain_ever_more_rarely() {
+fn the_canary_is_reissued_first_and_failed_requests_back_off() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.watch();
     scene.entry.spec.paused = true;
     scene.canary = canary(&old, scene.now);
-    assert_eq!(reissues(&scene.look()), [""; 0]);
+    assert_eq!(reissues(&scene.reconcile()), [""; 0]);
     scene.now += SignedDuration::from_secs(5);
     scene.ca = source(&new);
-    assert_eq!(reissues(&scene.look()), ["canary"], "before anybody else, and in a pause");
+    assert_eq!(reissues(&scene.reconcile()), ["canary"], "before anybody else, and in a pause");
     scene.canary.as_mut().unwrap().certificate.as_mut().unwrap().is_issuing = true;
-    assert_eq!(reissues(&scene.look()), [""; 0]);
+    assert_eq!(reissues(&scene.reconcile()), [""; 0]);
 
-    // Its Issuer signs with the former CA still.
+    // Its Issuer still signs with the old CA.
     for pause in [6, 6, 12, 24] {
         scene.now += SignedDuration::from_secs(pause - 1);
-        assert_eq!(reissues(&scene.look()), [""; 0], "{pause}");
+        assert_eq!(reissues(&scene.reconcile()), [""; 0], "{pause}");
         scene.now += SignedDuration::from_secs(1);
         scene.canary.as_mut().unwrap().certificate.as_mut().unwrap().is_issuing = false;
-        assert_eq!(reissues(&scene.look()), ["canary"], "{pause}");
+        assert_eq!(reissues(&scene.reconcile()), ["canary"], "{pause}");
         scene.canary = canary(&old, scene.now);
     }
     // Promoted.
     scene.now += SignedDuration::from_secs(1);
     scene.issuer = source(&new);
-    assert_eq!(reissues(&scene.look()), ["canary"]);
+    assert_eq!(reissues(&scene.reconcile()), ["canary"]);
     scene.canary = canary(&new, scene.now);
-    assert_eq!(reissues(&scene.look()), [""; 0]);
+    assert_eq!(reissues(&scene.reconcile()), [""; 0]);
 }

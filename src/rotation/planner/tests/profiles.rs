@@ -31,7 +31,7 @@ fn rotates_every_profile_that_may_sign() {
         let name = old.name;
         let mut scene = Scene::steady_with(signing(&old), pair(&old, "gateway"), pair(&old, "client"));
         if name == "public CA, code signing" {
-            let trouble = scene.look().trouble.unwrap_or_default();
+            let trouble = scene.reconcile().trouble.unwrap_or_default();
             assert!(trouble.contains("not-a-ca"), "{name}: {trouble}");
             continue;
         }
@@ -39,10 +39,10 @@ fn rotates_every_profile_that_may_sign() {
             // Gateways that trust the root refuse clients of it.
             (scene.journal, scene.entry.status) = Default::default();
             scene.declared = false;
-            scene.look();
+            scene.reconcile();
             scene.pass(HOUR);
         }
-        let plan = scene.look();
+        let plan = scene.reconcile();
         assert_eq!(
             (plan.trouble.as_deref(), plan.phase, plan.steps.as_slice()),
             (None, Phase::Steady, &[][..]),
@@ -51,7 +51,7 @@ fn rotates_every_profile_that_may_sign() {
         scene.ca = signing(&new);
         let mut phases = Vec::new();
         for _ in 0..40 {
-            let plan = scene.look();
+            let plan = scene.reconcile();
             assert_eq!(plan.trouble, None, "{name}");
             phases.push(plan.phase);
             if reissues(&plan).contains(&"client") {

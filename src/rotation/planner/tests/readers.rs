@@ -1,4 +1,4 @@
-//! Gateways that take their clients' CAs from elsewhere.
+//! Gateways that take their clients' CAs from other objects.
 
 use super::scene::*;
 use crate::api::{ConditionStatus, Phase, StepName};
@@ -34,11 +34,11 @@ fn rotating(old: &Authority, new: &Authority, state: SourceState) -> Scene {
 /// Takes steps as an agent does, with an hour between.
 fn step(scene: &mut Scene) -> Plan {
     for _ in 0..4 {
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
         scene.now += SignedDuration::from_mins(10);
     }
-    scene.look()
+    scene.reconcile()
 }
 
 fn promotes(plan: &Plan) -> bool {
@@ -63,38 +63,38 @@ fn the_new_ca_does_not_sign_while_a_gateway_reads_a_source_without_it() {
         assert!(wait.reason.contains(said), "{said}: {}", wait.reason);
     }
     assert_eq!(condition(&scene, &plan).0, ConditionStatus::False);
-    // It has the new CA, and proxies take their time.
+    // It has the new CA, which proxies may not have loaded.
     scene.sources.insert(partners(), holding(&[&new, &old, &partner]));
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert!(!promotes(&plan));
     assert_eq!(condition(&scene, &plan).1, "Propagating");
     scene.now += SignedDuration::from_mins(1);
-    assert!(promotes(&scene.look()));
+    assert!(promotes(&scene.reconcile()));
     step(&mut scene);
     assert_eq!(scene.issuer.chain[0].subject, "CN=new");
-    assert_eq!(condition(&scene, &scene.ask()).0, ConditionStatus::True);
+    assert_eq!(condition(&scene, &scene.plan()).0, ConditionStatus::True);
 }
 
 #[test]
-fn a_source_for_other_clients_alone_holds_nothing() {
+fn a_source_for_other_clients_blocks_nothing() {
     let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
     let scene = rotating(&old, &new, holding(&[&partner]));
     assert_eq!(scene.issuer.chain[0].subject, "CN=new");
 }
 
 #[test]
-fn a_source_that_lets_in_a_distrusted_ca_alone_holds_nothing() {
+fn a_source_with_only_a_distrusted_ca_blocks_nothing() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = rotating(&old, &new, holding(&[&old]));
     assert_eq!(scene.issuer.chain[0].subject, "CN=old");
     scene.entry.spec.distrusted_cas = vec![parsed(old.der()).fingerprint];
-    let plan = scene.ask();
+    let plan = scene.plan();
     assert!(promotes(&plan), "at once: {:?}", plan.waits);
     assert_eq!(condition(&scene, &plan).0, ConditionStatus::True);
 }
 
 #[test]
-fn what_cannot_be_read_holds_and_says_how_to_grant_it() {
+fn an_unreadable_source_blocks_and_says_how_to_grant_access() {
     let (old, new) = (ca("old"), ca("new"));
     for (state, trust, said) in [
         (SourceState::Unreadable("forbidden".to_owned()), ReaderTrust::FirstOf(vec![partners()]), "--grant"),
@@ -113,14 +113,14 @@ fn what_cannot_be_read_holds_and_says_how_to_grant_it() {
 }
 
 #[test]
-fn a_source_that_does_not_exist_holds_nothing() {
+fn a_source_that_never_existed_blocks_nothing() {
     let (old, new) = (ca("old"), ca("new"));
     let scene = rotating(&old, &new, SourceState::Absent);
     assert_eq!(scene.issuer.chain[0].subject, "CN=new");
 }
 
 #[test]
-fn a_deleted_source_holds_since_gateways_that_run_keep_what_it_held() {
+fn a_deleted_source_blocks_because_running_gateways_keep_its_content() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.readers.push(reader(ReaderTrust::FirstOf(vec![partners()])));
@@ -139,7 +139,7 @@ fn a_deleted_source_holds_since_gateways_that_run_keep_what_it_held() {
 }
 
 #[test]
-fn a_sibling_of_the_managed_secret_holds_and_is_to_be_deleted() {
+fn a_foreign_sibling_of_the_managed_secret_blocks_until_it_is_deleted() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = rotating(&old, &new, SourceState::Absent);
     let sibling = SourceName::secret("mesh", "gw-cacert");
@@ -152,12 +152,12 @@ fn a_sibling_of_the_managed_secret_holds_and_is_to_be_deleted() {
 }
 
 #[test]
-fn nobody_is_waited_for_beyond_the_end_of_the_old_ca() {
+fn does_not_wait_for_a_gateway_when_the_old_ca_is_about_to_expire() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = rotating(&old, &new, holding(&[&old]));
-    assert!(!promotes(&scene.look()));
+    assert!(!promotes(&scene.reconcile()));
     scene.now = parsed(old.der()).not_after - SignedDuration::from_mins(1);
-    assert!(promotes(&scene.look()));
+    assert!(promotes(&scene.reconcile()));
 }
 
 #[test]
@@ -167,9 +167,9 @@ fn the_source_is_not_reissued_under_a_gateway_that_presents_it() {
     scene.root = pair(&old, "gateway");
     scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
     scene.pass(HOUR);
-    assert_eq!(reissues(&scene.look()), ["gateway"]);
+    assert_eq!(reissues(&scene.reconcile()), ["gateway"]);
     scene.readers = vec![TlsReader { presents_source: true, opted_out: true, ..reader(ReaderTrust::NotVerified) }];
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(reissues(&plan), [""; 0]);
     assert!(plan.waits.iter().any(|wait| wait.reason.contains("trustspan.dev/rewrite")), "{:?}", plan.waits);
 }
@@ -187,10 +187,10 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
     scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
     scene.pass(HOUR);
     scene.entry.spec.clients.all_declared = false;
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(reissues(&plan), [""; 0], "clients that are not declared may trust the old CA only");
     assert!(
-        plan.waits.iter().any(|wait| wait.reason.starts_with("Certificate second: there may be")),
+        plan.waits.iter().any(|wait| wait.reason.starts_with("Certificate second: Clients that are not declared")),
         "{:?}",
         plan.waits
     );
@@ -208,7 +208,7 @@ fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
 }
 
 #[test]
-fn another_certificate_of_our_issuer_is_reissued_although_its_ca_is_in_no_secret_any_more() {
+fn another_certificate_of_our_issuer_is_reissued_although_no_secret_holds_its_ca() {
     let (old, new) = (ca("old"), ca("new"));
     let reissued = |issuer: &str| {
         let certificate = Issuance { name: "second".to_owned(), issuer: issuer.to_owned(), ..Issuance::default() };
@@ -220,7 +220,7 @@ fn another_certificate_of_our_issuer_is_reissued_although_its_ca_is_in_no_secret
         (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
         scene.root = pair(&new, "gateway");
         scene.managed = Some(scene.root.clone());
-        // Nothing but its leaf is left of the old CA.
+        // Only its certificate is left of the old CA.
         scene.entry.status = Default::default();
         scene.journal = Default::default();
         let plan = step(&mut scene);
@@ -231,7 +231,7 @@ fn another_certificate_of_our_issuer_is_reissued_although_its_ca_is_in_no_secret
 }
 
 #[test]
-fn a_certificate_of_a_stranger_beside_ours_is_nobodys_business() {
+fn a_foreign_certificate_next_to_ours_is_ignored() {
     let (old, new, public) = (ca("old"), ca("new"), ca("public"));
     let mut scene = before_the_switch(&old, &new, false);
     let chain = Some(pair(&public, "shop").chain);
@@ -260,7 +260,7 @@ fn a_client_whose_certificate_is_pinned_is_not_reissued() {
         let follows = status.condition("ClientsCurrent").unwrap();
         assert_eq!((follows.status, follows.reason.as_str()), (ConditionStatus::False, "Pinned"));
         scene.readers.clear();
-        assert!(reissues(&scene.look()).contains(&"client"));
+        assert!(reissues(&scene.reconcile()).contains(&"client"));
     }
 }
 
@@ -281,7 +281,7 @@ fn beside(old: &Authority, partners: [&Authority; 2]) -> SecretSummary {
 }
 
 #[test]
-fn the_managed_sibling_lets_in_whom_the_source_sibling_does_with_our_ca_overlapped() {
+fn the_managed_sibling_holds_the_source_siblings_cas_with_ours_overlapped() {
     let (old, new, first, last) = (ca("old"), ca("new"), ca("first"), ca("last"));
     let mut scene = Scene::steady(&old);
     scene.source_sibling = Some(beside(&old, [&first, &last]));
@@ -289,7 +289,7 @@ fn the_managed_sibling_lets_in_whom_the_source_sibling_does_with_our_ca_overlapp
     let held = |scene: &Scene| subjects(&scene.managed_sibling.as_ref().unwrap().anchors).join(" ");
     assert_eq!(held(&scene), "CN=first CN=old CN=last");
     scene.ca = source(&new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     scene.take(&plan);
     assert_eq!(held(&scene), "CN=first CN=new CN=old CN=last", "trust grows first");
     scene.client = pair(&new, "client");
@@ -305,7 +305,7 @@ fn the_managed_sibling_lets_in_whom_the_source_sibling_does_with_our_ca_overlapp
 }
 
 #[test]
-fn a_sibling_for_other_clients_alone_is_copied() {
+fn a_sibling_for_other_clients_is_copied() {
     let (old, first, last) = (ca("old"), ca("first"), ca("last"));
     let mut scene = Scene::steady(&old);
     scene.source_sibling =
@@ -315,7 +315,7 @@ fn a_sibling_for_other_clients_alone_is_copied() {
 }
 
 #[test]
-fn no_stranger_is_let_in_where_the_owner_named_the_managed_secret() {
+fn writes_no_sibling_where_an_owner_named_the_managed_secret() {
     let (old, first, last) = (ca("old"), ca("first"), ca("last"));
     let mut scene = Scene::steady(&old);
     scene.source_sibling = Some(beside(&old, [&first, &last]));
@@ -326,7 +326,7 @@ fn no_stranger_is_let_in_where_the_owner_named_the_managed_secret() {
 }
 
 #[test]
-fn an_old_ca_stays_while_a_gateway_presents_a_leaf_of_it_to_an_upstream() {
+fn an_old_ca_stays_while_a_gateway_presents_its_certificate_to_an_upstream() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
     scene.root = pair(&old, "gateway");

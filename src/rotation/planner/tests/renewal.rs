@@ -1,10 +1,10 @@
-//! `spec.renewal` of Certificates, which holds their re-issue as our own windows do.
+//! `spec.renewal` of Certificates, which blocks their reissue as change windows do.
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
 use serde_json::json;
 
-use super::super::view::{self, Pause};
+use super::super::blockers::{self, Pause};
 use super::scene::{HOUR, Scene, pair, reissues, source};
 use crate::api::{Phase, StepName, Wait};
 use crate::rotation::RenewalPolicy;
@@ -15,7 +15,7 @@ use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
 const BEFORE: SignedDuration = SignedDuration::from_secs(2 * (30 + 10 + 180));
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
-/// A CA that ends two days after the scene begins, and when what depends on it is re-issued at the latest.
+/// A CA that expires two days after the scene begins, and the deadline for the reissue of what depends on it.
 fn ending() -> (Authority, Timestamp) {
     let authority = ca_with("old", |params| params.not_after = date_time_ymd(2030, 1, 3));
     let deadline = parsed(authority.der()).not_after - BEFORE;
@@ -26,22 +26,22 @@ fn waits(plan: &Plan, step: StepName) -> Vec<&Wait> {
     plan.waits.iter().filter(|wait| wait.step == step).collect()
 }
 
-/// The Issuer signs with the new CA, and webhooks know it: what is left is to re-issue.
+/// The Issuer signs with the new CA, and webhooks know it: only reissues are left.
 fn promoted(old: &Authority, new: &Authority, renewal: [RenewalPolicy; 2]) -> Scene {
     let mut scene = Scene::steady(old);
     scene.renewal = renewal;
     scene.ca = source(new);
     for _ in 0..2 {
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
-        scene.look();
+        scene.reconcile();
         scene.now += SignedDuration::from_mins(10);
     }
     assert_eq!(scene.issuer.chain, scene.ca.chain);
     scene
 }
 
-/// The client follows.
+/// The client is reissued.
 fn follow(scene: &mut Scene, old: &Authority, new: &Authority) {
     scene.client = pair(new, "client");
     scene.client.anchors.push(parsed(old.der()));
@@ -49,74 +49,74 @@ fn follow(scene: &mut Scene, old: &Authority, new: &Authority) {
 }
 
 #[test]
-fn a_client_whose_renewal_is_disabled_is_re_issued_only_before_a_ca_ends() {
+fn a_client_whose_renewal_is_disabled_is_reissued_only_before_a_ca_expires() {
     let ((old, deadline), new) = (ending(), ca("new"));
     let mut scene = promoted(&old, &new, [RenewalPolicy::Disabled, RenewalPolicy::Anytime]);
     for now in [scene.now, deadline - SECOND] {
         scene.now = now;
-        let plan = scene.look();
+        let plan = scene.reconcile();
         assert_eq!((reissues(&plan), plan.lagging.as_slice(), plan.phase), (vec![], &[][..], Phase::Converged));
         let [held] = waits(&plan, StepName::ReissueClients)[..] else { panic!("{:?}", plan.waits) };
         let said = format!(
-            "Certificate client: spec.renewal.policy is Disabled. Renew it (cmctl renew client) before {deadline}: then \
-             it is re-issued all the same, since a CA that it depends on ends"
+            "Certificate client: spec.renewal.policy is Disabled. Renew it before {deadline}, when it is reissued regardless \
+             because a CA that it depends on expires: cmctl renew client"
         );
         assert_eq!((held.until, &held.reason), (Some(deadline), &said));
         assert_eq!(plan.wake, Some(deadline));
     }
     scene.now = deadline;
-    assert_eq!(reissues(&scene.look()), ["client"]);
+    assert_eq!(reissues(&scene.reconcile()), ["client"]);
 }
 
 #[test]
-fn a_client_is_re_issued_when_a_window_of_its_own_opens() {
+fn a_client_is_reissued_when_its_renewal_window_opens() {
     let ((old, deadline), new) = (ending(), ca("new"));
     let window = json!({"cron": "0 4 * * *", "windowDuration": "30m"});
     let windows = RenewalPolicy::of(&json!({"policy": "RenewBefore", "windows": [window]}));
     let mut scene = promoted(&old, &new, [windows, RenewalPolicy::Anytime]);
     let opens = "2030-01-01T04:00:00Z".parse().unwrap();
     assert!(scene.now < opens);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     let [held] = waits(&plan, StepName::ReissueClients)[..] else { panic!("{:?}", plan.waits) };
     assert_eq!((reissues(&plan), held.until), (vec![], Some(opens)));
     let said = format!("Certificate client: no window of spec.renewal.windows is open until {opens}. Renew it");
     assert!(held.reason.starts_with(&said) && held.reason.contains(&format!("before {deadline}")), "{}", held.reason);
     scene.now = opens;
-    assert_eq!(reissues(&scene.look()), ["client"]);
+    assert_eq!(reissues(&scene.reconcile()), ["client"]);
     // It was missed: the next one.
     scene.now = opens + SignedDuration::from_mins(30);
-    assert_eq!(reissues(&scene.look()), [""; 0]);
+    assert_eq!(reissues(&scene.reconcile()), [""; 0]);
 }
 
 #[test]
-fn the_root_waits_for_its_own_renewal_policy_and_the_end_of_its_ca_wins() {
+fn the_source_certificate_waits_for_its_renewal_policy_until_its_ca_is_about_to_expire() {
     let ((old, deadline), new) = (ending(), ca("new"));
     let mut scene = promoted(&old, &new, [RenewalPolicy::Anytime, RenewalPolicy::Disabled]);
-    assert_eq!(reissues(&scene.look()), ["client"]);
+    assert_eq!(reissues(&scene.reconcile()), ["client"]);
     follow(&mut scene, &old, &new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     let [held] = waits(&plan, StepName::ReissueServingCertificate)[..] else { panic!("{:?}", plan.waits) };
     assert_eq!((reissues(&plan), held.until), (vec![], Some(deadline)));
     assert!(held.reason.starts_with("Certificate gateway: spec.renewal.policy is Disabled."), "{}", held.reason);
     scene.now = deadline;
-    assert_eq!(reissues(&scene.look()), ["gateway"]);
+    assert_eq!(reissues(&scene.reconcile()), ["gateway"]);
 }
 
 #[test]
-fn our_own_pause_is_what_is_told_while_both_hold() {
+fn the_wait_names_the_pause_if_a_renewal_policy_blocks_too() {
     let ((old, _), new) = (ending(), ca("new"));
     let mut scene = promoted(&old, &new, [RenewalPolicy::Disabled, RenewalPolicy::Anytime]);
     scene.entry.spec.paused = true;
-    let plan = scene.look();
+    let plan = scene.reconcile();
     let [held] = waits(&plan, StepName::ReissueClients)[..] else { panic!("{:?}", plan.waits) };
-    assert_eq!((reissues(&plan), held.reason.as_str()), (vec![], "spec.paused is set"));
+    assert_eq!((reissues(&plan), held.reason.as_str()), (vec![], "spec.paused is true. To continue, set it to false"));
     scene.entry.spec.paused = false;
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(reissues(&plan), [""; 0], "{:?}", plan.waits);
 }
 
 #[test]
-fn a_canary_whose_renewal_is_disabled_is_not_asked_for_and_named() {
+fn a_canary_whose_renewal_is_disabled_is_not_reissued_and_named() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.watch();
@@ -126,26 +126,27 @@ fn a_canary_whose_renewal_is_disabled_is_not_asked_for_and_named() {
         Some(Canary { chain: pair(&old, "canary").chain, certificate: Some(certificate) })
     };
     scene.canary = canary(RenewalPolicy::Disabled);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(reissues(&plan), [""; 0]);
     scene.take(&plan);
     let (root, presented) = (scene.root.clone(), pair(&old, "canary"));
     scene.see(Some(&presented), &[("10.0.0.1:8443", Ok((&root, None)))]);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     let named = |wait: &Wait| wait.reason.contains("Certificate canary: spec.renewal.policy is Disabled");
     assert!(plan.waits.iter().any(named), "{:?}", plan.waits);
     scene.canary = canary(RenewalPolicy::Anytime);
-    assert!(scene.look().steps.contains(&Step::Reissue { certificate: "canary".to_owned() }));
+    assert!(scene.reconcile().steps.contains(&Step::Reissue { certificate: "canary".to_owned() }));
 }
 
 #[test]
-fn a_few_holds_are_named_those_that_end_first_and_the_others_counted() {
+fn names_the_pauses_that_end_first_and_counts_the_others() {
     let pause = |number: i64| Pause {
         until: (number > 0).then(|| Timestamp::UNIX_EPOCH + HOUR * i32::try_from(number).unwrap()),
         reason: format!("Certificate {number}"),
     };
     let reasons = |numbers: &[i64]| -> Vec<String> {
-        let waits = view::waits(StepName::ReissueClients, numbers.iter().map(|number| pause(*number)).collect());
+        let waits =
+            blockers::pause_waits(StepName::ReissueClients, numbers.iter().map(|number| pause(*number)).collect());
         waits.into_iter().map(|wait| wait.reason).collect()
     };
     assert_eq!(reasons(&[3, 1, 1]), ["Certificate 1", "Certificate 3"]);

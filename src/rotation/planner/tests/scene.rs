@@ -1,4 +1,4 @@
-//! A GatewaySecret and what belongs to it at one instant, for single decisions.
+//! A GatewaySecret and its objects at one instant, for single plans.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::rotation::{ObservedState, RenewalPolicy, SecretSummary, observe, repo
 use crate::trust::Certificate;
 use crate::trust::fixtures::{Authority, now, parsed};
 
-/// A GatewaySecret whose root is signed by the CA in Secret `ca`, and one client.
+/// A GatewaySecret whose source Secret is signed by the CA in Secret `ca`, and one client.
 #[derive(Clone)]
 pub(super) struct Scene {
     pub(super) entry: Entry,
@@ -37,19 +37,19 @@ pub(super) struct Scene {
     pub(super) managed_sibling: Option<SecretSummary>,
     pub(super) config_maps: Vec<ConfigMapScene>,
     pub(super) declared: bool,
-    /// What was issued for the client and waits at admission.
+    /// The client's new certificate, which admission rejects.
     pub(super) pending: Option<Pending>,
-    /// When the root's certificate was issued.
+    /// When the source Secret's certificate was issued.
     pub(super) issued: Option<Timestamp>,
     pub(super) bundle_readers: Vec<ClientState>,
     pub(super) unlisted_namespaces: Vec<String>,
-    /// Of the client's Certificate, and of the root's.
+    /// Of the client's Certificate, and of the source Secret's.
     pub(super) renewal: [RenewalPolicy; 2],
     pub(super) journal: Journal,
     pub(super) now: Timestamp,
 }
 
-/// A ConfigMap of `spec.clients.caConfigMapNames`, and what is kept from it.
+/// A ConfigMap of `spec.clients.caConfigMapNames`, and its copy.
 #[derive(Clone)]
 pub(super) struct ConfigMapScene {
     pub(super) name: String,
@@ -79,12 +79,12 @@ pub(super) fn pair(authority: &Authority, name: &str) -> SecretSummary {
 }
 
 impl Scene {
-    /// All of one CA, and looked at so long ago that everything has settled.
+    /// One CA, and every write has propagated.
     pub(super) fn steady(authority: &Authority) -> Self {
         Self::steady_with(source(authority), pair(authority, "gateway"), pair(authority, "client"))
     }
 
-    /// The same of a CA, a root and a client that are given.
+    /// The same with this CA, source Secret and client.
     pub(super) fn steady_with(ca: SecretSummary, root: SecretSummary, client: SecretSummary) -> Self {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
         entry.resolved.ca_secret_ref = Some("ca".into());
@@ -116,12 +116,12 @@ impl Scene {
             journal: Journal::default(),
             now: now(),
         };
-        scene.look();
+        scene.reconcile();
         scene.pass(HOUR);
         scene
     }
 
-    pub(super) fn ask(&self) -> Plan {
+    pub(super) fn plan(&self) -> Plan {
         let client_renewal = self.renewal[0].clone();
         let client = self.declared.then(|| ClientState {
             name: "client".to_owned(),
@@ -131,11 +131,11 @@ impl Scene {
             certificate: Some(Issuance { name: "client".to_owned(), renewal: client_renewal, ..Issuance::default() }),
             pending: self.pending.clone(),
         });
-        self.ask_with(client.into_iter().collect())
+        self.plan_with(client.into_iter().collect())
     }
 
     /// The same with other clients.
-    pub(super) fn ask_with(&self, clients: Vec<ClientState>) -> Plan {
+    pub(super) fn plan_with(&self, clients: Vec<ClientState>) -> Plan {
         let seen = Snapshot {
             entry: &self.entry,
             root: Some(&self.root),
@@ -165,20 +165,20 @@ impl Scene {
         plan(&seen, &self.journal, self.now)
     }
 
-    /// Looks, remembers, and tells; the steps are left to the caller.
-    pub(super) fn look(&mut self) -> Plan {
-        let plan = self.ask();
+    /// Plans, and stores journal and client bundle; the steps are left to the caller.
+    pub(super) fn reconcile(&mut self) -> Plan {
+        let plan = self.plan();
         self.journal = plan.journal.clone();
         self.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
         plan
     }
 
-    /// What status tells after a plan.
+    /// The status after a plan.
     pub(super) fn status(&self, plan: &Plan) -> GatewaySecretStatus {
         report(&self.entry, plan, self.entry.status.clone(), self.now)
     }
 
-    /// Stores what status tells of what is seen, and of a plan.
+    /// Stores the status of the objects and of a plan.
     pub(super) fn keep_status(&mut self, plan: &Plan) {
         let (entry, root, managed) = (&self.entry, Some(&self.root), self.managed.as_ref());
         let seen = observe(&observation(entry, root, managed), self.now);
@@ -186,11 +186,11 @@ impl Scene {
     }
 
     pub(super) fn pass(&mut self, time: SignedDuration) {
-        self.look();
+        self.reconcile();
         self.now += time;
     }
 
-    /// Takes the steps of the agent's own Secrets.
+    /// Takes the steps that write the agent's own Secrets.
     pub(super) fn take(&mut self, plan: &Plan) {
         for step in &plan.steps {
             match step {
@@ -216,7 +216,7 @@ impl Scene {
     }
 }
 
-/// What is observed of the root and the managed Secret alone.
+/// An observation of the source Secret and the managed Secret only.
 pub(super) fn observation<'a>(
     entry: &'a Entry,
     root: Option<&'a SecretSummary>,
@@ -259,13 +259,13 @@ pub(super) fn waits(plan: &Plan) -> Vec<StepName> {
     plan.waits.iter().map(|wait| wait.step).collect()
 }
 
-/// Both sides trust the new CA, but for what the client holds in memory; the root has the new leaf.
+/// Both sides trust the new CA, except for what the client has in memory; the source Secret has the new certificate.
 pub(super) fn before_the_switch(old: &Authority, new: &Authority, loads_once: bool) -> Scene {
     let mut scene = Scene::steady(old);
     scene.loads_once = loads_once;
     scene.ca = source(new);
     for _ in 0..3 {
-        let plan = scene.look();
+        let plan = scene.reconcile();
         scene.take(&plan);
         scene.now += SignedDuration::from_mins(1);
     }

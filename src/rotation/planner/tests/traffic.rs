@@ -3,12 +3,12 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::clients::has_ended;
-use super::world::{Content, World};
+use super::cluster::{Cluster, Content};
 use crate::trust::{Certificate, connectivity};
 
-impl World {
+impl Cluster {
     /// # Panics
-    /// When a connection fails that nobody but the agent can be blamed for.
+    /// When a connection fails because of the agent.
     pub(super) fn try_connections(&mut self) {
         if self.claims
             && let Some(failure) = self.failure()
@@ -70,7 +70,7 @@ impl World {
         None
     }
 
-    /// A server with CAs from elsewhere that does not let a client in, and its CAs.
+    /// A server with foreign CAs that rejects a client, and its CAs.
     fn refused_by_foreign(&mut self, client: &Content, gateway: usize) -> Option<String> {
         for (server, trusted) in self.foreign_trust(gateway) {
             let key = (client.id, trusted.id);
@@ -104,7 +104,7 @@ impl World {
         works
     }
 
-    /// Whether a gateway is verified by whoever trusts this, or was refused before already.
+    /// Whether a client that trusts these CAs verifies a gateway, or rejected it before.
     fn verifies(&self, client: &Content, gateway: &Content) -> bool {
         let (trust, served) = (&client.facts.anchors, &gateway.facts.chain);
         let refused = |former: &Certificate| {

@@ -1,4 +1,4 @@
-//! The end of a CA, under a pause.
+//! The end of a CA during a pause.
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
@@ -8,7 +8,7 @@ use crate::api::StepName;
 use crate::rotation::planner::{PairOf, Plan, Step};
 use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
 
-/// A CA that ends two days after the scene begins, and long before the leaves that it signs.
+/// A CA that expires two days after the scene begins, long before the certificates that it signs.
 fn ending() -> (Authority, Timestamp) {
     let authority = ca_with("old", |params| params.not_after = date_time_ymd(2030, 1, 3));
     let end = parsed(authority.der()).not_after;
@@ -28,7 +28,7 @@ fn paused(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
     scene.entry.spec.paused = true;
     scene.ca = source(new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
     scene.take(&plan);
     scene.pass(HOUR);
@@ -36,56 +36,56 @@ fn paused(old: &Authority, new: &Authority) -> Scene {
 }
 
 #[test]
-fn accepts_a_pause_until_the_old_ca_is_about_to_end() {
+fn a_pause_blocks_until_the_old_ca_is_about_to_expire() {
     let ((old, end), new) = (ending(), ca("new"));
     let mut scene = paused(&old, &new);
     for now in [scene.now, end - BEFORE - SECOND] {
         scene.now = now;
-        let plan = scene.look();
+        let plan = scene.reconcile();
         assert_eq!((plan.steps.as_slice(), until(&plan, StepName::PromoteIssuer)), (&[][..], Some(end - BEFORE)));
         assert_eq!(plan.wake, Some(end - BEFORE));
     }
 }
 
 #[test]
-fn rejects_a_pause_that_would_have_the_issuer_sign_with_an_ended_ca() {
+fn a_pause_does_not_let_the_issuer_sign_with_an_expired_ca() {
     let ((old, end), new) = (ending(), ca("new"));
     let mut scene = paused(&old, &new);
     scene.now = end - BEFORE;
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(plan.steps, [Step::PromoteIssuer]);
     scene.take(&plan);
-    // In time for the clients, whose leaves would end with it; then for the leaf of the gateways.
-    assert_eq!(reissues(&scene.look()), ["client"]);
+    // In time for the clients, whose certificates end with it; then for the serving certificate.
+    assert_eq!(reissues(&scene.reconcile()), ["client"]);
     scene.client = pair(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
     scene.pass(SignedDuration::from_secs(181));
-    assert_eq!(reissues(&scene.look()), ["gateway"]);
+    assert_eq!(reissues(&scene.reconcile()), ["gateway"]);
     scene.root = pair(&new, "gateway");
     let switch = end - SignedDuration::from_mins(1);
-    assert_eq!(until(&scene.look(), StepName::SwitchServingCertificate), Some(switch));
+    assert_eq!(until(&scene.reconcile(), StepName::SwitchServingCertificate), Some(switch));
     scene.now = switch;
     let switches = |step: &Step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. });
-    assert!(scene.look().steps.iter().any(switches));
+    assert!(scene.reconcile().steps.iter().any(switches));
 }
 
 #[test]
-fn rejects_a_promotion_that_a_gateway_does_not_trust_however_late() {
+fn does_not_promote_a_ca_that_a_gateway_does_not_trust_however_late() {
     let ((old, end), new) = (ending(), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.entry.spec.paused = true;
     scene.now = end - BEFORE + SECOND;
     scene.ca = source(&new);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
     assert!(!plan.steps.contains(&Step::PromoteIssuer));
 }
 
 #[test]
-fn a_client_that_lags_is_cut_off_when_the_ca_of_the_leaf_ends_not_the_leaf() {
+fn a_lagging_client_is_cut_off_when_the_ca_of_the_serving_certificate_expires() {
     let ((old, end), new) = (ending(), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
-    let plan = scene.look();
+    let plan = scene.reconcile();
     assert_eq!(until(&plan, StepName::SwitchServingCertificate), Some(end - SignedDuration::from_mins(1)));
     assert_eq!(plan.leaf_hold.unwrap().end, end);
 }

@@ -1,16 +1,16 @@
-//! Gateways on the wire, as the agent sees them.
+//! What the agent's probes of gateways show.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::world::World;
+use super::cluster::Cluster;
 use crate::api::ProbeTarget;
 use crate::rotation::planner::{Answer, Endpoint, ProbeResult, Shown};
 use crate::trust::{Certificate, connectivity};
 
-/// How the gateways are looked at.
+/// How gateways are probed.
 #[derive(Default)]
 pub(super) struct Prober {
-    /// Gateways take over much later than in their settle time, at times. Then they are always reached.
+    /// Gateways sometimes load a write long after the propagation delay. Then they can always be probed.
     pub(super) hangs: bool,
     /// The canary, and the CA that signed it.
     canary: Option<(Certificate, Certificate)>,
@@ -19,11 +19,11 @@ pub(super) struct Prober {
 const PACE: SignedDuration = SignedDuration::from_secs(2);
 const LIFETIME: u64 = 100 * 3600;
 
-impl World {
-    /// Draws whether and how the agent looks.
+impl Cluster {
+    /// Draws whether and how the agent probes.
     pub(super) fn watch(&mut self) {
         let way = self.seed.below(4);
-        self.lookout.hangs = way == 3;
+        self.prober.hangs = way == 3;
         let canary = way == 3 || self.chance(2);
         self.entry.policy.probe.target = (way > 1).then(|| ProbeTarget {
             service_name: "gateway".to_owned(),
@@ -33,7 +33,7 @@ impl World {
         });
     }
 
-    /// What a look shows; `None` when there is nothing to look for.
+    /// The result of a probe; `None` if there is nothing to probe for.
     pub(super) fn wire(&mut self) -> Option<ProbeResult> {
         self.next_glance()?;
         let canary = self.canary();
@@ -41,29 +41,29 @@ impl World {
         Some(ProbeResult { canary, endpoints })
     }
 
-    /// When to look again at what may have a former content.
+    /// When to probe gateways again that may have an earlier content.
     pub(super) fn next_glance(&self) -> Option<Timestamp> {
         self.entry.policy.probe.target.as_ref()?;
         self.journal.1.is_converging().then_some(self.now + self.agent.clock + PACE)
     }
 
-    /// A client's leaf of the newest CA.
+    /// A client certificate of the newest CA.
     fn canary(&mut self) -> Vec<Certificate> {
         if self.entry.canary_name().is_none() {
             return Vec::new();
         }
         let source = self.facts(self.client_source()).filter(|facts| facts.denials.is_empty());
         let ca = source.and_then(|facts| facts.chain.first()).cloned();
-        let is_former = |ca: &Certificate| self.lookout.canary.as_ref().is_none_or(|(of, _)| of != ca);
+        let is_former = |ca: &Certificate| self.prober.canary.as_ref().is_none_or(|(of, _)| of != ca);
         if let Some(ca) = ca.filter(is_former) {
             let leaf = self.sign(&ca, "canary", LIFETIME);
-            self.lookout.canary = Some((ca, leaf));
+            self.prober.canary = Some((ca, leaf));
         }
-        self.lookout.canary.iter().map(|(_, leaf)| leaf.clone()).collect()
+        self.prober.canary.iter().map(|(_, leaf)| leaf.clone()).collect()
     }
 
     fn endpoint(&mut self, replica: usize, canary: &[Certificate]) -> Endpoint {
-        let fails = |world: &mut Self| !world.lookout.hangs && world.chance(8);
+        let fails = |cluster: &mut Self| !cluster.prober.hangs && cluster.chance(8);
         let at = self.now + self.agent.clock;
         let address = format!("gateway {replica}");
         let loaded = self.gateways[replica].clone();

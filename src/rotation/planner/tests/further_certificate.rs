@@ -1,8 +1,8 @@
-//! A second serving Secret next to the managed one: which of the two a client gets is not known, so it has to verify both. Gateways
+//! A second Secret that gateways present: a client may get either certificate, so it has to verify both. Gateways
 //! present it as it is issued.
 
+use super::cluster::{CA, Cluster, Content};
 use super::issuer::{ROOT_LIFETIME, Whose};
-use super::world::{CA, Content, World};
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::{FurtherCertificate, Issuance};
 use crate::trust::Certificate;
@@ -15,11 +15,11 @@ pub(super) struct Second {
     held: Content,
     loaded: Vec<Content>,
     pub(super) is_issuing: bool,
-    /// The CA that stood in the source when it was asked for.
+    /// The CA in the source when its reissue was requested.
     asked_of: Option<Certificate>,
 }
 
-impl World {
+impl Cluster {
     pub(super) fn present_second(&mut self, ca: &Certificate) {
         let held = self.second_of(ca);
         self.note(format!("Secret {SECOND} is presented, too: {}", self.named(&held.facts.chain)));
@@ -32,28 +32,28 @@ impl World {
         self.content(SecretSummary { chain, ..SecretSummary::default() })
     }
 
-    /// Once it is asked for; nobody renews it before.
+    /// When its reissue is requested; it is not renewed before.
     pub(super) fn write_second(&mut self, ca: &Certificate) {
         let held = self.second_of(ca);
         self.note(format!("Secret {SECOND}: presents {}", self.named(&held.facts.chain)));
         let second = self.second.as_mut().unwrap();
         (second.held, second.is_issuing) = (held, false);
         for replica in 0..self.gateways.len() {
-            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |world| {
-                world.load_second(replica)
+            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |cluster| {
+                cluster.load_second(replica)
             });
         }
         self.poke();
     }
 
-    /// The agent asks for it.
+    /// The agent requests its reissue.
     pub(super) fn ask_for_second(&mut self) {
         let ca = self.facts(CA).and_then(|facts| facts.chain.first()).cloned();
         self.second.as_mut().unwrap().asked_of = ca;
         self.issue(Whose::Second);
     }
 
-    /// Whether a CA is the one that was in force when it was asked for.
+    /// Whether a CA was current when its reissue was requested.
     pub(super) fn second_is_signed_by(&self, ca: &Certificate) -> bool {
         self.second.as_ref().is_some_and(|second| second.asked_of.as_ref() == Some(ca))
     }

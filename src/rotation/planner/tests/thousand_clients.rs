@@ -1,4 +1,4 @@
-//! A thousand declared clients: what is stored of them fits, and each counts.
+//! A thousand declared clients: what is stored about them fits, and each one counts.
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
@@ -38,18 +38,18 @@ fn client(number: usize, authority: &Authority, trust: &[&Authority]) -> ClientS
     }
 }
 
-/// In mid-rotation: all clients have a new leaf beside an old one that may be in use, but for the last.
+/// During a rotation: all clients but the last have a new certificate, and an old one that may be in use.
 fn in_mid_rotation(old: &Authority, new: &Authority) -> (Scene, super::super::Plan) {
     let mut scene = Scene::steady(old);
     scene.journal.clients.clear();
     let former: Vec<_> = (0..CLIENTS).map(|number| client(number, old, &[old])).collect();
     for _ in 0..2 {
-        scene.journal = scene.ask_with(former.clone()).journal;
+        scene.journal = scene.plan_with(former.clone()).journal;
         scene.now += HOUR;
     }
     scene.ca = source(new);
     for _ in 0..3 {
-        let plan = scene.ask_with(former.clone());
+        let plan = scene.plan_with(former.clone());
         scene.journal = plan.journal.clone();
         scene.take(&plan);
         scene.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
@@ -57,7 +57,7 @@ fn in_mid_rotation(old: &Authority, new: &Authority) -> (Scene, super::super::Pl
     }
     let mut renewed: Vec<_> = (0..CLIENTS - 1).map(|number| client(number, new, &[new, old])).collect();
     renewed.push(former[CLIENTS - 1].clone());
-    let plan = scene.ask_with(renewed);
+    let plan = scene.plan_with(renewed);
     (scene, plan)
 }
 
@@ -107,7 +107,7 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
     scene.journal.clients.clear();
     let mut clients: Vec<_> = (0..CLIENTS - 1).map(|number| client(number, &new, &[&new, &old])).collect();
     clients.push(client(CLIENTS - 1, &old, &[&new, &old]));
-    let plan = scene.ask_with(clients);
+    let plan = scene.plan_with(clients);
     let mut status = report(&scene.entry, &plan, scene.entry.status.clone(), scene.now);
     fit(&scene.entry, &mut status, scene.now);
     let pair = new.leaf("shop.example.com");
@@ -129,7 +129,7 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
     assert_eq!(denied(unlisted, &both, &other), [""; 0], "a CA may come");
 }
 
-/// Messages of what refuses an update of the managed Secret.
+/// The messages that deny an update of the managed Secret.
 fn denied(entry: Entry, old: &Value, new: &Value) -> Vec<String> {
     let request = Request {
         operation: Operation::Update,
@@ -158,7 +158,7 @@ fn limited(params: &mut CertificateParams) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// One that stands for many hides none who loses. A failure prints its seed (proptest).
+    /// A certificate that represents many hides no client that would be cut off. A failure prints its seed (proptest).
     #[test]
     fn grouped_leaves_get_the_verdicts_of_each(
         before in proptest::sample::subsequence((0..7_usize).collect::<Vec<_>>(), 1..7).prop_shuffle(),

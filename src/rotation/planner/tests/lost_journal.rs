@@ -1,4 +1,4 @@
-//! A journal that is deleted, or cannot be read, in mid-rotation.
+//! A journal that is deleted or unreadable during a rotation.
 
 use jiff::SignedDuration;
 
@@ -11,9 +11,9 @@ use crate::rotation::planner::{Plan, Step};
 use crate::trust::fixtures::{Authority, ca};
 
 impl Scene {
-    /// Looks, and stores what status tells.
+    /// Reconciles, and stores the status.
     fn report(&mut self) -> Plan {
-        let plan = self.look();
+        let plan = self.reconcile();
         self.keep_status(&plan);
         plan
     }
@@ -24,7 +24,7 @@ impl Scene {
     }
 }
 
-/// The new CA was just written beside the old one.
+/// The new CA was just written next to the old one.
 fn expanded(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
     scene.report();
@@ -36,7 +36,7 @@ fn expanded(old: &Authority, new: &Authority) -> Scene {
 }
 
 #[test]
-fn rejects_a_shorter_wait_for_gateways() {
+fn waits_the_whole_propagation_delay_of_gateways_after_the_journal_was_lost() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
     scene.now += SignedDuration::from_secs(20);
@@ -58,7 +58,7 @@ fn rejects_a_shorter_wait_for_gateways() {
 }
 
 #[test]
-fn rejects_that_clients_forget_the_old_ca_sooner() {
+fn clients_keep_the_old_ca_after_the_journal_was_lost() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
     let plan = scene.report();
@@ -79,7 +79,7 @@ fn rejects_that_clients_forget_the_old_ca_sooner() {
 }
 
 #[test]
-fn rejects_settle_time_for_a_leaf_that_is_seen_and_not_known_any_more() {
+fn a_probed_certificate_that_the_journal_lost_outlasts_the_propagation_delay() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
     scene.watch();
@@ -102,33 +102,33 @@ fn rejects_settle_time_for_a_leaf_that_is_seen_and_not_known_any_more() {
     let told = scene.report();
     let wait = told.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
     assert_eq!((wait.step, wait.until, told.endpoints.unwrap().former), (StepName::DropOldCA, None, 1));
-    assert!(told.waits.iter().all(|wait| !wait.reason.contains("check probe.target")), "{:?}", told.waits);
+    assert!(told.waits.iter().all(|wait| !wait.reason.contains("Check probe.target")), "{:?}", told.waits);
     // It is gone.
     scene.see(None, &behind[..1]);
     assert_eq!(subjects(&scene.report().client_bundle), ["CN=new"]);
 }
 
 #[test]
-fn rejects_a_leaf_that_a_client_with_its_secret_in_memory_does_not_trust() {
+fn does_not_switch_to_a_certificate_that_a_client_with_its_secret_in_memory_does_not_trust() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
     let holds = |plan: &Plan| plan.waits.iter().any(|wait| wait.step == StepName::SwitchServingCertificate);
     assert!(holds(&scene.report()));
-    // Nobody but status knows of what it loaded.
+    // Only status knows what it loaded.
     assert!(holds(&scene.lose_the_journal()));
     scene.now += HOUR;
     assert!(holds(&scene.report()));
 }
 
 #[test]
-fn what_is_at_rest_stays_at_rest() {
+fn a_steady_rotation_stays_steady_after_the_journal_was_lost() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     scene.report();
     let plan = scene.lose_the_journal();
     assert_eq!((plan.phase, plan.steps.as_slice(), plan.waits.as_slice()), (Phase::Steady, &[][..], &[][..]));
     assert_eq!(scene.entry.status.condition(JOURNAL), None);
-    // A journal that never was is not lost.
+    // A journal that never existed is not lost.
     let mut scene = Scene::steady(&old);
     scene.managed = None;
     (scene.journal, scene.entry.status) = Default::default();

@@ -1,4 +1,4 @@
-//! The cluster: its objects, its clock, and what is to happen when.
+//! The simulated cluster: its objects, its clock, and its scheduled events.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -9,10 +9,10 @@ use rcgen::{CertificateParams, date_time_ymd};
 use super::agent::Agent;
 use super::clients::Client;
 use super::distributed::Distributed;
-use super::foreign::Foreign;
+use super::foreign_sources::Foreign;
+use super::further_certificate::Second;
 use super::issuer::Issuer;
-use super::lookout::Prober;
-use super::second::Second;
+use super::prober::Prober;
 use super::seed::Seed;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
@@ -30,23 +30,23 @@ pub(super) const MANAGED: &str = "gw";
 pub(super) const MINUTE: u64 = 60;
 pub(super) const HOUR: u64 = 60 * MINUTE;
 
-/// What a Secret holds, with a number of its own.
+/// The content of a Secret, with a unique number.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
     pub(super) id: u64,
     pub(super) facts: Rc<SecretSummary>,
 }
 
-/// What the agent tells the webhooks.
+/// What the agent publishes to the webhooks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
     pub(super) client_bundle: Vec<Certificate>,
     pub(super) converged: Vec<Certificate>,
 }
 
-type Happening = Box<dyn FnOnce(&mut World)>;
+type Happening = Box<dyn FnOnce(&mut Cluster)>;
 
-pub(super) struct World {
+pub(super) struct Cluster {
     pub(super) seed: Seed,
     pub(super) now: Timestamp,
     queue: BTreeMap<(Timestamp, u64), Happening>,
@@ -60,34 +60,34 @@ pub(super) struct World {
     pub(super) entry: Entry,
     pub(super) secrets: BTreeMap<&'static str, Content>,
     pub(super) journal: (u64, Journal),
-    /// Since when webhooks could know what, oldest first.
+    /// What webhooks could know, and since when, oldest first.
     pub(super) told: Vec<(Timestamp, Rc<Told>)>,
     pub(super) agent: Agent,
     pub(super) issuer: Issuer,
-    /// The webhook refuses leaves that not every gateway would accept.
+    /// The webhook rejects certificates that not every gateway would accept.
     pub(super) holds_back: bool,
     pub(super) clients: Vec<Client>,
     /// What each replica of the gateway has loaded.
     pub(super) gateways: Vec<Option<Content>>,
     /// Verdicts on pairs of contents, and until when they hold.
     pub(super) verdicts: HashMap<(u64, u64), (bool, Timestamp)>,
-    /// Whether nothing happened that no agent could make good.
+    /// Whether no connection may fail: no event happened that an agent cannot prevent from doing harm.
     pub(super) claims: bool,
-    /// How the gateways are looked at.
-    pub(super) lookout: Prober,
-    /// Servers with CAs from elsewhere.
+    /// How gateways are probed.
+    pub(super) prober: Prober,
+    /// Servers that take their clients' CAs from other objects.
     pub(super) foreign: Foreign,
     /// An object of `spec.trustBundleTargets`.
     pub(super) distributed: Option<Distributed>,
-    /// What gateways present next to the managed Secret.
+    /// A Secret that gateways present in addition to the managed Secret.
     pub(super) second: Option<Second>,
-    /// Hashes of clients' certificates by which a server lets them in.
+    /// Hashes of certificates by which a server accepts clients.
     pub(super) pins: Vec<String>,
-    /// Leaves that gateways serve since a former one's end; those of another CA with the leaf that clients refused already.
+    /// Certificates that gateways switched to at a deadline; those of another CA with the one that clients rejected before.
     pub(super) forced: HashMap<String, Option<Certificate>>,
 }
 
-impl World {
+impl Cluster {
     pub(super) fn new(seed: Seed, entry: Entry) -> Self {
         Self {
             seed,
@@ -109,7 +109,7 @@ impl World {
             gateways: Vec::new(),
             verdicts: HashMap::new(),
             claims: true,
-            lookout: Prober::default(),
+            prober: Prober::default(),
             foreign: Foreign::default(),
             distributed: None,
             second: None,
@@ -134,13 +134,13 @@ impl World {
         certificates.iter().map(name).collect::<Vec<_>>().join("+")
     }
 
-    /// Lets something happen at an instant, or now when that is over.
+    /// Schedules an event, for now if that instant is over.
     pub(super) fn at(&mut self, when: Timestamp, what: impl FnOnce(&mut Self) + 'static) {
         let key = (when.max(self.now), self.number());
         self.queue.insert(key, Box::new(what));
     }
 
-    /// Lets something happen less than `within` from now.
+    /// Schedules an event less than `within` from now.
     pub(super) fn within(&mut self, within: SignedDuration, what: impl FnOnce(&mut Self) + 'static) {
         let when = self.now + self.delay(within);
         self.at(when, what);
@@ -161,7 +161,7 @@ impl World {
         self.seed.below(one_in) == 0
     }
 
-    /// Lets happen what is due until an instant; after each event all connections are tried.
+    /// Runs the events up to an instant; after each event all connections are tried.
     pub(super) fn run_until(&mut self, end: Timestamp) {
         let mut events = 0;
         while let Some(next) = self.queue.first_entry() {
@@ -180,13 +180,13 @@ impl World {
         self.try_connections();
     }
 
-    /// What happened, for whoever reads a failure.
+    /// The log, for a failure.
     pub(super) fn story(&self, what: &str) -> String {
         let skipped = self.log.len().saturating_sub(150);
         format!("… {skipped} lines\n{}\n{what}", self.log[skipped..].join("\n"))
     }
 
-    /// A CA that is valid from a minute ago, for so many seconds.
+    /// A CA that is valid since a minute ago, for this many seconds.
     pub(super) fn make_ca(&mut self, seconds: u64) -> Certificate {
         let dates = self.dates(seconds, None);
         // cert-manager's roots keep their name. One that is served as a leaf does not say whose key signed it: with namesakes
@@ -194,7 +194,7 @@ impl World {
         let is_served = self.entry.resolved.ca_secret_ref.is_none();
         let name = if is_served { format!("root {}", self.made.len()) } else { "root".to_owned() };
         let authority = ca_with(&name, |params| {
-            // One that serves as its own server certificate signs handshakes, too.
+            // A CA that is its own serving certificate signs handshakes, too.
             params.key_usages.push(rcgen::KeyUsagePurpose::DigitalSignature);
             dates(params);
         });
@@ -217,7 +217,7 @@ impl World {
         certificate
     }
 
-    /// A leaf of a CA, valid for so many seconds, and no longer than the CA.
+    /// A certificate of a CA, valid for this many seconds, and no longer than the CA.
     pub(super) fn sign(&mut self, ca: &Certificate, name: &str, seconds: u64) -> Certificate {
         let dates = self.dates(seconds, Some(ca.not_after));
         let leaf = self.authorities[&ca.fingerprint].leaf_with(name, |params| {
@@ -285,21 +285,21 @@ impl World {
         self.told.iter().rev().find(|(since, _)| *since <= known).unwrap().1.clone()
     }
 
-    /// The Secret that holds the CA of the clients' leaves.
+    /// The Secret with the CA that signs client certificates.
     pub(super) fn client_source(&self) -> &'static str {
         if self.entry.spec.clients.ca_secret_ref.is_some() { CLIENT_CA } else { self.server_source() }
     }
 
-    /// The Secret that holds the CA of the gateways' leaf.
+    /// The Secret with the CA that signs the serving certificate.
     pub(super) fn server_source(&self) -> &'static str {
         if self.entry.resolved.ca_secret_ref.is_some() { CA } else { ROOT }
     }
 
     fn push_to_gateways(&mut self) {
         for replica in 0..self.gateways.len() {
-            let patience = if self.lookout.hangs && self.chance(4) { 10 } else { 1 };
-            self.within(self.entry.policy.propagation_delays.gateways.duration() * patience, move |world| {
-                world.load_gateway(replica, "takes over")
+            let patience = if self.prober.hangs && self.chance(4) { 10 } else { 1 };
+            self.within(self.entry.policy.propagation_delays.gateways.duration() * patience, move |cluster| {
+                cluster.load_gateway(replica, "takes over")
             });
         }
     }

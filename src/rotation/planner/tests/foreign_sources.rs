@@ -1,10 +1,10 @@
-//! Servers that take their clients' CAs from objects beside the managed Secret, and the owners of these objects.
+//! Servers that take their clients' CAs from other objects than the managed Secret, and the owners of these objects.
 
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 
-use super::world::{Content, HOUR, MANAGED, MINUTE, World};
+use super::cluster::{Cluster, Content, HOUR, MANAGED, MINUTE};
 use crate::api::SourceKind;
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::{CaConfigMap, SourceState, TrustCopy};
@@ -15,7 +15,7 @@ use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 const LOOKED_UP: [&[&str]; 3] =
     [&["Secret partners-cacert", "Secret partners"], &["Secret others-cacert", "Secret others"], &["ConfigMap roots"]];
 
-/// A ConfigMap of `spec.clients.caConfigMapNames`, and the one that is kept from it: a server is rewritten to name that.
+/// A ConfigMap of `spec.clients.caConfigMapNames`, and its copy, which a server is rewritten to name.
 const SOURCE: &str = "ConfigMap shared";
 const KEPT: &str = "ConfigMap shared.trustspan";
 
@@ -30,22 +30,22 @@ pub(super) struct Server {
     loaded: Vec<Option<Content>>,
 }
 
-/// What stands in the cluster.
+/// An object in the cluster.
 #[derive(Default)]
 pub(super) struct Foreign {
     pub(super) servers: Vec<Server>,
     objects: BTreeMap<&'static str, Content>,
     /// The agent may not read them.
     pub(super) hidden: bool,
-    /// Another's CA in the ConfigMap that is kept, whose clients that server lets in.
+    /// A foreign CA in the ConfigMap that is copied: the server accepts its clients.
     stranger: Option<crate::trust::Certificate>,
 }
 
-/// What a look reads of it.
+/// What the agent reads of it.
 pub(super) struct Read {
     pub(super) readers: Vec<TlsReader>,
     pub(super) sources: BTreeMap<SourceName, SourceState>,
-    /// The ConfigMap of `spec.clients.caConfigMapNames`, and what is kept from it.
+    /// The ConfigMap of `spec.clients.caConfigMapNames`, and its copy.
     kept: Option<[Content; 2]>,
 }
 
@@ -72,8 +72,8 @@ fn name(object: &str) -> SourceName {
     SourceName { kind, namespace: "mesh".to_owned(), name: name.to_owned() }
 }
 
-impl World {
-    /// Draws which there are. Their objects let in the clients that there are, and a stranger's.
+impl Cluster {
+    /// Draws the servers. Their objects hold the CAs of all clients, and a foreign one.
     pub(super) fn add_foreign(&mut self) {
         for objects in LOOKED_UP {
             if !self.chance(4) {
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// A server that goes by what the agent keeps from a ConfigMap.
+    /// A server that uses the copy of a ConfigMap.
     fn add_kept(&mut self) {
         let stranger = self.make_ca(10 * HOUR);
         let ours = self.facts(self.client_source()).unwrap().chain[0].clone();
@@ -137,14 +137,14 @@ impl World {
 
     fn push_foreign(&mut self) {
         for replica in 0..self.gateways.len() {
-            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |world| {
-                world.load_foreign(replica)
+            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |cluster| {
+                cluster.load_foreign(replica)
             });
         }
         self.poke();
     }
 
-    /// A proxy keeps what it has when nothing is there any more.
+    /// A running proxy keeps its content when the object is deleted.
     pub(super) fn load_foreign(&mut self, replica: usize) {
         for server in &mut self.foreign.servers {
             let found = server.objects.iter().find_map(|object| self.foreign.objects.get(object));
@@ -160,15 +160,15 @@ impl World {
         self.load_foreign(replica);
     }
 
-    /// Owners hear of a new CA, and add it in their own time.
+    /// Owners learn of a new CA, and add it later.
     pub(super) fn tell_owners(&mut self) {
         let objects: Vec<_> = self.foreign.objects.keys().copied().filter(|object| *object != KEPT).collect();
         for object in objects {
-            // Whose ConfigMap is kept need not know.
+            // The owner of a copied ConfigMap need not know.
             if object == SOURCE && self.chance(2) {
                 continue;
             }
-            self.within(OWNER, move |world| world.extend(object));
+            self.within(OWNER, move |cluster| cluster.extend(object));
         }
     }
 
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// Somebody deletes an object that is the only one of its server, and writes it again with the newest CA in it.
+    /// A person deletes a server's only object, and writes it again with the newest CA.
     pub(super) fn delete_foreign(&mut self, length: SignedDuration) {
         let single =
             |server: &&Server| server.objects.iter().filter(|o| self.foreign.objects.contains_key(*o)).count() == 1;
@@ -193,10 +193,10 @@ impl World {
         let Some(held) = self.foreign.objects.remove(object) else { return };
         self.note(format!("{object} is deleted"));
         self.poke();
-        self.within(length, move |world| {
-            world.foreign.objects.insert(object, held);
-            world.extend(object);
-            world.push_foreign();
+        self.within(length, move |cluster| {
+            cluster.foreign.objects.insert(object, held);
+            cluster.extend(object);
+            cluster.push_foreign();
         });
     }
 
@@ -229,7 +229,7 @@ impl World {
         }
     }
 
-    /// What each server of a replica lets in clients by.
+    /// The CAs by which each server of a replica accepts clients.
     pub(super) fn foreign_trust(&self, replica: usize) -> Vec<(&'static str, Content)> {
         let loaded = |server: &Server| Some((server.objects[0], server.loaded[replica].clone()?));
         self.foreign.servers.iter().filter_map(loaded).collect()

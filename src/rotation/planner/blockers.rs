@@ -1,0 +1,535 @@
+//! What a step waits for: a pause, a closed window, clients that do not trust the new CA, and gateways that take their clients' CAs from another
+//! object than the managed Secret. And the deadlines at which it does not block any more: the end of a CA that is in use.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::bundles::{config_map_fault, is_unordered, orders};
+use super::snapshot::{
+    CaConfigMap, ClientState, Issuance, ReaderSource, Snapshot, SourceState, TrustCopy, View, admits, holds, verifies,
+    verifies_to_the_end,
+};
+use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
+use crate::api::{OnServingCertificateExpiry, SourceKind, StepName, Wait, WindowState};
+use crate::registry::Entry;
+use crate::rotation::journal::{Authority, Version};
+use crate::rotation::name_list::few;
+use crate::rotation::readers::{SourceName, TlsReader, sibling_or_self};
+use crate::trust::Certificate;
+
+/// Why disruptive steps wait.
+#[derive(Clone)]
+pub(in crate::rotation) struct Pause {
+    /// When it ends by itself.
+    pub(super) until: Option<Timestamp>,
+    pub(in crate::rotation) reason: String,
+}
+
+impl Pause {
+    /// `spec.paused`, or a time outside the policy's `changeWindows`, of which `windows` is the state.
+    pub(in crate::rotation) fn of(entry: &Entry, windows: WindowState) -> Option<Self> {
+        if entry.spec.paused {
+            return Some(Self { until: None, reason: "spec.paused is true. To continue, set it to false".to_owned() });
+        }
+        let change_windows = &entry.policy.change_windows;
+        if windows.is_open || change_windows.is_empty() {
+            return None;
+        }
+        let reason = match (windows.until, change_windows.iter().find_map(|window| window.zone().err())) {
+            (None, Some(unknown)) => format!("No change window of the RotationPolicy ever opens: {unknown}"),
+            _ => "No change window of the RotationPolicy is open".to_owned(),
+        };
+        Some(Self { until: windows.until, reason })
+    }
+}
+
+/// Why a gateway does not have the new CA yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReaderHold {
+    /// One word for the condition.
+    pub reason: &'static str,
+    /// Which gateway, what its source of CAs lacks, and what to do.
+    pub message: String,
+    /// When it ends by itself.
+    pub until: Option<Timestamp>,
+}
+
+/// Clients that block the switch of the serving certificate, and what happens at its deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafHold {
+    /// The declared clients, as text; `None` if undeclared clients may exist.
+    pub clients: Option<String>,
+    /// When the certificate that gateways serve expires, or its CA.
+    pub end: Timestamp,
+    /// When gateways switch to the new one regardless of clients; `None` if they do not (`onServingCertificateExpiry: Keep`).
+    pub switch: Option<Timestamp>,
+}
+
+/// What blocks more than one step, computed once.
+pub(super) struct Blockers<'a> {
+    view: &'a View<'a>,
+    pub(super) pause: Option<Pause>,
+    /// The first gateway that lacks the new CA.
+    pub(super) readers: Option<ReaderHold>,
+    /// By when the Issuer must sign with the new CA.
+    pub(super) issuer_deadline: Option<Timestamp>,
+}
+
+impl<'a> Blockers<'a> {
+    pub(super) fn find(view: &'a View<'a>) -> Self {
+        let signing = view.snapshot.issuer.and_then(|issuer| issuer.chain.first());
+        Self {
+            view,
+            pause: Pause::of(view.entry, view.windows),
+            readers: readers(view),
+            issuer_deadline: signing.map(|signing| deadline(view, signing.not_after)),
+        }
+    }
+
+    /// A gateway that blocks steps after which all clients present certificates of the new CA, until the Issuer's deadline.
+    pub(super) fn of_promotion(&self) -> Option<&ReaderHold> {
+        self.readers.as_ref().filter(|_| self.is_ahead(self.issuer_deadline))
+    }
+
+    /// The pause, for a step that has a deadline.
+    pub(super) fn pause_until(&self, deadline: Option<Timestamp>) -> Option<Pause> {
+        let pause = self.pause.clone().filter(|_| self.is_ahead(deadline))?;
+        Some(Pause { until: pause.until.into_iter().chain(deadline).min(), ..pause })
+    }
+
+    /// Why a Certificate is not reissued: the pause, or its own `spec.renewal`, which cert-manager does not apply to requested issuance.
+    pub(super) fn reissue_pause(&self, certificate: Option<&Issuance>, deadline: Option<Timestamp>) -> Option<Pause> {
+        if let Some(pause) = self.pause_until(deadline) {
+            return Some(pause);
+        }
+        // If it is being issued already, its owner requested that.
+        let certificate = certificate.filter(|certificate| !certificate.is_issuing && self.is_ahead(deadline))?;
+        let hold = certificate.renewal.hold(self.view.now)?;
+        let name = &certificate.name;
+        let renew = match name.split_once('/') {
+            Some((namespace, name)) => format!("cmctl renew {name} -n {namespace}"),
+            None => format!("cmctl renew {name}"),
+        };
+        let advice = match deadline {
+            Some(at) => format!(
+                "Renew it before {at}, when it is reissued regardless because a CA that it depends on expires: {renew}"
+            ),
+            None => format!("Renew it: {renew}"),
+        };
+        let reason = format!("Certificate {name}: {}. {advice}", hold.reason);
+        Some(Pause { until: hold.until.into_iter().chain(deadline).min(), reason })
+    }
+
+    /// Why a client's Certificate is not reissued.
+    pub(super) fn client_pause(&self, client: &ClientState) -> Option<Pause> {
+        let certificate = client.certificate.as_ref();
+        let is_closed = |one: &Issuance| !one.is_issuing && one.renewal.hold(self.view.now).is_some();
+        // A deadline costs the verification of signatures.
+        if self.pause.is_none() && !certificate.is_some_and(is_closed) {
+            return None;
+        }
+        let held = self.view.journal.newest_of(&client.name);
+        self.reissue_pause(certificate, held.and_then(|held| client_deadline(self.view, held)))
+    }
+
+    /// Why gateways must not serve what a pause blocks. Neither is worth an expired serving certificate.
+    pub(super) fn switch_pause(&self, served: &[Certificate]) -> Option<Wait> {
+        let pause = self.pause.clone()?;
+        self.switch_wait(switch_deadline(self.view, served), pause.until, pause.reason)
+    }
+
+    /// Why gateways must not serve another certificate in the place of `served` yet, and the clients that block that. `verifies_next`:
+    /// whether a client that trusts these CAs verifies the other.
+    pub(super) fn switch(
+        &self,
+        served: &[Certificate],
+        verifies_next: impl Fn(&[Certificate]) -> bool,
+    ) -> (Option<Wait>, Option<LeafHold>) {
+        let (view, now) = (self.view, self.view.now);
+        let breaks = |trust: &[Certificate]| verifies_to_the_end(trust, served, now) && !verifies_next(trust);
+        let lags = |name: &str, trust: &[Certificate]| {
+            breaks(trust) || is_unordered(view, name) && orders(trust).any(|order| breaks(&order))
+        };
+        let lagging = clients_that(view, |name, held| lags(name, &held.trust));
+        let known = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone());
+        let sufficient: Vec<_> =
+            known.filter(|ca| verifies_to_the_end(std::slice::from_ref(ca), served, now)).collect();
+        let breaks_others = breaks(&sufficient);
+        let since = view.journal.server_issuers.iter().filter(|a| a.current).map(|a| a.since).max().unwrap_or(now);
+        let overlap = view.entry.policy.propagation_delays.minimum_overlap.after(since);
+        let hold_of = |clients| LeafHold::of(view, served, clients);
+        let (why, hold) = match lagging {
+            Some(names) => {
+                let reason = format!(
+                    "Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): \
+                     {names}"
+                );
+                (Some((None, reason)), hold_of(Some(names)))
+            }
+            None if breaks_others && !view.snapshot.knows_all_clients() => {
+                let reason = unlisted_clients(view.snapshot).unwrap_or_else(|| {
+                    "Clients that are not declared may trust only the old CA. Declare all clients, then set \
+                     spec.clients.allDeclared: true"
+                        .to_owned()
+                });
+                (Some((None, reason)), hold_of(None))
+            }
+            None if breaks_others && now < overlap => (
+                Some((
+                    Some(overlap),
+                    "The overlap of both CAs (propagationDelays.minimumOverlap) is not over".to_owned(),
+                )),
+                None,
+            ),
+            None => (None, None),
+        };
+        let last = switch_deadline(view, served).filter(|_| !keeps_expired(view));
+        let wait =
+            self.switch_pause(served).or_else(|| why.and_then(|(until, reason)| self.switch_wait(last, until, reason)));
+        let hold = hold.filter(|_| wait.is_some());
+        (wait, hold)
+    }
+
+    fn switch_wait(&self, deadline: Option<Timestamp>, until: Option<Timestamp>, reason: String) -> Option<Wait> {
+        let until = until.into_iter().chain(deadline).min();
+        self.is_ahead(deadline).then_some(Wait { step: StepName::SwitchServingCertificate, reason, until })
+    }
+
+    fn is_ahead(&self, deadline: Option<Timestamp>) -> bool {
+        deadline.is_none_or(|at| self.view.now < at)
+    }
+}
+
+impl LeafHold {
+    pub(super) fn of(view: &View<'_>, served: &[Certificate], clients: Option<String>) -> Option<Self> {
+        let end = end_of_serving(view, served)?;
+        Some(Self { clients, end, switch: switch_deadline(view, served).filter(|_| !keeps_expired(view)) })
+    }
+}
+
+fn keeps_expired(view: &View<'_>) -> bool {
+    view.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep
+}
+
+/// Shortly before the served certificate ends: from then on no client verifies that one either.
+fn switch_deadline(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
+    let margin = view.entry.policy.propagation_delays.gateways.duration().saturating_mul(2);
+    end_of_serving(view, served).map(|end| end.saturating_sub(margin).unwrap_or(view.now))
+}
+
+/// When clients stop to verify what gateways serve: when the certificate expires, or its CA.
+fn end_of_serving(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
+    let end = served.first()?.not_after;
+    let ca = last_end(&view.journal.server_issuers, |ca| verifies(ca, served, view.now));
+    Some(ca.map_or(end, |ca| ca.min(end)))
+}
+
+/// By when a serving certificate must be reissued: before its CA ends.
+pub(super) fn serving_deadline(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
+    last_end(&view.journal.server_issuers, |ca| verifies(ca, chain, view.now)).map(|end| deadline(view, end))
+}
+
+/// By when a client must be reissued: before the CA of its certificate ends, or the CA by which it verifies gateways.
+pub(super) fn client_deadline(view: &View<'_>, held: &Version) -> Option<Timestamp> {
+    let own = last_end(&view.journal.client_issuers, |ca| admits(ca, &held.chain, view.now));
+    let served = view.served_chain.unwrap_or_default();
+    let is_trusted = |ca: &[Certificate]| held.trust.contains(&ca[0]) && verifies(ca, served, view.now);
+    let gateways = last_end(&view.journal.server_issuers, is_trusted);
+    own.into_iter().chain(gateways).min().map(|end| deadline(view, end))
+}
+
+/// The end of the CA that lasts longest of those that are sufficient alone.
+fn last_end(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) -> Option<Timestamp> {
+    let certificates = issuers.iter().map(|authority| &authority.certificate);
+    certificates.filter(|ca| suffices(std::slice::from_ref(*ca))).map(|ca| ca.not_after).max()
+}
+
+/// Before an end, twice the time that all steps up to it take. A chain ends with its CA, whatever date the certificate has.
+fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
+    let delays = &view.entry.policy.propagation_delays;
+    let delays = [delays.gateways, delays.admission, delays.clients].map(|delay| delay.duration());
+    let once = delays.into_iter().fold(jiff::SignedDuration::ZERO, jiff::SignedDuration::saturating_add);
+    end.saturating_sub(once.saturating_mul(2)).unwrap_or(Timestamp::MIN)
+}
+
+/// Reasons for which the reissue of Certificates waits that status lists.
+const REASONS: usize = 3;
+
+/// The waits of a step for its pauses: the first of each reason, those that end first, and the number of others.
+pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
+    pauses.sort_by_key(|pause| pause.until.unwrap_or(Timestamp::MAX));
+    let mut reasons = BTreeSet::new();
+    pauses.retain(|pause| reasons.insert(pause.reason.clone()));
+    let more = pauses.len().saturating_sub(REASONS);
+    let mut waits: Vec<_> =
+        pauses.into_iter().take(REASONS).map(|pause| Wait { step, until: pause.until, reason: pause.reason }).collect();
+    if let Some(last) = waits.last_mut().filter(|_| more > 0) {
+        let noun = if more == 1 { "Certificate" } else { "Certificates" };
+        last.reason += &format!(". {more} more {noun} may not be renewed now");
+    }
+    waits
+}
+
+/// The clients with a content in use that has a property, as text.
+pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> Option<String> {
+    let label = |name: &str| {
+        if view.snapshot.all_clients().any(|client| client.name == name) {
+            return name.to_owned();
+        }
+        let held = view.clients_in_use.iter().filter(|(held_by, _)| *held_by == name);
+        let end = held.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
+        let until = end.map_or("its certificate expires, at an unknown time".to_owned(), |end| end.to_string());
+        format!("{name} (its Secret is no longer declared, but a workload that loaded it may use it until {until})")
+    };
+    few(view.clients_in_use.iter().filter(|(name, held)| is(name, held)).map(|(name, _)| label(name)))
+}
+
+/// Why clients of some namespaces are unknown, and what to do: a sentence.
+pub(super) fn unlisted_clients(snapshot: &Snapshot<'_>) -> Option<String> {
+    let names = few(snapshot.unlisted_namespaces.iter().cloned())?;
+    Some(format!(
+        "The agent cannot list Certificates in {names} (spec.clients.namespaces), so clients there are unknown. Apply the output of \
+         trustspan rbac"
+    ))
+}
+
+/// What a Gateway or listener lacks. What a person has to do comes before what ends by itself, and others are counted.
+fn readers(view: &View<'_>) -> Option<ReaderHold> {
+    let mut holds: Vec<_> = view.snapshot.readers.iter().filter_map(|reader| reader_hold(view, reader)).collect();
+    holds.extend(unnamed_sources(view));
+    holds.dedup();
+    let number = holds.len();
+    let mut hold = holds.into_iter().min_by_key(|hold| hold.until)?;
+    if number > 1 {
+        hold.message = format!("1 of {number}: {}", hold.message);
+    }
+    Some(hold)
+}
+
+/// Sources that no Gateway names any more. Proxies use them until the propagation delay is over.
+fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = ReaderHold> + 'v {
+    let delay = view.entry.policy.propagation_delays.gateways;
+    let lacks = |version: &&Version| !version.trust.is_empty() && !holds(&version.trust, &view.client_issuers);
+    view.journal.trust_sources.iter().filter_map(move |(source, versions)| {
+        // A source that is still named is judged with its reader.
+        let ended = versions.last().filter(|last| last.replaced.is_some())?.replaced;
+        let mut in_use = versions.iter().filter(|version| version.may_be_in_use(delay, view.now));
+        in_use.find(lacks)?;
+        let message =
+            format!("Gateways may still take their clients' CAs from {source}, which no Gateway names any more");
+        Some(ReaderHold { reason: "Propagating", message, until: ended.map(|at| delay.after(at)) })
+    })
+}
+
+fn reader_hold(view: &View<'_>, reader: &TlsReader) -> Option<ReaderHold> {
+    let TlsReader { object, field, .. } = reader;
+    let (entry, issuers) = (view.entry, &view.client_issuers);
+    let manual = |reason, message| Some(ReaderHold { reason, message, until: None });
+    let versions = |source: &SourceName| view.journal.trust_sources.get(&source.to_string()).map(Vec::as_slice);
+    let (source, state) = match view.snapshot.source_of(reader) {
+        ReaderSource::Managed => return None,
+        ReaderSource::Missing(sources) => {
+            // istiod serves nothing to new proxies. If there never was a source, no client connects, whichever CA signs it.
+            let is_lost = |source: &&SourceName| {
+                let last = versions(source).and_then(<[_]>::last);
+                last.is_some_and(|version| !version.trust.is_empty() && !holds(&version.trust, issuers))
+            };
+            let source = sources.iter().find(is_lost)?;
+            return manual(
+                "TrustSourceDeleted",
+                format!(
+                    "{object} ({field}) takes its clients' CAs from {source}, which was deleted: running gateways keep its last \
+                     content, without the new CA. Create it again with all CAs, or let {object} use another object"
+                ),
+            );
+        }
+        ReaderSource::Unlisted(why) => {
+            return manual(
+                "NotListed",
+                format!(
+                    "{object} cannot be listed ({why}), so it is unknown whether one of them takes its clients' CAs from another \
+                     object. Grant the agent that right: kubectl apply -k manifests/base"
+                ),
+            );
+        }
+        ReaderSource::Unknowable(what) => {
+            return manual(
+                "UnknownTrust",
+                format!(
+                    "{object} ({field}) takes its clients' CAs from {what}, whose content no Kubernetes object shows. Let it use \
+                     Secret {} (credentialName without another source of CAs)",
+                    entry.managed_name()
+                ),
+            );
+        }
+        ReaderSource::Object(source, state) => (source, state),
+    };
+    if let SourceState::Unreadable(why) = state {
+        return manual(
+            "UnreadableTrust",
+            format!(
+                "{object} ({field}) takes its clients' CAs from {source}, which the agent cannot read: {why}. Add the new CA \
+                 and grant the agent the right to read it: {} --grant",
+                extend_trust_command(entry, source)
+            ),
+        );
+    }
+    let delay = entry.policy.propagation_delays.gateways;
+    let versions = versions(source).unwrap_or_default();
+    let in_use: Vec<_> = versions.iter().filter(|version| version.may_be_in_use(delay, view.now)).collect();
+    if in_use.iter().all(|version| version.trust.is_empty()) {
+        // A server for other clients only.
+        return None;
+    }
+    let lacking: Vec<_> = in_use.into_iter().filter(|version| !holds(&version.trust, issuers)).collect();
+    if lacking.is_empty() {
+        return None;
+    }
+    if let Some(replaced) = lacking.iter().map(|version| version.replaced).collect::<Option<Vec<_>>>() {
+        let until = replaced.into_iter().max().map(|at| delay.after(at));
+        let message = format!("{object} ({field}) may not have loaded the new CA from {source} yet");
+        return Some(ReaderHold { reason: "Propagating", message, until });
+    }
+    let trust = versions.last().map(|version| version.trust.as_slice()).unwrap_or_default();
+    let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca))).map(|ca| ca.subject.clone()));
+    let lacks = lacks.unwrap_or_default();
+    let help = source_help(view, reader, source);
+    manual(
+        "OtherTrustSource",
+        format!("{object} ({field}) takes its clients' CAs from {source}, which lacks the new CA ({lacks}). {help}"),
+    )
+}
+
+/// How a source gets the new CA.
+fn source_help(view: &View<'_>, reader: &TlsReader, source: &SourceName) -> String {
+    let entry = view.entry;
+    let namespace = &entry.namespace;
+    let is_local_map = source.kind == SourceKind::ConfigMap && source.namespace == *namespace;
+    let is_of = |map: &&CaConfigMap<'_>| source.name == map.name || source.name == managed_config_map_name(&map.name);
+    if sibling_or_self(namespace, entry.source_name()).contains(source) {
+        return rename_help(reader);
+    }
+    if let Some(map) = view.snapshot.config_maps.iter().filter(|_| is_local_map).find(is_of) {
+        return match config_map_hold(view, map) {
+            Some(why) => why,
+            None if source.name == map.name => rename_help(reader),
+            None => format!("The agent adds it from ConfigMap {}", map.name),
+        };
+    }
+    let managed_sibling = SourceName::secret(namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name()));
+    if *source == managed_sibling {
+        return format!("Delete it: kubectl delete secret {} -n {namespace}", source.name);
+    }
+    let extend = extend_trust_command(entry, source);
+    if is_local_map {
+        return format!(
+            "Add {} to spec.clients.caConfigMapNames, and the agent keeps a copy of it with the new CA. Or add the new CA: {extend}",
+            source.name
+        );
+    }
+    format!("Add the new CA: {extend}")
+}
+
+fn extend_trust_command(entry: &Entry, source: &SourceName) -> String {
+    format!(
+        "trustspan extend-trust {} -n {} --to {} --to-namespace {}",
+        entry.name,
+        entry.namespace,
+        source.resource(),
+        source.namespace
+    )
+}
+
+/// How a reader of the source Secret comes to read the managed Secret.
+fn rename_help(reader: &TlsReader) -> String {
+    let TlsReader { resource, namespace, .. } = reader;
+    match reader.opted_out {
+        true => format!(
+            "Allow the webhook to rewrite it: kubectl annotate {resource} -n {namespace} trustspan.dev/rewrite-"
+        ),
+        false => "The webhook rewrites it as soon as nothing blocks that. trustspan check shows what does".to_owned(),
+    }
+}
+
+/// What a person has to do about a ConfigMap of `spec.clients.caConfigMapNames`.
+pub(super) fn config_map_hold(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> {
+    if matches!(map.managed, TrustCopy::Foreign) {
+        let managed = managed_config_map_name(&map.name);
+        return Some(format!(
+            "ConfigMap {managed} was not created by the agent. Delete it, or allow the agent to overwrite it: kubectl annotate \
+             configmap {managed} -n {} {ADOPT}=true",
+            view.entry.namespace
+        ));
+    }
+    config_map_fault(view, map).map(|why| format!("ConfigMap {} {why}", map.name))
+}
+
+/// Why `<managed>-cacert` is not created: a server whose owner named the managed Secret would accept foreign clients.
+pub(super) fn sibling_hold(view: &View<'_>) -> Option<String> {
+    let named = view.snapshot.readers.iter().filter(|reader| reader.names_managed);
+    let named = few(named.map(|reader| reader.object.clone()))?;
+    Some(format!(
+        "{named} names Secret {managed} itself, and would accept the clients of every CA in Secret {source}{CACERT_SUFFIX}. \
+         Name Secret {source} there, or set caCertCredentialName",
+        managed = view.entry.managed_name(),
+        source = view.entry.source_name()
+    ))
+}
+
+/// Why the source Secret's certificate is not reissued: gateways that present it directly would switch at once.
+pub(super) fn presents_source(view: &View<'_>) -> Option<String> {
+    let direct: Vec<_> = view.snapshot.readers.iter().filter(|reader| reader.presents_source).collect();
+    let named = few(direct.iter().map(|reader| reader.object.clone()))?;
+    let help = rename_help(direct.first()?);
+    let source = view.entry.source_name();
+    Some(format!("{named} presents Secret {source} itself, so it would switch as soon as that is reissued. {help}"))
+}
+
+/// Whether a chain that gateways present in addition is of an earlier CA of ours. One of a foreign CA is neither old nor new.
+pub(super) fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) -> bool {
+    let (now, anchors) = (view.now, &view.server_issuers);
+    if verifies(anchors, chain, now) {
+        return false;
+    }
+    let known: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
+    if verifies(&known, chain, now) {
+        return true;
+    }
+    // After the journal was lost, a distrusted CA is in no Secret. The issuer of the source Secret's Certificate signs with the current CA.
+    let also = view.snapshot.presented_also.iter().find(|also| also.name == secret);
+    let also = also.and_then(|also| also.certificate.as_ref());
+    let has_our_issuer = match (also, &view.snapshot.root_certificate) {
+        (Some(also), Some(source)) => also.issuer == source.issuer,
+        _ => false,
+    };
+    // An expired certificate is renewed by its issuer, whichever CA it is of.
+    has_our_issuer
+        && view.source_chain.is_some_and(|source| verifies(anchors, source, now))
+        && !verifies_to_the_end(anchors, chain, now)
+}
+
+/// A server that accepts a client only by the hash of its certificate or key.
+pub(super) struct Pin<'v> {
+    pub(super) reader: &'v TlsReader,
+    /// When the client is reissued regardless of that.
+    pub(super) until: Option<Timestamp>,
+}
+
+/// The server that blocks the reissue of a client, until shortly before a CA ends on which its connection depends.
+pub(super) fn pin<'v>(view: &View<'v>, held: &Version) -> Option<Pin<'v>> {
+    let leaf = held.chain.first()?;
+    let is_pin = |pin: &String| is_same_hash(pin, &leaf.fingerprint) || is_same_hash(pin, &leaf.public_key_hash());
+    let reader = view.snapshot.readers.iter().find(|reader| reader.pins.iter().any(is_pin))?;
+    let until = client_deadline(view, held);
+    until.is_none_or(|at| view.now < at).then_some(Pin { reader, until })
+}
+
+/// Envoy takes hashes of certificates in hex, with or without colons, and those of keys in base64.
+fn is_same_hash(pin: &str, hex: &str) -> bool {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let digits: String = pin.chars().filter(|c| *c != ':').collect();
+    let decoded =
+        || STANDARD.decode(pin).ok().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    digits.eq_ignore_ascii_case(hex) || decoded().is_some_and(|decoded| decoded == hex)
+}

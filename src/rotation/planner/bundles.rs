@@ -1,0 +1,305 @@
+//! Which CAs are in which bundle: the current ones, and previous ones that a certificate in use still needs.
+
+use jiff::Timestamp;
+
+use super::snapshot::{CaConfigMap, TrustCopy, View, admits, current, verifies, verifies_to_the_end};
+use crate::api::names::managed_config_map_name;
+use crate::api::{Mode, TrustBundleTarget};
+use crate::rotation::SecretSummary;
+use crate::rotation::journal::{Authority, Version};
+use crate::trust::{Certificate, is_distrusted};
+
+/// A bundle, and why it is no smaller.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PlannedBundle {
+    /// The CAs, new first. Of CAs with one subject Envoy takes the first; an expired one before its renewal hides it.
+    pub(super) trust: Vec<Certificate>,
+    /// How many previous CAs are kept because certificates in use need them.
+    pub(super) needed: usize,
+    /// Until when previous CAs are kept for certificates that may be in use unseen.
+    pub(super) until: Option<Timestamp>,
+    /// Certificates in use need more previous CAs than `maxPreviousCAs`.
+    pub(super) over_cap: bool,
+}
+
+/// What gateways are to trust, and what clients are to trust.
+pub(super) struct Bundles {
+    pub(super) gateways: PlannedBundle,
+    pub(super) clients: PlannedBundle,
+}
+
+impl Bundles {
+    pub(super) fn plan(view: &View<'_>) -> Self {
+        let clients = view.clients_in_use.iter().map(|(_, version)| *version);
+        // To an upstream behind these gateways their own certificate is a client's.
+        let is_client = view.snapshot.readers.iter().any(|reader| reader.is_client);
+        let clients = clients.chain(view.gateways_in_use.iter().copied().filter(|_| is_client));
+        let presented = distinct(clients.map(|version| version.chain.as_slice()));
+        Self {
+            gateways: bundle(view, &view.journal.client_issuers, &presented, admits, unseen_clients),
+            // A serving certificate that is kept after its end still needs its CA.
+            clients: bundle(
+                view,
+                &view.journal.server_issuers,
+                &served_chains(view),
+                verifies_to_the_end,
+                unseen_serving_certificates,
+            ),
+        }
+    }
+}
+
+/// The chains that gateways serve, or are to serve next.
+fn served_chains<'v>(view: &View<'v>) -> Vec<&'v [Certificate]> {
+    let also = view.presented_also.iter().map(|(_, version)| *version);
+    let served = view.gateways_in_use.iter().copied().chain(also);
+    distinct(served.map(|version| version.chain.as_slice()).chain(view.source_chain))
+}
+
+fn distinct<'a>(chains: impl Iterator<Item = &'a [Certificate]>) -> Vec<&'a [Certificate]> {
+    chains.filter(|chain| !chain.is_empty()).fold(Vec::new(), |mut known, chain| {
+        if !known.contains(&chain) {
+            known.push(chain);
+        }
+        known
+    })
+}
+
+type Accepts = fn(&[Certificate], &[Certificate], Timestamp) -> bool;
+/// Until when certificates that a CA signed may be in use unseen. The last argument: whether `maxPreviousCAs` has room for that CA.
+type UnseenUntil = fn(&View<'_>, &Authority, bool) -> Timestamp;
+
+fn bundle(
+    view: &View<'_>,
+    issuers: &[Authority],
+    chains: &[&[Certificate]],
+    accepts: Accepts,
+    unseen_until: UnseenUntil,
+) -> PlannedBundle {
+    let (now, distrusted_cas) = (view.now, &view.entry.spec.distrusted_cas);
+    let max_previous_cas = view.entry.policy.max_previous_cas.map(|most| most as usize);
+    let mut bundle = PlannedBundle { trust: current(issuers, distrusted_cas), ..PlannedBundle::default() };
+    let in_some_order = |trust: &[Certificate], chain: &[Certificate], at| {
+        accepts(trust, chain, at) || trust.len() > 1 && accepts(&reversed(trust), chain, at)
+    };
+    let mut open: Vec<_> = chains.iter().filter(|chain| !in_some_order(&bundle.trust, chain, now)).collect();
+    let mut idle = Vec::new();
+    for authority in issuers.iter().filter(|authority| !authority.current) {
+        let certificate = &authority.certificate;
+        if certificate.is_expired(now)
+            || is_distrusted(certificate, distrusted_cas)
+            || bundle.trust.contains(certificate)
+        {
+            continue;
+        }
+        bundle.trust.push(certificate.clone());
+        let before = open.len();
+        // To a clock that is slow, a renewed CA seems to be not yet valid. It is needed all the same.
+        let begun = now.max(certificate.not_before);
+        open.retain(|chain| !in_some_order(&bundle.trust, chain, begun));
+        if open.len() < before {
+            bundle.needed += 1;
+            continue;
+        }
+        bundle.trust.pop();
+        idle.push(authority);
+    }
+    bundle.over_cap = max_previous_cas.is_some_and(|most| bundle.needed > most);
+    // No known certificate needs these. One that they signed may not have been seen yet, or belong to an unknown client.
+    for authority in idle {
+        let certificate = &authority.certificate;
+        let room = max_previous_cas.is_none_or(|most| previous(&bundle.trust, issuers) < most);
+        let until = unseen_until(view, authority, room);
+        if now < until && !bundle.trust.iter().any(|held| held.supersedes(certificate)) {
+            bundle.until = bundle.until.max(Some(until));
+            bundle.trust.push(certificate.clone());
+        }
+    }
+    bundle.trust.sort_by_key(|held| issuers.iter().position(|authority| authority.certificate == *held));
+    let accepted = |trust: &[Certificate]| chains.iter().filter(|chain| accepts(trust, chain, now)).count();
+    if bundle.needed > 0 && accepted(&reversed(&bundle.trust)) > accepted(&bundle.trust) {
+        // A chain without key identifiers fits two CAs of one subject. The CA that works now comes first.
+        bundle.trust.reverse();
+    }
+    bundle
+}
+
+fn reversed(trust: &[Certificate]) -> Vec<Certificate> {
+    trust.iter().rev().cloned().collect()
+}
+
+/// How many CAs of a bundle the source does not hold.
+fn previous(trust: &[Certificate], issuers: &[Authority]) -> usize {
+    let is_current = |certificate: &Certificate| issuers.iter().any(|a| a.current && a.certificate == *certificate);
+    trust.iter().filter(|certificate| !is_current(certificate)).count()
+}
+
+/// `maxPreviousCAs` limits what is kept for unknown clients, not for certificates that are being delivered.
+fn unseen_clients(view: &View<'_>, authority: &Authority, room: bool) -> Timestamp {
+    let delivered = delivered(view, authority);
+    if !room || view.snapshot.knows_all_clients() {
+        return delivered;
+    }
+    match (authority.retired, view.entry.policy.max_certificate_lifetime) {
+        (Some(retired), Some(lifetime)) => lifetime.after(retired).max(delivered),
+        _ => authority.certificate.not_after,
+    }
+}
+
+/// Later if it is unknown what gateways had before.
+fn unseen_serving_certificates(view: &View<'_>, authority: &Authority, _: bool) -> Timestamp {
+    let end = authority.certificate.not_after;
+    if view.snapshot.presented_also.iter().any(|also| also.chain.is_none()) {
+        return end;
+    }
+    let delay = view.entry.policy.propagation_delays.gateways;
+    let propagated = |version: &&Version| match version.replaced {
+        Some(replaced) if version.seen.is_empty() => delay.after(replaced).min(end),
+        _ => end,
+    };
+    let guessed = view.gateways_in_use.iter().filter(|version| version.guessed).map(propagated);
+    guessed.fold(delivered(view, authority), Timestamp::max)
+}
+
+/// When the last certificate that a previous CA signed has been delivered.
+fn delivered(view: &View<'_>, authority: &Authority) -> Timestamp {
+    let end = authority.certificate.not_after;
+    authority.retired.map_or(end, |retired| view.entry.policy.propagation_delays.clients.after(retired).min(end))
+}
+
+/// Why the clients' bundle must not be written where readers may take its CAs in any order: in some order it does not verify a chain that
+/// gateways serve.
+pub(super) fn unordered(view: &View<'_>, bundle: &[Certificate]) -> Option<String> {
+    let target = unordered_targets(view).next()?;
+    let verifies = |order: &[Certificate], chain: &[Certificate]| verifies_to_the_end(order, chain, view.now);
+    let is_refused =
+        |chain: &&[Certificate]| verifies(bundle, chain) && orders(bundle).any(|order| !verifies(&order, chain));
+    let leaf = served_chains(view).into_iter().find(is_refused)?.first()?;
+    Some(format!(
+        "{} {} is not changed: its readers may take the CAs in any order, and two CAs of the clients' bundle have the same subject. \
+         {} has no key identifiers (SKI, AKI) that distinguish them. Give the new CA another subject, or use a ConfigMap in \
+         spec.trustBundleTargets",
+        target.kind.name(),
+        target.name,
+        leaf.subject
+    ))
+}
+
+/// Whether the readers that the journal knows by this name may take CAs in any order.
+pub(super) fn is_unordered(view: &View<'_>, readers: &str) -> bool {
+    unordered_targets(view).any(|target| target.readers() == readers)
+}
+
+fn unordered_targets<'a>(view: &View<'a>) -> impl Iterator<Item = &'a TrustBundleTarget> {
+    view.entry.spec.trust_bundle_targets.iter().filter(|target| !target.kind.keeps_order())
+}
+
+/// The orders that differ for a verifier: each CA first. It tries the others only if the first one does not fit.
+pub(super) fn orders(trust: &[Certificate]) -> impl Iterator<Item = Vec<Certificate>> {
+    (0..trust.len()).map(|first| {
+        let mut order = trust.to_vec();
+        order[..=first].rotate_right(1);
+        order
+    })
+}
+
+/// The CAs to write to `<managed>-cacert`: those of `<source>-cacert`, with ours replaced by the managed bundle. A Gateway that is rewritten
+/// from one to the other then accepts the same clients as before. `None` if nothing is to be written.
+pub(super) fn sibling_bundle(view: &View<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
+    let written = match view.snapshot.managed_sibling {
+        TrustCopy::Foreign => return None,
+        TrustCopy::Absent => None,
+        TrustCopy::Managed(written) => Some(written),
+    };
+    let source = view.snapshot.source_sibling;
+    let wanted = match source {
+        // Without a sibling istiod takes the bundle of the Secret itself.
+        None => written.map(|_| bundle.to_vec())?,
+        Some(source) => with_managed_bundle(view, &source.anchors, bundle),
+    };
+    let revocation = source.and_then(|source| source.revocation.as_ref());
+    let is_current = |written: &SecretSummary| {
+        written.anchors == wanted && (source.is_none() || written.revocation.as_ref() == revocation)
+    };
+    (!wanted.is_empty() && !written.is_some_and(is_current)).then_some(wanted)
+}
+
+/// The CAs to write to the copy of a ConfigMap of `spec.clients.caConfigMapNames`. `None` if nothing is to be written.
+pub(super) fn config_map_bundle(
+    view: &View<'_>,
+    map: &CaConfigMap<'_>,
+    bundle: &[Certificate],
+) -> Option<Vec<Certificate>> {
+    let written = match map.managed {
+        TrustCopy::Foreign => return None,
+        TrustCopy::Absent => None,
+        TrustCopy::Managed(written) => Some(written),
+    };
+    let bundle = match view.entry.spec.mode {
+        Mode::Bundle => bundle,
+        // Only once the managed Secret is a copy of the source Secret.
+        Mode::Copy => {
+            let [source, managed] =
+                [view.snapshot.root?, view.snapshot.managed?].map(|secret| secret.anchors.as_slice());
+            (source == managed).then_some(managed)?
+        }
+    };
+    // Gateways name the copy: it stays when its source is deleted.
+    let source = config_map_fault(view, map).is_none().then_some(map.source).flatten().or(written)?;
+    let wanted = with_managed_bundle(view, &source.anchors, bundle);
+    let is_current = |written: &SecretSummary| written.anchors == wanted && written.revocation == source.revocation;
+    (!bundle.is_empty() && !wanted.is_empty() && !written.is_some_and(is_current)).then_some(wanted)
+}
+
+/// Why a ConfigMap of `spec.clients.caConfigMapNames` is not copied. The copy then keeps the foreign CAs that it has.
+pub(super) fn config_map_fault(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> {
+    let Some(source) = map.source else {
+        return Some("does not exist. Create it, or remove it from spec.clients.caConfigMapNames".to_owned());
+    };
+    if let Some(finding) = source.denials.first() {
+        return Some(format!("is not used: {}: {}: {}", finding.rule, finding.field, finding.message));
+    }
+    if source.anchors.is_empty() {
+        return Some("holds no CA. Add one, or remove it from spec.clients.caConfigMapNames".to_owned());
+    }
+    let has_ours = |held: &SecretSummary| held.anchors.iter().any(|ca| is_ours(view, ca));
+    match map.managed {
+        TrustCopy::Managed(written) if has_ours(written) && !has_ours(source) => Some(format!(
+            "no longer holds a CA that signs client certificates, but ConfigMap {managed} keeps them. Add one; or, to reject these \
+             clients, let the Gateway use another ConfigMap",
+            managed = managed_config_map_name(&map.name)
+        )),
+        _ => None,
+    }
+}
+
+fn is_ours(view: &View<'_>, ca: &Certificate) -> bool {
+    view.journal.client_issuers.iter().any(|authority| ca.supersedes(&authority.certificate))
+}
+
+/// The CAs of another source, with ours replaced by the managed bundle.
+fn with_managed_bundle(view: &View<'_>, held: &[Certificate], bundle: &[Certificate]) -> Vec<Certificate> {
+    let at = held.iter().position(|ca| is_ours(view, ca));
+    let mut trust: Vec<_> = held.iter().filter(|ca| !is_ours(view, ca)).cloned().collect();
+    if let Some(at) = at {
+        trust.splice(at..at, bundle.iter().cloned());
+    }
+    trust
+}
+
+/// The declared clients that can connect with the managed Secret as it is, and could not if it were a copy of the source Secret.
+pub(super) fn cut_off_by_copy(view: &View<'_>) -> Vec<String> {
+    let (snapshot, now) = (view.snapshot, view.now);
+    let source = snapshot.usable_source().ok();
+    let (Some(source), Some(managed), Mode::Bundle) = (source, snapshot.managed, view.entry.spec.mode) else {
+        return Vec::new();
+    };
+    let is_refused =
+        |held: &Version| admits(&managed.anchors, &held.chain, now) && !admits(&source.anchors, &held.chain, now);
+    let refuses =
+        |held: &Version| verifies(&held.trust, &managed.chain, now) && !verifies(&held.trust, &source.chain, now);
+    let lost = view.clients_in_use.iter().filter(|(_, held)| is_refused(held) || refuses(held));
+    let mut names: Vec<_> = lost.map(|(name, _)| (*name).to_owned()).collect();
+    names.dedup();
+    names
+}

@@ -1,0 +1,363 @@
+//! What the journal records of a snapshot. Late observations are safe: an old content counts as in use until another was *observed* in
+//! its place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::probe;
+use super::snapshot::{
+    ClientState, ReaderSource, Snapshot, SourceState, Trust, TrustCopy, authorities, migrated, verifies_to_the_end,
+};
+use crate::api::{LeafKind, Period, Phase, TrustAnchor, TrustBundleTarget};
+use crate::rotation::SecretSummary;
+use crate::rotation::journal::{Authority, Client, CutOff, Journal, Version};
+use crate::trust::equivalence::are_equivalent;
+use crate::trust::{Certificate, bundle, connectivity, is_distrusted};
+
+/// The journal with a snapshot's contents.
+pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp) -> Journal {
+    let mut journal = journal.clone();
+    let status = &snapshot.entry.status;
+    let is_new = journal == Journal::default();
+    let is_lost = is_new && (snapshot.managed.is_some() || !status.client_bundle.is_empty());
+    if is_lost || journal.gateways.is_empty() {
+        adopt_authorities(snapshot, &mut journal, now);
+    }
+    if is_lost {
+        recover(snapshot, &mut journal, now);
+    }
+    let newest = journal.client_bundles.last();
+    let fingerprints = status.client_bundle.iter().map(|anchor| &anchor.fingerprint);
+    let is_known = newest.is_some_and(|newest| newest.trust.iter().map(|ca| &ca.fingerprint).eq(fingerprints));
+    if !status.client_bundle.is_empty() && !is_known {
+        supersede(&mut journal.client_bundles, connectivity::observed(&status.client_bundle), Vec::new(), now);
+    }
+    record_issuers(snapshot, &mut journal, now);
+    if let Some(managed) = snapshot.managed.filter(|managed| !managed.anchors.is_empty()) {
+        supersede(&mut journal.gateways, managed.anchors.clone(), managed.chain.clone(), now);
+    }
+    probe::record_sightings(snapshot, &mut journal.gateways, now);
+    record_trust_sources(snapshot, &mut journal, now);
+    record_further_certificates(snapshot, &mut journal, now);
+    record_clients(snapshot, &mut journal, now);
+    record_cut_off(snapshot, &mut journal, now);
+    journal
+}
+
+/// The CAs that are trusted when the journal starts: somebody needed them. They are those in the managed Secret, or in the source Secret,
+/// which gateways used before; those in status, if the journal was lost; and the one that the Issuer signs with.
+fn adopt_authorities(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    // If clients have a CA of their own, the managed bundle says nothing about serving certificates, nor the source Secret about clients.
+    let is_shared = snapshot.entry.spec.clients.ca_secret_ref.is_none();
+    let source = snapshot.usable_source().map(authorities).unwrap_or_default();
+    let mut client = match snapshot.managed {
+        Some(managed) => managed.anchors.clone(),
+        None if is_shared => source.clone(),
+        None => Vec::new(),
+    };
+    let status = &snapshot.entry.status;
+    client.extend(connectivity::observed(&status.bundle));
+    let signing = snapshot.issuer.filter(|issuer| issuer.denials.is_empty()).map(authorities).unwrap_or_default();
+    client.extend(signing);
+    let mut server = if is_shared { client.clone() } else { source };
+    server.extend(connectivity::observed(&status.client_bundle));
+    for (list, found) in [(&mut journal.server_issuers, server), (&mut journal.client_issuers, client)] {
+        for certificate in found {
+            if !list.iter().any(|known| known.certificate == certificate) {
+                list.push(Authority { certificate, current: false, since: now, retired: Some(now) });
+            }
+        }
+    }
+}
+
+/// Restores from status what gateways and clients may still use after the journal was lost.
+fn recover(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    let status = &snapshot.entry.status;
+    let common = status.client_trust.as_deref().map(connectivity::observed);
+    let replaced = |trust, chain| Version { replaced: Some(now), ..Version::new(trust, chain, now) };
+    // Status lists all contents in use, oldest first. Each that verifies gateways trusts what all of these have in common.
+    for leaf in status.leaves.iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client) {
+        let chain = bundle::read_chain(leaf.pem.as_bytes()).into_certificates();
+        for name in leaf.names() {
+            // Status has one chain for all that are equivalent. A client's own chain is used if it was read.
+            let is_own = |client: &&ClientState| client.name == name && are_equivalent(&client.chain, &chain);
+            let own = snapshot.clients.iter().find(is_own).map_or(&chain, |client| &client.chain);
+            let version = replaced(common.clone().unwrap_or_default(), own.clone());
+            journal.clients.entry(name.to_owned()).or_default().versions.push(version);
+        }
+    }
+    if is_steady(snapshot) {
+        return;
+    }
+    // The least that every gateway trusts, and the least that a client trusts which reloads its Secret.
+    let everywhere = status.bundle.iter().filter(|anchor| anchor.converged == Some(true));
+    let least = Version::new(connectivity::observed(everywhere), Vec::new(), now);
+    journal.gateways.push(Version { guessed: true, ..least });
+    for client in snapshot.clients.iter().filter(|client| !client.loads_once) {
+        if let Some(common) = &common {
+            let versions = &mut journal.clients.entry(client.name.clone()).or_default().versions;
+            versions.insert(0, replaced(common.clone(), Vec::new()));
+        }
+    }
+}
+
+/// Whether neither the Secrets nor status show a rotation.
+fn is_steady(snapshot: &Snapshot<'_>) -> bool {
+    let status = &snapshot.entry.status;
+    let cas = |source: Result<&SecretSummary, String>| source.map(authorities).unwrap_or_default();
+    let is_reported = |anchors: &[TrustAnchor], held: &[Certificate]| {
+        anchors.is_empty() || anchors.iter().map(|anchor| &anchor.fingerprint).eq(held.iter().map(|ca| &ca.fingerprint))
+    };
+    snapshot.managed.is_some_and(|managed| {
+        managed.anchors == cas(snapshot.usable_client_ca())
+            && snapshot.usable_source().is_ok_and(|source| source.chain == managed.chain)
+            && is_reported(&status.bundle, &managed.anchors)
+    }) && is_reported(&status.client_bundle, &cas(snapshot.usable_server_ca()))
+        && status.bundle.iter().all(|anchor| anchor.converged != Some(false))
+        && status.phase.is_none_or(|phase| phase == Phase::Steady)
+}
+
+fn record_issuers(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    let is_shared = snapshot.entry.spec.clients.ca_secret_ref.is_none();
+    let signing = snapshot.issuer.and_then(|issuer| issuer.chain.first());
+    // A source without any CA is broken: the CAs that it held before stay current.
+    let client_ca = snapshot.usable_client_ca().map(authorities).unwrap_or_default();
+    if !client_ca.is_empty() {
+        follow(&mut journal.client_issuers, &client_ca, signing, now);
+    }
+    if let Ok(source) = snapshot.usable_server_ca() {
+        follow(&mut journal.server_issuers, &authorities(source), signing.filter(|_| is_shared), now);
+    }
+}
+
+/// The source now holds `current`. `signing` is the CA that the Issuer still signs with, even if the source no longer holds it.
+fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: Option<&Certificate>, now: Timestamp) {
+    let known = |certificate: &Certificate| list.iter().find(|authority| authority.certificate == *certificate);
+    let in_source = |certificate: &Certificate| Authority {
+        certificate: certificate.clone(),
+        current: true,
+        since: known(certificate).filter(|known| known.current).map_or(now, |known| known.since),
+        retired: None,
+    };
+    let mut followed: Vec<_> = current.iter().map(in_source).collect();
+    let previous = list.drain(..).filter(|authority| !current.contains(&authority.certificate));
+    followed.extend(previous.map(|authority| {
+        let is_signing = signing == Some(&authority.certificate);
+        let retired = (!is_signing).then(|| authority.retired.unwrap_or(now));
+        Authority { current: false, retired, ..authority }
+    }));
+    *list = followed;
+}
+
+/// Adds a version unless it is the newest.
+fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Certificate>, now: Timestamp) {
+    if let Some(newest) = versions.last_mut() {
+        if newest.trust == trust && newest.chain == chain {
+            // A large journal may have stored an equivalent certificate.
+            newest.chain = chain;
+            newest.replaced = None;
+            return;
+        }
+        newest.replaced = Some(now);
+    }
+    versions.push(Version::new(trust, chain, now));
+}
+
+/// Records which of our CAs the sources hold. A source that no reader uses any more counts until the propagation delay is over.
+fn record_trust_sources(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    let policy = &snapshot.entry.policy;
+    // A journal has no room for thousands of foreign CAs. A distrusted CA counts for nothing at once: its clients are reissued, whatever
+    // a source still accepts.
+    let counts = |authority: &Authority| {
+        authority.current || !is_distrusted(&authority.certificate, &snapshot.entry.spec.distrusted_cas)
+    };
+    let issuers: Vec<_> =
+        journal.client_issuers.iter().filter(|authority| counts(authority)).map(|ca| ca.certificate.clone()).collect();
+    let is_ours = |held: &Certificate| issuers.iter().any(|ca| held.supersedes(ca));
+    journal.trust_sources.values_mut().flatten().for_each(|version| version.trust.retain(is_ours));
+    let mut read = BTreeSet::new();
+    for reader in &snapshot.readers {
+        match snapshot.source_of(reader) {
+            ReaderSource::Object(source, SourceState::Holds(trust)) => {
+                if !read.insert(source) {
+                    continue;
+                }
+                let ours = trust.iter().filter(|held| is_ours(held)).cloned().collect();
+                supersede(journal.trust_sources.entry(source.to_string()).or_default(), ours, Vec::new(), now);
+            }
+            // Running proxies keep what it held.
+            ReaderSource::Object(source, _) => drop(read.insert(source)),
+            ReaderSource::Missing(sources) => read.extend(sources),
+            ReaderSource::Managed | ReaderSource::Unknowable(_) | ReaderSource::Unlisted(_) => {}
+        }
+    }
+    let names: BTreeSet<_> = read.iter().map(ToString::to_string).collect();
+    retire(&mut journal.trust_sources, |name| names.contains(name), policy.propagation_delays.gateways, now);
+}
+
+fn record_further_certificates(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    for also in &snapshot.presented_also {
+        let versions = journal.presented_also.entry(also.name.clone()).or_default();
+        if let Some(chain) = &also.chain {
+            supersede(versions, Vec::new(), chain.clone(), now);
+        }
+    }
+    let is_read = |name: &str| snapshot.presented_also.iter().any(|also| also.name == name);
+    retire(&mut journal.presented_also, is_read, snapshot.entry.policy.propagation_delays.gateways, now);
+}
+
+/// Ends the versions of objects that are not read any more, and forgets those that ended a propagation delay ago.
+fn retire(map: &mut BTreeMap<String, Vec<Version>>, is_read: impl Fn(&str) -> bool, delay: Period, now: Timestamp) {
+    map.retain(|name, versions| {
+        if !is_read(name) {
+            for version in versions.iter_mut() {
+                version.replaced.get_or_insert(now);
+            }
+        }
+        versions.retain(|version| version.may_be_in_use(delay, now));
+        !versions.is_empty()
+    });
+}
+
+fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    // A client whose certificate is unknown counts by what it trusts.
+    let counts = |client: &&ClientState| match &client.trust {
+        Trust::Read(trust) => !client.chain.is_empty() || !trust.is_empty(),
+        Trust::Issued { .. } => !client.chain.is_empty(),
+    };
+    for client in snapshot.all_clients().filter(counts) {
+        let known = journal.clients.get(&client.name).and_then(Client::newest);
+        // What was derived when a content was new stays: later bundles were not added to it.
+        let trust = match known {
+            Some(known) if known.chain == client.chain && matches!(client.trust, Trust::Issued { .. }) => {
+                known.trust.clone()
+            }
+            _ => trusted(client, journal, snapshot.entry.policy.propagation_delays.admission, now),
+        };
+        let recorded = journal.clients.entry(client.name.clone()).or_default();
+        recorded.loads_once = client.loads_once;
+        supersede(&mut recorded.versions, trust, client.chain.clone(), now);
+    }
+    let is_declared = |name: &str| snapshot.all_clients().any(|client| client.name == name);
+    // Who reads a trust bundle target that is no longer kept is unknown.
+    journal.clients.retain(|name, _| !TrustBundleTarget::is_readers(name) || is_declared(name));
+    for (name, client) in &mut journal.clients {
+        if !is_declared(name) {
+            // Its Secret is not declared any more, but a workload that loaded it may keep using it.
+            client.loads_once = true;
+        }
+    }
+}
+
+/// The least that a client's Secret holds: of the bundles that the webhook may have added, what they have in common.
+fn trusted(client: &ClientState, journal: &Journal, lag: Period, now: Timestamp) -> Vec<Certificate> {
+    let (ca, at) = match &client.trust {
+        Trust::Read(trust) => return trust.clone(),
+        Trust::Issued { ca, at } => (ca, *at),
+    };
+    let from = at.saturating_sub(lag.duration()).unwrap_or(Timestamp::MIN);
+    let in_force = journal
+        .client_bundles
+        .iter()
+        .filter(|bundle| bundle.since <= now && bundle.replaced.is_none_or(|replaced| replaced >= from));
+    let in_force: Vec<_> = in_force.collect();
+    let mut trust = ca.clone();
+    // If no bundle was in force when that time began, the first writes may have passed without one.
+    if let Some((first, others)) = in_force.split_first().filter(|(first, _)| first.since <= from) {
+        let in_offer = |ca: &Certificate| journal.offered.is_empty() || journal.offered.contains(ca);
+        let in_all = |ca: &Certificate| in_offer(ca) && others.iter().all(|bundle| bundle.trust.contains(ca));
+        let common = first.trust.iter().filter(|ca| in_all(ca));
+        for certificate in common {
+            if !trust.contains(certificate) {
+                trust.push(certificate.clone());
+            }
+        }
+    }
+    trust
+}
+
+/// Records which declared clients a change of the gateways' content cut off: they could connect with an earlier content and cannot with
+/// the newest. A client that can connect again is forgotten.
+fn record_cut_off(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    let delay = snapshot.entry.policy.propagation_delays.clients;
+    let Some((newest, earlier)) = journal.gateways.split_last().filter(|(newest, _)| !newest.guessed) else { return };
+    let admits = |gateway: &Version, held: &Version| migrated(&gateway.trust, &held.chain, now);
+    // A certificate that is kept after its end was not written in spite of any client.
+    let verifies = |gateway: &Version, held: &Version| verifies_to_the_end(&held.trust, &gateway.chain, now);
+    for client in journal.clients.values_mut() {
+        let was = std::mem::take(&mut client.cut_off);
+        let mut is = CutOff::default();
+        for held in client.in_use(delay, now) {
+            let lost = |was: bool, connects: &dyn Fn(&Version, &Version) -> bool| {
+                !connects(newest, held) && (was || earlier.iter().any(|gateway| connects(gateway, held)))
+            };
+            is.refused |= lost(was.refused, &admits);
+            is.refuses |= lost(was.refuses, &verifies);
+        }
+        client.cut_off = is;
+    }
+}
+
+/// Records the bundles that are written next, and forgets CAs that are in no bundle and in no copy.
+pub(super) fn record_bundles(
+    snapshot: &Snapshot<'_>,
+    journal: &mut Journal,
+    gateways: &[Certificate],
+    clients: &[Certificate],
+    now: Timestamp,
+) {
+    if !clients.is_empty() {
+        let is_published = journal.client_bundles.last().is_some_and(|published| published.trust == clients);
+        journal.offered = if is_published { Vec::new() } else { clients.to_vec() };
+    }
+    let delay = snapshot.entry.policy.propagation_delays.gateways;
+    // If a CA were forgotten that is still in a source or a copy, it would count as foreign, and would never be removed from there.
+    let sources =
+        || snapshot.source_sibling.into_iter().chain(snapshot.config_maps.iter().filter_map(|map| map.source));
+    let copies = || snapshot.config_maps.iter().map(|map| map.managed).chain([snapshot.managed_sibling]);
+    let written = || copies().filter_map(|copy| if let TrustCopy::Managed(copy) = copy { Some(copy) } else { None });
+    let copied = || sources().chain(written());
+    let is_copied = |ca: &Certificate| copied().flat_map(|copy| &copy.anchors).any(|held| held.supersedes(ca));
+    let is_kept = |authority: &Authority| {
+        authority.current
+            || authority.retired.is_none()
+            || gateways.contains(&authority.certificate)
+            || clients.contains(&authority.certificate)
+            || is_copied(&authority.certificate)
+    };
+    journal.client_issuers.retain(is_kept);
+    // A later snapshot is recorded in the same way: of the CAs in a source only ours count.
+    let issuers = &journal.client_issuers;
+    for version in journal.trust_sources.values_mut().flatten() {
+        version.trust.retain(|held| issuers.iter().any(|authority| held.supersedes(&authority.certificate)));
+    }
+    // A CA that no client is to trust any more may still be the one that all clients trust.
+    let serves = |authority: &Authority| {
+        let ca = std::slice::from_ref(&authority.certificate);
+        let served = journal.gateways.iter().chain(journal.presented_also.values().flatten());
+        let mut served = served.filter(|version| version.may_be_in_use(delay, now));
+        served.any(|version| verifies_to_the_end(ca, &version.chain, now))
+    };
+    journal.server_issuers.retain(|authority| is_kept(authority) || serves(authority));
+}
+
+/// Forgets the versions that are not in use any more. Probe results are compared with them before.
+pub(super) fn forget_versions(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    let delays = &snapshot.entry.policy.propagation_delays;
+    journal.gateways.retain(|version| version.may_be_in_use(delays.gateways, now));
+    let oldest = delays.admission.duration().saturating_add(delays.clients.duration());
+    let since = now.saturating_sub(oldest).unwrap_or(Timestamp::MIN);
+    journal.client_bundles.retain(|bundle| bundle.replaced.is_none_or(|replaced| replaced >= since));
+    for client in journal.clients.values_mut() {
+        let newest = client.versions.len().saturating_sub(1);
+        let once = client.loads_once;
+        let mut at = 0;
+        client.versions.retain(|version| {
+            at += 1;
+            at > newest || version.is_live(now) && (once || version.may_be_in_use(delays.clients, now))
+        });
+    }
+    let declared = |name: &str| snapshot.all_clients().any(|client| client.name == name);
+    journal.clients.retain(|name, client| declared(name) || client.versions.iter().any(|version| version.is_live(now)));
+}

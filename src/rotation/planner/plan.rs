@@ -1,0 +1,673 @@
+//! One plan: the decision about each step of a rotation, and the phase.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::blockers::{
+    Blockers, LeafHold, Pause, ReaderHold, client_deadline, clients_that, config_map_hold, is_of_old, pause_waits, pin,
+    presents_source, serving_deadline, sibling_hold, unlisted_clients,
+};
+use super::bundles::{Bundles, PlannedBundle, config_map_bundle, cut_off_by_copy, sibling_bundle, unordered};
+use super::snapshot::{
+    ClientState, Issuance, Pending, Snapshot, TrustCopy, View, admits, authorities, holds, migrated, verifies,
+    verifies_to_the_end,
+};
+use super::{history, probe};
+use crate::api::names::ADOPT;
+use crate::api::{Endpoints, Mode, OnServingCertificateExpiry, Period, Phase, StepName, TrustSourceUse, Wait};
+use crate::rotation::SecretSummary;
+use crate::rotation::journal::{Journal, Version};
+use crate::rotation::name_list::few;
+use crate::trust::{Certificate, EXPIRED, Finding, is_distrusted};
+
+/// What to do now.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The phase of the rotation.
+    pub phase: Phase,
+    /// The new journal. It must be stored before the steps are taken.
+    pub journal: Journal,
+    /// What clients are to trust from now on.
+    pub client_bundle: Vec<Certificate>,
+    /// Why that bundle must not be written where readers may take its CAs in any order.
+    pub unordered: Option<String>,
+    /// CAs that every gateway has.
+    pub converged: Vec<Certificate>,
+    /// What to write, in this order.
+    pub steps: Vec<Step>,
+    /// What steps wait for.
+    pub waits: Vec<Wait>,
+    /// Why the clients of some namespaces are unknown: a sentence.
+    pub unlisted_clients: Option<String>,
+    /// Declared clients that still use or trust only an old CA although their reissue was requested, by name.
+    pub lagging: Vec<String>,
+    /// Why declared clients that a server accepts only by the hash of their certificate are not reissued, and what to do.
+    pub pinned: Option<String>,
+    /// Declared clients that a change of the gateways' content cut off, by name.
+    pub cut_off: Vec<String>,
+    /// What the gateways showed; `None` if they were not probed.
+    pub endpoints: Option<Endpoints>,
+    /// Why they are not probed, if that is known.
+    pub unprobed: Option<String>,
+    /// Other objects than the managed Secret that gateways use: the agent needs the right to read them.
+    pub trust_sources: Vec<TrustSourceUse>,
+    /// Why a source cannot be used. Its earlier content stays in use.
+    pub trouble: Option<String>,
+    /// Clients that block the switch of the serving certificate.
+    pub leaf_hold: Option<LeafHold>,
+    /// A gateway that takes its clients' CAs from a source without the new CA, and when the rotation stops to wait for it.
+    pub reader_hold: Option<(ReaderHold, Option<Timestamp>)>,
+    /// The source Secret holds a certificate that gateways could serve.
+    pub has_next_leaf: bool,
+    /// The only fault of the managed Secret is that its certificate expired, and `onServingCertificateExpiry` is `Keep`.
+    pub keeps_ended_leaf: bool,
+    /// Declared clients that mode `Copy` would cut off now.
+    pub cut_off_by_copy: Vec<String>,
+    /// Why a CA of `spec.distrustedCAs` is not removed.
+    pub undistrusted: Option<String>,
+    /// Certificates in use need more previous CAs than `maxPreviousCAs` allows. They are kept.
+    pub over_cap: bool,
+    /// Since when it is unknown what gateways had before, because the journal was lost.
+    pub forgotten: Option<Timestamp>,
+    /// The next instant at which the plan changes by itself.
+    pub wake: Option<Timestamp>,
+}
+
+/// A write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Write the managed Secret.
+    WriteManaged {
+        /// The bundle, new first.
+        trust: Vec<Certificate>,
+        /// The pair.
+        pair: PairOf,
+    },
+    /// Write `<managed>-cacert`: the CAs of `<source>-cacert`, with ours as in the managed Secret.
+    WriteSibling {
+        /// The CAs, in order.
+        trust: Vec<Certificate>,
+    },
+    /// Write the copy of a ConfigMap of `spec.clients.caConfigMapNames`: its CAs, with ours as in the managed Secret.
+    WriteConfigMap {
+        /// Name of that ConfigMap.
+        source: String,
+        /// The CAs, in order.
+        trust: Vec<Certificate>,
+    },
+    /// Write the managed Secret as a copy of the source Secret.
+    CopyRoot,
+    /// Write the Issuer's Secret as a copy of the CA's Secret.
+    PromoteIssuer,
+    /// Request the reissue of a Certificate from cert-manager.
+    Reissue {
+        /// Its name.
+        certificate: String,
+    },
+}
+
+/// The source of a serving pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairOf {
+    /// The managed Secret: the pair stays.
+    Managed,
+    /// The source Secret.
+    Root,
+}
+
+/// Computes what to do now. After its steps are taken, the next plan has the next steps. The same input gives the same plan.
+pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
+    let mut journal = history::record(snapshot, before, now);
+    let bundles = Bundles::plan(&View::derive(snapshot, &journal, now));
+    // Before any decision: the next plan knows only what is stored.
+    history::record_bundles(snapshot, &mut journal, &bundles.gateways.trust, &bundles.clients.trust, now);
+    let view = View::derive(snapshot, &journal, now);
+    let blockers = Blockers::find(&view);
+    let mut decided = decide(&view, &blockers, &bundles.gateways);
+    let endpoints = probe::count(&view, &before.gateways);
+    decided
+        .waits
+        .extend(probe::waits(&view).into_iter().map(|(until, reason)| wait(step_of_gateways(&view), until, reason)));
+    let wake = wake(&view, &decided.waits, [bundles.gateways.until, bundles.clients.until]);
+    let unordered = unordered(&view, &bundles.clients.trust);
+    decided.waits.extend(unordered.iter().map(|reason| wait(StepName::ExpandTrust, None, reason.as_str())));
+    let is_everywhere = |ca: &&Certificate| view.gateways_in_use.iter().all(|version| version.trust.contains(ca));
+    let cut_off = journal.clients.iter().filter(|(_, client)| !client.cut_off.is_none());
+    let mut plan = Plan {
+        phase: phase(&view, &blockers, &bundles.gateways),
+        journal: Journal::default(),
+        unordered,
+        converged: bundles.gateways.trust.iter().filter(is_everywhere).cloned().collect(),
+        steps: decided.steps,
+        waits: decided.waits,
+        unlisted_clients: unlisted_clients(snapshot),
+        lagging: lagging(&view, &blockers),
+        pinned: decided.pinned,
+        cut_off: cut_off.map(|(name, _)| name.clone()).collect(),
+        endpoints,
+        unprobed: snapshot.unprobed.clone(),
+        trust_sources: snapshot.trust_sources(),
+        trouble: trouble(snapshot),
+        leaf_hold: decided.leaf_hold,
+        reader_hold: blockers.readers.clone().map(|hold| (hold, blockers.issuer_deadline)),
+        has_next_leaf: view.source_chain.is_some(),
+        keeps_ended_leaf: keeps_expired_certificate(snapshot),
+        cut_off_by_copy: cut_off_by_copy(&view),
+        undistrusted: decided.undistrusted,
+        over_cap: bundles.gateways.over_cap || bundles.clients.over_cap,
+        forgotten: view.gateways_in_use.iter().find(|version| version.guessed).map(|version| version.since),
+        wake,
+        client_bundle: bundles.clients.trust,
+    };
+    history::forget_versions(snapshot, &mut journal, now);
+    plan.journal = journal;
+    plan
+}
+
+/// The next instant at which a content is out of use, or the validity of a certificate begins or ends.
+fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Option<Timestamp> {
+    let (snapshot, journal, delays) = (view.snapshot, view.journal, &view.entry.policy.propagation_delays);
+    let propagated = |versions: &[Version], delay: Period| {
+        versions.iter().filter_map(|version| version.replaced).map(|at| delay.after(at)).collect::<Vec<_>>()
+    };
+    let mut at = propagated(&journal.gateways, delays.gateways);
+    let others = journal.trust_sources.values().chain(journal.presented_also.values());
+    at.extend(others.flat_map(|versions| propagated(versions, delays.gateways)));
+    at.extend(journal.clients.values().flat_map(|client| propagated(&client.versions, delays.clients)));
+    at.extend(waits.iter().filter_map(|wait| wait.until));
+    at.extend(until.into_iter().flatten());
+    at.extend(view.windows.until);
+    let sources = [snapshot.root, snapshot.ca, snapshot.client_ca];
+    let chains = sources.into_iter().flatten().flat_map(|secret| &secret.chain);
+    let clients = journal.clients.values().flat_map(|client| &client.versions);
+    let clients = clients.filter_map(|version| version.chain.first());
+    let issuers = journal.client_issuers.iter().chain(&journal.server_issuers).map(|authority| &authority.certificate);
+    for certificate in chains.chain(clients).chain(issuers) {
+        // A certificate is valid in its last second.
+        let end = certificate.not_after.saturating_add(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX);
+        at.extend([certificate.not_before, end]);
+    }
+    at.into_iter().filter(|at| *at > view.now).min()
+}
+
+fn wait(step: StepName, until: Option<Timestamp>, reason: impl Into<String>) -> Wait {
+    Wait { step, reason: reason.into(), until }
+}
+
+/// The step that waits for gateways.
+fn step_of_gateways(view: &View<'_>) -> StepName {
+    match view.unconverged {
+        None => StepName::DropOldCA,
+        Some(_) if view.entry.spec.issuer_secret_name.is_some() => StepName::PromoteIssuer,
+        Some(_) => StepName::ReissueClients,
+    }
+}
+
+fn trouble(snapshot: &Snapshot<'_>) -> Option<String> {
+    let client_ca = snapshot.usable_client_ca();
+    let has_ca = client_ca.as_ref().map_or(true, |secret| !authorities(secret).is_empty());
+    let name = snapshot.entry.client_ca_name();
+    let faults = [snapshot.usable_source(), snapshot.usable_server_ca(), client_ca];
+    let no_ca = || format!("Secret {name} holds no CA. Set spec.caSecretRef to the Secret that does");
+    faults.into_iter().find_map(Result::err).or_else(|| (!has_ca).then(no_ca))
+}
+
+/// Whether the only fault of the managed Secret is that its certificate expired, with `onServingCertificateExpiry: Keep`.
+fn keeps_expired_certificate(snapshot: &Snapshot<'_>) -> bool {
+    let is_expired = |denials: &[Finding]| !denials.is_empty() && denials.iter().all(|found| found.rule == EXPIRED);
+    snapshot.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep
+        && snapshot.managed.is_some_and(|managed| is_expired(&managed.denials))
+}
+
+#[derive(Default)]
+struct Decided {
+    steps: Vec<Step>,
+    waits: Vec<Wait>,
+    leaf_hold: Option<LeafHold>,
+    undistrusted: Option<String>,
+    pinned: Option<String>,
+}
+
+impl Decided {
+    fn wait(&mut self, step: StepName, until: Option<Timestamp>, reason: impl Into<String>) {
+        self.waits.push(wait(step, until, reason));
+    }
+
+    fn reissue(&mut self, certificate: &Issuance) {
+        self.steps.push(Step::Reissue { certificate: certificate.name.clone() });
+    }
+}
+
+fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> Decided {
+    let mut decided = Decided::default();
+    match view.entry.spec.mode {
+        Mode::Copy => copy_source(view, blockers, &mut decided),
+        Mode::Bundle => write_managed(view, blockers, gateways, &mut decided),
+    }
+    for map in &view.snapshot.config_maps {
+        let trust = config_map_bundle(view, map, &gateways.trust);
+        decided.steps.extend(trust.map(|trust| Step::WriteConfigMap { source: map.name.clone(), trust }));
+        if let Some(reason) = config_map_hold(view, map) {
+            decided.wait(StepName::ExpandTrust, None, reason);
+        }
+    }
+    if let Some(certificate) = probe::canary_to_reissue(view) {
+        decided.reissue(certificate);
+    }
+    learn_ca(view, blockers, &mut decided);
+    promote(view, blockers, &mut decided);
+    if view.signs_current {
+        reissue_clients(view, blockers, &mut decided);
+    }
+    // A CA that signs only clients has no part in the serving certificate.
+    if view.signs_current || view.entry.spec.clients.ca_secret_ref.is_some() {
+        reissue_source(view, blockers, &mut decided);
+        reissue_further_certificates(view, blockers, &mut decided);
+    }
+    wait_for_unmanaged_certificates(view, &mut decided);
+    decided.undistrusted = undistrusted(view);
+    decided.waits.extend(decided.undistrusted.iter().map(|reason| wait(StepName::DropOldCA, None, reason.as_str())));
+    decided
+}
+
+/// Mode `Copy`: the managed Secret holds what the source Secret does.
+fn copy_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
+    let Ok(source) = view.snapshot.usable_source() else { return };
+    let is_copy = |held: &SecretSummary| held.anchors == source.anchors && held.chain == source.chain;
+    if view.snapshot.managed.is_some_and(is_copy) {
+        return;
+    }
+    match view.served_chain.and_then(|served| blockers.switch_pause(served)) {
+        Some(wait) => decided.waits.push(wait),
+        None => decided.steps.push(Step::CopyRoot),
+    }
+}
+
+/// Mode `Bundle`: the managed Secret holds the gateways' bundle, and the source Secret's pair once clients verify it.
+fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle, decided: &mut Decided) {
+    if gateways.trust.is_empty() {
+        return;
+    }
+    let pair = match (view.served_chain, view.source_chain) {
+        (None, None) => return,
+        (None, Some(_)) => PairOf::Root,
+        (Some(_), None) => PairOf::Managed,
+        (Some(served), Some(source)) if served == source => PairOf::Managed,
+        (Some(served), Some(source)) => {
+            let (wait, hold) = blockers.switch(served, |trust| verifies(trust, source, view.now));
+            decided.leaf_hold = hold;
+            let pair = if wait.is_some() { PairOf::Managed } else { PairOf::Root };
+            decided.waits.extend(wait);
+            pair
+        }
+    };
+    if let Some(trust) = sibling_bundle(view, &gateways.trust) {
+        let is_first = matches!(view.snapshot.managed_sibling, TrustCopy::Absent);
+        match sibling_hold(view).filter(|_| is_first) {
+            Some(reason) => decided.wait(StepName::ExpandTrust, None, reason),
+            None => decided.steps.push(Step::WriteSibling { trust }),
+        }
+    }
+    // What the agent wrote itself would not get better by writing it again.
+    let is_ours = |held: &SecretSummary| held.denials.is_empty() || held.is_plain;
+    let is_written = view.snapshot.managed.is_some_and(|held| held.anchors == gateways.trust && is_ours(held));
+    if !is_written || pair == PairOf::Root {
+        decided.steps.push(Step::WriteManaged { trust: gateways.trust.clone(), pair });
+    } else if !view.client_issuers.iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
+        let who = clients_that(view, |_, held| !migrated(&view.client_issuers, &held.chain, view.now));
+        let who = who.map(|who| format!(": {who}")).unwrap_or_default();
+        let noun = if gateways.needed == 1 { "CA" } else { "CAs" };
+        let reason = format!("Certificates in use need {} previous {noun}{who}", gateways.needed);
+        decided.wait(StepName::DropOldCA, gateways.until, reason);
+    } else if let Some(until) = gateways.until {
+        let reason = "Unknown certificates of the previous CA may be in use";
+        decided.wait(StepName::DropOldCA, Some(until), reason);
+    }
+}
+
+/// cert-manager's first backoff after an issuance that failed. A requested issuance does not wait for it.
+const AFTER_FAILURE: SignedDuration = SignedDuration::from_hours(1);
+
+/// Gets a CA into the source Secret that no Secret holds yet, or says who can add it.
+///
+/// An issuer whose key is not in the cluster (Vault, a cloud provider's private CA) changes its CA unannounced. The first renewed client
+/// certificate shows it. Admission rejects that write, because gateways would reject the certificate, and cert-manager retries it with a backoff
+/// of at most 30 seconds (`DefaultCertificateRateLimiter`). The serving certificate of the same issuer is then reissued: its `ca.crt` brings the new
+/// CA into the source Secret, and the rotation starts.
+fn learn_ca(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
+    // An expired CA admits no client, and its successor may have the same key.
+    let known = view.journal.client_issuers.iter().map(|authority| authority.certificate.clone());
+    let known: Vec<_> = known.filter(|ca| ca.not_after >= view.now).collect();
+    let is_unknown = |pending: &&Pending| {
+        let is_valid = pending.chain.first().is_some_and(|leaf| leaf.not_after >= view.now) && pending.at <= view.now;
+        let is_known = || known.iter().any(|ca| is_issued_by(ca, &pending.chain, view.now));
+        is_valid && !admits(&known, &pending.chain, view.now) && !is_known()
+    };
+    let clients = view.snapshot.clients.iter().filter(|_| !view.journal.client_issuers.is_empty());
+    let unknown = clients.filter_map(|client| Some((client, client.pending.as_ref().filter(is_unknown)?)));
+    // The source Secret's Certificate brings the CA only if no other Secret says which CA signs clients.
+    let is_named = view.entry.ca_name().is_some() || view.entry.own_client_ca_name().is_some();
+    let serving = view.snapshot.root_certificate.as_ref().filter(|_| !is_named);
+    let has_its_issuer = |client: &ClientState| match (serving, &client.certificate) {
+        (Some(serving), Some(certificate)) => certificate.issuer == serving.issuer,
+        _ => false,
+    };
+    let (learnable, others): (Vec<_>, Vec<_>) = unknown.partition(|(client, _)| has_its_issuer(client));
+    if let Some(rejected) = rejected(&others) {
+        let source = view.entry.client_ca_name();
+        let reason = format!("{rejected}. If this CA is yours, append its certificate to ca.crt of Secret {source}");
+        decided.wait(StepName::ExpandTrust, None, reason);
+    }
+    if let (Some(certificate), Some(rejected)) = (serving, rejected(&learnable)) {
+        let newest = learnable.iter().map(|(_, pending)| pending.at).max().unwrap_or(Timestamp::MIN);
+        match learn_blocker(view, blockers, certificate, newest) {
+            Some((until, why)) => decided.wait(StepName::ExpandTrust, until, format!("{rejected}. {why}")),
+            None => decided.reissue(certificate),
+        }
+    }
+}
+
+/// Whether a CA issued a chain, regardless of validity and usage.
+fn is_issued_by(ca: &Certificate, chain: &[Certificate], now: Timestamp) -> bool {
+    let Some(last) = chain.last() else { return true };
+    let has_its_key = match (&last.authority_key_id, &ca.subject_key_id) {
+        (Some(key), Some(of_ca)) => key == of_ca,
+        _ => verifies(std::slice::from_ref(ca), chain, now),
+    };
+    last == ca || last.issuer == ca.subject && has_its_key
+}
+
+/// The certificates that admission rejects; `None` for none.
+fn rejected(waiting: &[(&ClientState, &Pending)]) -> Option<String> {
+    let names = few(waiting.iter().map(|(client, _)| client.name.clone()))?;
+    let ca = waiting.first()?.1.chain.last()?.issuer.clone();
+    Some(format!("Admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust"))
+}
+
+/// Why the serving Certificate is not reissued now to obtain the CA, and until when. A tenant may request any number of certificates: they do
+/// not reissue it more often than a rotation takes, nor right after an issuance that failed.
+fn learn_blocker(
+    view: &View<'_>,
+    blockers: &Blockers<'_>,
+    certificate: &Issuance,
+    newest: Timestamp,
+) -> Option<(Option<Timestamp>, String)> {
+    let (name, delays) = (&certificate.name, &view.entry.policy.propagation_delays);
+    let pace = delays.gateways.duration().saturating_add(delays.clients.duration());
+    let after = |at: Option<Timestamp>, pace| at.map(|at| at.saturating_add(pace).unwrap_or(Timestamp::MAX));
+    let next = after(certificate.issued, pace).max(after(certificate.failed, pace.max(AFTER_FAILURE)));
+    let next = next.filter(|next| view.now < *next);
+    if certificate.is_issuing {
+        return Some((None, format!("Certificate {name} of the same issuer is being reissued to obtain the CA")));
+    }
+    if certificate.issued.is_some_and(|issued| issued > newest) {
+        let source = view.entry.source_name();
+        let what = "was issued later, by another CA. Configure the issuer to use one CA, or append the other";
+        return Some((None, format!("Certificate {name} {what} to ca.crt of Secret {source}")));
+    }
+    if let Some(next) = next {
+        let reason = format!("Certificate {name} of the same issuer is reissued at {next} to obtain the CA");
+        return Some((Some(next), reason));
+    }
+    blockers.reissue_pause(Some(certificate), None).map(|pause| (pause.until, pause.reason))
+}
+
+/// The Issuer signs with the new CA only once every gateway trusts it.
+fn promote(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
+    let (entry, issuer) = (view.entry, view.snapshot.issuer);
+    let Some(issuer_name) = entry.issuer_name() else { return };
+    let Ok(source) = view.snapshot.usable_client_ca() else { return };
+    if source.chain.is_empty() || issuer.is_some_and(|issuer| issuer.chain == source.chain) {
+        return;
+    }
+    // The first promotion takes nothing away from any client. In another namespace the Secret is empty first.
+    let signs = issuer.is_some_and(|issuer| !issuer.chain.is_empty());
+    let namespace = entry.place_of(&issuer_name).0;
+    let step = StepName::PromoteIssuer;
+    if issuer.is_none() && namespace != entry.namespace {
+        let reason = format!(
+            "Secret {issuer_name} does not exist, and the agent creates none in another namespace. Create it empty, with the annotation \
+             {ADOPT}: {}",
+            entry.name_in(namespace)
+        );
+        decided.wait(step, None, reason);
+    } else if !source.chain[0].is_ca {
+        decided.wait(
+            step,
+            None,
+            format!(
+                "Secret {} holds no CA to sign with. Store the CA's certificate and key there",
+                entry.client_ca_name()
+            ),
+        );
+    } else if let Some(pause) = blockers.pause_until(blockers.issuer_deadline).filter(|_| signs) {
+        decided.wait(step, pause.until, pause.reason);
+    } else if let Some(unconverged) = view.unconverged {
+        let reason = format!("Not every gateway trusts the new CA yet, so Secret {issuer_name} is not updated");
+        decided.wait(step, unconverged.until, reason);
+        // The cause may be one that a person has to fix.
+        if let Some(hold) = blockers.of_promotion().filter(|hold| hold.until.is_none()) {
+            decided.wait(step, None, hold.message.as_str());
+        }
+    } else if let Some(hold) = blockers.of_promotion().filter(|_| signs) {
+        decided.wait(step, hold.until, hold.message.as_str());
+    } else {
+        decided.steps.push(Step::PromoteIssuer);
+    }
+}
+
+/// The number of client Certificates that are reissued at the same time.
+const AT_ONCE: usize = 10;
+/// Timestamps of cert-manager have whole seconds.
+const SECOND: SignedDuration = SignedDuration::from_secs(1);
+
+fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
+    let step = StepName::ReissueClients;
+    let newest = |client: &ClientState| view.journal.newest_of(&client.name);
+    let lags = |client: &&ClientState| {
+        newest(client).is_some_and(|held| {
+            !migrated(&view.client_issuers, &held.chain, view.now)
+                || !view.server_issuers.iter().all(|ca| held.trust.contains(ca))
+        })
+    };
+    let mut lagging: Vec<_> = view.snapshot.clients.iter().filter(lags).collect();
+    if lagging.is_empty() {
+        return;
+    }
+    let foreign = few(lagging.iter().filter(|client| client.certificate.is_none()).map(|client| client.name.clone()));
+    if let Some(foreign) = foreign {
+        let reason =
+            format!("No cert-manager Certificate writes {foreign}. Renew manually, and include the new CA in ca.crt");
+        decided.wait(step, None, reason);
+    }
+    let mut pauses = Vec::new();
+    lagging.retain(|client| {
+        let pause = blockers.client_pause(client);
+        let is_free = pause.is_none();
+        pauses.extend(pause);
+        is_free
+    });
+    decided.waits.extend(pause_waits(step, pauses));
+    // A client whose CA no gateway accepts any more has nothing to lose.
+    let is_admitted = |held: &Version| {
+        let known = view.journal.client_issuers.iter().map(|authority| std::slice::from_ref(&authority.certificate));
+        known.into_iter().any(|ca| admits(ca, &held.chain, view.now))
+    };
+    if let Some(hold) = &blockers.readers {
+        let waits = |held: &Version| is_admitted(held) && client_deadline(view, held).is_none_or(|at| view.now < at);
+        let before = lagging.len();
+        lagging.retain(|client| !newest(client).is_some_and(waits));
+        if lagging.len() < before {
+            decided.wait(step, hold.until, hold.message.as_str());
+        }
+    }
+    let mut pinned = Vec::new();
+    lagging.retain(|client| {
+        let pin = newest(client).and_then(|held| pin(view, held));
+        let is_free = pin.is_none();
+        pinned.extend(pin.map(|pin| (client.name.clone(), pin)));
+        is_free
+    });
+    if let Some((_, first)) = pinned.first() {
+        let names = few(pinned.iter().map(|(name, _)| name.clone())).unwrap_or_default();
+        let until = pinned.iter().filter_map(|(_, pin)| pin.until).min();
+        let reason = format!(
+            "{} ({}) accepts {names} only by the hash of the present certificate or key, so the agent does not request a reissue. \
+             Replace verifyCertificateHash and verifyCertificateSpki there by subjectAltNames, or renew clients and hashes together",
+            first.reader.object, first.reader.field
+        );
+        decided.pinned = Some(reason.clone());
+        decided.wait(step, until, reason);
+    }
+    let certificates: Vec<_> = lagging.iter().filter_map(|client| client.certificate.as_ref()).collect();
+    if certificates.is_empty() {
+        return;
+    }
+    // A certificate that is issued before the webhook knows the new bundle would have to be reissued.
+    let lag = view.entry.policy.propagation_delays.admission;
+    let published = view.journal.client_bundles.last().filter(|_| view.journal.offered.is_empty());
+    let known = published.map(|bundle| lag.after(bundle.since) + SECOND);
+    if known.is_none_or(|known| view.now < known) {
+        decided.wait(step, known, "The webhook may not know the clients' new bundle yet");
+        return;
+    }
+    let certificates_of_clients = view.snapshot.clients.iter().filter_map(|client| client.certificate.as_ref());
+    let room = AT_ONCE.saturating_sub(certificates_of_clients.filter(|certificate| certificate.is_issuing).count());
+    for certificate in certificates.iter().filter(|certificate| !certificate.is_issuing).take(room) {
+        decided.reissue(certificate);
+    }
+    if let Some(names) = few(certificates.iter().map(|certificate| certificate.name.clone())) {
+        decided.wait(step, None, format!("cert-manager reissues {names}"));
+    }
+}
+
+/// The source Secret's Certificate is reissued once the new certificate can be served at once. Until then the source Secret holds the pair that
+/// is served, in case the managed Secret is lost.
+fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
+    let step = StepName::ReissueServingCertificate;
+    let Some(chain) = view.source_chain else { return };
+    let certificate = view.snapshot.root_certificate.as_ref().filter(|certificate| !certificate.is_issuing);
+    let is_current = verifies(&view.server_issuers, chain, view.now);
+    let Some(certificate) = certificate.filter(|_| !is_current) else { return };
+    let lagging = clients_that(view, |_, held| !holds(&held.trust, &view.server_issuers));
+    if let Some(names) = &lagging {
+        decided.leaf_hold = LeafHold::of(view, chain, Some(names.clone()));
+    }
+    let deadline = serving_deadline(view, chain);
+    let direct = presents_source(view).filter(|_| deadline.is_none_or(|at| view.now < at));
+    match (blockers.reissue_pause(Some(certificate), deadline), lagging, direct) {
+        (Some(pause), _, _) => decided.wait(step, pause.until, pause.reason),
+        (None, Some(names), _) => decided.wait(step, None, lacking(&names)),
+        (None, None, Some(reason)) => decided.wait(step, None, reason),
+        (None, None, None) => decided.reissue(certificate),
+    }
+}
+
+fn lacking(names: &str) -> String {
+    format!("Not every client trusts the new CA yet (restart those that read their CAs only at startup): {names}")
+}
+
+/// A certificate that gateways present in addition is in use as soon as it is issued. It is reissued when the managed Secret's could switch, too.
+fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
+    let anchors = &view.server_issuers;
+    let mut pauses = Vec::new();
+    for also in &view.snapshot.presented_also {
+        let Some((certificate, chain)) = also.certificate.as_ref().zip(also.chain.as_deref()) else { continue };
+        if certificate.is_issuing || !is_of_old(view, &also.name, chain) {
+            continue;
+        }
+        let of_certificate =
+            |until, reason: &str| Pause { until, reason: format!("Certificate {}: {reason}", certificate.name) };
+        let lagging = || {
+            let names = clients_that(view, |_, held| !holds(&held.trust, anchors))?;
+            Some(of_certificate(None, &lacking(&names)))
+        };
+        // Undeclared clients block it as they block the switch of the managed Secret's certificate.
+        let switch = || {
+            let wait = blockers.switch(chain, |trust| holds(trust, anchors)).0?;
+            Some(of_certificate(wait.until, &wait.reason))
+        };
+        let pause = blockers.reissue_pause(Some(certificate), serving_deadline(view, chain));
+        match pause.or_else(lagging).or_else(switch) {
+            Some(pause) => pauses.push(pause),
+            None => decided.reissue(certificate),
+        }
+    }
+    decided.waits.extend(pause_waits(StepName::ReissueServingCertificate, pauses));
+}
+
+/// While gateways present a certificate of the old CA in addition, clients have to trust that CA.
+fn wait_for_unmanaged_certificates(view: &View<'_>, decided: &mut Decided) {
+    let rotates = view.journal.server_issuers.iter().any(|authority| !authority.current);
+    let unmanaged = view.snapshot.presented_also.iter().filter(|also| rotates && also.certificate.is_none());
+    let old = unmanaged.filter(|also| also.chain.as_deref().is_none_or(|chain| is_of_old(view, &also.name, chain)));
+    if let Some(names) = few(old.map(|also| also.name.clone())) {
+        let reason = format!(
+            "Gateways also present Secret {names}, which no cert-manager Certificate writes. Renew it with the new CA once all \
+             clients trust that CA, or remove it from credentialNames"
+        );
+        decided.wait(StepName::ReissueServingCertificate, None, reason);
+    }
+}
+
+/// Why a CA of `spec.distrustedCAs` is still in a bundle.
+fn undistrusted(view: &View<'_>) -> Option<String> {
+    let is_distrusted = |ca: &&Certificate| is_distrusted(ca, &view.entry.spec.distrusted_cas);
+    if view.entry.spec.mode == Mode::Copy {
+        let copied = view.snapshot.root.map(|source| source.anchors.as_slice()).unwrap_or_default();
+        let kept = few(copied.iter().filter(is_distrusted).map(|ca| ca.subject.clone()))?;
+        return Some(format!(
+            "Cannot remove {kept}: mode Copy copies the source Secret with all of its CAs. Issue a new CA first"
+        ));
+    }
+    let signing = view.client_issuers.iter().chain(&view.server_issuers);
+    let kept = few(signing.filter(is_distrusted).map(|ca| ca.subject.clone()))?;
+    Some(format!("Cannot remove {kept}: spec.distrustedCAs names every CA that is left. Issue a new CA first"))
+}
+
+fn phase(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> Phase {
+    let now = view.now;
+    let Some(served) = view.served_chain else { return Phase::Pending };
+    let (issuers, anchors) = (&view.client_issuers, &view.server_issuers);
+    let is_migrated = view.clients_in_use.iter().all(|(_, version)| migrated(issuers, &version.chain, now));
+    let is_switched = verifies(anchors, served, now)
+        && view.presented_also.iter().all(|(name, version)| !is_of_old(view, name, &version.chain));
+    let held = view.snapshot.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
+    let is_dropped = held == gateways.trust && gateways.trust.iter().all(|ca| issuers.contains(ca));
+    let is_published = view.journal.offered.is_empty();
+    let bundle = view.journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
+    let is_done = is_dropped && is_switched && is_migrated && is_published;
+    match () {
+        () if is_done && bundle.iter().all(|ca| anchors.contains(ca)) => Phase::Steady,
+        () if view.unconverged.is_some() || blockers.of_promotion().is_some() => Phase::TrustExpanded,
+        () if is_switched && is_migrated => Phase::ServingCertificateSwitched,
+        () if is_migrated && view.signs_current => Phase::ClientsMigrated,
+        () => Phase::Converged,
+    }
+}
+
+/// The clients that may still use or trust only an old CA although everything that the agent can do for them is done; sorted. While reissues
+/// are blocked, by a pause, a Certificate's renewal policy or a gateway, no client lags.
+fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
+    let is_blocked = blockers.pause.is_some() || blockers.of_promotion().is_some();
+    if !view.journal.offered.is_empty() || !view.signs_current || is_blocked {
+        return Vec::new();
+    }
+    let served = view.served_chain.unwrap_or_default();
+    // A client that does not verify gateways by these CAs is not waited for.
+    let trusts_old = |trust: &[Certificate]| {
+        !served.is_empty() && verifies_to_the_end(trust, served, view.now) && !holds(trust, &view.server_issuers)
+    };
+    let lags = |held: &Version| !migrated(&view.client_issuers, &held.chain, view.now) || trusts_old(&held.trust);
+    // A client is not reissued while its Certificate's renewal policy or a server that pins it blocks that.
+    let is_pinned = |name: &str| view.journal.newest_of(name).is_some_and(|held| pin(view, held).is_some());
+    let is_held = |name: &str| {
+        let client = view.snapshot.clients.iter().find(|client| client.name == name);
+        client.is_some_and(|client| blockers.client_pause(client).is_some() || is_pinned(name))
+    };
+    // The journal is a map, so names are sorted.
+    let lagging = view.clients_in_use.iter().filter(|(_, held)| lags(held));
+    let mut names: Vec<_> = lagging.map(|(name, _)| (*name).to_owned()).collect();
+    names.retain(|name| !is_held(name));
+    names.dedup();
+    names
+}
