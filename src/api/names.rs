@@ -66,3 +66,24 @@ pub fn managed_config_map_name(source: &str) -> String {
 pub fn journal_name(gateway_secret: &str) -> String {
     format!("{gateway_secret}.trustspan-journal")
 }
+
+/// Bytes of the name of an object: a DNS subdomain (RFC 1123; Kubernetes' "Object Names and IDs").
+pub(crate) const NAME_LENGTH: usize = 253;
+
+/// Checks that Kubernetes accepts the name of an object.
+///
+/// # Errors
+/// When it does not: what was found, and what was expected.
+pub(crate) fn check_object_name(name: &str) -> Result<(), String> {
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        label.bytes().all(|byte| is_alphanumeric(byte) || byte == b'-')
+            && label.bytes().next().is_some_and(is_alphanumeric)
+            && label.bytes().last().is_some_and(is_alphanumeric)
+    };
+    if name.len() <= NAME_LENGTH && name.split('.').all(is_label) {
+        Ok(())
+    } else {
+        Err(format!("{name:?} is not a valid object name: expected lower-case letters, digits, - and ."))
+    }
+}

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::generate::{is_picked, pod};
+use super::gateway_service::service;
 use super::readers::is_looked_up_by;
+use crate::api::names::check_object_name;
 use crate::api::{Kind, ProbeTarget};
 use crate::registry::Entry;
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 
-/// The port of HTTPS (RFC 9110, section 4.2.2), and what Istio's charts call it.
-pub(super) const PORT: (&str, u64) = ("https", 443);
 /// Hosts that a gateway is asked for, one after the other, until it serves one.
 const HOSTS: usize = 8;
 /// A label for the wildcard of a host.
@@ -99,50 +98,7 @@ fn asked_for(host: &str) -> Option<String> {
         Some(rest) => format!("{PROBED}.{rest}"),
         None => host.to_owned(),
     };
-    super::generate::check(&name).is_ok().then_some(name)
-}
-
-/// Name and port's name of the Service in a namespace that selects all pods with these labels; the name is empty for an only port
-/// that has none.
-///
-/// # Errors
-/// When there is none: part of a sentence.
-pub(super) fn service<'o>(
-    objects: impl Iterator<Item = &'o Value> + Clone,
-    namespace: &str,
-    labels: &BTreeMap<&str, &str>,
-) -> Result<(String, String), String> {
-    let local = objects.filter(|object| super::generate::namespace(object) == namespace);
-    let services = local.clone().filter(|object| object["kind"] == "Service");
-    let mut picking = services.filter(|service| picks(local.clone(), service, labels));
-    let port = |service: &Value| Some((service["metadata"]["name"].as_str()?.to_owned(), port_name(service)?));
-    picking.find_map(port).ok_or_else(|| {
-        let labels = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
-        format!(
-            "no Service in namespace {namespace} was found that selects all pods with {labels} and has a port {} or {}",
-            PORT.0, PORT.1
-        )
-    })
-}
-
-/// Whether a Service selects every gateway: one that it leaves out would never be looked at. Without a pod, whether it cannot but do so.
-fn picks<'o>(local: impl Iterator<Item = &'o Value>, service: &Value, labels: &BTreeMap<&str, &str>) -> bool {
-    let selector = service["spec"]["selector"].as_object().into_iter().flatten();
-    let selector: BTreeMap<_, _> = selector.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
-    let (gateways, others): (Vec<_>, Vec<_>) = local.filter_map(pod).partition(|pod| is_picked(pod, labels));
-    let covers = if gateways.is_empty() {
-        selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-    } else {
-        gateways.iter().all(|pod| is_picked(pod, &selector))
-    };
-    !selector.is_empty() && covers && !others.iter().any(|pod| is_picked(pod, &selector))
-}
-
-/// The name of its port; empty for an only port that has none.
-fn port_name(service: &Value) -> Option<String> {
-    let ports = || service["spec"]["ports"].as_array().into_iter().flatten();
-    let port = ports().find(|port| port["name"] == PORT.0).or_else(|| ports().find(|port| port["port"] == PORT.1))?;
-    Some(port["name"].as_str().unwrap_or_default().to_owned())
+    check_object_name(&name).is_ok().then_some(name)
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use super::GenerateInput;
 use super::issuer::IssuerSource;
-use super::roots::{Root, namespace};
+use super::roots::Root;
 use crate::api::Clients;
 use crate::api::names::CLIENT_LABEL;
+use crate::rotation::gateway_service::namespace;
 use crate::rotation::name_list::first;
 
 /// The most items of `spec.clients.namespaces`.

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::roots::{Root, namespace};
+use super::roots::Root;
 use super::{GenerateInput, SecretLookup};
 use crate::registry::CLUSTER_RESOURCE_NAMESPACE;
+use crate::rotation::gateway_service::namespace;
 
 /// Where a root's certificate comes from.
 #[derive(Debug, Default)]

@@ -13,13 +13,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::SecretSummary;
-use crate::api::names::{ADOPT, CACERT_SUFFIX};
+use crate::api::names::{ADOPT, CACERT_SUFFIX, check_object_name};
 use crate::api::{GatewaySecretSpec, Resolved, SecretRef};
 use crate::registry::{CLUSTER_RESOURCE_NAMESPACE, CertManagerObjects, Entry};
 
-pub(super) use name::check;
 use roots::{Root, Roots};
-pub(super) use roots::{is_picked, namespace, pod};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -146,8 +144,8 @@ fn proposal(
     taken: &mut BTreeSet<(String, String)>,
 ) -> Result<Proposal, String> {
     let Root { namespace, name: root_name, .. } = *root;
-    name::check(namespace)?;
-    name::check(root_name)?;
+    check_object_name(namespace)?;
+    check_object_name(root_name)?;
     let source = issuer::source(found, root);
     if let Some((certificate, owner)) = source.certificate_name().zip(source.kept_for()) {
         return Err(format!(

@@ -1,15 +1,16 @@
 //! How the agent may reach a root's gateways, as far as Services tell.
 
+use super::GenerateInput;
 use super::roots::Root;
-use super::{GenerateInput, name};
-use crate::rotation::probe_target::service;
+use crate::api::names::check_object_name;
+use crate::rotation::gateway_service::service;
 
 /// What the agent probes, or why it cannot.
 pub(super) fn comment(found: &GenerateInput, root: &Root<'_>) -> String {
     let without = |why: &str| {
         format!("no gateway can be probed yet: {why}. Until one can, the agent relies on propagation delays alone")
     };
-    let Some(host) = root.hosts().find(|host| name::check(host).is_ok()) else {
+    let Some(host) = root.hosts().find(|host| check_object_name(host).is_ok()) else {
         return without("no Gateway serves a host with it that is no wildcard");
     };
     match service(found.objects.iter(), root.namespace, &root.workload_labels()) {

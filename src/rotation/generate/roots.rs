@@ -8,6 +8,7 @@ use crate::api::Kind;
 use crate::api::names::{REWRITE, REWRITE_DISABLED};
 use crate::registry::Place;
 use crate::rewrite::{self, Named, TlsSettings, TrustSource};
+use crate::rotation::gateway_service::{has_labels, namespace, pod};
 
 /// Secrets by where they stand, and references that lead nowhere.
 #[derive(Default)]
@@ -39,11 +40,6 @@ struct Use<'a> {
     config_maps: Vec<(&'a str, &'a str)>,
     /// The class of a Gateway of the Gateway API.
     class: Option<&'a str>,
-}
-
-/// The namespace that an object says it is in.
-pub(in crate::rotation) fn namespace(object: &Value) -> &str {
-    object["metadata"]["namespace"].as_str().unwrap_or("default")
 }
 
 fn gateways(objects: &[Value]) -> impl Iterator<Item = (Kind<'_>, &Value)> {
@@ -158,25 +154,11 @@ fn asks_clients(object: &Value, settings: &Value) -> bool {
         || [&object["spec"]["tls"]["frontend"], &settings["frontendValidation"]].iter().any(|v| !v.is_null())
 }
 
-/// A pod, or the template of those of a workload.
-pub(in crate::rotation) fn pod(object: &Value) -> Option<&Value> {
-    match object["kind"].as_str()? {
-        "Pod" => Some(object),
-        "Deployment" | "StatefulSet" | "DaemonSet" => Some(&object["spec"]["template"]),
-        _ => None,
-    }
-}
-
-/// Whether a pod has all of these labels.
-pub(in crate::rotation) fn is_picked(pod: &Value, labels: &BTreeMap<&str, &str>) -> bool {
-    labels.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
-}
-
 /// Where Istio looks a Secret up for the workloads with these labels. Without a pod that says so, where a Certificate writes it;
 /// that is a guess.
 fn looked_up<'a>(objects: &'a [Value], selector: Option<&BTreeMap<&str, &str>>, name: &str) -> Vec<(&'a str, bool)> {
     let Some(selector) = selector else { return Vec::new() };
-    let picked = |object: &&Value| pod(object).is_some_and(|pod| is_picked(pod, selector));
+    let picked = |object: &&Value| pod(object).is_some_and(|pod| has_labels(pod, selector));
     let namespaces: BTreeSet<_> = objects.iter().filter(picked).map(namespace).collect();
     if !namespaces.is_empty() {
         return namespaces.into_iter().map(|namespace| (namespace, false)).collect();

@@ -224,7 +224,7 @@ fn rejects_what_is_named_already_or_never_renamed() {
     let mut opted_out = mutual("root");
     opted_out["metadata"]["annotations"] = json!({"trustspan.dev/rewrite": "disabled"});
     left_out(&with(opted_out), "not to be rewritten");
-    left_out(&with(mutual("Root_1")), "no name that Kubernetes takes");
+    left_out(&with(mutual("Root_1")), "is not a valid object name");
     left_out(&found(&[mutual("root")], &root), "no pod with istio=ingressgateway was found");
     let simple = gateway("apps", "public", json!({"mode": "SIMPLE", "credentialName": "root"}));
     left_out(&found(&[simple, pod("mesh")], &[("root", pair(&authority, false))]), "there is nothing to rotate");

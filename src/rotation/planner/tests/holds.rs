@@ -118,8 +118,8 @@ fn who_is_cut_off_at_the_leafs_end_is_told_before() {
     let plan = scene.look();
     let (status, message) = said(&scene, &plan, LEAF);
     assert_eq!(status, ConditionStatus::False);
-    let cut_off = format!("cut off at {}", end - SignedDuration::from_mins(1));
-    assert!(message.contains(": client.") && message.contains(&cut_off), "{message}");
+    let switch = format!("At {} gateways switch certificates", end - SignedDuration::from_mins(1));
+    assert!(message.contains(": client.") && message.contains(&switch), "{message}");
     // Those that nobody knows of.
     let mut scene = before_the_switch(&old, &new, false);
     scene.entry.spec.clients.all_declared = false;
@@ -130,7 +130,7 @@ fn who_is_cut_off_at_the_leafs_end_is_told_before() {
     let mut scene = before_the_switch(&old, &new, false);
     scene.unlisted_namespaces = vec!["apps".to_owned()];
     let plan = scene.look();
-    for (condition, expected) in [(LEAF, "cannot list Certificates in apps"), (CLIENTS, "trustspan rbac")] {
+    for (condition, expected) in [(LEAF, "Cannot list Certificates in apps"), (CLIENTS, "trustspan rbac")] {
         let (status, message) = said(&scene, &plan, condition);
         assert!(status == ConditionStatus::Unknown && message.contains(expected), "{message}");
     }
@@ -208,7 +208,7 @@ fn an_old_leaf_is_kept_beyond_its_end_where_the_spec_says_so() {
         assert_eq!(wait(&plan, StepName::SwitchServingCertificate).until, None);
         let (status, message) = said(&scene, &plan, LEAF);
         assert!(status == ConditionStatus::False && message.contains("onServingCertificateExpiry: Keep"), "{message}");
-        assert_eq!(message.contains(&format!("it ended at {end}")), now > end, "{message}");
+        assert_eq!(message.contains(&format!("it expired at {end}")), now > end, "{message}");
         // It lags before and after, and the rotation stands where it stood.
         scene.keep_status(&plan);
         let status = &scene.entry.status;
