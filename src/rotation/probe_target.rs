@@ -1,4 +1,4 @@
-//! How the agent reaches the gateways: by what Services and Gateways tell, where `probe.target` does not.
+//! How the agent reaches the gateways: by `probe.target`, or derived from Services and Gateways.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use crate::api::{Kind, ProbeTarget};
 use crate::registry::Entry;
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 
-/// Hosts that a gateway is asked for, one after the other, until it serves one.
+/// Hosts that a gateway is asked for, one by one, until it serves one.
 const HOSTS: usize = 8;
-/// A label for the wildcard of a host.
+/// The label that replaces the wildcard of a host.
 const PROBED: &str = "trustspan-probe";
 
-/// How gateways are reached, and the hosts to ask for: all by which the managed Secret is served and its CAs admit clients. A proxy
-/// has one copy of a Secret for all of its hosts (Envoy's SDS), so one of them tells for all.
+/// How gateways are reached, and the hosts to request: those for which gateways present the managed Secret and verify clients by it. A
+/// proxy has one copy of a Secret for all of its hosts (Envoy's SDS), so one host is enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The Service and its port.
@@ -26,7 +26,7 @@ pub struct Probe {
     pub hosts: Vec<String>,
 }
 
-/// How to probe a GatewaySecret's gateways: as `probe.target` says, or as these objects tell. `services` are those of its namespace.
+/// How to probe the gateways of a GatewaySecret: by `probe.target`, or derived from these objects. `services` are those of its namespace.
 ///
 /// # Errors
 /// Why they are not probed: part of a sentence.
@@ -54,7 +54,7 @@ pub fn probe<'o>(
     Ok(Probe { reach, hosts })
 }
 
-/// The hosts of servers that present the managed Secret, and take their clients' CAs from it: at first one of each namespace.
+/// The hosts of servers that present the managed Secret and verify clients by it, taking turns between namespaces.
 fn hosts<'o>(entry: &Entry, gateways: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<String> {
     let mut by_namespace: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for object in gateways {
@@ -91,7 +91,7 @@ fn follows(settings: &TlsSettings<'_>, entry: &Entry, pods: &[&Value]) -> bool {
     presents && trusts && !settings.is_upstream
 }
 
-/// The name that a client would ask for (SNI): Istio writes a namespace before a host, and both APIs know a wildcard as the first label.
+/// The name that a client would request (SNI): Istio hosts may have a namespace as prefix, and in both APIs the first label may be a wildcard.
 fn asked_for(host: &str) -> Option<String> {
     let host = host.rsplit_once('/').map_or(host, |(_, host)| host);
     let name = match host.strip_prefix("*.") {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_do_not_admit_clients_by_the_managed_secret_are_not_asked_for() {
+    fn ignores_hosts_that_do_not_verify_clients_by_the_managed_secret() {
         let host = || json!(["shop.example.com"]);
         for tls in [
             json!({"mode": "SIMPLE", "credentialName": "gw"}),
@@ -162,24 +162,24 @@ mod tests {
     }
 
     #[test]
-    fn what_the_spec_says_comes_first_and_never_is_never() {
+    fn the_policy_takes_precedence() {
         let mut entry = entry("mesh", "root", "gw");
-        let told = ProbeTarget {
+        let target = ProbeTarget {
             service_name: "other".to_owned(),
             port_name: "tls".to_owned(),
             host: "a.example.com".to_owned(),
             client_secret_name: None,
         };
-        entry.policy.probe.target = Some(told.clone());
+        entry.policy.probe.target = Some(target.clone());
         let objects = [mutual(json!(["shop.example.com"]))];
         let found = probe(&entry, &objects, &[], &[service()]).unwrap();
-        assert_eq!((found.reach, found.hosts), (told, vec!["a.example.com".to_owned()]));
+        assert_eq!((found.reach, found.hosts), (target, vec!["a.example.com".to_owned()]));
         entry.policy.probe.mode = crate::api::ProbeMode::Disabled;
         assert!(probe(&entry, &objects, &[], &[service()]).unwrap_err().contains("probe.mode"));
     }
 
     #[test]
-    fn without_a_service_it_is_said_what_one_has_to_select() {
+    fn without_a_service_the_reason_says_what_it_must_select() {
         let why = probe(&entry("mesh", "root", "gw"), [&mutual(json!(["a.example.com"]))], &[], &[]).unwrap_err();
         assert!(why.contains("no Service in namespace mesh") && why.contains("istio=ingressgateway"), "{why}");
     }

@@ -1,4 +1,4 @@
-//! A name for the Secret that is new: the managed one, which is the GatewaySecret's name too, or the one that the issuer is to write.
+//! A name for the new Secret: the managed Secret, whose name the GatewaySecret has, too, or the one that the issuer is to write.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use super::{GenerateInput, SecretLookup};
 use crate::api::names::NAME_LENGTH;
 use crate::rotation::gateway_service::namespace;
 
-/// What the names end with, in the order in which they are tried.
+/// Suffixes of names, in the order in which they are tried.
 pub(super) type Suffixes = [&'static str; 3];
 /// Of a managed Secret.
 pub(super) const MANAGED: Suffixes = ["-managed", "-managed-2", "-managed-3"];
 /// Of what the issuer is to write.
 pub(super) const SOURCE: Suffixes = ["-source", "-source-2", "-source-3"];
 
-/// The names that are tried for the new Secret of a root.
+/// The names to try for the new Secret next to an existing one.
 pub(super) fn candidates(root: &str, suffixes: Suffixes) -> impl Iterator<Item = String> {
     let room = |suffix: &str| root.floor_char_boundary(NAME_LENGTH - suffix.len());
     suffixes.into_iter().map(move |suffix| format!("{}{suffix}", &root[..room(suffix)]))
@@ -37,7 +37,7 @@ pub(super) fn taken(found: &GenerateInput) -> BTreeSet<(String, String)> {
     taken
 }
 
-/// The first name that nothing has, and which is taken from now on.
+/// Takes the first free name.
 pub(super) fn free(
     found: &GenerateInput,
     root: &Root<'_>,
@@ -52,7 +52,7 @@ pub(super) fn free(
     let name = candidates(root.name, suffixes).find(is_free);
     let name = name.ok_or_else(|| {
         let tried = candidates(root.name, suffixes).collect::<Vec<_>>().join(", ");
-        format!("no free name for the new Secret ({tried} exist): write a GatewaySecret with a name of your own")
+        format!("no free name for the new Secret ({tried} exist): write a GatewaySecret with another name")
     })?;
     taken.insert((namespace.to_owned(), name.clone()));
     Ok(name)
