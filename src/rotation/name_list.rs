@@ -12,11 +12,11 @@ pub(super) fn few<S: AsRef<str> + PartialEq>(names: impl IntoIterator<Item = S>)
 pub(super) fn first<S: AsRef<str> + PartialEq>(most: usize, names: impl IntoIterator<Item = S>) -> Option<String> {
     let mut names: Vec<_> = names.into_iter().collect();
     names.dedup();
-    let told = names.iter().take(most).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    let listed = names.iter().take(most).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(most) {
         _ if names.is_empty() => None,
-        None | Some(0) => Some(told),
-        Some(more) => Some(format!("{told} and {more} more")),
+        None | Some(0) => Some(listed),
+        Some(more) => Some(format!("{listed} and {more} more")),
     }
 }
 

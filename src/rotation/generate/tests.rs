@@ -345,8 +345,8 @@ fn the_managed_secret_takes_over_the_name_where_a_certificate_writes_it() {
     // Without a Certificate, no issuer can write another Secret.
     let by_hand = GenerateInput { rewrite: false, ..found(&objects[..2], &secrets()) };
     assert_eq!(source(&by_hand), "root");
-    let beside = [&secrets()[..], &[("root-cacert", pair(&authority, true))]].concat();
-    let with_sibling = GenerateInput { rewrite: false, ..found(&objects, &beside) };
+    let with_cacert = [&secrets()[..], &[("root-cacert", pair(&authority, true))]].concat();
+    let with_sibling = GenerateInput { rewrite: false, ..found(&objects, &with_cacert) };
     assert_eq!(source(&with_sibling), "root");
     let taken = [&secrets()[..], &[("root-source", pair(&authority, true))]].concat();
     let with_taken = GenerateInput { rewrite: false, ..found(&objects, &taken) };
