@@ -30,7 +30,9 @@ pub use conditions::{report, synced};
 pub use events::{StatusEvent, notices, status_not_written};
 pub use forecast::{Forecast, TrialCa, forecast, report_readiness};
 pub use inventory::{Inventory, Outlook};
-pub(crate) use name_list::{counted, sentence};
+pub(crate) use name_list::counted;
+#[cfg(feature = "edge")]
+pub(crate) use name_list::sentence;
 pub use observe::{ObservedState, SecretSummary, observe};
 pub use renewal::{RenewalPolicy, RenewalWindow};
 pub use status_limits::{fit, reduced};
