@@ -15,13 +15,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::AgentError;
 use super::lease::Leadership;
-use crate::api::{ConditionStatus, LeafKind, Phase, READY, StepName, TrustAnchor};
+use crate::api::{ConditionStatus, LeafKind, Phase, StepName, TrustAnchor};
 use crate::registry::Entry;
+use crate::rotation::CONDITION_TYPES;
 use crate::rotation::planner::Step;
-use crate::rotation::{
-    CLIENTS, COMPLETE, CONNECT, DISTRUST, GATEWAYS, JOURNAL, LEAF, READINESS, SOURCES, SYNCED, TRUST, WINDOWS,
-    WORKLOADS,
-};
 use crate::store::RegistryCache;
 
 /// Clients that have a series of their own, for each GatewaySecret.
@@ -163,14 +160,9 @@ fn conditions(entry: &Entry) -> Vec<Sample> {
         Some(ConditionStatus::False) | None => 0,
     };
     let sample = |type_: &'static str| (Some(("type", type_.to_owned())), value(type_));
-    let at_times = [COMPLETE, DISTRUST, JOURNAL, READINESS, WINDOWS]
-        .into_iter()
-        .filter(|type_| entry.status.condition(type_).is_some());
-    [READY, SOURCES, SYNCED, CLIENTS, CONNECT, LEAF, TRUST, GATEWAYS, WORKLOADS]
-        .into_iter()
-        .chain(at_times)
-        .map(sample)
-        .collect()
+    let types =
+        CONDITION_TYPES.iter().filter(|type_| type_.is_permanent || entry.status.condition(type_.name).is_some());
+    types.map(|type_| sample(type_.name)).collect()
 }
 
 fn waits(entry: &Entry) -> Vec<Sample> {

@@ -1,4 +1,4 @@
-//! The `GatewaySecret` resource: the one place where users say what is managed.
+//! The `GatewaySecret` resource: what is rotated.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::GatewaySecretStatus;
 use super::{Clients, TrustBundleTarget};
 
-/// What is rotated: a managed Secret between the source Secret that an issuer writes and the gateways that use it.
+/// A managed Secret between the source Secret, which an issuer writes, and the gateways that use it.
 ///
-/// It is in the namespace of the gateway workloads, where Istio looks Secrets up. How carefully it is rotated is a [`super::RotationPolicySpec`].
+/// It is in the namespace of the gateway workloads, where Istio reads Secrets. A RotationPolicy says how carefully it is rotated.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(
@@ -26,7 +26,7 @@ use super::{Clients, TrustBundleTarget};
         category = "trustspan",
         namespaced,
         status = "GatewaySecretStatus",
-        doc = "GatewaySecret keeps a managed Secret for gateways from the source Secret that an issuer writes.",
+        doc = "GatewaySecret rotates the CA behind gateways: they use a managed Secret, which the agent writes from the source Secret of an issuer and which keeps trust in the old CA while it is needed.",
         validation = kube::core::cel::Rule::new("has(self.spec.certificateRef) != has(self.spec.sourceSecretName)")
             .message("set either spec.certificateRef (the cert-manager Certificate of the gateways) or spec.sourceSecretName"),
         validation = kube::core::cel::Rule::new(
@@ -47,46 +47,46 @@ use super::{Clients, TrustBundleTarget};
     )
 )]
 pub struct GatewaySecretSpec {
-    /// The cert-manager Certificate of the gateways, in the same namespace. Its Secret is the source Secret, and the Secret of its
-    /// issuer's CA is followed. `status.resolved` shows what was derived.
+    /// The cert-manager Certificate of the gateways, in the same namespace. Its Secret is the source Secret, and its issuer determines the
+    /// Secret of the CA. `status.resolved` shows both. Required, unless `sourceSecretName` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     // Not nullable: the CEL rule asks `has()`, which a null passes.
     #[schemars(with = "CertificateRef")]
     pub certificate_ref: Option<CertificateRef>,
 
-    /// The source Secret, where no Certificate writes it. It is read, never written.
+    /// The source Secret, if no Certificate writes it. It is only read. Required, unless `certificateRef` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub source_secret_name: Option<String>,
 
-    /// The managed Secret, which gateways use. Default: the name of this GatewaySecret.
+    /// The name of the managed Secret, which the agent writes and gateways use. Default: the name of this GatewaySecret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub secret_name: Option<String>,
 
-    /// The Secret of the CA that signs the serving certificate. Default: derived from `certificateRef`. It is read, never written.
+    /// The Secret of the CA that signs the serving certificate. It is only read. Default: derived from `certificateRef`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "SecretRef")]
     pub ca_secret_ref: Option<SecretRef>,
 
-    /// The Secret that the clients' Issuer signs with, in the namespace of their CA. The agent keeps it: a copy of the CA's Secret that gets a
-    /// new CA only when all gateways trust it.
+    /// The Secret with which the Issuer of the clients signs, in the namespace of their CA. The agent writes it: a copy of the Secret of the
+    /// CA, which gets a new CA only when all gateways trust it. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub issuer_secret_name: Option<String>,
 
-    /// The clients, and where their CAs come from.
+    /// The clients of the gateways, and the objects that hold their CAs.
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub clients: Clients,
 
-    /// ConfigMaps, Secrets and ClusterTrustBundles that the agent keeps filled with the CAs that clients have to trust.
+    /// ConfigMaps, Secrets and ClusterTrustBundles into which the agent writes the CAs that clients have to trust.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 16), transform = without_default)]
     pub trust_bundle_targets: Vec<TrustBundleTarget>,
 
-    /// SHA-256 fingerprints (hex) of CA certificates, or of their public keys, that are no longer trusted, at once. A bundle is never
-    /// emptied by it.
+    /// CAs that are removed from all bundles at once, by the SHA-256 fingerprint (hex) of their certificate or of their public key. The
+    /// last CA of a bundle stays.
     #[serde(default, rename = "distrustedCAs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Fingerprint>", extend("maxItems" = 64, "x-kubernetes-list-type" = "set"), transform = without_default)]
     pub distrusted_cas: Vec<String>,
@@ -96,19 +96,18 @@ pub struct GatewaySecretSpec {
     #[schemars(extend("minProperties" = 1, "x-kubernetes-map-type" = "atomic"), transform = without_default)]
     pub workload_labels: BTreeMap<String, String>,
 
-    /// Whether the managed Secret keeps trust in the old CA while it is needed (`Bundle`), or is a plain copy of the source Secret
-    /// (`Copy`).
+    /// `Bundle` keeps trust in the old CA while it is needed. `Copy` makes the managed Secret a plain copy of the source Secret.
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(extend("default" = "Bundle"))]
     pub mode: Mode,
 
-    /// Pauses disruptive steps: reissuing certificates, promoting a CA, switching the serving certificate. New CAs are still added. A
-    /// step is taken all the same shortly before a certificate that it replaces expires.
+    /// Pauses disruptive steps: reissuing certificates, promoting a CA and switching the serving certificate. New CAs are still added.
+    /// Shortly before a certificate expires, the step that replaces it is taken regardless.
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub paused: bool,
 
-    /// Name of the RotationPolicy in this namespace, and of the ClusterRotationPolicy behind it. Default: `default`.
+    /// Name of the RotationPolicy in this namespace, and of the ClusterRotationPolicy for fields that it does not set. Default: `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub policy_name: Option<String>,
@@ -122,10 +121,11 @@ pub struct CertificateRef {
     pub name: String,
 }
 
-/// A Secret, in this or in another namespace.
+/// Reference to a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct SecretRef {
-    /// Its namespace. Default: that of the GatewaySecret. The CA of a ClusterIssuer is in cert-manager's cluster resource namespace.
+    /// Its namespace. Default: the namespace of the GatewaySecret. The CA of a ClusterIssuer is in cert-manager's cluster resource
+    /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = DNS_LABEL))]
     pub namespace: Option<String>,
@@ -144,20 +144,20 @@ impl From<&str> for SecretRef {
 /// The severity of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Level {
-    /// Its findings refuse the write.
+    /// Its findings deny the write.
     Deny,
     /// Its findings are warnings.
     Warn,
-    /// It is not heeded.
+    /// It is ignored.
     Off,
 }
 
-/// A default that the API server stored would stay in the map when a client-side apply sets other labels later.
+/// Removes the default from a schema: the API server would store it, and a client-side apply that sets other labels later would keep it.
 pub(super) fn without_default(schema: &mut schemars::Schema) {
     schema.remove("default");
 }
 
-/// An item of `spec.distrustedCAs`, for the schema.
+/// A SHA-256 fingerprint in hex.
 #[derive(JsonSchema)]
 struct Fingerprint(
     #[schemars(regex(pattern = r"^[0-9a-fA-F]{64}$"))]
@@ -181,13 +181,13 @@ fn is_default_workload_labels(labels: &BTreeMap<String, String>) -> bool {
     *labels == default_workload_labels()
 }
 
-/// How the managed Secret follows the source Secret.
+/// How the managed Secret is written from the source Secret.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Mode {
-    /// New CA and old CA overlap until nobody needs the old one.
+    /// It holds the new and the old CA until the old one is no longer needed.
     #[default]
     Bundle,
-    /// A plain copy of the source Secret.
+    /// It is a plain copy of the source Secret.
     Copy,
 }
 

@@ -1,4 +1,4 @@
-//! The vocabulary that users meet: the [`GatewaySecret`] resource, labels and annotations.
+//! The API: the [`GatewaySecret`] resource and its policies, labels and annotations.
 
 mod clients;
 mod gateway_secret;
@@ -40,7 +40,7 @@ pub struct Kind<'a> {
 }
 
 impl<'a> Kind<'a> {
-    /// The kind that an object says it is.
+    /// The kind of an object.
     pub fn of(object: &'a Value) -> Self {
         let api_version = object["apiVersion"].as_str().unwrap_or_default();
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));

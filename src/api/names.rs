@@ -1,17 +1,17 @@
 //! Labels, annotations and Secret keys that trustspan reads or writes.
 
-/// Prefix of the labels and annotations that trustspan reads or writes, save for [`BREAK_GLASS_PREFIX`].
+/// Prefix of the labels and annotations that trustspan reads or writes, except [`BREAK_GLASS_PREFIX`].
 pub const PREFIX: &str = "trustspan.dev/";
 
 /// Label that every managed Secret carries, with the value `"true"`. The webhook configuration selects on it
-/// (`objectSelector` is matched against `object` and `oldObject`), so taking it off is itself judged.
+/// (`objectSelector` is matched against `object` and `oldObject`), so its removal is validated, too.
 pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
 
 /// Label of a Secret that holds a client's certificate for gateways: the name of their GatewaySecret where that is in the same
 /// namespace, `NAMESPACE_NAME` where it is in another one, which has to list the client's (`spec.clients.namespaces`).
 pub const CLIENT_LABEL: &str = "trustspan.dev/client";
 
-/// Label of a Namespace whose TLS Secrets and CA bundles are judged at admission, or of a single Secret or ConfigMap:
+/// Label of a Namespace whose TLS Secrets and CA bundles are validated at admission, or of a single Secret or ConfigMap:
 /// `trustspan.dev/guard: enabled`. No GatewaySecret has to name them.
 pub const GUARD: &str = "trustspan.dev/guard";
 /// The value of [`GUARD`].
@@ -20,7 +20,7 @@ pub const GUARD_ENABLED: &str = "enabled";
 /// Pod-template annotation `<revision>-<scope>-<SHA-256>` over the public certificates that the pod loads from managed Secrets.
 pub const ROTATION_HASH: &str = "trustspan.dev/rotation-hash";
 
-/// Annotation of a rewritten object: the JSON Patch (RFC 6902) that takes the rewrite back.
+/// Annotation of a rewritten object: the JSON Patch (RFC 6902) that undoes the rewrite.
 pub const UNDO: &str = "trustspan.dev/undo";
 
 /// Annotation by which an object opts out of rewriting: `trustspan.dev/rewrite: disabled`.
@@ -38,10 +38,10 @@ pub const AGENT_USERNAME: &str = "system:serviceaccount:trustspan-system:trustsp
 /// (istiod `pilot/pkg/credentials/kube/secrets.go`, `GatewaySdsCaSuffix`).
 pub const CACERT_SUFFIX: &str = "-cacert";
 
-/// Annotation of a Secret or ConfigMap that the agent keeps: the name of its GatewaySecret.
+/// Annotation of a Secret or ConfigMap that the agent writes: the name of its GatewaySecret.
 pub const KEPT_FOR: &str = "trustspan.dev/kept-for";
 
-/// Annotation that lets the agent take over a Secret that it did not make: `trustspan.dev/adopt: "true"`, or
+/// Annotation that lets the agent take over a Secret that it did not create: `trustspan.dev/adopt: "true"`, or
 /// `NAMESPACE/NAME` of a GatewaySecret in another namespace.
 pub const ADOPT: &str = "trustspan.dev/adopt";
 
@@ -51,13 +51,13 @@ pub const RELOAD: &str = "trustspan.dev/reload";
 /// The value of [`RELOAD`].
 pub const RELOAD_NEVER: &str = "never";
 
-/// Annotation of a Secret that keeps its old CAs beside new ones: `"true"`, or how many.
+/// Annotation of a Secret that keeps its old CAs when new ones are written: `"true"`, or the number to keep.
 pub const CARRY_OVER: &str = "trustspan.dev/carry-over";
 
-/// Annotation by which the agent has a Gateway or a workload written once more: when it did so. From anybody else it means nothing.
+/// Annotation by which the agent has a Gateway or a workload rewritten: when it requested that. It is ignored if anyone else writes it.
 pub const RESYNC_REQUESTED_AT: &str = "trustspan.dev/resync-requested-at";
 
-/// Name of the ConfigMap that the agent keeps from another one, of `spec.clients.caConfigMapNames`.
+/// Name of the ConfigMap that the agent writes from one of `spec.clients.caConfigMapNames`.
 pub fn managed_config_map_name(source: &str) -> String {
     format!("{source}.trustspan")
 }
@@ -65,4 +65,25 @@ pub fn managed_config_map_name(source: &str) -> String {
 /// Name of the ConfigMap that holds the journal of a GatewaySecret.
 pub fn journal_name(gateway_secret: &str) -> String {
     format!("{gateway_secret}.trustspan-journal")
+}
+
+/// Bytes of the name of an object: a DNS subdomain (RFC 1123; Kubernetes' "Object Names and IDs").
+pub(crate) const NAME_LENGTH: usize = 253;
+
+/// Checks that Kubernetes accepts the name of an object.
+///
+/// # Errors
+/// When it does not: what was found, and what was expected.
+pub(crate) fn check_object_name(name: &str) -> Result<(), String> {
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        label.bytes().all(|byte| is_alphanumeric(byte) || byte == b'-')
+            && label.bytes().next().is_some_and(is_alphanumeric)
+            && label.bytes().last().is_some_and(is_alphanumeric)
+    };
+    if name.len() <= NAME_LENGTH && name.split('.').all(is_label) {
+        Ok(())
+    } else {
+        Err(format!("{name:?} is not a valid object name: expected lower-case letters, digits, - and ."))
+    }
 }

@@ -1,4 +1,4 @@
-//! A length of time, as users write it.
+//! A duration, as users write it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,16 +7,16 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// What the API server takes: no more than can be read, and in the order in which it can.
+/// What the API server accepts: values that can be parsed, in the order in which they can.
 const PATTERN: &str = "^([0-9]{1,7}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?$";
 
-/// A length of time, zero or more: `30s`, `2m`, `1h30m`. Days and more have no fixed length and are refused: `24h`.
+/// A duration, zero or more, such as `30s`, `2m`, `1h30m` or `24h`. Days and longer units have no fixed length and are rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
 #[schemars(with = "String", extend("pattern" = PATTERN, "minLength" = 2))]
 pub struct Period(SignedDuration);
 
 impl Period {
-    /// So many seconds.
+    /// A number of seconds.
     pub const fn from_secs(seconds: i64) -> Self {
         Self(SignedDuration::from_secs(seconds))
     }
@@ -26,7 +26,7 @@ impl Period {
         self.0
     }
 
-    /// The instant so long after another; the end of time when there is none so late.
+    /// The instant this long after another, at most the latest that can be represented.
     pub fn after(self, start: Timestamp) -> Timestamp {
         start.saturating_add(self.0).unwrap_or(Timestamp::MAX)
     }
@@ -71,13 +71,13 @@ mod tests {
             assert_eq!(period, Period::from_secs(seconds), "{text}");
             assert_eq!(serde_json::to_value(period).expect("a text"), text);
         }
-        // The most that the schema takes.
+        // The longest that the schema accepts.
         assert!("9999999h99999999m999999999s999999999ms".parse::<Period>().is_ok());
         assert_eq!(Period(SignedDuration::MAX).after(Timestamp::UNIX_EPOCH), Timestamp::MAX);
     }
 
     #[test]
-    fn rejects_what_is_no_length() {
+    fn rejects_other_texts() {
         for text in ["", "30", "-5s", "1d", "1 month", "soon", "30s2m", "99999999999999999999h"] {
             assert!(text.parse::<Period>().is_err(), "{text}");
         }

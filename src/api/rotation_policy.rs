@@ -1,4 +1,4 @@
-//! How carefully CAs are rotated: a `RotationPolicy` in a namespace, and a `ClusterRotationPolicy` behind it.
+//! How carefully CAs are rotated: a `RotationPolicy` in a namespace, and a `ClusterRotationPolicy` for all of them.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::{ChangeWindow, Level, Period};
 
 /// How carefully CAs are rotated.
 ///
-/// A GatewaySecret uses the RotationPolicy of its namespace that `spec.policyName` names, for what that leaves out the
-/// ClusterRotationPolicy of the same name, and for the rest the defaults. See [`RotationPolicySpec::merged`].
+/// A GatewaySecret uses the RotationPolicy in its namespace that `spec.policyName` names. Fields that this does not set are those of the
+/// ClusterRotationPolicy of the same name, or the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[cfg_attr(
@@ -25,33 +25,33 @@ use super::{ChangeWindow, Level, Period};
         plural = "rotationpolicies",
         category = "trustspan",
         namespaced,
-        doc = "RotationPolicy says how carefully the CAs of GatewaySecrets in its namespace are rotated. A field that it leaves out is that of the ClusterRotationPolicy of the same name, or the default."
+        doc = "RotationPolicy says how carefully the CAs of GatewaySecrets in its namespace are rotated. Fields that it does not set are those of the ClusterRotationPolicy of the same name, or the defaults."
     )
 )]
 pub struct RotationPolicySpec {
-    /// The longest time that a change takes to reach those who read it. Each step waits this long for the one before.
+    /// The longest times that a change takes to reach its readers. Each step waits this long for the previous one.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub propagation_delays: PropagationDelays,
 
-    /// When disruptive steps may be taken; at all other times a GatewaySecret counts as paused. Default: always.
+    /// When disruptive steps may be taken. At all other times a GatewaySecret counts as paused. Default: always.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 16), transform = without_default)]
     pub change_windows: Vec<ChangeWindow>,
 
-    /// Severities of rules, by id (`trustspan rules` lists them), for the Secrets of the GatewaySecrets. Quote "Off": YAML 1.1 reads it
-    /// as a boolean without.
+    /// Severities of rules for the Secrets of the GatewaySecrets, by rule id (see `trustspan rules`). Write "Off" with quotes, because
+    /// YAML 1.1 reads it as a boolean otherwise.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64), transform = without_default)]
     pub severities: BTreeMap<String, Level>,
 
-    /// What happens when the serving certificate is about to expire while clients do not trust its successor yet: `Switch` serves the
-    /// new one shortly before, `Keep` goes on with the old one, expired or not.
+    /// What happens when the serving certificate is about to expire while clients do not trust the new one yet. `Switch`: gateways present
+    /// the new one shortly before. `Keep`: gateways keep the old one, even expired. Default: `Switch`.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub on_serving_certificate_expiry: OnServingCertificateExpiry,
 
-    /// Whether the agent restarts workloads that still use an older CA or certificate.
+    /// Whether the agent restarts workloads that still use an earlier CA or certificate.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub workload_restarts: WorkloadRestarts,
@@ -66,26 +66,26 @@ pub struct RotationPolicySpec {
     #[schemars(with = "Period")]
     pub max_certificate_lifetime: Option<Period>,
 
-    /// The most previous CAs to keep in a bundle. One that a certificate in use needs is never dropped for it.
+    /// The maximum number of previous CAs in a bundle. A CA that a certificate in use needs stays regardless.
     #[serde(rename = "maxPreviousCAs", skip_serializing_if = "Option::is_none")]
     // The API server warns of formats that it does not know (uint32).
     #[schemars(with = "i64", range(min = 0, max = 16))]
     pub max_previous_cas: Option<u32>,
 
-    /// The oldest version of Envoy among the gateways, such as `1.40`: CAs are judged by what it verifies. Default: the oldest
-    /// supported, 1.37.
+    /// The oldest version of Envoy among the gateways, such as `1.40`: it determines which CAs are accepted. Default: the oldest supported
+    /// version, 1.37.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", regex(pattern = r"^1\.(3[6-9]|[4-9][0-9]|[1-9][0-9]{2})$"))]
     pub oldest_envoy: Option<String>,
 
-    /// cert-manager's cluster resource namespace (its flag `--cluster-resource-namespace`), in which the CAs of ClusterIssuers are.
+    /// cert-manager's cluster resource namespace (its flag `--cluster-resource-namespace`), which holds the Secrets of ClusterIssuers.
     /// Default: `cert-manager`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = super::gateway_secret::DNS_LABEL))]
     pub cluster_resource_namespace: Option<String>,
 }
 
-/// The same in every namespace. It has the fields of a [`RotationPolicy`].
+/// How carefully CAs are rotated in all namespaces. It has the fields of a RotationPolicy.
 #[cfg(feature = "edge")]
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, kube::CustomResource)]
 #[kube(
@@ -94,29 +94,29 @@ pub struct RotationPolicySpec {
     kind = "ClusterRotationPolicy",
     plural = "clusterrotationpolicies",
     category = "trustspan",
-    doc = "ClusterRotationPolicy says how carefully the CAs of GatewaySecrets in all namespaces are rotated, as far as their RotationPolicy does not say otherwise."
+    doc = "ClusterRotationPolicy says how carefully the CAs of GatewaySecrets in all namespaces are rotated, for the fields that their RotationPolicy does not set."
 )]
 #[serde(transparent)]
 #[schemars(transparent)]
 pub struct ClusterRotationPolicySpec(RotationPolicySpec);
 
-/// The longest time that a change takes to reach those who read it.
+/// The longest times that a change takes to reach its readers.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PropagationDelays {
-    /// From a write of the managed Secret to its use by every gateway proxy. Default 30s: istiod holds pushes back for up to
-    /// 10s (`PILOT_DEBOUNCE_MAX`), and sends them one proxy after the other.
+    /// From a write of the managed Secret to its use by every gateway proxy. Default: 30s. istiod delays pushes for up to 10s
+    /// (`PILOT_DEBOUNCE_MAX`), and sends them to one proxy after the other.
     #[schemars(transform = without_default)]
     pub gateways: Period,
-    /// From a write of a client's Secret, or of a bundle, to its use by the client. Default 3m: the kubelet syncs its pods
-    /// each minute (`syncFrequency`) and may have a minute-old Secret then; the program reads the file after that.
+    /// From a write of a client's Secret, or of a bundle, to its use by the client. Default: 3m. The kubelet syncs its pods each minute
+    /// (`syncFrequency`), possibly from a minute-old cache, and the program reads the file after that.
     #[schemars(transform = without_default)]
     pub clients: Period,
-    /// From a change of a GatewaySecret's status to its use by every replica of the webhook. Default 10s. A client's Secret
-    /// that was written sooner is not taken to have the new bundle.
+    /// From a change of a GatewaySecret's status to its use by every replica of the webhook. Default: 10s. A client's Secret that was
+    /// written earlier counts as one without the new bundle.
     #[schemars(transform = without_default)]
     pub admission: Period,
-    /// The least time between the delivery of a new CA to clients and the gateways' first use of a certificate of it. Default: none.
+    /// The minimum time between the delivery of a new CA to clients and the first use of a serving certificate of it. Default: none.
     #[schemars(transform = without_default)]
     pub minimum_overlap: Period,
 }
@@ -132,15 +132,15 @@ impl Default for PropagationDelays {
     }
 }
 
-/// How the agent verifies what gateways have loaded.
+/// How the agent verifies over TLS what gateways have loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Probe {
-    /// `Auto` opens TLS connections to each gateway while it takes over a change; `Disabled` relies on `propagationDelays` alone, which is
-    /// wrong while istiod is unavailable.
+    /// `Auto` opens TLS connections to each gateway until it uses a change. `Disabled` relies on `propagationDelays` alone, which fails
+    /// while istiod is unavailable. Default: `Auto`.
     #[schemars(transform = without_default)]
     pub mode: ProbeMode,
-    /// How to reach the gateways. Default: derived from Services and Gateways.
+    /// The Service and host to probe. Default: derived from Services and Gateways.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ProbeTarget")]
     pub target: Option<ProbeTarget>,
@@ -149,14 +149,14 @@ pub struct Probe {
 /// Whether the agent probes gateways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum ProbeMode {
-    /// It opens TLS connections to each gateway.
+    /// The agent opens TLS connections to each gateway.
     #[default]
     Auto,
-    /// It does not.
+    /// The agent relies on `propagationDelays` alone.
     Disabled,
 }
 
-/// How the agent reaches gateways: it opens TLS to every endpoint of a Service.
+/// The gateways to probe: every endpoint of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeTarget {
@@ -164,17 +164,17 @@ pub struct ProbeTarget {
     /// `kubernetes.io/service-name`) is probed.
     #[schemars(length(min = 1, max = 63), regex(pattern = DNS_SUBDOMAIN))]
     pub service_name: String,
-    /// Name of the Service's port on which gateways serve the managed Secret. Empty for the only port of a Service that has no name.
-    /// Default: `https`, as in Istio's charts.
+    /// Name of the port of the Service on which gateways present the managed Secret. Empty for an unnamed port. Default: `https`, as in
+    /// Istio's charts.
     #[serde(default = "https")]
     #[schemars(length(max = 63), regex(pattern = "^[-a-z0-9]*$"), transform = without_default)]
     pub port_name: String,
-    /// The host to ask for (SNI, RFC 6066): one that Gateways serve with the managed Secret, without a wildcard.
+    /// The host to request (SNI, RFC 6066): one for which Gateways present the managed Secret, without a wildcard.
     #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub host: String,
-    /// Secret (`tls.crt`, `tls.key`) with a client certificate to present to the gateways: if it is of a new CA, it shows whether they
-    /// trust that. Nothing else may use it. Default: the agent signs one for some minutes with the key of the clients' CA, where
-    /// its Secret holds the key.
+    /// Secret (`tls.crt`, `tls.key`) with a client certificate for probes: if it is of a new CA, the result shows whether gateways trust
+    /// that CA. Nothing else may use it. Default: the agent signs one that is valid for some minutes, if the Secret of the clients' CA
+    /// holds its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub client_secret_name: Option<String>,
@@ -184,14 +184,14 @@ fn https() -> String {
     "https".to_owned()
 }
 
-/// What happens when the serving certificate is about to expire while clients do not trust the CA of its successor yet.
+/// What happens when the serving certificate is about to expire while clients do not trust the CA of the new one yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum OnServingCertificateExpiry {
-    /// The new one is served from twice `propagationDelays.gateways` before: clients that do not trust it fail, and all others go on. The
-    /// default, since clients that verify dates refuse an expired certificate.
+    /// Gateways present the new one from twice `propagationDelays.gateways` before: clients that do not trust it fail to connect, and all
+    /// others connect. The default, because clients that verify dates reject an expired certificate.
     #[default]
     Switch,
-    /// The old one is served until all clients trust the new one, expired or not: for clients that do not verify dates.
+    /// Gateways present the old one until all clients trust the new one, even expired: for clients that do not verify dates.
     Keep,
 }
 
@@ -199,24 +199,24 @@ pub enum OnServingCertificateExpiry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadRestarts {
-    /// `Disabled` reports the workloads. `Enabled` restarts one after the other, while the GatewaySecret is not paused.
+    /// `Disabled` reports the workloads. `Enabled` restarts them one by one while the GatewaySecret is not paused. Default: `Disabled`.
     #[schemars(transform = without_default)]
     pub mode: RestartMode,
 }
 
-/// What the agent does about workloads that name the source Secret, or run with older content of the managed one.
+/// What the agent does about workloads that name the source Secret, or run with earlier content of the managed Secret.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum RestartMode {
-    /// They are reported.
+    /// It reports them.
     #[default]
     Disabled,
-    /// They are restarted, one after the other: the next when no rollout is in progress.
+    /// It restarts them one by one: the next when no rollout is in progress.
     Enabled,
 }
 
 impl RotationPolicySpec {
-    /// The policy that objects add up to, the most general first: a field of a later one replaces that of an earlier one (JSON Merge
-    /// Patch, RFC 7396, so that members of an object and entries of a map are merged one by one).
+    /// Merges policies, the most general first: a field of a later one replaces that of an earlier one (JSON Merge Patch, RFC 7396, so
+    /// that members of an object and entries of a map are merged one by one).
     ///
     /// # Errors
     /// When a field does not fit the type.
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_policy_the_defaults_count() {
+    fn without_a_policy_the_defaults_apply() {
         let none: [&Value; 0] = [];
         assert_eq!(RotationPolicySpec::merged(none).unwrap(), RotationPolicySpec::default());
         let explicit = json!({"probe": {"mode": "Auto"}});

@@ -1,4 +1,4 @@
-//! The status of a `GatewaySecret`: what is known of it.
+//! The status of a `GatewaySecret`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{GatewaySecretSpec, Mode, SecretRef};
 
-/// What is known of the managed Secret and of the cluster around it. The webhook decides from spec and status alone.
+/// What the agent observed and decided. The webhook decides from spec and status alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewaySecretStatus {
@@ -16,160 +16,162 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Where the rotation stands.
+    /// The phase of the rotation. `trustspan status` explains it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
 
-    /// Since when it stands there, as far as the agent saw.
+    /// When the agent first saw that phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub phase_since: Option<Timestamp>,
 
-    /// The mode as it is in force: the agent's flag wins over `spec.mode`.
+    /// The mode in force: the agent's flag takes precedence over `spec.mode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Mode")]
     pub mode: Option<Mode>,
 
-    /// The managed Secret's name as it is in force.
+    /// The name of the managed Secret in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_name: Option<String>,
 
-    /// What `spec` leaves to be derived, from the Certificate that it names and the issuer of that.
+    /// The Secrets that are used, as `spec` names them or as they were derived from its Certificate and that Certificate's issuer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Resolved")]
     pub resolved: Option<Resolved>,
 
-    /// `Ready`: the managed Secret exists and is sound, and nobody older claims its name.
+    /// Conditions, all with positive polarity: `True` is good. `Ready`: the managed Secret exists and is valid, and no older
+    /// GatewaySecret claims its name. The message of a condition that is not `True` says what to do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The trust anchors in the managed Secret, in their order there: public certificates. Those that it held last, while it is gone.
+    /// The CAs in the managed Secret, in its order: gateways verify clients by them. While the Secret is missing, those that it held last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bundle: Vec<TrustAnchor>,
 
-    /// A hash for each key of the managed Secret that holds certificates (`ca.crt`, `tls.crt`, …).
+    /// A hash of each key of the managed Secret that holds certificates (`ca.crt`, `tls.crt`, …).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hashes: BTreeMap<String, KeyHash>,
 
-    /// Every namespace that holds a workload with `spec.workloadLabels`. Absent: not observed.
+    /// Every namespace with a workload that has `spec.workloadLabels`. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_namespaces: Option<Vec<String>>,
 
-    /// How many these are. With `workloadNamespaces` absent they do not fit, now or once, and no Istio Gateway is renamed; once
-    /// they are gone, removing this field from the status starts over.
+    /// The number of `workloadNamespaces`. If that is absent they did not fit, now or earlier, and no Istio Gateway is rewritten; once
+    /// there are fewer, remove this field from the status to start again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub workload_namespace_count: Option<u32>,
 
-    /// The Gateways that use the root or the managed Secret, as many as fit: those of this namespace first, then a fair share for
-    /// every other one; so for their hosts. Absent: not observed.
+    /// The Gateways that use the source Secret or the managed Secret, as many as fit: those of this namespace first, then a fair share of
+    /// every other namespace. The same applies to their hosts. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateways: Option<Vec<GatewayUse>>,
 
-    /// How many Gateways there are, listed or not.
+    /// The number of these Gateways, listed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub gateway_count: Option<u32>,
 
-    /// How many hosts they have, listed or not.
+    /// The number of their hosts, listed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub host_count: Option<u32>,
 
-    /// The `<root>-cacert` sibling, if there is one: Istio takes CAs from it first, and it stops applying after a rename.
+    /// The Secret `<source>-cacert`, if it exists. Istio prefers its CAs to those of the source Secret, and ignores it once Gateways name
+    /// the managed Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cacert_sibling: Option<CacertSibling>,
 
-    /// Namespaces whose Gateways a ReferenceGrant lets name the root Secret, but not the managed one. Absent: not observed,
-    /// and no reference from another namespace is renamed.
+    /// Namespaces from which a ReferenceGrant lets Gateways name the source Secret, but not the managed Secret. Absent: not observed, and
+    /// no reference from another namespace is rewritten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ungranted_namespaces: Option<Vec<String>>,
 
-    /// How many these are. With `ungrantedNamespaces` absent they do not fit.
+    /// The number of `ungrantedNamespaces`. If that is absent, they do not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub ungranted_namespace_count: Option<u32>,
 
-    /// The leaf certificates in use: of declared clients (label `trustspan.dev/client`), and the one that gateways serve.
+    /// The certificates in use: those of declared clients (label `trustspan.dev/client`), and the serving certificate of the gateways.
     /// Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves: Option<Vec<Leaf>>,
 
-    /// Declared clients whose certificates do not fit into `leaves`. While there is one, no CA may leave the bundle.
+    /// The number of declared clients whose certificates do not fit into `leaves`. While there are any, no CA may leave the bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub unlisted_clients: Option<u32>,
 
-    /// The CAs that all declared clients trust which verify the gateways now. Absent: not observed.
+    /// The CAs that all declared clients trust and that verify the serving certificate. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_trust: Option<Vec<TrustAnchor>>,
 
-    /// What clients are to trust, kept by the agent: the webhook writes it into the `ca.crt` of declared clients' Secrets.
+    /// The CAs that clients have to trust: the webhook writes them into `ca.crt` of the Secrets of declared clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub client_bundle: Vec<TrustAnchor>,
 
-    /// What the gateways showed on the wire, kept by the agent. Absent: it has nothing to look for, or gateways are not probed.
+    /// The results of probing the gateways over TLS. Absent: there is no change to verify, or gateways are not probed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Endpoints")]
     pub endpoints: Option<Endpoints>,
 
-    /// Objects beside the managed Secret that gateways with it use: for their clients' CAs, or as another certificate. The
+    /// Other objects that gateways with the managed Secret use: for the CAs of their clients, or as another serving certificate. The
     /// agent reads them by name. At most 32 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trust_sources: Vec<TrustSourceUse>,
 
-    /// The ConfigMaps that are kept from those of `spec.clients.caConfigMapNames`, as far as they exist and hold CAs. Gateways are rewritten to
-    /// name these.
+    /// The ConfigMaps that the agent writes from those of `spec.clients.caConfigMapNames`, if they exist and hold CAs. Gateways are
+    /// rewritten to name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub managed_config_maps: Vec<ManagedConfigMap>,
 
-    /// What the rotation waits for, kept by the agent.
+    /// The steps of the rotation that wait, and for what.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
 
-    /// The declared clients that do not follow the rotation yet, as many as fit, longest first, kept by the agent.
+    /// The declared clients that were asked to follow the rotation and have not yet, as many as fit, longest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lagging: Vec<LaggingClient>,
 
-    /// How many these are, listed or not.
+    /// The number of these clients, listed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub lagging_count: Option<u32>,
 
-    /// Workloads in this namespace that name the root Secret, or run with older content of the managed one. Absent: not observed.
+    /// The number of workloads in this namespace that name the source Secret, or run with earlier content of the managed Secret. Absent:
+    /// not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub workloads_behind: Option<u32>,
 
-    /// Names of declared clients that `spec.mode: Copy` would cut off at once, as many as fit, kept by the agent. Absent: not
-    /// observed.
+    /// Declared clients that could no longer connect with `spec.mode: Copy`, as many as fit. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_off_by_copy: Option<Vec<String>>,
 
-    /// How many these are, listed or not.
+    /// The number of these clients, listed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub cut_off_by_copy_count: Option<u32>,
 }
 
-/// The Secrets that a GatewaySecret reads, as its spec says, or as they were derived.
+/// The Secrets that a GatewaySecret uses, as its spec names them or as they were derived.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Resolved {
     /// The source Secret.
     pub source_secret_name: String,
-    /// The Secret of the CA that signs the serving certificate, where that is another Secret.
+    /// The Secret of the CA that signs the serving certificate, if that is another Secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "SecretRef")]
     pub ca_secret_ref: Option<SecretRef>,
-    /// The objects that they were derived from: `Certificate gateway`, `ClusterIssuer mesh`.
+    /// The objects from which they were derived, such as `Certificate gateway` and `ClusterIssuer mesh`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub derived_from: Vec<String>,
 }
 
 impl Resolved {
-    /// What a spec says by itself, and for the rest what was derived last.
+    /// What a spec sets, and for the rest what was derived last.
     pub fn of(spec: &GatewaySecretSpec, last: Option<&Self>) -> Self {
         let last = last.filter(|_| spec.certificate_ref.is_some()).cloned().unwrap_or_default();
         Self {
@@ -180,40 +182,40 @@ impl Resolved {
     }
 }
 
-/// A declared client that was asked to follow a rotation, and may still go by something of an old CA.
+/// A declared client that was asked to follow a rotation, and may still use or trust only an old CA.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LaggingClient {
-    /// Name of its Secret; or the object of `spec.trustBundleTargets` from which it takes its trust.
+    /// Name of its Secret, or the object of `spec.trustBundleTargets` from which it takes CAs.
     pub name: String,
-    /// When it was first seen so.
+    /// Since when.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub since: Timestamp,
-    /// It takes longer than following takes: twice `propagationDelays.admission` and `propagationDelays.clients` together.
+    /// Whether this lasts longer than twice the sum of `propagationDelays.admission` and `propagationDelays.clients`.
     pub overdue: bool,
 }
 
-/// How many endpoints of the gateways' Service showed what.
+/// Numbers of endpoints of the gateways' Service, by the content that a probe saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoints {
-    /// All there are.
+    /// All endpoints.
     // The API server warns of formats that it does not know (uint32).
     #[schemars(with = "i64", range(min = 0))]
     pub total: u32,
-    /// Those that were seen with the newest content: its leaf, and, where a CA has come, a canary of it was let in. The rest of
-    /// `total` did not tell.
+    /// Endpoints with the newest content: they present its certificate and, if it has a new CA, accept a client certificate of that
+    /// CA. The rest of `total` has not been verified yet.
     #[schemars(with = "i64", range(min = 0))]
     pub current: u32,
-    /// Those that were seen with a former content: whatever relies on a newer one waits for them.
+    /// Endpoints with earlier content. The rotation waits for them.
     #[schemars(with = "i64", range(min = 0))]
     pub former: u32,
-    /// Those that could not be looked at. For them the settle time counts.
+    /// Endpoints that could not be probed. `propagationDelays.gateways` is assumed for them.
     #[schemars(with = "i64", range(min = 0))]
     pub unreachable: u32,
 }
 
-/// An object beside the managed Secret that a gateway with it uses.
+/// Another object that a gateway with the managed Secret uses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrustSourceUse {
@@ -227,28 +229,28 @@ pub struct TrustSourceUse {
     pub used_by: String,
 }
 
-/// A ConfigMap with CAs that the agent keeps from another one.
+/// A ConfigMap with CAs that the agent writes from another one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedConfigMap {
-    /// Name of the ConfigMap that it is kept from.
+    /// Name of the other ConfigMap.
     pub source: String,
-    /// Its own name.
+    /// Its name.
     pub name: String,
-    /// Namespaces whose Gateways may name the source by a ReferenceGrant, but not what is kept from it.
+    /// Namespaces from which a ReferenceGrant lets Gateways name the other ConfigMap, but not this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ungranted_namespaces: Vec<String>,
 }
 
-/// A step of the rotation that is held back.
+/// A step of the rotation that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
-    /// What is held back.
+    /// The step.
     pub step: StepName,
-    /// Why, in a sentence.
+    /// What it waits for, and what to do if a person has to act.
     pub reason: String,
-    /// When the clock alone ends it, at the latest. Absent: something else must happen.
+    /// When it ends at the latest. Absent: it does not end with time alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub until: Option<Timestamp>,
@@ -257,21 +259,21 @@ pub struct Wait {
 /// A step of a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
 pub enum StepName {
-    /// The managed Secret and the clients' bundle get the new CA beside the old.
+    /// The new CA is added to the managed Secret and to the bundle of clients.
     ExpandTrust,
-    /// The Issuer's Secret gets the new CA.
+    /// The Secret of the clients' Issuer gets the new CA.
     PromoteIssuer,
-    /// Clients are re-issued.
+    /// Certificates of clients are reissued.
     ReissueClients,
-    /// The gateways' certificate is re-issued.
+    /// The serving certificate is reissued.
     ReissueServingCertificate,
-    /// The managed Secret gets the new leaf.
+    /// The managed Secret gets the new serving certificate.
     SwitchServingCertificate,
-    /// The old CA leaves the bundles.
+    /// The old CA is removed from the bundles.
     DropOldCA,
 }
 
-/// A leaf certificate in use.
+/// A certificate in use.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Leaf {
@@ -288,27 +290,27 @@ pub struct Leaf {
     pub not_after: Timestamp,
     /// The chain, leaf first (PEM, public).
     pub pem: String,
-    /// Further clients, by name of their Secret, whose certificates no verdict distinguishes from this one. None ends later.
+    /// Further clients, by name of their Secret, for whose certificates every verdict is the same. None expires later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<String>,
-    /// Whether all of these certificates have the same subject and alternative names: name constraints then accept all or none.
+    /// Whether all of these certificates have the same subject and alternative names, so that name constraints accept all or none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub same_names: bool,
 }
 
 impl Leaf {
-    /// The names of all Secrets that it stands for.
+    /// The names of all Secrets that it represents.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.name).chain(&self.others).map(String::as_str)
     }
 
-    /// How many Secrets it stands for.
+    /// The number of Secrets that it represents.
     pub fn count(&self) -> usize {
         1 + self.others.len()
     }
 }
 
-/// Who presents a leaf.
+/// Who presents a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum LeafKind {
     /// A client, to gateways.
@@ -317,25 +319,25 @@ pub enum LeafKind {
     Server,
 }
 
-/// Where a rotation stands.
+/// The phase of a rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Phase {
-    /// The managed Secret does not exist, or not in a sound state.
+    /// The managed Secret does not exist, or is invalid.
     #[default]
     Pending,
-    /// One generation of trust: nothing to do.
+    /// No rotation is in progress.
     Steady,
-    /// The bundle holds more CAs than the root.
+    /// The managed Secret holds the new CA and the old one.
     TrustExpanded,
     /// Every gateway trusts the new CA.
     Converged,
-    /// Every declared client presents a leaf of the new CA.
+    /// Every declared client presents a certificate of the new CA.
     ClientsMigrated,
-    /// The gateways serve a leaf of the new CA.
+    /// Gateways present a certificate of the new CA.
     ServingCertificateSwitched,
 }
 
-/// One trust anchor of the managed bundle.
+/// A CA in a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrustAnchor {
@@ -352,7 +354,7 @@ pub struct TrustAnchor {
     /// The certificate itself (PEM, public).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pem: Option<String>,
-    /// Whether every gateway has it by now, as far as the agent can tell. Absent: no agent looked.
+    /// Whether every gateway trusts it, as far as the agent knows. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
     pub converged: Option<bool>,
@@ -362,16 +364,15 @@ pub struct TrustAnchor {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyHash {
-    /// SHA-256 over the public certificates under the key, lower-case hex; order, duplicates and PEM layout do not count.
+    /// SHA-256 over the public certificates under the key, lower-case hex, regardless of order, duplicates and PEM layout.
     pub sha256: String,
-    /// Grows with every change of `sha256`, and never shrinks: the greater of the former revision plus one and the
-    /// change's Unix time in seconds.
+    /// Grows with every change of `sha256`: the greater of the previous revision plus one and the Unix time of the change in seconds.
     // The API server warns of formats that it does not know (uint64).
     #[schemars(with = "i64", range(min = 0))]
     pub revision: u64,
 }
 
-/// A Gateway that uses the root or the managed Secret.
+/// A Gateway that uses the source Secret or the managed Secret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayUse {
@@ -381,18 +382,18 @@ pub struct GatewayUse {
     pub namespace: String,
     /// Name of the Gateway object.
     pub name: String,
-    /// Hosts that it serves with that Secret.
+    /// Hosts for which it presents that Secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
 }
 
-/// A `<root>-cacert` Secret beside the root.
+/// The Secret `<source>-cacert`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CacertSibling {
-    /// Name of the sibling.
+    /// Its name.
     pub name: String,
-    /// SHA-256 fingerprints of its CAs that the managed Secret does not hold. While there is one, nothing is renamed.
+    /// SHA-256 fingerprints of its CAs that the managed Secret does not hold. While there are any, no Gateway is rewritten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
 }
@@ -412,24 +413,24 @@ pub struct Condition {
     /// When the status last changed.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub last_transition_time: Timestamp,
-    /// One word in CamelCase.
+    /// Reason of the status, in CamelCase.
     pub reason: String,
-    /// A sentence for people.
+    /// What it means, and what to do.
     pub message: String,
 }
 
 /// Status of a [`Condition`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum ConditionStatus {
-    /// It holds.
+    /// As it should be.
     True,
-    /// It does not hold.
+    /// Not as it should be.
     False,
     /// Not known.
     Unknown,
 }
 
-/// The condition that allows a rewrite.
+/// The condition without which nothing is rewritten.
 pub const READY: &str = "Ready";
 
 impl GatewaySecretStatus {
@@ -438,7 +439,7 @@ impl GatewaySecretStatus {
         self.conditions.iter().find(|c| c.type_ == type_)
     }
 
-    /// Whether the managed Secret exists and is sound.
+    /// Whether the managed Secret exists and is valid.
     pub fn is_ready(&self) -> bool {
         self.condition(READY).is_some_and(|c| c.status == ConditionStatus::True)
     }

@@ -5,18 +5,18 @@ use serde::{Deserialize, Serialize};
 
 use super::gateway_secret::{DNS_LABEL, DNS_SUBDOMAIN};
 
-/// An object that the agent keeps filled with the CAs that clients have to trust.
+/// An object into which the agent writes the CAs that clients have to trust.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!has(self.namespace) || self.kind == 'ConfigMap'",
-    "message": "namespace is for a ConfigMap only: Secrets are kept in the GatewaySecret's namespace, and ClusterTrustBundles have none",
+    "message": "namespace is for a ConfigMap only: Secrets are written in the GatewaySecret's namespace, and ClusterTrustBundles have none",
 }]))]
 pub struct TrustBundleTarget {
     /// The kind of object. ClusterTrustBundles are cluster-scoped.
     pub kind: TrustBundleTargetKind,
-    /// Namespace of a ConfigMap. Default: that of the GatewaySecret. In another namespace the agent creates nothing: the owner there creates the
-    /// ConfigMap with the label `trustspan.dev/client: NAMESPACE_NAME` of this GatewaySecret, and the agent then writes the key.
+    /// Namespace of a ConfigMap. Default: the namespace of the GatewaySecret. In another namespace, its owner creates the ConfigMap with the
+    /// label `trustspan.dev/client: NAMESPACE_NAME` of this GatewaySecret, and the agent writes the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = DNS_LABEL))]
     pub namespace: Option<String>,
@@ -29,14 +29,14 @@ pub struct TrustBundleTarget {
     pub key: String,
 }
 
-/// What a bundle can be kept in.
+/// A kind of object that can hold a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum TrustBundleTargetKind {
-    /// A ConfigMap: certificates are public.
+    /// A ConfigMap.
     ConfigMap,
     /// A Secret, for programs that read nothing else.
     Secret,
-    /// A ClusterTrustBundle (`certificates.k8s.io`) without a signer, for pods that project it. Its readers may take its CAs in any order.
+    /// A ClusterTrustBundle (`certificates.k8s.io`) without a signer, for pods that project it. Its readers may see its CAs in any order.
     ClusterTrustBundle,
 }
 
@@ -50,8 +50,8 @@ impl TrustBundleTargetKind {
         }
     }
 
-    /// Whether its readers see the CAs in the order in which they were written. Who reads a ClusterTrustBundle, such as the kubelet,
-    /// may change it (the field's documentation in Kubernetes' API).
+    /// Whether its readers see the CAs in the order in which they were written. Readers of a ClusterTrustBundle, such as the kubelet, may
+    /// change the order (documentation of the field in the Kubernetes API).
     pub fn keeps_order(self) -> bool {
         self != Self::ClusterTrustBundle
     }
@@ -60,7 +60,7 @@ impl TrustBundleTargetKind {
 const READERS: &str = "readers of ";
 
 impl TrustBundleTarget {
-    /// Those who read it, for people, and as a name that no client's Secret has.
+    /// Its readers, for people, and as a name that no Secret can have.
     pub fn readers(&self) -> String {
         let Self { kind, namespace, name, key } = self;
         match (kind, namespace) {

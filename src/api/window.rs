@@ -1,4 +1,4 @@
-//! Change windows: when a rotation may take something away from anybody.
+//! Change windows: when disruptive steps of a rotation may be taken.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,26 +10,26 @@ use jiff::{SignedDuration, Timestamp, ToSpan};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// How many days ahead a change is looked for: first the near ones, which mostly do. A weekly window that a clock change skips opens
-/// in the week after.
+/// Days ahead in which the next change is searched: first a few, which mostly suffice. A weekly window that a clock change skips opens in
+/// the following week.
 const DAYS_AHEAD: [i64; 2] = [2, 16];
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// A span of local time that comes again each day, or on some days of each week. An instant is in it when the clock on the wall there
-/// shows so: a time that a clock change skips does not come, one that it repeats comes twice.
+/// A span of local time on each day, or on some days of each week. It goes by the local clock: a time that a clock change skips does not
+/// occur, and one that it repeats occurs twice.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeWindow {
-    /// The days on which it begins. Default: every day.
+    /// The days on which it starts. Default: every day.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 7, "x-kubernetes-list-type" = "set"))]
     pub days: Vec<Day>,
-    /// When it begins, as `HH:MM`.
+    /// When it starts, as `HH:MM`.
     pub from: TimeOfDay,
-    /// When it ends, as `HH:MM`: on the next day, unless that is later than `from`.
+    /// When it ends, as `HH:MM`. If this is not later than `from`, it ends on the next day.
     pub to: TimeOfDay,
-    /// The time zone, by its name in the IANA Time Zone Database, such as `Europe/Berlin`. Default: `UTC`.
+    /// The time zone: a name of the IANA Time Zone Database, such as `Europe/Berlin`. Default: `UTC`.
     #[serde(default = "utc")]
     #[schemars(length(min = 1, max = 64), regex(pattern = "^[A-Za-z0-9][-+_/A-Za-z0-9]*$"))]
     pub time_zone: String,
@@ -54,12 +54,12 @@ pub enum Day {
     Sun,
 }
 
-/// A time on the clock, to the minute: `00:00` to `23:59`.
+/// A time of day, to the minute: `00:00` to `23:59`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
 #[schemars(with = "String", extend("pattern" = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
 pub struct TimeOfDay(Time);
 
-/// What change windows say of an instant.
+/// The state of change windows at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WindowState {
@@ -76,7 +76,7 @@ pub struct WindowState {
 pub struct UnknownZone(String);
 
 impl WindowState {
-    /// At an instant. A window whose time zone is not known never opens: see [`ChangeWindow::zone`].
+    /// The state at an instant. A window in an unknown time zone never opens: see [`ChangeWindow::zone`].
     pub fn of(windows: &[ChangeWindow], now: Timestamp) -> Self {
         let zoned: Vec<_> = windows.iter().filter_map(|window| Some((window, window.zone().ok()?))).collect();
         let is_open = |at| zoned.iter().any(|(window, zone)| window.contains(zone.to_datetime(at)));
@@ -93,19 +93,19 @@ impl WindowState {
     }
 }
 
-/// A time zone by its name, from the database that this binary carries.
+/// A time zone by its name, from the database in this binary.
 ///
 /// # Errors
-/// When there is none of that name.
+/// When the database has no such name.
 pub(crate) fn time_zone(name: &str) -> Result<TimeZone, UnknownZone> {
     ZONES.get(name).map_err(|_| UnknownZone(name.to_owned()))
 }
 
 impl ChangeWindow {
-    /// The time zone, from the database that this binary carries: all replicas go by the same.
+    /// The time zone, from the database in this binary, so that all replicas use the same.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// When the database has no such name.
     pub fn zone(&self) -> Result<TimeZone, UnknownZone> {
         time_zone(&self.time_zone)
     }
@@ -118,7 +118,7 @@ impl ChangeWindow {
         of_today || overnight && time < to && begins_on(local.weekday().previous())
     }
 
-    /// All instants of so many days from today on at which it may open or close, in no order.
+    /// All instants of the next days at which it may open or close, in no particular order.
     fn changes(&self, zone: &TimeZone, now: Timestamp, days: i64) -> Vec<Timestamp> {
         let today = zone.to_datetime(now).date();
         let dates = (0..=days).filter_map(|days| today.checked_add(days.days()).ok());
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_what_is_inside_and_rejects_what_is_outside() {
+    fn is_open_from_start_to_end() {
         // 2026-07-01 is a Wednesday; Berlin is two hours ahead.
         let night = [window(&["Wed"], "22:00", "23:30", "Europe/Berlin")];
         assert_eq!(state(&night, "2026-07-01T19:59:59Z"), closed("2026-07-01T20:00:00Z"));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_over_midnight_belongs_to_the_day_on_which_it_begins() {
+    fn a_window_over_midnight_belongs_to_the_day_on_which_it_starts() {
         let night = [window(&["Sat"], "22:00", "04:00", "UTC")];
         assert_eq!(state(&night, "2026-07-04T21:00:00Z"), closed("2026-07-04T22:00:00Z"));
         assert_eq!(state(&night, "2026-07-05T03:59:59Z"), open("2026-07-05T04:00:00Z"));
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_touch_are_one() {
+    fn adjacent_windows_are_one() {
         let both = [window(&[], "22:00", "00:00", "UTC"), window(&[], "00:00", "02:00", "UTC")];
         assert_eq!(state(&both, "2026-07-04T23:00:00Z"), open("2026-07-05T02:00:00Z"));
     }
 
     #[test]
-    fn a_time_that_a_clock_change_skips_does_not_come() {
+    fn a_time_that_a_clock_change_skips_does_not_occur() {
         // In Berlin, 2026-03-29 has no time from 02:00 to 03:00.
         let skipped = [window(&["Sun"], "02:00", "03:00", "Europe/Berlin")];
         assert_eq!(state(&skipped, "2026-03-28T12:00:00Z"), closed("2026-04-05T00:00:00Z"));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_a_clock_change_repeats_comes_twice() {
+    fn a_time_that_a_clock_change_repeats_occurs_twice() {
         // In Berlin, 2026-10-25 has the time from 02:00 to 03:00 twice, from 00:00 and from 01:00 UTC.
         let twice = [window(&["Sun"], "02:00", "02:30", "Europe/Berlin")];
         assert_eq!(state(&twice, "2026-10-25T00:00:00Z"), open("2026-10-25T00:30:00Z"));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_zone_that_there_is_none_of_and_never_opens_then() {
+    fn rejects_an_unknown_zone_and_never_opens() {
         let windows = [window(&[], "00:00", "00:00", "Europe/Berlni")];
         let message = windows[0].zone().expect_err("no zone").to_string();
         assert!(message.starts_with("no such time zone: Europe/Berlni. expected"), "{message}");
@@ -296,9 +296,9 @@ mod tests {
         assert_eq!(window.to_string(), "Mon,Fri 22:00-04:00 Europe/Berlin");
     }
 
-    /// Instants five minutes apart over clock changes, against what the state promised before.
+    /// Checks the state each five minutes around clock changes against the previous one.
     #[test]
-    fn what_is_promised_comes_true() {
+    fn changes_when_it_said_it_would() {
         // The last one changes its clock by half an hour.
         for (zone, changes) in [
             ("Europe/Berlin", ["2026-03-29T01:00:00Z", "2026-10-25T01:00:00Z"]),

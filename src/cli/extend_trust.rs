@@ -21,7 +21,7 @@ const MANAGER: &str = "trustspan-extend-trust";
 
 /// Add the CAs of a managed Secret to another object from which gateways take their clients' CAs.
 ///
-/// What the object holds stays: the missing CAs are put before it, with the rights of whoever runs this.
+/// The object keeps its CAs: the missing ones are added before them, with your rights.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the GatewaySecret.
@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long)]
     grant: bool,
 
-    /// Print the CAs that would be added, and change nothing.
+    /// Print the CAs that would be added without adding them.
     #[arg(long)]
     dry_run: bool,
 }
@@ -66,10 +66,10 @@ fn target(text: &str) -> Result<Target, String> {
     Ok(Target { kind, name: name.to_owned() })
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When there is no such GatewaySecret or object, when it may not be written, or holds no readable CAs.
+/// When the GatewaySecret or the object does not exist, or when the object may not be written or holds no readable CAs.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.source.is_directory() {
         let reason = "extend-trust changes objects of a cluster: edit the manifest, or leave --manifests out";
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let object =
         args.source.on_cluster(async |client| api(client, &args.to, namespace).get_opt(&args.to.name).await)?;
     let Some(object) = object.map(|object| serde_json::to_value(object).unwrap_or_default()) else {
-        // istiod takes the Secret without the suffix then.
+        // istiod takes the Secret without the suffix where there is none with it.
         if let Some(name) = args.to.name.strip_suffix(CACERT_SUFFIX).filter(|_| args.to.kind == SourceKind::Secret) {
             let to = Target { name: name.to_owned(), ..args.to.clone() };
             return run(Args { to, ..args });
@@ -118,7 +118,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     if !args.dry_run {
         let value = if args.to.kind == SourceKind::Secret { STANDARD.encode(text) } else { text };
-        // Refused when somebody has changed the object since it was read.
+        // The API server rejects the patch if the object has changed since it was read.
         let version = &object["metadata"]["resourceVersion"];
         let patch: Value = json!({ "metadata": { "resourceVersion": version }, "data": { key: value } });
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };

@@ -10,9 +10,10 @@ use super::cluster_args::ClusterArgs;
 use super::sanitize::printable;
 use crate::agent;
 use crate::api::Phase;
+use crate::rotation::counted;
 use crate::store::cluster;
 
-/// Starts a rotation: has cert-manager issue the CA anew. The agent carries it through.
+/// Start a rotation: request a new CA from cert-manager. The agent does the rest.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the GatewaySecret.
@@ -22,23 +23,23 @@ pub struct Args {
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// Tell what would be done, and who would be concerned.
+    /// Print the planned changes and affected clients without applying them.
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When there is no such GatewaySecret, or no Certificate of cert-manager stands for its CA.
+/// When the GatewaySecret does not exist, or no cert-manager Certificate writes its CA.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.source.is_directory() {
-        let reason = "manifests have no issuer: write the new CA into the root Secret's manifest";
+        let reason = "manifests have no issuer: write the new CA into the manifest of the source Secret";
         return Err(Failure::Impossible(reason.to_owned()));
     }
     let found = args.source.read(std::slice::from_ref(&args.name))?;
     let [entry] = found.as_slice() else {
-        return Err(Failure::Impossible(format!("several GatewaySecrets are called {}: say --namespace", args.name)));
+        return Err(Failure::Impossible(format!("several GatewaySecrets are called {}: set --namespace", args.name)));
     };
     let ca = entry.server_ca_name();
     let (namespace, secret) = entry.place_of(&ca);
@@ -48,22 +49,23 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Ok(listed.items.into_iter().find(writes).and_then(|object| object.metadata.name))
     })?;
     let Some(certificate) = certificate else {
-        let reason = format!("no Certificate of cert-manager writes Secret {ca}: have its issuer write a new CA there");
+        let reason = format!("no cert-manager Certificate writes Secret {ca}: have its issuer write a new CA there");
         return Err(Failure::Impossible(reason));
     };
     let clients = entry.status.leaves.iter().flatten().filter(|leaf| leaf.kind == crate::api::LeafKind::Client);
     let clients: usize = clients.map(crate::api::Leaf::count).sum();
     anstream::println!(
-        "Certificate {} is issued anew; {clients} client certificate(s) follow, then the gateways' leaf",
-        printable(&certificate)
+        "Certificate {} is reissued, then {}, then the serving certificate",
+        printable(&certificate),
+        counted(clients, "client certificate")
     );
     if entry.status.phase != Some(Phase::Steady) {
-        anstream::println!("a rotation is under way: its CAs stay trusted while they are needed");
+        anstream::println!("another rotation is in progress: its CAs stay trusted while they are needed");
     }
     if !args.dry_run {
         args.source
             .on_cluster(async |client| agent::reissue(&client, namespace, &certificate, Timestamp::now()).await)?;
-        anstream::println!("trustspan wait {} -n {} tells when it is over", args.name, entry.namespace);
+        anstream::println!("to wait until it is complete: trustspan wait {} -n {}", args.name, entry.namespace);
     }
     Ok(ExitCode::SUCCESS)
 }

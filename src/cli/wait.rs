@@ -11,7 +11,7 @@ use crate::api::Phase;
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Waits until a GatewaySecret's rotation stands at a phase, or beyond it. Exit code 1 when the time is over.
+/// Wait for a rotation to reach a phase, or a later one. Exit code 1 on timeout.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the GatewaySecret.
@@ -21,29 +21,28 @@ pub struct Args {
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// The phase. Steady is the last: it is reached when the rotation is over.
+    /// The phase: Pending, TrustExpanded, Converged, ClientsMigrated, ServingCertificateSwitched or Steady, in this order.
     ///
-    /// Pending, TrustExpanded, Converged, ClientsMigrated, ServingCertificateSwitched or Steady. Pending, the first, is always reached: it asks
-    /// whether the GatewaySecret is there.
+    /// Steady is reached when the rotation is complete. Pending is always reached: it checks that the GatewaySecret exists.
     #[arg(long = "for", value_name = "PHASE", default_value = "Steady", value_parser = phase)]
     phase: Phase,
 
-    /// How long to wait.
+    /// The longest time to wait.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     timeout: Duration,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When the cluster or the manifests cannot be read, or the name is not there.
+/// When the cluster or the manifests cannot be read, or the GatewaySecret does not exist.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let started = Instant::now();
-    let mut told = None;
+    let mut printed = None;
     loop {
         let entries = args.source.read(std::slice::from_ref(&args.name))?;
         let phases: Vec<_> = entries.iter().map(|entry| entry.status.phase.unwrap_or_default()).collect();
-        if told.as_ref() != Some(&phases) {
+        if printed.as_ref() != Some(&phases) {
             for entry in &entries {
                 let name = printable(&format!("{}/{}", entry.namespace, entry.name));
                 anstream::eprintln!("{name}: {:?}", entry.status.phase.unwrap_or_default());
@@ -52,10 +51,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         if phases.iter().all(|phase| rank(*phase) >= rank(args.phase)) {
             return Ok(ExitCode::SUCCESS);
         }
-        told = Some(phases);
+        printed = Some(phases);
         if started.elapsed() >= args.timeout {
             for wait in entries.iter().flat_map(|entry| &entry.status.waits) {
-                anstream::eprintln!("waits: {:?}: {}", wait.step, printable(&wait.reason));
+                anstream::eprintln!("{:?} waits: {}", wait.step, printable(&wait.reason));
             }
             return Ok(ExitCode::FAILURE);
         }
@@ -70,7 +69,7 @@ fn phase(text: &str) -> Result<Phase, String> {
     serde_json::from_value(text.into()).map_err(unknown)
 }
 
-/// The order in which a rotation passes its phases.
+/// The order of the phases in a rotation.
 fn rank(phase: Phase) -> u8 {
     match phase {
         Phase::Pending => 0,

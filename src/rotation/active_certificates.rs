@@ -1,4 +1,4 @@
-//! What status tells of the certificates in use.
+//! The certificates in use, for the status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::registry::Entry;
 use crate::trust::equivalence::{constrains_names, equivalence_key};
 use crate::trust::{Certificate, connectivity};
 
-/// A chain as status names it; `None` for an empty one.
+/// A chain, for the status; `None` for an empty one.
 pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certificate]) -> Option<Leaf> {
     let leaf = chain.first()?;
     Some(Leaf {
@@ -27,7 +27,7 @@ pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certifica
 /// A client's name, and the chain that it presents.
 type Presented<'v> = (&'v str, &'v [Certificate]);
 
-/// The leaves of clients, by name and chain: one stands for all that no verdict distinguishes from it, the one that ends last. `known`
+/// The leaves of clients, by name and chain: one represents all for which every verdict is the same, the one that expires last. `known`
 /// are the CAs of gateways and clients. Each by itself accepts all leaves of a group, or none, so a group has one issuer; where one
 /// has name constraints, the leaves of a group also have the same names.
 pub(super) fn client_leaves<'v>(

@@ -1,23 +1,22 @@
-//! The condition that tells of change windows that never open. Admission refuses them, but a GatewaySecret may have been written while
-//! the webhook was down, and until a rotation waits for its windows nobody would hear of it.
+//! Change windows that never open. Admission rejects them, but a GatewaySecret may have been written while the webhook was down.
 
 use jiff::Timestamp;
 
-use super::set;
+use super::condition_types::{WINDOWS, remove, set};
+use super::name_list::counted;
 use crate::api::{ConditionStatus, GatewaySecretStatus};
 use crate::registry::Entry;
 
-/// Every window of `changeWindows` can open. There is such a condition only while one cannot.
-pub const WINDOWS: &str = "ChangeWindowsValid";
-
-/// Tells it.
-pub(super) fn tell(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
+pub(super) fn report(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
     let windows = &entry.policy.change_windows;
     let unknown: Vec<_> = windows.iter().filter_map(|window| window.zone().err()).collect();
-    let Some(first) = unknown.first() else {
-        return status.conditions.retain(|condition| condition.type_ != WINDOWS);
-    };
-    let message = format!("{} of {} in changeWindows never open: {first}", unknown.len(), windows.len());
+    let Some(first) = unknown.first() else { return remove(status, WINDOWS) };
+    let never_open = if unknown.len() == 1 { "never opens" } else { "never open" };
+    let message = format!(
+        "{} of {} in changeWindows {never_open}: {first}. Correct timeZone in the RotationPolicy.",
+        unknown.len(),
+        counted(windows.len(), "window")
+    );
     set(entry, status, WINDOWS, (ConditionStatus::False, "UnknownTimeZone", message), now);
 }
 
@@ -30,12 +29,12 @@ mod tests {
     use crate::rotation::StatusSummary;
     use crate::trust::fixtures::now;
 
-    fn told(zones: &[&str], status: &mut GatewaySecretStatus) -> Option<String> {
+    fn reported(zones: &[&str], status: &mut GatewaySecretStatus) -> Option<String> {
         let mut entry = entry("mesh", "root", "gw");
         let window = |zone: &&str| json!({ "from": "22:00", "to": "02:00", "timeZone": zone });
         let windows = zones.iter().map(window).map(serde_json::from_value).collect::<Result<_, _>>();
         entry.policy.change_windows = windows.expect("windows");
-        tell(&entry, status, now());
+        report(&entry, status, now());
         let condition = status.condition(WINDOWS).cloned();
         entry.status = status.clone();
         let troubles = StatusSummary::of(&entry, now()).troubles;
@@ -44,12 +43,15 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_zone_that_does_not_exist_while_no_rotation_runs() {
+    fn reports_an_unknown_time_zone_before_a_rotation_needs_it() {
         let mut status = GatewaySecretStatus::default();
-        let message = told(&["Europe/Berlin", "Mars/Base"], &mut status).expect("a condition");
-        assert!(message.starts_with("1 of 2 in changeWindows") && message.contains("Mars/Base"), "{message}");
+        let message = reported(&["Europe/Berlin", "Mars/Base"], &mut status).expect("a condition");
+        assert!(
+            message.starts_with("1 of 2 windows in changeWindows never opens") && message.contains("Mars/Base"),
+            "{message}"
+        );
         assert!(message.contains("expected a name of the IANA Time Zone Database"), "{message}");
-        assert_eq!(told(&["Europe/Berlin"], &mut status), None, "it is mended");
-        assert_eq!(told(&[], &mut status), None);
+        assert_eq!(reported(&["Europe/Berlin"], &mut status), None, "it is corrected");
+        assert_eq!(reported(&[], &mut status), None);
     }
 }

@@ -1,63 +1,58 @@
-//! Clients that do not follow a rotation, as status tells them.
+//! Conditions on clients, and on the gateways that verify them.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::conditions::set;
-use super::name_list::few;
+use super::condition_types::{CLIENTS, CONNECT, GATEWAYS, LEAF, TRUST, set};
+use super::name_list::{counted, few, sentence};
 use super::planner::{LeafHold, Plan, ReaderHold};
 use super::status_limits::count;
-use crate::api::{ConditionStatus, Endpoints, GatewaySecretStatus, LaggingClient, TrustBundleTarget};
+use crate::api::{ConditionStatus, Endpoints, GatewaySecretStatus, LaggingClient, Period, TrustBundleTarget};
 use crate::registry::Entry;
 
-/// The condition that tells whether the declared clients follow.
-pub const CLIENTS: &str = "ClientsCurrent";
-/// The condition that tells whether clients hold the change of the gateways' leaf, and what its deadline does to them.
-pub const LEAF: &str = "ServingCertificateTrusted";
-/// The condition that tells whether declared clients were cut off by a change of what gateways have.
-pub const CONNECT: &str = "ClientsConnect";
+type Said = (ConditionStatus, &'static str, String);
 
-/// The condition that tells whether every gateway takes its clients' CAs from a source that has the new CA.
-pub const TRUST: &str = "TrustSourcesCurrent";
-
-/// The condition that tells whether every gateway was seen with the newest content of the managed Secret.
-pub const GATEWAYS: &str = "GatewaysConverged";
-
-/// Adds to `status` who lags, since when, and whether that is too long.
-pub(super) fn tell(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus, now: Timestamp) {
+/// Adds to `status` which clients lag, since when, and the conditions.
+pub(super) fn report(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus, now: Timestamp) {
     status.lagging = plan.lagging.iter().map(|name| lagging(entry, name, now)).collect();
     status.lagging_count = Some(count(status.lagging.len()));
     let overdue: Vec<_> = status.lagging.iter().filter(|client| client.overdue).map(|client| &*client.name).collect();
-    let told = match (few(&overdue), &plan.pinned, &plan.unlisted_clients) {
-        (None, Some(reason), _) => (ConditionStatus::False, "Pinned", reason.clone()),
-        (None, None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", reason.clone()),
-        (None, None, None) => {
-            (ConditionStatus::True, "Following", "no declared client takes longer to follow than it may".to_owned())
-        }
-        (Some(named), ..) => {
-            let mut message = format!(
-                "{} client(s) may still go by something of an old CA: {named}. Renew them, and restart those that read their \
-                 Secret at start only",
-                overdue.len()
-            );
-            if overdue.iter().any(|name| TrustBundleTarget::is_readers(name)) {
-                message += ". For readers of an object of spec.trustBundleTargets, see condition Synced and status.waits: it was not written";
-            }
-            (ConditionStatus::False, "Lagging", message)
-        }
-    };
-    set(entry, status, CLIENTS, told, now);
-    set(entry, status, LEAF, leaf(plan, now), now);
+    let clients = clients(plan, &overdue);
+    let leaf = serving_certificate(entry, plan, !overdue.is_empty(), now);
+    set(entry, status, CLIENTS, clients, now);
+    set(entry, status, LEAF, leaf, now);
     set(entry, status, CONNECT, connect(plan), now);
     set(entry, status, TRUST, trust_sources(entry, plan, now), now);
     set(entry, status, GATEWAYS, gateways(entry, plan), now);
 }
 
-fn gateways(entry: &Entry, plan: &Plan) -> (ConditionStatus, &'static str, String) {
-    let settle = entry.policy.propagation_delays.gateways;
-    let Some(reach) = &entry.policy.probe.target else {
+fn clients(plan: &Plan, overdue: &[&str]) -> Said {
+    match (few(overdue), &plan.pinned, &plan.unlisted_clients) {
+        (None, Some(reason), _) => (ConditionStatus::False, "Pinned", sentence(reason)),
+        (None, None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", sentence(reason)),
+        (None, None, None) => (ConditionStatus::True, "Following", "All declared clients are up to date.".to_owned()),
+        (Some(named), ..) => {
+            let verbs = if overdue.len() == 1 { "uses or trusts" } else { "use or trust" };
+            let mut message = format!("{} still {verbs} only an old CA: {named}.", counted(overdue.len(), "client"));
+            let readers = overdue.iter().filter(|name| TrustBundleTarget::is_readers(name)).count();
+            if readers < overdue.len() {
+                message += " Check that cert-manager has renewed their certificates (kubectl describe certificate), then restart \
+                            clients that load their Secret only at start.";
+            }
+            if readers > 0 {
+                message +=
+                    " Objects of spec.trustBundleTargets were not written: see condition Synced and status.waits.";
+            }
+            (ConditionStatus::False, "Lagging", message)
+        }
+    }
+}
+
+fn gateways(entry: &Entry, plan: &Plan) -> Said {
+    let delay = entry.policy.propagation_delays.gateways;
+    let Some(target) = &entry.policy.probe.target else {
         let why = plan.unprobed.as_deref().unwrap_or("probe.target is not set");
         let message = format!(
-            "No gateway is probed ({why}): a write is assumed to be in use everywhere {settle} after it (propagationDelays.gateways), which \
+            "No gateway is probed ({why}): a write is assumed to be in use everywhere {delay} after it (propagationDelays.gateways), which \
              is wrong while istiod is away. Set probe.target to have gateways probed."
         );
         return (ConditionStatus::Unknown, "Assumed", message);
@@ -69,19 +64,19 @@ fn gateways(entry: &Entry, plan: &Plan) -> (ConditionStatus, &'static str, Strin
     match () {
         () if former > 0 => {
             let message = format!(
-                "{} {noun} have earlier content of the managed Secret; status.waits names them. Check that istiod runs and \
+                "{} {noun} have earlier content of the managed Secret; status.waits names them. If this lasts, check that istiod runs and \
                  sends updates; restart a gateway only if others have the new content.",
                 number(former)
             );
             (ConditionStatus::False, "EarlierContent", message)
         }
         () if total == 0 => {
-            let message = format!("Service {} has no endpoint. Check probe.target.serviceName.", reach.service_name);
+            let message = format!("Service {} has no endpoint. Check probe.target.serviceName.", target.service_name);
             (ConditionStatus::Unknown, "NoEndpoint", message)
         }
         () if unreachable > 0 => {
             let message = format!(
-                "{} {noun} cannot be probed: {settle} (propagationDelays.gateways) is assumed for them. status.waits says why.",
+                "{} {noun} cannot be probed: {delay} (propagationDelays.gateways) is assumed for them. status.waits says why.",
                 number(unreachable)
             );
             (ConditionStatus::Unknown, "Unreachable", message)
@@ -90,15 +85,18 @@ fn gateways(entry: &Entry, plan: &Plan) -> (ConditionStatus, &'static str, Strin
             (ConditionStatus::True, "Converged", format!("{} {noun} have the newest content.", number(total)))
         }
         () => {
-            let message = format!("{} {noun} were seen with the newest content so far.", number(current));
+            let message = format!(
+                "{} {noun} have the newest content so far. The agent keeps probing the others.",
+                number(current)
+            );
             (ConditionStatus::Unknown, "Propagating", message)
         }
     }
 }
 
-fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) {
+fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> Said {
     let Some((ReaderHold { reason, message, .. }, deadline)) = &plan.reader_hold else {
-        let message = "Every known gateway takes its clients' CAs from a source that has the CA which signs them.";
+        let message = "Every known gateway verifies its clients by a source that has the CA which signs them.";
         return (ConditionStatus::True, "Current", message.to_owned());
     };
     // What is not known, and what only takes its time, is no fault yet.
@@ -108,31 +106,31 @@ fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> (ConditionStatus
     };
     let then = match deadline {
         Some(at) if *at > now => format!(
-            "While this lasts, clients keep certificates of the old CA. At {at} they are re-issued all the same, because the old \
-             CA ends soon after, and this gateway refuses them then"
+            "While this lasts, clients keep certificates of the old CA. At {at} they are reissued regardless, because the old CA \
+             expires soon after, and this gateway rejects them."
         ),
-        Some(_) => "The old CA is about to end: clients are re-issued now, and this gateway refuses them".to_owned(),
-        None => "While this lasts, no client is re-issued by a new CA".to_owned(),
+        Some(_) => "The old CA is about to expire: clients are reissued now, and this gateway rejects them.".to_owned(),
+        None => "While this lasts, no client is reissued by a new CA.".to_owned(),
     };
-    // The agent holds what it asks for, and what an Issuer signs whose Secret it keeps.
+    // The agent delays the reissues that it requests, and those of an Issuer whose Secret it writes.
     let by_themselves = match entry.spec.issuer_secret_name {
         Some(_) => "",
         None => {
-            " Clients that renew by themselves get the new CA already: set spec.issuerSecretName to have the Issuer wait, too."
+            " Clients that renew on their own get the new CA already: set spec.issuerSecretName to have their Issuer wait, too."
         }
     };
-    (status, reason, format!("{message}. {then}.{by_themselves}"))
+    (status, reason, format!("{} {then}{by_themselves}", sentence(message)))
 }
 
-fn connect(plan: &Plan) -> (ConditionStatus, &'static str, String) {
+fn connect(plan: &Plan) -> Said {
     let Some(named) = few(&plan.cut_off) else {
-        let message = "no declared client is known to be cut off by a change of what gateways have";
+        let message = "No declared client was cut off by a change of the gateways.";
         return (ConditionStatus::True, "Connected", message.to_owned());
     };
+    let number = counted(plan.cut_off.len(), "client");
     let message = format!(
-        "{} client(s) are cut off by what gateways have now (the leaf changed in spite of them, or their CA is gone): {named}. Renew \
-         them, and restart those that read their Secret at start only",
-        plan.cut_off.len()
+        "{number} cannot connect to gateways any longer: {named}. Gateways switched their serving certificate, or stopped trusting a \
+         CA, before they followed. Renew their certificates, and restart clients that load their Secret only at start."
     );
     (ConditionStatus::False, "CutOff", message)
 }
@@ -144,45 +142,66 @@ fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
     let has_unlisted = entry.status.lagging_count.is_some_and(|all| all > count(listed.len()));
     let unlisted = || listed.iter().map(|client| client.since).max().filter(|_| has_unlisted);
     let since = known.or_else(unlisted).unwrap_or(now);
-    let settle = &entry.policy.propagation_delays;
-    let once = settle.admission.duration().saturating_add(settle.clients.duration());
-    let overdue = now.duration_since(since) >= once.saturating_mul(2);
+    let overdue = now.duration_since(since) >= time_to_follow(entry);
     LaggingClient { name: name.to_owned(), since, overdue }
 }
 
-/// Whether the gateways' leaf may change for all that is known of clients, and what becomes of those who hold it.
-fn leaf(plan: &Plan, now: Timestamp) -> (ConditionStatus, &'static str, String) {
+/// The longest time that a client takes to follow after its reissue was requested.
+fn time_to_follow(entry: &Entry) -> SignedDuration {
+    let delays = &entry.policy.propagation_delays;
+    delays.admission.duration().saturating_add(delays.clients.duration()).saturating_mul(2)
+}
+
+/// Whether gateways may switch their serving certificate, and what happens to clients that do not trust the next one.
+fn serving_certificate(entry: &Entry, plan: &Plan, is_overdue: bool, now: Timestamp) -> Said {
     let Some(LeafHold { clients, end, switch }) = &plan.leaf_hold else {
         if !plan.has_next_leaf {
             let message =
-                "the root Secret holds no leaf that gateways could serve: whether a client holds it is not known";
-            return (ConditionStatus::Unknown, "NoNextLeaf", message.to_owned());
+                "The source Secret has no serving certificate to switch to, so whether clients trust it is not known.";
+            return (ConditionStatus::Unknown, "NoNextCertificate", message.to_owned());
         }
-        return (ConditionStatus::True, "NotHeld", "no client holds the gateways' leaf".to_owned());
+        let message = "All clients trust the CA of the next serving certificate.";
+        return (ConditionStatus::True, "Trusted", message.to_owned());
     };
-    let (status, reason, who) = match clients {
-        Some(names) => (ConditionStatus::False, "Lagging", format!("may not trust the new leaf's CA yet: {names}")),
-        None => (
-            ConditionStatus::Unknown,
-            "Undeclared",
-            "clients that are not declared may trust the old CA only".to_owned(),
-        ),
+    let time_to_follow = time_to_follow(entry);
+    let is_late = is_overdue || switch.is_some_and(|at| at.duration_since(now) < time_to_follow);
+    let (status, reason, who, action) = match clients {
+        Some(names) => {
+            let who = format!("Clients do not trust the CA of the new serving certificate yet: {names}.");
+            let (reason, action) = match is_late {
+                true => ("Lagging", "Renew their certificates and restart them.".to_owned()),
+                false => {
+                    let action = format!(
+                        "The agent renews the certificates that cert-manager manages (status.waits names the others): no action is \
+                         needed unless this lasts longer than {}.",
+                        Period::from_secs(time_to_follow.as_secs())
+                    );
+                    ("Renewing", action)
+                }
+            };
+            (ConditionStatus::False, reason, who, action)
+        }
+        None => {
+            let who = "Clients that are not declared may trust only the old CA.".to_owned();
+            let action = match &plan.unlisted_clients {
+                Some(reason) => sentence(reason),
+                None => "Declare all clients, then set spec.clients.allDeclared to true.".to_owned(),
+            };
+            (ConditionStatus::Unknown, "Undeclared", who, action)
+        }
     };
     let then = match switch {
         Some(at) => format!(
-            "those that do not by then are cut off at {at}: the old leaf ends at {end}, and the gateways change theirs (onServingCertificateExpiry: Switch)"
+            "At {at} gateways switch certificates (the current one expires at {end}; onServingCertificateExpiry: Switch), and clients \
+             that do not trust the new one fail to connect."
         ),
-        None if *end <= now => format!(
-            "the old leaf is kept (onServingCertificateExpiry: Keep): it ended at {end}, and whoever looks at dates refuses it"
-        ),
-        None => format!(
-            "the old leaf is kept (onServingCertificateExpiry: Keep): it ends at {end}, and whoever looks at dates refuses it from then on"
-        ),
+        None => {
+            let expires = if *end <= now { "expired" } else { "expires" };
+            format!(
+                "Gateways keep the current certificate (onServingCertificateExpiry: Keep): it {expires} at {end}, and clients that verify \
+                 dates reject it from then on."
+            )
+        }
     };
-    let mend = match (clients, &plan.unlisted_clients) {
-        (Some(_), _) => "renew and restart them",
-        (None, Some(reason)) => reason,
-        (None, None) => "declare all, and say so with spec.clients.allDeclared",
-    };
-    (status, reason, format!("{who}. {then}. {mend}"))
+    (status, reason, format!("{who} {action} {then}"))
 }

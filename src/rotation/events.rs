@@ -1,118 +1,97 @@
-//! What people are to hear of one look at a GatewaySecret: what was done, and what began or ended. Each is told once, by
-//! comparing with the status as it was stored before: nothing is remembered.
+//! Events: what a reconcile did, and what changed. Each is reported once, by comparison with the status that was stored before.
 
+use super::condition_types::{CONDITION_TYPES, ConditionType, SYNCED, WORKLOADS};
+use super::name_list::counted;
 use super::planner::{PairOf, Step};
-use super::{
-    CLIENTS, COMPLETE, CONNECT, DISTRUST, GATEWAYS, JOURNAL, PREVIOUS_CAS, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS,
-};
 use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, Phase, READY, TrustBundleTarget};
 use crate::registry::Entry;
 
-/// Clients that are told of one by one.
-const CLIENTS_TOLD: usize = 10;
+/// Overdue clients that get an Event of their own.
+const CLIENTS_NAMED: usize = 10;
 
-/// One thing to tell, as an Event of events.k8s.io/v1 has it.
+/// An Event, as events.k8s.io/v1 has it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StatusEvent {
-    /// Somebody should look.
+    /// Whether its type is Warning.
     pub is_warning: bool,
-    /// A word in CamelCase for what happened.
+    /// What happened: a word in CamelCase.
     pub reason: &'static str,
-    /// A word in CamelCase for what was done, or tried.
+    /// What was done or tried: a word in CamelCase.
     pub action: &'static str,
     /// A sentence.
     pub note: String,
-    /// Name of the Secret that it is about, if it is about one.
+    /// Name of the Secret that it is about, if any.
     pub secret: Option<String>,
 }
 
-/// What to tell when `taken` was done for a GatewaySecret, and its status became `status`, computed before that.
+/// The Events after the steps `taken`, and a new status that was computed before them.
 pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> Vec<StatusEvent> {
-    let mut notices: Vec<_> = taken.iter().flat_map(|step| of_step(former, status, step)).collect();
-    notices.extend(phase(former, status));
-    for (type_, reason, mended, action) in CONDITIONS {
-        notices.extend(condition(former, status, type_, (reason, mended, action)));
-    }
-    notices.extend(clients(former, status));
-    notices
+    let mut events: Vec<_> = taken.iter().flat_map(|step| of_step(former, status, step)).collect();
+    events.extend(phase(former, status));
+    events.extend(CONDITION_TYPES.iter().filter_map(|type_| condition(former, status, type_)));
+    events.extend(clients(former, status));
+    events
 }
-
-/// Condition, what to call its failing (nothing: it is told otherwise) and its end, and what was tried.
-const CONDITIONS: [(&str, Option<&str>, &str, &str); 12] = [
-    (SOURCES, Some("SourceUnusable"), "SourceUsable", "ReadSources"),
-    (SYNCED, Some("StepFailed"), "StepsDone", "Sync"),
-    (CLIENTS, None, "ClientsCurrent", "AwaitClients"),
-    (CONNECT, Some("ClientsCutOff"), "ClientsConnect", "ChangeManagedSecret"),
-    (GATEWAYS, Some("GatewaysBehind"), "GatewaysConverged", "ProbeGateways"),
-    (TRUST, Some("TrustSourceLacksCA"), "TrustSourcesCurrent", "ReadTrustSources"),
-    (DISTRUST, Some("DistrustImpossible"), "DistrustApplied", "Distrust"),
-    (JOURNAL, Some("JournalLost"), "JournalComplete", "Remember"),
-    (WINDOWS, Some("ChangeWindowsInvalid"), "ChangeWindowsValid", "AwaitWindow"),
-    (WORKLOADS, Some("WorkloadsBehind"), "WorkloadsCurrent", "RollOut"),
-    (COMPLETE, Some("StatusIncomplete"), "StatusComplete", "Report"),
-    (PREVIOUS_CAS, Some("PreviousCAsOverLimit"), "PreviousCAsWithinLimit", "DropOldCA"),
-];
 
 pub(super) fn normal(reason: &'static str, action: &'static str, note: String) -> StatusEvent {
     StatusEvent { is_warning: false, reason, action, note, secret: None }
 }
 
-/// What to report when the API server does not take a status.
+/// The Event for a status that the API server rejects.
 pub fn status_not_written(why: &str) -> StatusEvent {
-    let note = format!("The status is not up to date, steps go on. It is tried again. {why}");
+    let note = format!("The status is not up to date: {why}. The rotation's steps go on, and the write is retried.");
     StatusEvent { is_warning: true, ..normal("StatusNotWritten", "Report", note) }
 }
 
 fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<StatusEvent> {
-    let about = |secret: &str, notice: StatusEvent| StatusEvent { secret: Some(secret.to_owned()), ..notice };
+    let about = |secret: &str, event: StatusEvent| StatusEvent { secret: Some(secret.to_owned()), ..event };
     let managed = former.managed_name();
     match step {
         Step::WriteManaged { trust, pair } => {
             let write = |reason, note| about(managed, normal(reason, "WriteManagedSecret", note));
             let held = |fingerprint: &str| status.bundle.iter().any(|anchor| anchor.fingerprint == fingerprint);
             let stays = |fingerprint: &str| trust.iter().any(|ca| ca.fingerprint == fingerprint);
-            let added = trust.iter().filter(|ca| !held(&ca.fingerprint)).map(|ca| ca.subject.as_str());
-            let added: Vec<_> = added.collect();
+            let added: Vec<_> =
+                trust.iter().filter(|ca| !held(&ca.fingerprint)).map(|ca| ca.subject.as_str()).collect();
             let new = if added.is_empty() { String::new() } else { format!(", new: {}", added.join(", ")) };
-            let mut told =
-                vec![write("ManagedSecretWritten", format!("Secret {managed} holds {} CA(s){new}", trust.len()))];
-            // What status did not know before was somebody else's write, undone.
+            let note = format!("Secret {managed} holds {}{new}.", counted(trust.len(), "CA"));
+            let mut events = vec![write("ManagedSecretWritten", note)];
+            // A CA that the stored status did not have was added by somebody else.
             let known =
                 former.status.bundle.iter().map(|anchor| (anchor.fingerprint.as_str(), anchor.subject.as_str()));
-            let gone = known.filter(|(fingerprint, _)| held(fingerprint) && !stays(fingerprint));
-            let gone: Vec<_> = gone.map(|(_, subject)| subject).collect();
-            if !gone.is_empty() {
-                told.push(write("OldCADropped", format!("gateways do not trust any more: {}", gone.join(", "))));
+            let removed = known.filter(|(fingerprint, _)| held(fingerprint) && !stays(fingerprint));
+            let removed: Vec<_> = removed.map(|(_, subject)| subject).collect();
+            if !removed.is_empty() {
+                events.push(write("OldCADropped", format!("Gateways no longer trust {}.", removed.join(", "))));
             }
             if *pair == PairOf::Root && !status.bundle.is_empty() {
-                let note = format!("gateways get the certificate of Secret {}", former.source_name());
-                told.push(write("ServingCertificateSwitched", note));
+                let note = format!("Gateways switch to the certificate of Secret {}.", former.source_name());
+                events.push(write("ServingCertificateSwitched", note));
             }
-            told
+            events
         }
         Step::WriteSibling { trust } => {
             let name = format!("{managed}{CACERT_SUFFIX}");
-            let note =
-                format!("Secret {name} holds {} CAs, for gateways that ask for client certificates", trust.len());
+            let note = format!("Secret {name} holds {}, for gateways that verify clients.", counted(trust.len(), "CA"));
             vec![about(&name, normal("ManagedSecretWritten", "WriteManagedSecret", note))]
         }
         Step::WriteConfigMap { source, trust } => {
             let name = managed_config_map_name(source);
-            let note = format!("ConfigMap {name}, kept from ConfigMap {source}, holds {} CAs", trust.len());
+            let note = format!("ConfigMap {name}, a copy of ConfigMap {source}, holds {}.", counted(trust.len(), "CA"));
             vec![normal("ManagedConfigMapWritten", "WriteManagedConfigMap", note)]
         }
         Step::CopyRoot => {
-            let note = format!("Secret {managed} is a copy of Secret {}", former.source_name());
+            let note = format!("Secret {managed} is a copy of Secret {}.", former.source_name());
             vec![about(managed, normal("ManagedSecretWritten", "WriteManagedSecret", note))]
         }
         Step::PromoteIssuer => {
             let name = former.issuer_name().unwrap_or_default();
-            let note = format!("Secret {name} has the new CA: what is issued from now on is signed by it");
+            let note = format!("Secret {name} has the new CA, which signs all further certificates.");
             vec![about(&name, normal("IssuerPromoted", "WriteIssuerSecret", note))]
         }
         Step::Reissue { certificate } => {
-            let note = format!("cert-manager is asked to issue Certificate {certificate} anew");
+            let note = format!("cert-manager was asked to reissue Certificate {certificate}.");
             vec![normal("ReissueRequested", "Reissue", note)]
         }
     }
@@ -125,58 +104,59 @@ fn phase(former: &Entry, status: &GatewaySecretStatus) -> Option<StatusEvent> {
     }
     let was = before.map(|before| format!(", was {before:?}")).unwrap_or_default();
     let ready = status.condition(READY).filter(|_| phase == Phase::Pending);
-    let why = ready.map(|ready| format!(": {}", ready.message)).unwrap_or_default();
-    let note = format!("the rotation is {phase:?}{was}{why}");
+    let why = ready.map_or_else(|| ".".to_owned(), |ready| format!(": {}", ready.message));
+    let note = format!("The rotation is in phase {phase:?}{was}{why}");
     let is_warning = phase == Phase::Pending && before.is_some();
     Some(StatusEvent { is_warning, ..normal("PhaseChanged", "Rotate", note) })
 }
 
-/// A condition that fails from now on, or for another reason, or not any more.
-fn condition(
-    former: &Entry,
-    status: &GatewaySecretStatus,
-    type_: &str,
-    (failing, mended, action): (Option<&'static str>, &'static str, &'static str),
-) -> Option<StatusEvent> {
+/// The Event for a condition that becomes `False`, is `False` for another reason, or is no longer `False`.
+fn condition(former: &Entry, status: &GatewaySecretStatus, type_: &ConditionType) -> Option<StatusEvent> {
     let fails = |condition: &&Condition| condition.status == ConditionStatus::False;
-    let before = former.status.condition(type_).filter(fails);
-    let now = status.condition(type_)?;
+    let before = former.status.condition(type_.name).filter(fails);
+    let now = status.condition(type_.name)?;
     match (before, fails(&now)) {
-        (Some(before), true) if [SYNCED, WORKLOADS].contains(&type_) && before.reason == now.reason => None,
+        (Some(before), true) if [SYNCED, WORKLOADS].contains(&type_.name) && before.reason == now.reason => None,
         (Some(before), true) if before.message == now.message => None,
-        (_, true) => Some(StatusEvent { is_warning: true, ..normal(failing?, action, now.message.clone()) }),
-        (Some(_), false) => Some(normal(mended, action, now.message.clone())),
+        (_, true) => {
+            let event = normal(type_.failed_event?, type_.action, now.message.clone());
+            Some(StatusEvent { is_warning: true, ..event })
+        }
+        (Some(_), false) => Some(normal(type_.restored_event?, type_.action, now.message.clone())),
         (None, false) => None,
     }
 }
 
-/// Clients that began to take too long.
+/// Events for clients that became overdue.
 fn clients(former: &Entry, status: &GatewaySecretStatus) -> Vec<StatusEvent> {
-    let was = |name: &str| former.status.lagging.iter().any(|client| client.overdue && client.name == name);
-    let overdue = status.lagging.iter().filter(|client| client.overdue && !was(&client.name));
-    let told = |note, secret| StatusEvent { is_warning: true, secret, ..normal("ClientLagging", "AwaitClients", note) };
-    let mut notices: Vec<_> = overdue
+    let was_overdue = |name: &str| former.status.lagging.iter().any(|client| client.overdue && client.name == name);
+    let overdue = status.lagging.iter().filter(|client| client.overdue && !was_overdue(&client.name));
+    let event =
+        |note, secret| StatusEvent { is_warning: true, secret, ..normal("ClientLagging", "AwaitClients", note) };
+    let mut events: Vec<_> = overdue
         .map(|client| {
             let (name, since) = (client.name.clone(), client.since);
             if TrustBundleTarget::is_readers(&name) {
                 let note = format!(
-                    "{name} hold the rotation back since {since}: the new CA is not there. Condition Synced or status.waits says why"
+                    "The rotation waits for {name} since {since}: the new CA was not written there. Condition Synced and status.waits \
+                     say why."
                 );
-                return told(note, None);
+                return event(note, None);
             }
             let note = format!(
-                "client {name} holds the rotation back since {since}: it may still go by something of an old CA. Renew it, or \
-                 restart what reads its Secret at start only"
+                "The rotation waits for client {name} since {since}: it still uses or trusts only an old CA. Check that its \
+                 certificate was renewed, then restart it if it loads its Secret only at start."
             );
-            told(note, Some(name))
+            event(note, Some(name))
         })
         .collect();
-    let more = notices.len().saturating_sub(CLIENTS_TOLD);
+    let more = events.len().saturating_sub(CLIENTS_NAMED);
     if more > 0 {
-        notices.truncate(CLIENTS_TOLD);
-        notices.push(told(format!("{more} more client(s) hold the rotation back: status.lagging names them"), None));
+        events.truncate(CLIENTS_NAMED);
+        events
+            .push(event(format!("The rotation waits for {}: see status.lagging.", counted(more, "more client")), None));
     }
-    notices
+    events
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! What the next rotation would do if the CA were replaced now: the planner runs over simulated time, with a CA that no cluster has.
+//! What a rotation that starts now would do: the planner runs over simulated time, with a temporary CA.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::conditions::set;
+use super::condition_types::{READINESS, remove, set};
 use super::journal::Journal;
+use super::name_list::counted;
 use super::observe::SecretSummary;
 use super::planner::{
     self, CaConfigMap, ClientState, FurtherCertificate, Issuance, LeafHold, PairOf, Plan, Snapshot, SourceState, Step,
@@ -18,19 +19,16 @@ use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Phase, SourceKind, 
 use crate::registry::Entry;
 use crate::trust::Certificate;
 
-/// The condition that says whether the next rotation would complete without help.
-pub const READINESS: &str = "RotationReady";
-
-/// A rotation that waits for longer than this without a change has stopped: it needs somebody.
+/// A rotation that waits for longer than this without a change has stopped: a person has to act.
 const PATIENCE: SignedDuration = SignedDuration::from_hours(24);
-/// A rotation takes a few dozen plans. One that takes more does not end.
+/// A rotation takes a few dozen plans. One that takes more than this does not end.
 const PLANS: usize = 100;
 /// At most so many clients are simulated.
 const SIMULATED: usize = 32;
 /// The simulated time that a step takes.
 const STEP: SignedDuration = SignedDuration::from_secs(1);
 
-/// An ephemeral CA to simulate a rotation with, and what it signed. It is written nowhere.
+/// A temporary CA for a simulated rotation, with certificates of it. It is stored nowhere.
 #[derive(Clone, Debug)]
 pub struct TrialCa {
     /// The CA.
@@ -41,21 +39,21 @@ pub struct TrialCa {
     pub client: Certificate,
 }
 
-/// Where the simulated rotation ended, or stopped.
+/// The end of a simulated rotation.
 #[derive(Clone, Debug)]
 pub struct Forecast {
-    /// How long it took to get there.
+    /// How long it took to complete, or to stop.
     pub takes: SignedDuration,
     /// Whether it completed.
     pub completes: bool,
     /// What it waits for. Empty when it completed.
     pub waits: Vec<Wait>,
-    /// Who blocks the change of the serving certificate.
+    /// Which clients block the switch of the serving certificate.
     pub leaf_hold: Option<LeafHold>,
 }
 
-/// Simulates a rotation that starts at `now`. Change windows and pauses are left out: they delay a rotation, and do not stop it. With a CA of the
-/// clients' own, the rotation that stops is returned, or the longer one.
+/// Simulates a rotation that starts at `now`. Change windows and pauses are ignored: they delay a rotation, and do not stop it. Where
+/// clients have a CA of their own, both are simulated, and the one that stops or takes longer is returned.
 pub fn forecast(seen: &Snapshot<'_>, journal: &Journal, trial: &TrialCa, now: Timestamp) -> Forecast {
     let run = |of_clients| Simulation::new(seen, journal, trial, of_clients, now).run();
     let server = run(false);
@@ -109,12 +107,12 @@ struct Simulation<'s> {
 }
 
 impl<'s> Simulation<'s> {
-    /// At the instant at which the CA was replaced: that of the clients' own, or the other.
+    /// At the instant at which the CA is replaced: the one of the clients, or the one of the serving certificate.
     fn new(real: &'s Snapshot<'s>, journal: &Journal, trial: &'s TrialCa, of_clients: bool, now: Timestamp) -> Self {
         let mut entry = real.entry.clone();
         entry.spec.paused = false;
         entry.policy.change_windows.clear();
-        // Nothing is probed: what was seen on gateways before would count for ever.
+        // Nothing is probed in a simulation: results of earlier probes would never change.
         entry.policy.probe.target = None;
         let mut clients = representatives(&real.clients);
         for client in &mut clients {
@@ -151,7 +149,7 @@ impl<'s> Simulation<'s> {
             () if real.root.is_some_and(|root| root.chain.first().is_some_and(|leaf| leaf.is_ca)) => {
                 simulation.root = new
             }
-            // It learns of a new CA with its next issue.
+            // The new CA comes with its next certificate.
             () => simulation.root = Some(simulation.serving()),
         }
         simulation
@@ -180,7 +178,7 @@ impl<'s> Simulation<'s> {
                 continue;
             }
             let completes = plan.phase == Phase::Steady && plan.cut_off.is_empty();
-            // At its deadline the serving certificate changes, whoever does not trust the new one.
+            // At its deadline the serving certificate is switched regardless of clients that do not trust the new one.
             let switch = plan.leaf_hold.as_ref().and_then(|hold| hold.switch);
             let helps =
                 |wake: &Timestamp| wake.duration_since(self.now) <= PATIENCE && switch.is_none_or(|at| *wake < at);
@@ -199,7 +197,7 @@ impl<'s> Simulation<'s> {
         Forecast { takes: self.now.duration_since(started), completes, waits, leaf_hold }
     }
 
-    /// One plan, and what webhooks and readers of bundles know of it.
+    /// One plan, and its propagation to webhooks and readers of bundles.
     fn plan(&mut self) -> Plan {
         let plan = planner::plan(&self.seen(), &self.journal, self.now);
         self.journal = plan.journal.clone();
@@ -287,7 +285,7 @@ impl<'s> Simulation<'s> {
     }
 }
 
-/// As it is between two issues. Renewal windows delay a rotation, as change windows do, and block it only if none ever opens.
+/// A Certificate between two issues. Renewal windows delay a rotation, as change windows do, and block it only if none ever opens.
 fn idle(certificate: Issuance, now: Timestamp) -> Issuance {
     let opens = certificate.renewal.hold(now).is_none_or(|hold| hold.until.is_some());
     let renewal = if opens { RenewalPolicy::Anytime } else { certificate.renewal };
@@ -303,7 +301,7 @@ fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&SecretSummary
     kept.facts = Some(SecretSummary { anchors: trust.to_vec(), revocation, ..SecretSummary::default() });
 }
 
-/// One client for all that a rotation treats alike. Those without a Certificate are each somebody's to renew: status names them.
+/// One client for all that a rotation treats alike. Each client without a Certificate is kept, since a person has to renew it.
 fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
     let mut kinds = BTreeSet::new();
     let is_first = |client: &&ClientState| {
@@ -316,29 +314,26 @@ fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
     clients.iter().filter(is_first).take(SIMULATED).cloned().collect()
 }
 
-/// Adds the condition to a status of phase Steady. It says nothing about a rotation that has started.
+/// Adds condition `RotationReady` to a status of phase Steady. It says nothing about a rotation that has started.
 pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut GatewaySecretStatus, now: Timestamp) {
-    // A copy follows its source at once: there is nothing to forecast.
+    // In mode Copy the managed Secret follows at once: there is nothing to forecast.
     let steady = status.phase == Some(Phase::Steady) && entry.spec.mode == Mode::Bundle;
     let Some(forecast) = forecast.filter(|_| steady) else {
-        status.conditions.retain(|condition| condition.type_ != READINESS);
-        return;
+        return remove(status, READINESS);
     };
     let said = match forecast.completes {
         true => {
-            // Coarse, since a status that changes is written.
-            let (number, unit) = match forecast.takes.as_mins() {
-                minutes @ ..60 => (minutes + 1, "minute"),
-                minutes => (minutes / 60 + 1, "hour"),
+            // Rounded, because each change of the status is a write.
+            let takes = match usize::try_from(forecast.takes.as_mins()).unwrap_or_default() {
+                minutes @ ..60 => counted(minutes + 1, "minute"),
+                minutes => counted(minutes / 60 + 1, "hour"),
             };
-            let plural = if number == 1 { "" } else { "s" };
-            let message = format!(
-                "A CA rotation started now would complete without manual steps in about {number} {unit}{plural}."
-            );
+            let message = format!("A CA rotation started now would complete without manual steps in about {takes}.");
             (ConditionStatus::True, "Completes", message)
         }
         false => {
             let blocked = blocked(entry, &forecast.waits);
+            let blocked = blocked.trim_end_matches('.');
             let then = forecast.leaf_hold.as_ref().map(consequence).unwrap_or_default();
             let message = format!("A CA rotation started now would not complete: {blocked}.{then}");
             (ConditionStatus::False, "Blocked", message)
@@ -359,7 +354,7 @@ fn blocked(entry: &Entry, waits: &[Wait]) -> String {
     }
 }
 
-/// What becomes of clients that block the change of the serving certificate.
+/// What happens to clients that block the switch of the serving certificate.
 fn consequence(hold: &LeafHold) -> String {
     let LeafHold { clients, end, switch } = hold;
     let Some(at) = switch else {

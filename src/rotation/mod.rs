@@ -1,12 +1,14 @@
-//! From what is seen to GatewaySecret status. Pure: objects, the former status and `now` in, the new status out.
+//! Computes the status and the next steps of a GatewaySecret. Pure: objects, the previous status and `now` in; status, plan, Events out.
 
 mod active_certificates;
 mod change_windows;
 mod client_conditions;
+mod condition_types;
 mod conditions;
 mod cron;
 mod events;
 mod forecast;
+mod gateway_service;
 pub mod generate;
 mod inventory;
 pub mod journal;
@@ -20,17 +22,21 @@ pub mod rollouts;
 mod status_limits;
 mod status_summary;
 
-pub use change_windows::WINDOWS;
-pub use client_conditions::{CLIENTS, CONNECT, GATEWAYS, LEAF, TRUST};
-pub use conditions::{DISTRUST, JOURNAL, PREVIOUS_CAS, SOURCES, SYNCED, report, set, synced};
+pub use condition_types::{
+    CLIENTS, COMPLETE, CONDITION_TYPES, CONNECT, ConditionType, DISTRUST, GATEWAYS, JOURNAL, LEAF, PREVIOUS_CAS,
+    READINESS, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS, set,
+};
+pub use conditions::{report, synced};
 pub use events::{StatusEvent, notices, status_not_written};
-pub use forecast::{Forecast, READINESS, TrialCa, forecast, report_readiness};
+pub use forecast::{Forecast, TrialCa, forecast, report_readiness};
 pub use inventory::{Inventory, Outlook};
+pub(crate) use name_list::counted;
+#[cfg(feature = "edge")]
+pub(crate) use name_list::sentence;
 pub use observe::{ObservedState, SecretSummary, observe};
 pub use renewal::{RenewalPolicy, RenewalWindow};
-pub use rollouts::WORKLOADS;
-pub use status_limits::{COMPLETE, fit, reduced};
-pub use status_summary::{Held, StatusSummary, Validity};
+pub use status_limits::{fit, reduced};
+pub use status_summary::{CaRole, CaSummary, ClientSummary, Expiry, StatusSummary, Validity};
 
 #[cfg(test)]
 mod tests;

@@ -1,22 +1,39 @@
-//! A few of many names, for a sentence.
+//! Names and numbers in sentences.
 
-/// Names that a sentence gives.
+/// Names that a sentence lists.
 const FEW: usize = 3;
 
-/// The first few, each once, and how many there are beside them; `None` when there is none.
+/// The first few names, each once, and the number of the others; `None` for no names.
 pub(super) fn few<S: AsRef<str> + PartialEq>(names: impl IntoIterator<Item = S>) -> Option<String> {
     first(FEW, names)
 }
 
-/// The same with another number of names.
+/// The same with another limit.
 pub(super) fn first<S: AsRef<str> + PartialEq>(most: usize, names: impl IntoIterator<Item = S>) -> Option<String> {
     let mut names: Vec<_> = names.into_iter().collect();
     names.dedup();
-    let told = names.iter().take(most).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    let listed = names.iter().take(most).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(most) {
         _ if names.is_empty() => None,
-        None | Some(0) => Some(told),
-        Some(more) => Some(format!("{told} and {more} more")),
+        None | Some(0) => Some(listed),
+        Some(more) => Some(format!("{listed} and {more} more")),
+    }
+}
+
+/// A number with its noun: `1 client`, `3 clients`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+/// Part of a sentence as a whole one: its first letter in upper case, and a full stop.
+pub(crate) fn sentence(part: &str) -> String {
+    let part = part.trim_end_matches('.');
+    let mut rest = part.chars();
+    // A word with anything else is a name: `spec.paused`, `cert-manager`.
+    let is_word = part.split(' ').next().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_lowercase()));
+    match rest.next() {
+        Some(first) if is_word => format!("{}{}.", first.to_ascii_uppercase(), rest.as_str()),
+        _ => format!("{part}."),
     }
 }
 
@@ -25,14 +42,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_few_whole_and_many_by_number() {
+    fn lists_the_first_names_and_counts_the_others() {
         assert_eq!(few(["a", "a", "b", "c"]).as_deref(), Some("a, b, c"));
         assert_eq!(few(["a", "b", "c", "d", "e"]).as_deref(), Some("a, b, c and 2 more"));
         assert_eq!(first(1, ["a", "b"]).as_deref(), Some("a and 1 more"));
     }
 
     #[test]
-    fn rejects_a_sentence_about_nobody() {
+    fn no_names_make_no_list() {
         assert_eq!(few([""; 0]), None);
+    }
+
+    #[test]
+    fn computes_plurals() {
+        assert_eq!([0, 1, 2].map(|number| counted(number, "client")), ["0 clients", "1 client", "2 clients"]);
+    }
+
+    #[test]
+    fn completes_parts_of_sentences() {
+        assert_eq!(sentence("clients wait: payments"), "Clients wait: payments.");
+        assert_eq!(sentence("spec.paused is set."), "spec.paused is set.");
     }
 }

@@ -1,9 +1,10 @@
-//! The status of one GatewaySecret, computed anew from what is seen.
+//! The status of one GatewaySecret, computed from the observed objects.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::name_list::counted;
 use crate::api::names::MANAGED_LABEL;
 use crate::api::{
     CacertSibling, Condition, ConditionStatus, GatewaySecretStatus, GatewayUse, KeyHash, ManagedConfigMap, Phase,
@@ -15,10 +16,10 @@ use crate::trust::{self, Certificate, Duty, Finding, Secret, Severities, Severit
 /// The keys whose public certificates are hashed.
 const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
 
-/// What counts of a Secret: no key bytes, and small.
+/// The facts about a Secret that the rotation needs: small, and without key bytes.
 #[derive(Clone, Debug, Default)]
 pub struct SecretSummary {
-    /// What is wrong with it.
+    /// The findings that deny it.
     pub denials: Vec<Finding>,
     /// The trust anchors that gateways take from it, in order.
     pub anchors: Vec<Certificate>,
@@ -28,14 +29,14 @@ pub struct SecretSummary {
     pub hashes: BTreeMap<String, String>,
     /// SHA-256 of the revocation lists that gateways take from it.
     pub revocation: Option<String>,
-    /// Whether it has the label of what the agent writes.
+    /// Whether it has the label of objects that the agent writes.
     pub is_managed: bool,
     /// Whether the bundle's text is its certificates and nothing else, as the agent writes it.
     pub is_plain: bool,
 }
 
 impl SecretSummary {
-    /// Takes the facts of a Secret at an instant, by what it is relied on for; `severities` are those of the GatewaySecret that names it.
+    /// Reads a Secret at an instant, by its usage; `severities` are those of the GatewaySecret that names it.
     pub fn of(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Self {
         let hashed = HASHED_KEYS.iter().filter(|key| secret.data.contains_key(**key)).filter_map(|key| {
             let certificates = trust::certificates_under(secret, key);
@@ -65,18 +66,18 @@ fn chain(secret: &Secret) -> Vec<Certificate> {
     pair.map(|pair| trust::bundle::read_chain(pair.chain).into_certificates()).unwrap_or_default()
 }
 
-/// What is seen of one GatewaySecret.
+/// The observed objects of one GatewaySecret.
 #[derive(Clone, Debug)]
 pub struct ObservedState<'a> {
-    /// The GatewaySecret with its former status.
+    /// The GatewaySecret with its previous status.
     pub entry: &'a Entry,
-    /// The older GatewaySecret that holds one of its names.
+    /// The older GatewaySecret that claims one of its names.
     pub holder: Option<&'a Entry>,
-    /// The root Secret.
+    /// The source Secret.
     pub root: Option<&'a SecretSummary>,
     /// The managed Secret.
     pub managed: Option<&'a SecretSummary>,
-    /// The `<root>-cacert` sibling.
+    /// The `<source>-cacert` sibling.
     pub root_sibling: Option<&'a SecretSummary>,
     /// The `<managed>-cacert` sibling.
     pub managed_sibling: Option<&'a SecretSummary>,
@@ -112,7 +113,7 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
         secret_name: Some(seen.entry.managed_name().to_owned()),
         resolved: Some(seen.entry.resolved.clone()),
         conditions: std::iter::once(ready).chain(others).collect(),
-        // Gateways go on with that of a Secret that is gone, and so do verdicts on what clients get.
+        // Gateways keep the bundle of a Secret that was deleted, and so do verdicts on clients.
         bundle: seen
             .managed
             .map_or_else(|| former.bundle.clone(), |managed| managed.anchors.iter().map(TrustAnchor::from).collect()),
@@ -144,35 +145,49 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
     }
 }
 
-/// Ready: the managed Secret exists and is sound, nothing shadows it, and nobody older claims its name.
+/// Ready: the managed Secret exists and is valid, nothing takes precedence over it, and no older GatewaySecret claims its name.
 fn readiness(seen: &ObservedState<'_>) -> (ConditionStatus, &'static str, String) {
     let managed_name = seen.entry.managed_name();
     let not = |reason, message| (ConditionStatus::False, reason, message);
     if let Some(holder) = seen.holder {
-        return not("NameConflict", format!("GatewaySecret {} is older and claims the same Secret name", holder.name));
+        return not(
+            "NameConflict",
+            format!(
+                "GatewaySecret {} is older and claims the same Secret name. Set another spec.secretName.",
+                holder.name
+            ),
+        );
     }
     let Some(managed) = seen.managed else {
-        return not("SecretMissing", format!("Secret {managed_name} does not exist"));
+        return not("SecretMissing", format!("Secret {managed_name} does not exist."));
     };
     if let Some(finding) = managed.denials.first() {
         return not(
             "Unsound",
-            format!("Secret {managed_name}: {}: {}: {}", finding.rule, finding.field, finding.message),
+            format!(
+                "Secret {managed_name}: {}: {}: {}.",
+                finding.rule,
+                finding.field,
+                finding.message.trim_end_matches('.')
+            ),
         );
     }
     if let Some(shadow) = seen.managed_sibling {
-        // One of the agent's own may be for the clients of others alone.
+        // The agent writes one that has only the CAs of other clients.
         if !shadow.is_managed && !missing(&managed.anchors, Some(shadow)).is_empty() {
             let suffix = crate::api::names::CACERT_SUFFIX;
             return not(
                 "Shadowed",
-                format!("Istio takes CAs from Secret {managed_name}{suffix}, which lacks some: delete it"),
+                format!("Istio takes CAs from Secret {managed_name}{suffix}, which lacks some of them. Delete it."),
             );
         }
     } else if managed.anchors.is_empty() {
-        return not("NoTrustAnchor", format!("Secret {managed_name} holds no CA: add ca.crt"));
+        return not(
+            "NoTrustAnchor",
+            format!("Secret {managed_name} holds no CA. Add one under ca.crt of the source Secret."),
+        );
     }
-    (ConditionStatus::True, "Sound", format!("Secret {managed_name} holds {} CA(s)", managed.anchors.len()))
+    (ConditionStatus::True, "Sound", format!("Secret {managed_name} holds {}.", counted(managed.anchors.len(), "CA")))
 }
 
 fn phase(seen: &ObservedState<'_>, ready: ConditionStatus) -> Phase {
@@ -192,7 +207,7 @@ fn missing(anchors: &[Certificate], held: Option<&SecretSummary>) -> Vec<String>
     anchors.iter().filter(|anchor| !holds(anchor)).map(|anchor| anchor.fingerprint.clone()).collect()
 }
 
-/// A Secret that is gone keeps its last hashes, so that revisions go on growing when it is back.
+/// A deleted Secret keeps its last hashes, so that revisions keep growing when it is created again.
 fn hashes(seen: &ObservedState<'_>, now: Timestamp) -> BTreeMap<String, KeyHash> {
     let former = &seen.entry.status.hashes;
     let Some(managed) = seen.managed else { return former.clone() };

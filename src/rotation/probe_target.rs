@@ -1,24 +1,23 @@
-//! How the agent reaches the gateways: by what Services and Gateways tell, where `probe.target` does not.
+//! How the agent reaches the gateways: by `probe.target`, or derived from Services and Gateways.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::generate::{is_picked, pod};
+use super::gateway_service::service;
 use super::readers::is_looked_up_by;
+use crate::api::names::check_object_name;
 use crate::api::{Kind, ProbeTarget};
 use crate::registry::Entry;
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 
-/// The port of HTTPS (RFC 9110, section 4.2.2), and what Istio's charts call it.
-pub(super) const PORT: (&str, u64) = ("https", 443);
-/// Hosts that a gateway is asked for, one after the other, until it serves one.
+/// Hosts that a gateway is asked for, one by one, until it serves one.
 const HOSTS: usize = 8;
-/// A label for the wildcard of a host.
+/// The label that replaces the wildcard of a host.
 const PROBED: &str = "trustspan-probe";
 
-/// How gateways are reached, and the hosts to ask for: all by which the managed Secret is served and its CAs admit clients. A proxy
-/// has one copy of a Secret for all of its hosts (Envoy's SDS), so one of them tells for all.
+/// How gateways are reached, and the hosts to request: those for which gateways present the managed Secret and verify clients by it. A
+/// proxy has one copy of a Secret for all of its hosts (Envoy's SDS), so one host is enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The Service and its port.
@@ -27,7 +26,7 @@ pub struct Probe {
     pub hosts: Vec<String>,
 }
 
-/// How to probe a GatewaySecret's gateways: as `probe.target` says, or as these objects tell. `services` are those of its namespace.
+/// How to probe the gateways of a GatewaySecret: by `probe.target`, or derived from these objects. `services` are those of its namespace.
 ///
 /// # Errors
 /// Why they are not probed: part of a sentence.
@@ -55,7 +54,7 @@ pub fn probe<'o>(
     Ok(Probe { reach, hosts })
 }
 
-/// The hosts of servers that present the managed Secret, and take their clients' CAs from it: at first one of each namespace.
+/// The hosts of servers that present the managed Secret and verify clients by it, taking turns between namespaces.
 fn hosts<'o>(entry: &Entry, gateways: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<String> {
     let mut by_namespace: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for object in gateways {
@@ -92,57 +91,14 @@ fn follows(settings: &TlsSettings<'_>, entry: &Entry, pods: &[&Value]) -> bool {
     presents && trusts && !settings.is_upstream
 }
 
-/// The name that a client would ask for (SNI): Istio writes a namespace before a host, and both APIs know a wildcard as the first label.
+/// The name that a client would request (SNI): Istio hosts may have a namespace as prefix, and in both APIs the first label may be a wildcard.
 fn asked_for(host: &str) -> Option<String> {
     let host = host.rsplit_once('/').map_or(host, |(_, host)| host);
     let name = match host.strip_prefix("*.") {
         Some(rest) => format!("{PROBED}.{rest}"),
         None => host.to_owned(),
     };
-    super::generate::check(&name).is_ok().then_some(name)
-}
-
-/// Name and port's name of the Service in a namespace that selects all pods with these labels; the name is empty for an only port
-/// that has none.
-///
-/// # Errors
-/// When there is none: part of a sentence.
-pub(super) fn service<'o>(
-    objects: impl Iterator<Item = &'o Value> + Clone,
-    namespace: &str,
-    labels: &BTreeMap<&str, &str>,
-) -> Result<(String, String), String> {
-    let local = objects.filter(|object| super::generate::namespace(object) == namespace);
-    let services = local.clone().filter(|object| object["kind"] == "Service");
-    let mut picking = services.filter(|service| picks(local.clone(), service, labels));
-    let port = |service: &Value| Some((service["metadata"]["name"].as_str()?.to_owned(), port_name(service)?));
-    picking.find_map(port).ok_or_else(|| {
-        let labels = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
-        format!(
-            "no Service in namespace {namespace} was found that selects all pods with {labels} and has a port {} or {}",
-            PORT.0, PORT.1
-        )
-    })
-}
-
-/// Whether a Service selects every gateway: one that it leaves out would never be looked at. Without a pod, whether it cannot but do so.
-fn picks<'o>(local: impl Iterator<Item = &'o Value>, service: &Value, labels: &BTreeMap<&str, &str>) -> bool {
-    let selector = service["spec"]["selector"].as_object().into_iter().flatten();
-    let selector: BTreeMap<_, _> = selector.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
-    let (gateways, others): (Vec<_>, Vec<_>) = local.filter_map(pod).partition(|pod| is_picked(pod, labels));
-    let covers = if gateways.is_empty() {
-        selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-    } else {
-        gateways.iter().all(|pod| is_picked(pod, &selector))
-    };
-    !selector.is_empty() && covers && !others.iter().any(|pod| is_picked(pod, &selector))
-}
-
-/// The name of its port; empty for an only port that has none.
-fn port_name(service: &Value) -> Option<String> {
-    let ports = || service["spec"]["ports"].as_array().into_iter().flatten();
-    let port = ports().find(|port| port["name"] == PORT.0).or_else(|| ports().find(|port| port["port"] == PORT.1))?;
-    Some(port["name"].as_str().unwrap_or_default().to_owned())
+    check_object_name(&name).is_ok().then_some(name)
 }
 
 #[cfg(test)]
@@ -185,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_do_not_admit_clients_by_the_managed_secret_are_not_asked_for() {
+    fn ignores_hosts_that_do_not_verify_clients_by_the_managed_secret() {
         let host = || json!(["shop.example.com"]);
         for tls in [
             json!({"mode": "SIMPLE", "credentialName": "gw"}),
@@ -206,24 +162,24 @@ mod tests {
     }
 
     #[test]
-    fn what_the_spec_says_comes_first_and_never_is_never() {
+    fn the_policy_takes_precedence() {
         let mut entry = entry("mesh", "root", "gw");
-        let told = ProbeTarget {
+        let target = ProbeTarget {
             service_name: "other".to_owned(),
             port_name: "tls".to_owned(),
             host: "a.example.com".to_owned(),
             client_secret_name: None,
         };
-        entry.policy.probe.target = Some(told.clone());
+        entry.policy.probe.target = Some(target.clone());
         let objects = [mutual(json!(["shop.example.com"]))];
         let found = probe(&entry, &objects, &[], &[service()]).unwrap();
-        assert_eq!((found.reach, found.hosts), (told, vec!["a.example.com".to_owned()]));
+        assert_eq!((found.reach, found.hosts), (target, vec!["a.example.com".to_owned()]));
         entry.policy.probe.mode = crate::api::ProbeMode::Disabled;
         assert!(probe(&entry, &objects, &[], &[service()]).unwrap_err().contains("probe.mode"));
     }
 
     #[test]
-    fn without_a_service_it_is_said_what_one_has_to_select() {
+    fn without_a_service_the_reason_says_what_it_must_select() {
         let why = probe(&entry("mesh", "root", "gw"), [&mutual(json!(["a.example.com"]))], &[], &[]).unwrap_err();
         assert!(why.contains("no Service in namespace mesh") && why.contains("istio=ingressgateway"), "{why}");
     }

@@ -1,4 +1,4 @@
-//! What gateways read beside the managed Secret: servers, listeners and upstreams that take their peers' CAs from another
+//! What gateways read besides the managed Secret: servers, listeners and upstreams that take their peers' CAs from another
 //! source, present the source Secret itself, or present another Secret next to ours.
 
 use std::collections::BTreeSet;
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beside_ours_is_named_and_what_is_elsewhere_is_not() {
+    fn names_other_objects_in_the_namespace_only() {
         let entry = entry("mesh", "root", "gw");
         let tls = json!({"mode": "MUTUAL", "credentialNames": ["other", "gw", "elsewhere/third"]});
         let found = readers(&entry, [&gateway("apps", ingress(), tls)], &[]).remove(1);

@@ -1,5 +1,5 @@
-//! Workloads that are behind: they slipped by while the webhook was down, or load what has changed since their last rollout. Pure:
-//! workloads, the registry and `now` in; who is behind, and who is rolled next, out.
+//! Workloads that are behind: the webhook missed them, or they load what has changed since their last rollout. Pure: workloads, the
+//! registry and `now` in; which are behind, and which is restarted next, out.
 
 mod progress;
 
@@ -8,17 +8,16 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::conditions::set;
+use super::condition_types::{WORKLOADS, set};
 use super::events::{StatusEvent, normal};
+use super::name_list::{counted, sentence};
 use super::planner::Pause;
 use crate::api::names::{REWRITE, REWRITE_DISABLED};
 use crate::api::{ConditionStatus, GatewaySecretStatus, Kind, RestartMode, WindowState};
 use crate::registry::{Entry, Registry, Role};
 use crate::rewrite::{self, Write};
 
-/// The condition that tells whether workloads have what they load now.
-pub const WORKLOADS: &str = "WorkloadsCurrent";
-/// Names that a message gives.
+/// Names that a message lists.
 const NAMED: usize = 3;
 
 /// A workload that names a Secret of a GatewaySecret, and is behind, or in the middle of a rollout.
@@ -30,7 +29,7 @@ pub struct Workload {
     pub name: String,
     /// `metadata.resourceVersion`, as it was read.
     pub resource_version: Option<String>,
-    /// Whether the webhook would name another Secret in it, or give it another rotation hash, if it were made now.
+    /// Whether the webhook would name another Secret in it, or give it another rotation hash, if it were created now.
     pub is_behind: bool,
     /// What is missing until its rollout is complete.
     unfinished: Option<String>,
@@ -41,8 +40,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// What of it matters; `None` when nothing does: it names none of the Secrets, opted out, is being deleted, or is as it
-    /// should be.
+    /// Reads a workload. `None`: it names none of the Secrets, opted out, is being deleted, or is up to date.
     pub fn read(object: &Value, namespace: &str, registry: &Registry) -> Option<Self> {
         let (kind, metadata) = (Kind::of(object), &object["metadata"]);
         if metadata["annotations"][REWRITE] == REWRITE_DISABLED || !metadata["deletionTimestamp"].is_null() {
@@ -69,7 +67,7 @@ impl Workload {
         })
     }
 
-    /// As kubectl names it.
+    /// Its name as an argument of kubectl.
     pub fn label(&self) -> String {
         format!("{}/{}", self.kind.to_lowercase(), self.name)
     }
@@ -78,13 +76,13 @@ impl Workload {
 /// What is known of the workloads of one GatewaySecret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkloadSurvey {
-    /// They cannot be read: why, and what mends it.
+    /// They cannot be read: why, and what fixes that.
     Unread(String),
     /// They were read.
     Read {
         /// How many are behind.
         behind: u32,
-        /// The first of them, with what is to be known of each.
+        /// The first of them, each with why a person has to restart its pods, if that is so.
         named: Vec<String>,
         /// The same as arguments of kubectl.
         labels: Vec<String>,
@@ -98,23 +96,23 @@ pub enum WorkloadSurvey {
 pub enum Doing {
     /// It reports them.
     Reporting,
-    /// It rolls them, and this is how far that is.
+    /// It restarts them: the progress.
     Rolling(String),
-    /// It would roll them, and this holds it back.
+    /// It would restart them: what blocks that.
     Held(String),
 }
 
 impl WorkloadSurvey {
-    /// What is found when `doing` is what is done about these workloads.
+    /// The survey of these workloads, about which `doing` is done.
     pub fn of(entry: &Entry, workloads: &[Workload], doing: Doing) -> Self {
         let behind: Vec<_> = behind(entry, workloads).collect();
-        let told = |workload: &&Workload| match workload.by_hand {
+        let named = |workload: &&Workload| match workload.by_hand {
             Some(why) => format!("{} ({why})", workload.label()),
             None => workload.label(),
         };
         Self::Read {
             behind: u32::try_from(behind.len()).unwrap_or(u32::MAX),
-            named: behind.iter().take(NAMED).map(told).collect(),
+            named: behind.iter().take(NAMED).map(named).collect(),
             labels: behind.iter().take(NAMED).map(|workload| workload.label()).collect(),
             doing,
         }
@@ -129,10 +127,10 @@ fn behind<'w>(entry: &Entry, workloads: &'w [Workload]) -> impl Iterator<Item = 
     of(entry, workloads).filter(|workload| workload.is_behind)
 }
 
-/// The one workload to roll now for a GatewaySecret, out of those in its namespace.
+/// The workload to restart now for a GatewaySecret, out of those in its namespace.
 ///
 /// # Errors
-/// When none is rolled now: what is done about those that are behind instead.
+/// When none is restarted now: what is done about those that are behind instead.
 pub fn next<'w>(
     entry: &Entry,
     workloads: &'w [Workload],
@@ -148,11 +146,11 @@ pub fn next<'w>(
     if let Some((workload, why)) = of(entry, workloads).find_map(|w| Some((w, w.unfinished.as_ref()?))) {
         let label = workload.label();
         return Err(Doing::Rolling(format!(
-            "the next follows when the rollout of {label} is complete ({why}). Should it stay so, mend it first"
+            "the next follows when the rollout of {label} is complete ({why}). If that does not progress, fix it or roll it back"
         )));
     }
-    if !is_heard_of(entry, now) {
-        let why = "content has just changed, and replicas of the webhook have yet to hear of it (propagationDelays.admission)";
+    if !is_propagated(entry, now) {
+        let why = "the content has just changed, and may not have reached all replicas of the webhook yet (propagationDelays.admission)";
         return Err(Doing::Rolling(why.to_owned()));
     }
     let is_paced = |name: &String| {
@@ -163,36 +161,36 @@ pub fn next<'w>(
             .all(|other| other.name == entry.name || other.policy.workload_restarts.mode == RestartMode::Enabled)
     };
     let all_paced = |workload: &&Workload| workload.gateway_secrets.iter().all(is_paced);
-    let why = "their pods are restarted by hand, or they name Secrets of another GatewaySecret without workloadRestarts.mode: Enabled";
+    let why = "a person has to restart their pods, or they name Secrets of another GatewaySecret without workloadRestarts.mode: Enabled";
     let mut free = behind(entry, workloads).filter(|workload| workload.by_hand.is_none());
     free.find(all_paced).ok_or_else(|| Doing::Held(why.to_owned()))
 }
 
-/// Whether every replica of the webhook knows the content. One that does not would stamp an older hash, and so cost a second
-/// rollout. Revisions are Unix times.
-fn is_heard_of(entry: &Entry, now: Timestamp) -> bool {
+/// Whether every replica of the webhook knows the content. One that does not would write an older hash, which costs a second rollout.
+/// Revisions are Unix times.
+fn is_propagated(entry: &Entry, now: Timestamp) -> bool {
     let newest = entry.status.hashes.values().filter_map(|hash| i64::try_from(hash.revision).ok()).max();
     let newest = newest.and_then(|revision| Timestamp::from_second(revision).ok());
     // Revisions count whole seconds, rounded down.
-    let settle = entry.policy.propagation_delays.admission.duration().as_secs().saturating_add(1);
-    newest.is_none_or(|newest| now.duration_since(newest).as_secs() >= settle)
+    let delay = entry.policy.propagation_delays.admission.duration().as_secs().saturating_add(1);
+    newest.is_none_or(|newest| now.duration_since(newest).as_secs() >= delay)
 }
 
-/// Adds to `status` what was found.
+/// Adds the survey to `status`.
 pub fn tell(entry: &Entry, found: &WorkloadSurvey, status: &mut GatewaySecretStatus, now: Timestamp) {
     status.workloads_behind = None;
-    let told = match found {
+    let said = match found {
         _ if !status.is_ready() => {
-            let message = "until the managed Secret is Ready nothing is renamed, and nothing is rolled".to_owned();
+            let message = "No workload is rewritten or restarted until the managed Secret is Ready.".to_owned();
             (ConditionStatus::Unknown, "NotReady", message)
         }
-        WorkloadSurvey::Unread(why) => (ConditionStatus::Unknown, "Unread", why.clone()),
+        WorkloadSurvey::Unread(why) => (ConditionStatus::Unknown, "Unread", sentence(why)),
         WorkloadSurvey::Read { behind, named, labels, doing } => {
             status.workloads_behind = Some(*behind);
             read(entry, *behind, named, labels, doing)
         }
     };
-    set(entry, status, WORKLOADS, told, now);
+    set(entry, status, WORKLOADS, said, now);
 }
 
 fn read(
@@ -202,36 +200,44 @@ fn read(
     labels: &[String],
     doing: &Doing,
 ) -> (ConditionStatus, &'static str, String) {
-    let (root, managed, namespace) = (entry.source_name(), entry.managed_name(), &entry.namespace);
+    let (source, managed, namespace) = (entry.source_name(), entry.managed_name(), &entry.namespace);
     if behind == 0 {
-        let message = format!("no workload names Secret {root}, or runs with older content of Secret {managed}");
+        let message = format!("No workload names Secret {source}, or runs with earlier content of Secret {managed}.");
         return (ConditionStatus::True, "Current", message);
     }
     let more = if behind as usize > named.len() { ", …" } else { "" };
+    let verbs = if behind == 1 { "names" } else { "name" };
+    let runs = if behind == 1 { "runs" } else { "run" };
+    let verbs = format!("{verbs} Secret {source}, or {runs}");
     let who = format!(
-        "{behind} workload(s) name Secret {root}, or run with older content of Secret {managed}: {}{more}",
+        "{} {verbs} with earlier content of Secret {managed}: {}{more}.",
+        counted(behind as usize, "workload"),
         named.join(", ")
     );
     let (reason, then) = match doing {
         Doing::Reporting => (
             "Behind",
             format!(
-                "While the webhook is up a restart mends them: kubectl rollout restart -n {namespace} {}{}; with workloadRestarts.mode: \
-                 Enabled in the RotationPolicy the agent does it, one after the other",
+                "While the webhook runs, a restart updates them: kubectl rollout restart -n {namespace} {}{}; with workloadRestarts.mode: \
+                 Enabled in the RotationPolicy the agent restarts them one by one.",
                 labels.join(" "),
                 if more.is_empty() { "" } else { " …" }
             ),
         ),
-        Doing::Rolling(how) => ("Rolling", format!("The agent rolls them one after the other: {how}")),
-        Doing::Held(why) => ("Held", format!("None is rolled now: {why}")),
+        Doing::Rolling(how) => {
+            ("Rolling", format!("The agent restarts them one by one: {}.", how.trim_end_matches('.')))
+        }
+        Doing::Held(why) => ("Held", format!("The agent restarts none now: {}.", why.trim_end_matches('.'))),
     };
-    (ConditionStatus::False, reason, format!("{who}. {then}"))
+    (ConditionStatus::False, reason, format!("{who} {then}"))
 }
 
-/// What to tell when a workload was rolled.
+/// The Event for a workload that was restarted.
 pub fn rolled(workload: &Workload) -> StatusEvent {
-    let note =
-        format!("{} is rolled: the webhook gave it the names and the hash of what it loads now", workload.label());
+    let note = format!(
+        "The agent restarts {}: the webhook updated the Secrets that it names, and its hash.",
+        workload.label()
+    );
     normal("WorkloadRolled", "RollOut", note)
 }
 

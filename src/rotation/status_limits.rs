@@ -1,18 +1,15 @@
-//! How much a status may hold (ADR 0014). What people read is cut, fairly, and counted; what a verdict reads is whole, or marked as
-//! not known, so that the verdict is the careful one.
+//! Limits on the size of a status (ADR 0014). Lists for people are shortened, fairly, and counted. What a verdict needs is complete or
+//! marked as unknown, so that the verdict is the stricter one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use jiff::Timestamp;
 
-use super::conditions::set;
+use super::condition_types::{COMPLETE, remove, set};
+use super::name_list::counted;
 use crate::api::{ConditionStatus, GatewaySecretStatus, GatewayUse, Leaf};
 use crate::registry::Entry;
-
-/// The condition that says that something a verdict needs does not fit into the status. It is there while that is so, and `False`
-/// then.
-pub const COMPLETE: &str = "StatusComplete";
 
 /// Items and bytes (of JSON) of one list.
 #[derive(Clone, Copy)]
@@ -35,19 +32,19 @@ const WORKLOAD_NAMESPACES: Limit = limit(500, 24);
 const UNGRANTED_NAMESPACES: Limit = limit(500, 16);
 /// Bytes of one message.
 const MESSAGE: usize = 2 << 10;
-/// Bytes of one host. DNS has names of at most 253 (RFC 1035), and a Gateway puts a namespace before.
+/// Bytes of one host. DNS names have at most 253 (RFC 1035), and a Gateway may prefix a namespace.
 const HOST: usize = 320;
 /// Bytes that the leaves of clients may take.
 const LEAVES: usize = 640 << 10;
 /// Items that lists for people keep in a reduced status.
 const REDUCED: usize = 20;
 
-/// A number of items as status has it.
+/// A number of items, for the status.
 pub(super) fn count(items: usize) -> u32 {
     u32::try_from(items).unwrap_or(u32::MAX)
 }
 
-/// Cuts the lists of a status that has their counts already, and reports what a verdict misses by that.
+/// Shortens the lists of a status, which has their counts already, and reports what verdicts lack because of that.
 pub fn fit(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
     if let Some(gateways) = &mut status.gateways {
         *gateways = fair_gateways(std::mem::take(gateways), &entry.namespace);
@@ -69,12 +66,12 @@ pub fn fit(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
     status.conditions.iter_mut().for_each(|condition| shorten(&mut condition.message));
 }
 
-/// What to write when the API server refuses the whole status for its size: what verdicts read, conditions, and the first items of
-/// the rest.
+/// What to write when the API server rejects the complete status for its size: what verdicts need, conditions, and the first items
+/// of all other lists.
 pub fn reduced(status: &GatewaySecretStatus) -> GatewaySecretStatus {
     let mut status = status.clone();
     if let Some(gateways) = &mut status.gateways {
-        // Not empty: that would say that no Gateway uses the Secret.
+        // An empty list would mean that no Gateway uses the Secret.
         gateways.truncate(REDUCED);
         gateways.iter_mut().for_each(|gateway| gateway.hosts.clear());
     }
@@ -85,7 +82,7 @@ pub fn reduced(status: &GatewaySecretStatus) -> GatewaySecretStatus {
     status
 }
 
-/// The leaves that fit, those that stand for most clients first, and how many clients the others stand for.
+/// The leaves that fit, those of most clients first, and the number of clients of the others.
 pub(super) fn fit_leaves(mut leaves: Vec<Leaf>) -> (Vec<Leaf>, u32) {
     let clients = |leaves: &[Leaf]| leaves.iter().map(Leaf::count).sum::<usize>();
     let all = clients(&leaves);
@@ -109,20 +106,21 @@ fn report_missing(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestam
     let reasons = [
         clients.map(|count| {
             format!(
-                "Certificates of {count} declared clients do not fit into the status: no CA may leave the bundle until they do. \
-                 Declare fewer clients for this GatewaySecret, or issue their certificates alike"
+                "Certificates of {} do not fit into the status, so no CA may leave the bundle. Declare fewer clients for this \
+                 GatewaySecret, or give their certificates the same subject and names.",
+                counted(count as usize, "declared client")
             )
         }),
         workloads.map(|count| {
             format!(
-                "Workloads run, or ran, in {count} namespaces, more than the status can list: no Istio Gateway is renamed. Remove \
-                 the workload labels there, then remove workloadNamespaceCount from the status"
+                "Workloads run, or ran, in {count} namespaces, more than the status can list, so no Istio Gateway is rewritten. Remove \
+                 the workload labels there, then remove workloadNamespaceCount from the status."
             )
         }),
         grants.map(|count| {
             format!(
-                "ReferenceGrants let {count} namespaces use Secret {} but not Secret {}, more than the status can list: no Gateway of \
-                 another namespace is renamed. Add the managed Secret to the grants",
+                "ReferenceGrants let {count} namespaces use Secret {} but not Secret {}, more than the status can list, so no Gateway of \
+                 another namespace is rewritten. Add the managed Secret to the grants.",
                 entry.source_name(),
                 entry.managed_name()
             )
@@ -130,13 +128,13 @@ fn report_missing(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestam
     ];
     let reasons: Vec<_> = reasons.into_iter().flatten().collect();
     if reasons.is_empty() {
-        status.conditions.retain(|condition| condition.type_ != COMPLETE);
+        remove(status, COMPLETE);
     } else {
-        set(entry, status, COMPLETE, (ConditionStatus::False, "TooLarge", reasons.join(". ")), now);
+        set(entry, status, COMPLETE, (ConditionStatus::False, "TooLarge", reasons.join(" ")), now);
     }
 }
 
-/// Gateways without their hosts, then their hosts, both shared fairly between namespaces.
+/// Gateways, then their hosts, both shared fairly between namespaces.
 fn fair_gateways(mut gateways: Vec<GatewayUse>, own: &str) -> Vec<GatewayUse> {
     let all_hosts: Vec<_> = gateways.iter_mut().map(|gateway| std::mem::take(&mut gateway.hosts)).collect();
     let namespaces: Vec<_> = gateways.iter().map(|gateway| gateway.namespace.clone()).collect();
@@ -145,8 +143,8 @@ fn fair_gateways(mut gateways: Vec<GatewayUse>, own: &str) -> Vec<GatewayUse> {
     let hosts = kept.iter().flat_map(|at| all_hosts[*at].iter().map(|host| (*at, host)));
     let hosts: Vec<_> = hosts.filter(|(_, host)| host.len() <= HOST).collect();
     let costs = hosts.iter().map(|(at, host)| (namespaces[*at].as_str(), bytes(host)));
-    for place in fair(costs, own, HOSTS) {
-        let (at, host) = hosts[place];
+    for index in fair(costs, own, HOSTS) {
+        let (at, host) = hosts[index];
         gateways[at].hosts.push(host.clone());
     }
     let mut at = 0;
@@ -157,19 +155,18 @@ fn fair_gateways(mut gateways: Vec<GatewayUse>, own: &str) -> Vec<GatewayUse> {
     gateways
 }
 
-/// Which items, each of a namespace and so many bytes, stay within a limit; in their order. The next item is always one of the
-/// namespace that has the fewest bytes so far, so none gets less because another has more. The own namespace has half of the limit
-/// ahead of all others.
+/// Which items, each with its namespace and bytes, stay within a limit, in their order. The next item is always of the namespace with
+/// the fewest bytes so far, so none gets less because another has more. The own namespace gets half of the limit first.
 fn fair<'n>(items: impl Iterator<Item = (&'n str, usize)>, own: &str, limit: Limit) -> Vec<usize> {
     let mut by_namespace: BTreeMap<&str, Vec<(usize, usize)>> = BTreeMap::new();
     for (at, (namespace, bytes)) in items.enumerate() {
         by_namespace.entry(namespace).or_default().push((at, bytes));
     }
-    let ahead = limit.bytes / 2;
+    let head_start = limit.bytes / 2;
     let mut turns: BinaryHeap<_> = by_namespace
         .into_iter()
         .map(|(namespace, items)| {
-            let taken = if namespace == own { 0 } else { ahead };
+            let taken = if namespace == own { 0 } else { head_start };
             Turn { order: Reverse((taken, namespace)), items: items.into_iter() }
         })
         .collect();
@@ -187,7 +184,7 @@ fn fair<'n>(items: impl Iterator<Item = (&'n str, usize)>, own: &str, limit: Lim
     kept
 }
 
-/// A namespace that may be next, by the bytes that it has so far.
+/// A namespace with items left, ordered by the bytes that it has so far.
 struct Turn<'n> {
     order: Reverse<(usize, &'n str)>,
     items: std::vec::IntoIter<(usize, usize)>,
@@ -213,7 +210,7 @@ impl PartialEq for Turn<'_> {
 
 impl Eq for Turn<'_> {}
 
-/// Keeps the first items within a limit; whether some had to go.
+/// Keeps the first items within a limit. Returns whether others were removed.
 fn keep_first<T: serde::Serialize>(list: &mut Vec<T>, limit: Limit) -> bool {
     let mut left = limit.bytes;
     let fits = |item: &T| {
@@ -228,7 +225,7 @@ fn keep_first<T: serde::Serialize>(list: &mut Vec<T>, limit: Limit) -> bool {
     is_cut
 }
 
-/// What an item of a list takes in JSON, with the comma.
+/// Bytes of an item of a list in JSON, with the comma.
 fn bytes(item: &impl serde::Serialize) -> usize {
     serde_json::to_string(item).map_or(0, |text| text.len() + 1)
 }

@@ -1,13 +1,18 @@
-//! What a GatewaySecret's status tells people: where its rotation stands, who depends on which CA, and until when.
+//! What people want to know of a GatewaySecret: what is going on, whether they have to act, which CA is used by what, and until when.
+
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::api::{ConditionStatus, Endpoints, Leaf, LeafKind, Mode, Phase, TrustAnchor, Wait, WindowState};
+use super::condition_types::{CONDITION_TYPES, GATEWAYS};
+use crate::api::{
+    Condition, ConditionStatus, Endpoints, Leaf, LeafKind, Mode, Phase, READY, StepName, TrustAnchor, Wait, WindowState,
+};
 use crate::registry::Entry;
 use crate::trust::{Certificate, bundle, connectivity};
 
-/// One GatewaySecret's story.
+/// A GatewaySecret in summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusSummary {
@@ -15,49 +20,96 @@ pub struct StatusSummary {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// The managed Secret's name.
+    /// Name of the managed Secret.
     pub secret_name: String,
     /// The mode in force.
     pub mode: Mode,
-    /// Where the rotation stands; absent when nobody has looked.
+    /// The phase of the rotation. Absent: no agent has reconciled the GatewaySecret yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// Since when.
+    /// Since when it is in that phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase_since: Option<Timestamp>,
-    /// Conditions that do not hold: reason and message.
+    /// The same in words.
+    pub headline: String,
+    /// What a person has to do. Empty: nothing.
+    pub actions: Vec<String>,
+    /// When it has to be done, in a rotation: when gateways switch certificates, or one expires.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub act_before: Option<Timestamp>,
+    /// Conditions that are not `True`: type, status, reason and message.
     pub troubles: Vec<String>,
-    /// What is held back, and why.
+    /// The steps that wait, and for what.
     pub waits: Vec<Wait>,
-    /// What the gateways showed on the wire, while the agent looks.
+    /// What probes of the gateways found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Endpoints>,
-    /// The change windows, where there are some.
+    /// The clients.
+    pub clients: ClientSummary,
+    /// The state of `changeWindows`, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change_windows: Option<WindowState>,
-    /// The CAs that gateways trust, new first.
-    pub bundle: Vec<Held>,
-    /// The leaf that gateways serve.
+    /// The CAs by which gateways verify clients, in the order of the bundle.
+    pub bundle: Vec<CaSummary>,
+    /// The certificate that gateways present.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served: Option<Validity>,
-    /// The first date ahead at which something of it ends.
+    /// What expires next.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_deadline: Option<Timestamp>,
+    pub next_expiry: Option<Expiry>,
 }
 
-/// A CA, and who depends on it.
+/// A CA, and what uses it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Held {
+pub struct CaSummary {
     /// The CA.
     #[serde(flatten)]
     pub validity: Validity,
     /// SHA-256 of its certificate.
     pub fingerprint: String,
-    /// Declared clients whose leaves chain to it.
+    /// Its part in the rotation.
+    pub role: CaRole,
+    /// Declared clients with a certificate of it.
     pub clients: Vec<String>,
-    /// Whether the leaf that gateways serve does.
+    /// Whether the serving certificate is of it.
     pub serves: bool,
+}
+
+/// The part of a CA in a rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum CaRole {
+    /// There is no rotation.
+    Current,
+    /// The rotation introduces it.
+    New,
+    /// The rotation removes it.
+    Old,
+}
+
+/// The clients of the gateways.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientSummary {
+    /// How many are declared.
+    pub declared: usize,
+    /// How many of them have certificates of the new CA, or of the current one.
+    pub migrated: usize,
+    /// How many were asked to follow the rotation and have not yet.
+    pub lagging: usize,
+    /// How many of these take too long.
+    pub overdue: usize,
+    /// Whether there are no others.
+    pub all_declared: bool,
+}
+
+/// The end of something's validity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Expiry {
+    /// What expires.
+    pub what: String,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// A certificate's dates.
@@ -72,8 +124,29 @@ pub struct Validity {
     pub not_after: Timestamp,
 }
 
+impl CaRole {
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Current => "current CA",
+            Self::New => "new CA",
+            Self::Old => "old CA",
+        }
+    }
+
+    /// Of a CA in a bundle, which is not always ordered by age: of CAs with the same subject, the first is the one that is needed.
+    fn of(anchor: &TrustAnchor, bundle: &[TrustAnchor], phase: Option<Phase>) -> Self {
+        match bundle.iter().map(|anchor| anchor.not_before).max() {
+            // Without a rotation, a bundle can have several CAs, too: those of `<source>-cacert`, for example.
+            _ if bundle.len() == 1 || phase == Some(Phase::Steady) => Self::Current,
+            Some(newest) if anchor.not_before == newest => Self::New,
+            _ => Self::Old,
+        }
+    }
+}
+
 impl StatusSummary {
-    /// What is to tell at an instant.
+    /// The summary at an instant.
     pub fn of(entry: &Entry, now: Timestamp) -> Self {
         let (status, windows) = (&entry.status, &entry.policy.change_windows);
         let leaves: Vec<_> = status
@@ -82,11 +155,30 @@ impl StatusSummary {
             .flatten()
             .map(|leaf| (leaf, bundle::read_chain(leaf.pem.as_bytes()).into_certificates()))
             .collect();
-        let held: Vec<_> = status.bundle.iter().map(|anchor| held(anchor, &leaves, now)).collect();
+        let role = |anchor| CaRole::of(anchor, &status.bundle, status.phase);
+        let bundle: Vec<_> = status.bundle.iter().map(|anchor| ca(anchor, role(anchor), &leaves, now)).collect();
         let served = leaves.iter().filter(|(leaf, _)| leaf.kind == LeafKind::Server);
         let served = served.filter_map(|(_, chain)| chain.first()).next().map(validity);
-        let ends = held.iter().map(|held| held.validity.not_after).chain(served.as_ref().map(|leaf| leaf.not_after));
-        let failing = status.conditions.iter().filter(|condition| condition.status != ConditionStatus::True);
+        let of_clients = leaves.iter().filter(|(leaf, _)| leaf.kind == LeafKind::Client);
+        // A client whose certificate was just renewed has two.
+        let listed: BTreeSet<_> = of_clients.flat_map(|(leaf, _)| leaf.names()).collect();
+        let clients = ClientSummary {
+            declared: listed.len() + status.unlisted_clients.unwrap_or_default() as usize,
+            migrated: bundle.iter().filter(|ca| ca.role != CaRole::Old).map(|ca| ca.clients.len()).max().unwrap_or(0),
+            lagging: status.lagging_count.map_or(status.lagging.len(), |count| count as usize),
+            overdue: status.lagging.iter().filter(|client| client.overdue).count(),
+            all_declared: entry.spec.clients.all_declared,
+        };
+        let trouble = |condition: &Condition| {
+            let Condition { type_, status, reason, message, .. } = condition;
+            format!("{type_} is {status:?} ({reason}): {message}")
+        };
+        let troubles = status.conditions.iter().filter(|condition| condition.status != ConditionStatus::True);
+        let next_expiry = next_expiry(&bundle, served.as_ref(), now);
+        let actions = actions(entry, now);
+        let switches = status.waits.iter().filter(|wait| wait.step == StepName::SwitchServingCertificate);
+        let dates = switches.filter_map(|wait| wait.until).chain(next_expiry.as_ref().map(|expiry| expiry.at));
+        let is_due = !actions.is_empty() && status.phase != Some(Phase::Steady);
         Self {
             namespace: entry.namespace.clone(),
             name: entry.name.clone(),
@@ -94,18 +186,74 @@ impl StatusSummary {
             mode: status.mode.unwrap_or(entry.spec.mode),
             phase: status.phase,
             phase_since: status.phase_since,
-            troubles: failing.map(|c| format!("{} ({}): {}", c.type_, c.reason, c.message)).collect(),
+            headline: headline(entry),
+            act_before: dates.min().filter(|_| is_due),
+            actions,
+            troubles: troubles.map(trouble).collect(),
             waits: status.waits.clone(),
             endpoints: status.endpoints,
+            clients,
             change_windows: (!windows.is_empty()).then(|| WindowState::of(windows, now)),
-            next_deadline: ends.filter(|end| *end > now).min(),
-            bundle: held,
+            next_expiry,
+            bundle,
             served,
         }
     }
 }
 
-fn held(anchor: &TrustAnchor, leaves: &[(&Leaf, Vec<Certificate>)], now: Timestamp) -> Held {
+fn headline(entry: &Entry) -> String {
+    let status = &entry.status;
+    let said = match status.phase {
+        None => "Unknown: no agent has reconciled it yet",
+        Some(Phase::Pending) if status.bundle.len() > 1 => "Not ready, in the middle of a rotation",
+        Some(Phase::Pending) => "Not ready",
+        Some(Phase::Steady) if entry.spec.mode == Mode::Copy => "The managed Secret is a copy of the source Secret",
+        Some(Phase::Steady) => "No rotation is in progress",
+        Some(Phase::TrustExpanded) => "Rotating: gateways are getting the new CA",
+        Some(Phase::Converged) => "Rotating: gateways trust the new CA, clients are being renewed",
+        Some(Phase::ClientsMigrated) => "Rotating: clients use the new CA, the serving certificate is next",
+        Some(Phase::ServingCertificateSwitched) => {
+            "Rotating: the serving certificate is switched, the old CA is removed next"
+        }
+    };
+    let ready = status.condition(READY).filter(|_| status.phase == Some(Phase::Pending));
+    match ready {
+        Some(ready) => format!("{said}: {}", ready.message.trim_end_matches('.')),
+        None => said.to_owned(),
+    }
+}
+
+/// What a person has to do, each with its reason.
+fn actions(entry: &Entry, now: Timestamp) -> Vec<String> {
+    let status = &entry.status;
+    if status.phase.is_none() {
+        return vec!["Check that trustspan agent runs, and that the output of trustspan rbac is applied.".to_owned()];
+    }
+    // Each change of the managed Secret leaves gateways behind for as long as it takes to reach them.
+    let delay = entry.policy.propagation_delays.gateways.duration().saturating_mul(2);
+    let is_expected = |condition: &Condition| {
+        condition.type_ == GATEWAYS && now.duration_since(condition.last_transition_time) < delay
+    };
+    let needs_action = |condition: &&Condition| {
+        let type_ = CONDITION_TYPES.iter().find(|type_| type_.name == condition.type_);
+        type_.is_some_and(|type_| type_.needs_action(condition)) && !is_expected(condition)
+    };
+    let conditions = status.conditions.iter().filter(needs_action);
+    let mut actions: Vec<_> = conditions.map(|condition| condition.message.clone()).collect();
+    if entry.spec.paused && status.phase != Some(Phase::Steady) {
+        actions.push("Set spec.paused to false to continue the rotation.".to_owned());
+    }
+    actions
+}
+
+fn next_expiry(bundle: &[CaSummary], served: Option<&Validity>, now: Timestamp) -> Option<Expiry> {
+    let cas = bundle.iter().map(|ca| (ca.role.words(), &ca.validity));
+    let all = cas.chain(served.map(|served| ("serving certificate", served)));
+    let next = all.filter(|(_, validity)| validity.not_after > now).min_by_key(|(_, validity)| validity.not_after);
+    next.map(|(what, validity)| Expiry { what: format!("{what} {}", validity.subject), at: validity.not_after })
+}
+
+fn ca(anchor: &TrustAnchor, role: CaRole, leaves: &[(&Leaf, Vec<Certificate>)], now: Timestamp) -> CaSummary {
     let ca = bundle::read(anchor.pem.as_deref().unwrap_or_default().as_bytes()).into_certificates();
     let mut clients: Vec<_> = leaves
         .iter()
@@ -116,16 +264,9 @@ fn held(anchor: &TrustAnchor, leaves: &[(&Leaf, Vec<Certificate>)], now: Timesta
     clients.dedup();
     let serves =
         leaves.iter().any(|(leaf, chain)| leaf.kind == LeafKind::Server && connectivity::verifies(&ca, chain, now));
-    Held {
-        validity: Validity {
-            subject: anchor.subject.clone(),
-            not_before: anchor.not_before,
-            not_after: anchor.not_after,
-        },
-        fingerprint: anchor.fingerprint.clone(),
-        clients,
-        serves,
-    }
+    let (subject, not_before, not_after) = (anchor.subject.clone(), anchor.not_before, anchor.not_after);
+    let validity = Validity { subject, not_before, not_after };
+    CaSummary { validity, fingerprint: anchor.fingerprint.clone(), role, clients, serves }
 }
 
 fn validity(certificate: &Certificate) -> Validity {

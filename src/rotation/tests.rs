@@ -63,7 +63,7 @@ fn the_phase_compares_the_bundle_with_the_root() {
 }
 
 #[test]
-fn a_sibling_that_the_managed_secret_covers_is_no_obstacle() {
+fn a_sibling_that_the_managed_secret_covers_blocks_nothing() {
     let (one, two) = (ca("one"), ca("two"));
     let sibling = secret("root-cacert", json!({"cacert": two.pem()}));
     let seen = status(&[managed(&[&one]), sibling.clone()]).cacert_sibling.unwrap();
@@ -87,7 +87,7 @@ fn revisions_grow_with_content_only() {
     // A clock that has jumped back does not make a revision smaller.
     let back = again(&changed, &[managed(&[&one])], now() - jiff::SignedDuration::from_hours(9));
     assert_eq!(revision(&back), revision(&changed) + 1);
-    // A Secret that was gone for a while does not start anew.
+    // A Secret that was missing for a while keeps its revision.
     let lost = again(&changed, &[], later);
     assert_eq!(revision(&lost), revision(&changed));
 }
@@ -102,7 +102,7 @@ fn observing_twice_changes_nothing() {
 }
 
 #[test]
-fn a_status_by_hand_stands_while_the_secret_is_not_among_the_objects() {
+fn keeps_a_manual_status_while_the_secret_is_not_among_the_objects() {
     let by_hand = entry("mesh", "root", "gw");
     let registry = observed_at(vec![by_hand.clone()], &[], now());
     assert_eq!(registry.entries()[0].status, by_hand.status);
@@ -198,7 +198,7 @@ fn rejects_readiness_of_a_managed_secret_that_is_gone() {
 }
 
 #[test]
-fn a_spec_that_cannot_be_read_is_told_though_all_was_done() {
+fn a_spec_that_cannot_be_read_is_reported_after_successful_writes() {
     assert_eq!(synced(&bare()).0, ConditionStatus::True);
     let (value, reason, message) = synced(&Entry { unread: Some("a bad duration".to_owned()), ..bare() });
     assert_eq!((value, reason), (ConditionStatus::False, "Unreadable"));
@@ -206,7 +206,7 @@ fn a_spec_that_cannot_be_read_is_told_though_all_was_done() {
 }
 
 #[test]
-fn a_weight_of_the_whole_cluster_counts_for_readiness() {
+fn severities_of_the_cluster_apply_to_readiness() {
     // A bundle of a leaf alone is denied by default.
     let leaf = ca("root").leaf("shop.example.com");
     let secret = |bundle: String| {
@@ -226,7 +226,7 @@ fn a_weight_of_the_whole_cluster_counts_for_readiness() {
 }
 
 #[test]
-fn the_younger_claimant_says_so() {
+fn the_younger_claimant_reports_the_conflict() {
     let mut younger = bare();
     younger.name = "other".to_owned();
     younger.created = Some(now());

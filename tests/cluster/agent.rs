@@ -50,7 +50,7 @@ fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {
 }
 
 fn a_rotation_was_told(kept: &Kept<'_>, agent: &Process) -> Result<()> {
-    kept.wait_event("Normal", "ManagedSecretWritten", "2 CA(s), new: CN=root 2")?;
+    kept.wait_event("Normal", "ManagedSecretWritten", "2 CAs, new: CN=root 2")?;
     kept.wait_event("Normal", "ServingCertificateSwitched", "Secret root")?;
     kept.wait_event("Normal", "OldCADropped", "CN=root 1")?;
     kept.wait_event("Normal", "PhaseChanged", "Steady, was ")?;

@@ -28,11 +28,11 @@ const SCREEN: usize = 90;
 
 fn explains_its_fields(cluster: &Cluster) -> Result<()> {
     for (field, text) in [
-        ("gatewaysecrets.spec.sourceSecretName", "The source Secret, where no Certificate writes it"),
+        ("gatewaysecrets.spec.sourceSecretName", "The source Secret, if no Certificate writes it"),
         ("gatewaysecrets.spec.mode", "Bundle"),
         ("gatewaysecrets.spec.workloadLabels", "istio: ingressgateway"),
-        ("gatewaysecrets.status.hashes", "A hash for each key"),
-        ("rotationpolicies.spec.severities", "`trustspan rules` lists them"),
+        ("gatewaysecrets.status.hashes", "A hash of each key"),
+        ("rotationpolicies.spec.severities", "by rule id (see `trustspan rules`)"),
         ("clusterrotationpolicies.spec.propagationDelays", "Each step waits this long"),
     ] {
         let explained = cluster.kubectl(["explain", field]).ok()?;

@@ -66,7 +66,7 @@ fn what_slipped_by_is_told_then_rolled_one_by_one(cluster: &Cluster) -> Result<(
         let agent = kept.agents.start("a")?;
 
         let mend = format!("kubectl rollout restart -n {} deployment/a deployment/b;", kept.ns);
-        kept.wait_condition("WorkloadsCurrent", "Behind", &["2 workload(s) name Secret root", &mend])?;
+        kept.wait_condition("WorkloadsCurrent", "Behind", &["2 workloads name Secret root", &mend])?;
         kept.wait_event("Warning", "WorkloadsBehind", "deployment/a, deployment/b")?;
         kept.wait_metric(&agent, "gatewaysecret_workloads_behind", "", |count| count == 2.0)?;
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::api::{Endpoints, LaggingClient, Wait};
 use crate::registry::{Registry, tests::entry};
-use crate::rotation::{planner::PairOf, set};
+use crate::rotation::{JOURNAL, LEAF, WINDOWS, planner::PairOf, set};
 use crate::webhook::metrics::Metrics;
 
 fn scraped(entries: &[Entry], tally: &Arc<AgentMetrics>) -> String {

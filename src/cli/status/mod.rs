@@ -15,10 +15,10 @@ use super::inputs::unless_closed;
 use crate::registry::Entry;
 use crate::rotation::StatusSummary;
 
-/// Between two looks of --watch.
+/// Between two updates of --watch.
 const WATCH: Duration = Duration::from_secs(2);
 
-/// Tells where rotations stand: the phase and what it waits for, the bundle, who depends on which CA, and a timeline.
+/// Show rotation status: what is going on, what it waits for, whether you have to act, and which CA is used by what.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Names of GatewaySecrets. Default: all.
@@ -28,11 +28,11 @@ pub struct Args {
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// Go on looking, until Ctrl-C.
+    /// Watch for changes, until Ctrl-C.
     #[arg(long)]
     watch: bool,
 
-    /// How to print.
+    /// Output format.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     output: Output,
 }
@@ -43,10 +43,10 @@ enum Output {
     Json,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When the cluster or the manifests cannot be read, or a name is not there.
+/// When the cluster or the manifests cannot be read, or a GatewaySecret does not exist.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     loop {
         let entries = args.source.read(&args.names)?;
@@ -58,23 +58,23 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-fn print(entries: &[Entry], output: Output, again: bool) -> Result<(), Failure> {
+fn print(entries: &[Entry], output: Output, is_update: bool) -> Result<(), Failure> {
     let now = Timestamp::now();
-    let stories: Vec<_> = entries.iter().map(|entry| StatusSummary::of(entry, now)).collect();
+    let summaries: Vec<_> = entries.iter().map(|entry| StatusSummary::of(entry, now)).collect();
     let mut out = io::stdout().lock();
     match output {
-        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&stories).map_err(io::Error::from)?)?,
+        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&summaries).map_err(io::Error::from)?)?,
         Output::Text => {
-            if again && out.is_terminal() {
-                // Home, and clear what is below.
+            if is_update && out.is_terminal() {
+                // Cursor to the top left, and clear the screen below.
                 write!(out, "\x1b[H\x1b[J")?;
             }
-            if stories.is_empty() {
-                writeln!(out, "no GatewaySecret")?;
+            if summaries.is_empty() {
+                writeln!(out, "no GatewaySecret found")?;
             }
-            for (number, story) in stories.iter().enumerate() {
+            for (number, summary) in summaries.iter().enumerate() {
                 let gap = if number > 0 { "\n" } else { "" };
-                write!(out, "{gap}{}", draw::draw(story, now))?;
+                write!(out, "{gap}{}", draw::draw(summary, now))?;
             }
         }
     }

@@ -6,7 +6,9 @@ use serde_json::json;
 use super::*;
 use crate::api::{ConditionStatus, LaggingClient, Period, TrustAnchor};
 use crate::registry::tests::entry;
-use crate::rotation::{SecretSummary, change_windows, client_conditions, journal::Journal, planner, report, set};
+use crate::rotation::{
+    CLIENTS, PREVIOUS_CAS, SOURCES, SecretSummary, change_windows, journal::Journal, planner, report, set,
+};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{ca, now, parsed};
 
@@ -33,70 +35,70 @@ fn write(trust: &[&Certificate], pair: PairOf) -> Step {
 }
 
 #[test]
-fn rejects_to_tell_of_nothing_new() {
+fn an_unchanged_status_makes_no_event() {
     let status = with(|status| status.phase = Some(Phase::Steady));
     let entry = Entry { status: status.clone(), ..former() };
     assert_eq!(notices(&entry, &status, &[]), []);
 }
 
 #[test]
-fn accepts_a_change_of_phase_once() {
+fn a_change_of_phase_makes_one_event() {
     let status = with(|status| status.phase = Some(Phase::Steady));
-    let told = notices(&former(), &status, &[]);
-    assert_eq!(reasons(&told), [("PhaseChanged", false)]);
+    let events = notices(&former(), &status, &[]);
+    assert_eq!(reasons(&events), [("PhaseChanged", false)]);
     let steady = Entry { status, ..former() };
     let lost = with(|status| {
         status.phase = Some(Phase::Pending);
-        let said = (ConditionStatus::False, "SecretMissing", "Secret gw does not exist".to_owned());
+        let said = (ConditionStatus::False, "SecretMissing", "Secret gw does not exist.".to_owned());
         set(&former(), status, READY, said, now());
     });
-    let [told] = &notices(&steady, &lost, &[])[..] else { panic!("one notice") };
+    let [events] = &notices(&steady, &lost, &[])[..] else { panic!("one notice") };
     assert!(
-        told.is_warning && told.note == "the rotation is Pending, was Steady: Secret gw does not exist",
-        "{told:?}"
+        events.is_warning && events.note == "The rotation is in phase Pending, was Steady: Secret gw does not exist.",
+        "{events:?}"
     );
 }
 
 #[test]
-fn a_write_says_what_came_and_what_went() {
+fn a_write_reports_added_and_removed_cas() {
     let [old, new] = ["old", "new"].map(|name| parsed(ca(name).der()));
     let held = |cas: &[&Certificate]| with(|status| status.bundle = anchors(cas));
     let of = |before: &[&Certificate], step: Step| {
         let entry = Entry { status: held(before), ..former() };
         notices(&entry, &held(before), &[step])
     };
-    let told = of(&[&old], write(&[&new, &old], PairOf::Managed));
-    assert_eq!(reasons(&told), [("ManagedSecretWritten", false)]);
-    assert_eq!(told[0].note, "Secret gw holds 2 CA(s), new: CN=new");
-    assert_eq!(told[0].secret.as_deref(), Some("gw"));
-    let told = of(&[&new, &old], write(&[&new, &old], PairOf::Root));
-    assert_eq!(reasons(&told), [("ManagedSecretWritten", false), ("ServingCertificateSwitched", false)]);
-    let told = of(&[&new, &old], write(&[&new], PairOf::Managed));
-    assert_eq!(reasons(&told), [("ManagedSecretWritten", false), ("OldCADropped", false)]);
-    assert_eq!(told[1].note, "gateways do not trust any more: CN=old");
-    // The first one switches nothing, and what somebody else put in is no old CA.
+    let events = of(&[&old], write(&[&new, &old], PairOf::Managed));
+    assert_eq!(reasons(&events), [("ManagedSecretWritten", false)]);
+    assert_eq!(events[0].note, "Secret gw holds 2 CAs, new: CN=new.");
+    assert_eq!(events[0].secret.as_deref(), Some("gw"));
+    let events = of(&[&new, &old], write(&[&new, &old], PairOf::Root));
+    assert_eq!(reasons(&events), [("ManagedSecretWritten", false), ("ServingCertificateSwitched", false)]);
+    let events = of(&[&new, &old], write(&[&new], PairOf::Managed));
+    assert_eq!(reasons(&events), [("ManagedSecretWritten", false), ("OldCADropped", false)]);
+    assert_eq!(events[1].note, "Gateways no longer trust CN=old.");
+    // The first pair is no switch, and a CA that somebody else added is no old CA.
     assert_eq!(reasons(&of(&[], write(&[&new], PairOf::Root))), [("ManagedSecretWritten", false)]);
     let entry = Entry { status: held(&[&new]), ..former() };
-    let told = notices(&entry, &held(&[&new, &old]), &[write(&[&new], PairOf::Managed)]);
-    assert_eq!(reasons(&told), [("ManagedSecretWritten", false)]);
+    let events = notices(&entry, &held(&[&new, &old]), &[write(&[&new], PairOf::Managed)]);
+    assert_eq!(reasons(&events), [("ManagedSecretWritten", false)]);
 }
 
 #[test]
 fn other_steps_name_what_they_write() {
     let mut entry = former();
     entry.spec.issuer_secret_name = Some("issuer".to_owned());
-    let steps = [Step::CopyRoot, Step::PromoteIssuer, Step::Reissue { certificate: "till".to_owned() }];
-    let told = notices(&entry, &entry.status, &steps);
-    let named: Vec<_> = told.iter().map(|notice| (notice.reason, notice.secret.as_deref())).collect();
+    let steps = [Step::CopyRoot, Step::PromoteIssuer, Step::Reissue { certificate: "payments".to_owned() }];
+    let events = notices(&entry, &entry.status, &steps);
+    let named: Vec<_> = events.iter().map(|notice| (notice.reason, notice.secret.as_deref())).collect();
     assert_eq!(
         named,
         [("ManagedSecretWritten", Some("gw")), ("IssuerPromoted", Some("issuer")), ("ReissueRequested", None)]
     );
-    assert!(told[2].note.contains("Certificate till"), "{}", told[2].note);
+    assert!(events[2].note.contains("Certificate payments"), "{}", events[2].note);
 }
 
 #[test]
-fn a_trouble_is_told_when_it_begins_when_it_is_another_and_when_it_ends() {
+fn a_condition_makes_an_event_when_it_fails_changes_and_is_restored() {
     let said = |type_: &str, status, reason: &str, message: &str| {
         with(|entry| set(&former(), entry, type_, (status, reason, message.to_owned()), now()))
     };
@@ -122,39 +124,39 @@ fn a_trouble_is_told_when_it_begins_when_it_is_another_and_when_it_ends() {
     let kept = said(PREVIOUS_CAS, False, "UsedByCertificates", "live leaves need more");
     assert_eq!(reasons(&notices(&former(), &kept, &[])), [("PreviousCAsOverLimit", true)]);
     assert_eq!(notices(&Entry { status: kept.clone(), ..former() }, &kept, &[]), []);
-    // The words of an API server's refusal may differ each time.
+    // The API server may word a rejection differently each time.
     let [one, two] = ["refused at 1", "refused at 2"].map(|message| said(SYNCED, False, "Failed", message));
     assert_eq!(notices(&Entry { status: one, ..former() }, &two, &[]), []);
 }
 
 #[test]
-fn windows_that_never_open_are_told_before_a_rotation_waits_for_them() {
+fn windows_that_never_open_make_an_event_before_a_rotation_needs_them() {
     let with_zones = |zones: &[&str], status: GatewaySecretStatus| {
         let mut entry = Entry { status, ..former() };
         let window = |zone: &&str| json!({ "from": "22:00", "to": "02:00", "timeZone": zone });
         let windows = zones.iter().map(window).map(serde_json::from_value).collect::<Result<_, _>>();
         entry.policy.change_windows = windows.expect("windows");
         let mut status = entry.status.clone();
-        change_windows::tell(&entry, &mut status, now());
+        change_windows::report(&entry, &mut status, now());
         (notices(&entry, &status, &[]), status)
     };
-    let (told, status) = with_zones(&["Europe/Berlin"], former().status);
-    assert_eq!(told, []);
-    let (told, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
-    assert_eq!(reasons(&told), [("ChangeWindowsInvalid", true)]);
+    let (events, status) = with_zones(&["Europe/Berlin"], former().status);
+    assert_eq!(events, []);
+    let (events, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
+    assert_eq!(reasons(&events), [("ChangeWindowsInvalid", true)]);
     assert!(
-        told[0].note.contains("1 of 2 in changeWindows never open") && told[0].note.contains("Mars/Base"),
-        "{told:?}"
+        events[0].note.contains("1 of 2 windows in changeWindows never opens") && events[0].note.contains("Mars/Base"),
+        "{events:?}"
     );
-    let (told, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
-    assert_eq!(told, [], "it is told once");
-    let (told, status) = with_zones(&["Mars/Base"], status);
-    assert_eq!(reasons(&told), [("ChangeWindowsInvalid", true)], "none is left that opens");
+    let (events, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
+    assert_eq!(events, [], "one Event");
+    let (events, status) = with_zones(&["Mars/Base"], status);
+    assert_eq!(reasons(&events), [("ChangeWindowsInvalid", true)], "no window is left that opens");
     assert_eq!(with_zones(&["UTC"], status).0, []);
 }
 
 #[test]
-fn each_client_is_told_of_when_it_becomes_overdue() {
+fn each_client_makes_an_event_when_it_becomes_overdue() {
     let lagging = |names: &[&str], overdue| {
         let client = |name: &&str| LaggingClient { name: (*name).to_owned(), since: now(), overdue };
         with(|status| status.lagging = names.iter().map(client).collect())
@@ -162,17 +164,17 @@ fn each_client_is_told_of_when_it_becomes_overdue() {
     let between = |before: GatewaySecretStatus, after: &GatewaySecretStatus| {
         notices(&Entry { status: before, ..former() }, after, &[])
     };
-    assert_eq!(between(former().status, &lagging(&["till"], false)), []);
-    let told = between(lagging(&["till", "van"], false), &lagging(&["till", "van"], true));
-    assert_eq!(reasons(&told), [("ClientLagging", true), ("ClientLagging", true)]);
-    assert_eq!(told[1].secret.as_deref(), Some("van"));
-    let told = between(former().status, &lagging(&["readers of ConfigMap trust (ca.crt)"], true));
-    assert_eq!(told[0].secret, None, "no Secret is called so");
-    assert_eq!(between(lagging(&["till"], true), &lagging(&["till"], true)), []);
+    assert_eq!(between(former().status, &lagging(&["payments"], false)), []);
+    let events = between(lagging(&["payments", "checkout"], false), &lagging(&["payments", "checkout"], true));
+    assert_eq!(reasons(&events), [("ClientLagging", true), ("ClientLagging", true)]);
+    assert_eq!(events[1].secret.as_deref(), Some("checkout"));
+    let events = between(former().status, &lagging(&["readers of ConfigMap trust (ca.crt)"], true));
+    assert_eq!(events[0].secret, None, "it is no Secret");
+    assert_eq!(between(lagging(&["payments"], true), &lagging(&["payments"], true)), []);
     let many: Vec<_> = (0..30).map(|n| format!("client-{n}")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();
-    let told = between(former().status, &lagging(&many, true));
-    assert_eq!((told.len(), told[10].note.starts_with("20 more")), (11, true));
+    let events = between(former().status, &lagging(&many, true));
+    assert_eq!((events.len(), events[10].note.contains("20 more clients")), (11, true));
 }
 
 fn plan(lagging: &[&str]) -> planner::Plan {
@@ -212,13 +214,13 @@ fn a_client_is_overdue_after_twice_the_time_that_following_takes() {
         let now: Timestamp = now() + SignedDuration::from_secs(after);
         entry.status = report(&entry, &plan(names), entry.status.clone(), now);
         let overdue: Vec<_> = entry.status.lagging.iter().map(|client| client.overdue).collect();
-        (overdue, entry.status.condition(client_conditions::CLIENTS).unwrap().status)
+        (overdue, entry.status.condition(CLIENTS).unwrap().status)
     };
     use ConditionStatus::{False, True};
-    assert_eq!(at(0, &["till"]), (vec![false], True));
-    assert_eq!(at(119, &["till", "van"]), (vec![false, false], True));
-    assert_eq!(at(120, &["till", "van"]), (vec![true, false], False));
-    assert_eq!(at(130, &["van"]), (vec![false], True));
-    // Its time begins anew.
-    assert_eq!(at(140, &["till"]), (vec![false], True));
+    assert_eq!(at(0, &["payments"]), (vec![false], True));
+    assert_eq!(at(119, &["payments", "checkout"]), (vec![false, false], True));
+    assert_eq!(at(120, &["payments", "checkout"]), (vec![true, false], False));
+    assert_eq!(at(130, &["checkout"]), (vec![false], True));
+    // Its time starts again.
+    assert_eq!(at(140, &["payments"]), (vec![false], True));
 }

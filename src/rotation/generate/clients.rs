@@ -1,4 +1,4 @@
-//! Who may be a client of a root's gateways, as far as Certificates tell.
+//! Certificates of possible clients of the gateways.
 
 use std::collections::BTreeSet;
 
@@ -6,17 +6,18 @@ use serde_json::Value;
 
 use super::GenerateInput;
 use super::issuer::IssuerSource;
-use super::roots::{Root, namespace};
+use super::roots::Root;
 use crate::api::Clients;
 use crate::api::names::CLIENT_LABEL;
+use crate::rotation::gateway_service::namespace;
 use crate::rotation::name_list::first;
 
 /// The most items of `spec.clients.namespaces`.
 const NAMESPACES: usize = 64;
-/// Names that one comment gives.
+/// Names that one comment lists.
 const NAMED: usize = 5;
 
-/// Certificates that may be clients': those beside the root, and those of the same ClusterIssuer.
+/// Certificates of possible clients: those in the namespace of the gateways, and those of the same ClusterIssuer.
 fn clients<'f>(
     found: &'f GenerateInput,
     root: &'f Root<'_>,
@@ -32,7 +33,7 @@ fn clients<'f>(
     found.objects.iter().filter(move |_| root.asks_clients()).filter(may_be)
 }
 
-/// The other namespaces in which there may be clients.
+/// The other namespaces with possible clients.
 pub(super) fn namespaces(found: &GenerateInput, root: &Root<'_>, source: &IssuerSource<'_>) -> BTreeSet<String> {
     let namespaces = clients(found, root, source).map(namespace);
     let elsewhere: BTreeSet<_> =
@@ -40,7 +41,7 @@ pub(super) fn namespaces(found: &GenerateInput, root: &Root<'_>, source: &Issuer
     elsewhere.into_iter().take(NAMESPACES).collect()
 }
 
-/// What to do about clients, and what is not known of them.
+/// What to do about clients, and what is unknown.
 pub(super) fn comments(found: &GenerateInput, root: &Root<'_>, source: &IssuerSource<'_>, name: &str) -> Vec<String> {
     if !root.asks_clients() {
         return Vec::new();
@@ -53,8 +54,8 @@ pub(super) fn comments(found: &GenerateInput, root: &Root<'_>, source: &IssuerSo
     let full_name = |object: &&Value| Some(format!("{}/{}", namespace(object), object["metadata"]["name"].as_str()?));
     if let Some(names) = first(NAMED, elsewhere.into_iter().filter_map(full_name)) {
         comments.push(format!(
-            "Certificates elsewhere that may be clients': {names}. Their namespaces are in clients.namespaces; owners of those that are \
-             add the label {CLIENT_LABEL}: {}_{name} in their secretTemplate",
+            "possible client Certificates in other namespaces, which clients.namespaces lists: {names}. To declare a client, its owner adds \
+             the label {CLIENT_LABEL}: {}_{name} in its secretTemplate",
             root.namespace
         ));
     }
@@ -62,12 +63,11 @@ pub(super) fn comments(found: &GenerateInput, root: &Root<'_>, source: &IssuerSo
     match names {
         None if !comments.is_empty() => {}
         None => comments.push(format!(
-            "no Certificate for client auth was found here that is not declared: who the clients are is not known. Declare them \
-             by the label {CLIENT_LABEL}: {name} in secretTemplate of their Certificates, or in spec.clients.secretNames"
+            "the clients are unknown: no undeclared Certificate for client auth was found here. Declare clients by the label \
+             {CLIENT_LABEL}: {name} in secretTemplate of their Certificates, or in spec.clients.secretNames"
         )),
         Some(names) => comments.push(format!(
-            "Certificates that may be clients': {names}. Declare those that are by the label {CLIENT_LABEL}: {name} in their \
-             secretTemplate"
+            "possible client Certificates: {names}. To declare a client, add the label {CLIENT_LABEL}: {name} in its secretTemplate"
         )),
     }
     comments.push(Clients::INCOMPLETE.to_owned());
@@ -75,8 +75,8 @@ pub(super) fn comments(found: &GenerateInput, root: &Root<'_>, source: &IssuerSo
         && clients.iter().any(|client| source.issues(client))
     {
         comments.push(format!(
-            "{issuer} signs clients' certificates, too: with issuerSecretName: {name}-issuer and caSecretRef: {{name: {ca}}}, and an Issuer of theirs that refers \
-             to that Secret in the place of {ca}, none is signed before the gateways trust its CA"
+            "{issuer} signs clients, too. To have a new CA sign clients only when gateways trust it, set issuerSecretName: {name}-issuer \
+             and caSecretRef: {{name: {ca}}}, and give clients an Issuer with Secret {name}-issuer in place of {ca}"
         ));
     }
     comments

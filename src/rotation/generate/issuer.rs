@@ -1,14 +1,15 @@
-//! Who issues a root Secret, and from which CA, as cert-manager's objects tell.
+//! The issuer of a source Secret and its CA, from cert-manager's objects.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::roots::{Root, namespace};
+use super::roots::Root;
 use super::{GenerateInput, SecretLookup};
 use crate::registry::CLUSTER_RESOURCE_NAMESPACE;
+use crate::rotation::gateway_service::namespace;
 
-/// Where a root's certificate comes from.
+/// The origin of a source Secret.
 #[derive(Debug, Default)]
 pub(super) struct IssuerSource<'a> {
     certificate: Option<&'a Value>,
@@ -17,9 +18,9 @@ pub(super) struct IssuerSource<'a> {
     /// The issuer's `spec`, where the issuer was found.
     spec: Option<&'a Value>,
     is_cluster_wide: bool,
-    /// Where a ClusterIssuer's Secrets are: in the namespace of the Certificate that writes its CA; `None` where no Certificate does.
+    /// The namespace of a ClusterIssuer's Secrets: that of the Certificate that writes its CA; `None` where no Certificate does.
     cluster_resources: Option<&'a str>,
-    /// It is a CA itself.
+    /// Whether the source Secret holds a CA itself.
     is_ca: bool,
 }
 
@@ -31,7 +32,7 @@ fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or("?")
 }
 
-/// Finds it.
+/// Finds the origin of a source Secret.
 pub(super) fn source<'a>(found: &'a GenerateInput, root: &Root<'_>) -> IssuerSource<'a> {
     let is_ca =
         found.facts(root.namespace, root.name).and_then(|facts| facts.chain.first()).is_some_and(|leaf| leaf.is_ca);
@@ -73,18 +74,18 @@ pub(super) fn source<'a>(found: &'a GenerateInput, root: &Root<'_>) -> IssuerSou
 }
 
 impl IssuerSource<'_> {
-    /// The Secret of the CA, where that is another than the root.
+    /// The Secret of the CA, if that is another Secret.
     pub(super) fn ca_secret_name(&self) -> Option<&str> {
         self.spec.filter(|_| !self.is_ca)?["ca"]["secretName"].as_str()
     }
 
-    /// The namespace of the CA's Secret, where that is not the root's.
+    /// The namespace of the CA's Secret, if that is another namespace.
     pub(super) fn ca_namespace(&self) -> Option<&str> {
         self.ca_secret_name().filter(|_| self.is_cluster_wide)?;
         Some(self.cluster_resources.unwrap_or(CLUSTER_RESOURCE_NAMESPACE))
     }
 
-    /// Whether it may sign in every namespace.
+    /// Whether the issuer signs in every namespace.
     pub(super) fn is_cluster_wide(&self) -> bool {
         self.is_cluster_wide
     }
@@ -98,9 +99,9 @@ impl IssuerSource<'_> {
         self.certificate.is_some_and(|own| reference(own) == reference(certificate))
     }
 
-    /// The Gateway or Ingress for which cert-manager keeps the Certificate (its gateway-shim and ingress-shim): it undoes changes of
+    /// The Gateway or Ingress for which cert-manager manages the Certificate (gateway-shim and ingress-shim): it reverts changes of
     /// `spec.secretName`, and follows a rewritten Gateway to the new name.
-    pub(super) fn kept_for(&self) -> Option<String> {
+    pub(super) fn shim_owner(&self) -> Option<String> {
         let owners = self.certificate?["metadata"]["ownerReferences"].as_array()?;
         let is_shims = |owner: &&Value| {
             ["gateway.networking.k8s.io/", "networking.k8s.io/"]
@@ -111,7 +112,7 @@ impl IssuerSource<'_> {
         Some(format!("{} {}", owner["kind"].as_str()?, owner["name"].as_str()?))
     }
 
-    /// The Certificate that writes the root.
+    /// The Certificate that writes the source Secret.
     pub(super) fn certificate_name(&self) -> Option<&str> {
         self.certificate.map(name)
     }
@@ -121,23 +122,22 @@ impl IssuerSource<'_> {
         self.issuer.as_deref()
     }
 
-    /// Whether it is the Certificate that writes the root.
+    /// Whether this Certificate writes the source Secret.
     pub(super) fn is_of(&self, certificate: &Value) -> bool {
         self.certificate == Some(certificate)
     }
 
-    /// What is known of the CA.
+    /// What is known about the CA.
     pub(super) fn comments(&self, found: &GenerateInput, root: &Root<'_>) -> Vec<String> {
         let Some(certificate) = self.certificate else {
-            let by_hand =
-                "no Certificate of cert-manager writes it: whoever does has to renew it when the CA is rotated";
-            return vec![by_hand.to_owned()];
+            let manually = "no cert-manager Certificate writes it: renew it manually when the CA is rotated";
+            return vec![manually.to_owned()];
         };
         let (issuer, certificate) = (self.issuer().unwrap_or("?"), name(certificate));
-        let written = format!("written by Certificate {certificate}, of {issuer}");
-        let open = |why: &str| format!("{written}: {why}. The gateways learn of a new CA with the root's next issue");
+        let written = format!("written by Certificate {certificate} of {issuer}");
+        let open = |why: &str| format!("{written}: {why}. Gateways get a new CA when the source Secret is next issued");
         vec![match (self.spec, self.ca_secret_name()) {
-            _ if self.is_ca => format!("{written}, and a CA itself: gateways serve with it"),
+            _ if self.is_ca => format!("{written}, and a CA itself: gateways present it"),
             (_, Some(ca)) => {
                 let namespace = self.ca_namespace();
                 let place = namespace.map_or_else(|| ca.to_owned(), |namespace| format!("{namespace}/{ca}"));
@@ -145,7 +145,7 @@ impl IssuerSource<'_> {
                     matches!(found.held(namespace.unwrap_or(root.namespace), ca), Some(SecretLookup::Missing));
                 let guess = match namespace {
                     Some(_) if self.cluster_resources != Some(CLUSTER_RESOURCE_NAMESPACE) => {
-                        ". That namespace is a guess: it has to be cert-manager's cluster resource namespace \
+                        ". That namespace is a guess: it must be cert-manager's cluster resource namespace \
                          (--cluster-resource-namespace)"
                     }
                     _ => "",
@@ -155,8 +155,8 @@ impl IssuerSource<'_> {
                     if is_missing { ", which does not exist yet" } else { "" }
                 )
             }
-            (None, _) => open("that issuer was not found, so where its CA stands is not known"),
-            (Some(spec), _) if spec["selfSigned"].is_object() => open("it is signed by itself, and is no CA"),
+            (None, _) => open("that issuer was not found, so the Secret of its CA is unknown"),
+            (Some(spec), _) if spec["selfSigned"].is_object() => open("it is self-signed, and is no CA"),
             (Some(_), _) => open("its CA is not stored in a Secret"),
         }]
     }

@@ -1,5 +1,4 @@
-//! Proposes GatewaySecrets from what a cluster has. Pure: what was found in, proposals out, each with why it is as it is and what
-//! could not be known.
+//! Generates GatewaySecrets from existing Gateways. Pure: objects in, GatewaySecrets with comments out: reasons, and what is unknown.
 
 mod clients;
 mod issuer;
@@ -13,67 +12,65 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::SecretSummary;
-use crate::api::names::{ADOPT, CACERT_SUFFIX};
+use crate::api::names::{ADOPT, CACERT_SUFFIX, check_object_name};
 use crate::api::{GatewaySecretSpec, Resolved, SecretRef};
 use crate::registry::{CLUSTER_RESOURCE_NAMESPACE, CertManagerObjects, Entry};
 
-pub(super) use name::check;
 use roots::{Root, Roots};
-pub(super) use roots::{is_picked, namespace, pod};
 
-/// What was found.
+/// The objects of a cluster or a directory.
 #[derive(Debug, Default)]
 pub struct GenerateInput {
-    /// Only Secrets in this namespace count. `None`: all.
+    /// Only Secrets in this namespace are considered. `None`: all.
     pub only: Option<String>,
     /// Gateways, pods and workloads, Services, cert-manager's Certificates, Issuers and ClusterIssuers.
     pub objects: Vec<Value>,
-    /// Whether Gateways are to name another Secret, although the issuer could write another one.
+    /// Whether Gateways are to name another Secret even if the issuer could write another one.
     pub rewrite: bool,
-    /// The GatewaySecrets that are there already.
+    /// The existing GatewaySecrets.
     pub known: Vec<Entry>,
-    /// The Secrets of [`Found::secrets_to_read`], as far as they were looked for: namespace and name.
+    /// The Secrets of [`GenerateInput::secrets_to_read`] that were looked up, by namespace and name.
     pub secrets: BTreeMap<(String, String), SecretLookup>,
 }
 
-/// A Secret that was looked for.
+/// The result of looking up a Secret.
 #[derive(Clone, Debug)]
 pub enum SecretLookup {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It may not be read.
+    /// The user may not read it.
     Refused,
-    /// What counts of it.
+    /// What it holds.
     Read(SecretSummary),
 }
 
-/// What is proposed.
+/// The generated GatewaySecrets.
 #[derive(Debug, Default)]
 pub struct Proposals {
-    /// One for each Secret that Gateways serve with and no GatewaySecret names.
+    /// One for each Secret that Gateways present and no GatewaySecret names.
     pub gateway_secrets: Vec<Proposal>,
-    /// What was left out, and why: a sentence each.
+    /// What was left out, and why.
     pub left_out: Vec<String>,
 }
 
-/// A GatewaySecret that is proposed.
+/// A generated GatewaySecret.
 #[derive(Debug)]
 pub struct Proposal {
-    /// The Secret that Gateways serve with now.
+    /// The Secret that Gateways present now.
     pub secret_name: String,
-    /// It, without a status.
+    /// The GatewaySecret, without a status.
     pub entry: Entry,
-    /// Why it is as it is, and what could not be known: a sentence each.
+    /// Reasons, and what is unknown.
     pub comments: Vec<String>,
 }
 
 impl GenerateInput {
-    /// The selectors of Istio Gateways. The pods that they pick tell where Secrets are looked up.
+    /// The selectors of Istio Gateways. Istio reads Secrets in the namespaces of the pods that they select.
     pub fn selectors(&self) -> BTreeSet<BTreeMap<&str, &str>> {
         roots::selectors(&self.objects)
     }
 
-    /// The Secrets that proposals depend on, by namespace and name. No other needs to be read.
+    /// The namespaces and names of the Secrets that the result depends on.
     pub fn secrets_to_read(&self) -> BTreeSet<(String, String)> {
         let mut keys = BTreeSet::new();
         for root in self.roots().by_place.values() {
@@ -95,7 +92,7 @@ impl GenerateInput {
         roots
     }
 
-    /// The GatewaySecrets that exist, with what the objects say of their Certificates.
+    /// The existing GatewaySecrets, resolved by the Certificates among the objects.
     fn known(&self) -> impl Iterator<Item = Entry> {
         let mut issuance = CertManagerObjects::default();
         self.objects.iter().for_each(|object| issuance.take(object, "default"));
@@ -117,7 +114,7 @@ impl GenerateInput {
     }
 }
 
-/// Proposes a GatewaySecret for each Secret that Gateways serve with, unless one names it already.
+/// Generates a GatewaySecret for each Secret that Gateways present, unless one names it already.
 pub fn propose(found: &GenerateInput) -> Proposals {
     let known: Vec<_> = found.known().collect();
     let Roots { by_place, left_out } = found.roots();
@@ -146,13 +143,13 @@ fn proposal(
     taken: &mut BTreeSet<(String, String)>,
 ) -> Result<Proposal, String> {
     let Root { namespace, name: root_name, .. } = *root;
-    name::check(namespace)?;
-    name::check(root_name)?;
+    check_object_name(namespace)?;
+    check_object_name(root_name)?;
     let source = issuer::source(found, root);
-    if let Some((certificate, owner)) = source.certificate_name().zip(source.kept_for()) {
+    if let Some((certificate, owner)) = source.certificate_name().zip(source.shim_owner()) {
         return Err(format!(
-            "cert-manager keeps Certificate {certificate} for {owner}: make a Certificate of its own, and take the annotation \
-             cert-manager.io/issuer or cluster-issuer off {owner}"
+            "cert-manager manages Certificate {certificate} for {owner}: create a separate Certificate, and remove the annotation \
+             cert-manager.io/issuer or cluster-issuer from {owner}"
         ));
     }
     let facts = found.facts(namespace, root_name);
@@ -160,12 +157,10 @@ fn proposal(
     let has_sibling = found.facts(namespace, &sibling).is_some();
     let holds_ca = facts.is_none_or(|facts| !facts.anchors.is_empty() || facts.chain.iter().any(|leaf| leaf.is_ca));
     if !holds_ca && source.ca_secret_name().is_none() && !has_sibling && !root.asks_clients() {
-        return Err(
-            "it holds no CA, and no Gateway asks clients for a certificate: there is nothing to rotate".to_owned()
-        );
+        return Err("it holds no CA, and no Gateway verifies clients: there is nothing to rotate".to_owned());
     }
-    // Of two Secrets one keeps its name: that which Gateways name, where the issuer can write another. Istio would take the clients'
-    // CAs from `<root>-cacert` for a managed Secret of that name, too.
+    // If the issuer can write another Secret, the one that Gateways name becomes the managed Secret. Not with `<name>-cacert`: Istio
+    // would prefer its CAs to those of a managed Secret with that name.
     let is_taken = found.known.iter().any(|entry| entry.namespace == namespace && entry.name == root_name);
     let certificate = source.certificate_name().filter(|_| !found.rewrite && !has_sibling && !is_taken);
     let (name, source_name) = match certificate {
@@ -177,23 +172,23 @@ fn proposal(
     match found.held(namespace, root_name) {
         Some(SecretLookup::Read(facts)) => comments.extend(unsound(root_name, facts)),
         Some(SecretLookup::Refused) => comments.push(format!(
-            "Secret {root_name} may not be read by you: what it holds is not known, and whether {name} is free neither"
+            "you may not read Secret {root_name}: its content is unknown, and so is whether {name} is free"
         )),
         Some(SecretLookup::Missing) => comments.push(format!("Secret {root_name} does not exist yet")),
-        None => comments.push(format!("Secret {root_name} is not among the manifests: what it holds is not known")),
+        None => comments.push(format!("Secret {root_name} is not among the manifests: its content is unknown")),
     }
     if has_sibling {
         comments.push(format!(
-            "Istio takes the clients' CAs from Secret {sibling}: clients.caSecretRef names it. No Gateway is rewritten before {name} \
-             holds them all"
+            "Istio verifies clients by Secret {sibling}: clients.caSecretRef names it. No Gateway is rewritten before {name} holds all of \
+             its CAs"
         ));
     } else if !holds_ca && source.ca_secret_name().is_none() {
         comments.push(format!(
-            "no CA was found for it: name the Secret that holds one in caSecretRef, or put it in ca.crt of {root_name}"
+            "no CA was found for it: set caSecretRef to the Secret that holds one, or add it under ca.crt of {root_name}"
         ));
     }
     if let Some(certificate) = certificate {
-        comments.extend(taking_over(namespace, root_name, &source_name, certificate));
+        comments.extend(adoption_steps(namespace, root_name, &source_name, certificate));
     }
     comments.extend(clients::comments(found, root, &source, &name));
     comments.push(probe_comment::comment(found, root));
@@ -205,7 +200,7 @@ fn proposal(
     let ca = source
         .ca_secret_name()
         .map(|ca| SecretRef { namespace: source.ca_namespace().map(str::to_owned), name: ca.to_owned() });
-    // What the agent derives by itself is not written out.
+    // The agent derives the default.
     if source.ca_namespace().is_some_and(|namespace| namespace != CLUSTER_RESOURCE_NAMESPACE) {
         spec["caSecretRef"] = json!(ca);
     }
@@ -219,8 +214,8 @@ fn proposal(
     let config_maps = root.config_maps();
     if !config_maps.is_empty() {
         comments.push(format!(
-            "Gateways take the clients' CAs from ConfigMap {}: the agent keeps a copy of it with all CAs of a rotation, and \
-             Gateways are rewritten to name that",
+            "Gateways verify clients by ConfigMap {}: the agent writes a copy with all CAs of a rotation, and Gateways are rewritten to \
+             name the copy",
             config_maps.iter().copied().collect::<Vec<_>>().join(", ")
         ));
         spec["clients"]["caConfigMapNames"] = json!(config_maps);
@@ -231,8 +226,8 @@ fn proposal(
     Ok(Proposal { secret_name: root_name.to_owned(), entry, comments })
 }
 
-/// How the managed Secret takes over the name that Gateways have.
-fn taking_over(namespace: &str, name: &str, source: &str, certificate: &str) -> [String; 3] {
+/// How the managed Secret takes over the name that Gateways use.
+fn adoption_steps(namespace: &str, name: &str, source: &str, certificate: &str) -> [String; 3] {
     [
         format!(
             "Secret {name} keeps its name and becomes the managed Secret, so that no Gateway changes. Before this is applied, let the \
@@ -242,14 +237,14 @@ fn taking_over(namespace: &str, name: &str, source: &str, certificate: &str) -> 
             "then let the issuer write Secret {source}, here and in the Certificate's manifest: kubectl patch certificate \
              {certificate} -n {namespace} --type=merge --patch '{{\"spec\":{{\"secretName\":\"{source}\"}}}}'"
         ),
-        "where the Certificate cannot be changed, see trustspan init --rewrite".to_owned(),
+        "if the Certificate cannot be changed, use trustspan init --rewrite".to_owned(),
     ]
 }
 
 fn unsound(name: &str, facts: &SecretSummary) -> Option<String> {
     let finding = facts.denials.first()?;
     let said = format!("Secret {name}: {}: {}: {}", finding.rule, finding.field, finding.message);
-    Some(format!("{said}. It is not used before that is mended"))
+    Some(format!("{}. It is not used until this is fixed", said.trim_end_matches('.')))
 }
 
 #[cfg(test)]

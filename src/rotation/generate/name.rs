@@ -1,22 +1,22 @@
-//! A name for the Secret that is new: the managed one, which is the GatewaySecret's name too, or the one that the issuer is to write.
+//! A name for the new Secret: the managed Secret, whose name the GatewaySecret has, too, or the one that the issuer is to write.
 
 use std::collections::BTreeSet;
 
 use super::roots::Root;
 use super::{GenerateInput, SecretLookup};
+use crate::api::names::NAME_LENGTH;
+use crate::rotation::gateway_service::namespace;
 
-/// What the names end with, in the order in which they are tried.
+/// Suffixes of names, in the order in which they are tried.
 pub(super) type Suffixes = [&'static str; 3];
 /// Of a managed Secret.
 pub(super) const MANAGED: Suffixes = ["-managed", "-managed-2", "-managed-3"];
 /// Of what the issuer is to write.
 pub(super) const SOURCE: Suffixes = ["-source", "-source-2", "-source-3"];
-/// Bytes of a name: a DNS subdomain (RFC 1123, Kubernetes' "Object Names and IDs").
-const LENGTH: usize = 253;
 
-/// The names that are tried for the new Secret of a root.
+/// The names to try for the new Secret next to an existing one.
 pub(super) fn candidates(root: &str, suffixes: Suffixes) -> impl Iterator<Item = String> {
-    let room = |suffix: &str| root.floor_char_boundary(LENGTH - suffix.len());
+    let room = |suffix: &str| root.floor_char_boundary(NAME_LENGTH - suffix.len());
     suffixes.into_iter().map(move |suffix| format!("{}{suffix}", &root[..room(suffix)]))
 }
 
@@ -31,13 +31,13 @@ pub(super) fn taken(found: &GenerateInput) -> BTreeSet<(String, String)> {
     }
     for object in found.objects.iter().filter(|object| object["kind"] == "Certificate") {
         if let Some(name) = object["spec"]["secretName"].as_str() {
-            taken.insert((super::roots::namespace(object).to_owned(), name.to_owned()));
+            taken.insert((namespace(object).to_owned(), name.to_owned()));
         }
     }
     taken
 }
 
-/// The first name that nothing has, and which is taken from now on.
+/// Takes the first free name.
 pub(super) fn free(
     found: &GenerateInput,
     root: &Root<'_>,
@@ -46,29 +46,14 @@ pub(super) fn free(
 ) -> Result<String, String> {
     let namespace = root.namespace;
     let is_free = |name: &String| {
-        let stands = matches!(found.held(namespace, name), Some(SecretLookup::Read(_)));
-        !stands && !taken.contains(&(namespace.to_owned(), name.clone()))
+        let exists = matches!(found.held(namespace, name), Some(SecretLookup::Read(_)));
+        !exists && !taken.contains(&(namespace.to_owned(), name.clone()))
     };
     let name = candidates(root.name, suffixes).find(is_free);
     let name = name.ok_or_else(|| {
         let tried = candidates(root.name, suffixes).collect::<Vec<_>>().join(", ");
-        format!("no free name for the new Secret ({tried} exist): write a GatewaySecret with a name of your own")
+        format!("no free name for the new Secret ({tried} exist): write a GatewaySecret with another name")
     })?;
     taken.insert((namespace.to_owned(), name.clone()));
     Ok(name)
-}
-
-/// Whether Kubernetes takes it as the name of a Secret.
-pub(in crate::rotation) fn check(name: &str) -> Result<(), String> {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_part = |part: &str| {
-        part.bytes().all(|byte| is_inner(byte) || byte == b'-')
-            && part.bytes().next().is_some_and(is_inner)
-            && part.bytes().last().is_some_and(is_inner)
-    };
-    if name.len() <= LENGTH && name.split('.').all(is_part) {
-        Ok(())
-    } else {
-        Err(format!("{name:?} is no name that Kubernetes takes: expected lower-case letters, digits, - and ."))
-    }
 }

@@ -1,16 +1,17 @@
-//! How the agent may reach a root's gateways, as far as Services tell.
+//! How the agent can probe the gateways, by Services.
 
+use super::GenerateInput;
 use super::roots::Root;
-use super::{GenerateInput, name};
-use crate::rotation::probe_target::service;
+use crate::api::names::check_object_name;
+use crate::rotation::gateway_service::service;
 
-/// What the agent probes, or why it cannot.
+/// What the agent probes, or why it cannot probe.
 pub(super) fn comment(found: &GenerateInput, root: &Root<'_>) -> String {
     let without = |why: &str| {
         format!("no gateway can be probed yet: {why}. Until one can, the agent relies on propagation delays alone")
     };
-    let Some(host) = root.hosts().find(|host| name::check(host).is_ok()) else {
-        return without("no Gateway serves a host with it that is no wildcard");
+    let Some(host) = root.hosts().find(|host| check_object_name(host).is_ok()) else {
+        return without("no Gateway presents it for a host without a wildcard");
     };
     match service(found.objects.iter(), root.namespace, &root.workload_labels()) {
         Ok((service, _)) => format!(
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_service_of_the_gateways_and_says_what_is_not_known() {
+    fn names_the_service_of_the_gateways() {
         let https = json!([{"name": "http2", "port": 80}, {"name": "https", "port": 8443}]);
         let others = service("other", json!({"app": "other"}), https.clone());
         let objects =
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_services_that_miss_a_gateway_or_lead_elsewhere() {
+    fn rejects_services_that_do_not_select_exactly_the_gateways() {
         let (https, gw) = (
             json!([{"name": "https", "port": 443}]),
             pod(json!({"istio": "gw", "app": "gw", "zone": "a", "team": "x"})),
@@ -107,6 +108,6 @@ mod tests {
     fn rejects_a_wildcard_as_the_host() {
         let found = service("gw", json!({"istio": "gw"}), json!([{"name": "https", "port": 443}]));
         let comments = comments(&[gateway(json!(["*", "*.example.com"])), pod(json!({"istio": "gw"})), found]);
-        assert!(comments.contains("no gateway can be probed yet: no Gateway serves a host"), "{comments}");
+        assert!(comments.contains("no gateway can be probed yet: no Gateway presents it for a host"), "{comments}");
     }
 }

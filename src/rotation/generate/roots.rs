@@ -1,4 +1,4 @@
-//! The Secrets that Gateways serve with, and where they are looked up.
+//! The Secrets that Gateways present, and the namespaces in which Istio reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,42 +8,38 @@ use crate::api::Kind;
 use crate::api::names::{REWRITE, REWRITE_DISABLED};
 use crate::registry::Place;
 use crate::rewrite::{self, Named, TlsSettings, TrustSource};
+use crate::rotation::gateway_service::{has_labels, namespace, pod};
 
-/// Secrets by where they stand, and references that lead nowhere.
+/// Secrets by namespace and name, and references that cannot be resolved.
 #[derive(Default)]
 pub(super) struct Roots<'a> {
     pub(super) by_place: BTreeMap<(&'a str, &'a str), Root<'a>>,
     pub(super) left_out: Vec<String>,
 }
 
-/// A Secret that Gateways serve with.
+/// A Secret that Gateways present.
 pub(super) struct Root<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
     uses: Vec<Use<'a>>,
 }
 
-/// One Gateway that does.
+/// A Gateway that presents it.
 struct Use<'a> {
     title: String,
-    /// What an Istio Gateway selects.
+    /// The selector of an Istio Gateway.
     selector: Option<BTreeMap<&'a str, &'a str>>,
-    /// Where it stands is not shown by any pod.
+    /// Whether no pod confirms the namespace.
     is_guessed: bool,
     asks_clients: bool,
-    /// The hosts that it serves with it, as it writes them.
+    /// The hosts for which it presents the Secret.
     hosts: Vec<&'a str>,
-    /// Another Secret from which it takes the clients' CAs.
+    /// Another Secret by which it verifies clients.
     ca_from: Option<&'a str>,
-    /// Namespaces and names of ConfigMaps from which it takes them.
+    /// Namespaces and names of ConfigMaps by which it verifies clients.
     config_maps: Vec<(&'a str, &'a str)>,
     /// The class of a Gateway of the Gateway API.
     class: Option<&'a str>,
-}
-
-/// The namespace that an object says it is in.
-pub(in crate::rotation) fn namespace(object: &Value) -> &str {
-    object["metadata"]["namespace"].as_str().unwrap_or("default")
 }
 
 fn gateways(objects: &[Value]) -> impl Iterator<Item = (Kind<'_>, &Value)> {
@@ -81,7 +77,8 @@ impl<'a> Roots<'a> {
         let name = object["metadata"]["name"].as_str().unwrap_or("?");
         let title = format!("{which} {own}/{name}");
         if object["metadata"]["annotations"][REWRITE] == REWRITE_DISABLED {
-            self.left_out.push(format!("{title}: its annotation {REWRITE} says that it is not to be rewritten"));
+            self.left_out
+                .push(format!("{title}: its annotation {REWRITE}: {REWRITE_DISABLED} excludes it from rewriting"));
             return;
         }
         let all = rewrite::tls_settings(kind, object, own);
@@ -101,8 +98,8 @@ impl<'a> Roots<'a> {
                 let labels = selector.iter().flatten().map(|(key, value)| format!("{key}={value}"));
                 let labels = labels.collect::<Vec<_>>().join(",");
                 self.left_out.push(format!(
-                    "{title}: no pod with {labels} was found, so where Secret {name} is looked up is not known: start the \
-                     gateway, or write a GatewaySecret into its namespace"
+                    "{title}: no pod with {labels} was found, so the namespace of Secret {name} is unknown: start the gateway, or write a \
+                     GatewaySecret in its namespace"
                 ));
             }
             for (namespace, is_guessed) in places {
@@ -127,7 +124,7 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// The ConfigMaps by which a server verifies its clients that presents what is named at a place.
+/// The ConfigMaps by which a server verifies clients that presents the Secret named at a JSON pointer.
 fn trust_of<'s, 'a>(all: &'s [TlsSettings<'a>], pointer: &'s str) -> impl Iterator<Item = (&'a str, &'a str)> + 's {
     let presents = move |settings: &&TlsSettings<'_>| settings.presents.iter().any(|named| named.pointer == pointer);
     all.iter().filter(presents).filter_map(|settings| match settings.trust {
@@ -136,7 +133,7 @@ fn trust_of<'s, 'a>(all: &'s [TlsSettings<'a>], pointer: &'s str) -> impl Iterat
     })
 }
 
-/// The server or listener, and the TLS settings that name a serving pair, for a reference of a Gateway that does.
+/// The server or listener, and its TLS settings, if a reference of a Gateway names a serving certificate.
 fn served_by<'a>(object: &'a Value, pointer: &str) -> Option<(&'a Value, &'a Value)> {
     let (server, field) = pointer.rsplit_once("/tls/")?;
     let serves = ["credentialName", "certificateRefs"].iter().any(|name| field.starts_with(name));
@@ -145,38 +142,24 @@ fn served_by<'a>(object: &'a Value, pointer: &str) -> Option<(&'a Value, &'a Val
     Some((server, &server["tls"]))
 }
 
-/// Of an Istio server, without the namespace that may stand before each; or the one of a Gateway API listener.
+/// The hosts of an Istio server, without their namespaces, or the hostname of a Gateway API listener.
 fn hosts(server: &Value) -> Vec<&str> {
     let named = server["hosts"].as_array().into_iter().flatten().chain([&server["hostname"]]).filter_map(Value::as_str);
     named.map(|host| host.rsplit_once('/').map_or(host, |(_, host)| host)).collect()
 }
 
-/// Whether clients have to show a certificate, or may.
+/// Whether clients may, or must, present a certificate.
 fn asks_clients(object: &Value, settings: &Value) -> bool {
     let mode = settings["mode"].as_str().unwrap_or_default();
     mode.ends_with("MUTUAL")
         || [&object["spec"]["tls"]["frontend"], &settings["frontendValidation"]].iter().any(|v| !v.is_null())
 }
 
-/// A pod, or the template of those of a workload.
-pub(in crate::rotation) fn pod(object: &Value) -> Option<&Value> {
-    match object["kind"].as_str()? {
-        "Pod" => Some(object),
-        "Deployment" | "StatefulSet" | "DaemonSet" => Some(&object["spec"]["template"]),
-        _ => None,
-    }
-}
-
-/// Whether a pod has all of these labels.
-pub(in crate::rotation) fn is_picked(pod: &Value, labels: &BTreeMap<&str, &str>) -> bool {
-    labels.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
-}
-
-/// Where Istio looks a Secret up for the workloads with these labels. Without a pod that says so, where a Certificate writes it;
-/// that is a guess.
+/// The namespaces in which Istio reads a Secret for workloads with these labels, and whether that is a guess: without such a pod, it is
+/// the namespace in which a Certificate writes the Secret.
 fn looked_up<'a>(objects: &'a [Value], selector: Option<&BTreeMap<&str, &str>>, name: &str) -> Vec<(&'a str, bool)> {
     let Some(selector) = selector else { return Vec::new() };
-    let picked = |object: &&Value| pod(object).is_some_and(|pod| is_picked(pod, selector));
+    let picked = |object: &&Value| pod(object).is_some_and(|pod| has_labels(pod, selector));
     let namespaces: BTreeSet<_> = objects.iter().filter(picked).map(namespace).collect();
     if !namespaces.is_empty() {
         return namespaces.into_iter().map(|namespace| (namespace, false)).collect();
@@ -191,17 +174,17 @@ fn looked_up<'a>(objects: &'a [Value], selector: Option<&BTreeMap<&str, &str>>, 
 }
 
 impl Root<'_> {
-    /// Whether a Gateway asks clients for a certificate.
+    /// Whether a Gateway verifies clients.
     pub(super) fn asks_clients(&self) -> bool {
         self.uses.iter().any(|one| one.asks_clients)
     }
 
-    /// The hosts that Gateways serve with it.
+    /// The hosts for which Gateways present it.
     pub(super) fn hosts(&self) -> impl Iterator<Item = &str> {
         self.uses.iter().flat_map(|one| &one.hosts).copied()
     }
 
-    /// The labels that all selectors ask for; the default where nothing is selected by labels.
+    /// The labels that all selectors have in common; the default without selectors.
     pub(super) fn workload_labels(&self) -> BTreeMap<&str, &str> {
         let selectors = self.uses.iter().filter_map(|one| one.selector.as_ref());
         let common = selectors.cloned().reduce(|mut common, other| {
@@ -211,21 +194,20 @@ impl Root<'_> {
         common.filter(|labels| !labels.is_empty()).unwrap_or_else(|| BTreeMap::from([("istio", "ingressgateway")]))
     }
 
-    /// The ConfigMaps in its namespace from which Gateways take the clients' CAs.
+    /// The ConfigMaps in its namespace by which Gateways verify clients.
     pub(super) fn config_maps(&self) -> BTreeSet<&str> {
         let all = self.uses.iter().flat_map(|one| &one.config_maps);
         all.filter(|(namespace, _)| *namespace == self.namespace).map(|(_, name)| *name).collect()
     }
 
-    /// Who uses it, and what that leaves open.
+    /// Which Gateways use it, and what is unknown.
     pub(super) fn comments(&self) -> Vec<String> {
-        let asks = |one: &Use<'_>| if one.asks_clients { ", which asks clients for a certificate" } else { "" };
+        let asks = |one: &Use<'_>| if one.asks_clients { ", which verifies clients" } else { "" };
         let mut comments: Vec<_> = self.uses.iter().map(|one| format!("used by {}{}", one.title, asks(one))).collect();
         comments.dedup();
         if self.uses.iter().any(|one| one.is_guessed) {
             comments.push(format!(
-                "no pod that these Gateways select was found: that they run in namespace {} is a guess, from where Secret {} is \
-                 written",
+                "namespace {} is a guess: no pod that these Gateways select was found, and Secret {} is written there",
                 self.namespace, self.name
             ));
         }
@@ -235,12 +217,12 @@ impl Root<'_> {
         let labels = self.workload_labels();
         if selectors.is_empty() {
             comments.push(
-                "the Gateways name it in their own namespace: workloadLabels is the default, and is not used"
+                "the Gateways name it in their own namespace: workloadLabels has its default, and is not used"
                     .to_owned(),
             );
         } else if selectors.iter().any(|selector| !labels.iter().all(|pair| selector.get(pair.0) == Some(pair.1))) {
             comments.push(
-                "the Gateways select workloads with nothing in common: those that do not ask for workloadLabels are not renamed"
+                "the Gateways select workloads with nothing in common: only Gateways that select workloadLabels are rewritten"
                     .to_owned(),
             );
         } else if selectors.len() > 1 {
@@ -249,24 +231,23 @@ impl Root<'_> {
         }
         for (title, ca) in self.uses.iter().filter_map(|one| Some((&one.title, one.ca_from?))) {
             comments.push(format!(
-                "{title} takes the clients' CAs from Secret {ca} (caCertCredentialName): take that field out, so that those of \
-                 the managed Secret count"
+                "{title} verifies clients by Secret {ca} (caCertCredentialName): remove that field, so that it uses the managed Secret"
             ));
         }
         let unknown =
             |one: &&Use<'_>| one.class.is_some_and(|class| !class.starts_with("istio")) && !one.config_maps.is_empty();
         for Use { title, class, .. } in self.uses.iter().filter(unknown) {
             comments.push(format!(
-                "{title} is of class {}: whether its implementation takes more than one CA from a ConfigMap is its own matter in \
-                 the Gateway API. Try that before a rotation needs it",
+                "{title} is of class {}: the Gateway API leaves it to the implementation whether it uses more than one CA of a ConfigMap. \
+                 Test that before a rotation needs it",
                 class.unwrap_or_default()
             ));
         }
         let elsewhere = self.uses.iter().flat_map(|one| one.config_maps.iter().map(move |from| (&one.title, from)));
         for (title, (namespace, name)) in elsewhere.filter(|(_, (namespace, _))| *namespace != self.namespace) {
             comments.push(format!(
-                "{title} takes the clients' CAs from ConfigMap {namespace}/{name}, in another namespace, which the agent does not \
-                 keep: rotations wait until somebody has added the new CA there"
+                "{title} verifies clients by ConfigMap {namespace}/{name} in another namespace, which the agent does not write: in a \
+                 rotation, add the new CA there"
             ));
         }
         comments

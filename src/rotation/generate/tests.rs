@@ -79,14 +79,14 @@ fn left_out(found: &GenerateInput, why: &str) {
 }
 
 #[test]
-fn accepts_a_root_of_a_ca_issuer_with_its_clients() {
+fn generates_from_a_ca_issuer_and_its_clients() {
     let authority = ca("mesh");
     let objects = [
         mutual("root"),
         gateway("apps", "admin", json!({"mode": "SIMPLE", "credentialName": "root"})),
         pod("mesh"),
         certificate("root", json!({})),
-        certificate("till", json!({"usages": ["client auth"]})),
+        certificate("payments", json!({"usages": ["client auth"]})),
         certificate(
             "declared",
             json!({"usages": ["client auth"], "secretTemplate": {"labels": {"trustspan.dev/client": "x"}}}),
@@ -113,10 +113,10 @@ fn accepts_a_root_of_a_ca_issuer_with_its_clients() {
     let (spec, comments) = only(&found);
     assert_eq!(spec, json!({"certificateRef": {"name": "root"}}));
     for said in [
-        "used by Istio Gateway apps/public, which asks clients",
+        "used by Istio Gateway apps/public, which verifies clients",
         "used by Istio Gateway apps/admin",
-        "written by Certificate root, of Issuer mesh-ca, whose CA is in Secret mesh-ca",
-        "may be clients': till. Declare",
+        "written by Certificate root of Issuer mesh-ca, whose CA is in Secret mesh-ca",
+        "possible client Certificates: payments. To declare",
         "issuerSecretName: root-managed-issuer",
     ] {
         assert!(comments.contains(said), "{said:?} not in:\n{comments}");
@@ -124,7 +124,7 @@ fn accepts_a_root_of_a_ca_issuer_with_its_clients() {
 }
 
 #[test]
-fn what_cannot_be_known_is_said() {
+fn reports_what_is_unknown() {
     let authority = ca("mesh");
     let of = |more: &[Value], root: SecretLookup| {
         let objects: Vec<_> = [mutual("root"), pod("mesh")].into_iter().chain(more.to_vec()).collect();
@@ -132,16 +132,16 @@ fn what_cannot_be_known_is_said() {
     };
     let by = |spec: Value| [certificate("root", json!({})), issuer("Issuer", spec)];
     for (comments, said) in [
-        (of(&[], pair(&authority, true)), "no Certificate of cert-manager writes it"),
-        (of(&[], SecretLookup::Refused), "may not be read by you"),
+        (of(&[], pair(&authority, true)), "no cert-manager Certificate writes it"),
+        (of(&[], SecretLookup::Refused), "you may not read Secret root"),
         (of(&[], SecretLookup::Missing), "does not exist yet"),
-        (of(&[], held(json!({"ca.crt": "prose"}))), "It is not used before that is mended"),
+        (of(&[], held(json!({"ca.crt": "prose"}))), "It is not used until this is fixed"),
         (of(&[], pair(&authority, false)), "no CA was found for it"),
         (of(&by(json!({"acme": {}})), pair(&authority, true)), "its CA is not stored in a Secret"),
-        (of(&by(json!({"selfSigned": {}})), pair(&authority, true)), "signed by itself"),
+        (of(&by(json!({"selfSigned": {}})), pair(&authority, true)), "it is self-signed"),
         (of(&[certificate("root", json!({}))], pair(&authority, true)), "that issuer was not found"),
         (of(&[certificate("root", json!({"isCA": true}))], pair(&authority, true)), "a CA itself"),
-        (of(&[], pair(&authority, true)), "who the clients are is not known"),
+        (of(&[], pair(&authority, true)), "the clients are unknown"),
     ] {
         assert!(comments.contains(said), "{said:?} not in:\n{comments}");
     }
@@ -155,11 +155,11 @@ fn what_cannot_be_known_is_said() {
 }
 
 #[test]
-fn a_cluster_issuer_gives_the_cas_namespace_and_those_of_clients() {
+fn a_cluster_issuer_determines_the_namespaces_of_the_ca_and_of_clients() {
     let authority = ca("mesh");
     let reference = json!({"kind": "ClusterIssuer", "name": "mesh-ca"});
     let client = |namespace: &str, issuer: &Value| {
-        let mut client = certificate("till", json!({"usages": ["client auth"], "issuerRef": issuer}));
+        let mut client = certificate("payments", json!({"usages": ["client auth"], "issuerRef": issuer}));
         client["metadata"]["namespace"] = namespace.into();
         client
     };
@@ -180,13 +180,15 @@ fn a_cluster_issuer_gives_the_cas_namespace_and_those_of_clients() {
     assert_eq!(spec["caSecretRef"], json!({"name": "mesh-ca", "namespace": "pki"}));
     assert_eq!(spec["clients"]["namespaces"], json!(["apps"]));
     assert!(
-        comments.contains("may be clients': apps/till.") && comments.contains("client: mesh_root-managed"),
+        comments.contains(
+            "possible client Certificates in other namespaces, which clients.namespaces lists: apps/payments."
+        ) && comments.contains("client: mesh_root-managed"),
         "{comments}"
     );
 }
 
 #[test]
-fn a_cacert_sibling_is_a_ca_of_the_clients_own() {
+fn a_cacert_secret_is_the_ca_of_clients() {
     let (public, private) = (ca("public"), ca("private"));
     let sibling = held(json!({"cacert": private.pem()}));
     let objects = [mutual("root"), pod("mesh")];
@@ -196,7 +198,7 @@ fn a_cacert_sibling_is_a_ca_of_the_clients_own() {
 }
 
 #[test]
-fn accepts_a_name_that_nothing_has() {
+fn takes_a_free_name() {
     let authority = ca("mesh");
     let taken = [("root", pair(&authority, true)), ("root-managed", pair(&authority, true))];
     let name = |found: &GenerateInput| names(found).1;
@@ -210,7 +212,7 @@ fn accepts_a_name_that_nothing_has() {
 }
 
 #[test]
-fn rejects_what_is_named_already_or_never_renamed() {
+fn leaves_out_what_is_managed_already_or_never_rewritten() {
     let authority = ca("mesh");
     let root = [("root", pair(&authority, true))];
     let with = |object: Value| found(&[object, pod("mesh")], &root);
@@ -223,8 +225,8 @@ fn rejects_what_is_named_already_or_never_renamed() {
     left_out(&with(whole_mesh), "selects all workloads of the mesh");
     let mut opted_out = mutual("root");
     opted_out["metadata"]["annotations"] = json!({"trustspan.dev/rewrite": "disabled"});
-    left_out(&with(opted_out), "not to be rewritten");
-    left_out(&with(mutual("Root_1")), "no name that Kubernetes takes");
+    left_out(&with(opted_out), "excludes it from rewriting");
+    left_out(&with(mutual("Root_1")), "is not a valid object name");
     left_out(&found(&[mutual("root")], &root), "no pod with istio=ingressgateway was found");
     let simple = gateway("apps", "public", json!({"mode": "SIMPLE", "credentialName": "root"}));
     left_out(&found(&[simple, pod("mesh")], &[("root", pair(&authority, false))]), "there is nothing to rotate");
@@ -239,7 +241,7 @@ fn rejects_what_is_named_already_or_never_renamed() {
 }
 
 #[test]
-fn of_other_namespaces_nothing_is_read_or_proposed() {
+fn ignores_other_namespaces() {
     let objects = [mutual("root"), pod("mesh")];
     let only = |namespace: &str| GenerateInput { only: Some(namespace.to_owned()), ..found(&objects, &[]) };
     assert!(!only("mesh").secrets_to_read().is_empty());
@@ -248,7 +250,7 @@ fn of_other_namespaces_nothing_is_read_or_proposed() {
 }
 
 #[test]
-fn workload_labels_are_what_all_selectors_ask_for() {
+fn workload_labels_are_common_to_all_selectors() {
     let selecting = |name: &str, selector: Value| {
         let mut object = gateway("apps", name, json!({"mode": "MUTUAL", "credentialName": "root"}));
         object["spec"]["selector"] = selector;
@@ -266,7 +268,7 @@ fn workload_labels_are_what_all_selectors_ask_for() {
 }
 
 #[test]
-fn a_gateway_of_the_gateway_api_names_secrets_where_it_stands() {
+fn a_gateway_of_the_gateway_api_names_secrets_in_its_namespace() {
     let listener = json!({"name": "https", "tls": {"certificateRefs": [{"name": "root"}]}});
     let object = json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"namespace": "mesh", "name": "public"},
@@ -274,17 +276,17 @@ fn a_gateway_of_the_gateway_api_names_secrets_where_it_stands() {
     });
     let (spec, comments) = only(&found(&[object], &[("root", pair(&ca("mesh"), true))]));
     assert_eq!(spec["sourceSecretName"], "root");
-    assert!(comments.contains("used by Gateway mesh/public, which asks clients"), "{comments}");
+    assert!(comments.contains("used by Gateway mesh/public, which verifies clients"), "{comments}");
 }
 
 #[test]
-fn without_pods_one_certificate_tells_where_and_two_do_not() {
+fn without_pods_a_single_certificate_determines_the_namespace() {
     let one = certificate("root", json!({}));
     let mut two = one.clone();
     two["metadata"]["namespace"] = "other".into();
     let (_, comments) = only(&found(&[mutual("root"), one.clone()], &[]));
     assert!(comments.contains("is a guess"), "{comments}");
-    left_out(&found(&[mutual("root"), one, two], &[]), "is not known");
+    left_out(&found(&[mutual("root"), one, two], &[]), "is unknown");
 }
 
 #[test]
@@ -299,7 +301,7 @@ fn config_maps_from_which_gateways_take_cas_are_proposed_in_the_secrets_namespac
 }
 
 #[test]
-fn the_class_of_a_gateway_that_may_not_take_two_cas_from_a_config_map_is_told() {
+fn warns_of_gateway_classes_that_may_not_use_two_cas_of_a_config_map() {
     let comments = |class: &str| {
         let reference = json!([{"kind": "ConfigMap", "group": "", "name": "partners"}]);
         let gateway = json!({
@@ -340,11 +342,11 @@ fn the_managed_secret_takes_over_the_name_where_a_certificate_writes_it() {
     ] {
         assert!(comments.contains(words), "{words} not in {comments}");
     }
-    // Without a Certificate there is no issuer to write another.
+    // Without a Certificate, no issuer can write another Secret.
     let by_hand = GenerateInput { rewrite: false, ..found(&objects[..2], &secrets()) };
     assert_eq!(source(&by_hand), "root");
-    let beside = [&secrets()[..], &[("root-cacert", pair(&authority, true))]].concat();
-    let with_sibling = GenerateInput { rewrite: false, ..found(&objects, &beside) };
+    let with_cacert = [&secrets()[..], &[("root-cacert", pair(&authority, true))]].concat();
+    let with_sibling = GenerateInput { rewrite: false, ..found(&objects, &with_cacert) };
     assert_eq!(source(&with_sibling), "root");
     let taken = [&secrets()[..], &[("root-source", pair(&authority, true))]].concat();
     let with_taken = GenerateInput { rewrite: false, ..found(&objects, &taken) };
@@ -352,7 +354,7 @@ fn the_managed_secret_takes_over_the_name_where_a_certificate_writes_it() {
 }
 
 #[test]
-fn rejects_a_certificate_that_cert_manager_keeps_for_a_gateway() {
+fn leaves_out_a_certificate_that_cert_manager_manages_for_a_gateway() {
     let mut kept = certificate("root", json!({}));
     kept["metadata"]["ownerReferences"] = json!([
         {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "web", "controller": true},
@@ -360,6 +362,6 @@ fn rejects_a_certificate_that_cert_manager_keeps_for_a_gateway() {
     let secrets = [("root", pair(&ca("mesh"), true))];
     for rewrite in [true, false] {
         let found = GenerateInput { rewrite, ..found(&[mutual("root"), pod("mesh"), kept.clone()], &secrets) };
-        left_out(&found, "cert-manager keeps Certificate root for Gateway web");
+        left_out(&found, "cert-manager manages Certificate root for Gateway web");
     }
 }

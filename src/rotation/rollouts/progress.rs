@@ -1,14 +1,16 @@
-//! How far a workload's rollout is, as `kubectl rollout status` tells it
+//! The progress of a workload's rollout, by the rules of `kubectl rollout status`
 //! (`k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go`).
 
 use serde_json::Value;
+
+use crate::rotation::counted;
 
 /// What is missing until the rollout is complete; `None` when it is.
 pub(super) fn unfinished(workload: &Value) -> Option<String> {
     let (spec, status) = (&workload["spec"], &workload["status"]);
     let count = |field: &str| status[field].as_i64().unwrap_or_default();
     if count("observedGeneration") < workload["metadata"]["generation"].as_i64().unwrap_or_default() {
-        return Some("its controller has yet to see the last change".to_owned());
+        return Some("its controller has not observed the last change yet".to_owned());
     }
     let (wanted, updated, available) = match workload["kind"].as_str() {
         Some("DaemonSet") => ("desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable"),
@@ -19,16 +21,19 @@ pub(super) fn unfinished(workload: &Value) -> Option<String> {
     let (updated, available) = (count(updated), count(available));
     let to_update = if restarts_by_hand(workload) == Some(ON_DELETE) { 0 } else { wanted - partition(workload) };
     if updated < to_update || available < wanted {
-        return Some(format!("of {wanted} pod(s) {updated} are updated, {available} available"));
+        return Some(format!(
+            "{updated} of {} updated, {available} available",
+            counted(wanted.unsigned_abs() as usize, "pod")
+        ));
     }
     // DaemonSets do not count those.
     let former = if workload["kind"] == "Deployment" { count("replicas") - updated } else { 0 };
-    (former > 0).then(|| format!("{former} former pod(s) are still there"))
+    (former > 0).then(|| format!("{} still running", counted(former.unsigned_abs() as usize, "old pod")))
 }
 
 const ON_DELETE: &str = "OnDelete: delete its pods afterwards";
 
-/// Why a change of the pod template does not restart all pods.
+/// Why a change of the pod template does not restart all pods, and what to do.
 pub(super) fn restarts_by_hand(workload: &Value) -> Option<&'static str> {
     let spec = &workload["spec"];
     if spec["updateStrategy"]["type"] == "OnDelete" {

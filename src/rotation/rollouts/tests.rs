@@ -68,14 +68,14 @@ fn unfinished(object: &Value) -> Option<String> {
     read(object)?.unfinished
 }
 
-/// What is done for `entry` about these objects: the label of what is rolled, or why nothing is.
+/// What is done for `entry` about these objects: the label of the one that is restarted, or why none is.
 fn done(entry: &Entry, objects: &[Value], now: Timestamp) -> Result<String, Doing> {
     let registry = Registry::new([entry.clone()]);
     let workloads: Vec<_> = objects.iter().filter_map(|object| Workload::read(object, "mesh", &registry)).collect();
     next(entry, &workloads, &registry, now).map(Workload::label)
 }
 
-fn told(entry: &Entry, objects: &[Value], doing: Doing) -> GatewaySecretStatus {
+fn reported(entry: &Entry, objects: &[Value], doing: Doing) -> GatewaySecretStatus {
     let registry = Registry::new([entry.clone()]);
     let workloads: Vec<_> = objects.iter().filter_map(|object| Workload::read(object, "mesh", &registry)).collect();
     let mut status = entry.status.clone();
@@ -84,7 +84,7 @@ fn told(entry: &Entry, objects: &[Value], doing: Doing) -> GatewaySecretStatus {
 }
 
 #[test]
-fn accepts_what_slipped_by_and_what_has_older_content_as_behind() {
+fn workloads_missed_by_the_webhook_or_with_earlier_content_are_behind() {
     let current = rewritten(&deployment("app", "root"), &paced());
     assert!(is_behind(&deployment("app", "root")), "it names the root");
     assert!(is_behind(&deployment("app", "gw")), "it has no hash");
@@ -98,31 +98,31 @@ fn accepts_what_slipped_by_and_what_has_older_content_as_behind() {
 }
 
 #[test]
-fn rejects_as_behind_what_the_webhook_would_leave() {
+fn workloads_that_the_webhook_would_not_change_are_not_behind() {
     let current = rewritten(&deployment("app", "root"), &paced());
     assert_eq!(read(&current), None);
     assert_eq!(read(&deployment("app", "stranger")), None);
-    let slipped = deployment("app", "root");
-    assert_eq!(read(&with(slipped.clone(), "/metadata/annotations", json!({REWRITE: REWRITE_DISABLED}))), None);
-    assert_eq!(read(&with(slipped.clone(), "/metadata/deletionTimestamp", json!("1970-01-01T00:00:00Z"))), None);
+    let missed = deployment("app", "root");
+    assert_eq!(read(&with(missed.clone(), "/metadata/annotations", json!({REWRITE: REWRITE_DISABLED}))), None);
+    assert_eq!(read(&with(missed.clone(), "/metadata/deletionTimestamp", json!("1970-01-01T00:00:00Z"))), None);
     // A leaf that is renewed is nothing to one that loads the CA alone.
     let mounts = "/spec/template/spec/containers/0/volumeMounts";
-    let ca_only = with(slipped.clone(), mounts, json!([{"name": "certs", "subPath": "ca.crt"}]));
+    let ca_only = with(missed.clone(), mounts, json!([{"name": "certs", "subPath": "ca.crt"}]));
     let mut before = paced();
     before.status.hashes.get_mut("tls.crt").unwrap().sha256 = "older".to_owned();
     assert!(!is_behind(&rewritten(&ca_only, &before)));
     // This registry is behind, not the workload.
     let mut newer = paced();
     newer.status.hashes.get_mut("ca.crt").unwrap().revision += 10;
-    assert!(!is_behind(&rewritten(&slipped, &newer)));
+    assert!(!is_behind(&rewritten(&missed, &newer)));
     let mut unready = paced();
     unready.status.conditions.clear();
-    assert_eq!(Workload::read(&slipped, "mesh", &Registry::new([unready])), None);
-    assert_eq!(Workload::read(&slipped, "elsewhere", &Registry::new([paced()])), None);
+    assert_eq!(Workload::read(&missed, "mesh", &Registry::new([unready])), None);
+    assert_eq!(Workload::read(&missed, "elsewhere", &Registry::new([paced()])), None);
 }
 
 #[test]
-fn accepts_a_rollout_as_complete_when_all_pods_are_new_and_available() {
+fn a_rollout_is_complete_when_all_pods_are_new_and_available() {
     let current = |kind: &str, spec: Value, status: Value| {
         let object = with(deployment("app", "root"), "/kind", json!(kind));
         let mut object = rewritten(&object, &paced());
@@ -150,7 +150,7 @@ fn accepts_a_rollout_as_complete_when_all_pods_are_new_and_available() {
         let complete = current(kind, spec.clone(), with(status.clone(), "/observedGeneration", json!(seen)));
         assert_eq!(read(&complete), None, "{kind} {spec} {status}");
         let unseen = current(kind, spec, with(status, "/observedGeneration", json!(seen - 1)));
-        assert!(unfinished(&unseen).is_some_and(|why| why.contains("yet to see")));
+        assert!(unfinished(&unseen).is_some_and(|why| why.contains("not observed the last change yet")));
     }
     for (kind, status) in [
         ("Deployment", json!({"replicas": 1, "availableReplicas": 1})),
@@ -167,60 +167,60 @@ fn accepts_a_rollout_as_complete_when_all_pods_are_new_and_available() {
 }
 
 #[test]
-fn accepts_one_rollout_at_a_time() {
-    let slipped = [deployment("a", "root"), deployment("b", "root")];
-    assert_eq!(done(&paced(), &slipped, later()), Ok("deployment/a".to_owned()));
+fn restarts_one_workload_at_a_time() {
+    let missed = [deployment("a", "root"), deployment("b", "root")];
+    assert_eq!(done(&paced(), &missed, later()), Ok("deployment/a".to_owned()));
     // The first is rolled, and its pods come up.
-    let rolling = with(rewritten(&slipped[0], &paced()), "/status/availableReplicas", json!(0));
-    let Err(Doing::Rolling(why)) = done(&paced(), &[rolling, slipped[1].clone()], later()) else { panic!("held") };
-    assert!(why.contains("deployment/a is complete (of 1 pod(s) 1 are updated, 0 available)"), "{why}");
-    let complete = rewritten(&slipped[0], &paced());
-    assert_eq!(done(&paced(), &[complete, slipped[1].clone()], later()), Ok("deployment/b".to_owned()));
+    let rolling = with(rewritten(&missed[0], &paced()), "/status/availableReplicas", json!(0));
+    let Err(Doing::Rolling(why)) = done(&paced(), &[rolling, missed[1].clone()], later()) else { panic!("held") };
+    assert!(why.contains("deployment/a is complete (1 of 1 pod updated, 0 available)"), "{why}");
+    let complete = rewritten(&missed[0], &paced());
+    assert_eq!(done(&paced(), &[complete, missed[1].clone()], later()), Ok("deployment/b".to_owned()));
     // Pods that come up elsewhere hold nothing.
     let elsewhere = with(deployment("c", "stranger"), "/status", json!({}));
-    assert_eq!(done(&paced(), &[elsewhere, slipped[0].clone()], later()), Ok("deployment/a".to_owned()));
+    assert_eq!(done(&paced(), &[elsewhere, missed[0].clone()], later()), Ok("deployment/a".to_owned()));
 }
 
 #[test]
-fn rejects_to_roll_unasked_paused_out_of_hours_or_too_soon() {
-    let slipped = [deployment("a", "root")];
+fn restarts_nothing_while_disabled_paused_outside_windows_or_too_early() {
+    let missed = [deployment("a", "root")];
     let with = |change: &dyn Fn(&mut Entry)| {
         let mut entry = paced();
         change(&mut entry);
         entry
     };
     let unasked = with(&|entry| entry.policy.workload_restarts.mode = RestartMode::Disabled);
-    assert_eq!(done(&unasked, &slipped, later()), Err(Doing::Reporting));
+    assert_eq!(done(&unasked, &missed, later()), Err(Doing::Reporting));
     let paused = with(&|entry| entry.spec.paused = true);
     assert_eq!(
-        done(&paused, &slipped, later()),
+        done(&paused, &missed, later()),
         Err(Doing::Held("spec.paused is true. To continue, set it to false".to_owned()))
     );
     let window = json!([{"from": "22:00", "to": "23:00"}]);
     let closed = with(&|entry| entry.policy.change_windows = serde_json::from_value(window.clone()).unwrap());
     assert!(
-        matches!(done(&closed, &slipped, later()), Err(Doing::Held(why)) if why.contains("No change window of the RotationPolicy"))
+        matches!(done(&closed, &missed, later()), Err(Doing::Held(why)) if why.contains("No change window of the RotationPolicy"))
     );
-    assert!(done(&closed, &slipped, at(22 * 60 * 60)).is_ok());
+    assert!(done(&closed, &missed, at(22 * 60 * 60)).is_ok());
     // A replica of the webhook that has not heard of the content yet would cost a second rollout.
-    assert!(matches!(done(&paced(), &slipped, at(CHANGED + 9)), Err(Doing::Rolling(_))));
-    assert!(done(&paced(), &slipped, at(CHANGED + 11)).is_ok());
+    assert!(matches!(done(&paced(), &missed, at(CHANGED + 9)), Err(Doing::Rolling(_))));
+    assert!(done(&paced(), &missed, at(CHANGED + 11)).is_ok());
 }
 
 #[test]
-fn rejects_to_roll_what_restarts_by_hand_or_is_anothers_too() {
-    let slipped = deployment("a", "root");
+fn restarts_no_workload_with_manual_restarts_or_of_another_gateway_secret() {
+    let missed = deployment("a", "root");
     let on_delete =
-        with(with(slipped.clone(), "/kind", json!("StatefulSet")), "/spec/updateStrategy", json!({"type": "OnDelete"}));
-    let partition = with(slipped.clone(), "/spec/updateStrategy", json!({"rollingUpdate": {"partition": 1}}));
-    let paused = with(slipped.clone(), "/spec/paused", json!(true));
+        with(with(missed.clone(), "/kind", json!("StatefulSet")), "/spec/updateStrategy", json!({"type": "OnDelete"}));
+    let partition = with(missed.clone(), "/spec/updateStrategy", json!({"rollingUpdate": {"partition": 1}}));
+    let paused = with(missed.clone(), "/spec/paused", json!(true));
     for by_hand in [on_delete, partition, paused] {
         assert!(matches!(done(&paced(), std::slice::from_ref(&by_hand), later()), Err(Doing::Held(_))), "{by_hand}");
-        // It holds nobody else.
+        // It blocks no other workload.
         assert_eq!(done(&paced(), &[by_hand, deployment("z", "root")], later()), Ok("deployment/z".to_owned()));
     }
     let env = json!([{"secretRef": {"name": "root2"}}]);
-    let both = with(slipped, "/spec/template/spec/containers/0/envFrom", env);
+    let both = with(missed, "/spec/template/spec/containers/0/envFrom", env);
     let rolls = |rollouts| {
         let mut other = entry("mesh", "root2", "gw2");
         other.policy.workload_restarts.mode = rollouts;
@@ -232,13 +232,13 @@ fn rejects_to_roll_what_restarts_by_hand_or_is_anothers_too() {
 }
 
 #[test]
-fn a_condition_names_them_with_the_mend_and_an_event_tells_once() {
-    let slipped: Vec<_> = ["a", "b", "c", "d"].map(|name| deployment(name, "root")).into();
-    let behind = told(&paced(), &slipped, Doing::Reporting);
+fn the_condition_names_workloads_with_the_fix_and_makes_one_event() {
+    let missed: Vec<_> = ["a", "b", "c", "d"].map(|name| deployment(name, "root")).into();
+    let behind = reported(&paced(), &missed, Doing::Reporting);
     let condition = behind.condition(WORKLOADS).unwrap();
     assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::False, "Behind"));
     for words in [
-        "4 workload(s) name Secret root",
+        "4 workloads name Secret root",
         "deployment/a, deployment/b, deployment/c, …",
         "kubectl rollout restart -n mesh deployment/a deployment/b deployment/c …; ",
         "workloadRestarts.mode: Enabled",
@@ -251,15 +251,15 @@ fn a_condition_names_them_with_the_mend_and_an_event_tells_once() {
         notices(&former, status, &[]).iter().map(|notice| (notice.reason, notice.is_warning)).collect()
     };
     assert_eq!(reasons(&paced().status, &behind), [("WorkloadsBehind", true)]);
-    let fewer = told(&paced(), &slipped[1..], Doing::Reporting);
+    let fewer = reported(&paced(), &missed[1..], Doing::Reporting);
     assert_eq!(reasons(&behind, &fewer), []);
-    let none = told(&paced(), &[], Doing::Reporting);
+    let none = reported(&paced(), &[], Doing::Reporting);
     assert_eq!(reasons(&fewer, &none), [("WorkloadsCurrent", false)]);
     assert_eq!((none.workloads_behind, none.condition(WORKLOADS).unwrap().status), (Some(0), ConditionStatus::True));
 }
 
 #[test]
-fn what_is_not_known_is_not_told_as_current() {
+fn unknown_workloads_are_not_reported_as_current() {
     let unread = WorkloadSurvey::Unread("cannot list".to_owned());
     let mut unready = paced();
     unready.status.conditions.clear();

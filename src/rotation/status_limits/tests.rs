@@ -137,7 +137,7 @@ fn leaves_that_do_not_fit_are_counted() {
     assert_eq!(kept.iter().map(Leaf::count).sum::<usize>() + unlisted as usize, 1_500);
     assert!(unlisted > 0 && kept.iter().filter(|leaf| !leaf.others.is_empty()).count() == 500, "{unlisted}");
     assert!(json_bytes(&kept) <= LEAVES);
-    // One that stands for too many does not take the others along.
+    // A leaf of too many clients does not remove the others.
     let (kept, unlisted) = fit_leaves(vec![leaf(1, 100_000), leaf(2, 0)]);
     assert_eq!((kept.len(), unlisted), (1, 100_001));
     let status = fitted(|status| status.unlisted_clients = Some(unlisted));

@@ -118,8 +118,8 @@ fn clients_that_the_switch_will_cut_off_are_reported_before() {
     let plan = scene.reconcile();
     let (status, message) = said(&scene, &plan, LEAF);
     assert_eq!(status, ConditionStatus::False);
-    let cut_off = format!("cut off at {}", end - SignedDuration::from_mins(1));
-    assert!(message.contains(": client.") && message.contains(&cut_off), "{message}");
+    let switch = format!("At {} gateways switch certificates", end - SignedDuration::from_mins(1));
+    assert!(message.contains(": client.") && message.contains(&switch), "{message}");
     // Undeclared clients.
     let mut scene = before_the_switch(&old, &new, false);
     scene.entry.spec.clients.all_declared = false;
@@ -130,7 +130,7 @@ fn clients_that_the_switch_will_cut_off_are_reported_before() {
     let mut scene = before_the_switch(&old, &new, false);
     scene.unlisted_namespaces = vec!["apps".to_owned()];
     let plan = scene.reconcile();
-    for (condition, expected) in [(LEAF, "cannot list Certificates in apps"), (CLIENTS, "trustspan rbac")] {
+    for (condition, expected) in [(LEAF, "Cannot list Certificates in apps"), (CLIENTS, "trustspan rbac")] {
         let (status, message) = said(&scene, &plan, condition);
         assert!(status == ConditionStatus::Unknown && message.contains(expected), "{message}");
     }
@@ -208,7 +208,7 @@ fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
         assert_eq!(wait(&plan, StepName::SwitchServingCertificate).until, None);
         let (status, message) = said(&scene, &plan, LEAF);
         assert!(status == ConditionStatus::False && message.contains("onServingCertificateExpiry: Keep"), "{message}");
-        assert_eq!(message.contains(&format!("it ended at {end}")), now > end, "{message}");
+        assert_eq!(message.contains(&format!("it expired at {end}")), now > end, "{message}");
         // It lags before and after, and the rotation does not proceed.
         scene.keep_status(&plan);
         let status = &scene.entry.status;

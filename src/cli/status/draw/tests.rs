@@ -1,0 +1,179 @@
+use super::*;
+use crate::api::{
+    ConditionStatus::{self, False, True, Unknown},
+    LaggingClient, Phase, READY, TrustAnchor,
+};
+use crate::registry::{Entry, tests::entry};
+use crate::rotation::{CLIENTS, Expiry, GATEWAYS, LEAF, READINESS, SOURCES, set};
+
+const NOW: &str = "2030-06-01T00:00:00Z";
+
+fn at(text: &str) -> Timestamp {
+    text.parse().expect("an instant")
+}
+
+/// A GatewaySecret of 2030-06-01 in a phase that began two and a half minutes ago.
+fn in_phase(phase: Phase, bundle: &[(&str, &str, &str, &str)]) -> Entry {
+    let mut entry = entry("istio-system", "public-gateway-source", "public-gateway");
+    entry.spec.clients.all_declared = true;
+    let status = &mut entry.status;
+    status.phase = Some(phase);
+    status.phase_since = Some(at("2030-05-31T23:57:30Z"));
+    status.bundle = bundle
+        .iter()
+        .map(|(subject, fingerprint, from, to)| TrustAnchor {
+            subject: format!("CN={subject}"),
+            fingerprint: (*fingerprint).to_owned(),
+            not_before: at(from),
+            not_after: at(to),
+            pem: None,
+            converged: None,
+        })
+        .collect();
+    entry
+}
+
+fn with(mut entry: Entry, type_: &str, status: ConditionStatus, reason: &str, message: &str, since: &str) -> Entry {
+    let former = entry.clone();
+    set(&former, &mut entry.status, type_, (status, reason, message.to_owned()), at(since));
+    entry
+}
+
+/// Its summary, with what uses the CAs of its bundle: client names, and whether the serving certificate is of it.
+fn summary(entry: &Entry, users: &[(&[&str], bool)]) -> StatusSummary {
+    let mut summary = StatusSummary::of(entry, at(NOW));
+    for (ca, (clients, serves)) in summary.bundle.iter_mut().zip(users) {
+        (ca.clients, ca.serves) = (clients.iter().map(|name| (*name).to_owned()).collect(), *serves);
+    }
+    summary.clients.declared = users.iter().map(|(clients, _)| clients.len()).sum();
+    summary.clients.migrated = summary.bundle.first().map_or(0, |ca| ca.clients.len());
+    summary.served = Some(Validity {
+        subject: "CN=shop.example.com".to_owned(),
+        not_before: at("2030-04-01T00:00:00Z"),
+        not_after: at("2030-06-12T00:00:00Z"),
+    });
+    let what = "serving certificate CN=shop.example.com".to_owned();
+    summary.next_expiry = Some(Expiry { what, at: at("2030-06-12T00:00:00Z") });
+    summary
+}
+
+const NEW: (&str, &str, &str, &str) = ("mesh-ca", "2f1a9c04d5e6f708", "2030-05-01T00:00:00Z", "2031-05-01T00:00:00Z");
+const OLD: (&str, &str, &str, &str) = ("mesh-ca", "9b7c3e11a2b3c4d5", "2029-06-15T00:00:00Z", "2030-06-15T00:00:00Z");
+
+fn rotating() -> Entry {
+    let mut entry = in_phase(Phase::Converged, &[NEW, OLD]);
+    entry.status.waits = vec![
+        Wait { step: StepName::ReissueClients, reason: "being re-issued: payments".to_owned(), until: None },
+        Wait {
+            step: StepName::SwitchServingCertificate,
+            reason: "clients that may not trust the new CA yet: payments".to_owned(),
+            until: Some(at("2030-06-11T23:59:00Z")),
+        },
+    ];
+    entry.status.endpoints = Some(Endpoints { total: 3, current: 3, former: 0, unreachable: 0 });
+    let lagging = LaggingClient { name: "payments".to_owned(), since: at("2030-05-31T23:59:55Z"), overdue: false };
+    (entry.status.lagging, entry.status.lagging_count) = (vec![lagging], Some(1));
+    let message = "Clients do not trust the CA of the new serving certificate yet: payments. The agent renews them.";
+    with(entry, LEAF, False, "Renewing", message, "2030-05-31T23:59:55Z")
+}
+
+const USERS: [(&[&str], bool); 2] =
+    [(&["checkout", "orders", "search", "stock", "users"], false), (&["payments"], true)];
+
+#[test]
+fn steady() {
+    let entry = in_phase(Phase::Steady, &[OLD]);
+    let message = "A CA rotation started now would complete without manual steps in about 4 minutes.";
+    let entry = with(entry, READINESS, True, "Completes", message, NOW);
+    insta::assert_snapshot!(draw(&summary(&entry, &[(&["checkout", "payments"], true)]), at(NOW)));
+}
+
+#[test]
+fn a_steady_gateway_secret_whose_next_rotation_would_stop() {
+    let entry = in_phase(Phase::Steady, &[OLD]);
+    let message = "A CA rotation started now would not complete: Secret payments is not managed by cert-manager; renew it \
+                   manually and include the new CA in ca.crt.";
+    let entry = with(entry, READINESS, False, "Blocked", message, NOW);
+    insta::assert_snapshot!(draw(&summary(&entry, &[(&["checkout", "payments"], true)]), at(NOW)));
+}
+
+#[test]
+fn a_rotation_that_needs_no_person() {
+    insta::assert_snapshot!(draw(&summary(&rotating(), &USERS), at(NOW)));
+}
+
+#[test]
+fn a_new_ca_that_nothing_uses_yet() {
+    let mut entry = in_phase(Phase::TrustExpanded, &[NEW, OLD]);
+    entry.status.endpoints = Some(Endpoints { total: 4, current: 1, former: 1, unreachable: 1 });
+    let message = "1 of 4 gateways have earlier content of the managed Secret; status.waits names them.";
+    let entry = with(entry, GATEWAYS, False, "EarlierContent", message, "2030-05-31T23:59:30Z");
+    insta::assert_snapshot!(draw(&summary(&entry, &[(&[], false), (&["payments"], true)]), at(NOW)));
+}
+
+#[test]
+fn a_rotation_that_waits_for_a_person() {
+    let mut entry = rotating();
+    entry.spec.clients.all_declared = false;
+    entry.status.lagging[0].overdue = true;
+    entry.status.waits[0] = Wait {
+        step: StepName::ReissueClients,
+        reason: "Secret payments is not managed by cert-manager; renew it manually and include the new CA in ca.crt"
+            .to_owned(),
+        until: None,
+    };
+    let late = "Clients do not trust the CA of the new serving certificate yet: payments. Renew their certificates and restart them.";
+    let entry = with(entry, LEAF, False, "Lagging", late, "2030-05-31T23:50:00Z");
+    let overdue =
+        "1 client still uses or trusts only an old CA: payments. Check that cert-manager has renewed its certificates.";
+    let entry = with(entry, CLIENTS, False, "Lagging", overdue, "2030-05-31T23:59:00Z");
+    let assumed = "No gateway is probed (probe.mode is Disabled in the RotationPolicy).";
+    let entry = with(entry, GATEWAYS, Unknown, "Assumed", assumed, NOW);
+    let mut summary = summary(&entry, &USERS);
+    summary.change_windows = Some(WindowState { is_open: false, until: Some(at("2030-06-01T22:00:00Z")) });
+    insta::assert_snapshot!(draw(&summary, at(NOW)));
+}
+
+#[test]
+fn a_managed_secret_that_is_lost_during_a_rotation() {
+    let entry = in_phase(Phase::Pending, &[NEW, OLD]);
+    let entry = with(entry, READY, False, "SecretMissing", "Secret public-gateway does not exist.", NOW);
+    let message = "Secret public-gateway-source does not exist. Until this is corrected, the previous CAs and certificates stay in use.";
+    let entry = with(entry, SOURCES, False, "Unusable", message, NOW);
+    insta::assert_snapshot!(draw(&summary(&entry, &USERS), at(NOW)));
+}
+
+#[test]
+fn a_gateway_secret_without_an_agent() {
+    let mut entry = in_phase(Phase::Pending, &[]);
+    entry.status = Default::default();
+    insta::assert_snapshot!(draw(&StatusSummary::of(&entry, at(NOW)), at(NOW)));
+}
+
+#[test]
+fn gateways_that_stay_behind_need_a_person() {
+    let act = |since: &str| {
+        let entry = with(rotating(), GATEWAYS, False, "EarlierContent", "1 of 3 gateways have earlier content.", since);
+        StatusSummary::of(&entry, at(NOW)).actions
+    };
+    assert_eq!(act("2030-05-31T23:59:30Z"), [""; 0]);
+    assert_eq!(act("2030-05-31T23:58:59Z"), ["1 of 3 gateways have earlier content."]);
+}
+
+#[test]
+fn replaces_control_characters() {
+    let hostile = "a\u{1b}[2J\nb";
+    let mut summary = summary(&rotating(), &USERS);
+    (summary.namespace, summary.name, summary.secret_name) = (hostile.into(), hostile.into(), hostile.into());
+    summary.headline = hostile.into();
+    summary.actions = vec![hostile.into()];
+    summary.troubles = vec!["a\u{1b}[2J\nb!".into()];
+    summary.waits[0].reason = "b\u{1b}a\u{1b}[2J\nb".into();
+    summary.bundle[0].clients = vec![hostile.into()];
+    summary.bundle[0].validity.subject = hostile.into();
+    summary.served.as_mut().expect("a certificate").subject = hostile.into();
+    summary.next_expiry.as_mut().expect("an expiry").what = hostile.into();
+    let drawn = draw(&summary, at(NOW));
+    assert!(drawn.chars().all(|c| c == '\n' || !c.is_control()), "{drawn:?}");
+    assert_eq!(drawn.matches("a\u{fffd}[2J\u{fffd}b").count(), 11);
+}
