@@ -7,8 +7,8 @@ use super::Request;
 use super::rules::CONNECTIVITY;
 use crate::api::Mode;
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
+use crate::connectivity::{self, Broken};
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::connectivity::{self, Broken};
 use crate::trust::{Finding, ParsedSecret, Severities, Severity};
 
 /// What a write of a Secret breaks of what works now.

@@ -141,17 +141,6 @@ impl From<&str> for SecretRef {
     }
 }
 
-/// The severity of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub enum Level {
-    /// Its findings refuse the write.
-    Deny,
-    /// Its findings are warnings.
-    Warn,
-    /// It is not heeded.
-    Off,
-}
-
 /// A default that the API server stored would stay in the map when a client-side apply sets other labels later.
 pub(super) fn without_default(schema: &mut schemars::Schema) {
     schema.remove("default");

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GatewaySecretSpec, Mode, SecretRef};
+use super::{GatewaySecretSpec, GatewayUse, Mode, SecretRef};
 
 /// What is known of the managed Secret and of the cluster around it. The webhook decides from spec and status alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -369,21 +369,6 @@ pub struct KeyHash {
     // The API server warns of formats that it does not know (uint64).
     #[schemars(with = "i64", range(min = 0))]
     pub revision: u64,
-}
-
-/// A Gateway that uses the root or the managed Secret.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct GatewayUse {
-    /// API group of the Gateway: `networking.istio.io` or `gateway.networking.k8s.io`.
-    pub group: String,
-    /// Namespace of the Gateway object.
-    pub namespace: String,
-    /// Name of the Gateway object.
-    pub name: String,
-    /// Hosts that it serves with that Secret.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<String>,
 }
 
 /// A `<root>-cacert` Secret beside the root.

@@ -10,8 +10,9 @@ use super::client_conditions;
 use super::planner::Plan;
 use super::status_limits::{count, fit_leaves};
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, LeafKind, Phase, TrustAnchor};
+use crate::connectivity;
 use crate::registry::Entry;
-use crate::trust::{Certificate, connectivity};
+use crate::trust::Certificate;
 
 /// The condition that tells whether the sources of a rotation can be used.
 pub const SOURCES: &str = "SourcesUsable";

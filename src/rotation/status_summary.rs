@@ -4,8 +4,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::{ConditionStatus, Endpoints, Leaf, LeafKind, Mode, Phase, TrustAnchor, Wait, WindowState};
+use crate::connectivity;
 use crate::registry::Entry;
-use crate::trust::{Certificate, bundle, connectivity};
+use crate::trust::{Certificate, bundle};
 
 /// One GatewaySecret's story.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

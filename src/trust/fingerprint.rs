@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 use super::bundle::{self, Bundle};
 use super::certificate::hex;
 use super::{Certificate, Secret, credential};
-use crate::api::TrustAnchor;
 
 /// SHA-256 over the sorted, distinct fingerprints of certificates, lower-case hex.
 ///
@@ -39,19 +38,6 @@ pub fn anchors(secret: &Secret) -> Vec<Certificate> {
 
 fn certificates(bundle: Bundle) -> Vec<Certificate> {
     bundle.entries.into_iter().map(|entry| entry.certificate).collect()
-}
-
-impl From<&Certificate> for TrustAnchor {
-    fn from(certificate: &Certificate) -> Self {
-        Self {
-            subject: certificate.subject.clone(),
-            fingerprint: certificate.fingerprint.clone(),
-            not_before: certificate.not_before,
-            not_after: certificate.not_after,
-            pem: Some(certificate.pem()),
-            converged: None,
-        }
-    }
 }
 
 /// Whether a list names a certificate: SHA-256 fingerprints of certificates, or of public keys (SubjectPublicKeyInfo), in hex.

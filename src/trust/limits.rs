@@ -8,10 +8,10 @@
 pub const MAX_CERTIFICATES: usize = 5_000;
 
 /// Paths that are tried where the order of CAs with one subject is not known.
-pub(super) const MAX_PATHS: usize = 32;
+pub(crate) const MAX_PATHS: usize = 32;
 
 /// Signatures that one verdict may cost, or the verdicts on many chains together; in units of one with P-256, about 60 µs.
-pub(super) const SIGNATURES: usize = 512;
+pub(crate) const SIGNATURES: usize = 512;
 
 /// Signatures of revocation lists that one verdict may cost, in the same units: each list once for each key. A bundle has a
 /// list for each CA.

@@ -9,7 +9,6 @@ pub mod bundle;
 pub(crate) mod ca_profiles;
 pub mod certificate;
 pub mod chain;
-pub mod connectivity;
 pub mod credential;
 mod der;
 mod duplicate_subjects;
@@ -20,9 +19,9 @@ mod fingerprint;
 pub(crate) mod fixtures;
 mod go;
 mod leaf_requirements;
-mod limits;
+pub(crate) mod limits;
 pub mod malformed_pem;
-mod name;
+pub(crate) mod name;
 pub mod parsed_secret;
 pub mod pem;
 pub mod private_key;
@@ -41,17 +40,15 @@ pub use fingerprint::{anchors, certificates_under, content_hash, fingerprint_of,
 pub use parsed_secret::{Pair, ParsedSecret, Text};
 pub use proxy::Proxy;
 pub use rule_context::RuleContext;
-pub(crate) use rule_context::field;
 pub use rules::{Observation, RULES, Rule};
-pub(crate) use secret::decoded;
-pub use secret::{Secret, SecretError};
-pub use secret_usage::SecretUsage;
-pub use severities::{FIXED, Severities};
+pub use secret::{CLIENT_LABEL, MANAGED_LABEL, Secret, SecretError};
+pub(crate) use secret::{decoded, field};
+pub use secret_usage::{GatewayUse, SecretUsage};
+pub use severities::{FIXED, Level, Severities};
 pub use tls_consumer::TlsConsumer;
 
 use jiff::Timestamp;
 
-use crate::api::GatewayUse;
 pub(crate) use rules::EXPIRED;
 use rules::JudgedSecret;
 
@@ -71,7 +68,7 @@ pub struct Duty<'a> {
     pub oldest_proxy: Proxy,
     /// A GatewaySecret names it as its root or managed Secret: rotations change it.
     pub is_rotated: bool,
-    /// Clients take their trust from its bundle ([`connectivity::distributes`]), and have to verify its serving pair with it.
+    /// Clients take their trust from its bundle ([`crate::connectivity::distributes`]), and have to verify its serving pair with it.
     pub distributes_trust: bool,
     /// The `-cacert` Secret from which Istio takes CAs in its place.
     pub sibling: Option<&'a str>,
@@ -205,7 +202,7 @@ mod tests {
     fn accepts_what_a_raised_rule_found_before() {
         let (one, two, new) =
             (ca_between("one", 2020, 2025).pem(), ca_between("two", 2020, 2025).pem(), ca("new").pem());
-        let raised: Severities = [("expired".to_owned(), crate::api::Level::Deny)].into_iter().collect();
+        let raised: Severities = [("expired".to_owned(), Level::Deny)].into_iter().collect();
         let update = |old: &str, new: &str| {
             let (old, new) = (secret(&[("ca.crt", old)]), secret(&[("ca.crt", new)]));
             Verdict::of(&judge_update_weighed(&old, &new, Duty::default(), &raised, now()))

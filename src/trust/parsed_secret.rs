@@ -6,7 +6,7 @@ use super::bundle::Bundle;
 use super::certificate::{hex, sha256};
 use super::credential::{self, ServingPair};
 use super::private_key::KeyError;
-use super::rule_context::field;
+use super::secret::field;
 use super::{Certificate, Secret, TlsConsumer};
 
 /// What a reader takes from a Secret. Has no `Debug`: it holds the Secret.
@@ -80,12 +80,12 @@ impl<'a> ParsedSecret<'a> {
     }
 
     /// The anchors that a proxy has: none of a bundle that it rejects.
-    pub(super) fn anchors(&self) -> impl Iterator<Item = &Certificate> + Clone {
+    pub(crate) fn anchors(&self) -> impl Iterator<Item = &Certificate> + Clone {
         self.ca().filter(|ca| ca.is_loaded()).into_iter().flat_map(Text::certificates)
     }
 
     /// The chain that a proxy serves: none without the leaf's own key.
-    pub(super) fn served(&self) -> impl Iterator<Item = &Certificate> + Clone {
+    pub(crate) fn served(&self) -> impl Iterator<Item = &Certificate> + Clone {
         let is_own = |pair: &&Pair| {
             let leaf = pair.chain.certificates().next();
             leaf.is_some_and(|leaf| pair.public_key.as_ref().is_ok_and(|key| *key == leaf.public_key))
@@ -121,7 +121,7 @@ impl Text {
     }
 
     /// Its certificates, in their order.
-    pub(super) fn certificates(&self) -> impl Iterator<Item = &Certificate> + Clone {
+    pub(crate) fn certificates(&self) -> impl Iterator<Item = &Certificate> + Clone {
         self.bundle.entries.iter().map(|entry| &entry.certificate)
     }
 }

@@ -78,8 +78,3 @@ impl<'a> RuleContext<'a> {
         self.revocation.get_or_init(|| Revocation::of(self.loaded_ca()?, self.crl, self.now)).as_ref()
     }
 }
-
-/// A key under `data`, as users write it.
-pub(crate) fn field(key: &str) -> String {
-    format!("data[{key}]")
-}

@@ -6,7 +6,13 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::api::names::{CLIENT_LABEL, MANAGED_LABEL};
+/// Label that every managed Secret carries, with the value `"true"`. The webhook configuration selects on it
+/// (`objectSelector` is matched against `object` and `oldObject`), so its removal is judged, too.
+pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
+
+/// Label of a Secret that holds a client's certificate for gateways: the name of their GatewaySecret where that is in the same
+/// namespace, `NAMESPACE_NAME` where it is in another one, which has to list the client's (`spec.clients.namespaces`).
+pub const CLIENT_LABEL: &str = "trustspan.dev/client";
 
 /// The label of a Secret in which cert-manager keeps the key of a running issuance; no gateway uses it.
 pub(super) const NEXT_PRIVATE_KEY: &str = "cert-manager.io/next-private-key";
@@ -77,6 +83,11 @@ impl Secret {
             data,
         })
     }
+}
+
+/// A key under `data`, as users write it.
+pub(crate) fn field(key: &str) -> String {
+    format!("data[{key}]")
 }
 
 /// The bytes that base64 stands for; `None` when it is none. Kubernetes' own decoder (Go encoding/base64) skips line ends.

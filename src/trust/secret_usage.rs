@@ -1,5 +1,23 @@
 //! What the certificate of a Secret is for.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A Gateway that uses the root or the managed Secret.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayUse {
+    /// API group of the Gateway: `networking.istio.io` or `gateway.networking.k8s.io`.
+    pub group: String,
+    /// Namespace of the Gateway object.
+    pub namespace: String,
+    /// Name of the Gateway object.
+    pub name: String,
+    /// Hosts that it serves with that Secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+}
+
 /// The role of a Secret. It selects the rules, whichever key of the Secret the certificate is under.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SecretUsage {

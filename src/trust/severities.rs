@@ -2,8 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{Finding, Severity};
-use crate::api::Level;
+
+/// The severity of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum Level {
+    /// Its findings refuse the write.
+    Deny,
+    /// Its findings are warnings.
+    Warn,
+    /// It is not heeded.
+    Off,
+}
 
 /// Rules whose weight nobody changes. `unreadable` and `invalid-resource` repeat what the API server refuses anyway.
 /// `managed-in-use` and `managed-renamed` have a way out that says what is meant: the deletion of the GatewaySecret. `break-glass` guards the

@@ -5,9 +5,10 @@ use jiff::Timestamp;
 
 use super::snapshot::{ClientState, Snapshot, authorities, usable};
 use crate::api::{LeafKind, Phase, TrustAnchor};
+use crate::connectivity;
 use crate::rotation::journal::{Client, Journal, Version};
 use crate::trust::equivalence::are_equivalent;
-use crate::trust::{Certificate, bundle, connectivity};
+use crate::trust::{Certificate, bundle};
 
 /// Whether a journal remembers nothing although there was something to remember.
 pub(super) fn is_lost(seen: &Snapshot<'_>, journal: &Journal) -> bool {

@@ -7,8 +7,9 @@ use super::snapshot::{ClientState, Snapshot, Trust, TrustCopy, authorities, usab
 use super::view::verifies_to_the_end;
 use super::{cut_off, lost_journal, probe, readers};
 use crate::api::{Period, TrustAnchor, TrustBundleTarget};
+use crate::connectivity;
 use crate::rotation::journal::{Authority, Client, Journal, Version};
-use crate::trust::{Certificate, connectivity};
+use crate::trust::Certificate;
 
 /// The journal with what is seen.
 pub(super) fn record(seen: &Snapshot<'_>, journal: &Journal, now: Timestamp) -> Journal {

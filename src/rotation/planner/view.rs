@@ -7,10 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use super::snapshot::{ClientState, Issuance, Snapshot, usable};
 use super::{expiry, wait};
 use crate::api::{GatewaySecretSpec, OnServingCertificateExpiry, RotationPolicySpec, StepName, Wait, WindowState};
+use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::journal::{Authority, Journal, Version};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{Certificate, EXPIRED, Finding, connectivity, field, is_distrusted};
+use crate::trust::{Certificate, EXPIRED, Finding, field, is_distrusted};
 
 /// What holds back every step that takes something away from anybody.
 pub(in crate::rotation) struct Pause {

@@ -1,7 +1,8 @@
 //! Name constraints as BoringSSL matches them (crypto/x509/v3_ncons.cc).
 
-use super::name::{self, Name};
-use super::parsed_cert::{DIRECTORY, DNS, EMAIL, NameConstraints, ParsedCert, Subtree, URI};
+use super::general_name::{DIRECTORY, DNS, EMAIL, NameConstraints, Subtree, URI};
+use super::name::Name;
+use super::parsed_cert::ParsedCert;
 
 /// What a name meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,10 +14,6 @@ pub(super) enum ConstraintFault {
     /// Too many names and constraints.
     Budget,
 }
-
-/// emailAddress (PKCS #9), 1.2.840.113549.1.9.1.
-pub(super) const EMAIL_ADDRESS: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1];
-const COMMON_NAME: [u8; 3] = [0x55, 4, 3];
 
 /// Bytes of names that are compared in the time that a constraint of another kind is passed over.
 const COMPARED: usize = 8;
@@ -41,23 +38,6 @@ pub(super) fn check(
     names
         .map(|name| (name, name.directory.as_ref()))
         .try_for_each(|(name, directory)| matches(name.kind, name.content, directory, constraints, false, budget))
-}
-
-/// Whether a common name could be taken for a host (`x509v3_looks_like_dns_name`); with name constraints on the path a
-/// leaf without alternative names is then refused.
-pub(super) fn has_host_like_common_name(subject: &[u8]) -> bool {
-    let names = name::values(subject, &COMMON_NAME);
-    names.into_iter().filter_map(|(tag, value)| name::text(tag, value)).any(|text| looks_like_host(&text))
-}
-
-fn looks_like_host(text: &str) -> bool {
-    let text = text.strip_suffix('.').unwrap_or(text);
-    let text = text.strip_prefix("*.").unwrap_or(text);
-    let label = |label: &str| {
-        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | ':');
-        !label.is_empty() && !label.starts_with('-') && label.chars().all(known)
-    };
-    text.split('.').all(label)
 }
 
 fn matches(
@@ -294,11 +274,5 @@ mod tests {
         for base in ["", ".", "10.0.0.1", "a_b"] {
             assert_eq!(of_uri(b"x://a.b/y", base.as_bytes()), None, "{base:?}");
         }
-    }
-
-    #[test]
-    fn rejects_common_names_that_are_no_hosts() {
-        assert!(["a", "a.example", "*.a.", "a_b:c"].into_iter().all(looks_like_host));
-        assert!(!["", "a b", "-a", "a..b", "root ca"].into_iter().any(looks_like_host));
     }
 }

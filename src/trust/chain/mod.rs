@@ -21,6 +21,7 @@ mod constraints;
 mod crl;
 mod error;
 mod extension_syntax;
+mod general_name;
 mod hosts;
 mod name;
 mod parsed_cert;

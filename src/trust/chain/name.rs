@@ -15,6 +15,10 @@ pub(super) struct Name {
     digest: Option<[u8; 32]>,
 }
 
+/// emailAddress (PKCS #9), 1.2.840.113549.1.9.1.
+pub(super) const EMAIL_ADDRESS: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1];
+const COMMON_NAME: [u8; 3] = [0x55, 4, 3];
+
 /// Bytes of a name that is compared as it is, several times what real ones have.
 const SHORT: usize = 1024;
 
@@ -90,6 +94,23 @@ pub(super) fn count(der: &[u8]) -> usize {
 /// The text of a string of any type that BoringSSL converts.
 pub(super) fn text(tag: u32, value: &[u8]) -> Option<String> {
     decoded(tag, value).flatten()
+}
+
+/// Whether a common name could be taken for a host (`x509v3_looks_like_dns_name`); with name constraints on the path a
+/// leaf without alternative names is then refused.
+pub(super) fn has_host_like_common_name(subject: &[u8]) -> bool {
+    let names = values(subject, &COMMON_NAME);
+    names.into_iter().filter_map(|(tag, value)| text(tag, value)).any(|text| looks_like_host(&text))
+}
+
+fn looks_like_host(text: &str) -> bool {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    let text = text.strip_prefix("*.").unwrap_or(text);
+    let label = |label: &str| {
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | ':');
+        !label.is_empty() && !label.starts_with('-') && label.chars().all(known)
+    };
+    text.split('.').all(label)
 }
 
 type Attribute<'a> = (&'a [u8], u32, &'a [u8]);
@@ -229,5 +250,11 @@ mod tests {
         assert_ne!(common_name(18, b"1"), common_name(12, b"1"));
         assert_eq!(common_name(12, &[0xff]), None);
         assert_eq!(Name::read(b""), None);
+    }
+
+    #[test]
+    fn rejects_common_names_that_are_no_hosts() {
+        assert!(["a", "a.example", "*.a.", "a_b:c"].into_iter().all(looks_like_host));
+        assert!(!["", "a b", "-a", "a..b", "root ca"].into_iter().any(looks_like_host));
     }
 }

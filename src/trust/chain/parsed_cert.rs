@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use super::constraints;
 use super::extension_syntax;
+use super::general_name::{DIRECTORY, GeneralName, NameConstraints, general_names};
 use super::name::{self, Name};
 use crate::trust::Certificate;
 use crate::trust::certificate::sha256;
@@ -71,38 +71,10 @@ pub(super) struct AuthorityKeyId<'a> {
     pub(super) serial: Option<Cow<'a, [u8]>>,
 }
 
-/// A GeneralName: the number of its context tag, and its content.
-pub(super) struct GeneralName<'a> {
-    pub(super) kind: u32,
-    pub(super) content: &'a [u8],
-    /// The content of a directory name.
-    pub(super) directory: Option<Name>,
-}
-
-/// A subtree of name constraints.
-pub(super) struct Subtree<'a> {
-    pub(super) base: GeneralName<'a>,
-    /// Whether it carries a minimum or maximum, which nobody supports.
-    pub(super) has_range: bool,
-}
-
-/// Name constraints.
-#[derive(Default)]
-pub(super) struct NameConstraints<'a> {
-    pub(super) permitted: Vec<Subtree<'a>>,
-    pub(super) excluded: Vec<Subtree<'a>>,
-}
-
 /// keyUsage bits as BoringSSL numbers them: the first octet low, the second high.
 pub(super) const DIGITAL_SIGNATURE: u16 = 0x80;
 pub(super) const KEY_CERT_SIGN: u16 = 0x04;
 pub(super) const CRL_SIGN: u16 = 0x02;
-
-pub(super) const EMAIL: u32 = 1;
-pub(super) const DNS: u32 = 2;
-pub(super) const DIRECTORY: u32 = 4;
-pub(super) const URI: u32 = 6;
-pub(super) const IP: u32 = 7;
 
 impl<'a> ParsedCert<'a> {
     /// Reads them; `None` when an extension that BoringSSL knows is malformed or stands twice.
@@ -160,11 +132,11 @@ impl<'a> ParsedCert<'a> {
     pub(super) fn attributes(&self) -> &Attributes {
         self.attributes.get_or_init(|| {
             let subject = &self.certificate.subject_der;
-            let emails = name::values(subject, &constraints::EMAIL_ADDRESS);
+            let emails = name::values(subject, &name::EMAIL_ADDRESS);
             Attributes {
                 is_empty: name::count(subject) == 0,
                 emails: emails.into_iter().map(|(tag, content)| (tag, content.to_vec())).collect(),
-                names_a_host: constraints::has_host_like_common_name(subject),
+                names_a_host: name::has_host_like_common_name(subject),
             }
         })
     }
@@ -220,7 +192,7 @@ impl<'a> ParsedCert<'a> {
             15 => self.usage = Some(usage(only(input, der::BIT_STRING)?.0)?),
             17 => self.alt_names = Some(general_names(only(input, SEQUENCE)?)?),
             19 => self.basic_constraints(only(input, SEQUENCE)?)?,
-            30 => self.constraints = Some(constraints(only(input, SEQUENCE)?)?),
+            30 => self.constraints = Some(NameConstraints::read(only(input, SEQUENCE)?)?),
             35 => self.authority = Some(authority(only(input, SEQUENCE)?)?),
             37 => self.extended_usage = Some(extended_usage(only(input, SEQUENCE)?)?),
             // CRL distribution points: only their shape matters.
@@ -332,49 +304,4 @@ pub(super) fn authority<'a>(mut input: Cbs<'a>) -> Option<AuthorityKeyId<'a>> {
     }
     input.end("").ok()?;
     Some(id)
-}
-
-pub(super) fn general_names<'a>(mut list: Cbs<'a>) -> Option<Vec<GeneralName<'a>>> {
-    let mut names = Vec::new();
-    while !list.0.is_empty() {
-        names.push(general_name(&mut list)?);
-    }
-    Some(names)
-}
-
-fn general_name<'a>(input: &mut Cbs<'a>) -> Option<GeneralName<'a>> {
-    let (tag, content) = input.any()?;
-    let kind = tag & 0x1fff_ffff;
-    let constructed = tag & CONSTRUCTED != 0;
-    // Explicitly tagged, since a Name is a CHOICE.
-    let directory = (kind == DIRECTORY && der::is_name(content)).then(|| Name::read(content)).flatten();
-    let sound = tag & CONTEXT != 0
-        && match kind {
-            0 => constructed && extension_syntax::is_other_name(content),
-            3 => constructed,
-            5 => constructed && extension_syntax::is_edi_party(content),
-            EMAIL | DNS | URI | IP => !constructed,
-            8 => !constructed && der::object(content).is_ok(),
-            DIRECTORY => constructed && directory.is_some(),
-            _ => false,
-        };
-    sound.then_some(GeneralName { kind, content, directory })
-}
-
-fn constraints<'a>(mut input: Cbs<'a>) -> Option<NameConstraints<'a>> {
-    let mut constraints = NameConstraints::default();
-    for number in [0, 1] {
-        if !input.peek(CONTEXT | CONSTRUCTED | number) {
-            continue;
-        }
-        let mut list = Cbs(input.any()?.1);
-        while !list.0.is_empty() {
-            let mut subtree = list.take(SEQUENCE, "").ok()?;
-            let base = general_name(&mut subtree)?;
-            let subtree = Subtree { base, has_range: !subtree.0.is_empty() };
-            if number == 0 { &mut constraints.permitted } else { &mut constraints.excluded }.push(subtree);
-        }
-    }
-    input.end("").ok()?;
-    Some(constraints)
 }

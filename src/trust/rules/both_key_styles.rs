@@ -2,7 +2,8 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::credential::{CA_KEYS, CRL_KEYS, PAIR_KEYS, content};
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 use crate::trust::{Secret, bundle};
 
 /// istiod takes `cert` and `key` before `tls.crt` and `tls.key`, and `cacert` with `crl` before `ca.crt` with `ca.crl`. An

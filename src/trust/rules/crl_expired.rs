@@ -9,7 +9,8 @@ use super::{Observation, Rule, Severity};
 use crate::trust::chain::Refused;
 use crate::trust::name::brief;
 use crate::trust::revocation::Revocation;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 
 /// Measured: Envoy refuses every client of a CA whose list is past nextUpdate, or not valid yet. Ahead it warns as late as
 /// `expiring` does: lists live for days, and are published anew all the time.

@@ -2,7 +2,8 @@
 
 use super::{Observation, Rule, Severity};
 use crate::trust::credential::{self, CRL_KEYS};
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 
 /// Measured: with content under `ca.crl` Envoy checks revocation, and without a list of its CA every client is refused. A
 /// list under the other key is never sent to it, so that the revoked pass.

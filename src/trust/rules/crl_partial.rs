@@ -5,7 +5,8 @@ use crate::trust::Text;
 use crate::trust::chain::Refused;
 use crate::trust::name::brief;
 use crate::trust::revocation::Revocation;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 
 /// Measured: with one list present Envoy wants one of each CA on the path, signed by it, and refuses who lacks it. A CA that
 /// is revoked itself only warns: whoever revokes means to.

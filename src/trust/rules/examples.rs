@@ -3,9 +3,8 @@
 use rcgen::date_time_ymd;
 
 use super::RULES;
-use crate::api::GatewayUse;
 use crate::trust::fixtures::{Leaf, block, ca, ca_with, ca_with_rsa_bits, ca_without_key_id, now, secret, signed_with};
-use crate::trust::{Duty, judge};
+use crate::trust::{Duty, GatewayUse, judge};
 
 type Data = Vec<(&'static str, String)>;
 

@@ -66,9 +66,8 @@ fn serves(names: &HostNames, host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::api::GatewayUse;
     use crate::trust::fixtures::{ca, now, secret};
-    use crate::trust::{Duty, judge};
+    use crate::trust::{Duty, GatewayUse, judge};
 
     /// What is said of a leaf for `*.example.com` (or another name), in a Gateway of a namespace with these hosts.
     fn found(name: &str, namespace: &str, hosts: &[&str]) -> Vec<String> {

@@ -4,7 +4,8 @@ use super::{Observation, Rule, Severity};
 use crate::trust::chain::signature;
 use crate::trust::name::brief;
 use crate::trust::private_key::KeyError;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 use crate::trust::{SecretUsage, go};
 
 /// Envoy rejects the pair and goes on with its old one; after its next start every connection fails (measured).

@@ -5,7 +5,7 @@ use crate::trust::chain::{Purpose, Store};
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
-/// Only where clients take their trust from this bundle ([`crate::trust::connectivity::distributes`]). A public server
+/// Only where clients take their trust from this bundle ([`crate::connectivity::distributes`]). A public server
 /// certificate beside a private client CA is normal.
 pub(super) const RULE: Rule = Rule {
     id: "leaf-not-trusted",

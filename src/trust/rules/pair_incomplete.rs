@@ -3,8 +3,9 @@
 use super::{Observation, Rule, Severity};
 use crate::trust::SecretUsage;
 use crate::trust::credential;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
 use crate::trust::secret::NEXT_PRIVATE_KEY;
+use crate::trust::secret::field;
 
 /// istiod takes a pair only when both halves have content (`pilot/pkg/credentials/kube/secrets.go`); a gateway that starts
 /// with half of one serves nothing.

@@ -5,7 +5,8 @@ use sha2::{Digest, Sha256};
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::hex;
 use crate::trust::credential::CRL_KEYS;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 
 /// Envoy ignores the key (measured), but bundles are for everyone: whoever may read the CA may now act for it. Looked for
 /// in the whole text, wherever the proxy stops reading.

@@ -9,12 +9,12 @@ use super::scene::{HOUR, Scene, observation, source};
 use crate::admission::{Kind, Operation, Request, validate};
 use crate::api::names::MANAGED_LABEL;
 use crate::api::{Leaf, LeafKind, TrustAnchor};
+use crate::connectivity;
 use crate::registry::{Entry, Registry};
 use crate::rotation::active_certificates::client_leaves;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{ClientState, Issuance, Trust};
 use crate::rotation::{fit, observe, report};
-use crate::trust::connectivity;
 use crate::trust::fixtures::{Authority, ca, ca_with, now, parsed};
 use crate::trust::{Certificate, Severities, Severity};
 

@@ -8,13 +8,12 @@ use std::collections::HashSet;
 
 use jiff::Timestamp;
 
-use super::chain::{Effect, Purpose, Store, Update};
-use super::equivalence::constrains_names;
-use super::limits::{MAX_PATHS, SIGNATURES};
-use super::name::brief;
-use super::rule_context::field;
-use super::{Certificate, ParsedSecret, bundle, credential, is_distrusted};
 use crate::api::{GatewaySecretStatus, Leaf, LeafKind, TrustAnchor};
+use crate::trust::chain::{Effect, Purpose, Store, Update};
+use crate::trust::equivalence::constrains_names;
+use crate::trust::limits::{MAX_PATHS, SIGNATURES};
+use crate::trust::name::brief;
+use crate::trust::{Certificate, ParsedSecret, bundle, credential, field, is_distrusted};
 
 /// Names that one message gives.
 const NAMED: usize = 3;
@@ -318,6 +317,19 @@ fn trusted<'c>(
 
 fn leaves(status: &GatewaySecretStatus, kind: LeafKind) -> impl Iterator<Item = &Leaf> {
     status.leaves.iter().flatten().filter(move |leaf| leaf.kind == kind)
+}
+
+impl From<&Certificate> for TrustAnchor {
+    fn from(certificate: &Certificate) -> Self {
+        Self {
+            subject: certificate.subject.clone(),
+            fingerprint: certificate.fingerprint.clone(),
+            not_before: certificate.not_before,
+            not_after: certificate.not_after,
+            pem: Some(certificate.pem()),
+            converged: None,
+        }
+    }
 }
 
 /// The certificates of the anchors that a status shows.
