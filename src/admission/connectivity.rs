@@ -49,7 +49,7 @@ fn weighed(entry: &Entry, (field, message): Broken, severities: &Severities) -> 
     if entry.spec.mode == Mode::Copy {
         finding.severity = Severity::Warn;
     }
-    severities.under(&entry.policy.severities).weigh(finding)
+    severities.under(&entry.policy.severities).apply(finding)
 }
 
 /// What an update breaks of a Secret or ConfigMap beside the managed Secret from which gateways take their clients' CAs, or its

@@ -1,4 +1,4 @@
-//! The inside of extensions, as far as BoringSSL decodes it: one that it cannot decode spoils the certificate.
+//! The syntax of extensions, as far as BoringSSL decodes them: a malformed one makes it reject the certificate.
 
 use std::collections::HashSet;
 
@@ -37,7 +37,7 @@ pub(super) fn distribution_points(mut list: Cbs<'_>) -> Option<()> {
     Some(())
 }
 
-/// Whether certificatePolicies are sound (`process_certificate_policies`, crypto/x509/policy.cc): one at least, each once.
+/// Whether certificatePolicies are well formed (`process_certificate_policies`, crypto/x509/policy.cc): at least one, each once.
 pub(super) fn is_policies(value: &[u8]) -> bool {
     let policies = || {
         let mut outer = Cbs(value);
@@ -129,13 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn rejects_policies_that_are_none_or_stand_twice() {
+    fn rejects_malformed_and_repeated_policies() {
         assert!(!policies(&[]) && !policies(&[policy(&[]), policy(&[])]));
         assert!(!is_policies(&[5, 0]) && !is_policies(&[&element(0x30, &policy(&[])), &[0][..]].concat()));
     }
 
     #[test]
-    fn rejects_distribution_points_of_the_wrong_shape() {
+    fn rejects_malformed_distribution_points() {
         let uri = [0x86, 1, b'x'];
         let full = element(0x30, &element(0xa0, &element(0xa0, &uri)));
         assert_eq!(distribution_points(Cbs(&full)), Some(()));

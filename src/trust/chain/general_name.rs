@@ -20,7 +20,7 @@ pub(super) struct GeneralName<'a> {
 /// A subtree of name constraints.
 pub(super) struct Subtree<'a> {
     pub(super) base: GeneralName<'a>,
-    /// Whether it carries a minimum or maximum, which nobody supports.
+    /// Whether it has a minimum or maximum, which BoringSSL does not support.
     pub(super) has_range: bool,
 }
 
@@ -69,7 +69,7 @@ fn general_name<'a>(input: &mut Cbs<'a>) -> Option<GeneralName<'a>> {
     let constructed = tag & CONSTRUCTED != 0;
     // Explicitly tagged, since a Name is a CHOICE.
     let directory = (kind == DIRECTORY && der::is_name(content)).then(|| Name::read(content)).flatten();
-    let sound = tag & CONTEXT != 0
+    let is_valid = tag & CONTEXT != 0
         && match kind {
             0 => constructed && is_other_name(content),
             3 => constructed,
@@ -79,10 +79,10 @@ fn general_name<'a>(input: &mut Cbs<'a>) -> Option<GeneralName<'a>> {
             DIRECTORY => constructed && directory.is_some(),
             _ => false,
         };
-    sound.then_some(GeneralName { kind, content, directory })
+    is_valid.then_some(GeneralName { kind, content, directory })
 }
 
-/// The content of an otherName: a type, and a value in a wrapper of its own.
+/// The content of an otherName: a type, and a value in its own wrapper.
 fn is_other_name(content: &[u8]) -> bool {
     let mut input = Cbs(content);
     let is_type = input.take(OBJECT, "").and_then(|oid| der::object(oid.0)).is_ok();
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rejects_names_of_the_wrong_shape() {
+    fn rejects_malformed_names() {
         let value = [0xa0, 3, 12, 1, b'x'];
         assert!(is_other_name(&[&[6, 1, 0x2a], &value[..]].concat()));
         assert!(!is_other_name(&[]) && !is_other_name(&value) && !is_other_name(&[6, 1, 0x2a, 0xa0, 0]));
