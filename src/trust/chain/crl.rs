@@ -72,10 +72,10 @@ impl std::fmt::Debug for Crl {
 }
 
 impl Crl {
-    /// Reads a list as `d2i_X509_CRL` does: what follows it is ignored.
+    /// Reads a list as `d2i_X509_CRL` does: trailing bytes are ignored.
     ///
     /// # Errors
-    /// What BoringSSL would refuse it for, or that a field cannot be read.
+    /// Why BoringSSL rejects it, or that a field cannot be read.
     pub fn parse(der: &[u8]) -> Result<Self, &'static str> {
         const FIELD: &str = "a name, a date or another field cannot be read";
         let der = der::list(der)?;

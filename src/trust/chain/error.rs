@@ -22,7 +22,7 @@ pub enum Refused {
     /// TLS needs a certificate (RFC 8446 section 4.4.2.4; `require_client_certificate`).
     #[error("no certificate was presented; send the leaf, followed by its intermediates")]
     NoCertificate,
-    /// Measured: Envoy refuses the update; a proxy that starts with it refuses everyone.
+    /// Measured: Envoy rejects the update; a proxy that starts with it refuses every client.
     #[error("the bundle holds no certificate. expected at least one CA; add it")]
     NoAnchors,
     /// Measured: the request for a client certificate names all CAs, in a vector of 64 KiB (RFC 8446 section 4.2.4).
@@ -105,7 +105,7 @@ pub enum Refused {
         /// The issuer it names.
         issuer: String,
     },
-    /// `X509_V_ERR_UNHANDLED_CRITICAL_EXTENSION` (RFC 5280 section 4.2). Measured: an anchor's pass.
+    /// `X509_V_ERR_UNHANDLED_CRITICAL_EXTENSION` (RFC 5280 section 4.2). Measured: Envoy accepts one in an anchor.
     #[error("{subject} has a critical extension that the proxy does not support; reissue it without")]
     UnknownCriticalExtension {
         /// The certificate.
@@ -117,7 +117,7 @@ pub enum Refused {
         /// The intermediate.
         subject: String,
     },
-    /// `X509_V_ERR_INVALID_PURPOSE` (RFC 5280 section 4.2.1.12). Measured: anyExtendedKeyUsage does not help.
+    /// `X509_V_ERR_INVALID_PURPOSE` (RFC 5280 section 4.2.1.12). Measured: anyExtendedKeyUsage is not enough.
     #[error("the extended key usage of {subject} lacks {expected}; reissue it")]
     Purpose {
         /// The certificate.
@@ -125,13 +125,13 @@ pub enum Refused {
         /// The usage that was expected.
         expected: &'static str,
     },
-    /// `X509_V_ERR_PATH_LENGTH_EXCEEDED` (RFC 5280 section 4.2.1.9). Measured: an anchor's limit does not count.
+    /// `X509_V_ERR_PATH_LENGTH_EXCEEDED` (RFC 5280 section 4.2.1.9). Measured: Envoy ignores the limit of an anchor.
     #[error("{subject} allows fewer CAs below it than the chain has; issue from a CA higher up")]
     PathLength {
         /// The intermediate.
         subject: String,
     },
-    /// `X509_V_ERR_CERT_HAS_EXPIRED`; the last second itself is over (`X509_cmp_time_posix`).
+    /// `X509_V_ERR_CERT_HAS_EXPIRED`; the last second is excluded (`X509_cmp_time_posix`).
     #[error("{subject} expired at {at}; renew it, and put a renewed CA before the expired one")]
     Expired {
         /// The certificate.
@@ -161,7 +161,8 @@ pub enum Refused {
         /// The certificate.
         subject: String,
     },
-    /// `X509_V_ERR_PERMITTED_VIOLATION`, `X509_V_ERR_EXCLUDED_VIOLATION` (RFC 5280 section 4.2.1.10). Measured: an anchor's count.
+    /// `X509_V_ERR_PERMITTED_VIOLATION`, `X509_V_ERR_EXCLUDED_VIOLATION` (RFC 5280 section 4.2.1.10). Measured: Envoy applies those
+    /// of an anchor, too.
     #[error("the name constraints of {issuer} do not permit {subject}; issue it with other names, or from another CA")]
     NameConstraints {
         /// The certificate.

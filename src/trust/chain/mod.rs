@@ -1,4 +1,4 @@
-//! Would a gateway with this bundle accept this client chain, and a client with this bundle this server chain?
+//! Verdicts on chains: whether a gateway with a bundle accepts a client's chain, and a client with a bundle a server's chain.
 //!
 //! # For callers
 //! [`verify`] judges one chain; a [`Store`] many. These, [`Purpose`], [`Crl`], [`Accepted`], [`Refused`] (with its

@@ -1,4 +1,4 @@
-//! `hosts-not-covered`: a serving leaf without the names of the Gateways that use it.
+//! `hosts-not-covered`: a serving leaf that does not cover the hosts of the Gateways that use it.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::trust::finding::counted;
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
-/// Hosts that one message names.
+/// Hosts in one message.
 const NAMED: usize = 3;
 
 /// A host of a Gateway may carry a namespace (`ns/host`), be a wildcard for any number of labels, or `*`. A wildcard is

@@ -1,4 +1,4 @@
-//! `pair-incomplete`: half a serving pair.
+//! `pair-incomplete`: a pair without its certificate or its key.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::SecretUsage;

@@ -37,7 +37,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     seen
 }
 
-/// The lines where a private key begins, each with a digest of what follows up to an END.
+/// The lines where a private key begins, each with a digest of the text up to an END.
 fn private_keys(text: &[u8]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, Sha256)> = None;

@@ -144,7 +144,7 @@ mod tests {
     fn warns_of_a_chain_that_rustls_does_not_read() {
         let is_found = |chain: &[&Leaf]| verdict(chain).contains(&"refused-by-clients");
         let leaf = filled(32_000);
-        // Without what frames them: 4 bytes, and 5 for each.
+        // The framing takes 4 bytes, and 5 for each certificate.
         let (fits, longer) = (filled(MESSAGE - 32_014), filled(MESSAGE - 32_013));
         assert!(is_read(&[&leaf, &fits]) && !is_found(&[&leaf, &fits]));
         assert!(is_found(&[&leaf, &longer]));

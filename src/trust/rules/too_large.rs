@@ -1,4 +1,4 @@
-//! `too-large`: more CAs than a handshake can name.
+//! `too-large`: more CAs than fit into a handshake.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::MAX_CERTIFICATES;
