@@ -14,6 +14,7 @@
 //!
 //! - [`api`]: the `GatewaySecret` resource, labels and annotations.
 //! - [`trust`]: what a Secret holds, as a proxy would load it, and whether that is sound.
+//! - [`connectivity`]: which clients and gateways accept each other, and what an update would break.
 //! - [`registry`]: what all GatewaySecrets together claim; who may be renamed to what.
 //! - [`rewrite`]: object and registry to JSON Patch.
 //! - [`rotation`]: what is observed to GatewaySecret status, and to the next step of a rotation.
@@ -25,6 +26,7 @@
 
 pub mod admission;
 pub mod api;
+pub mod connectivity;
 pub mod registry;
 pub mod rewrite;
 pub mod rotation;

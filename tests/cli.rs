@@ -37,13 +37,14 @@ fn trustspan(args: &[&str]) -> Command {
 }
 
 #[test]
-fn check_takes_weights_of_rules() {
+fn check_takes_severities_of_rules() {
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: gw}\nstringData: {ca.crt: prose}\n";
     assert_eq!(code(&run(&["check", "-"], secret)), 1);
     let warned = run(&["check", "--severity", "empty=off", "--severity", "empty=warn", "-"], secret);
     assert_eq!(code(&warned), 0);
     assert!(text(&warned.stdout).contains("1 object judged: 0 denied, 1 warned"), "{}", text(&warned.stdout));
-    for (flag, why) in [("expird=off", "trustspan rules"), ("unreadable=off", "fixed"), ("empty=Off", "no level")] {
+    for (flag, why) in [("expird=off", "trustspan rules"), ("unreadable=off", "fixed"), ("empty=Off", "not a severity")]
+    {
         let refused = run(&["check", "--severity", flag, "-"], secret);
         assert_eq!(code(&refused), 2, "{flag}");
         assert!(text(&refused.stderr).contains(why), "{}", text(&refused.stderr));
@@ -105,7 +106,7 @@ fn check_breaks_glass_when_asked_to() {
 }
 
 #[test]
-fn observe_takes_weights_of_rules() {
+fn observe_takes_severities_of_rules() {
     let input = format!(
         "{GATEWAY_SECRET}---\napiVersion: v1\nkind: Secret\nmetadata: {{name: gw, namespace: istio-system}}\n\
          stringData: {{ca.crt: prose}}\n"

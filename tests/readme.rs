@@ -166,7 +166,9 @@ fn the_tour_completes_a_rotation() {
     let position = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text}: not in {shown}"));
     assert!(
         position("CN=one")
-            < position("(SwitchServingCertificate): Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): payments")
+            < position(
+                "(SwitchServingCertificate): Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): payments"
+            )
     );
     let (_, end) = shown.split_once("the old CA is dropped").unwrap();
     assert!(end.contains("CN=two") && !end.contains("CN=one") && end.contains("1 client: payments"), "{end}");

@@ -74,10 +74,7 @@ fn accepted_refused_unreadable() {
     );
     let (code, out) = pki.said(&["--bundle", "other.pem", "--chain", "leaf.pem"]);
     assert_eq!(code, Some(1));
-    assert!(
-        out.starts_with("leaf.pem: refused: unknown-issuer: no CA of the bundle is the issuer of CN=a.example"),
-        "{out}"
-    );
+    assert!(out.starts_with("leaf.pem: refused: unknown-issuer: CN=a.example was issued by "), "{out}");
     for bundle in ["broken.pem", "missing.pem", "prose.pem"] {
         let (code, out) = pki.said(&["--bundle", bundle, "--chain", "leaf.pem"]);
         assert_eq!(code, Some(2), "{out}");

@@ -163,12 +163,12 @@ fn findings(
         if was_unreadable.contains(text) {
             finding.severity = Severity::Warn;
         }
-        all.extend(severities.weigh(finding));
+        all.extend(severities.apply(finding));
     }
     for place in &new.readable {
         let judged = match before.get_mut(place.prefix.as_str()).and_then(VecDeque::pop_front) {
-            Some(before) => trust::judge_update_weighed(before, &place.texts, place.duty, severities, now),
-            None => trust::judge_weighed(&place.texts, place.duty, severities, now),
+            Some(before) => trust::judge_update_with(before, &place.texts, place.duty, severities, now),
+            None => trust::judge_with(&place.texts, place.duty, severities, now),
         };
         all.extend(judged.into_iter().map(|finding| place.told(finding)));
     }

@@ -8,8 +8,9 @@ use serde_json::Value;
 use super::connectivity::declared;
 use crate::api::Mode;
 use crate::api::names::CLIENT_LABEL;
+use crate::connectivity;
 use crate::registry::{Entry, Registry};
-use crate::trust::{Certificate, bundle, connectivity, decoded, is_distrusted};
+use crate::trust::{Certificate, bundle, decoded, is_distrusted};
 
 /// The key of a client's Secret that programs take CAs from.
 pub(super) const KEY: &str = "ca.crt";

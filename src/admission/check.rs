@@ -43,7 +43,7 @@ impl Context {
 pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
     let odd = [annotation_validation::findings(Kind::of(object), object, None), break_glass::ignored(object)].concat();
-    let mut odd: Vec<_> = odd.into_iter().filter_map(|finding| context.severities.weigh(finding)).collect();
+    let mut odd: Vec<_> = odd.into_iter().filter_map(|finding| context.severities.apply(finding)).collect();
     // Manifests of clients alone say nothing of which GatewaySecrets there are.
     if !context.registry.entries().is_empty() {
         odd.extend(unknown_gateway_secret::finding(
@@ -99,7 +99,7 @@ fn found(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> 
             None => check_names(kind, object, namespace, registry)?,
         },
     };
-    Some(findings.into_iter().filter_map(|finding| severities.weigh(finding)).collect())
+    Some(findings.into_iter().filter_map(|finding| severities.apply(finding)).collect())
 }
 
 /// What the webhook finds, and as warnings what it would find with a guard.
@@ -175,7 +175,7 @@ fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Regis
         return None;
     }
     let outcome = rewrite(&Write { kind, namespace, object, old: None, by_agent: false }, registry);
-    let held = outcome.holds.iter().map(|hold| REWRITE_HELD.finding("spec", hold.to_string()));
+    let held = outcome.blockers.iter().map(|hold| REWRITE_HELD.finding("spec", hold.to_string()));
     let stored = !object["metadata"]["uid"].is_null();
     // An apply of the same manifest sends nothing, so it mends nothing.
     let mend = match object["spec"]["template"].is_object() {

@@ -7,8 +7,8 @@ use super::Request;
 use super::rules::CONNECTIVITY;
 use crate::api::Mode;
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
+use crate::connectivity::{self, Broken};
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::connectivity::{self, Broken};
 use crate::trust::{Finding, ParsedSecret, Severities, Severity};
 
 /// What a write of a Secret breaks of what works now.
@@ -49,7 +49,7 @@ fn weighed(entry: &Entry, (field, message): Broken, severities: &Severities) -> 
     if entry.spec.mode == Mode::Copy {
         finding.severity = Severity::Warn;
     }
-    severities.under(&entry.policy.severities).weigh(finding)
+    severities.under(&entry.policy.severities).apply(finding)
 }
 
 /// What an update breaks of a Secret or ConfigMap beside the managed Secret from which gateways take their clients' CAs, or its

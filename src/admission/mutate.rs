@@ -23,7 +23,7 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
     }
     let write = Write { kind: request.kind, namespace: request.namespace, object, old, by_agent: request.by_agent };
     let outcome = rewrite(&write, registry);
-    let held = outcome.holds.iter().map(|hold| format!("not rewritten: {hold}"));
+    let held = outcome.blockers.iter().map(|hold| format!("not rewritten: {hold}"));
     let unrecorded =
         outcome.unrecorded.then_some("annotations are full: trustspan rewrite --undo will not restore this object");
     let trust = gateway_trust::notes(request.kind, object, request.namespace, registry);

@@ -48,7 +48,7 @@ pub(super) fn finding(request: &Request<'_>, registry: &Registry, severities: &S
          GatewaySecret, or delete the GatewaySecret first",
         request.name
     );
-    severities.under(&entry.policy.severities).weigh(KEPT_BY_AGENT.finding("metadata.annotations", message))
+    severities.under(&entry.policy.severities).apply(KEPT_BY_AGENT.finding("metadata.annotations", message))
 }
 
 /// Whether the agent keeps an object of that name, as [`Entry::qualified`] has it: anybody can write an annotation.

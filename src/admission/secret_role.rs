@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::connectivity;
 use crate::registry::{Entry, Role};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{Duty, SecretUsage, connectivity};
+use crate::trust::{Duty, SecretUsage};
 
 /// Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them. A root of a public issuer has
 /// no CA and never had one; a root that had one must not lose it.

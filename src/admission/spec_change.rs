@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::Request;
 use crate::api::{Clients, GatewaySecretSpec, GatewaySecretStatus, Mode, shortened};
+use crate::connectivity;
 use crate::registry::Registry;
-use crate::trust::connectivity;
 use crate::trust::{Certificate, is_distrusted};
 
 /// Clients that one warning names.

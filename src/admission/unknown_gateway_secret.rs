@@ -36,7 +36,7 @@ pub(super) fn finding(
              NAMESPACE_NAME of one in another namespace"
         ),
     };
-    let finding = severities.weigh(NO_SUCH_GATEWAY_SECRET.finding(field, message))?;
+    let finding = severities.apply(NO_SUCH_GATEWAY_SECRET.finding(field, message))?;
     Some(Finding { severity: Severity::Warn, ..finding })
 }
 

@@ -56,7 +56,7 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
             let object = staying(request);
             let renamed = object.zip(request.old_object).and_then(|(object, old)| managed_name::change(object, old));
             let mut findings: Vec<_> = renamed.into_iter().collect();
-            findings.extend(guard::gateway_secret(request).and_then(|finding| severities.weigh(finding)));
+            findings.extend(guard::gateway_secret(request).and_then(|finding| severities.apply(finding)));
             return Decision { findings, notes, ..Decision::default() };
         }
         Kind { group: GROUP, kind: "RotationPolicy" | "ClusterRotationPolicy", .. } => {
@@ -67,7 +67,7 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
             let findings = staying(request)
                 .map(|object| gateway_trust::findings(request.kind, object, request.old_object))
                 .unwrap_or_default();
-            let findings = findings.into_iter().filter_map(|finding| severities.weigh(finding)).collect();
+            let findings = findings.into_iter().filter_map(|finding| severities.apply(finding)).collect();
             return Decision { findings, ..Decision::default() };
         }
         Kind { group: "cert-manager.io", kind: "Certificate", .. } => {
@@ -176,7 +176,7 @@ pub(super) fn write(
     };
     let is_managed = claim.is_some_and(|(_, role)| role == Role::Managed);
     if is_managed && object["metadata"]["labels"][MANAGED_LABEL] != "true" {
-        findings.extend(severities.weigh(unlabelled(request.name)));
+        findings.extend(severities.apply(unlabelled(request.name)));
     }
     findings
 }
@@ -211,7 +211,7 @@ fn stillborn(request: &Request<'_>, claim: Option<(&Entry, Role)>) -> Option<Fin
 /// Labels and annotations of an object without effect, or of those that a Certificate gives to a Secret.
 fn labels(request: &Request<'_>, object: &Value, registry: &Registry, severities: &Severities) -> Vec<Finding> {
     let odd = annotation_validation::findings(request.kind, object, request.old_object);
-    let odd = odd.into_iter().filter_map(|finding| severities.weigh(finding));
+    let odd = odd.into_iter().filter_map(|finding| severities.apply(finding));
     odd.chain(unknown_gateway_secret::finding(request.kind, object, request.namespace, registry, severities)).collect()
 }
 
@@ -224,8 +224,8 @@ fn judged(
     now: Timestamp,
 ) -> Vec<Finding> {
     match old {
-        Some(old) => trust::judge_change(old, new, duty, severities, now),
-        None => trust::judge_contents(new, duty, severities, now),
+        Some(old) => trust::judge_parsed_update(old, new, duty, severities, now),
+        None => trust::judge_parsed(new, duty, severities, now),
     }
 }
 

@@ -75,7 +75,7 @@ mod tests {
         let TrialCa { ca, serving, client } = sign().expect("a CA");
         let now = jiff::Timestamp::now();
         let trust = std::slice::from_ref(&ca);
-        assert!(crate::trust::connectivity::verifies(trust, &[serving], now));
-        assert!(crate::trust::connectivity::admits(trust, &[client], now));
+        assert!(crate::connectivity::verifies(trust, &[serving], now));
+        assert!(crate::connectivity::admits(trust, &[client], now));
     }
 }

@@ -141,17 +141,6 @@ impl From<&str> for SecretRef {
     }
 }
 
-/// The severity of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub enum Level {
-    /// Its findings deny the write.
-    Deny,
-    /// Its findings are warnings.
-    Warn,
-    /// It is ignored.
-    Off,
-}
-
 /// Removes the default from a schema: the API server would store it, and a client-side apply that sets other labels later would keep it.
 pub(super) fn without_default(schema: &mut schemars::Schema) {
     schema.remove("default");

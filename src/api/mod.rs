@@ -11,6 +11,7 @@ mod status;
 mod trust_bundle_target;
 mod window;
 
+pub use crate::trust::{GatewayUse, Level};
 pub use clients::Clients;
 pub use gateway_secret::*;
 pub use period::Period;

@@ -3,13 +3,7 @@
 /// Prefix of the labels and annotations that trustspan reads or writes, except [`BREAK_GLASS_PREFIX`].
 pub const PREFIX: &str = "trustspan.dev/";
 
-/// Label that every managed Secret carries, with the value `"true"`. The webhook configuration selects on it
-/// (`objectSelector` is matched against `object` and `oldObject`), so its removal is validated, too.
-pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
-
-/// Label of a Secret that holds a client's certificate for gateways: the name of their GatewaySecret where that is in the same
-/// namespace, `NAMESPACE_NAME` where it is in another one, which has to list the client's (`spec.clients.namespaces`).
-pub const CLIENT_LABEL: &str = "trustspan.dev/client";
+pub use crate::trust::{CLIENT_LABEL, MANAGED_LABEL};
 
 /// Label of a Namespace whose TLS Secrets and CA bundles are validated at admission, or of a single Secret or ConfigMap:
 /// `trustspan.dev/guard: enabled`. No GatewaySecret has to name them.

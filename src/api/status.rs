@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GatewaySecretSpec, Mode, SecretRef};
+use super::{GatewaySecretSpec, GatewayUse, Mode, SecretRef};
 
 /// What the agent observed and decided. The webhook decides from spec and status alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -370,21 +370,6 @@ pub struct KeyHash {
     // The API server warns of formats that it does not know (uint64).
     #[schemars(with = "i64", range(min = 0))]
     pub revision: u64,
-}
-
-/// A Gateway that uses the source Secret or the managed Secret.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct GatewayUse {
-    /// API group of the Gateway: `networking.istio.io` or `gateway.networking.k8s.io`.
-    pub group: String,
-    /// Namespace of the Gateway object.
-    pub namespace: String,
-    /// Name of the Gateway object.
-    pub name: String,
-    /// Hosts for which it presents that Secret.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<String>,
 }
 
 /// The Secret `<source>-cacert`.

@@ -9,10 +9,10 @@ use super::inputs::unless_closed;
 use crate::admission::{RuleInfo, rules};
 use crate::trust::Severity;
 
-/// Lists the rules that findings name.
+/// List the rules that findings refer to.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to print: text for people, a JSON array, or the page docs/rules.md.
+    /// Output format: text, a JSON array, or docs/rules.md.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: RulesFormat,
 }
@@ -41,7 +41,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }))
 }
 
-fn weight(rule: &RuleInfo) -> &'static str {
+fn severity(rule: &RuleInfo) -> &'static str {
     match rule.severity {
         Severity::Deny => "deny",
         Severity::Warn => "warn",
@@ -51,9 +51,9 @@ fn weight(rule: &RuleInfo) -> &'static str {
 fn text() -> String {
     let width = rules().map(|rule| rule.id.len()).max().unwrap_or_default();
     rules().fold(String::new(), |mut page, rule| {
-        let (id, weight, indent) = (rule.id, weight(&rule), width + 8);
+        let (id, severity, indent) = (rule.id, severity(&rule), width + 8);
         // Writing to a String does not fail.
-        let _ = writeln!(page, "{id:width$}  {weight}  {}\n{:indent$}{}", rule.summary, "", rule.mend);
+        let _ = writeln!(page, "{id:width$}  {severity}  {}\n{:indent$}{}", rule.summary, "", rule.remedy);
         page
     })
 }
@@ -66,27 +66,30 @@ fn json() -> Result<String, Failure> {
 /// The page docs/rules.md.
 pub fn markdown() -> String {
     let mut page = "<!-- Generated: cargo run -- rules --output markdown > docs/rules.md -->\n# Rules\n\n".to_owned();
-    page += "What the validating webhook and `trustspan check` find. Ids are stable: denials, warnings, metrics and audit \
-             annotations name them.\n\nThe weight of a rule can be changed: for the cluster with `--severity RULE=deny|warn|off` of `serve`, \
-             `check`, `observe` and `rewrite`, for the Secrets of GatewaySecrets with `severities` of a RotationPolicy (`Deny`, `Warn`, `Off`), which wins. A \
-             raised rule denies with all of its findings, except those that the stored object already had. Some weights are \
-             fixed: `unreadable` and `invalid-resource` repeat what the API server refuses, and the way around \
-             `managed-in-use` and `managed-renamed` is to delete the GatewaySecret. Who may edit a RotationPolicy decides on the severities in its namespace.\n\nA Secret is judged now and at every date in it that lies ahead (the 64 earliest). What only time has to break is a \
-              warning with its date: an order of CAs that fails once one of them has ended, two CAs of one name that both become \
-              valid, a gap in which no CA is. That is told however far ahead, since it is mended today by another order. What \
-              merely ends is told when its renewal is due: a CA or leaf by `expiring`, a revocation list by `crl-expired`. A bundle \
-              that lasts ten years is silent.\n\nIn an emergency the annotation `breakglass.trustspan.dev/<rule>: <reason>` on a Secret makes a denial a \
-              warning, for requesters with a right of their own, and in `check --break-glass` ([how](adr/0006-break-glass-is-a-path.md)).\n\n| rule | default | what it finds |\n|---|---|---|\n";
+    page += "The findings of the validating webhook and `trustspan check`. Ids are stable: denials, warnings, metrics and audit \
+             annotations name them.\n\nThe severity of a rule can be changed: for the cluster with `--severity RULE=deny|warn|off` of \
+             `serve`, `check`, `observe` and `rewrite`, for the Secrets of GatewaySecrets with `severities` of a RotationPolicy (`Deny`, \
+             `Warn`, `Off`), which wins. A rule that is set to deny denies with all of its findings, except those that the stored object \
+             already had. Some severities are fixed: `unreadable` and `invalid-resource` report objects that the API server rejects, and \
+             the way around `managed-in-use` and `managed-renamed` is to delete the GatewaySecret. Everyone who may edit a RotationPolicy \
+             controls the severities in its namespace.\n\nA Secret is judged now and at every future date in it (the 64 earliest). A \
+             finding that time alone will cause is a warning with its date: an order of CAs that fails once one of them has expired, two \
+             CAs with one subject that both become valid, a gap without a valid CA. It is reported however far ahead, since another order \
+             fixes it today. The end of a certificate is reported when its renewal is due: a CA or leaf by `expiring`, a revocation list \
+             by `crl-expired`. A bundle that is valid for ten years has no finding.\n\nIn an emergency the annotation \
+             `breakglass.trustspan.dev/<rule>: <reason>` on a Secret turns a denial into a warning, for requesters with a separate \
+             permission, and in `check --break-glass` ([how](adr/0006-break-glass-is-a-path.md)).\n\n| rule | default | finding \
+             |\n|---|---|---|\n";
     for rule in rules() {
-        let _ = writeln!(page, "| [`{id}`](#{id}) | {} | {} |", weight(&rule), escaped(rule.summary), id = rule.id);
+        let _ = writeln!(page, "| [`{id}`](#{id}) | {} | {} |", severity(&rule), escaped(rule.summary), id = rule.id);
     }
     for rule in rules() {
-        let RuleInfo { id, summary, source, example, mend, .. } = rule;
+        let RuleInfo { id, summary, source, example, remedy, .. } = rule;
         let fixed = if rule.is_fixed() { ", fixed" } else { "" };
-        let _ = writeln!(page, "\n## {id}\n\n- **Finds** ({}{fixed}): {}.", weight(&rule), escaped(summary));
+        let _ = writeln!(page, "\n## {id}\n\n- **Finds** ({}{fixed}): {}.", severity(&rule), escaped(summary));
         let _ = writeln!(page, "- **Why:** {}.", escaped(source));
         let _ = writeln!(page, "- **Example:** `{example}`");
-        let _ = writeln!(page, "- **Mend:** {}.", escaped(mend));
+        let _ = writeln!(page, "- **Remedy:** {}.", escaped(remedy));
     }
     page
 }

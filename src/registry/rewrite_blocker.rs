@@ -1,13 +1,16 @@
-//! Why a rename is held back, as users read it.
+//! Why a reference is not rewritten.
 
 use super::Entry;
+use crate::trust::counted;
 
-/// Why a reference to a managed root keeps its name for now. Its text is a warning: what was seen, and what to do.
+/// Why a reference to a source Secret is not rewritten yet. Its text is a warning: what was found, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RewriteBlocker {
-    /// The managed Secret does not exist, or is not sound: naming it would cut the gateway off.
-    #[error("GatewaySecret {name} is not Ready ({reason}): Secret {managed} cannot be named yet")]
+    /// The managed Secret does not exist or is invalid, so that the gateway could not serve with it.
+    #[error(
+        "GatewaySecret {name} is not Ready ({reason}), so Secret {managed} cannot be used yet; do what its condition Ready says"
+    )]
     NotReady {
         /// The GatewaySecret.
         name: String,
@@ -16,81 +19,87 @@ pub enum RewriteBlocker {
         /// The managed Secret.
         managed: String,
     },
-    /// Istio takes CAs from `<root>-cacert` first; after a rename it would no longer apply.
-    #[error("Secret {sibling} holds {missing} CA(s) that Secret {managed} lacks: add them there first")]
+    /// Istio takes CAs from `<source>-cacert` first, which would not apply to the managed Secret.
+    #[error("Secret {managed} lacks {} of Secret {sibling}; add them there first", counted(*missing, "CA"))]
     Sibling {
         /// The sibling.
         sibling: String,
         /// The managed Secret.
         managed: String,
-        /// How many CAs are missing.
+        /// The number of missing CAs.
         missing: usize,
     },
-    /// A ReferenceGrant names what the owner wrote only.
-    #[error("no known ReferenceGrant in {namespace} lets namespace {from} use {managed}: add it to the grant")]
+    /// A ReferenceGrant does not include the managed object.
+    #[error("no ReferenceGrant in namespace {namespace} allows namespace {from} to use {managed}; add it to the grant")]
     Ungranted {
         /// Namespace of the Gateway.
         from: String,
         /// Namespace of the object.
         namespace: String,
-        /// Kind and name of what the agent keeps.
+        /// Kind and name of the managed object.
         managed: String,
     },
-    /// The ConfigMap that the agent is to keep does not hold CAs yet.
+    /// The managed ConfigMap has no CAs yet.
     #[error(
-        "ConfigMap {managed} is not kept yet: ConfigMap {config_map} keeps its name. Conditions of GatewaySecret {name} say why"
+        "ConfigMap {managed} does not exist yet, so ConfigMap {config_map} stays in use; conditions of GatewaySecret {name} say why"
     )]
     NoConfigMap {
         /// The GatewaySecret.
         name: String,
         /// The ConfigMap of `spec.clients.caConfigMapNames`.
         config_map: String,
-        /// What is to be kept from it.
+        /// The managed ConfigMap.
         managed: String,
     },
-    /// No status says where the selected workloads run.
-    #[error("where the workloads of this Gateway run is not observed yet: Secret {root} keeps its name")]
+    /// The namespaces of the selected workloads are not in status yet.
+    #[error(
+        "the workloads of this Gateway have not been observed yet, so Secret {root} stays in use; write the Gateway again later"
+    )]
     Unobserved {
-        /// The root Secret.
+        /// The source Secret.
         root: String,
     },
-    /// The status of the GatewaySecret cannot hold all namespaces that matter: any could be one of them.
+    /// The status of the GatewaySecret cannot list all namespaces, so that any could be one of them.
     #[error(
-        "GatewaySecret {name} concerns {count} namespaces, more than its status can list: Secret {root} keeps its name. \
-         Condition StatusComplete says what to do"
+        "GatewaySecret {name} affects {count} namespaces, more than its status can list, so Secret {root} stays in use; do what \
+         condition StatusComplete says"
     )]
     Unlisted {
         /// The GatewaySecret.
         name: String,
-        /// How many namespaces.
+        /// The number of namespaces.
         count: u32,
-        /// The root Secret.
+        /// The source Secret.
         root: String,
     },
-    /// The selector picks no known workload.
-    #[error("no workload that this Gateway selects is known: Secret {root} keeps its name")]
-    NoWorkload {
-        /// The root Secret.
-        root: String,
-    },
-    /// A namespace with selected workloads has no GatewaySecret for this root.
-    #[error("a namespace whose workloads this Gateway selects has no GatewaySecret for Secret {root}")]
-    Unmapped {
-        /// The root Secret.
-        root: String,
-    },
-    /// The namespaces of the selected workloads map the root to different names.
-    #[error("the namespaces of the selected workloads rename Secret {root} differently: use one spec.secretName")]
-    Differs {
-        /// The root Secret.
-        root: String,
-    },
-    /// The managed Secret's `ca.crt` is not the one that the pod loads from the root.
+    /// The selector matches no known workload.
     #[error(
-        "Secret {managed} holds the clients' CA in ca.crt, not {root}'s: load tls.crt and tls.key alone to follow it"
+        "no running workload matches this Gateway's selector, so Secret {root} stays in use; start one, then write the Gateway again"
+    )]
+    NoWorkload {
+        /// The source Secret.
+        root: String,
+    },
+    /// A namespace with selected workloads has no GatewaySecret for this source Secret.
+    #[error("a namespace with workloads of this Gateway has no GatewaySecret for Secret {root}; create one there")]
+    Unmapped {
+        /// The source Secret.
+        root: String,
+    },
+    /// The namespaces of the selected workloads have different managed names for the source Secret.
+    #[error(
+        "the namespaces of this Gateway's workloads have different managed Secrets for Secret {root}; use one spec.secretName"
+    )]
+    Differs {
+        /// The source Secret.
+        root: String,
+    },
+    /// The managed Secret's `ca.crt` differs from the one that the pod loads from the source Secret.
+    #[error(
+        "Secret {managed} has the clients' CA in ca.crt, not the CA of {root}; mount only tls.crt and tls.key to use it"
     )]
     OtherCa {
-        /// The root Secret.
+        /// The source Secret.
         root: String,
         /// The managed Secret.
         managed: String,

@@ -1,4 +1,4 @@
-//! The two annotations that a rewrite sets, as JSON Patch operations and their inverses.
+//! The two annotations that a rewrite sets, as JSON Patch operations with their inverses.
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation};
@@ -7,25 +7,24 @@ use serde_json::{Value, json};
 use super::json_path::escape;
 use crate::api::names::{ROTATION_HASH, UNDO};
 
-/// An annotation at a fixed place. The maps around it may be missing, null or empty.
-pub(super) struct Slot {
+/// An annotation at a fixed path. The maps around it may be missing, null or empty.
+pub(super) struct AnnotationPath {
     metadata: &'static str,
     key: &'static str,
 }
 
 /// The rotation hash, in the pod template.
-pub(super) const HASH: Slot = Slot { metadata: "/spec/template/metadata", key: ROTATION_HASH };
-/// The record that takes a rewrite back, on the object.
-pub(super) const RECORD: Slot = Slot { metadata: "/metadata", key: UNDO };
+pub(super) const HASH: AnnotationPath = AnnotationPath { metadata: "/spec/template/metadata", key: ROTATION_HASH };
+/// The record by which a rewrite is undone, on the object.
+pub(super) const RECORD: AnnotationPath = AnnotationPath { metadata: "/metadata", key: UNDO };
 
-impl Slot {
+impl AnnotationPath {
     /// The annotation's value.
     pub(super) fn read<'a>(&self, object: &'a Value) -> Option<&'a str> {
         object.pointer(&self.pointer())?.as_str()
     }
 
-    /// The operation that sets the value, and the one that takes it back. `None` where it stands already, or where the
-    /// maps around it are no maps.
+    /// The operation that sets the value, and its inverse. `None` if it is set already, or if the values around it are not maps.
     pub(super) fn set(&self, object: &Value, value: &str) -> Option<(PatchOperation, PatchOperation)> {
         let mut fresh = json!(value);
         for (pointer, key) in [(self.pointer(), self.key), (self.annotations(), "annotations")] {
@@ -47,7 +46,7 @@ impl Slot {
         }
     }
 
-    /// The size of all annotations beside this one, once it has this value.
+    /// The size of all annotations, once this one has this value.
     pub(super) fn size_with(&self, object: &Value, value: &str) -> usize {
         let others = object.pointer(&self.annotations()).and_then(Value::as_object).into_iter().flatten();
         let others = others.filter(|(key, _)| *key != self.key);
@@ -60,22 +59,22 @@ impl Slot {
         remove(&self.pointer())
     }
 
-    /// Takes the value back as a recorded inverse says. A map that has gained other entries since keeps them.
+    /// The operation that undoes the value by a recorded inverse. A map that has gained other entries since keeps them.
     pub(super) fn restore(&self, object: &Value, inverse: &PatchOperation) -> PatchOperation {
         let size = |pointer: &str| object.pointer(pointer).and_then(Value::as_object).map_or(0, serde_json::Map::len);
         let path = inverse.path().as_str();
-        let alone = size(&self.annotations()) == 1;
-        if self.is_at(inverse) || alone && (path == self.annotations() || size(self.metadata) == 1) {
+        let is_only = size(&self.annotations()) == 1;
+        if self.is_at(inverse) || is_only && (path == self.annotations() || size(self.metadata) == 1) {
             inverse.clone()
-        } else if alone && path == self.metadata {
+        } else if is_only && path == self.metadata {
             remove(&self.annotations())
         } else {
             self.unset()
         }
     }
 
-    /// Whether a recorded operation takes this annotation back: by restoring its own text, or the emptiness of a map that
-    /// was made for it. Whoever edits an object can write a record, so nothing else counts.
+    /// Whether a recorded operation undoes this annotation: it restores its text, or removes a map that was created for it. Everyone who
+    /// edits an object can write a record, so other operations are ignored.
     pub(super) fn owns(&self, operation: &PatchOperation) -> bool {
         let path = operation.path().as_str();
         let ours = self.is_at(operation) || path == self.annotations() || path == self.metadata;
@@ -101,12 +100,12 @@ impl Slot {
     }
 }
 
-/// `replace`, for a pointer that is well formed because a walk or [`escape`] made it.
+/// `replace`, for a pointer from [`JsonPath`](super::json_path::JsonPath) or [`escape`], which is well formed.
 pub(super) fn replace(pointer: impl Into<String>, value: Value) -> PatchOperation {
     PatchOperation::Replace(ReplaceOperation { path: path(pointer), value })
 }
 
-/// `test`: the patch applies only while the place holds this value.
+/// `test`: the patch applies only while the path has this value.
 pub(super) fn test(pointer: &str, value: Value) -> PatchOperation {
     PatchOperation::Test(TestOperation { path: path(pointer), value })
 }

@@ -1,4 +1,4 @@
-//! A place in a JSON object: its value and its JSON Pointer (RFC 6901), for walks that remember where they are.
+//! A path in a JSON object: its value and its JSON Pointer (RFC 6901).
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -6,11 +6,11 @@ use std::fmt::Write;
 use json_patch::jsonptr::{Pointer, Resolve};
 use serde_json::Value;
 
-/// Most steps from an object to a reference; the longest is `/spec/template/spec/containers/0/env/0/valueFrom/secretKeyRef/name`.
+/// The maximal number of steps from an object to a reference; the longest is
+/// `/spec/template/spec/containers/0/env/0/valueFrom/secretKeyRef/name`.
 const STEPS: usize = 10;
 
-/// A value and where it stands. The JSON Pointer is written for those who ask: hostile objects have hundreds of thousands of
-/// fields that are passed on the way.
+/// A value and its path. The JSON Pointer is formatted on demand, since hostile objects have hundreds of thousands of fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JsonPath<'a> {
     pub(super) value: &'a Value,
@@ -29,7 +29,7 @@ impl<'a> JsonPath<'a> {
         Self { value, steps: [Step::Index(0); STEPS], depth: 0 }
     }
 
-    /// A step into what is absent gives null.
+    /// The value below a key; null if it is absent.
     pub(super) fn get(&self, key: &'static str) -> Self {
         self.below(&self.value[key], Step::Key(key))
     }
@@ -48,7 +48,7 @@ impl<'a> JsonPath<'a> {
         self.value.as_str().filter(|text| !text.is_empty())
     }
 
-    /// The place as a JSON Pointer.
+    /// The path as a JSON Pointer.
     pub(super) fn pointer(&self) -> String {
         let mut pointer = String::with_capacity(64);
         for step in self.steps() {
@@ -62,7 +62,7 @@ impl<'a> JsonPath<'a> {
         pointer
     }
 
-    /// What stands at the same place in another object.
+    /// The value at the same path in another object.
     pub(super) fn found_in<'v>(&self, object: &'v Value) -> Option<&'v Value> {
         self.steps().iter().try_fold(object, |value, step| match step {
             Step::Key(key) => value.get(key),
@@ -70,7 +70,7 @@ impl<'a> JsonPath<'a> {
         })
     }
 
-    /// The same place in a copy of what stands below two keys.
+    /// The value at the same path in a copy of the value below two keys.
     pub(super) fn found_below<'v>(&self, keys: [&'static str; 2], copy: &'v mut Value) -> Option<&'v mut Value> {
         let (_, inner) = self.steps().split_first_chunk().filter(|(outer, _)| **outer == keys.map(Step::Key))?;
         inner.iter().try_fold(copy, |value, step| match step {

@@ -1,6 +1,7 @@
-//! Objects that name a root Secret, rewritten to name the managed one: object and registry in, JSON Patch out.
+//! Rewrites references to a source Secret to the managed Secret: object and registry in, JSON Patch out.
 //!
-//! Owned fields only: references to managed roots, the rotation hash in a pod template, and the record of the rewrite.
+//!
+//! Changes only references to source Secrets, the rotation hash in a pod template, and the record of the rewrite.
 
 mod annotation;
 mod json_path;
@@ -28,41 +29,41 @@ use rotation_hash::RotationHash;
 pub use tls_settings::{TlsSettings, TrustSource};
 pub use undo::{Undo, undo};
 
-/// What a rewrite comes to.
+/// The result of a rewrite.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// The changes; empty when the object stays as it is.
+    /// The changes; empty if there are none.
     pub patch: Patch,
-    /// How many fields changed their Secret's name: the first operations of the patch.
+    /// The number of renamed references, which are the first operations of the patch.
     renames: usize,
     /// Whether the rotation hash changes.
     rehashes: bool,
-    /// Why a rename was held back, each reason once.
-    pub holds: Vec<RewriteBlocker>,
-    /// The record that takes the rewrite back did not fit into the object's annotations.
+    /// Why references were not renamed, each reason once.
+    pub blockers: Vec<RewriteBlocker>,
+    /// The record for undoing the rewrite did not fit into the object's annotations.
     pub unrecorded: bool,
 }
 
 impl Outcome {
-    /// Fields that changed their Secret's name, as users write them.
+    /// Fields of renamed references, as users write them.
     pub fn renamed(&self) -> impl ExactSizeIterator<Item = String> {
         self.patch.0[..self.renames].iter().map(|operation| field(operation.path().as_str()))
     }
 
-    /// Whether the pod template of a workload changes: it is a rollout.
+    /// Whether the pod template of a workload changes, which causes a rollout.
     pub fn rolls(&self) -> bool {
         self.renames > 0 || self.rehashes
     }
 }
 
-/// A Secret or ConfigMap that an object names.
+/// A reference to a Secret or ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
     /// JSON Pointer of the field that names it.
     pub pointer: String,
     /// The name.
     pub name: &'a str,
-    /// Where it is looked up.
+    /// The namespaces in which it is looked up.
     pub place: Place<'a>,
 }
 
@@ -71,7 +72,7 @@ pub fn is_rewritten(kind: Kind<'_>) -> bool {
     kinds::find(kind).is_some()
 }
 
-/// Every Secret that an object of a rewritten kind names.
+/// All Secrets that an object of a rewritten kind names.
 pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
     let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();
     references.into_iter().filter(|reference| reference.kind == SourceKind::Secret).map(Named::from).collect()
@@ -95,20 +96,19 @@ pub struct Write<'a> {
     pub kind: Kind<'a>,
     /// The object's namespace.
     pub namespace: &'a str,
-    /// The object as it shall be.
+    /// The new object.
     pub object: &'a Value,
     /// The stored object, for an UPDATE.
     pub old: Option<&'a Value>,
-    /// Written by trustspan's own agent, which rolls a workload by a newer hash, or by touching its annotation
-    /// [`RESYNC_REQUESTED_AT`]: it then gets the current names and the current hash, though its template is as it was.
+    /// Written by trustspan's own agent, which restarts a workload by a newer hash, or by setting annotation
+    /// [`RESYNC_REQUESTED_AT`]: it then
+    /// gets the current names and the current hash, though its template has not changed.
     pub by_agent: bool,
 }
 
 /// Rewrites an object as it is written to the cluster.
-///
-/// An update that leaves the pod template as it was keeps the stored names and
-/// the stored hash, whatever the manifest says and whether or not the GatewaySecret is Ready: it never causes a rollout,
-/// unless the agent asks for one.
+/// An update that does not change the pod template keeps the stored names and the stored hash, whatever the manifest has and whether or not
+/// the GatewaySecret is Ready: it never causes a rollout, unless the agent requests one.
 /// Applying the patch and rewriting again gives an empty patch.
 pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
     let Write { kind, namespace, object, old, by_agent } = *write;
@@ -129,20 +129,20 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
         counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
     };
 
-    let swept = |object: &Value| object["metadata"]["annotations"][RESYNC_REQUESTED_AT].clone();
-    let asks_to_roll = |old: &Value| by_agent && swept(object) != swept(old);
-    if let Some(old) = old.filter(|old| rule.has_template && !asks_to_roll(old)) {
-        let mut draft = PatchBuilder::new(object, &references, kept);
-        if same_template(&draft.template(), &old["spec"]["template"]) {
-            draft.annotate(stored_or_brought(object, old, by_agent));
-            return draft.finish();
+    let resync_request = |object: &Value| object["metadata"]["annotations"][RESYNC_REQUESTED_AT].clone();
+    let requests_rollout = |old: &Value| by_agent && resync_request(object) != resync_request(old);
+    if let Some(old) = old.filter(|old| rule.has_template && !requests_rollout(old)) {
+        let mut builder = PatchBuilder::new(object, &references, kept);
+        if same_template(&builder.template(), &old["spec"]["template"]) {
+            builder.annotate(stored_or_newer(object, old, by_agent));
+            return builder.finish();
         }
     }
 
-    let mut holds: Vec<RewriteBlocker> = Vec::new();
+    let mut blockers: Vec<RewriteBlocker> = Vec::new();
     let loaded = LazyCell::new(|| mounted_keys::of(&object["spec"]["template"]["spec"]));
     let loads_ca = |name: &str| loaded.get(name).is_some_and(|keys| CA_KEYS.iter().any(|key| keys.contains(key)));
-    let mut draft = PatchBuilder::new(object, &references, |reference| {
+    let mut builder = PatchBuilder::new(object, &references, |reference| {
         let rename = match reference.kind {
             SourceKind::Secret => registry.rename(&reference.place, reference.name)?,
             SourceKind::ConfigMap => registry.rename_config_map(&reference.place, reference.name)?,
@@ -150,35 +150,34 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
         let other_ca = registry.other_ca(namespace, reference.name).filter(|_| loads_ca(reference.name));
         match other_ca.map_or(rename, Err) {
             Ok(rename) => Some(reference.renamed(rename.managed_name())),
-            Err(hold) => {
-                if !holds.contains(&hold) {
-                    holds.push(hold);
+            Err(blocker) => {
+                if !blockers.contains(&blocker) {
+                    blockers.push(blocker);
                 }
-                // A stored object that names the managed Secret already keeps it: going back to the root would move trust.
+                // A stored object that names the managed Secret keeps it: the source Secret may have other CAs.
                 kept(reference)
             }
         }
     });
     if rule.has_template {
-        draft.annotate(newest(&draft.template(), object, old, namespace, registry));
+        builder.annotate(newest(&builder.template(), object, old, namespace, registry));
     }
-    Outcome { holds, ..draft.finish() }
+    Outcome { blockers, ..builder.finish() }
 }
 
-/// The hash for an update that leaves the template as it was: the stored one. Only the agent brings another, to roll the
-/// workload; from anybody else it is an old manifest's.
-fn stored_or_brought(object: &Value, old: &Value, by_agent: bool) -> Option<String> {
+/// The hash for an update that does not change the template: the stored one. Only the agent sends another, to restart the workload; other
+/// writers send that of an old manifest.
+fn stored_or_newer(object: &Value, old: &Value, by_agent: bool) -> Option<String> {
     let stored = HASH.read(old);
-    let brought = HASH.read(object).filter(|brought| {
-        let (brought, stored) = (RotationHash::parse(brought), stored.and_then(RotationHash::parse));
-        by_agent && brought.is_some_and(|brought| stored.is_none_or(|stored| !stored.is_newer_than(&brought)))
+    let sent = HASH.read(object).filter(|sent| {
+        let (sent, stored) = (RotationHash::parse(sent), stored.and_then(RotationHash::parse));
+        by_agent && sent.is_some_and(|sent| stored.is_none_or(|stored| !stored.is_newer_than(&sent)))
     });
-    brought.or(stored).map(str::to_owned)
+    sent.or(stored).map(str::to_owned)
 }
 
-/// The hash for a new or changed template: the newest of the current one, the stored one and the one that the request
-/// carries. Where one of the others is newer, this replica is behind; the request carries one when the API server
-/// invokes the webhook again, and asks another replica.
+/// The hash for a new or changed template: the newest of the current one, the stored one and the one in the request. If another one is
+/// newer, the state of this replica is stale; the request has one when the API server invokes the webhook again, on another replica.
 fn newest(
     template: &Value,
     object: &Value,
@@ -186,16 +185,16 @@ fn newest(
     namespace: &str,
     registry: &Registry,
 ) -> Option<String> {
-    let (stored, brought) = (old.and_then(|old| HASH.read(old)), HASH.read(object));
+    let (stored, sent) = (old.and_then(|old| HASH.read(old)), HASH.read(object));
     let Some(current) = RotationHash::of(template, namespace, registry) else {
-        return stored.filter(|_| brought.is_none()).map(str::to_owned);
+        return stored.filter(|_| sent.is_none()).map(str::to_owned);
     };
-    let others = [stored, brought].into_iter().flatten().filter_map(RotationHash::parse);
+    let others = [stored, sent].into_iter().flatten().filter_map(RotationHash::parse);
     let newer = others.filter(|other| other.is_newer_than(&current)).max_by_key(|other| other.revision);
     Some(newer.unwrap_or(current).to_string())
 }
 
-/// Whether two pod templates are the same, but for the rotation hash.
+/// Whether two pod templates are equal, except for the rotation hash.
 fn same_template(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
@@ -208,19 +207,19 @@ fn same_template(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// The metadata of a template; `None` where there is nothing in it but the hash.
+/// The metadata of a template; `None` if it has only the hash.
 fn metadata_without_hash(template: &Map<String, Value>) -> Option<Value> {
     let mut metadata = template.get("metadata")?.clone();
-    let spent = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
+    let is_empty = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
     if let Value::Object(fields) = &mut metadata {
         if let Some(Value::Object(annotations)) = fields.get_mut("annotations") {
             annotations.remove(ROTATION_HASH);
         }
-        if fields.get("annotations").is_some_and(spent) {
+        if fields.get("annotations").is_some_and(is_empty) {
             fields.remove("annotations");
         }
     }
-    (!spent(&metadata)).then_some(metadata)
+    (!is_empty(&metadata)).then_some(metadata)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What a pod really loads: the keys of Secrets that its containers can see.
+//! The keys of Secrets that the containers of a pod load.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// Keys of a Secret.
+/// A set of keys of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Keys<'a> {
     /// Every key that the Secret has.
@@ -22,7 +22,7 @@ impl Keys<'_> {
     }
 }
 
-/// Secret names to the keys that the containers and init containers of a pod load: mounted volumes (with `items` and
+/// The keys of each Secret that the containers and init containers of a pod load: mounted volumes (with `items` and
 /// `subPath`), environment variables and `envFrom`. A volume that no container mounts loads nothing.
 pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys<'_>> {
     let volumes = volumes(pod_spec);
@@ -47,16 +47,16 @@ pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys<'_>> {
         }
     }
     if pairs > PAIRS {
-        // Hostile: keys are not told apart any more.
+        // Hostile: all keys count as loaded.
         volumes.values().flatten().for_each(|(name, _)| loads.all(name));
     }
     loads.0
 }
 
-/// Mounts times sources that are looked at, and the items of these; a pod has some ten of each.
+/// Limit for mounts times sources and their items; a pod has about ten of each.
 const PAIRS: usize = 10_000;
 
-/// The Secrets behind each volume: the name, and the source that may hold `items`.
+/// The Secrets of each volume: the name, and the source, which may have `items`.
 fn volumes(pod_spec: &Value) -> BTreeMap<&str, Vec<(&str, &Value)>> {
     let mut volumes: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for volume in items(&pod_spec["volumes"]) {
@@ -83,7 +83,7 @@ impl<'a> MountedKeys<'a> {
         }
     }
 
-    /// The keys that a mount of a source shows. `subPath` narrows them to one file or folder.
+    /// Adds the keys that a mount of a source has. `subPath` limits them to one file or folder.
     fn mounted(&mut self, name: &'a str, source: &'a Value, mount: &'a Value) {
         let below = mount["subPath"].as_str().filter(|path| !path.is_empty());
         let shows = |path: &str| {
@@ -96,7 +96,7 @@ impl<'a> MountedKeys<'a> {
                 let pairs = list.iter().filter_map(|item| Some((item["key"].as_str()?, item["path"].as_str()?)));
                 self.some(name, pairs.filter(|(_, path)| shows(path)).map(|(key, _)| key));
             }
-            // Without items every key is a file of its own name.
+            // Without items each key is a file of the same name.
             (None, Some(below)) => self.some(name, [below]),
             (None, None) => self.all(name),
         }

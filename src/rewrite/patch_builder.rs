@@ -1,4 +1,4 @@
-//! An object being rewritten: the changes so far, what its pod template looks like after them, and how to take them back.
+//! Builds the patch of a rewrite, with the record for undoing it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,14 +15,14 @@ use super::undo::{names, recorded};
 pub(super) struct PatchBuilder<'a> {
     before: &'a Value,
     references: &'a [Reference<'a>],
-    /// What each reference gets instead of its value.
+    /// The new value of each reference.
     chosen: Vec<Option<String>>,
-    /// Sets the hash, and takes it back.
+    /// The operation that sets the hash, and its inverse.
     hash: Option<(PatchOperation, PatchOperation)>,
 }
 
 impl<'a> PatchBuilder<'a> {
-    /// Gives references the values that `choose` returns.
+    /// Sets references to the values that `choose` returns.
     pub(super) fn new(
         before: &'a Value,
         references: &'a [Reference<'a>],
@@ -31,7 +31,7 @@ impl<'a> PatchBuilder<'a> {
         Self { before, references, chosen: references.iter().map(choose).collect(), hash: None }
     }
 
-    /// The pod template with the names that were chosen.
+    /// The pod template with the new names.
     pub(super) fn template(&self) -> Cow<'a, Value> {
         let mut template = Cow::Borrowed(&self.before["spec"]["template"]);
         for (reference, chosen) in zip(self.references, &self.chosen) {
@@ -48,13 +48,13 @@ impl<'a> PatchBuilder<'a> {
         self.hash = hash.and_then(|hash| HASH.set(self.before, &hash));
     }
 
-    /// Adds the record by which the whole is taken back.
+    /// Completes the patch with the record for undoing it.
     pub(super) fn finish(self) -> Outcome {
         let known = recorded(self.before);
         let mut record = self.record(&known);
         let (hash, unhash) = self.hash.unzip();
         if unhash.is_some() || HASH.read(self.before).is_some() {
-            // What stood there before the first rewrite counts, not what stood there before this one.
+            // The value before the first rewrite is restored, not the one before this rewrite.
             record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(unhash));
         }
         let changes = zip(self.references, self.chosen);
@@ -63,8 +63,8 @@ impl<'a> PatchBuilder<'a> {
         let (renames, rehashes, mut unrecorded) = (patch.len(), hash.is_some(), false);
         patch.extend(hash);
         if !record.is_empty() {
-            let made_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
-            record.extend(known.iter().find(|entry| RECORD.owns(entry)).cloned().or(made_map));
+            let created_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
+            record.extend(known.iter().find(|entry| RECORD.owns(entry)).cloned().or(created_map));
             let text = Patch(record).to_string();
             unrecorded = RECORD.size_with(self.before, &text) > ANNOTATIONS;
             if !unrecorded {
@@ -73,12 +73,12 @@ impl<'a> PatchBuilder<'a> {
         } else if RECORD.read(self.before).is_some() {
             patch.push(RECORD.unset());
         }
-        Outcome { patch: Patch(patch), renames, rehashes, holds: Vec::new(), unrecorded }
+        Outcome { patch: Patch(patch), renames, rehashes, blockers: Vec::new(), unrecorded }
     }
 
-    /// Takes the names back, those of earlier writes too. A record that cannot fit is not made to its end.
+    /// The record that restores the names, including those of earlier writes. Stops once it cannot fit.
     fn record(&self, known: &[PatchOperation]) -> Vec<PatchOperation> {
-        // The first of a place counts. By place, since a hostile object has thousands of both.
+        // The first record of a path counts. By path, since a hostile object has thousands of both.
         let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
         names(known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
         let (mut record, mut least) = (Vec::new(), 0);
@@ -92,11 +92,11 @@ impl<'a> PatchBuilder<'a> {
                     let restore = reference.renamed(reference.name);
                     [test(&pointer, chosen.as_str().into()), replace(&pointer, restore.into())]
                 }
-                // A rename of an earlier write counts while its result stands.
+                // A rename of an earlier write counts while the field still has its result.
                 None => {
-                    let stands = |written: &Value| written.as_str().is_some_and(|written| reference.is(written));
+                    let is_current = |written: &Value| written.as_str().is_some_and(|written| reference.is(written));
                     let earlier =
-                        earlier.get(pointer.as_str()).and_then(|all| all.iter().find(|name| stands(name.written)));
+                        earlier.get(pointer.as_str()).and_then(|all| all.iter().find(|name| is_current(name.written)));
                     let Some(earlier) = earlier else { continue };
                     [test(&pointer, earlier.written.clone()), earlier.restore.clone()]
                 }
@@ -111,5 +111,5 @@ impl<'a> PatchBuilder<'a> {
     }
 }
 
-/// Bytes that all annotations of an object may have together (`TotalAnnotationSizeLimitB` of apimachinery's validation).
+/// Maximal size of all annotations of an object (`TotalAnnotationSizeLimitB` of apimachinery's validation).
 const ANNOTATIONS: usize = 256 * 1024;

@@ -1,4 +1,4 @@
-//! The rotation hash: one value per pod template that changes when, and only when, what the pod loads has changed.
+//! The rotation hash of a pod template, which changes if and only if the certificates change that the pod loads.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ use crate::trust::certificate::hex;
 
 /// The annotation's value: `<revision>-<scope>-<SHA-256>`, the last two in hex.
 ///
-/// The revision is the sum of the revisions of the keys that the pod loads, and the scope stands for which keys those are.
-/// In one scope the revision only grows, so a webhook replica that is behind can tell that another value is newer than
-/// its own. Between scopes revisions do not compare.
+/// The revision is the sum of the revisions of the keys that the pod loads, and the scope identifies these keys.
+/// Within a scope the revision only grows, so a stale webhook replica recognizes that another value is newer than
+/// its own. Revisions of different scopes cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RotationHash {
     pub(super) revision: u64,
@@ -21,12 +21,12 @@ pub(super) struct RotationHash {
     sha256: String,
 }
 
-/// How far another value may be ahead: revisions are Unix times in seconds, and nobody is behind by a year.
-/// What is farther ahead was not written by us, and would stop every restart to come.
+/// The maximal difference to a newer value: revisions are Unix times in seconds, and no replica is stale by a year. A greater value was not
+/// written by trustspan, and would prevent all further restarts.
 const FARTHEST: u64 = 366 * 24 * 60 * 60;
 
 impl RotationHash {
-    /// Reads an annotation; `None` when it is none of ours.
+    /// Reads an annotation; `None` if it is not a rotation hash.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let (revision, scope, sha256) = (parts.next()?, parts.next()?, parts.next()?);
@@ -35,15 +35,15 @@ impl RotationHash {
         Some(Self { revision: revision.parse().ok()?, scope: scope.to_owned(), sha256: sha256.to_owned() })
     }
 
-    /// Whether this one is of the same keys as `other`, and of a later and credible state of them.
+    /// Whether this hash is of the same keys as `other`, and of a later and plausible revision.
     pub(super) fn is_newer_than(&self, other: &Self) -> bool {
         let ahead = self.revision.saturating_sub(other.revision);
         self.scope == other.scope && ahead > 0 && ahead <= FARTHEST
     }
 
-    /// The hash of what a pod template loads from Ready managed Secrets; `None` when it loads no certificate from them.
+    /// The hash of the certificates that a pod template loads from Ready managed Secrets; `None` if it loads none.
     ///
-    /// Gateway proxies take their credentials over SDS, live: for the GatewaySecret that serves them they get no hash.
+    /// Gateway proxies get no hash for the GatewaySecret that serves them: they reload credentials over SDS.
     pub(super) fn of(template: &Value, namespace: &str, registry: &Registry) -> Option<Self> {
         let (mut revision, mut scope, mut content) = (0_u64, Sha256::new(), Sha256::new());
         let mut any = false;

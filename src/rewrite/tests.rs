@@ -14,7 +14,7 @@ mod tls;
 mod workloads;
 
 /// Namespace `mesh`: `root` is managed as `gw`, with `ca.crt` at revision 3 and `tls.crt` at revision 5.
-/// ConfigMap `cas.trustspan` is kept from `cas`, and none yet from `early`.
+/// ConfigMap `cas.trustspan` is managed from `cas`; `early` has no managed ConfigMap yet.
 fn gw() -> Entry {
     let mut entry = entry("mesh", "root", "gw");
     entry.spec.clients.ca_config_map_names = vec!["cas".to_owned(), "early".to_owned()];

@@ -1,5 +1,6 @@
-//! Which certificate a gateway presents, and where it takes the CAs from by which it verifies its peers: for each server,
-//! listener and upstream, as istiod resolves it.
+//! The certificate that a gateway presents, and the source of the CAs with which it verifies peers, for each server,
+//! listener and upstream, as
+//! istiod resolves them.
 //!
 //! Source: istiod's `pilot/pkg/security/model/authentication.go`, `pilot/pkg/credentials/kube/secrets.go` and
 //! `pilot/pkg/config/kube/gateway/conversion.go`.
@@ -11,29 +12,29 @@ use crate::registry::Place;
 /// The TLS settings of one server, listener or upstream.
 #[derive(Clone, Debug)]
 pub struct TlsSettings<'a> {
-    /// JSON Pointer of the field that decides about the CAs.
+    /// JSON Pointer of the field that determines the CAs.
     pub pointer: String,
     /// The Secrets whose certificates are presented, in order.
     pub presents: Vec<Named<'a>>,
-    /// Where the peers' CAs come from.
+    /// The source of the peers' CAs.
     pub trust: TrustSource<'a>,
-    /// The gateway is the client, and what it presents is a client's certificate.
+    /// The gateway is the client, and presents a client certificate.
     pub is_upstream: bool,
-    /// The hosts that the server or listener is for, as its object names them.
+    /// The hosts of the server or listener, as its object names them.
     pub hosts: Vec<&'a str>,
     /// SHA-256 hashes of the certificates, or of their public keys, to which peers are limited
     /// (`verifyCertificateHash`, `verifyCertificateSpki`).
     pub pins: Vec<&'a str>,
 }
 
-/// Where a gateway takes the CAs from by which it verifies its peers.
+/// The source of the CAs with which a gateway verifies peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustSource<'a> {
-    /// Peers show no certificate.
+    /// Peers present no certificate.
     NotVerified,
-    /// Secret `<name>-cacert`, or Secret `<name>` where there is none of that name.
+    /// Secret `<name>-cacert`, or Secret `<name>` if that does not exist.
     Secret {
-        /// Where both are looked up.
+        /// The namespaces in which both are looked up.
         place: Place<'a>,
         /// The name without the suffix.
         name: &'a str,
@@ -45,15 +46,15 @@ pub enum TrustSource<'a> {
         /// Its name.
         name: &'a str,
     },
-    /// A Secret that istiod serves as a certificate: the proxy gets no CA at all, and in mode `MUTUAL` lets everybody in
-    /// (measured with Istio 1.29 and Envoy 1.40).
+    /// A Secret that istiod serves as a certificate: the proxy gets no CA, and in mode `MUTUAL` accepts every client (measured with Istio
+    /// 1.29 and Envoy 1.40).
     Nothing(&'a str),
-    /// A file in the proxy's pod, an SDS server, the mesh's own CA: nothing in the cluster says what it holds.
+    /// A file in the proxy's pod, an SDS server, the mesh's own CA: its content is not in the cluster.
     Unknowable(&'a str),
 }
 
 impl TlsSettings<'_> {
-    /// The deciding field, as users write it.
+    /// The field that determines the CAs, as users write it.
     pub fn field(&self) -> String {
         field(&self.pointer)
     }

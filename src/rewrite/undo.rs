@@ -1,9 +1,9 @@
 //! The record of a rewrite: a JSON Patch in an annotation, by which `rewrite --undo` restores what the user wrote,
 //! without a cluster and without the GatewaySecret.
 //!
-//! Each name is a pair of operations: `test` what the rewrite wrote, `replace` it by what stood there. Whoever edits an
-//! object can write a record, and an administrator undoes it, so a record is not trusted: it may touch references to
-//! Secrets and trustspan's own annotations, in this object, and nothing else.
+//! Each name is a pair of operations: `test` for the name that the rewrite wrote, `replace` with the previous one. Everyone who edits an
+//! object can write a record, and an administrator applies it, so a record is not trusted: it may change references to Secrets and
+//! trustspan's own annotations in this object, and nothing else.
 
 use std::collections::HashSet;
 
@@ -15,24 +15,24 @@ use super::json_path::at;
 use super::kinds;
 use crate::api::Kind;
 
-/// How a rewrite is taken back.
+/// The undoing of a rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undo {
     /// The patch that restores the object.
     pub patch: Patch,
-    /// Recorded names that are not restored: the field has changed since, or is none that a rewrite touches.
+    /// The number of recorded names that are not restored: the field has changed since, or a rewrite does not change it.
     pub passed_over: usize,
 }
 
-/// The patch that takes the rewrite of an object back; `None` when the object carries no record of one.
+/// The patch that undoes the rewrite of an object; `None` if the object has no record of one.
 pub fn undo(object: &Value) -> Option<Undo> {
     let text = RECORD.read(object)?;
     let record = recorded(object);
     let references = kinds::find(Kind::of(object)).map(|rule| (rule.references)(object, "")).unwrap_or_default();
-    // By place, since a hostile object has thousands of both.
-    let places: HashSet<_> = references.iter().map(|reference| reference.node.pointer()).collect();
-    let (fit, unfit): (Vec<_>, Vec<_>) = names(&record)
-        .partition(|name| places.contains(name.pointer) && at(object, name.pointer) == Some(name.written));
+    // By path, since a hostile object has thousands of both.
+    let paths: HashSet<_> = references.iter().map(|reference| reference.node.pointer()).collect();
+    let (fit, unfit): (Vec<_>, Vec<_>) =
+        names(&record).partition(|name| paths.contains(name.pointer) && at(object, name.pointer) == Some(name.written));
     let mut patch: Vec<_> = fit.iter().map(|name| name.restore.clone()).collect();
     if let Some(inverse) = record.iter().find(|entry| HASH.owns(entry))
         && HASH.read(object).is_some()
@@ -45,7 +45,7 @@ pub fn undo(object: &Value) -> Option<Undo> {
     Some(Undo { patch: Patch(patch), passed_over: unfit.len() + unreadable })
 }
 
-/// The record that an object carries; empty when there is none that can be read.
+/// The record of an object; empty if it is missing or cannot be read.
 pub(super) fn recorded(object: &Value) -> Vec<PatchOperation> {
     RECORD.read(object).and_then(|text| serde_json::from_str::<Patch>(text).ok()).unwrap_or_default().0
 }
@@ -53,13 +53,13 @@ pub(super) fn recorded(object: &Value) -> Vec<PatchOperation> {
 /// A recorded rename.
 pub(super) struct UndoName<'a> {
     pub(super) pointer: &'a str,
-    /// What the rewrite wrote.
+    /// The name that the rewrite wrote.
     pub(super) written: &'a Value,
-    /// Puts back what stood there.
+    /// Restores the previous name.
     pub(super) restore: &'a PatchOperation,
 }
 
-/// The renames of a record: a `test` and a `replace` of a string, at the same place.
+/// The renames of a record: a `test` and a `replace` of a string, at the same path.
 pub(super) fn names(record: &[PatchOperation]) -> impl Iterator<Item = UndoName<'_>> {
     record.windows(2).filter_map(|pair| match pair {
         [PatchOperation::Test(test), restore @ PatchOperation::Replace(replace)]

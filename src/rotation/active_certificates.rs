@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::api::{Leaf, LeafKind, TrustAnchor};
+use crate::connectivity;
 use crate::registry::Entry;
+use crate::trust::Certificate;
 use crate::trust::equivalence::{constrains_names, equivalence_key};
-use crate::trust::{Certificate, connectivity};
 
 /// A chain, for the status; `None` for an empty one.
 pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certificate]) -> Option<Leaf> {

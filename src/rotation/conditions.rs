@@ -12,8 +12,9 @@ use super::name_list::sentence;
 use super::planner::Plan;
 use super::status_limits::{count, fit_leaves};
 use crate::api::{ConditionStatus, GatewaySecretStatus, LeafKind, Phase, TrustAnchor};
+use crate::connectivity;
 use crate::registry::Entry;
-use crate::trust::{Certificate, connectivity};
+use crate::trust::Certificate;
 
 /// Completes a status of the observed objects by a plan.
 pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {

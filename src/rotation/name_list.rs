@@ -1,5 +1,7 @@
 //! Names and numbers in sentences.
 
+pub(crate) use crate::trust::counted;
+
 /// Names that a sentence lists.
 const FEW: usize = 3;
 
@@ -18,11 +20,6 @@ pub(super) fn first<S: AsRef<str> + PartialEq>(most: usize, names: impl IntoIter
         None | Some(0) => Some(listed),
         Some(more) => Some(format!("{listed} and {more} more")),
     }
-}
-
-/// A number with its noun: `1 client`, `3 clients`.
-pub(crate) fn counted(number: usize, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// Part of a sentence as a whole one: its first letter in upper case, and a full stop.

@@ -42,7 +42,7 @@ impl SecretSummary {
             let certificates = trust::certificates_under(secret, key);
             (!certificates.is_empty()).then(|| ((*key).to_owned(), trust::content_hash(&certificates)))
         });
-        let findings = trust::judge_weighed(secret, duty, severities, now);
+        let findings = trust::judge_with(secret, duty, severities, now);
         let anchors = trust::anchors(secret);
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),

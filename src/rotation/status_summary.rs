@@ -9,8 +9,9 @@ use super::condition_types::{CONDITION_TYPES, GATEWAYS};
 use crate::api::{
     Condition, ConditionStatus, Endpoints, Leaf, LeafKind, Mode, Phase, READY, StepName, TrustAnchor, Wait, WindowState,
 };
+use crate::connectivity;
 use crate::registry::Entry;
-use crate::trust::{Certificate, bundle, connectivity};
+use crate::trust::{Certificate, bundle};
 
 /// A GatewaySecret in summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,4 +1,4 @@
-//! The certificates of a PEM text, as Envoy loads them: a CA bundle, or a serving chain.
+//! The certificates of a PEM text, loaded as by Envoy: a CA bundle, or a serving chain.
 
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
@@ -11,26 +11,26 @@ use super::{der, private_key};
 
 pub use super::limits::MAX_CERTIFICATES;
 
-/// What a PEM text holds.
+/// The content of a PEM text.
 #[derive(Clone, Debug, Default)]
 pub struct Bundle {
     /// The certificates, in their order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<BundleEntry>,
     /// The revocation lists, in their order.
     pub crls: Vec<Crl>,
-    /// Why the proxy takes nothing from the text. `entries` then stops before the fault.
+    /// Why the proxy rejects the text. `entries` then ends before the fault.
     pub rejected: Option<Rejection>,
-    /// Text that looks like a block and is skipped.
-    pub lookalikes: Vec<MalformedPem>,
+    /// Skipped text that resembles a block.
+    pub malformed: Vec<MalformedPem>,
     /// Blocks that are skipped for their label.
     pub skipped: Vec<SkippedBlock>,
     /// Whether there are more than [`MAX_CERTIFICATES`].
     pub is_too_long: bool,
 }
 
-/// A certificate and its place.
+/// A certificate and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct BundleEntry {
     /// The line of its BEGIN, counted from 1.
     pub line: usize,
     /// The certificate.
@@ -42,9 +42,9 @@ pub struct Entry {
 pub struct SkippedBlock {
     /// The line of its BEGIN.
     pub line: usize,
-    /// Its label, fit to print.
+    /// Its label, printable.
     pub label: String,
-    /// Whether it holds a certificate after all, or claims so.
+    /// Whether it holds a certificate, or its label claims so.
     pub is_certificate: bool,
 }
 
@@ -69,13 +69,13 @@ pub fn read_chain(pem: &[u8]) -> Bundle {
 }
 
 impl Bundle {
-    /// The certificates, without their places.
+    /// The certificates, without their lines.
     pub fn into_certificates(self) -> Vec<Certificate> {
         self.entries.into_iter().map(|entry| entry.certificate).collect()
     }
 }
 
-/// What a block is to its reader.
+/// How a reader treats a block.
 enum Role {
     Certificate { aux: bool },
     Crl,
@@ -84,7 +84,7 @@ enum Role {
 
 fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
     let reading = pem::read(pem);
-    let mut bundle = Bundle { rejected: reading.rejected, lookalikes: reading.skipped, ..Bundle::default() };
+    let mut bundle = Bundle { rejected: reading.rejected, malformed: reading.skipped, ..Bundle::default() };
     for block in &reading.blocks {
         let fault = match role(bundle.entries.len(), &block.label) {
             Role::Certificate { .. } if bundle.entries.len() == MAX_CERTIFICATES => {
@@ -93,11 +93,11 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
             }
             Role::Certificate { aux } => certificate(block, aux).map(|certificate| {
                 let trailing = &block.content[certificate.der.len()..];
-                // `d2i_X509` reads the first and forgets the rest.
+                // `d2i_X509` reads the first and ignores the rest.
                 if der::certificate(trailing).is_ok() {
-                    bundle.lookalikes.push(MalformedPem::same_block(block.line, trailing));
+                    bundle.malformed.push(MalformedPem::same_block(block.line, trailing));
                 }
-                bundle.entries.push(Entry { line: block.line, certificate });
+                bundle.entries.push(BundleEntry { line: block.line, certificate });
             }),
             Role::Crl => crl(block).map(|crl| bundle.crls.push(crl)),
             Role::Other => {
@@ -106,7 +106,7 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
             }
         };
         if let Err(what) = fault {
-            // It stands before the fault in the PEM text that ended the reading, if any.
+            // It precedes a fault of the PEM text, if any.
             let label = pem::printable_label(&block.label);
             let fault = PemFault::Content(what);
             bundle.rejected = Some(Rejection { begin: block.line, line: block.line, label, fault });
@@ -118,33 +118,33 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
 
 fn certificate(block: &Block, aux: bool) -> Result<Certificate, String> {
     if block.has_headers {
-        // `PEM_get_EVP_CIPHER_INFO` takes them for encryption, and there is no password.
-        return Err("text stands between BEGIN and a blank line; remove both".to_owned());
+        // `PEM_get_EVP_CIPHER_INFO` takes headers for encryption, and there is no password.
+        return Err("text precedes a blank line after BEGIN; remove both".to_owned());
     }
     let certificate = Certificate::parse(&block.content).map_err(|error| error.to_string())?;
     let trailing = &block.content[certificate.der.len()..];
     if aux && !trailing.is_empty() && !der::is_aux(trailing) {
-        return Err("bytes follow the certificate in its block".to_owned());
+        return Err("bytes follow the certificate in its block; remove them".to_owned());
     }
     Ok(certificate)
 }
 
 fn crl(block: &Block) -> Result<Crl, String> {
     if block.has_headers {
-        return Err("text stands between BEGIN and a blank line; remove both".to_owned());
+        return Err("text precedes a blank line after BEGIN; remove both".to_owned());
     }
     Crl::parse(&block.content).map_err(|what| format!("not a revocation list: {what}"))
 }
 
 pub(super) fn skipped(block: &Block) -> Option<SkippedBlock> {
-    // Only a short look: what parses as a certificate was meant as one, whatever its label.
+    // Content that parses as a certificate was meant as one, whatever its label.
     let parses = !matches!(Certificate::parse(&block.content), Err(CertificateError::Shape(_)));
     if private_key::is_label(&block.label) && !parses {
         return None;
     }
     let label = block.label.to_ascii_uppercase();
     let is_request = || label.contains("REQUEST") && X509CertificationRequest::from_der(&block.content).is_ok();
-    // Without a label it may be one that is cut: a blank line in its middle, which hides what stands before.
+    // A block without a label may be a certificate with a blank line in it, which makes headers of the lines before.
     let claims = label.is_empty() || label.contains("PKCS7") || label.contains("CERT") && !is_request();
     let is_certificate = claims || parses;
     Some(SkippedBlock { line: block.line, label: pem::printable_label(&block.label), is_certificate })
@@ -163,18 +163,18 @@ mod tests {
         let one = ca("one");
         let settings = |bytes: &[u8]| [one.der(), bytes].concat();
         // SEQUENCE { UTF8String "a" }
-        let sound = settings(&[0x30, 3, 12, 1, b'a']);
+        let valid = settings(&[0x30, 3, 12, 1, b'a']);
         let broken = settings(&[0x30, 3, 1, 1, 0xff]);
-        assert_eq!(read(block("TRUSTED CERTIFICATE", &sound).as_bytes()).entries[0].certificate.der, one.der());
+        assert_eq!(read(block("TRUSTED CERTIFICATE", &valid).as_bytes()).entries[0].certificate.der, one.der());
         assert!(read(block("TRUSTED CERTIFICATE", &broken).as_bytes()).rejected.is_some());
-        // Without that label what follows is not looked at, save after a chain's leaf.
+        // With another label the rest is ignored, except after a chain's leaf.
         assert_eq!(read(block("CERTIFICATE", &broken).as_bytes()).entries.len(), 1);
         assert!(read_chain(block("CERTIFICATE", &broken).as_bytes()).rejected.is_some());
         assert_eq!(read_chain((one.pem() + &block("CERTIFICATE", &broken)).as_bytes()).entries.len(), 2);
     }
 
     #[test]
-    fn accepts_what_stands_before_the_fault() {
+    fn keeps_the_certificates_before_the_fault() {
         let text = format!("{}{}{}", ca("one").pem(), block("CERTIFICATE", b"garbage"), ca("two").pem());
         let bundle = read(text.as_bytes());
         assert_eq!(bundle.entries.iter().map(|e| e.certificate.subject.as_str()).collect::<Vec<_>>(), ["CN=one"]);
@@ -182,27 +182,27 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_second_certificate_in_a_block() {
+    fn reports_a_second_certificate_in_a_block() {
         let text = block("CERTIFICATE", &[ca("one").der(), ca("two").der()].concat());
         let bundle = read(text.as_bytes());
         assert_eq!(bundle.entries.len(), 1);
         assert_eq!(
-            bundle.lookalikes.iter().map(|seen| (seen.line, seen.cause)).collect::<Vec<_>>(),
+            bundle.malformed.iter().map(|seen| (seen.line, seen.cause)).collect::<Vec<_>>(),
             [(1, Cause::SameBlock)]
         );
-        // What is no certificate is no loss.
+        // Other bytes are ignored.
         let text = block("CERTIFICATE", &[ca("one").der(), b"more"].concat());
-        assert_eq!(read(text.as_bytes()).lookalikes, []);
+        assert_eq!(read(text.as_bytes()).malformed, []);
     }
 
     #[test]
-    fn rejects_a_certificate_under_the_label_of_a_key() {
+    fn reports_a_certificate_under_the_label_of_a_key() {
         let text = ca("one").pem() + &block("RSA PRIVATE KEY", ca("two").der()) + &block("PRIVATE KEY", b"key");
         assert_eq!(read_chain(text.as_bytes()).skipped.iter().map(|s| s.is_certificate).collect::<Vec<_>>(), [true]);
     }
 
     #[test]
-    fn rejects_a_damaged_block_that_claims_to_be_a_certificate() {
+    fn reports_a_damaged_block_that_claims_to_be_a_certificate() {
         let seen = |label: &str, content: &[u8]| {
             let text = ca("one").pem() + &block(label, content);
             read(text.as_bytes()).skipped.iter().map(|seen| seen.is_certificate).collect::<Vec<_>>()
@@ -218,21 +218,21 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_block_without_label() {
+    fn reports_a_block_without_label() {
         let text = ca("one").pem().replace("CERTIFICATE", "").replacen("\n", "\nx\n\n", 1);
         assert_eq!(read(text.as_bytes()).skipped.iter().map(|seen| seen.is_certificate).collect::<Vec<_>>(), [true]);
     }
 
     #[test]
-    fn rejects_more_than_the_limit() {
-        // Too many for a Secret; the limit holds for any caller.
+    fn reads_no_more_than_the_limit() {
+        // More than fit into a Secret; the limit applies to all callers.
         let bundle = read(ca("one").pem().repeat(MAX_CERTIFICATES + 1).as_bytes());
         assert_eq!((bundle.entries.len(), bundle.is_too_long), (MAX_CERTIFICATES, true));
     }
 
     proptest! {
         #[test]
-        fn accepts_arbitrary_blocks_without_panic(
+        fn reads_arbitrary_blocks_without_panic(
             der in proptest::collection::vec(any::<u8>(), 0..200),
             label in prop_oneof![Just("CERTIFICATE"), Just("X509 CRL"), Just("TRUSTED CERTIFICATE"), Just("PKCS7")],
         ) {

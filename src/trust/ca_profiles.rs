@@ -18,12 +18,12 @@ pub(crate) struct Profile {
 const SIGN: [KeyUsagePurpose; 2] = [KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
 
 impl Profile {
-    /// What clients and servers of it trust.
+    /// The anchor that its clients and servers trust.
     pub(crate) fn anchor(&self) -> &Authority {
         self.root.as_ref().unwrap_or(&self.ca)
     }
 
-    /// As cert-manager writes it: its certificate and key, and the root.
+    /// The Secret as written by cert-manager: certificate, key and root.
     pub(crate) fn secret(&self) -> Secret {
         let (chain, key, anchor) = (self.ca.pem(), self.ca.key_pem(), self.anchor().pem());
         secret(&[("tls.crt", &chain), ("tls.key", &key), ("ca.crt", &anchor)])
@@ -167,20 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn warns_of_an_intermediate_whose_extended_key_usage_parts_clients_from_its_root() {
+    fn warns_of_an_intermediate_whose_extended_key_usage_lacks_client_auth() {
         let profiles = profiles("one");
         let profile = profiles.iter().find(|profile| profile.name == "public CA, servers only").expect("in the table");
         let found = judged(&profile.secret(), SecretUsage::SigningCa);
         assert_eq!(rules(&found, Severity::Warn), ["not-a-ca"]);
         assert!(found[0].message.contains("lacks clientAuth"), "{}", found[0].message);
-        // Of a CA in the bundle itself proxies do not ask it.
+        // Proxies ignore it in a CA of the bundle.
         let (chain, key) = (profile.ca.pem(), profile.ca.key_pem());
         let anchored = secret(&[("tls.crt", &chain), ("tls.key", &key), ("ca.crt", &chain)]);
         assert_eq!(rules(&judged(&anchored, SecretUsage::SigningCa), Severity::Warn), NOTHING);
     }
 
     #[test]
-    fn rejects_what_cannot_sign() {
+    fn rejects_signing_cas_that_cannot_sign() {
         let (one, two) = (ca("one"), ca("two"));
         let leaf = one.leaf("shop.example.com");
         let may_not_sign = one.changed(|params| params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_ca_with_a_key_that_no_proxy_serves_with() {
+    fn accepts_a_signing_ca_with_a_key_that_no_proxy_serves_with() {
         let one = ca("one");
         let ed25519 = one.leaf_of_with(&rcgen::PKCS_ED25519, |params| {
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_sibling_with_a_pair_that_nobody_serves() {
+    fn ignores_the_pair_of_a_sibling() {
         let one = ca("one");
         let leaf = one.leaf_between("shop.example.com", 2020, 2025);
         let found = |usage| {

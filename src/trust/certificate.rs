@@ -1,4 +1,4 @@
-//! What a certificate says, read once.
+//! The fields of a certificate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,17 +12,17 @@ use x509_parser::prelude::{FromDer, X509Version};
 use super::der;
 use super::name;
 
-/// The facts of a certificate that verdicts are made of.
+/// A certificate with the fields that verdicts use.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Certificate {
-    /// The certificate, without anything that followed it.
+    /// The certificate, without trailing bytes.
     pub der: Vec<u8>,
     /// SHA-256 over `der`, lower-case hex.
     pub fingerprint: String,
     /// Subject (RFC 4514), at most 500 characters of it.
     pub subject: String,
-    /// Issuer, as the subject.
+    /// Issuer, in the same form.
     pub issuer: String,
     /// Subject, DER.
     pub subject_der: Vec<u8>,
@@ -32,9 +32,9 @@ pub struct Certificate {
     pub not_before: Timestamp,
     /// End of validity, itself included.
     pub not_after: Timestamp,
-    /// basicConstraints say so; or a self-issued certificate of version 1, which has no extensions.
+    /// By basicConstraints; or a self-issued certificate of version 1, which has no extensions.
     pub is_ca: bool,
-    /// Key usage allows to sign certificates, or does not limit.
+    /// Key usage includes keyCertSign, or is absent.
     pub may_sign: bool,
     /// SubjectPublicKeyInfo, DER.
     pub public_key: Vec<u8>,
@@ -42,11 +42,11 @@ pub struct Certificate {
     pub subject_key_id: Option<Vec<u8>>,
     /// Key identifier of the authority key identifier.
     pub authority_key_id: Option<Vec<u8>>,
-    /// Subject alternative names that hosts are checked against.
+    /// Subject alternative names.
     pub names: Vec<AltName>,
 }
 
-/// By fingerprint: everything else follows from the same bytes.
+/// By fingerprint: all fields are read from the same bytes.
 impl PartialEq for Certificate {
     fn eq(&self, other: &Self) -> bool {
         self.fingerprint == other.fingerprint
@@ -69,23 +69,23 @@ pub enum AltName {
     Email(String),
 }
 
-/// Why bytes are no certificate.
+/// Why bytes are not a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// Not DER, or not a certificate's DER, to BoringSSL.
+    /// BoringSSL does not read the bytes as the DER of a certificate.
     #[error("not a certificate: {0}")]
     Shape(&'static str),
-    /// A field is outside what the parser can read, such as a date that is none.
+    /// A field that the parser cannot read, such as an invalid date.
     #[error("not a certificate: a date or another field cannot be read")]
     Field,
 }
 
 impl Certificate {
-    /// Reads a certificate as `d2i_X509` does: what follows it is ignored.
+    /// Reads a certificate as `d2i_X509` does: trailing bytes are ignored.
     ///
     /// # Errors
-    /// When BoringSSL would refuse it, or a field cannot be read.
+    /// When BoringSSL rejects it, or a field cannot be read.
     pub fn parse(der: &[u8]) -> Result<Self, CertificateError> {
         let der = der::certificate(der).map_err(CertificateError::Shape)?;
         let (_, x509) = X509Certificate::from_der(der).map_err(|_| CertificateError::Field)?;
@@ -114,12 +114,12 @@ impl Certificate {
         Ok(certificate)
     }
 
-    /// Whether its validity is over. The last second still counts (RFC 5280 section 4.1.2.5).
+    /// Whether it has expired. The last second is still valid (RFC 5280 section 4.1.2.5).
     pub fn is_expired(&self, now: Timestamp) -> bool {
         now.as_second() > self.not_after.as_second()
     }
 
-    /// Whether its validity has yet to begin.
+    /// Whether its validity has not begun.
     pub fn is_not_yet_valid(&self, now: Timestamp) -> bool {
         now.as_second() < self.not_before.as_second()
     }
@@ -129,7 +129,7 @@ impl Certificate {
         !self.is_expired(now) && !self.is_not_yet_valid(now)
     }
 
-    /// Whether it has the name and key of another: what chains to that one chains to this one too.
+    /// Whether it has the subject and key of another, so that chains to that one are chains to this one, too.
     pub fn supersedes(&self, other: &Self) -> bool {
         self.subject_der == other.subject_der && self.public_key == other.public_key
     }
@@ -175,7 +175,7 @@ fn alt_name(name: &GeneralName<'_>) -> Option<AltName> {
     }
 }
 
-/// RFC 5280 section 4.1.2.5 says "99991231235959Z" for "never"; jiff's last instant is a day earlier.
+/// RFC 5280 section 4.1.2.5 uses "99991231235959Z" for "never"; jiff's last instant is a day earlier.
 pub(super) fn timestamp(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap_or(if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }
@@ -185,7 +185,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
 }
 
-/// SHA-256 at one go, by AWS-LC: twice as fast without the processor's help.
+/// SHA-256 by AWS-LC, which is twice as fast as the `sha2` crate on processors without SHA instructions.
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut hash = [0; 32];
     hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_what_follows_and_forgets_it() {
+    fn ignores_trailing_bytes() {
         let one = ca("one");
         let mut der = one.der().to_vec();
         der.extend_from_slice(b"more");
@@ -232,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_end_of_time() {
+    fn accepts_a_certificate_that_never_expires() {
         let never = ca_with("one", |params| params.not_after = rcgen::date_time_ymd(9999, 12, 31));
         assert_eq!(parse(&never.pem()).not_after, Timestamp::MAX);
     }
 
     #[test]
-    fn rejects_cut_and_changed_bytes_without_panic() {
+    fn rejects_truncated_and_changed_bytes_without_panic() {
         let der = ca("one").der().to_vec();
         for end in 0..der.len() {
             assert!(Certificate::parse(&der[..end]).is_err(), "cut at {end}");
@@ -254,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn accepts_arbitrary_bytes_without_panic(der in proptest::collection::vec(any::<u8>(), 0..500)) {
+        fn reads_arbitrary_bytes_without_panic(der in proptest::collection::vec(any::<u8>(), 0..500)) {
             let _ = Certificate::parse(&der);
         }
     }

@@ -1,37 +1,37 @@
-//! Which keys of a Secret are in force.
+//! The keys of a Secret that istiod uses.
 //!
-//! istiod (`pilot/pkg/credentials/kube/secrets.go`): a `cert` and `key` that are both non-empty win over `tls.crt` and
-//! `tls.key`; a non-empty `cacert` wins over `ca.crt`. A rotation that changes only the losing key does nothing. The lists of
-//! revoked certificates go with the CA key: `crl` with `cacert`, `ca.crl` with `ca.crt` (`ExtractRoot`).
+//! istiod (`pilot/pkg/credentials/kube/secrets.go`): non-empty `cert` and `key` win over `tls.crt` and `tls.key`; a
+//! non-empty `cacert` wins over `ca.crt`. A rotation that changes only the ignored key has no effect. Each CA key has its own key for
+//! revocation lists: `crl` with `cacert`, `ca.crl` with `ca.crt` (`ExtractRoot`).
 
 use super::{Secret, TlsConsumer};
 
-/// CA keys, the winning one first.
+/// CA keys, the preferred one first.
 pub const CA_KEYS: [&str; 2] = ["cacert", "ca.crt"];
-/// The keys of revocation lists, each for the CA key of the same place.
+/// The keys of revocation lists, each for the CA key with the same index.
 pub const CRL_KEYS: [&str; 2] = ["crl", "ca.crl"];
-/// Certificate and private key of serving pairs, the winning pair first.
+/// Certificate and private key of serving pairs, the preferred pair first.
 pub const PAIR_KEYS: [(&str, &str); 2] = [("cert", "key"), ("tls.crt", "tls.key")];
 
-/// The CA bundle in force.
+/// The CA bundle in use.
 #[derive(Clone, Copy)]
 pub struct CaBundle<'a> {
     /// The key under `data`.
     pub key: &'static str,
-    /// PEM text. Empty when every CA key is.
+    /// PEM text. Empty if every CA key is.
     pub pem: &'a [u8],
 }
 
-/// The revocation lists in force.
+/// The revocation lists in use.
 #[derive(Clone, Copy)]
 pub struct RevocationLists<'a> {
     /// The key under `data`.
     pub key: &'static str,
-    /// PEM text, never empty: istiod passes an empty one on, and Envoy takes it for none (measured).
+    /// PEM text, never empty: istiod sends an empty one, and Envoy treats it as absent (measured).
     pub pem: &'a [u8],
 }
 
-/// The serving pair in force. Has no `Debug`: it holds the private key.
+/// The serving pair in use. Has no `Debug`: it contains the private key.
 #[derive(Clone, Copy)]
 pub struct ServingPair<'a> {
     /// The key under `data` of the certificate chain.
@@ -53,36 +53,36 @@ pub struct HalfPair {
     pub missing: &'static str,
 }
 
-/// The CA bundle that istiod takes; `None` when there is no CA key at all.
+/// The CA bundle that istiod uses; `None` without a CA key.
 pub fn ca_bundle(secret: &Secret) -> Option<CaBundle<'_>> {
     ca_bundle_of(TlsConsumer::Envoy, secret)
 }
 
-/// The CA bundle that a reader takes; `None` when there is no CA key at all.
+/// The CA bundle that a reader uses; `None` without a CA key.
 pub(super) fn ca_bundle_of(reader: TlsConsumer, secret: &Secret) -> Option<CaBundle<'_>> {
     let keys = reader.ca_keys().iter();
     let bundles = || keys.clone().filter_map(|key| Some(CaBundle { key, pem: secret.data.get(*key)? }));
     bundles().find(|bundle| !bundle.pem.is_empty()).or_else(|| bundles().next())
 }
 
-/// The key of the revocation lists that istiod takes with the CA bundle in force; `None` without a bundle.
+/// The key of the revocation lists that istiod uses with the CA bundle; `None` without a bundle.
 pub fn crl_key(secret: &Secret) -> Option<&'static str> {
     let ca = ca_bundle(secret).filter(|ca| !ca.pem.is_empty())?;
     CA_KEYS.into_iter().zip(CRL_KEYS).find(|(key, _)| *key == ca.key).map(|(_, key)| key)
 }
 
-/// The revocation lists that istiod takes with the CA bundle; `None` when their key has no content.
+/// The revocation lists that istiod uses with the CA bundle; `None` if their key has no content.
 pub fn revocation_lists(secret: &Secret) -> Option<RevocationLists<'_>> {
     let key = crl_key(secret)?;
     Some(RevocationLists { key, pem: content(secret, key)? })
 }
 
-/// The serving pair that istiod takes; `None` when no pair is complete.
+/// The serving pair that istiod uses; `None` if no pair is complete.
 pub fn serving_pair(secret: &Secret) -> Option<ServingPair<'_>> {
     pair_of(TlsConsumer::Envoy, secret)
 }
 
-/// The pair that a reader takes; `None` when no pair is complete.
+/// The pair that a reader uses; `None` if no pair is complete.
 pub(super) fn pair_of(reader: TlsConsumer, secret: &Secret) -> Option<ServingPair<'_>> {
     reader.pair_keys().iter().find_map(|&(chain_key, private_key_key)| {
         let chain = content(secret, chain_key)?;
@@ -91,7 +91,7 @@ pub(super) fn pair_of(reader: TlsConsumer, secret: &Secret) -> Option<ServingPai
     })
 }
 
-/// Pairs of which one half has no content.
+/// Pairs of which one key has no content.
 pub fn half_pairs(reader: TlsConsumer, secret: &Secret) -> impl Iterator<Item = HalfPair> {
     reader.pair_keys().iter().filter_map(|&(chain, key)| match (content(secret, chain), content(secret, key)) {
         (Some(_), None) => Some(HalfPair { present: chain, missing: key }),
@@ -110,7 +110,7 @@ mod tests {
     use crate::trust::fixtures::secret;
 
     #[test]
-    fn accepts_the_generic_keys_before_the_tls_keys() {
+    fn prefers_the_generic_keys_to_the_tls_keys() {
         let secret = secret(&[
             ("cert", "a"),
             ("key", "b"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_next_keys_when_the_first_are_empty() {
+    fn uses_the_next_keys_if_the_first_are_empty() {
         let secret =
             secret(&[("cert", "a"), ("key", ""), ("tls.crt", "c"), ("tls.key", "d"), ("cacert", ""), ("ca.crt", "f")]);
         assert_eq!(serving_pair(&secret).map(|p| p.chain_key), Some("tls.crt"));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_lists_of_the_ca_key_in_force() {
+    fn uses_the_lists_of_the_ca_key_in_use() {
         let lists =
             |data: &[(&str, &str)]| revocation_lists(&secret(data)).map(|lists| (lists.key, lists.pem.to_vec()));
         let both = [("cacert", "a"), ("ca.crt", "b"), ("crl", "c"), ("ca.crl", "d")];
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_lists_of_another_key_and_none() {
+    fn ignores_lists_of_another_key_and_empty_ones() {
         for data in
             [[("ca.crt", "b"), ("crl", "c")], [("ca.crt", "b"), ("ca.crl", "")], [("ca.crt", ""), ("ca.crl", "d")]]
         {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_is_not_there() {
+    fn missing_keys_give_nothing() {
         assert!(ca_bundle(&secret(&[("root.pem", "x")])).is_none());
         assert!(serving_pair(&secret(&[("tls.crt", "x")])).is_none());
         assert_eq!(ca_bundle(&secret(&[("cacert", ""), ("ca.crt", "")])).map(|b| b.key), Some("cacert"));

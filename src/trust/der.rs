@@ -1,7 +1,7 @@
-//! The shape of a certificate's DER, as strict as BoringSSL's `X509_parse` and no stricter on purpose.
+//! The DER syntax of a certificate, as strict as BoringSSL's `X509_parse`, except where noted.
 //!
-//! x509-parser reads the fields, but lets trailing elements, lengths and versions pass that BoringSSL refuses; one such
-//! certificate makes a proxy reject the whole bundle.
+//! x509-parser reads the fields, but accepts trailing elements, lengths and versions that BoringSSL rejects; one such certificate makes
+//! a proxy reject the whole bundle.
 
 mod list;
 mod time;
@@ -22,12 +22,12 @@ pub(super) const CONSTRUCTED: u32 = 0x2000_0000;
 
 pub(super) type Result<T> = std::result::Result<T, &'static str>;
 
-/// Checks the first element of `der` as a certificate, and returns the bytes that it spans.
+/// Checks the first element of `der` as a certificate, and returns its bytes.
 pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
     let mut input = Cbs(der);
-    let mut cert = input.take(SEQUENCE, "the certificate is no DER sequence")?;
+    let mut cert = input.take(SEQUENCE, "the content is not a DER sequence")?;
     let span = &der[..der.len() - input.0.len()];
-    let mut tbs = cert.take(SEQUENCE, "its body is no DER sequence")?;
+    let mut tbs = cert.take(SEQUENCE, "its body is not a DER sequence")?;
     algorithm(&mut cert)?;
     bit_string(&mut cert, BIT_STRING)?;
     cert.end("bytes follow its signature")?;
@@ -38,7 +38,7 @@ pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
         wrapper.end("its version is malformed")?;
         match version {
             [v @ 0..=2] => *v,
-            _ => return Err("its version is none of 1, 2 and 3"),
+            _ => return Err("its version is not 1, 2 or 3"),
         }
     } else {
         0
@@ -50,7 +50,7 @@ pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
     for _ in 0..2 {
         let (tag, value) = validity.any().ok_or(DATE)?;
         if !valid_time(tag, value) {
-            // Stricter than BoringSSL, which loads an offset, refuses the CA's clients for it, and serves the leaf (measured).
+            // Stricter than BoringSSL, which loads an offset, but refuses the CA's clients, and serves the leaf (measured).
             return Err(if has_offset(tag, value) { OFFSET } else { DATE });
         }
     }
@@ -71,12 +71,12 @@ pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
         wrapper.end(EXTENSIONS)?;
     }
     // RFC 5280 section 4.1.2.9: extensions need version 3; an older certificate with them ends here.
-    tbs.end("fields follow that its version does not have")?;
+    tbs.end("it has fields that its version does not allow")?;
     Ok(span)
 }
 
-const DATE: &str = "a date of its validity is malformed";
-const OFFSET: &str = "a date of its validity has an offset in place of Z";
+const DATE: &str = "a validity date is malformed";
+const OFFSET: &str = "a validity date has an offset instead of Z";
 
 /// A sequence of extensions.
 fn extensions(input: &mut Cbs<'_>) -> Result<()> {
@@ -85,8 +85,7 @@ fn extensions(input: &mut Cbs<'_>) -> Result<()> {
         let mut extension = list.take(SEQUENCE, EXTENSIONS)?;
         object(extension.take(OBJECT, EXTENSIONS)?.0)?;
         if extension.peek(BOOLEAN) && !matches!(extension.take(BOOLEAN, EXTENSIONS)?.0, [0 | 0xff]) {
-            // Stricter than BoringSSL, which takes any value (measured): other readers of the bundle insist on X.690
-            // section 11.1.
+            // Stricter than BoringSSL, which accepts any value (measured): other readers of the bundle enforce X.690 section 11.1.
             return Err(CRITICALITY);
         }
         extension.take(OCTET_STRING, EXTENSIONS)?;
@@ -145,7 +144,7 @@ pub(super) fn attribute(rdn: &mut Cbs<'_>) -> Result<()> {
     object(entry.take(OBJECT, WHAT)?.0)?;
     let (tag, value) = entry.any().ok_or(WHAT)?;
     if !valid_value(tag, value) {
-        return Err("a name holds a malformed string");
+        return Err("a name has a malformed string");
     }
     entry.end(WHAT)
 }
@@ -156,8 +155,8 @@ pub(super) fn is_name(der: &[u8]) -> bool {
     name(&mut input).is_ok() && input.0.is_empty()
 }
 
-/// A value of any type, in a name or an algorithm's parameters (BoringSSL: `asn1_parse_any`). It decodes names when it
-/// loads a certificate, to compare them in a canonical form.
+/// Whether a value of any type is valid in a name or in an algorithm's parameters (BoringSSL: `asn1_parse_any`). BoringSSL decodes names
+/// when it loads a certificate, to compare them in a canonical form.
 fn valid_value(tag: u32, value: &[u8]) -> bool {
     match tag {
         UTF8_STRING => std::str::from_utf8(value).is_ok_and(|text| text.chars().all(|c| character(c.into()).is_some())),
@@ -182,7 +181,7 @@ fn valid_value(tag: u32, value: &[u8]) -> bool {
     }
 }
 
-/// A character of a name: no surrogate, and none of Unicode's noncharacters (section 23.7), which most others take (measured).
+/// A character of a name: no surrogate, and none of Unicode's noncharacters (section 23.7), which most other readers accept (measured).
 fn character(code: u32) -> Option<char> {
     char::from_u32(code).filter(|_| code & 0xfffe != 0xfffe && !(0xfdd0..=0xfdef).contains(&code))
 }
@@ -231,7 +230,7 @@ pub(super) fn object(value: &[u8]) -> Result<()> {
     if starts && !value.is_empty() { Ok(()) } else { Err(WHAT) }
 }
 
-/// What BoringSSL calls a CBS: a byte string that elements are taken from.
+/// A byte string that elements are read from, as BoringSSL's `CBS`.
 pub(super) struct Cbs<'a>(pub(super) &'a [u8]);
 
 impl<'a> Cbs<'a> {
@@ -332,13 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_boringssl_does_not_read() {
+    fn rejects_certificates_that_boringssl_does_not_read() {
         for value in [[12, 1, 0xff], [30, 1, b'Q'], [28, 1, b'Q'], [48 - 32, 1, b'Q'], [5, 1, b'Q'], [1, 1, b'Q']] {
             assert!(replaced(COMMON_NAME, &[&COMMON_NAME[..3], &value[..]].concat()).is_err(), "{value:?}");
         }
         // RFC 5280 section 4.1.2.9: version 1 has no extensions; there is no version 4.
-        assert_eq!(replaced(VERSION, &[0xa0, 3, 2, 1, 0]), Err("fields follow that its version does not have"));
-        assert_eq!(replaced(VERSION, &[0xa0, 3, 2, 1, 3]), Err("its version is none of 1, 2 and 3"));
+        assert_eq!(replaced(VERSION, &[0xa0, 3, 2, 1, 0]), Err("it has fields that its version does not allow"));
+        assert_eq!(replaced(VERSION, &[0xa0, 3, 2, 1, 3]), Err("its version is not 1, 2 or 3"));
     }
 
     #[test]
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_is_no_character() {
+    fn rejects_invalid_characters() {
         // U+FFFE as BMPString, U+FFFF as UniversalString, U+FDD0 as UTF8String.
         for (tag, value) in [(30, &[0xff, 0xfe][..]), (28, &[0, 0, 0xff, 0xff]), (12, "\u{fdd0}".as_bytes())] {
             assert!(!valid_value(tag, value), "{tag}");

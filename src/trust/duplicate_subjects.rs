@@ -1,49 +1,49 @@
-//! CAs of one bundle that have the same subject: the first that fits is taken, whatever comes of it.
+//! CAs of one bundle that share a subject: the proxy takes the first that fits and tries no other.
 
 use std::collections::HashMap;
 
-use super::bundle::Entry;
+use super::bundle::BundleEntry;
 use super::chain::{UNORDERED, same_subject};
 use super::{Certificate, Text};
 
-/// Two CAs with one subject. The proxy may take `first` as the issuer of what `second` signed.
-pub(super) struct Namesakes<'a> {
-    pub(super) first: &'a Entry,
-    pub(super) second: &'a Entry,
-    /// Whether the order is only assumed: from 24 entries on the proxy's store does not keep the bundle's.
+/// Two CAs that share a subject. The proxy may take `first` as the issuer of certificates that `second` signed.
+pub(super) struct SameSubject<'a> {
+    pub(super) first: &'a BundleEntry,
+    pub(super) second: &'a BundleEntry,
+    /// Whether the order is unknown: from 24 entries on the proxy's store does not keep the order of the bundle.
     pub(super) any_order: bool,
 }
 
-impl Namesakes<'_> {
+impl SameSubject<'_> {
     pub(super) fn has_one_key(&self) -> bool {
         self.first.certificate.public_key == self.second.certificate.public_key
     }
 
-    /// Whether a leaf of the second with its key identifier leads past the first (RFC 5280 section 4.2.1.1).
-    pub(super) fn are_told_apart(&self) -> bool {
-        let id = |entry: &'_ Entry| entry.certificate.subject_key_id.clone();
+    /// Whether the proxy skips the first for a leaf with the key identifier of the second (RFC 5280 section 4.2.1.1).
+    pub(super) fn have_different_key_ids(&self) -> bool {
+        let id = |entry: &'_ BundleEntry| entry.certificate.subject_key_id.clone();
         id(self.first).zip(id(self.second)).is_some_and(|(first, second)| first != second)
     }
 
-    /// Whether the first verifies whatever the second does: whoever leads to the second leads to the first, too.
-    pub(super) fn is_a_stand_in(&self) -> bool {
+    /// Whether the first verifies all leaves that the second does: those that name the second's key identifier, too.
+    pub(super) fn first_replaces_second(&self) -> bool {
         let (first, second) = (&self.first.certificate, &self.second.certificate);
         self.has_one_key() && (first.subject_key_id.is_none() || first.subject_key_id == second.subject_key_id)
     }
 
-    /// Stays the same when lines move.
+    /// Does not depend on line numbers.
     pub(super) fn identity(&self) -> String {
         format!("{} {}", self.first.certificate.fingerprint, self.second.certificate.fingerprint)
     }
 }
 
-/// Pairs that are made of all CAs of a subject; from then on only of neighbours. 150 CAs, as many as the web has, of which each stands there
-/// in ten versions, make 1,350 of them.
+/// The limit up to which all CAs with one subject are paired; beyond it only neighbours are. 150 CAs, as many as a public trust store
+/// has, in ten versions each make 1,350 pairs.
 const PAIRS: usize = 2_500;
 
-/// All pairs of CAs that may sign in which one stands before the other, by their places among the entries; both ways round where the
-/// order is not kept. Of thousands with one subject, or in thousands of pairs, only neighbours and the first are paired. `lists`: revocation
-/// lists that stand elsewhere.
+/// All pairs of CAs that may sign and share a subject, by their indices among the entries; in both orders where the order is not kept. Of
+/// thousands with one subject, or in thousands of pairs, only neighbours and the first are paired. `lists` counts revocation lists under
+/// another key.
 pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
     let entries = &text.bundle.entries;
     let mut places: HashMap<&str, usize> = HashMap::new();
@@ -61,7 +61,7 @@ pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
                 if !few && before > 0 && before + 1 < at {
                     continue;
                 }
-                // One that may not sign takes nobody's clients, and has none of its own.
+                // A CA that may not sign neither has clients nor is taken as the issuer of others.
                 if ![first, second].iter().all(|at| entries[**at].certificate.may_sign) {
                     continue;
                 }
@@ -75,7 +75,7 @@ pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
     Pairs { pairs, any_order }
 }
 
-/// Pairs of namesakes, which time does not change.
+/// Pairs of CAs that share a subject, by index. They do not depend on the date.
 #[derive(Default)]
 pub(super) struct Pairs {
     pairs: Vec<(usize, usize)>,
@@ -83,11 +83,11 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// With the entries they are of.
-    pub(super) fn of<'a>(&self, text: &'a Text) -> Vec<Namesakes<'a>> {
+    /// The pairs with their entries.
+    pub(super) fn of<'a>(&self, text: &'a Text) -> Vec<SameSubject<'a>> {
         let (entries, any_order) = (&text.bundle.entries, self.any_order);
-        let namesakes =
-            |&(first, second): &_| Namesakes { first: &entries[first], second: &entries[second], any_order };
-        self.pairs.iter().map(namesakes).collect()
+        let same_subjects =
+            |&(first, second): &_| SameSubject { first: &entries[first], second: &entries[second], any_order };
+        self.pairs.iter().map(same_subjects).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Client certificates that no verdict on a bundle distinguishes, so that a status stores one for many (ADR 0014).
+//! Client certificates that every bundle accepts or refuses together, so that a status stores one for many (ADR 0014).
 
 use super::Certificate;
 use super::der::{CONSTRUCTED, CONTEXT, Cbs, OBJECT, SEQUENCE};
@@ -7,10 +7,10 @@ const SUBJECT_KEY_ID: [u8; 3] = [0x55, 0x1d, 0x0e];
 const ALT_NAMES: [u8; 3] = [0x55, 0x1d, 0x11];
 const NAME_CONSTRAINTS: [u8; 3] = [0x55, 0x1d, 0x1e];
 
-/// What path validation reads of a client's chain before it verifies a signature: all of it but the leaf's serial number, dates, key
-/// bits and subject key identifier, and, unless `by_names`, its subject and alternative names, which name constraints alone look at.
-/// Chains with the same key, signed by the same CA, are accepted and refused together. `None` for an empty chain, and one that cannot
-/// be read.
+/// The parts of a client's chain that path validation reads before it verifies a signature: all but the leaf's serial number, dates,
+/// key bits and subject key identifier, and, unless `by_names`, its subject and alternative names, which only name constraints read.
+/// Chains with the same key, signed by the same CA, are accepted and refused together. `None` for an empty or
+/// malformed chain.
 pub(crate) fn equivalence_key(chain: &[Certificate], by_names: bool) -> Option<Vec<u8>> {
     let (leaf, others) = chain.split_first()?;
     let mut certificate = Cbs(&leaf.der).take(SEQUENCE, "").ok()?;
@@ -48,12 +48,12 @@ pub(crate) fn equivalence_key(chain: &[Certificate], by_names: bool) -> Option<V
     Some(key)
 }
 
-/// Whether two chains are accepted and refused together wherever names are not constrained.
+/// Whether two chains are accepted and refused together by bundles without name constraints.
 pub(crate) fn are_equivalent(one: &[Certificate], other: &[Certificate]) -> bool {
     equivalence_key(one, false).is_some_and(|key| equivalence_key(other, false) == Some(key))
 }
 
-/// Whether a CA has name constraints; so for one whose extensions cannot be read.
+/// Whether a CA has name constraints, or extensions that cannot be read.
 pub(crate) fn constrains_names(ca: &Certificate) -> bool {
     let oids = || {
         let mut body = Cbs(&ca.der).take(SEQUENCE, "").ok()?.take(SEQUENCE, "").ok()?;

@@ -1,18 +1,18 @@
-//! What a rule says of an object.
+//! Findings of rules, and the verdict on an object.
 
 use serde::Serialize;
 
-/// How much a finding weighs.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The write goes through, with a warning.
+    /// The write is accepted with a warning.
     Warn,
-    /// The write is refused.
+    /// The write is rejected.
     Deny,
 }
 
-/// The sum of an object's findings.
+/// The most severe of an object's findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -24,21 +24,26 @@ pub enum Verdict {
     Deny,
 }
 
-/// One thing that a rule saw in an object.
+/// A problem that a rule found in an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Stable id of the rule, the same in denials, metrics, audit annotations and CLI output.
     pub rule: &'static str,
-    /// Its weight.
+    /// Its severity.
     pub severity: Severity,
     /// The field, as users write it: `data[ca.crt]`, `spec.servers[0].tls.credentialName`.
     pub field: String,
-    /// Lower case: what was seen, what was expected, what to do. Never holds key bytes.
+    /// Lower case: what was found, what was expected, what to do. Never contains key bytes.
     pub message: String,
 }
 
-/// The API server shows warnings up to this many characters in good order.
+/// Characters of a warning: the API server recommends at most 120, and may cut longer ones.
 const WARNING_MAX: usize = 120;
+
+/// A number and a noun: `1 client`, `3 clients`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
 
 impl Finding {
     /// The finding as an admission warning: rule id and message, cut between words to 120 characters.
@@ -47,10 +52,10 @@ impl Finding {
         if text.chars().count() <= WARNING_MAX {
             return text;
         }
-        // One character less, for the ellipsis; a word that fills the line is cut in two.
+        // One character less, for the ellipsis; a word that fills the line is cut.
         let room = text.char_indices().nth(WARNING_MAX - 1).map_or(text.len(), |(at, _)| at);
         let after_id = self.rule.len() + 1;
-        // A blank right behind the room ends a word that just fits.
+        // A blank right after the limit ends a word that just fits.
         let fits = if text[room..].starts_with(' ') { Some(room) } else { text[..room].rfind(' ') };
         let cut = fits.filter(|at| *at > after_id).unwrap_or(room);
         format!("{}…", text[..cut].trim_end_matches([' ', ',', ';', ':', '.']))
@@ -58,7 +63,7 @@ impl Finding {
 }
 
 impl Verdict {
-    /// The verdict that findings add up to.
+    /// The verdict that follows from findings.
     pub fn of<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Self {
         findings.into_iter().map(|f| f.severity).max().map_or(Self::Allow, |worst| match worst {
             Severity::Warn => Self::Warn,
@@ -77,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn accepts_short_messages_as_they_are() {
+    fn short_messages_are_not_cut() {
         assert_eq!(warning("ca.crt: none"), "empty: ca.crt: none");
         let full = "x".repeat(WARNING_MAX - "empty: ".len());
         assert_eq!(warning(&full), format!("empty: {full}"));
     }
 
     #[test]
-    fn rejects_more_than_fits() {
+    fn long_messages_are_cut_between_words() {
         for message in ["word ".repeat(40), "x".repeat(500), "ä".repeat(500), "äöü ".repeat(60), "x".repeat(114)] {
             let warning = warning(&message);
             assert!(warning.chars().count() <= WARNING_MAX && warning.ends_with('…'), "{warning}");

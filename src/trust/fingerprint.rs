@@ -1,4 +1,4 @@
-//! What identifies trust content: certificates, however they are written down.
+//! Fingerprints of certificates and of their sets, independent of PEM layout.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,15 @@ use sha2::{Digest, Sha256};
 use super::bundle::{self, Bundle};
 use super::certificate::hex;
 use super::{Certificate, Secret, credential};
-use crate::api::TrustAnchor;
 
 /// SHA-256 over the sorted, distinct fingerprints of certificates, lower-case hex.
 ///
-/// Independent of order, duplicates and PEM layout: what a pod loads does not change with them.
+/// Independent of order, duplicates and PEM layout, which do not change what a pod trusts.
 pub fn content_hash<'a>(certificates: impl IntoIterator<Item = &'a Certificate>) -> String {
     let distinct: BTreeSet<&str> = certificates.into_iter().map(|c| c.fingerprint.as_str()).collect();
     let mut hash = Sha256::new();
     for fingerprint in distinct {
-        // Fingerprints all have one length, so that no separator is needed.
+        // All fingerprints have the same length, so no separator is needed.
         hash.update(fingerprint.as_bytes());
     }
     hex(&hash.finalize())
@@ -27,7 +26,7 @@ pub fn fingerprint_of(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// The certificates under a key of a Secret, in their order; up to the first fault when there is one.
+/// The certificates under a key of a Secret, in their order, up to the first fault.
 pub fn certificates_under(secret: &Secret, key: &str) -> Vec<Certificate> {
     secret.data.get(key).map(|pem| certificates(bundle::read(pem))).unwrap_or_default()
 }
@@ -39,19 +38,6 @@ pub fn anchors(secret: &Secret) -> Vec<Certificate> {
 
 fn certificates(bundle: Bundle) -> Vec<Certificate> {
     bundle.entries.into_iter().map(|entry| entry.certificate).collect()
-}
-
-impl From<&Certificate> for TrustAnchor {
-    fn from(certificate: &Certificate) -> Self {
-        Self {
-            subject: certificate.subject.clone(),
-            fingerprint: certificate.fingerprint.clone(),
-            not_before: certificate.not_before,
-            not_after: certificate.not_after,
-            pem: Some(certificate.pem()),
-            converged: None,
-        }
-    }
 }
 
 /// Whether a list names a certificate: SHA-256 fingerprints of certificates, or of public keys (SubjectPublicKeyInfo), in hex.
@@ -83,27 +69,27 @@ mod tests {
     }
 
     #[test]
-    fn accepts_no_certificates() {
+    fn no_certificates_have_a_hash() {
         assert_eq!(hash(""), content_hash([]));
         assert_eq!(hash("").len(), 64);
         assert!(certificates_under(&secret(&[]), "ca.crt").is_empty());
     }
 
     #[test]
-    fn rejects_other_content() {
+    fn other_content_has_another_hash() {
         assert_ne!(hash(&PEMS[0]), hash(&PEMS[1]));
         assert_ne!(hash(&PEMS[0]), hash(&PEMS.concat()));
     }
 
     #[test]
-    fn accepts_the_anchors_in_force() {
+    fn anchors_are_those_of_the_key_in_use() {
         let secret = secret(&[("cacert", PEMS[0].as_str()), ("ca.crt", PEMS[1].as_str())]);
         assert_eq!(anchors(&secret).iter().map(|c| c.subject.as_str()).collect::<Vec<_>>(), ["CN=ca 0"]);
     }
 
     proptest! {
         #[test]
-        fn accepts_any_layout_of_the_same_certificates(
+        fn any_layout_of_the_same_certificates_has_the_same_hash(
             order in Just(vec![0, 1, 2, 3]).prop_shuffle(),
             twice in proptest::collection::vec(0..4_usize, 0..3),
             comments in proptest::collection::vec("[a-zäöü #:=-]{0,20}", 7),

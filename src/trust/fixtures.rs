@@ -1,4 +1,4 @@
-//! Certificates, keys and Secrets for unit tests, made at run time. Their clock stands at [`now`].
+//! Certificates, keys and Secrets for unit tests, made at run time. Their current time is [`now`].
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +29,7 @@ pub(crate) struct Leaf {
     key: KeyPair,
 }
 
-/// What [`verdicts`] says of a sound Secret.
+/// The [`verdicts`] on a valid Secret.
 pub(crate) const NOTHING: [&str; 0] = [];
 
 /// 2030-01-01T00:00:00Z.
@@ -53,14 +53,14 @@ pub(crate) fn ca_between(common_name: &str, from: i32, to: i32) -> Authority {
 /// A CA without subject key identifier.
 pub(crate) fn ca_without_key_id(common_name: &str) -> Authority {
     ca_with(common_name, |params| {
-        // rcgen writes the identifier into every CA; to it this is none.
+        // rcgen writes the identifier into every CA, so this is not one to rcgen.
         params.is_ca = IsCa::NoCa;
         let constraints = vec![0x30, 3, 1, 1, 0xff];
         params.custom_extensions.push(CustomExtension::from_oid_content(&[2, 5, 29, 19], constraints));
     })
 }
 
-/// A CA with an RSA key of so many bits, which is no sound key: PEM.
+/// A CA with an invalid RSA key of this size: PEM.
 pub(crate) fn ca_with_rsa_bits(bits: usize) -> String {
     let modulus = [&[0][..], &vec![0xff; bits / 8]].concat();
     let key = element(0x30, &[element(2, &modulus), vec![2, 3, 1, 0, 1]].concat());
@@ -70,28 +70,28 @@ pub(crate) fn ca_with_rsa_bits(bits: usize) -> String {
 
 /// A CA with this SubjectPublicKeyInfo: PEM.
 pub(crate) fn ca_with_key(info: &[u8]) -> String {
-    let sound = ca("root");
-    let old = parsed(sound.der()).public_key;
-    rebuilt(sound.der(), |tbs| replaced(tbs, &old, info))
+    let authority = ca("root");
+    let old = parsed(authority.der()).public_key;
+    rebuilt(authority.der(), |tbs| replaced(tbs, &old, info))
 }
 
-/// A CA whose key is no point of its curve: PEM.
+/// A CA whose key is not a point of its curve: PEM.
 pub(crate) fn ca_with_damaged_key() -> String {
-    let sound = ca("root");
-    let old = parsed(sound.der()).public_key;
+    let authority = ca("root");
+    let old = parsed(authority.der()).public_key;
     let mut damaged = old.clone();
     *damaged.last_mut().unwrap() ^= 1;
-    rebuilt(sound.der(), |tbs| replaced(tbs, &old, &damaged))
+    rebuilt(authority.der(), |tbs| replaced(tbs, &old, &damaged))
 }
 
-/// A certificate with another signature algorithm inside and outside: PEM. Its signature is then wrong.
+/// A certificate with another signature algorithm inside and outside, so with a wrong signature: PEM.
 pub(crate) fn signed_with(der: &[u8], oid: &[u8]) -> String {
     let old = [0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
     let new = [&[0x30, oid.len() as u8 + 2, 6, oid.len() as u8][..], oid].concat();
     rebuilt(der, |part| replaced(part, &old, &new))
 }
 
-/// Changes the content of the signed body and of the outer sequence, and mends the lengths.
+/// Changes the content of the signed body and of the outer sequence, and corrects the lengths.
 fn rebuilt(der: &[u8], change: impl Fn(&[u8]) -> Vec<u8>) -> String {
     use x509_parser::asn1_rs::{Any, FromDer};
     let (_, outer) = Any::from_der(der).unwrap();
@@ -127,14 +127,14 @@ pub(crate) fn certificates(text: &str) -> Vec<Certificate> {
     super::bundle::read(text.as_bytes()).into_certificates()
 }
 
-/// A CA with something special.
+/// A CA with changed parameters.
 pub(crate) fn ca_with(common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Authority {
     let mut params = ca_params(common_name);
     change(&mut params);
     Authority::new(params, KeyPair::generate().unwrap())
 }
 
-/// A CA with a key of this kind, and the key: PEM.
+/// A CA with a key of this type, and the key: PEM.
 pub(crate) fn self_signed(algorithm: &'static SignatureAlgorithm) -> (String, String) {
     let authority = Authority::new(ca_params("root"), KeyPair::generate_for(algorithm).unwrap());
     (authority.pem(), authority.key_pem())
@@ -178,7 +178,7 @@ impl Authority {
         })
     }
 
-    /// The same CA, name and key, with something else.
+    /// The same CA, name and key, with changed parameters.
     pub(crate) fn changed(&self, change: impl FnOnce(&mut CertificateParams)) -> Self {
         let mut params = self.params.clone();
         change(&mut params);
@@ -207,7 +207,7 @@ impl Authority {
         lines(&other.params.signed_by(&key, &self.issuer).unwrap().pem())
     }
 
-    /// A leaf with something special. It has no authority key identifier unless that is asked for.
+    /// A leaf with changed parameters. It has no authority key identifier by default.
     pub(crate) fn leaf_with(&self, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
         self.sign_with(common_name, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap(), change)
     }
@@ -217,7 +217,7 @@ impl Authority {
         self.sign_with(common_name, rsa_key(), change)
     }
 
-    /// A certificate with a key of this kind, and something special.
+    /// A certificate with a key of this type, and changed parameters.
     pub(crate) fn leaf_of_with(
         &self,
         algorithm: &'static SignatureAlgorithm,
@@ -305,13 +305,13 @@ impl Leaf {
         lines(&self.key.serialize_pem())
     }
 
-    /// PKCS#1 or SEC1: what PKCS#8 wraps, with its curve.
+    /// PKCS#1 or SEC1: the content of PKCS#8, with its curve.
     pub(crate) fn traditional_key_pem(&self) -> String {
         if self.key.algorithm() == &PKCS_RSA_SHA256 {
             return block("RSA PRIVATE KEY", &self.inner_key());
         }
         let p256 = self.key.algorithm() == &PKCS_ECDSA_P256_SHA256;
-        // ECPrivateKey: version, key, [0] curve (RFC 5915); what follows is optional.
+        // ECPrivateKey: version, key, [0] curve (RFC 5915); the rest is optional.
         let curve: &[u8] = if p256 { &[6, 8, 42, 134, 72, 206, 61, 3, 1, 7] } else { &[6, 5, 43, 129, 4, 0, 34] };
         let inner = self.inner_key();
         let length = if p256 { 32 } else { 48 };
@@ -360,12 +360,12 @@ pub(crate) fn secret(data: &[(&str, &str)]) -> Secret {
     }
 }
 
-/// What the table says of a Secret now.
+/// The findings on a Secret now.
 pub(crate) fn findings(secret: &Secret) -> Vec<Finding> {
     judge(secret, Duty::default(), now())
 }
 
-/// The rules that say something of a Secret now.
+/// The rules that have a finding on a Secret now.
 pub(crate) fn verdicts(secret: &Secret) -> Vec<&'static str> {
     findings(secret).iter().map(|finding| finding.rule).collect()
 }

@@ -1,8 +1,8 @@
-//! PEM and certificates as Go reads them: the API server and client-go.
+//! PEM and certificates, read as by Go: the API server and client-go.
 //!
-//! Follows `encoding/pem` (`Decode`), `crypto/x509` (`AppendCertsFromPEM`) and `crypto/tls` (`X509KeyPair`) of Go 1.26. Where
-//! BoringSSL rejects a whole text, Go skips: what is no block, what is no certificate, what has headers. A bundle of which
-//! nothing is left is refused by whoever uses it. `tests/go_reader.rs` compares this with the real thing.
+//! Modelled on `encoding/pem` (`Decode`), `crypto/x509` (`AppendCertsFromPEM`) and `crypto/tls` (`X509KeyPair`) of Go 1.26, and compared
+//! with them by `tests/go_reader`. Where BoringSSL rejects a whole text, Go skips a block that is malformed, not a certificate, or has
+//! headers. Its callers reject a bundle of which nothing is left.
 
 mod certificate;
 
@@ -14,7 +14,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, P
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-use super::bundle::{self, Bundle, Entry, MAX_CERTIFICATES};
+use super::bundle::{self, Bundle, BundleEntry, MAX_CERTIFICATES};
 use super::limits::PRIVATE_KEY;
 use super::malformed_pem::{self, Cause, MalformedPem};
 use super::pem::{Block, PemFault, Rejection, printable_label};
@@ -24,14 +24,14 @@ const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"\n-----END ";
 const DASHES: &[u8] = b"-----";
 
-/// `base64.StdEncoding`: padded, and unused bits of the last group are not looked at.
+/// `base64.StdEncoding`: padded, and unused bits of the last group are ignored.
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
-/// Reads a CA bundle (`AppendCertsFromPEM`): blocks that are no certificate are left out.
+/// Reads a CA bundle (`AppendCertsFromPEM`): blocks that are not certificates are left out.
 pub(super) fn read(text: &[u8]) -> Bundle {
     let (blocks, skipped) = blocks(text);
-    let mut bundle = Bundle { lookalikes: skipped, ..Bundle::default() };
+    let mut bundle = Bundle { malformed: skipped, ..Bundle::default() };
     for block in &blocks {
         if bundle.entries.len() == MAX_CERTIFICATES {
             bundle.is_too_long = true;
@@ -39,24 +39,24 @@ pub(super) fn read(text: &[u8]) -> Bundle {
         }
         match certificate::parse(&block.content) {
             _ if block.label != "CERTIFICATE" => bundle.skipped.extend(bundle::skipped(block)),
-            _ if block.has_headers => bundle.lookalikes.push(left_out(block, Cause::Headers)),
-            Some(certificate) => bundle.entries.push(Entry { line: block.line, certificate }),
-            None => bundle.lookalikes.push(left_out(block, Cause::NoCertificate)),
+            _ if block.has_headers => bundle.malformed.push(left_out(block, Cause::Headers)),
+            Some(certificate) => bundle.entries.push(BundleEntry { line: block.line, certificate }),
+            None => bundle.malformed.push(left_out(block, Cause::NoCertificate)),
         }
     }
     bundle
 }
 
-/// Reads a client's chain (`X509KeyPair`): other blocks are skipped. Go looks at the leaf only; a broken certificate behind
-/// it is sent, and refused by the server.
+/// Reads a client's chain (`X509KeyPair`): other blocks are skipped. Go parses the leaf only; it
+/// sends a broken certificate after it, which the server rejects.
 pub(super) fn read_chain(text: &[u8]) -> Bundle {
     let (blocks, skipped) = blocks(text);
-    let mut bundle = Bundle { lookalikes: skipped, ..Bundle::default() };
+    let mut bundle = Bundle { malformed: skipped, ..Bundle::default() };
     for block in &blocks {
         if block.label != "CERTIFICATE" {
             bundle.skipped.extend(bundle::skipped(block));
         } else if let Some(certificate) = certificate::parse(&block.content) {
-            bundle.entries.push(Entry { line: block.line, certificate });
+            bundle.entries.push(BundleEntry { line: block.line, certificate });
         } else {
             let fault = PemFault::Content(Cause::NoCertificate.to_string());
             let label = printable_label(&block.label);
@@ -67,7 +67,8 @@ pub(super) fn read_chain(text: &[u8]) -> Bundle {
     bundle
 }
 
-/// The SubjectPublicKeyInfo (DER) of a private key, as `tls.X509KeyPair` takes it: the first block of any kind of private key, whose label then does not matter.
+/// The SubjectPublicKeyInfo (DER) of a private key, as for `tls.X509KeyPair`: of the first private key block, whatever its label says
+/// about the type.
 pub(super) fn public_key(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
     let (blocks, _) = blocks(pem);
     let block = blocks.into_iter().find(|block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY"));
@@ -90,7 +91,7 @@ fn left_out(block: &Block, cause: Cause) -> MalformedPem {
     MalformedPem { line: block.line, cause, digest: Sha256::digest(&*block.content).into() }
 }
 
-/// All blocks, and what people would take for one between them.
+/// All blocks, and text between them that resembles one.
 pub(super) fn blocks(text: &[u8]) -> (Vec<Block>, Vec<MalformedPem>) {
     let (mut blocks, mut skipped) = (Vec::new(), Vec::new());
     let (mut at, mut line) = (0, 1);
@@ -113,15 +114,15 @@ fn newlines(text: &[u8]) -> usize {
 
 struct GoBlock {
     block: Block,
-    /// Where its BEGIN stands in the text.
+    /// The offset of its BEGIN.
     begin: usize,
-    /// Where what follows it stands.
+    /// The offset of the rest.
     rest: usize,
 }
 
-/// `pem.Decode` from an offset: looks for an END line, and for the last BEGIN before it.
+/// `pem.Decode` from an offset: searches an END line, and the last BEGIN before it.
 fn decode(text: &[u8], from: usize) -> Option<GoBlock> {
-    // The end of the last END that was looked at.
+    // The end of the last END that has been searched.
     let mut rest = from;
     loop {
         let end = rest + find(&text[rest..], END)?;
@@ -137,7 +138,7 @@ fn decode(text: &[u8], from: usize) -> Option<GoBlock> {
         }
         let (label, mut body) = line(text, begin + BEGIN.len());
         let Some(label) = label.strip_suffix(DASHES) else {
-            // Go goes on behind this END, unless the BEGIN line reaches beyond it; then it gives up.
+            // Go continues after this END, unless the BEGIN line extends beyond it; then it stops.
             if body > trailer {
                 return None;
             }
@@ -183,7 +184,7 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|window| window == what)
 }
 
-/// The line at an offset without what Go trims from its end, and where the next one begins.
+/// The line at an offset, trimmed at its end as by Go, and the offset of the next one.
 fn line(text: &[u8], at: usize) -> (&[u8], usize) {
     let rest = &text[at..];
     let (line, next) = match rest.iter().position(|byte| *byte == b'\n') {
@@ -208,7 +209,7 @@ mod tests {
     fn seen(text: &str) -> (Vec<String>, Vec<(usize, Cause)>) {
         let bundle = read(text.as_bytes());
         let subjects = bundle.entries.iter().map(|entry| entry.certificate.subject.clone()).collect();
-        (subjects, bundle.lookalikes.iter().map(|seen| (seen.line, seen.cause)).collect())
+        (subjects, bundle.malformed.iter().map(|seen| (seen.line, seen.cause)).collect())
     }
 
     fn subjects(names: &[&str]) -> Vec<String> {
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_go_leaves_out() {
+    fn reports_blocks_that_go_leaves_out() {
         let (one, two) = (ca("one").pem(), ca("two").pem());
         let end = "-----END CERTIFICATE-----\n";
         for (bad, cause) in [
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_both_where_blocks_are_glued() {
+    fn leaves_out_both_blocks_without_a_line_break_between() {
         let (one, two) = (ca("one").pem(), ca("two").pem());
         let (taken, skipped) = seen(&format!("{}{two}", one.trim_end()));
         assert_eq!((taken.len(), skipped.is_empty()), (0, false), "{skipped:?}");

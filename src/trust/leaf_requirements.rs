@@ -1,4 +1,4 @@
-//! What Envoy asks of a leaf before it serves it, besides its key.
+//! Requirements of Envoy on a leaf that it serves, besides its key.
 
 use super::Certificate;
 use super::chain::signature::{Key, key};
@@ -6,11 +6,12 @@ use super::der::{self, BIT_STRING, BOOLEAN, CONSTRUCTED, CONTEXT, Cbs, OBJECT, O
 
 /// keyUsage (2.5.29.15).
 const KEY_USAGE: [u8; 3] = [0x55, 0x1d, 0x0f];
-/// TLS feature (RFC 7633: 1.3.6.1.5.5.7.1.24), and its value that asks for an OCSP answer.
+/// TLS feature (RFC 7633: 1.3.6.1.5.5.7.1.24), and its value that requires an OCSP response.
 const TLS_FEATURE: [u8; 8] = [0x2b, 6, 1, 5, 5, 7, 1, 24];
 const STATUS_REQUEST: [u8; 5] = [0x30, 3, 2, 1, 5];
 
-/// Whether key usage lets it sign handshakes (`ssl_cert_check_key_usage`): the first one counts, of ECDSA leaves only (measured).
+/// Whether key usage allows it to sign handshakes (`ssl_cert_check_key_usage`): the first extension counts, for ECDSA leaves only
+/// (measured).
 pub(super) fn may_sign_handshakes(leaf: &Certificate) -> bool {
     matches!(key(&leaf.public_key).0, Key::Rsa { .. } | Key::Ed25519) || has_digital_signature(leaf)
 }
@@ -20,7 +21,7 @@ pub(super) fn is_rsa(leaf: &Certificate) -> bool {
     matches!(key(&leaf.public_key).0, Key::Rsa { .. })
 }
 
-/// Whether key usage, if there is any, has digitalSignature, as BoringSSL reads it.
+/// Whether key usage is absent or has digitalSignature, as read by BoringSSL.
 pub(super) fn has_digital_signature(leaf: &Certificate) -> bool {
     let has_bit = |value: &[u8]| {
         let mut input = Cbs(value);
@@ -30,12 +31,12 @@ pub(super) fn has_digital_signature(leaf: &Certificate) -> bool {
     extension(leaf, &KEY_USAGE).is_none_or(has_bit)
 }
 
-/// Whether Envoy wants an OCSP answer with it (source/common/tls/server_context_impl.cc).
+/// Whether Envoy requires an OCSP response with it (source/common/tls/server_context_impl.cc).
 pub(super) fn must_staple(leaf: &Certificate) -> bool {
     extension(leaf, &TLS_FEATURE).is_some_and(|value| value == STATUS_REQUEST)
 }
 
-/// The value of the first extension of this kind.
+/// The value of the first extension with this identifier.
 fn extension<'c>(certificate: &'c Certificate, wanted: &[u8]) -> Option<&'c [u8]> {
     let mut tbs = Cbs(&certificate.der).take(SEQUENCE, "").ok()?.take(SEQUENCE, "").ok()?;
     let mut list = loop {

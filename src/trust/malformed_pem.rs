@@ -1,23 +1,23 @@
-//! Text that people take for a PEM block and that the proxy skips without a word.
+//! Text that resembles a PEM block, and that the proxy skips silently.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use super::limits::MAX_LOOKALIKES;
+use super::limits::MAX_MALFORMED;
 
-/// A stretch of skipped text that looks like a block. Holds none of the text.
+/// Skipped text that resembles a block. Does not contain the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MalformedPem {
-    /// The line of what looks like BEGIN, counted from 1.
+    /// The line of its BEGIN, counted from 1.
     pub line: usize,
-    /// Why the proxy does not see it.
+    /// Why the proxy skips it.
     pub cause: Cause,
-    /// SHA-256 of the stretch, to know it again when lines above it change.
+    /// SHA-256 of the text, to recognize it when lines above it change.
     pub(crate) digest: [u8; 32],
 }
 
-/// Why the proxy skips a lookalike.
+/// Why the proxy skips text that resembles a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
@@ -25,25 +25,25 @@ pub enum Cause {
     ByteOrderMark,
     /// Blanks before the dashes.
     Indented,
-    /// Other text before the dashes: a quote, a comment that lost its line break.
+    /// Other text before the dashes: a quote, a comment without its line break.
     TextBefore,
     /// Text after the closing dashes.
     TextAfter,
-    /// Line ends without a line feed.
+    /// Lines that end without a line feed.
     CarriageReturns,
-    /// A byte that is no ASCII after the closing dashes: x86-64 trims it, arm64 does not.
+    /// A non-ASCII byte after the closing dashes: x86-64 trims it, arm64 does not.
     NotAsciiAfter,
     /// Not five hyphens, or not capital letters.
     Marker,
-    /// An END line whose BEGIN is missing.
+    /// An END line without a BEGIN line.
     NoBegin,
     /// Base64 of a certificate, or of a PEM text, without BEGIN and END.
     Unmarked,
-    /// A certificate behind another one in the same block.
+    /// A certificate after another one in the same block.
     SameBlock,
-    /// A block with a sound BEGIN line that Go cannot read: its END line or its base64.
+    /// A block with a valid BEGIN line whose END line or base64 Go cannot read.
     Broken,
-    /// A block whose content is no certificate to Go.
+    /// A block whose content Go does not read as a certificate.
     NoCertificate,
     /// Text between BEGIN and the base64.
     Headers,
@@ -52,35 +52,33 @@ pub enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::ByteOrderMark => "a byte order mark stands before BEGIN; save the file without BOM",
+            Self::ByteOrderMark => "a byte order mark precedes BEGIN; save the file without BOM",
             Self::Indented => "BEGIN is indented; move it to the start of the line",
-            Self::TextBefore => "text stands before BEGIN; put a line break before the dashes",
+            Self::TextBefore => "text precedes BEGIN; put a line break before the dashes",
             Self::TextAfter => "text follows the closing dashes of BEGIN; put a line break after them",
-            Self::CarriageReturns => "lines end with a carriage return alone; use line feeds",
-            Self::NotAsciiAfter => {
-                "a character that is no ASCII follows BEGIN; remove it (proxies on arm64 skip the block)"
-            }
+            Self::CarriageReturns => "lines end with a carriage return only; use line feeds",
+            Self::NotAsciiAfter => "a non-ASCII character follows BEGIN; remove it (proxies on arm64 skip the block)",
             Self::Marker => "BEGIN is not written as -----BEGIN CERTIFICATE-----; use five hyphens and capital letters",
-            Self::NoBegin => "an END line without its BEGIN; restore the BEGIN line",
-            Self::Unmarked => "base64 without BEGIN and END lines; wrap it in them (and encode it only once)",
+            Self::NoBegin => "an END line has no BEGIN line; restore that",
+            Self::Unmarked => "base64 has no BEGIN and END lines; add them (and encode only once)",
             Self::SameBlock => {
-                "a second certificate stands in the same block; restore the END and BEGIN lines between them"
+                "a second certificate follows in the same block; restore the END and BEGIN lines between them"
             }
-            Self::Broken => "the block is broken; expected base64, and the END line with nothing else on it",
-            Self::NoCertificate => "the block is no certificate, or more than one; expected the DER of one certificate",
-            Self::Headers => "text stands between BEGIN and the base64; remove it",
+            Self::Broken => "the block is broken; write base64, and nothing else on the END line",
+            Self::NoCertificate => "the block is not exactly one certificate; write the DER of one certificate",
+            Self::Headers => "text precedes the base64; remove it",
         })
     }
 }
 
 impl MalformedPem {
-    /// What follows a certificate in its block, begun on `line`.
+    /// The bytes after a certificate in its block, which begins on `line`.
     pub(crate) fn same_block(line: usize, trailing: &[u8]) -> Self {
         Self { line, cause: Cause::SameBlock, digest: Sha256::digest(trailing).into() }
     }
 }
 
-/// A lookalike whose end has not been seen.
+/// Malformed text whose end has not been reached.
 struct Open {
     line: usize,
     cause: Cause,
@@ -93,21 +91,21 @@ impl Open {
     }
 }
 
-/// Finds the lookalikes in a text between two blocks.
+/// Finds malformed blocks in the text between two blocks.
 pub(crate) fn find(text: &[u8], first_line: usize, found: &mut Vec<MalformedPem>) {
     let mut open: Option<Open> = None;
     let mut at = 0;
     let mut lines = text.split_inclusive(|b| *b == b'\n').zip(first_line..).peekable();
     while let Some((line, number)) = lines.next() {
-        if found.len() >= MAX_LOOKALIKES
+        if found.len() >= MAX_MALFORMED
             && let Some(last) = found.last_mut()
         {
-            // Hostile: bounded in number, but still a change when any of it changes.
+            // Hostile: limited in number, but a change of any of it changes the digest.
             last.digest = Sha256::new().chain_update(last.digest).chain_update(&text[at..]).finalize().into();
             return;
         }
         let next = lines.peek().map_or(&b""[..], |(next, _)| next);
-        // On a line where the next BEGIN is glued to END, what begins there goes on.
+        // On a line with END and the next BEGIN, the text that begins there continues.
         let ends = marker(line, b"END").is_some_and(|end| marker(line, b"BEGIN").is_none_or(|begin| begin < end));
         let starts = match begin_cause(line, next) {
             None if open.is_some() => None,
@@ -123,7 +121,7 @@ pub(crate) fn find(text: &[u8], first_line: usize, found: &mut Vec<MalformedPem>
         at += line.len();
         if let Some(mut seen) = open.take() {
             seen.hash.update(line);
-            // Bare base64 goes on as long as its lines do, and may have kept its END line.
+            // Base64 without BEGIN continues while its lines do, and may have an END line.
             let base64 = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
             let goes_on = next.first().is_some_and(base64) || has_marker(next, b"END");
             if ends || (seen.cause == Cause::Unmarked && !goes_on) {
@@ -138,7 +136,7 @@ pub(crate) fn find(text: &[u8], first_line: usize, found: &mut Vec<MalformedPem>
 
 fn begin_cause(line: &[u8], next: &[u8]) -> Option<Cause> {
     let begin = marker(line, b"BEGIN")?;
-    // A block that is commented out line by line is meant to be skipped; a comment glued to a block is not.
+    // A block that is commented out line by line is skipped on purpose; a block on the line of a comment is not.
     if is_comment(line) && is_comment(next) {
         return None;
     }
@@ -168,9 +166,9 @@ fn has_marker(line: &[u8], word: &[u8]) -> bool {
     marker(line, word).is_some()
 }
 
-/// Where a line has the word with dashes (of any kind) around, and a label that could be a certificate's or a revocation list's.
+/// The offset of the word on a line, with dashes (of any kind) around and a label of a certificate or a revocation list.
 fn marker(line: &[u8], word: &[u8]) -> Option<usize> {
-    // Dashes are a cheap first look: nearly all lines of a bundle are plain base64.
+    // Cheap to check first: nearly all lines of a bundle are plain base64.
     let dash = |b: &u8| *b == b'-' || *b >= 0x80;
     if !line.iter().any(dash) {
         return None;
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_any_line_of_base64_as_part_of_the_stretch() {
+    fn unmarked_base64_continues_with_any_line_of_base64() {
         let first = BODY.lines().next().expect("a line");
         for start in ["A", "9", "+", "/"] {
             let text = format!("{first}\n{start}W9CKT5vjw6S2nVuhjAPBgNVHRMBAf8E\n-----END CERTIFICATE-----\n");
@@ -232,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_each_cause_once() {
+    fn reports_each_cause_once() {
         for (begin, cause) in [
             ("\u{feff}-----BEGIN CERTIFICATE-----\n", Cause::ByteOrderMark),
             ("\t-----BEGIN TRUSTED CERTIFICATE-----\n", Cause::Indented),

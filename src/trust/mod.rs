@@ -1,7 +1,7 @@
-//! What a Secret holds, as a proxy would load it, and whether that is sound. Pure: bytes and `now` in, findings out.
+//! Judges the content of a Secret as a proxy would load it. Pure: bytes and `now` in, findings out.
 //!
 //! ```text
-//!  Secret ─► credential (which keys are in force) ─► pem ─► bundle (certificates) ─► ParsedSecret ─► Subject ─► rules ─► findings
+//!  Secret ─► credential (keys in use) ─► pem ─► bundle (certificates) ─► ParsedSecret ─► RuleContext ─► rules ─► findings
 //! ```
 
 pub mod bundle;
@@ -9,7 +9,6 @@ pub mod bundle;
 pub(crate) mod ca_profiles;
 pub mod certificate;
 pub mod chain;
-pub mod connectivity;
 pub mod credential;
 mod der;
 mod duplicate_subjects;
@@ -20,9 +19,9 @@ mod fingerprint;
 pub(crate) mod fixtures;
 mod go;
 mod leaf_requirements;
-mod limits;
+pub(crate) mod limits;
 pub mod malformed_pem;
-mod name;
+pub(crate) mod name;
 pub mod parsed_secret;
 pub mod pem;
 pub mod private_key;
@@ -36,44 +35,43 @@ mod severities;
 mod tls_consumer;
 
 pub use certificate::{AltName, Certificate, CertificateError};
+pub(crate) use finding::counted;
 pub use finding::{Finding, Severity, Verdict};
 pub use fingerprint::{anchors, certificates_under, content_hash, fingerprint_of, is_distrusted};
 pub use parsed_secret::{Pair, ParsedSecret, Text};
 pub use proxy::Proxy;
 pub use rule_context::RuleContext;
-pub(crate) use rule_context::field;
 pub use rules::{Observation, RULES, Rule};
-pub(crate) use secret::decoded;
-pub use secret::{Secret, SecretError};
-pub use secret_usage::SecretUsage;
-pub use severities::{FIXED, Severities};
+pub use secret::{CLIENT_LABEL, MANAGED_LABEL, Secret, SecretError};
+pub(crate) use secret::{decoded, field};
+pub use secret_usage::{GatewayUse, SecretUsage};
+pub use severities::{FIXED, Level, Severities};
 pub use tls_consumer::TlsConsumer;
 
 use jiff::Timestamp;
 
-use crate::api::GatewayUse;
 pub(crate) use rules::EXPIRED;
 use rules::JudgedSecret;
 
-/// Findings of one rule on one field that are told one by one; of the rest only the number is.
-const TOLD: usize = 5;
+/// Findings of one rule on one field that are reported one by one; the others are counted.
+const REPORTED: usize = 5;
 
-/// What the Secret is relied on for.
+/// The role of a Secret, and the facts about its use that rules need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duty<'a> {
-    /// What its certificate is for.
+    /// Its role.
     pub usage: SecretUsage,
-    /// Gateways take their trust anchors from this Secret: it must hold a CA bundle.
+    /// Gateways take their trust anchors from this Secret, so it must have a CA bundle.
     pub ca_required: bool,
-    /// Who reads it.
+    /// Its reader.
     pub reader: TlsConsumer,
-    /// The oldest proxy that verifies peers by it.
+    /// The oldest proxy that verifies peers with it.
     pub oldest_proxy: Proxy,
-    /// A GatewaySecret names it as its root or managed Secret: rotations change it.
+    /// It is the source or managed Secret of a GatewaySecret: rotations change it.
     pub is_rotated: bool,
-    /// Clients take their trust from its bundle ([`connectivity::distributes`]), and have to verify its serving pair with it.
+    /// Clients take their trust from its bundle ([`crate::connectivity::distributes`]), so it must verify its serving pair.
     pub distributes_trust: bool,
-    /// The `-cacert` Secret from which Istio takes CAs in its place.
+    /// The `-cacert` Secret from which Istio takes CAs instead.
     pub sibling: Option<&'a str>,
     /// The Gateways that serve with it.
     pub gateways: &'a [GatewayUse],
@@ -81,40 +79,40 @@ pub struct Duty<'a> {
 
 /// Judges a Secret at an instant.
 pub fn judge(secret: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
-    judge_weighed(secret, duty, &Severities::default(), now)
+    judge_with(secret, duty, &Severities::default(), now)
 }
 
-/// Judges a Secret at an instant, with other weights.
-pub fn judge_weighed(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Finding> {
-    judge_contents(&ParsedSecret::new(secret, duty.reader), duty, severities, now)
+/// Judges a Secret at an instant, with configured severities.
+pub fn judge_with(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Finding> {
+    judge_parsed(&ParsedSecret::new(secret, duty.reader), duty, severities, now)
 }
 
-/// Judges a Secret at an instant that may be parsed already.
-pub fn judge_contents(
+/// Judges a Secret that may already be parsed.
+pub fn judge_parsed(
     contents: &ParsedSecret<'_>,
     duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    tell(weighed(contents, duty, severities, now))
+    report(judged(contents, duty, severities, now))
 }
 
-fn weighed(contents: &ParsedSecret<'_>, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<JudgedSecret> {
+fn judged(contents: &ParsedSecret<'_>, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<JudgedSecret> {
     let judged = rules::run(RuleContext::new(contents, duty, now));
-    judged.into_iter().filter_map(|judged| judged.weighed(severities)).collect()
+    judged.into_iter().filter_map(|judged| judged.with_severity(severities)).collect()
 }
 
-/// Judges the change of a Secret: a finding that `old` already had only warns, since refusing the write would not mend it.
+/// Judges the update of a Secret: a finding that `old` already had only warns, since rejecting the write would not fix it.
 ///
-/// Both are judged at the same `now`: what time alone made bad does not block a write, nor does what stands on other
-/// lines than before. A finding that weighed less in `old` keeps its new weight.
+/// Both are judged at the same `now`: a finding that time alone has caused does not block a write, nor does one on another line than
+/// before. A finding that was less severe in `old` keeps its new severity.
 pub fn judge_update(old: &Secret, new: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
-    judge_update_weighed(old, new, duty, &Severities::default(), now)
+    judge_update_with(old, new, duty, &Severities::default(), now)
 }
 
-/// Judges the change of a Secret, with other weights. They count before `old` does: a rule that is raised still lets pass
-/// what `old` had already.
-pub fn judge_update_weighed(
+/// Judges the update of a Secret, with configured severities. They apply to `old`, too: a rule that is set to deny only warns of findings
+/// that `old` already had.
+pub fn judge_update_with(
     old: &Secret,
     new: &Secret,
     duty: Duty<'_>,
@@ -122,40 +120,40 @@ pub fn judge_update_weighed(
     now: Timestamp,
 ) -> Vec<Finding> {
     let [old, new] = [old, new].map(|secret| ParsedSecret::new(secret, duty.reader));
-    judge_change(&old, &new, duty, severities, now)
+    judge_parsed_update(&old, &new, duty, severities, now)
 }
 
-/// Judges the change of a Secret, both of which may be parsed already.
-pub fn judge_change(
+/// Judges the update of a Secret. Both versions may already be parsed.
+pub fn judge_parsed_update(
     old: &ParsedSecret<'_>,
     new: &ParsedSecret<'_>,
     duty: Duty<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    let mut judged = weighed(new, duty, severities, now);
+    let mut judged_new = judged(new, duty, severities, now);
     if old.secret.data == new.secret.data {
-        judged.iter_mut().for_each(|j| j.finding.severity = Severity::Warn);
-    } else if judged.iter().any(|j| j.finding.severity == Severity::Deny) {
-        let before = weighed(old, duty, severities, now);
-        JudgedSecret::lower(&mut judged, &before);
+        judged_new.iter_mut().for_each(|j| j.finding.severity = Severity::Warn);
+    } else if judged_new.iter().any(|j| j.finding.severity == Severity::Deny) {
+        let before = judged(old, duty, severities, now);
+        JudgedSecret::lower(&mut judged_new, &before);
     }
-    tell(judged)
+    report(judged_new)
 }
 
-/// The findings to tell: the first few of each rule, field and severity, and how many more there are.
-fn tell(judged: Vec<JudgedSecret>) -> Vec<Finding> {
-    let mut told: Vec<(Finding, usize, usize)> = Vec::new();
+/// The first few findings of each rule, field and severity, and the number of the others.
+fn report(judged: Vec<JudgedSecret>) -> Vec<Finding> {
+    let mut reported: Vec<(Finding, usize, usize)> = Vec::new();
     for JudgedSecret { finding, .. } in judged {
         let alike = |f: &Finding| f.rule == finding.rule && f.field == finding.field && f.severity == finding.severity;
-        // Findings of a rule come together, and at most a few per kind are kept: a short look back is enough.
-        match told.iter_mut().rev().find(|(f, ..)| alike(f)) {
-            Some((_, count, more)) if *count == TOLD => *more += 1,
+        // Findings of a rule are adjacent, and few per field are kept, so the search from the end is short.
+        match reported.iter_mut().rev().find(|(f, ..)| alike(f)) {
+            Some((_, count, more)) if *count == REPORTED => *more += 1,
             Some((_, count, _)) => {
                 let count = *count + 1;
-                told.push((finding, count, 0));
+                reported.push((finding, count, 0));
             }
-            None => told.push((finding, 1, 0)),
+            None => reported.push((finding, 1, 0)),
         }
     }
     let more = |(mut finding, _, more): (Finding, usize, usize)| {
@@ -164,7 +162,7 @@ fn tell(judged: Vec<JudgedSecret>) -> Vec<Finding> {
         }
         finding
     };
-    told.into_iter().map(more).collect()
+    reported.into_iter().map(more).collect()
 }
 
 #[cfg(test)]
@@ -179,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn accepts_an_update_that_changes_no_data() {
+    fn an_update_that_changes_no_data_only_warns() {
         assert_eq!(update("broken", "broken"), Verdict::Warn);
         let required = Duty { ca_required: true, ..Duty::default() };
         assert_eq!(Verdict::of(&judge_update(&secret(&[]), &secret(&[]), required, now())), Verdict::Warn);
     }
 
     #[test]
-    fn accepts_what_time_made_bad_and_what_gets_better() {
+    fn findings_that_the_old_secret_had_only_warn() {
         let (old, new) = (ca_between("old", 2020, 2025).pem(), ca("new").pem());
         assert_eq!(update(&old, &format!("# a comment\n{old}")), Verdict::Warn);
         assert_eq!(update(&old, &format!("{new}{old}")), Verdict::Warn);
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_gets_worse_or_bad_in_another_way() {
+    fn rejects_new_findings() {
         let (one, two) = (ca_between("one", 2020, 2025).pem(), ca_between("two", 2020, 2025).pem());
         assert_eq!(update(&one, &format!("{one}{two}")), Verdict::Deny);
         assert_eq!(update("broken", "broken otherwise"), Verdict::Deny);
@@ -202,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn accepts_what_a_raised_rule_found_before() {
+    fn findings_of_a_raised_rule_that_the_old_secret_had_only_warn() {
         let (one, two, new) =
             (ca_between("one", 2020, 2025).pem(), ca_between("two", 2020, 2025).pem(), ca("new").pem());
-        let raised: Severities = [("expired".to_owned(), crate::api::Level::Deny)].into_iter().collect();
+        let raised: Severities = [("expired".to_owned(), Level::Deny)].into_iter().collect();
         let update = |old: &str, new: &str| {
             let (old, new) = (secret(&[("ca.crt", old)]), secret(&[("ca.crt", new)]));
-            Verdict::of(&judge_update_weighed(&old, &new, Duty::default(), &raised, now()))
+            Verdict::of(&judge_update_with(&old, &new, Duty::default(), &raised, now()))
         };
         assert_eq!(update(&new, &format!("{new}{one}")), Verdict::Deny, "it only warns by default");
         assert_eq!(update(&format!("{new}{one}"), &format!("{one}{new}")), Verdict::Warn);
@@ -216,17 +214,17 @@ mod tests {
     }
 
     #[test]
-    fn accepts_many_findings_in_few_words() {
+    fn many_findings_of_a_rule_are_counted() {
         let text: String = (0..8).map(|n| ca_between(&format!("ca {n}"), 2020, 2025).pem()).collect();
         let found = judge(&secret(&[("ca.crt", &text)]), Duty::default(), now());
-        assert_eq!(found.len(), TOLD);
-        assert!(found[TOLD - 1].message.ends_with("; and 3 more like this"), "{}", found[TOLD - 1].message);
+        assert_eq!(found.len(), REPORTED);
+        assert!(found[REPORTED - 1].message.ends_with("; and 3 more like this"), "{}", found[REPORTED - 1].message);
         assert!(!found[0].message.contains("more like this"));
     }
 
-    /// Lists cost signatures: many of one CA, one of many CAs, and a long one.
+    /// Verifying lists costs signatures: many of one CA, one of many CAs, and a long one.
     #[test]
-    fn accepts_hostile_revocation_lists_within_time() {
+    fn judges_hostile_revocation_lists_within_time() {
         let (one, same) = (ca("one"), ca_between("one", 2027, 2039));
         let cas: String = (0..600).map(|n| one.renewed(2026, 2040 + n % 60).pem()).collect();
         let fill = |unit: &str| unit.repeat((1 << 20) / unit.len());
@@ -248,9 +246,9 @@ mod tests {
         }
     }
 
-    /// A mebibyte of each: the largest Secret there is. Measured 10 to 70 ms in release; the bounds leave room for busy machines.
+    /// A mebibyte of each, the largest possible Secret. Measured 10 to 70 ms in release; the bounds allow for busy machines.
     #[test]
-    fn accepts_hostile_bundles_within_time() {
+    fn judges_hostile_bundles_within_time() {
         let fill = |unit: &str| unit.repeat((1 << 20) / unit.len());
         let authority = ca_between("one", 2020, 2025);
         for (name, text) in [

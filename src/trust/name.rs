@@ -17,10 +17,10 @@ const SHORT: &[(&str, &str)] = &[
     ("0.9.2342.19200300.100.1.1", "UID"),
 ];
 
-/// Characters of a name that are told. Of the attributes that names are made of X.520 gives most 64.
+/// Characters of a name that are kept. X.520 limits most attributes to 64.
 const LONGEST: usize = 500;
 
-/// A name, last component first; of one that no CA has, its beginning.
+/// A name, last component first, cut to the maximal length.
 pub(crate) fn rfc4514(name: &X509Name<'_>) -> String {
     let mut text = String::new();
     let rdns = name.iter_rdn().collect::<Vec<_>>().into_iter().rev();
@@ -53,7 +53,7 @@ fn write_attribute(text: &mut String, attribute: &AttributeTypeAndValue<'_>) {
     let oid = attribute.attr_type().to_id_string();
     let short = SHORT.iter().find(|(id, _)| *id == oid).map(|(_, short)| *short);
     let value = attribute.attr_value();
-    // A type without a short name takes its value in hex (RFC 4514 section 2.4), as does one that is no string.
+    // The value of a type without a short name is in hex (RFC 4514 section 2.4), and so is one that is not a string.
     match short.zip(decode(value.tag().0, value.data)) {
         Some((short, value)) => {
             text.push_str(short);
@@ -98,7 +98,7 @@ fn escape(text: &mut String, value: &str) {
             '"' | '+' | ',' | ';' | '<' | '>' | '\\' => text.extend(['\\', c]),
             ' ' if n == 0 || n == last => text.push_str("\\ "),
             '#' if n == 0 => text.push_str("\\#"),
-            // Beyond what the RFC asks: nothing in a message may steer a terminal.
+            // Beyond the RFC: a message must not control a terminal.
             c if c.is_control()
                 || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
             {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_names_in_reverse_order() {
+    fn names_are_written_in_reverse_order() {
         let parts = [
             (DnType::CountryName, "DE".into()),
             (DnType::OrganizationName, "A, B".into()),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_odd_strings_and_types() {
+    fn unusual_strings_and_types_are_escaped() {
         assert_eq!(subject(&[(DnType::CommonName, " a#\u{1b}[31m ".into())]), "CN=\\ a#\\1b[31m\\ ");
         let bmp = DnValue::BmpString("Ä".try_into().expect("BMP"));
         assert_eq!(subject(&[(DnType::CommonName, bmp)]), "CN=Ä");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_long_names_in_messages() {
+    fn long_names_are_cut() {
         assert_eq!(brief(&"ä".repeat(100)), format!("{}…", "ä".repeat(64)));
         let long = subject(&[(DnType::CommonName, "ä".repeat(600).as_str().into())]);
         assert_eq!(long, format!("CN={}…", "ä".repeat(497)));

@@ -1,4 +1,4 @@
-//! The texts of a Secret that are in force, each parsed once, when it is first asked for: a mebibyte takes its time.
+//! The texts of a Secret that are in use, each parsed once, on first use, since a mebibyte takes time to parse.
 
 use std::sync::OnceLock;
 
@@ -6,14 +6,14 @@ use super::bundle::Bundle;
 use super::certificate::{hex, sha256};
 use super::credential::{self, ServingPair};
 use super::private_key::KeyError;
-use super::rule_context::field;
+use super::secret::field;
 use super::{Certificate, Secret, TlsConsumer};
 
-/// What a reader takes from a Secret. Has no `Debug`: it holds the Secret.
+/// The content that a reader uses of a Secret. Has no `Debug`: it contains the Secret.
 pub struct ParsedSecret<'a> {
     /// The Secret itself.
     pub secret: &'a Secret,
-    /// Who reads it.
+    /// Its reader.
     pub reader: TlsConsumer,
     ca: OnceLock<Option<Text>>,
     crl: OnceLock<Option<Text>>,
@@ -24,11 +24,11 @@ pub struct ParsedSecret<'a> {
 pub struct Text {
     /// The key under `data`.
     pub key: &'static str,
-    /// Who reads it.
+    /// Its reader.
     pub reader: TlsConsumer,
-    /// What it holds.
+    /// Its content.
     pub bundle: Bundle,
-    /// SHA-256 over the bytes of a text with a fault or without certificates, to know it again.
+    /// SHA-256 over the bytes of a text with a fault or without certificates, to recognize it.
     digest: Option<String>,
 }
 
@@ -40,17 +40,17 @@ pub struct Pair {
     pub private_key_key: &'static str,
     /// The private key's SubjectPublicKeyInfo.
     pub public_key: Result<Vec<u8>, KeyError>,
-    /// SHA-256 over the bytes of the private key, to know a broken one again. Never shown.
+    /// SHA-256 over the bytes of the private key, to recognize a broken one. Never shown.
     pub(crate) private_key_digest: String,
 }
 
 impl<'a> ParsedSecret<'a> {
-    /// A Secret, of which nothing is parsed yet.
+    /// A Secret that is parsed on first use.
     pub fn new(secret: &'a Secret, reader: TlsConsumer) -> Self {
         Self { secret, reader, ca: OnceLock::new(), crl: OnceLock::new(), pair: OnceLock::new() }
     }
 
-    /// The CA bundle in force; `None` without a CA key.
+    /// The CA bundle in use; `None` without a CA key.
     pub fn ca(&self) -> Option<&Text> {
         let text = || {
             let ca = credential::ca_bundle_of(self.reader, self.secret)?;
@@ -59,7 +59,7 @@ impl<'a> ParsedSecret<'a> {
         self.ca.get_or_init(text).as_ref()
     }
 
-    /// The revocation lists in force; `None` without content.
+    /// The revocation lists in use; `None` without content.
     pub fn crl(&self) -> Option<&Text> {
         let text = || {
             let crl = credential::revocation_lists(self.secret)?;
@@ -68,24 +68,24 @@ impl<'a> ParsedSecret<'a> {
         self.crl.get_or_init(text).as_ref()
     }
 
-    /// The serving pair in force; `None` without a complete one.
+    /// The serving pair in use; `None` without a complete one.
     pub fn pair(&self) -> Option<&Pair> {
         let pair = || Some(Pair::new(credential::pair_of(self.reader, self.secret)?, self.reader));
         self.pair.get_or_init(pair).as_ref()
     }
 
-    /// Whether the pair is that of a CA which signs others.
+    /// Whether the pair belongs to a CA that may sign.
     pub fn presents_ca(&self) -> bool {
         self.pair().and_then(|pair| pair.chain.certificates().next()).is_some_and(|first| first.is_ca && first.may_sign)
     }
 
-    /// The anchors that a proxy has: none of a bundle that it rejects.
-    pub(super) fn anchors(&self) -> impl Iterator<Item = &Certificate> + Clone {
+    /// The anchors that a proxy loads: none of a bundle that it rejects.
+    pub(crate) fn anchors(&self) -> impl Iterator<Item = &Certificate> + Clone {
         self.ca().filter(|ca| ca.is_loaded()).into_iter().flat_map(Text::certificates)
     }
 
     /// The chain that a proxy serves: none without the leaf's own key.
-    pub(super) fn served(&self) -> impl Iterator<Item = &Certificate> + Clone {
+    pub(crate) fn served(&self) -> impl Iterator<Item = &Certificate> + Clone {
         let is_own = |pair: &&Pair| {
             let leaf = pair.chain.certificates().next();
             leaf.is_some_and(|leaf| pair.public_key.as_ref().is_ok_and(|key| *key == leaf.public_key))
@@ -101,16 +101,16 @@ impl<'a> ParsedSecret<'a> {
 impl Text {
     fn new(key: &'static str, pem: &[u8], reader: TlsConsumer, read: fn(TlsConsumer, &[u8]) -> Bundle) -> Self {
         let bundle = read(reader, pem);
-        let is_sound = bundle.rejected.is_none() && !bundle.is_too_long && !bundle.entries.is_empty();
-        Self { key, reader, bundle, digest: (!is_sound).then(|| hex(&sha256(pem))) }
+        let is_valid = bundle.rejected.is_none() && !bundle.is_too_long && !bundle.entries.is_empty();
+        Self { key, reader, bundle, digest: (!is_valid).then(|| hex(&sha256(pem))) }
     }
 
-    /// Whether the proxy takes it at all. The other rules have nothing to say of a text that it rejects.
+    /// Whether the proxy loads it. Only `unparsable` reports on a text that it rejects.
     pub fn is_loaded(&self) -> bool {
         self.bundle.rejected.is_none()
     }
 
-    /// What a text with a fault, or without certificates, is known by again; empty for any other.
+    /// Identifies a text with a fault, or without certificates; empty for any other.
     pub(super) fn digest(&self) -> &str {
         self.digest.as_deref().unwrap_or_default()
     }
@@ -121,7 +121,7 @@ impl Text {
     }
 
     /// Its certificates, in their order.
-    pub(super) fn certificates(&self) -> impl Iterator<Item = &Certificate> + Clone {
+    pub(crate) fn certificates(&self) -> impl Iterator<Item = &Certificate> + Clone {
         self.bundle.entries.iter().map(|entry| &entry.certificate)
     }
 }

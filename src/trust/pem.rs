@@ -1,13 +1,12 @@
-//! PEM as the proxy's TLS library reads it.
+//! PEM, read as by the proxy's TLS library.
 //!
-//! Follows BoringSSL's `PEM_read_bio` (crypto/pem/pem_lib.cc) line for line, since other readers accept inputs that it
-//! drops or rejects, and the other way round. It reads "lines" of at most 253 bytes (`BIO_gets` into 254), trims what
-//! is `<= ' '` at their end, skips everything up to a line that begins with `-----BEGIN ` and ends with `-----`, and
-//! from there on forgives nothing: the block must be closed by its own END line, and be base64, and not be empty.
+//! Measured with Envoy, and stated in BoringSSL's `PEM_read_bio` (crypto/pem/pem_lib.cc): it reads "lines" of at most 253 bytes
+//! (`BIO_gets` into 254), trims bytes `<= ' '` at their end, and skips everything up to a line that begins with `-----BEGIN ` and ends
+//! with `-----`. From there on it is strict: the block must end with its own END line, be base64, and not be empty. Other readers
+//! accept inputs that it drops or rejects, and the other way round.
 //!
-//! One platform difference is real: the trimming compares `char`, which is signed on x86-64 and unsigned on arm64. A
-//! byte from 0x80 up (the second half of a no-break space) at a line's end is thus trimmed by the one and seen by the
-//! other. [`read`] reads as both, and returns the worse of the two.
+//! Platforms differ: the trimming compares `char`, which is signed on x86-64 and unsigned on arm64. A byte from 0x80 up (the second half
+//! of a no-break space) at the end of a line is trimmed on x86-64 only. [`read`] reads as both, and returns the worse result.
 
 mod lines;
 
@@ -24,7 +23,7 @@ use lines::{Lines, decode};
 pub struct Block {
     /// The label: `CERTIFICATE`.
     pub label: String,
-    /// Whether text stands between BEGIN and a blank line (RFC 1421 headers).
+    /// Whether there is text between BEGIN and a blank line (RFC 1421 headers).
     pub has_headers: bool,
     /// Whether these headers declare the content as encrypted.
     pub is_encrypted: bool,
@@ -40,26 +39,26 @@ impl fmt::Debug for Block {
     }
 }
 
-/// All that a text holds.
+/// The content of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// The blocks, up to a rejected one.
     pub blocks: Vec<Block>,
-    /// Why the reader gave up. A proxy then takes nothing from the whole text.
+    /// Why the text is rejected. A proxy then loads nothing from it.
     pub rejected: Option<Rejection>,
-    /// Text that people would take for a block, and that is skipped.
+    /// Skipped text that resembles a block.
     pub skipped: Vec<MalformedPem>,
 }
 
-/// Where and why a reader gives up. Holds none of the text.
+/// Where and why a text is rejected. Does not contain the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{label} begun on line {begin}: {fault}")]
+#[error("{label} on line {begin}: {fault}")]
 pub struct Rejection {
     /// The line of the block's BEGIN.
     pub begin: usize,
     /// The line of the fault.
     pub line: usize,
-    /// The block's label, as far as it is fit to print.
+    /// The block's label, or a placeholder for an unusual one.
     pub label: String,
     /// What is wrong.
     pub fault: PemFault,
@@ -69,17 +68,17 @@ pub struct Rejection {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PemFault {
-    /// The text is over before the block is.
-    #[error("no END line follows")]
+    /// The text ends before the block.
+    #[error("no END line follows; add it")]
     Unclosed,
-    /// The next block begins on the END line.
-    #[error("on line {line} the next BEGIN is glued to END; put a line break between them")]
+    /// The END line also has the next BEGIN.
+    #[error("line {line} holds END and the next BEGIN; put a line break between them")]
     Glued {
         /// The END line.
         line: usize,
     },
-    /// The END line carries another label, or more than a label.
-    #[error("line {line} is not its END line; repeat the BEGIN label, and put nothing else on that line")]
+    /// The END line has another label, or other text.
+    #[error("line {line} is not its END line; repeat the label of BEGIN, and put nothing else on that line")]
     OtherEnd {
         /// The END line.
         line: usize,
@@ -90,13 +89,13 @@ pub enum PemFault {
         /// The line with the first wrong character.
         line: usize,
     },
-    /// The content stops in the middle of a group of four characters.
-    #[error("its base64 is cut short")]
+    /// The content ends within a group of four characters.
+    #[error("its base64 is truncated")]
     Base64Length,
     /// There is no content.
     #[error("it is empty")]
     NoData,
-    /// The content is no DER of what the label says.
+    /// The content is not DER of the type that the label names.
     #[error("{0}")]
     Content(String),
 }
@@ -107,7 +106,7 @@ pub fn read(text: &[u8]) -> Reading {
     if signed.rejected.is_some() || text.is_ascii() {
         return signed;
     }
-    // Never more than the signed reading: a line that only the latter takes for a BEGIN costs the unsigned one a block.
+    // It never has more than the signed reading, which alone sees some BEGIN lines.
     read_as(text, Char::Unsigned)
 }
 
@@ -127,7 +126,7 @@ fn read_as(text: &[u8], char: Char) -> Reading {
 /// An iterator over blocks; it ends after the first rejection.
 pub(crate) struct Blocks<'a> {
     lines: Lines<'a>,
-    /// What was skipped so far.
+    /// The text that has been skipped so far.
     pub(crate) skipped: Vec<MalformedPem>,
     ended: bool,
 }
@@ -179,7 +178,7 @@ impl<'a> Blocks<'a> {
             PemFault::Base64 { line } => reject(line, fault),
             _ => reject(end_line, fault),
         })?;
-        // A header is a C string there: one that begins with NUL is none.
+        // BoringSSL stores a header as a C string, which is empty if it begins with NUL.
         let header = headers.map(|mut lines| lines.next().map_or(&b""[..], |line| line.text)).unwrap_or_default();
         Ok(Block {
             label: name.into_owned(),
@@ -226,13 +225,13 @@ enum End<'a> {
     Eof,
 }
 
-/// The label of a BEGIN line. One with NUL is none: C strings end there, before the closing dashes.
+/// The label of a BEGIN line; `None` for one with NUL, at which C strings end.
 fn begin_label(line: &[u8]) -> Option<&[u8]> {
     let label = line.strip_prefix(b"-----BEGIN ")?.strip_suffix(b"-----")?;
     (!label.contains(&0)).then_some(label)
 }
 
-/// A label as messages show it: hostile ones could carry control characters, or key bytes.
+/// A label for messages: hostile ones could contain control characters, or key bytes.
 pub(crate) fn printable_label(label: &str) -> String {
     let plain = label.len() <= 40 && label.bytes().all(|b| b.is_ascii_uppercase() || matches!(b, b' ' | b'0'..=b'9'));
     if plain && !label.is_empty() { label.to_owned() } else { "a block with an unusual label".to_owned() }
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_blocks_wherever_lines_begin() {
+    fn accepts_blocks_at_the_beginning_of_any_line() {
         let text = format!("prose\n{}\n\r\n{}", block("A", b"one"), block("B", b"two").replace('\n', " \t\r\n"));
         assert_eq!(labels(&text), [("A".to_owned(), 2), ("B".to_owned(), 7)]);
         let contents: Vec<_> = read(text.as_bytes()).blocks.iter().map(|b| b.content.to_vec()).collect();
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_base64_however_it_is_broken_into_lines() {
+    fn accepts_base64_in_lines_of_any_length() {
         let der: Vec<u8> = (0..=255).cycle().take(2_000).collect();
         let body: String = block("A", &der).lines().filter(|line| !line.starts_with('-')).collect();
         for width in [1, 3, 63, 65, 76, 252, 254, 5_000] {
@@ -285,14 +284,14 @@ mod tests {
         assert_eq!(headed.content.as_slice(), b"one");
     }
 
-    /// `BIO_gets` ends a line after 253 bytes: what follows stands at the start of a line.
+    /// `BIO_gets` ends a line after 253 bytes: the next byte is at the start of a line.
     #[test]
     fn accepts_a_begin_at_byte_254_of_a_line() {
         assert_eq!(labels(&format!("{}{}", "x".repeat(253), block("A", b"one"))), [("A".to_owned(), 1)]);
         assert_eq!(labels(&format!("{}{}", "x".repeat(252), block("A", b"one"))), []);
     }
 
-    /// The line feed then is a "line" of its own: a blank one, which makes headers of what stands before it.
+    /// The line feed is then a blank "line", and the text before it headers.
     #[test]
     fn rejects_base64_in_lines_of_253_bytes() {
         let body = "A".repeat(253 * 4);
@@ -321,22 +320,22 @@ mod tests {
     }
 
     #[test]
-    fn rejects_to_tell_of_the_text() {
+    fn errors_do_not_contain_the_text() {
         let text = "-----BEGIN MIIEsecret-----\nsecret\n-----END secret-----\n";
-        let told =
+        let printed =
             format!("{:?}", read(text.as_bytes())) + &read(text.as_bytes()).rejected.expect("rejected").to_string();
-        assert!(!told.contains("secret"), "{told}");
+        assert!(!printed.contains("secret"), "{printed}");
         assert!(!format!("{:?}", read(block("PRIVATE KEY", b"secret").as_bytes())).contains("115"));
     }
 
     proptest! {
         #[test]
-        fn accepts_arbitrary_bytes_without_panic(text in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        fn reads_arbitrary_bytes_without_panic(text in proptest::collection::vec(any::<u8>(), 0..2_000)) {
             read(&text);
         }
 
         #[test]
-        fn accepts_arbitrary_pieces_without_panic(pieces in proptest::collection::vec(prop_oneof![
+        fn reads_arbitrary_pieces_without_panic(pieces in proptest::collection::vec(prop_oneof![
             Just("-----BEGIN CERTIFICATE-----".to_owned()), Just("-----END CERTIFICATE-----".to_owned()),
             Just("\n".to_owned()), Just("\r\n".to_owned()), Just("\0".to_owned()), Just("\u{feff}".to_owned()),
             Just("-".to_owned()), Just("BEGIN ".to_owned()), Just("=".to_owned()), "[A-Za-z0-9+/=]{0,300}", ".{0,8}",
@@ -350,7 +349,7 @@ mod tests {
         }
 
         #[test]
-        fn accepts_what_it_wrote(der in proptest::collection::vec(any::<u8>(), 1..500), crlf: bool) {
+        fn reads_any_encoded_block(der in proptest::collection::vec(any::<u8>(), 1..500), crlf: bool) {
             let text = block("CERTIFICATE", &der);
             let text = if crlf { text.replace('\n', "\r\n") } else { text };
             let reading = read(text.as_bytes());

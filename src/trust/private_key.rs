@@ -1,4 +1,4 @@
-//! A private key, for the one question whether it belongs to a certificate.
+//! Private keys, read only to check whether they belong to a certificate.
 
 use rustls::SignatureAlgorithm;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
@@ -8,24 +8,24 @@ use super::der::{CONSTRUCTED, CONTEXT, Cbs, INTEGER, OCTET_STRING, SEQUENCE};
 use super::limits::PRIVATE_KEY;
 use super::pem::{self, Block, Blocks, Rejection};
 
-/// Why a private key cannot be used. Never tells of its bytes.
+/// Why a private key cannot be used. Never contains its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// No block in the text is a private key.
-    #[error("no PRIVATE KEY block was found")]
+    /// The text has no private key block.
+    #[error("no PRIVATE KEY block found")]
     Missing,
     /// The PEM is broken before the end of the first private key.
     #[error("{0}")]
     Pem(Rejection),
-    /// It is encrypted, and there is no place for a password.
+    /// It is encrypted, and there is no password for it.
     #[error("the key on line {line} is encrypted; write it without a password")]
     Encrypted {
         /// The line of its BEGIN.
         line: usize,
     },
-    /// Not a key of a kind that proxies serve with.
-    #[error("{label} on line {line} is not a sound RSA (2048 bits or more) or ECDSA (P-256, P-384, P-521) key")]
+    /// Not a key of a type that proxies serve with.
+    #[error("{label} on line {line} is not a valid RSA (2048 bits or more) or ECDSA (P-256, P-384, P-521) key")]
     Unsupported {
         /// The line of its BEGIN.
         line: usize,
@@ -36,8 +36,8 @@ pub enum KeyError {
 
 /// The SubjectPublicKeyInfo (DER) of the first private key in a PEM text.
 ///
-/// As Envoy does (`PEM_read_bio_PrivateKey`): blocks of other kinds, such as `EC PARAMETERS`, are skipped; what follows
-/// the key is not read.
+/// As Envoy does (`PEM_read_bio_PrivateKey`): blocks of other types, such as `EC PARAMETERS`, are skipped; text after the
+/// key is not read.
 ///
 /// # Errors
 /// When there is no usable key.
@@ -60,7 +60,7 @@ pub fn public_key(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
     Err(KeyError::Missing)
 }
 
-/// Whether a label names a private key of any kind.
+/// Whether a label names a private key of any type.
 pub(crate) fn is_label(label: &str) -> bool {
     label.ends_with("PRIVATE KEY")
 }
@@ -72,17 +72,16 @@ fn derive(block: &Block) -> Option<Vec<u8>> {
         "EC PRIVATE KEY" => Some(PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(der))),
         _ => None,
     };
-    // `d2i_PrivateKey`: PKCS#8 under a traditional label will do when it is a key of that kind.
+    // `d2i_PrivateKey` accepts PKCS#8 under a traditional label if it is a key of that type.
     let plain =
         || any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))).ok().filter(|_| is_version_0(der));
-    // `EC_KEY_parse_private_key`: SEC1 must name its curve there, which others guess from the key's length (RFC 5915
-    // section 3 wants it, too).
+    // `EC_KEY_parse_private_key`: SEC1 must name its curve (RFC 5915 section 3), which other readers infer from the key's length.
     let key = labelled
         .and_then(|key| any_supported_type(&key).ok())
         .filter(|_| block.label != "EC PRIVATE KEY" || names_its_curve(der))
         .or_else(plain)?;
     let fits = match (block.label.as_str(), key.algorithm()) {
-        // Envoy serves with nothing else (source/common/tls/server_context_impl.cc): it rejects Ed25519 (measured).
+        // Envoy serves with no other type (source/common/tls/server_context_impl.cc): it rejects Ed25519 (measured).
         ("PRIVATE KEY", kind) => matches!(kind, SignatureAlgorithm::RSA | SignatureAlgorithm::ECDSA),
         ("RSA PRIVATE KEY", kind) => kind == SignatureAlgorithm::RSA,
         ("EC PRIVATE KEY", kind) => kind == SignatureAlgorithm::ECDSA,
@@ -106,16 +105,16 @@ pub(super) fn names_its_curve(der: &[u8]) -> bool {
     third().unwrap_or_default()
 }
 
-/// Whether PKCS#8 is of version 0: BoringSSL reads no RFC 5958, with or without the public key that this adds (measured).
+/// Whether PKCS#8 is of version 0: BoringSSL does not read RFC 5958, with or without its public key (measured).
 fn is_version_0(der: &[u8]) -> bool {
     let version = Cbs(der).take(SEQUENCE, "").and_then(|mut outer| outer.take(INTEGER, ""));
     version.is_ok_and(|version| version.0 == [0])
 }
 
-/// What AWS-LC takes in a key, and BoringSSL does not (measured).
+/// Whether AWS-LC reads a key that BoringSSL does not (measured).
 fn is_lax(der: &[u8]) -> bool {
     let outer = fields(der);
-    // Of PKCS#8 the third field is the key.
+    // The third field of PKCS#8 is the key.
     let inner = match outer.as_slice() {
         [_, (SEQUENCE, _), (OCTET_STRING, key), ..] => fields(key),
         _ => outer,
@@ -154,7 +153,7 @@ mod tests {
     use crate::trust::fixtures::{block, ca, element};
 
     #[test]
-    fn accepts_pkcs8_under_the_label_of_its_kind() {
+    fn accepts_pkcs8_under_the_label_of_its_type() {
         let leaf = ca("one").leaf("a");
         let expected = public_key(leaf.key_pem().as_bytes());
         assert!(expected.is_ok());
@@ -163,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn accepts_what_stands_around_the_key() {
+    fn accepts_text_around_the_key() {
         let key = ca("one").leaf("a").key_pem();
         let text = format!("prose\n{}{key}-----BEGIN X-----\n", ca("two").pem());
         assert_eq!(public_key(text.as_bytes()), public_key(key.as_bytes()));
     }
 
     #[test]
-    fn rejects_the_label_of_another_kind() {
+    fn rejects_the_label_of_another_type() {
         let key = ca("one").leaf("a").key_pem();
         for kind in ["RSA PRIVATE", "DSA PRIVATE"] {
             let error = public_key(key.replace("PRIVATE", kind).as_bytes());
@@ -179,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_envoy_does_not_serve_with() {
+    fn rejects_keys_that_envoy_does_not_serve_with() {
         let key = ca("one").leaf_of("a", &rcgen::PKCS_ED25519).key_pem();
         assert!(matches!(public_key(key.as_bytes()), Err(KeyError::Unsupported { line: 1, .. })));
-        // As rcgen writes the inner key: without its curve.
+        // rcgen writes the inner key without its curve.
         let bare = ca("one").leaf("a").bare_ec_key_pem();
         assert!(matches!(public_key(bare.as_bytes()), Err(KeyError::Unsupported { line: 1, .. })));
     }
@@ -199,7 +198,7 @@ mod tests {
         };
         assert!(changed(&[2, 1, 0], &[2, 1, 0]).is_ok());
         let y_is_odd = key.last().expect("a point") & 1;
-        // Version 1 (RFC 5958); a point in hybrid form, in PKCS#8 and under a label of its own.
+        // Version 1 (RFC 5958); a point in hybrid form, in PKCS#8 and under its own label.
         for result in [changed(&[2, 1, 0, 0x30], &[2, 1, 1]), changed(&[3, 66, 0, 4], &[3, 66, 0, 6 | y_is_odd])] {
             assert!(matches!(result, Err(KeyError::Unsupported { line: 1, .. })), "{result:?}");
         }
@@ -229,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn accepts_arbitrary_content_without_panic(der in proptest::collection::vec(any::<u8>(), 1..200)) {
+        fn rejects_arbitrary_content_without_panic(der in proptest::collection::vec(any::<u8>(), 1..200)) {
             for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"] {
                 prop_assert!(public_key(block(label, &der).as_bytes()).is_err());
             }

@@ -1,7 +1,7 @@
-//! Which keys and signatures of CAs a proxy verifies its peers with, by implementation and version.
+//! The keys and signatures of CAs that a proxy supports, by implementation and version.
 //!
 //! Measured by handshakes: a CA of each kind in the bundle, and a client with a P-256 leaf that it signed. Envoy 1.36.4, 1.37.0, 1.38.3,
-//! 1.39.3 and 1.40.0 agree, but for ML-DSA. What others say of their own is not in the table.
+//! 1.39.3 and 1.40.0 agree, except on ML-DSA. The table has no statements of other projects.
 
 use super::chain::signature::{Key, is_p224, key};
 
@@ -21,7 +21,7 @@ pub struct Proxy {
     pub version: (u16, u16),
 }
 
-/// What a CA's key is, or what was hashed and padded for its signature.
+/// The type of a CA's key, or the hash and padding of its signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// An RSA key, of 512 bits and more.
@@ -48,19 +48,19 @@ pub enum Algorithm {
     OtherPss,
 }
 
-/// Since when a proxy verifies an algorithm.
+/// The first version of a proxy that supports an algorithm.
 pub struct Row {
     /// The program.
     pub implementation: Implementation,
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The first version that does; `None`: none does.
+    /// The first version; `None`: no version supports it.
     pub since: Option<(u16, u16)>,
-    /// Where this is from.
+    /// The source of this row.
     pub source: &'static str,
 }
 
-/// The oldest version that was measured: what it verifies, it may have verified before.
+/// The oldest version that was measured; older ones may support the same.
 const MEASURED: (u16, u16) = (1, 36);
 
 const HANDSHAKES: &str = "handshakes with Envoy 1.36.4, 1.37.0, 1.38.3, 1.39.3 and 1.40.0";
@@ -74,8 +74,8 @@ pub const TABLE: &[Row] = &[
     envoy(
         Algorithm::MlDsa,
         Some((1, 38)),
-        "handshakes: 1.36.4 and 1.37.0 refuse all clients of such a CA; 1.38.3, 1.39.0, 1.39.3 and 1.40.0 take them, and refuse \
-         a client with one bit of its signature changed. 1.38.0 to 1.38.2 were not tried",
+        "handshakes: 1.36.4 and 1.37.0 refuse all clients of such a CA; 1.38.3, 1.39.0, 1.39.3 and 1.40.0 accept them, and refuse a \
+         client with one bit of its signature changed. 1.38.0 to 1.38.2 were not tested",
     ),
     envoy(Algorithm::Md5, None, HANDSHAKES),
     envoy(Algorithm::Sha1, Some(MEASURED), HANDSHAKES),
@@ -90,7 +90,7 @@ const fn envoy(algorithm: Algorithm, since: Option<(u16, u16)>, source: &'static
 }
 
 impl Proxy {
-    /// One that verifies with every algorithm of the [`TABLE`] with which any release does.
+    /// A proxy that supports every algorithm that any release of the [`TABLE`] supports.
     pub const NEWEST: Self = Self::envoy(u16::MAX, 0);
 
     /// Envoy in a version.
@@ -98,19 +98,19 @@ impl Proxy {
         Self { implementation: Implementation::Envoy, version: (major, minor) }
     }
 
-    /// Whether it verifies peers by this algorithm.
+    /// Whether it supports this algorithm.
     pub fn verifies(self, algorithm: Algorithm) -> bool {
         self.since(algorithm).is_some_and(|since| since <= self.version)
     }
 
-    /// The first version of this program that verifies an algorithm.
+    /// The first version of this program that supports an algorithm.
     pub(super) fn since(self, algorithm: Algorithm) -> Option<(u16, u16)> {
         let is_row = |row: &&Row| row.implementation == self.implementation && row.algorithm == algorithm;
         TABLE.iter().find(is_row)?.since
     }
 }
 
-/// The oldest that is supported: Envoy's releases are for a year, and 1.37 is of January 2026.
+/// The oldest supported release: Envoy supports a release for a year, and 1.37 is from January 2026.
 impl Default for Proxy {
     fn default() -> Self {
         Self::envoy(1, 37)
@@ -118,7 +118,7 @@ impl Default for Proxy {
 }
 
 impl Algorithm {
-    /// The kind of a key in a SubjectPublicKeyInfo; `None` for one that no proxy verifies with.
+    /// The type of a key in a SubjectPublicKeyInfo; `None` for one that no proxy supports.
     pub(super) fn of_key(info: &[u8]) -> Option<Self> {
         match key(info).0 {
             Key::Rsa { .. } => Some(Self::Rsa),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_verifies_what_it_and_those_before_it_brought() {
+    fn a_version_supports_algorithms_of_older_versions() {
         let verifies = |minor, algorithm| Proxy::envoy(1, minor).verifies(algorithm);
         assert_eq!([36, 37, 38, 40].map(|minor| verifies(minor, Algorithm::MlDsa)), [false, false, true, true]);
         assert!(verifies(36, Algorithm::Sha1) && !verifies(40, Algorithm::Md5));

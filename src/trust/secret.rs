@@ -6,38 +6,44 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::api::names::{CLIENT_LABEL, MANAGED_LABEL};
+/// Label that every managed Secret carries, with the value `"true"`. The webhook configuration selects on it
+/// (`objectSelector` is matched against `object` and `oldObject`), so its removal is judged, too.
+pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
 
-/// The label of a Secret in which cert-manager keeps the key of a running issuance; no gateway uses it.
+/// Label of a Secret that holds a client's certificate for gateways: the name of their GatewaySecret where that is in the same
+/// namespace, `NAMESPACE_NAME` where it is in another one, which has to list the client's (`spec.clients.namespaces`).
+pub const CLIENT_LABEL: &str = "trustspan.dev/client";
+
+/// The label of a Secret in which cert-manager stores the key of an issuance in progress; no gateway uses it.
 pub(super) const NEXT_PRIVATE_KEY: &str = "cert-manager.io/next-private-key";
 
-/// A Secret's identity and bytes. Has no `Debug`, and wipes its bytes when dropped: it may hold private keys.
+/// A Secret's identity and bytes. Has no `Debug`, and wipes its bytes when dropped: it may contain private keys.
 #[derive(Clone)]
 pub struct Secret {
-    /// Namespace; empty when the manifest names none.
+    /// Namespace; empty if the manifest has none.
     pub namespace: String,
     /// Name; empty for `generateName`.
     pub name: String,
     /// `type`, empty when absent.
     pub type_: String,
-    /// The labels that verdicts look at; hostile Secrets have a hundred thousand others.
+    /// The labels that verdicts use; hostile Secrets have a hundred thousand others.
     pub labels: BTreeMap<String, String>,
-    /// `immutable`: the API server refuses every change of its content.
+    /// `immutable`: the API server rejects every change of its content.
     pub immutable: bool,
-    /// `data`, decoded, with `stringData` laid over it as the API server does.
+    /// `data`, decoded, overwritten by `stringData` as in the API server.
     pub data: BTreeMap<String, Zeroizing<Vec<u8>>>,
 }
 
-/// Why an object is no readable Secret.
+/// Why an object cannot be read as a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// A field has another JSON type than a Secret's.
+    /// A field has the wrong JSON type.
     #[error("{field}: not {expected}")]
     Shape {
         /// The field.
         field: String,
-        /// What it should be.
+        /// The expected type.
         expected: &'static str,
     },
     /// A value under `data` is not base64 (RFC 4648 §4).
@@ -52,7 +58,7 @@ impl Secret {
     /// Reads a `v1` Secret object.
     ///
     /// # Errors
-    /// When a field has a wrong type, or a value is not base64. The error names the field, never its content.
+    /// When a field has a wrong type, or a value is not base64. The error names the field, but not its content.
     pub fn from_value(object: &Value) -> Result<Self, SecretError> {
         let metadata = &object["metadata"];
         let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
@@ -79,7 +85,12 @@ impl Secret {
     }
 }
 
-/// The bytes that base64 stands for; `None` when it is none. Kubernetes' own decoder (Go encoding/base64) skips line ends.
+/// A key under `data`, as users write it.
+pub(crate) fn field(key: &str) -> String {
+    format!("data[{key}]")
+}
+
+/// Decodes base64; `None` if it is malformed. Line ends are skipped, as by Kubernetes' decoder (Go encoding/base64).
 pub(crate) fn decoded(value: &str) -> Option<Vec<u8>> {
     let bytes = value.as_bytes();
     if !bytes.contains(&b'\r') && !bytes.contains(&b'\n') {

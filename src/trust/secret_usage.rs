@@ -1,19 +1,37 @@
-//! What the certificate of a Secret is for.
+//! The role of a Secret, and the Gateways that use it.
 
-/// The role of a Secret. It selects the rules, whichever key of the Secret the certificate is under.
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A Gateway that uses the source or the managed Secret.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayUse {
+    /// API group of the Gateway: `networking.istio.io` or `gateway.networking.k8s.io`.
+    pub group: String,
+    /// Namespace of the Gateway object.
+    pub namespace: String,
+    /// Name of the Gateway object.
+    pub name: String,
+    /// Hosts that it serves with that Secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+}
+
+/// The role of a Secret, which selects the rules that apply to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SecretUsage {
-    /// A proxy serves its pair, and verifies peers by its bundle: the source and the managed Secret.
+    /// A proxy serves its pair, and verifies peers with its bundle: the source and the managed Secret.
     #[default]
     Serving,
-    /// An issuer signs with its pair: `spec.caSecretRef`, `spec.issuerSecretName`, `spec.clients.caSecretRef`. No proxy reads the
-    /// Secret; its bundle gets into those that proxies verify by.
+    /// An issuer signs with its pair: `spec.caSecretRef`, `spec.issuerSecretName`, `spec.clients.caSecretRef`. No proxy
+    /// reads the Secret; its CAs get into bundles that proxies verify with.
     SigningCa,
-    /// Istio takes CAs and revocation lists from it, and never a pair: a `-cacert` sibling.
+    /// Istio reads CAs and revocation lists from it, and no pair: a `-cacert` sibling.
     TrustBundle,
 }
 
-/// Rules on what a proxy does with a Secret that it loads itself.
+/// Rules on Secrets that a proxy loads itself.
 const SERVING_ONLY: [&str; 7] = [
     "refused-by-clients",
     "crl-missing",
@@ -30,7 +48,7 @@ const PAIR_ONLY: [&str; 5] =
 
 impl SecretUsage {
     /// Whether a rule, by its id, applies to a Secret of this role.
-    pub fn heeds(self, rule: &str) -> bool {
+    pub fn applies(self, rule: &str) -> bool {
         match self {
             Self::Serving => true,
             Self::SigningCa => !SERVING_ONLY.contains(&rule),
@@ -38,7 +56,7 @@ impl SecretUsage {
         }
     }
 
-    /// What messages call the first certificate of the pair.
+    /// The word for the first certificate of the pair in messages.
     pub(super) fn first_certificate(self) -> &'static str {
         match self {
             Self::SigningCa => "CA",

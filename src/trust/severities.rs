@@ -1,29 +1,42 @@
-//! Weights of rules other than their own.
+//! Configured severities of rules.
 
 use std::collections::BTreeMap;
 
-use super::{Finding, Severity};
-use crate::api::Level;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// Rules whose weight nobody changes. `unreadable` and `invalid-resource` repeat what the API server refuses anyway.
-/// `managed-in-use` and `managed-renamed` have a way out that says what is meant: the deletion of the GatewaySecret. `break-glass` guards the
-/// overrides themselves.
+use super::{Finding, Severity};
+
+/// The severity of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum Level {
+    /// Its findings reject the write.
+    Deny,
+    /// Its findings are warnings.
+    Warn,
+    /// It is not applied.
+    Off,
+}
+
+/// Rules with a fixed severity. `unreadable` and `invalid-resource` report objects that the API server rejects anyway. The deletion of the
+/// GatewaySecret is the explicit way around `managed-in-use` and `managed-renamed`. `break-glass` protects the overrides themselves.
 pub const FIXED: [&str; 5] = ["unreadable", "invalid-resource", "managed-in-use", "managed-renamed", "break-glass"];
 
-/// Weights of rules by id; a rule that is not named keeps its own.
+/// Severities of rules by id; other rules keep their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Severities(BTreeMap<String, Level>);
 
 impl Severities {
-    /// These weights, and for rules that `nearer` names, its weights.
+    /// These severities, overridden by those of `nearer`.
     pub fn under(&self, nearer: &BTreeMap<String, Level>) -> Self {
         let far = self.0.iter().filter(|(rule, _)| !nearer.contains_key(*rule));
         far.chain(nearer).map(|(rule, level)| (rule.clone(), *level)).collect()
     }
 
-    /// Gives a finding its weight; `None` when its rule is off. A rule that is raised denies with all of its findings, those
-    /// included that would only warn.
-    pub fn weigh(&self, mut finding: Finding) -> Option<Finding> {
+    /// Sets the severity of a finding; `None` if its rule is off. A rule that is set to deny denies with all of its
+    /// findings, including those
+    /// that would only warn.
+    pub fn apply(&self, mut finding: Finding) -> Option<Finding> {
         match self.0.get(finding.rule).filter(|_| !FIXED.contains(&finding.rule)) {
             Some(Level::Off) => return None,
             Some(Level::Warn) => finding.severity = Severity::Warn,
@@ -35,8 +48,8 @@ impl Severities {
 }
 
 impl FromIterator<(String, Level)> for Severities {
-    fn from_iter<I: IntoIterator<Item = (String, Level)>>(weights: I) -> Self {
-        Self(weights.into_iter().collect())
+    fn from_iter<I: IntoIterator<Item = (String, Level)>>(severities: I) -> Self {
+        Self(severities.into_iter().collect())
     }
 }
 
@@ -44,30 +57,30 @@ impl FromIterator<(String, Level)> for Severities {
 mod tests {
     use super::*;
 
-    fn weights(list: &[(&str, Level)]) -> BTreeMap<String, Level> {
+    fn levels(list: &[(&str, Level)]) -> BTreeMap<String, Level> {
         list.iter().map(|(rule, level)| ((*rule).to_owned(), *level)).collect()
     }
 
-    fn weighed(severities: &Severities, rule: &'static str, severity: Severity) -> Option<Severity> {
+    fn applied(severities: &Severities, rule: &'static str, severity: Severity) -> Option<Severity> {
         let finding = Finding { rule, severity, field: String::new(), message: String::new() };
-        severities.weigh(finding).map(|finding| finding.severity)
+        severities.apply(finding).map(|finding| finding.severity)
     }
 
     #[test]
-    fn accepts_the_nearer_weight() {
-        let wide = Severities::default().under(&weights(&[("expired", Level::Off), ("empty", Level::Warn)]));
-        let both = wide.under(&weights(&[("expired", Level::Deny)]));
-        assert_eq!(weighed(&wide, "expired", Severity::Deny), None);
-        assert_eq!(weighed(&both, "expired", Severity::Warn), Some(Severity::Deny));
-        assert_eq!(weighed(&both, "empty", Severity::Deny), Some(Severity::Warn));
-        assert_eq!(weighed(&both, "not-a-ca", Severity::Warn), Some(Severity::Warn));
+    fn the_nearer_severity_wins() {
+        let wide = Severities::default().under(&levels(&[("expired", Level::Off), ("empty", Level::Warn)]));
+        let both = wide.under(&levels(&[("expired", Level::Deny)]));
+        assert_eq!(applied(&wide, "expired", Severity::Deny), None);
+        assert_eq!(applied(&both, "expired", Severity::Warn), Some(Severity::Deny));
+        assert_eq!(applied(&both, "empty", Severity::Deny), Some(Severity::Warn));
+        assert_eq!(applied(&both, "not-a-ca", Severity::Warn), Some(Severity::Warn));
     }
 
     #[test]
-    fn rejects_other_weights_of_fixed_rules() {
+    fn fixed_rules_keep_their_severity() {
         for rule in FIXED {
-            let off = Severities::default().under(&weights(&[(rule, Level::Off)]));
-            assert_eq!(weighed(&off, rule, Severity::Deny), Some(Severity::Deny), "{rule}");
+            let off = Severities::default().under(&levels(&[(rule, Level::Off)]));
+            assert_eq!(applied(&off, rule, Severity::Deny), Some(Severity::Deny), "{rule}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who reads certificates, and what that changes: which keys, which rules, which words.
+//! Programs that read certificates, with the keys, rules and words that depend on them.
 
 use super::bundle::{self, Bundle};
 use super::credential::{CA_KEYS, PAIR_KEYS};
@@ -15,11 +15,11 @@ pub enum TlsConsumer {
     Go,
 }
 
-/// Keys of a kubeconfig's user: the certificate, and its private key.
+/// Keys of a kubeconfig's user: certificate and private key.
 const CLIENT_PAIR: (&str, &str) = ("client-certificate-data", "client-key-data");
 
-/// Rules on what only Envoy does. Go tries every CA of a subject and takes the one that leads to a sound chain, and no
-/// server sends the subjects of its clients' bundle in a handshake.
+/// Rules that apply to Envoy only. Go tries every CA with a subject until a chain is valid, and a client sends no subjects of its bundle
+/// in a handshake.
 const ENVOY_ONLY: [&str; 3] = ["expired-beside-renewed", "same-subject-ambiguity", "too-large"];
 
 impl TlsConsumer {
@@ -50,12 +50,12 @@ impl TlsConsumer {
         }
     }
 
-    /// Whether a rule, by its id, says something of what this reader does.
-    pub fn heeds(self, rule: &str) -> bool {
+    /// Whether a rule, by its id, applies to this reader.
+    pub fn applies(self, rule: &str) -> bool {
         self == Self::Envoy || !ENVOY_ONLY.contains(&rule)
     }
 
-    /// The keys of a CA bundle, the winning one first.
+    /// The keys of a CA bundle, the preferred one first.
     pub fn ca_keys(self) -> &'static [&'static str] {
         match self {
             Self::Envoy => &CA_KEYS,
@@ -63,7 +63,7 @@ impl TlsConsumer {
         }
     }
 
-    /// The keys of pairs, certificate first, the winning pair first.
+    /// The keys of pairs, certificate first, the preferred pair first.
     pub fn pair_keys(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Envoy => &PAIR_KEYS,
@@ -71,13 +71,13 @@ impl TlsConsumer {
         }
     }
 
-    /// Whether a certificate that is no CA may stand alone in a bundle. With Go that is how a webhook's self-signed
-    /// certificate is trusted; in a gateway's bundle it is a leaf in the wrong place.
+    /// Whether a bundle without a CA may be intended. With Go that pins a webhook's self-signed certificate; in a gateway's bundle it is a
+    /// leaf in the wrong place.
     pub(super) fn pins(self) -> bool {
         self == Self::Go
     }
 
-    /// What messages call the reader.
+    /// The word for the reader in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Envoy => "the proxy",
@@ -85,34 +85,34 @@ impl TlsConsumer {
         }
     }
 
-    /// What a bundle without any certificate does.
+    /// The effect of a bundle without any certificate.
     pub(super) fn without_ca(self) -> &'static str {
         match self {
-            Self::Envoy => "a gateway that starts with this refuses every client",
-            Self::Go => "with this no server can be verified",
+            Self::Envoy => "a gateway that starts with this bundle refuses every client",
+            Self::Go => "no server can be verified with it",
         }
     }
 
-    /// What half a pair does.
+    /// The effect of an incomplete pair.
     pub(super) fn without_pair(self) -> &'static str {
         match self {
-            Self::Envoy => "gateways cannot serve with this",
-            Self::Go => "nobody can log in with this",
+            Self::Envoy => "gateways cannot serve with one of them",
+            Self::Go => "users cannot log in with one of them",
         }
     }
 
-    /// What a pair does whose key cannot be used.
+    /// The effect of a key that cannot be used.
     pub(super) fn without_key(self) -> &'static str {
         match self {
             Self::Envoy => {
-                "expected a PEM private key that proxies can serve with; with one that they cannot read they keep the old pair, \
-                 and serve nothing after their next start"
+                "expected a PEM private key that proxies can serve with: otherwise they keep the previous pair until they restart, then \
+                 have none; replace it"
             }
-            Self::Go => "expected a PEM private key; with this nobody can log in",
+            Self::Go => "expected a PEM private key: users cannot log in with this one; replace it",
         }
     }
 
-    /// Who is verified by a bundle, and verifies a pair.
+    /// The peer that a bundle verifies, and that verifies a pair.
     pub(super) fn peer(self) -> &'static str {
         match self {
             Self::Envoy => "client",

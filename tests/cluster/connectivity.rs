@@ -35,7 +35,7 @@ fn a_ca_that_live_clients_need_stays(cluster: &Cluster) -> Result<()> {
         let dry = ["--dry-run=server"];
         wait_for("the webhook to hear of the leaf", SOON, || Ok(!put(stage, &without, &dry).run()?.success()))?;
         let (asked, refused) = (put(stage, &without, &dry).fails()?, put(stage, &without, &[]).fails()?);
-        ensure!(refused.contains("connectivity: data[ca.crt]") && refused.contains("1 live client"), "saw {refused}");
+        ensure!(refused.contains("connectivity: data[ca.crt]") && refused.contains("1 active client"), "saw {refused}");
         ensure!(refused.contains("(shop)") && asked == refused, "dry run: {asked}\napply: {refused}");
         stage.kubectl(["label", "secret", MANAGED, "team=checkout"]).ok()?;
         // Once renewed, the old CA may go.

@@ -1,5 +1,5 @@
-//! More of `named_regressions`: CAs and intermediates with each kind of key, and leaves of them. What Envoy verifies, trustspan
-//! allows, and the other way round.
+//! More of `named_regressions`: CAs and intermediates with each kind of key, and leaves of them. trustspan allows the types that Envoy
+//! verifies, and no others.
 
 use anyhow::Result;
 
@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         let of_plain_sub = under_plain.issue(Spec::leaf("of the sub of plain"), key.clone())?;
         let of_root_sub = under_root.issue(Spec::leaf("of the sub of root"), key.clone())?;
         let own = plain.issue(Spec::leaf("own"), keys.of(kind)?)?;
-        // One bit of the signature is another.
+        // One bit of the signature is changed.
         let mut flipped = of_root.clone();
         let mut der = flipped.der.to_vec();
         let at = der.len() - 20;
@@ -38,7 +38,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         };
         cases.push(Case {
             name: format!("algorithm-{kind:?}").to_lowercase(),
-            story: "a CA, an intermediate and a leaf with a key of this kind".to_owned(),
+            description: "a CA, an intermediate and a leaf with a key of this kind".to_owned(),
             content: Content::Trust { ca: (root.pem() + &plain.pem()).into_bytes(), crl: None },
             probes: vec![
                 probe("of the CA", &of_root, &[], Some(&root))?,
@@ -54,7 +54,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         let server = plain.issue(server, keys.of(kind)?)?;
         cases.push(Case {
             name: format!("algorithm-pair-{kind:?}").to_lowercase(),
-            story: "a serving pair with a key of this kind".to_owned(),
+            description: "a serving pair with a key of this kind".to_owned(),
             content: Content::Pair { chain: server.pem().into_bytes(), key: server.key.pem().into_bytes() },
             probes: Vec::new(),
             chain: vec![server.der.clone()],

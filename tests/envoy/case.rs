@@ -1,4 +1,4 @@
-//! A case, what Envoy made of it, what trustspan said, and whether the two agree.
+//! A case, Envoy's result, trustspan's verdict, and whether the two agree.
 
 use std::{fmt, sync::Arc};
 
@@ -15,48 +15,48 @@ use crate::{
 
 /// A secret to try.
 pub(crate) struct Case {
-    /// Names it for a replay.
+    /// Identifies the case for a replay.
     pub(crate) name: String,
-    /// How it was made, for people.
-    pub(crate) story: String,
+    /// How it was made, for messages.
+    pub(crate) description: String,
     pub(crate) content: Content,
-    /// The clients to try trust anchors with.
+    /// The clients that test trust anchors.
     pub(crate) probes: Vec<Probe>,
     /// The certificates that a pair's chain was made of.
     pub(crate) chain: Vec<CertificateDer<'static>>,
-    /// The root that clients of a pair trust, and nothing else.
+    /// The only root that clients of a pair trust.
     pub(crate) root: Option<CertificateDer<'static>>,
 }
 
-/// A client to try it with.
+/// A client that connects.
 pub(crate) struct Probe {
     pub(crate) label: String,
     pub(crate) identity: Arc<CertifiedKey>,
-    /// The certificate of the CA whose presence it shows: sound and valid, and so is the client.
+    /// The CA that must be loaded if the client is accepted: both are valid.
     pub(crate) shows: Option<CertificateDer<'static>>,
 }
 
-/// What Envoy made of a case.
+/// Envoy's result for a case.
 pub(crate) struct Snapshot {
     pub(crate) update: Update,
-    /// One per probe; empty when the update was rejected. A pair has one, of a client without certificate.
+    /// One per probe; empty if the update was rejected. A pair has one, of a client without certificate.
     pub(crate) outcomes: Vec<Outcome>,
 }
 
 /// Envoy's side of the confusion table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effect {
-    /// Everything that the text holds works.
+    /// Everything in the text works.
     Works,
-    /// A CA that the text visibly holds, or a certificate of a chain, is missing.
+    /// A CA that is visible in the text, or a certificate of a chain, is missing.
     Drops,
-    /// No client passes, and none could: all CAs are unsound, or a chain has a gap.
-    ServesNobody,
+    /// No client can be accepted: all CAs are invalid, or a chain has a gap.
+    RefusesAll,
     /// The update is rejected.
     Rejects,
 }
 
-/// The rules that may deny what Envoy runs with; `docs/envoy-differences.md` tells why.
+/// The rules that may deny Secrets that Envoy runs with; see `docs/envoy-differences.md`.
 const POLICIES: &[&str] = &[
     "private-key-in-bundle",
     "not-a-ca",
@@ -73,36 +73,36 @@ const POLICIES: &[&str] = &[
     "weak-signature",
 ];
 
-/// Why a client that Envoy lets pass may be refused by us: where BoringSSL is neither modelled nor measured.
+/// Reasons for which trustspan may refuse a client that Envoy accepts: BoringSSL is neither modelled nor measured there.
 pub(crate) const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
 
-/// How labels of clients end that nothing but the name leads to their CA, and that are sound themselves.
+/// The end of labels of valid clients without a key identifier of their CA.
 pub(crate) const BARE: &str = ", bare";
 
-/// Of these the ground is shown: each generated case tries clients that are refused for it.
-const NAMESAKES: &[&str] = &["expired-beside-renewed", "same-subject-ambiguity"];
+/// Rules on CAs with one subject: each generated case has clients that are refused for that reason.
+const SAME_SUBJECT: &[&str] = &["expired-beside-renewed", "same-subject-ambiguity"];
 
-/// Why a client is refused for what stands in the Secret: a bundle that does this is not allowed without a word.
+/// Reasons for which the Secret refuses a client: such a bundle must have a finding.
 const LISTS: &[&str] = &["crl-missing", "crl-outdated", "crl-unusable"];
 
 /// One case's line in the tables.
 pub(crate) struct Result {
     pub(crate) verdict: Verdict,
     pub(crate) effect: Effect,
-    /// Per probe with a prediction: ours, Envoy's.
+    /// For each probe with a verdict: trustspan's, Envoy's.
     pub(crate) clients: Vec<(bool, bool)>,
-    /// Clients that we say nothing of.
+    /// Clients without a verdict.
     pub(crate) unpredicted: usize,
-    /// Why clients are refused by us that Envoy lets pass.
+    /// Why trustspan refuses clients that Envoy accepts.
     pub(crate) cautious: Vec<&'static str>,
     /// The denying rules.
     pub(crate) rules: Vec<&'static str>,
     pub(crate) disagreements: Vec<String>,
-    /// Whether a client that shows its leaf alone is refused for a revocation list.
+    /// Whether a client that presents only its leaf is refused for a revocation list.
     lists_refuse: bool,
-    /// Whether a client is refused for the CA that its own CA's name leads to.
+    /// Whether a client is refused because another CA has the subject of its CA.
     shadowed: bool,
-    /// Whether a client that trusts the root alone misses an issuer in a chain of several certificates.
+    /// Whether a client that trusts only the root misses an issuer in a chain of several certificates.
     lacks_issuer: bool,
 }
 
@@ -132,7 +132,7 @@ impl Case {
         }
     }
 
-    /// Whether a client may be refused for a revocation list, before a namesake comes into it.
+    /// Whether a client may be refused for a revocation list.
     fn has_lists(&self) -> bool {
         match &self.content {
             Content::Trust { ca, crl } => crl.is_some() || !bundle::read(ca).crls.is_empty(),
@@ -140,10 +140,10 @@ impl Case {
         }
     }
 
-    /// Compares.
+    /// Compares verdict and result.
     pub(crate) fn compare(&self, seen: &Snapshot, now: Timestamp) -> Result {
         let ca_required = matches!(self.content, Content::Trust { .. });
-        // The Envoy of this run; by default an older one counts.
+        // The Envoy of this run; the default is an older one.
         let duty = Duty { ca_required, oldest_proxy: Proxy::envoy(1, 40), ..Duty::default() };
         let findings = judge(&self.secret(), duty, now);
         let verdict = Verdict::of(&findings);
@@ -158,30 +158,30 @@ impl Case {
         let mut disagree = |what: String| disagreements.push(what);
         match (verdict, result.effect) {
             (Verdict::Deny, Effect::Works) if !self.is_policy(&rules, &findings) => {
-                disagree(format!("denied by {rules:?}, none of them a policy, and it works"));
+                disagree(format!("denied by {rules:?}, none of which is a policy, but it works"));
             }
             (Verdict::Allow, _) if result.lacks_issuer => {
                 disagree("allowed, and a client that trusts the root misses an issuer".to_owned());
             }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
             (Verdict::Deny, Effect::Works)
-                if !result.shadowed && !self.has_lists() && rules.iter().all(|rule| NAMESAKES.contains(rule)) =>
+                if !result.shadowed && !self.has_lists() && rules.iter().all(|rule| SAME_SUBJECT.contains(rule)) =>
             {
-                // A policy all the same: the clients that are tried may not be those that it protects.
-                eprintln!("denied by {rules:?}, and no client that was tried is refused for a namesake");
+                // Still a policy: the tested clients may not be those that it protects.
+                eprintln!("denied by {rules:?}, and no tested client is refused for a CA with the same subject");
             }
             (Verdict::Allow, _) if result.lists_refuse => {
                 disagree("allowed, and a client is refused for revocation lists".to_owned());
             }
             (Verdict::Allow | Verdict::Warn, Effect::Drops) => {
-                disagree("allowed, and Envoy drops a certificate that the text holds".to_owned());
+                disagree("allowed, and Envoy drops a certificate of the text".to_owned());
             }
             _ => {}
         }
         Result { verdict, rules, disagreements, ..result }
     }
 
-    /// Bytes that are no ASCII: trustspan says what the worse of x86-64 and arm64 does, Envoy here is only one of them.
+    /// Non-ASCII bytes: trustspan's verdict is the worse of x86-64 and arm64, and this Envoy is only one of them.
     fn is_platform_dependent(&self) -> bool {
         match &self.content {
             Content::Trust { ca, crl } => !ca.is_ascii() || crl.as_ref().is_some_and(|crl| !crl.is_ascii()),
@@ -196,9 +196,9 @@ impl Case {
     }
 
     fn is_policy(&self, rules: &[&str], findings: &[Finding]) -> bool {
-        let stricter = ["criticality of an extension", "has an offset in place of Z"];
+        let stricter = ["criticality of an extension", "has an offset instead of Z"];
         let no_der = |f: &Finding| f.rule == "unparsable" && stricter.iter().any(|what| f.message.contains(what));
-        // Envoy serves with ML-DSA to clients that offer it, and hardly any does.
+        // Envoy serves ML-DSA to clients that offer it, which few do.
         let no_client = |f: &Finding| f.rule == "key-mismatch" && self.serves_ml_dsa();
         if findings.iter().any(no_client) {
             return true;
@@ -222,27 +222,29 @@ impl Case {
                 continue;
             };
             let for_lists = said.as_ref().is_err_and(|refused| LISTS.contains(&refused.id()));
-            // An intermediate that only the client has needs a list, too, of which the Secret cannot know.
+            // An intermediate that only the client has needs a list, too, which the Secret cannot be expected to have.
             result.lists_refuse |= for_lists && probe.identity.cert.len() == 1;
-            let for_namesake = said.as_ref().is_err_and(|refused| match refused.id() {
+            let for_same_subject = said.as_ref().is_err_and(|refused| match refused.id() {
                 "shadowed" => true,
-                // The CA that was taken is out of date, and the one behind it would not do for a reason of its own.
+                // The first CA is expired, and the next one would be refused for another reason.
                 "expired" | "not-yet-valid" => probe.label.ends_with(BARE),
                 _ => false,
             });
-            result.shadowed |= !outcome.passed() && for_namesake;
+            result.shadowed |= !outcome.passed() && for_same_subject;
             result.clients.push((said.is_ok(), outcome.passed()));
             let label = &probe.label;
             match (said, outcome) {
                 (Ok(()), Outcome::Refused(why)) => {
-                    result.disagreements.push(format!("client {label}: we say it passes, Envoy refuses it: {why}"));
+                    result.disagreements.push(format!("client {label}: trustspan accepts it, Envoy refuses it: {why}"));
                 }
                 (Err(refused), Outcome::Passed(_)) if CAUTIOUS.contains(&refused.id()) => {
                     result.cautious.push(refused.id());
                 }
                 (Err(refused), Outcome::Passed(_)) => {
                     let id = refused.id();
-                    result.disagreements.push(format!("client {label}: we say {id}: {refused}. Envoy lets it pass"));
+                    result
+                        .disagreements
+                        .push(format!("client {label}: trustspan says {id}: {refused}. Envoy accepts it"));
                 }
                 _ => {}
             }
@@ -250,7 +252,7 @@ impl Case {
         result.effect = match (dropped, passed) {
             (true, _) => Effect::Drops,
             (false, true) => Effect::Works,
-            (false, false) => Effect::ServesNobody,
+            (false, false) => Effect::RefusesAll,
         };
         result
     }
@@ -259,19 +261,19 @@ impl Case {
         let mut result = Result::new(Effect::Rejects);
         let [Outcome::Passed(shown)] = seen.outcomes.as_slice() else {
             if seen.update == Update::Accepted {
-                result.effect = Effect::ServesNobody;
+                result.effect = Effect::RefusesAll;
             }
             return result;
         };
         let read: Vec<_> = bundle.entries.iter().map(|entry| entry.certificate.der.as_slice()).collect();
         let bytes = visible(self.bytes());
-        // A leaf alone may be all that clients need: they can have its issuer.
+        // A leaf alone may be enough: clients can have its issuer.
         result.lacks_issuer =
             shown.len() > 1 && self.root.as_ref().is_some_and(|root| client::lacks_issuer(shown, root));
         let dropped = self.chain.iter().any(|certificate| holds(&bytes, certificate) && !shown.contains(certificate));
         result.effect = match (dropped, result.lacks_issuer) {
             (true, _) => Effect::Drops,
-            (false, true) => Effect::ServesNobody,
+            (false, true) => Effect::RefusesAll,
             (false, false) => Effect::Works,
         };
         if bundle.rejected.is_none()
@@ -279,7 +281,7 @@ impl Case {
             && read != shown.iter().map(|c| c.as_ref()).collect::<Vec<_>>()
         {
             result.disagreements.push(format!(
-                "we read {} certificates, Envoy shows {}, or others",
+                "trustspan reads {} certificates, Envoy presents {}, or others",
                 read.len(),
                 shown.len()
             ));
@@ -305,14 +307,14 @@ impl Result {
     }
 }
 
-/// A text without what base64 readers and people overlook: line breaks, indentation, quotes.
+/// A text without line breaks, indentation and quotes, which base64 readers and people ignore.
 fn visible(text: &[u8]) -> Vec<u8> {
     let lines = text.split(|b| *b == b'\n').filter(|line| !line.trim_ascii_start().starts_with(b"#"));
     let base64 = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
     lines.flatten().copied().filter(base64).collect()
 }
 
-/// Whether a text still holds a certificate, for who looks closely.
+/// Whether a text still contains a certificate, even if a reader skips it.
 fn holds(visible: &[u8], certificate: &[u8]) -> bool {
     use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
     let text = STANDARD_NO_PAD.encode(certificate);
@@ -324,7 +326,7 @@ impl fmt::Display for Effect {
         f.pad(match self {
             Self::Works => "works",
             Self::Drops => "drops",
-            Self::ServesNobody => "serves nobody",
+            Self::RefusesAll => "refuses all",
             Self::Rejects => "rejects",
         })
     }

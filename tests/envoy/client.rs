@@ -1,4 +1,4 @@
-//! A TLS 1.3 client that shows a certificate and believes any server.
+//! A TLS 1.3 client that presents a certificate and accepts any server.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -25,12 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
-/// How the gateway took a client.
+/// The gateway's reaction to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It answered; this is the chain that it showed.
+    /// It responded, and presented this chain.
     Passed(Vec<CertificateDer<'static>>),
-    /// It ended the connection.
+    /// It closed the connection.
     Refused(String),
 }
 
@@ -57,19 +57,19 @@ pub(crate) fn visit(address: SocketAddr, host: &str, identity: Option<Arc<Certif
     stream.set_nodelay(true)?;
     let mut stream = StreamOwned::new(tls, stream);
     match request(&mut stream) {
-        Ok(answer) if answer.starts_with(b"HTTP/1.1 200") => {
+        Ok(response) if response.starts_with(b"HTTP/1.1 200") => {
             let chain = stream.conn.peer_certificates().unwrap_or_default().to_vec();
             Ok(Outcome::Passed(chain.into_iter().map(CertificateDer::into_owned).collect()))
         }
-        Ok(answer) => bail!("{host}: expected an answer 200, got {:?}", String::from_utf8_lossy(&answer)),
+        Ok(response) => bail!("{host}: expected a response 200, got {:?}", String::from_utf8_lossy(&response)),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            Err(error).with_context(|| format!("{host}: no answer within {PATIENCE:?}"))
+            Err(error).with_context(|| format!("{host}: no response within {PATIENCE:?}"))
         }
         Err(error) => Ok(Outcome::Refused(error.to_string())),
     }
 }
 
-/// Whether a client that trusts only `root` finds no path to it in a served chain. Other objections do not count here.
+/// Whether a client that trusts only `root` finds no path to it in a served chain. Other errors are ignored.
 pub(crate) fn lacks_issuer(chain: &[CertificateDer<'static>], root: &CertificateDer<'static>) -> bool {
     let mut roots = RootCertStore::empty();
     let Some((leaf, others)) = chain.split_first() else { return true };
@@ -90,16 +90,16 @@ fn request(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> std::io::Re
     while stream.conn.is_handshaking() {
         stream.conn.complete_io(&mut stream.sock)?;
     }
-    // In TLS 1.3 the client is done before the gateway has looked at its certificate: whether it passes shows at the first
-    // read. A gateway that has refused may have closed the socket, but its alert is there to be read.
+    // In TLS 1.3 the client finishes before the gateway has verified its certificate, so the first read shows the result. A gateway that
+    // refuses may have closed the socket, but its alert can still be read.
     let sent =
         stream.write_all(b"GET / HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n").and_then(|()| stream.flush());
-    let mut answer = vec![0; 12];
-    stream.read_exact(&mut answer).map_err(|error| sent.err().unwrap_or(error))?;
-    Ok(answer)
+    let mut response = vec![0; 12];
+    stream.read_exact(&mut response).map_err(|error| sent.err().unwrap_or(error))?;
+    Ok(response)
 }
 
-/// Shows this certificate, whatever CAs the gateway names.
+/// Presents this certificate, whatever CAs the gateway names.
 #[derive(Debug)]
 struct Always(Arc<CertifiedKey>);
 
@@ -113,7 +113,7 @@ impl ResolvesClientCert for Always {
     }
 }
 
-/// Believes any server: its certificate is not what is tested.
+/// Accepts any server: its certificate is not tested here.
 #[derive(Debug)]
 struct Anyone;
 

@@ -1,4 +1,4 @@
-//! Whether trustspan says that a client passes.
+//! trustspan's verdict on a client.
 
 use jiff::Timestamp;
 use trustspan::trust::{
@@ -9,7 +9,7 @@ use trustspan::trust::{
 
 use crate::case::Probe;
 
-/// `None`: nothing is said, since the text is rejected.
+/// `None` if the text is rejected.
 pub(crate) fn passes(
     bundle: &Bundle,
     crl: Option<&[u8]>,
@@ -19,7 +19,7 @@ pub(crate) fn passes(
     judged(bundle, crl, probe, Purpose::Client, now)
 }
 
-/// The same of what a chain is shown for.
+/// The same for any purpose of a chain.
 pub(crate) fn judged(
     bundle: &Bundle,
     crl: Option<&[u8]>,
@@ -27,7 +27,7 @@ pub(crate) fn judged(
     purpose: Purpose<'_>,
     now: Timestamp,
 ) -> Option<Result<(), Refused>> {
-    // Envoy takes an empty text for none.
+    // Envoy treats an empty text as absent.
     let lists = crl.filter(|crl| !crl.is_empty()).map(bundle::read);
     if bundle.rejected.is_some() || bundle.is_too_long || lists.as_ref().is_some_and(|lists| lists.rejected.is_some()) {
         return None;

@@ -1,4 +1,4 @@
-//! Trial `generated_pki`: authorities of every sort and relation, bundled in any order, with clients of each.
+//! Trial `generated_pki`: CAs of all kinds and relations, bundled in any order, with clients of each.
 
 use anyhow::Result;
 use rcgen::ExtendedKeyUsagePurpose as Eku;
@@ -10,17 +10,17 @@ use crate::{
     testbed::Seed,
 };
 
-/// One of these, each as likely as it stands here.
+/// One of the choices, with equal probability.
 fn of<T: Clone>(choices: &[T], seed: &mut Seed) -> T {
     choices[seed.below(choices.len() as u64) as usize].clone()
 }
 
-/// One time in `n`.
+/// True with probability 1/`n`.
 fn rarely(n: u64, seed: &mut Seed) -> bool {
     seed.below(n) == 0
 }
 
-/// Whether a CA is of the plainest sort: what it signs is refused for none of its own properties but its dates.
+/// Whether a CA is plain: only its dates can be a reason to refuse its certificates.
 fn is_plain(spec: &Spec) -> bool {
     let named = spec.permitted.is_some() || spec.excluded.is_some();
     let signs = spec.basic == Basic::Ca && spec.usage != Usage::OnlySignature;
@@ -29,7 +29,7 @@ fn is_plain(spec: &Spec) -> bool {
 
 fn authority(number: usize, seed: &mut Seed) -> Spec {
     let mut spec = Spec::ca(format!("ca {number}"));
-    // Most authorities are sound but for one thing, if any: two faults at once hide each other.
+    // Most CAs have at most one fault: two faults would hide each other.
     match seed.below(16) {
         0 => spec.dates = Dates::Expired,
         1 => spec.dates = Dates::Future,
@@ -69,7 +69,7 @@ fn client(number: usize, seed: &mut Seed) -> Spec {
     spec
 }
 
-/// Who shows the chains.
+/// The side that presents the chains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Clients,
@@ -77,7 +77,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// A specification of a client's, or of a CA of clients, for this side.
+    /// Adapts the specification of a client, or of a CA of clients, to this side.
     fn facing(self, mut spec: Spec) -> Spec {
         if self == Self::Servers {
             for usage in &mut spec.eku {
@@ -100,8 +100,8 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
     let name = name.to_owned();
     let seed = &mut Seed::of_run(&name);
     let mut keys = Keys::shuffled(seed);
-    let mut story = Vec::new();
-    // (authority, who signed it)
+    let mut description = Vec::new();
+    // (CA, signer)
     let mut authorities: Vec<(Identity, Option<usize>)> = Vec::new();
     for number in 0..1 + seed.below(5) as usize {
         let mut spec = side.facing(authority(number, seed));
@@ -121,7 +121,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
                 (authorities[other].0.issue(spec, keys.any()?)?, Some(other), format!("is signed by {other}"))
             }
             (3, Some(other)) => {
-                // Signed by a third one, if there is one.
+                // Signed by a third CA, if there is one.
                 let signer = seed.below(number as u64) as usize;
                 let own = authorities[other].0.clone();
                 spec.subject = own.spec.subject.clone();
@@ -129,13 +129,13 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
                 let made = authorities[signer].0.issue(spec, own.key.clone())?;
                 (made, Some(signer), format!("is {other} cross-signed by {signer}"))
             }
-            _ => (Identity::root(spec, keys.any()?)?, None, "stands alone".to_owned()),
+            _ => (Identity::root(spec, keys.any()?)?, None, "is a root".to_owned()),
         };
-        story.push(format!("{number} {how} ({:?}, {})", made.key.kind, traits(&made.spec)));
+        description.push(format!("{number} {how} ({:?}, {})", made.key.kind, traits(&made.spec)));
         authorities.push((made, parent));
     }
 
-    // What goes into the bundle: most of them, some twice, in any order.
+    // The bundle: most of the CAs, some twice, in any order.
     let mut inside: Vec<usize> = (0..authorities.len()).filter(|_| !rarely(5, seed)).collect();
     if inside.is_empty() {
         inside.push(0);
@@ -144,7 +144,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
         inside.push(of(&inside.clone(), seed));
     }
     shuffle(&mut inside, seed);
-    story.push(format!("bundled {inside:?}"));
+    description.push(format!("bundled {inside:?}"));
 
     let mut probes = Vec::new();
     let mut serials = Vec::new();
@@ -158,7 +158,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
             let kind =
                 of(&[Kind::P256, Kind::P256, Kind::P256, Kind::P384, Kind::Rsa2048, Kind::P521, Kind::Ed25519], seed);
             let leaf = authority.issue(side.facing(spec), keys.of(kind)?)?;
-            let sound = leaf.spec.dates == Dates::Valid
+            let is_valid = leaf.spec.dates == Dates::Valid
                 && !leaf.spec.unknown_critical
                 && leaf.spec.eku.iter().all(|usage| *usage == Eku::ClientAuth)
                 && leaf.spec.usage != Usage::CertSign
@@ -172,7 +172,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
                 chains.push((vec![authority, &authorities[*parent].0], " with two"));
             }
             for (intermediates, how) in chains {
-                let plain = sound && intermediates.is_empty() && is_plain(&authority.spec);
+                let plain = is_valid && intermediates.is_empty() && is_plain(&authority.spec);
                 let alone =
                     authorities.iter().filter(|other| other.0.spec.subject == authority.spec.subject).count() == 1;
                 let shows = plain && alone && authority.spec.dates == Dates::Valid && parent.is_none();
@@ -185,7 +185,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
         }
     }
 
-    // Clients that nothing but the name leads to their CA: those whom a namesake takes away.
+    // Clients without a key identifier of their CA, which another CA with the same subject affects.
     for (number, (authority, _)) in authorities.iter().enumerate() {
         let is_shared = |other: &Identity| other.spec.subject == authority.spec.subject && other.der != authority.der;
         if authorities.iter().any(|(other, _)| is_shared(other)) {
@@ -205,10 +205,10 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
                     serials.iter().filter(|(by, _)| by == at && rarely(3, seed)).map(|(_, s)| *s).collect();
                 let dates = of(&[Dates::Valid, Dates::Valid, Dates::Valid, Dates::Expired, Dates::Future], seed);
                 lists += &authorities[*at].0.crl(dates, &revoked)?;
-                story.push(format!("list of {at}: {dates:?}, revokes {revoked:?}"));
+                description.push(format!("list of {at}: {dates:?}, revokes {revoked:?}"));
             }
         }
-        // A list has consequences for all clients: none shows its CA alone any more.
+        // A list affects all clients, so no client shows that its CA is loaded.
         probes.iter_mut().for_each(|probe| probe.shows = None);
         if rarely(2, seed) {
             ca += &lists;
@@ -217,7 +217,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
         }
     }
     let content = Content::Trust { ca: ca.into_bytes(), crl };
-    Ok(Case { name, story: story.join("; "), content, probes, chain: Vec::new(), root: None })
+    Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None })
 }
 
 fn traits(spec: &Spec) -> String {

@@ -1,4 +1,4 @@
-//! Trial `revocation_lists`: sound bundles with lists beside them: of some CAs, of others, out of date, mutated.
+//! Trial `revocation_lists`: valid bundles with lists: of some CAs, of other CAs, outdated, mutated.
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ use crate::{
     texts::{FAMILIES, Family},
 };
 
-/// The mutations aim at certificates: a list passes for one.
+/// The mutations change certificates, so lists get their label.
 const LABELS: [&str; 2] = ["X509 CRL", "CERTIFICATE"];
 
 pub(crate) fn case(number: usize) -> Result<Case> {
@@ -20,20 +20,20 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let mut families: Vec<_> = FAMILIES.iter().collect();
     shuffle(&mut families, seed);
     let (inside, outside) = families.split_at(1 + seed.below(3) as usize);
-    let (mut story, mut lists) = (Vec::new(), String::new());
+    let (mut description, mut lists) = (Vec::new(), String::new());
     for family in inside {
         let (how, list) = list(family, outside[0], seed)?;
-        story.push(format!("{}: {how}", family.ca.spec.subject));
+        description.push(format!("{}: {how}", family.ca.spec.subject));
         lists += &list;
     }
     if seed.below(8) == 0 {
-        story.push("and one of a stranger".to_owned());
+        description.push("and one of another CA".to_owned());
         lists += &outside[0].ca.crl(Dates::Valid, &[])?;
     }
     let mut lists = lists.into_bytes();
     if seed.below(2) == 0 {
         let mut text = String::from_utf8(lists)?.replace(LABELS[0], LABELS[1]).into_bytes();
-        story.push(mutate(&mut text, 1 + seed.below(2), seed));
+        description.push(mutate(&mut text, 1 + seed.below(2), seed));
         lists = relabelled(&text);
     }
     let ca = inside.iter().map(|family| family.ca.pem()).collect::<String>().into_bytes();
@@ -41,13 +41,13 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         0 => Content::Trust { ca: [ca, lists].concat(), crl: None },
         _ => Content::Trust { ca, crl: Some(lists) },
     };
-    // A refused client shows no lost CA here: its list may be what is wrong.
+    // A refused client does not show that its CA is missing, since its list may be the reason.
     let probe = |family: &&Family| Probe { shows: None, ..family.probe() };
     let probes = inside.iter().chain(&outside[..1]).map(probe).collect();
-    Ok(Case { name, story: story.join("; "), content, probes, chain: Vec::new(), root: None })
+    Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None })
 }
 
-/// A list of a CA, as it should be more often than not.
+/// A list of a CA, valid in most cases.
 fn list(family: &Family, other: &Family, seed: &mut Seed) -> Result<(&'static str, String)> {
     Ok(match seed.below(12) {
         0 => ("no list", String::new()),

@@ -1,8 +1,8 @@
-//! Differential test against the real Envoy: secrets are loaded into it, clients try them, and what trustspan says of the
-//! same bytes is compared. Cases are drawn from a seed.
+//! Differential test against the real Envoy: Secrets are loaded into it, clients connect, and the results are compared with trustspan's
+//! verdicts on the same bytes. Cases are generated from a seed.
 //!
-//! `TRUSTSPAN_SEED` repeats a run, `TRUSTSPAN_CASES` sets how many cases are generated, `TRUSTSPAN_CASE` names the one
-//! to run. A seed repeats what is done to texts and which certificates are made; keys and signatures are new each time.
+//! `TRUSTSPAN_SEED` repeats a run, `TRUSTSPAN_CASES` sets the number of generated cases, `TRUSTSPAN_CASE` selects one case.
+//! A seed repeats the mutations and certificates; keys and signatures are new in each run.
 
 mod algorithms;
 mod case;
@@ -37,10 +37,10 @@ use proxy::{Content, Proxy};
 use run::Table;
 use testbed::Seed;
 
-/// Generated cases, unless told otherwise.
+/// The default number of generated cases.
 const CASES: usize = 2_400;
 
-/// A trial: its name, its share of the generated cases in percent, and what makes a case.
+/// A trial: its name, its share of the generated cases in percent, and the function that generates a case.
 type Make = fn(usize) -> Result<Case>;
 const GENERATED: &[(&str, usize, Make)] = &[
     ("mutated_pem", 40, texts::case),
@@ -49,10 +49,10 @@ const GENERATED: &[(&str, usize, Make)] = &[
     ("serving_pairs", 15, pairs::case),
 ];
 
-/// The share of cases with servers, beside those.
+/// The additional share of cases with servers, in percent.
 const SERVERS: usize = 5;
 
-/// The Envoy of this run, and what was seen.
+/// The Envoy of this run, and the results.
 struct Bench {
     proxy: Proxy,
     table: Table,
@@ -60,7 +60,7 @@ struct Bench {
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    // One Envoy, whose gateways each trial uses in batches.
+    // All trials use the gateways of one Envoy in batches.
     args.test_threads = Some(1);
     testbed::run_trials(
         &args,
@@ -69,8 +69,8 @@ fn main() -> ExitCode {
         |bench| {
             let bench = bench.lock().unwrap_or_else(PoisonError::into_inner);
             println!("{}", bench.table.text());
-            // A name that fits nothing is a typing error, not success.
-            let none = "no case was tried; TRUSTSPAN_CASE names one as a run tells it: mutated-7, lists-7, pki-7, pair-7, server-7";
+            // A name without a case is a typing error, not a success.
+            let none = "no case was run; TRUSTSPAN_CASE takes a name that a run prints: mutated-7, lists-7, pki-7, pair-7, server-7";
             ensure!(bench.table.tried() > 0, none);
             Ok(())
         },
@@ -105,7 +105,7 @@ fn trials(bench: Option<&Arc<Mutex<Bench>>>) -> Vec<Trial> {
     [named].into_iter().chain(generated).chain([servers(bench)]).collect()
 }
 
-/// Each of its cases has some six servers.
+/// Each of its cases has about six servers.
 fn servers(bench: Option<&Arc<Mutex<Bench>>>) -> Trial {
     let bench = bench.cloned();
     Trial::test("server_chains", move || {
@@ -134,7 +134,7 @@ fn attempt(
     result
 }
 
-/// How many cases to generate.
+/// The number of cases to generate.
 fn count() -> Result<usize> {
     let Ok(text) = env::var("TRUSTSPAN_CASES") else { return Ok(CASES) };
     let count = text.parse().with_context(|| format!("TRUSTSPAN_CASES={text}: expected a number"))?;

@@ -1,18 +1,18 @@
-//! PEM texts, and what people and tools do to them.
+//! Mutations of PEM texts, such as people and tools cause.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use crate::{pki::block, testbed::Seed};
 
-/// Applies `count` mutations, and tells which.
+/// Applies `count` mutations, and returns their names.
 pub(crate) fn mutate(text: &mut Vec<u8>, count: u64, seed: &mut Seed) -> String {
-    let mut story = Vec::new();
+    let mut description = Vec::new();
     for _ in 0..count {
         let (name, change) = MUTATIONS[seed.below(MUTATIONS.len() as u64) as usize];
         change(text, seed);
-        story.push(name);
+        description.push(name);
     }
-    story.join(", ")
+    description.join(", ")
 }
 
 type Mutation = (&'static str, fn(&mut Vec<u8>, &mut Seed));
@@ -206,7 +206,7 @@ fn on_lines(text: &mut Vec<u8>, seed: &mut Seed, change: fn(&mut Vec<Vec<u8>>, u
 fn at_line(text: &mut Vec<u8>, seed: &mut Seed, what: &[u8]) {
     let mut starts = vec![0];
     starts.extend(places(text, b"\n").into_iter().map(|at| at + 1));
-    // Most lines are base64; those that matter most are BEGIN and END.
+    // Most lines are base64, but BEGIN and END matter most.
     let markers = places(text, b"-----BEGIN").into_iter().chain(places(text, b"-----END"));
     let markers: Vec<_> = markers.filter(|at| starts.contains(at)).collect();
     let from = if seed.below(2) == 0 && !markers.is_empty() { markers } else { starts };
@@ -254,7 +254,7 @@ fn on_der(text: &mut Vec<u8>, seed: &mut Seed, change: impl FnOnce(&mut Vec<u8>,
     });
 }
 
-/// Lengths around the 253 bytes that `BIO_gets` reads at once, and others that tools write.
+/// Line lengths around the 253 bytes that `BIO_gets` reads at once, and others that tools write.
 const WIDTHS: &[usize] = &[1, 3, 60, 63, 65, 76, 120, 252, 253, 254, 255, 256, 506, 507, 1_000, 100_000];
 
 fn rewrap(block: &[u8], seed: &mut Seed) -> Vec<u8> {

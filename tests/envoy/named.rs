@@ -1,4 +1,4 @@
-//! Trial `named_regressions`: what was measured once, and every disagreement that was found. They always run.
+//! Trial `named_regressions`: cases that were measured once, and all disagreements that were found. They always run.
 
 use anyhow::Result;
 use rcgen::ExtendedKeyUsagePurpose as Eku;
@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (name, why, make) in TRUST {
         let Trust { ca, crl, clients } = bench.make(name, *make)?;
-        // A CA that the text holds and its client is refused: a drop, where both are sound.
+        // If a valid CA is in the text and its valid client is refused, the CA has been dropped.
         let shows = |client: &Identity| {
             let pairs = [(&bench.client_one, &bench.one), (&bench.client_two, &bench.two)];
             let found =
@@ -31,7 +31,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         let content = Content::Trust { ca: ca.clone().into_bytes(), crl: crl.clone().map(String::into_bytes) };
         cases.push(Case {
             name: (*name).to_owned(),
-            story: (*why).to_owned(),
+            description: (*why).to_owned(),
             content,
             probes,
             chain: Vec::new(),
@@ -56,7 +56,7 @@ fn pairs(ca: &Identity) -> Result<Vec<Case>> {
     let below = sub.issue(below, keys.of(Kind::P256)?)?;
     let case = |name: &str, why: &str, chain: &[&Identity], key: String| Case {
         name: name.to_owned(),
-        story: why.to_owned(),
+        description: why.to_owned(),
         content: Content::Pair {
             chain: chain.iter().map(|c| c.pem()).collect::<String>().into_bytes(),
             key: key.into_bytes(),

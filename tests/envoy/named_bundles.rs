@@ -1,5 +1,4 @@
-//! Bundles that were measured once, and every one on which trustspan and Envoy disagreed. The tests on the API server write them
-//! as well.
+//! Bundles that were measured once, and all on which trustspan and Envoy disagreed. The tests on the API server use them, too.
 
 use anyhow::Result;
 use rcgen::ExtendedKeyUsagePurpose as Eku;
@@ -9,14 +8,14 @@ use crate::{
     testbed::Seed,
 };
 
-/// A bundle, perhaps a `ca.crl`, and the clients to try: a label, the leaf, its intermediates.
+/// A bundle, an optional `ca.crl`, and the clients: a label, the leaf, its intermediates.
 pub(crate) struct Trust {
     pub(crate) ca: String,
     pub(crate) crl: Option<String>,
     pub(crate) clients: Vec<Identity>,
 }
 
-/// Two sound CAs, each with a client, and keys for more.
+/// Two valid CAs, each with a client, and keys for more.
 pub(crate) struct Bench {
     keys: Keys,
     pub(crate) one: Identity,
@@ -27,7 +26,7 @@ pub(crate) struct Bench {
 
 pub(crate) type Make = fn(&mut Bench) -> Result<Trust>;
 
-/// Name, why it stands here, and how it is made.
+/// Name, reason, and the function that makes the bundle.
 pub(crate) const TRUST: &[(&str, &str, Make)] = &[
     ("byte-order-mark", "drops the first CA silently", |b| b.text(|one, two| format!("\u{feff}{one}{two}"))),
     ("glued-blocks", "the whole update is rejected", |b| b.text(|one, two| format!("{}{two}", one.trim_end()))),
@@ -81,7 +80,7 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
     }),
     ("expired-before-renewal", "the first that fits by name is taken", |b| b.renewal(true)),
     ("renewal-before-expired", "the first that fits by name is taken", |b| b.renewal(false)),
-    ("sound-before-future-renewal", "found: the first is taken and serves all, we denied it", |b| {
+    ("sound-before-future-renewal", "found: Envoy takes the first for all clients, trustspan denied it", |b| {
         let key = b.keys.any()?;
         let root = |dates| Identity::root(Spec { dates, ..Spec::ca("renewed") }, key.clone());
         let (now, next) = (root(Dates::Valid)?, root(Dates::Future)?);
@@ -89,8 +88,8 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
         let bare = now.issue(Spec { authority_key_id: false, ..Spec::leaf("client") }, b.keys.of(Kind::P256)?)?;
         Ok(Trust { ca: now.pem() + &next.pem() + &cross.pem(), crl: None, clients: vec![bare] })
     }),
-    ("same-subject-with-ids", "the key identifier tells them apart", |b| b.namesakes(true)),
-    ("same-subject-without-ids", "the first one is taken for all", |b| b.namesakes(false)),
+    ("same-subject-with-ids", "the key identifiers differ", |b| b.same_subject(true)),
+    ("same-subject-without-ids", "the first one is taken for all", |b| b.same_subject(false)),
     ("signature-only-anchor", "key usage of anchors counts", |b| {
         b.sort(Spec { usage: Usage::OnlySignature, ..Spec::ca("odd") })
     }),
@@ -114,14 +113,12 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
         let crl = "# no list yet\n".to_owned();
         Ok(Trust { crl: Some(crl), ..b.text(|one, _| one.to_owned())? })
     }),
-    ("crl-empty", "an empty text is none: istiod passes it on, Envoy checks nothing", |b| {
-        b.lists(|_| Ok(String::new()))
-    }),
-    ("crl-of-nobody", "accepted, then every handshake fails", |b| b.lists(|b| b.two.crl(Dates::Valid, &[]))),
+    ("crl-empty", "Envoy ignores an empty text, which istiod sends", |b| b.lists(|_| Ok(String::new()))),
+    ("crl-of-another-ca", "accepted, then every handshake fails", |b| b.lists(|b| b.two.crl(Dates::Valid, &[]))),
     ("crl-signed-by-another", "refuses the CA's clients", |b| {
         b.lists(|b| {
             let spec = Spec { subject: "one".to_owned(), subject_key_id: false, ..Spec::ca("one") };
-            // Without the key identifier that gives it away.
+            // Without the key identifier, which would show the difference.
             Identity::root(spec, b.two.key.clone())?.crl(Dates::Valid, &[])
         })
     }),
@@ -157,11 +154,11 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
         }
         Ok(trust)
     }),
-    ("unreadable-key", "found: accepted, then every client of the CA is refused, and we said nothing", |b| {
+    ("unreadable-key", "found: accepted, then every client of the CA is refused, and trustspan had no finding", |b| {
         let damaged = b.one.with_damaged_key();
         b.text(|_, _| damaged.clone())
     }),
-    ("unreadable-key-beside", "found: the same beside a sound CA, whose clients pass", |b| {
+    ("unreadable-key-and-valid-ca", "found: the same next to a valid CA, whose clients are accepted", |b| {
         let damaged = b.one.with_damaged_key();
         b.text(|_, two| damaged.clone() + two)
     }),
@@ -233,13 +230,13 @@ impl Bench {
         Ok(Self { keys, one, two, client_one, client_two })
     }
 
-    /// What one of [`TRUST`] makes, with all keys to begin with: none is shared within a case.
+    /// Makes one of [`TRUST`], with all keys available: no key is shared within a case.
     pub(crate) fn make(&mut self, name: &str, make: Make) -> Result<Trust> {
         self.keys = Keys::shuffled(&mut Seed::of_run(name));
         make(self)
     }
 
-    /// A text of the two CAs, tried by both clients.
+    /// A text of the two CAs, with both clients.
     fn text(&self, make: impl Fn(&str, &str) -> String) -> Result<Trust> {
         let clients = vec![self.client_one.clone(), self.client_two.clone()];
         Ok(Trust { ca: make(&self.one.pem(), &self.two.pem()), crl: None, clients })
@@ -261,8 +258,8 @@ impl Bench {
         Ok(Trust { ca, crl: None, clients: vec![leaf, bare] })
     }
 
-    fn namesakes(&mut self, subject_key_id: bool) -> Result<Trust> {
-        let spec = Spec { subject_key_id, ..Spec::ca("namesake") };
+    fn same_subject(&mut self, subject_key_id: bool) -> Result<Trust> {
+        let spec = Spec { subject_key_id, ..Spec::ca("same subject") };
         let cas = [Identity::root(spec.clone(), self.keys.any()?)?, Identity::root(spec, self.keys.any()?)?];
         let mut clients = Vec::new();
         for ca in &cas {
@@ -283,7 +280,7 @@ impl Bench {
         Ok(Trust { ca: ca.pem(), crl: None, clients: names.iter().map(client).collect::<Result<_>>()? })
     }
 
-    /// A CA of some sort beside a sound one.
+    /// A CA with this specification next to a valid one.
     fn sort(&mut self, spec: Spec) -> Result<Trust> {
         let odd = Identity::root(spec, self.keys.any()?)?;
         let leaf = odd.issue(Spec::leaf("client of odd"), self.keys.of(Kind::P256)?)?;

@@ -1,5 +1,5 @@
-//! More of `named_regressions`: certificates and keys that others read and BoringSSL does not, or the other way round. Each was
-//! found, and we said something else.
+//! More of `named_regressions`: certificates and keys that others read and BoringSSL does not, or the other way round. In each
+//! case trustspan's verdict was wrong.
 
 use anyhow::{Context, Result};
 use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
@@ -19,7 +19,7 @@ const POLICIES: u64 = 32;
 const AUTHORITY: u64 = 35;
 const EXTENDED_USAGE: u64 = 37;
 
-/// Extensions that spoil a certificate, and some that do not: name, number, content.
+/// Extensions that make BoringSSL reject a certificate, and some that do not: name, number, content.
 fn extensions() -> Vec<(&'static str, u64, Vec<u8>)> {
     let policy = element(0x30, &[6, 3, 0x2a, 3, 4]);
     let text = [12, 1, b'x'];
@@ -76,7 +76,7 @@ fn trust() -> Result<Vec<Case>> {
         cases.push(case(&format!("odd-{name}"), root.pem() + &odd.pem(), &clients)?);
     }
 
-    // Unicode's noncharacters in a name: the whole text is rejected, we allowed it.
+    // Unicode's noncharacters in a name: Envoy rejects the whole text, trustspan allowed it.
     let odd = Identity::root(Spec::ca("odd\u{fdd0}"), keys.any()?)?;
     cases.push(case("odd-noncharacter", root.pem() + &odd.pem(), &[])?);
 
@@ -93,11 +93,11 @@ fn trust() -> Result<Vec<Case>> {
     let hybrid = 6 | on_p256.der[at + 64] & 1;
     let exponent = [2, 3, 1, 0, 1];
     for (name, ca, text) in [
-        // RFC 3279 section 2.3.1 wants NULL there.
+        // RFC 3279 section 2.3.1 requires NULL.
         ("odd-rsa-parameters", &rsa, changed(&rsa, &[0xf7, 0x0d, 1, 1, 1, 5, 0], &[0xf7, 0x0d, 1, 1, 1, 4, 0])?),
         ("odd-rsa-exponent", &rsa, changed(&rsa, &exponent, &[2, 3, 1, 0, 2])?),
         ("odd-hybrid-point", &on_p256, changed(&on_p256, &point, &[3, 0x42, 0, hybrid])?),
-        // secp256k1's identifier is shorter: another of the same length, which there is no curve of.
+        // secp256k1's identifier is shorter, so an identifier of the same length is used that names no curve.
         (
             "odd-curve",
             &on_p256,
@@ -108,7 +108,7 @@ fn trust() -> Result<Vec<Case>> {
         cases.push(case(name, text + &root.pem(), &[("odd", &client, vec![])])?);
     }
 
-    // basicConstraints whose CA bit is 01, not FF: it works, we said that nothing works.
+    // basicConstraints whose CA bit is 01, not FF: it works, trustspan said that it does not.
     let client = on_p256.issue(Spec { authority_key_id: false, ..Spec::leaf("client") }, key.clone())?;
     let text = changed(&on_p256, &[0x30, 3, 1, 1, 0xff], &[0x30, 3, 1, 1, 1])?;
     cases.push(case("odd-ca-bit", text, &[("odd", &client, vec![])])?);
@@ -121,7 +121,7 @@ fn case(name: &str, ca: String, clients: &[(&str, &Identity, Vec<&Identity>)]) -
     };
     Ok(Case {
         name: name.to_owned(),
-        story: "found: read by others, and not by BoringSSL, or the other way round".to_owned(),
+        description: "found: read by others, and not by BoringSSL, or the other way round".to_owned(),
         content: Content::Trust { ca: ca.into_bytes(), crl: None },
         probes: clients.iter().map(probe).collect::<Result<_>>()?,
         chain: Vec::new(),
@@ -129,7 +129,7 @@ fn case(name: &str, ca: String, clients: &[(&str, &Identity, Vec<&Identity>)]) -
     })
 }
 
-/// Serving pairs that Envoy rejects, and we allowed.
+/// Serving pairs that Envoy rejects, and trustspan allowed.
 fn pairs() -> Result<Vec<Case>> {
     let keys = &mut Keys::shuffled(&mut Seed::of_run("odd pairs"));
     let ca = Identity::root(Spec::ca("ca"), keys.of(Kind::P256)?)?;
@@ -151,7 +151,7 @@ fn pairs() -> Result<Vec<Case>> {
     let version = der.windows(3).position(|bytes| bytes == [2, 1, 0]).context("a version")?;
     der[version + 2] = 1;
     made.push(("odd-pair-key-version", leaf.clone(), block("PRIVATE KEY", &der)));
-    // UTCTime with an offset: served, and stricter on purpose.
+    // UTCTime with an offset: Envoy serves it, trustspan is stricter on purpose.
     let (_, outer) = Any::from_der(&leaf.der)?;
     let (signature, tbs) = Any::from_der(outer.data)?;
     let at = tbs.data.windows(4).position(|bytes| bytes == [0x30, 30, 23, 13]).context("dates")?;
@@ -163,7 +163,7 @@ fn pairs() -> Result<Vec<Case>> {
     made.push(("odd-pair-offset", Identity { der, ..leaf.clone() }, leaf.key.pem()));
     let case = |(name, leaf, key): (&str, Identity, String)| Case {
         name: name.to_owned(),
-        story: "found: Envoy rejects it, or serves with it, and we said something else".to_owned(),
+        description: "found: Envoy rejects it, or serves with it, and we said something else".to_owned(),
         content: Content::Pair { chain: leaf.pem().into_bytes(), key: key.into_bytes() },
         probes: Vec::new(),
         chain: vec![leaf.der.clone()],

@@ -1,4 +1,4 @@
-//! Trial `serving_pairs`: chains and keys of every sort, mutated or not; the chain that the gateway shows is compared.
+//! Trial `serving_pairs`: chains and keys of all kinds, mutated or not; the chain that the gateway presents is compared.
 
 use anyhow::Result;
 use rcgen::ExtendedKeyUsagePurpose as Eku;
@@ -49,19 +49,19 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         6 => ("two keys", leaf.key.pem() + &keys.any()?.pem()),
         _ => ("PKCS#8", leaf.key.pem()),
     };
-    let mut story = format!("{kind:?} {dates:?} {basic:?}, {} certificates, {form}", certificates.len());
+    let mut description = format!("{kind:?} {dates:?} {basic:?}, {} certificates, {form}", certificates.len());
     match seed.below(4) {
-        0 => story += &format!(", chain: {}", mutate(&mut chain, 1, seed)),
+        0 => description += &format!(", chain: {}", mutate(&mut chain, 1, seed)),
         1 => {
-            // The mutations aim at certificates: a key passes for one.
+            // The mutations change certificates, so keys get their label.
             let mut bytes = key.replace("PRIVATE KEY", "CERTIFICATE").into_bytes();
             let how = mutate(&mut bytes, 1, seed);
-            story += &format!(", key: {how}");
+            description += &format!(", key: {how}");
             key = String::from_utf8_lossy(&bytes).replace("CERTIFICATE", "PRIVATE KEY");
         }
         _ => {}
     }
     let made_of = certificates.iter().map(|one| one.der.clone()).collect();
     let content = Content::Pair { chain, key: key.into_bytes() };
-    Ok(Case { name, story, content, probes: Vec::new(), chain: made_of, root: Some(root.der.clone()) })
+    Ok(Case { name, description, content, probes: Vec::new(), chain: made_of, root: Some(root.der.clone()) })
 }

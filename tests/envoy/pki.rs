@@ -1,4 +1,4 @@
-//! Authorities and leaves of every sort. Keys are made once per run and shared between cases, never within one.
+//! CAs and leaves of all kinds. Keys are made once per run and shared between cases, but not within a case.
 
 use std::sync::{Arc, LazyLock};
 
@@ -41,7 +41,7 @@ pub(crate) struct Key {
 impl Key {
     fn generate(kind: Kind) -> Result<Self> {
         let pair = match kind {
-            // P-521 and RSA take their time.
+            // P-521 and RSA are slow.
             Kind::Rsa2048 => KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048),
             kind => KeyPair::generate_for(kind.algorithm()),
         };
@@ -54,7 +54,7 @@ impl Key {
         block("PRIVATE KEY", &self.pkcs8)
     }
 
-    /// PKCS#1 or SEC1: what PKCS#8 wraps.
+    /// PKCS#1 or SEC1: the content of PKCS#8.
     pub(crate) fn traditional(&self) -> Result<(&'static str, Vec<u8>)> {
         use x509_parser::asn1_rs::{Any, FromDer};
         let (_, outer) = Any::from_der(&self.pkcs8)?;
@@ -88,7 +88,7 @@ static POOL: LazyLock<Vec<Arc<Key>>> = LazyLock::new(|| {
     keys.map(|key| Arc::new(key.expect("a key"))).collect()
 });
 
-/// Keys for one case, each handed out once; when they run out, fresh ones of P-256.
+/// Keys for one case, each used once; further ones are new P-256 keys.
 pub(crate) struct Keys(Vec<Arc<Key>>);
 
 impl Keys {
@@ -152,7 +152,7 @@ pub(crate) enum Usage {
     Absent,
 }
 
-/// What a certificate is to say.
+/// The specification of a certificate.
 #[derive(Clone)]
 pub(crate) struct Spec {
     pub(crate) subject: String,
@@ -166,19 +166,19 @@ pub(crate) struct Spec {
     pub(crate) excluded: Option<String>,
     /// A host, a URI or a mailbox.
     pub(crate) san: Option<String>,
-    /// nameConstraints (DER), of kinds of names that rcgen does not write.
+    /// nameConstraints (DER), with kinds of names that rcgen does not support.
     pub(crate) constraints: Option<Vec<u8>>,
-    /// subjectAltName (DER), of more kinds than one or as rcgen does not write it.
+    /// subjectAltName (DER), of several kinds, or in a form that rcgen does not support.
     pub(crate) alt_names: Option<Vec<u8>>,
-    /// An extension below 2.5.29 as it stands: its last arc, and DER or not.
+    /// An extension below 2.5.29: its last arc and its content, DER or not.
     pub(crate) raw: Option<(u64, Vec<u8>)>,
-    /// An extension that nobody knows, marked critical.
+    /// An unknown extension, marked critical.
     pub(crate) unknown_critical: bool,
     pub(crate) serial: u64,
 }
 
 impl Spec {
-    /// A CA without anything odd.
+    /// A plain CA.
     pub(crate) fn ca(subject: impl Into<String>) -> Self {
         Self {
             subject: subject.into(),
@@ -199,7 +199,7 @@ impl Spec {
         }
     }
 
-    /// A client without anything odd.
+    /// A plain client.
     pub(crate) fn leaf(subject: impl Into<String>) -> Self {
         Self {
             basic: Basic::Absent,
@@ -256,8 +256,9 @@ impl Spec {
         if let Some((number, content)) = &self.raw {
             params.custom_extensions.push(CustomExtension::from_oid_content(&[2, 5, 29, *number], content.clone()));
         }
-        // rcgen ties the subject key identifier to basicConstraints; by hand they are independent, but it writes name
-        // constraints for CAs only.
+        // rcgen writes the subject key identifier with basicConstraints only, so both are custom extensions here; it
+        // writes name constraints
+        // for CAs only.
         match (self.basic, self.subject_key_id) {
             (Basic::Ca, true) => params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained),
             (Basic::PathLength(n), true) => params.is_ca = IsCa::Ca(BasicConstraints::Constrained(n)),
@@ -304,7 +305,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Its certificate with a key that is no point of the curve P-256: PEM.
+    /// Its certificate with a key that is not a point of the curve P-256: PEM.
     pub(crate) fn with_damaged_key(&self) -> String {
         let mut der = self.der.to_vec();
         // BIT STRING of an uncompressed point, after the curve's identifier.
@@ -320,7 +321,7 @@ impl Identity {
         Ok(Self { spec, key, der })
     }
 
-    /// A certificate from this one, whether it may sign or not.
+    /// Issues a certificate, whether this one may sign or not.
     pub(crate) fn issue(&self, spec: Spec, key: Arc<Key>) -> Result<Self> {
         let (pair, own) = (&key.pair, &self.key.pair);
         let issuer = Issuer::new(self.spec.params(own)?, own);
@@ -355,7 +356,7 @@ impl Identity {
         Ok(block("X509 CRL", list.signed_by(&Issuer::new(params, own))?.der()))
     }
 
-    /// What a client shows: this certificate, then the intermediates.
+    /// The chain that a client presents: this certificate, then the intermediates.
     pub(crate) fn shown_with(&self, intermediates: &[&Identity]) -> Result<Arc<CertifiedKey>> {
         let chain = [self].into_iter().chain(intermediates.iter().copied()).map(|one| one.der.clone()).collect();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.pkcs8.clone()));

@@ -1,4 +1,4 @@
-//! One real Envoy with many gateways in it, each with secrets of its own.
+//! A real Envoy with many gateways, each with its own secrets.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -7,13 +7,13 @@ use anyhow::{Context, Result, bail};
 pub(crate) use crate::testbed::Content;
 use crate::testbed::{Envoy, Gateway, PATIENCE, Scratch, wait_for};
 
-/// Gateways with trust anchors of their own; a batch of cases is as big. Envoy opens an inotify instance for each secret,
+/// Gateways with their own trust anchors, and the size of a batch of cases. Envoy opens an inotify instance for each secret,
 /// and Linux allows a user 128 of them.
 pub(crate) const TRUST_SLOTS: usize = 48;
-/// Gateways with a serving pair of their own.
+/// Gateways with their own serving pair.
 pub(crate) const PAIR_SLOTS: usize = 12;
 
-/// What Envoy said of an update.
+/// Envoy's reaction to an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Update {
     Accepted,
@@ -23,10 +23,10 @@ pub(crate) enum Update {
 /// The running Envoy.
 pub(crate) struct Proxy {
     envoy: Envoy,
-    /// What each secret was last replaced with.
+    /// The last content of each secret.
     last: BTreeMap<String, Content>,
     baseline: (Content, Content),
-    // Last: it waits for the process before it removes its files.
+    // Dropped last, since it waits for the process before it removes its files.
     _scratch: Scratch,
 }
 
@@ -35,13 +35,13 @@ pub(crate) fn trust_slot(number: usize) -> String {
     format!("trust-{number}.test")
 }
 
-/// The same of a serving pair.
+/// The same for a serving pair.
 pub(crate) fn pair_slot(number: usize) -> String {
     format!("pair-{number}.test")
 }
 
 impl Proxy {
-    /// Starts Envoy; all gateways begin with the same sound secrets.
+    /// Starts Envoy; all gateways begin with the same valid secrets.
     pub(crate) fn start(trust: Content, pair: Content) -> Result<Self> {
         let scratch = Scratch::new()?;
         let mut last = BTreeMap::new();
@@ -60,9 +60,9 @@ impl Proxy {
         self.envoy.address()
     }
 
-    /// Replaces the secrets, all at once, and waits for Envoy's word on each.
+    /// Replaces the secrets, all at once, and waits for Envoy's reaction to each.
     pub(crate) fn load(&mut self, secrets: &[(String, Content)]) -> Result<Vec<Update>> {
-        // Envoy takes an update with the content of the last one, even a rejected one, for no change and accepts it.
+        // Envoy accepts an update with the content of the last one, even of a rejected one, since nothing has changed.
         let same: Vec<_> = secrets.iter().filter(|(name, content)| self.last.get(name) == Some(content)).collect();
         let reset: Vec<_> = same
             .into_iter()

@@ -22,26 +22,26 @@ use crate::{
     proxy::{Content, PAIR_SLOTS, Proxy, TRUST_SLOTS, Update, pair_slot, trust_slot},
 };
 
-/// Clients at once. They mostly wait for Envoy.
+/// Concurrent clients. They mostly wait for Envoy.
 const CLIENTS: usize = 4;
-/// Disagreements that are told one by one.
-const TOLD: usize = 12;
+/// Disagreements that are printed one by one.
+const PRINTED: usize = 12;
 
-/// What was seen in this run, for the table at its end.
+/// The results of this run, for the table at its end.
 #[derive(Default)]
 pub(crate) struct Table {
     cases: BTreeMap<(Verdict, Effect), usize>,
     clients: BTreeMap<(bool, bool), usize>,
     unpredicted: usize,
-    /// Denied though it works: by which rules.
+    /// Rules that deny working cases.
     stricter: BTreeMap<String, usize>,
-    /// Clients that Envoy lets pass: why we refuse them.
+    /// Reasons for which trustspan refuses clients that Envoy accepts.
     cautious: BTreeMap<&'static str, usize>,
-    /// Servers: whether we accept them, whether Envoy does.
+    /// Servers: whether trustspan accepts them, whether Envoy does.
     servers: BTreeMap<(bool, bool), usize>,
 }
 
-/// Tries every case, fills the table, and fails with the disagreements.
+/// Runs all cases, fills the table, and fails with the disagreements.
 pub(crate) fn run(proxy: &mut Proxy, table: &mut Table, cases: &[Case]) -> Result<()> {
     let mut disagreements = Vec::new();
     let is_pair = |case: &&Case| matches!(case.content, Content::Pair { .. });
@@ -53,15 +53,15 @@ pub(crate) fn run(proxy: &mut Proxy, table: &mut Table, cases: &[Case]) -> Resul
             let result = case.compare(seen, now);
             table.add(&result);
             if !result.disagreements.is_empty() {
-                disagreements.push(tell(case, &result)?);
+                disagreements.push(describe(case, &result)?);
             }
         }
     }
     if disagreements.is_empty() {
         return Ok(());
     }
-    let told = disagreements.iter().take(TOLD).cloned().collect::<String>();
-    bail!("{} of {} cases disagree\n{told}", disagreements.len(), cases.len());
+    let printed = disagreements.iter().take(PRINTED).cloned().collect::<String>();
+    bail!("{} of {} cases disagree\n{printed}", disagreements.len(), cases.len());
 }
 
 fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Snapshot>> {
@@ -102,11 +102,11 @@ fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Snapshot>> {
     Ok(seen)
 }
 
-/// What differs, and where its bytes are. They hold test keys of this run alone.
-fn tell(case: &Case, result: &case::Result) -> Result<String> {
+/// Describes the difference and where the bytes are. They contain only test keys of this run.
+fn describe(case: &Case, result: &case::Result) -> Result<String> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("envoy");
     fs::create_dir_all(&dir)?;
-    let mut text = format!("{}: {}\n", case.name, case.story);
+    let mut text = format!("{}: {}\n", case.name, case.description);
     for disagreement in &result.disagreements {
         writeln!(text, "  {disagreement}")?;
     }
@@ -149,7 +149,7 @@ impl Table {
         }
     }
 
-    /// How many secrets and servers were tried.
+    /// The number of secrets and servers that were tested.
     pub(crate) fn tried(&self) -> usize {
         self.secrets() + self.servers.values().sum::<usize>()
     }
@@ -161,7 +161,7 @@ impl Table {
     /// The confusion table.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("\n{} secrets: what we say, what Envoy does\n{:8}", self.secrets(), "");
-        let effects = [Effect::Works, Effect::Drops, Effect::ServesNobody, Effect::Rejects];
+        let effects = [Effect::Works, Effect::Drops, Effect::RefusesAll, Effect::Rejects];
         for effect in effects {
             let _ = write!(text, "{effect:>15}");
         }
@@ -192,7 +192,7 @@ impl Table {
     }
 }
 
-/// Who passes by our word, and by Envoy's.
+/// Counts of acceptance by trustspan and by Envoy.
 fn passes(seen: &BTreeMap<(bool, bool), usize>) -> String {
     let count = |ours, envoys| seen.get(&(ours, envoys)).copied().unwrap_or_default();
     format!(

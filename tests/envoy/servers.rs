@@ -1,4 +1,4 @@
-//! Trial `server_chains`: Envoy as a client, whose bundle is a case's, and servers that show the chains of its probes.
+//! Trial `server_chains`: Envoy as a client with the bundle of a case, and servers that present the chains of its probes.
 
 use std::{
     collections::BTreeMap,
@@ -34,24 +34,24 @@ use crate::{
     testbed::{Envoy, Scratch, Seed},
 };
 
-/// What a client that asks for a name asks for.
+/// The name that a client requests.
 const HOST: &str = "client.example";
 /// Longer than any handshake on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Servers at once, a cluster of Envoy's for each.
+/// Concurrent servers, each with its own cluster in Envoy.
 const BATCH: usize = 1_200;
-/// Named servers that Envoy takes, and rustls and browsers do not: wildcards in a part of a label, or right below the top.
+/// Named servers that Envoy accepts, and rustls and browsers do not: wildcards in a part of a label, or directly below the top level.
 const WILD: &[&str] = &["server-wildcard-part", "server-wildcard-top"];
 
-/// How many servers have a name that was drawn, and are asked for another. Envoy may take what we do not.
+/// The number of servers with a generated name that clients call by another name. Envoy may accept names that trustspan refuses.
 const NAMES: usize = 300;
 const DRAWN: &str = "name-";
 
 /// A client with its bundle, and the server that it calls.
 struct Call {
     name: String,
-    story: String,
+    description: String,
     ca: Vec<u8>,
     crl: Option<Vec<u8>>,
     hosts: Vec<String>,
@@ -64,7 +64,7 @@ impl Call {
     }
 }
 
-/// Tries each, and fails with the disagreements.
+/// Runs all calls, and fails with the disagreements.
 pub(crate) fn run(count: usize, only: Option<&str>, table: &mut Table) -> Result<()> {
     let mut calls = named()?;
     for number in 0..count {
@@ -107,8 +107,8 @@ fn compare(calls: &[Call], table: &mut Table) -> Result<Vec<String>> {
             }
             _ => continue,
         };
-        let Call { name, story, hosts, server, .. } = call;
-        disagreements.push(format!("{name}: {story}\n  server {} for {hosts:?}: {what}\n", server.label));
+        let Call { name, description, hosts, server, .. } = call;
+        disagreements.push(format!("{name}: {description}\n  server {} for {hosts:?}: {what}\n", server.label));
     }
     Ok(disagreements)
 }
@@ -119,7 +119,7 @@ fn generated(number: usize) -> Result<Vec<Call>> {
     let seed = &mut Seed::of_run(&format!("hosts of {}", case.name));
     let mut call = |server| Call {
         name: case.name.clone(),
-        story: case.story.clone(),
+        description: case.description.clone(),
         ca: ca.clone(),
         crl: crl.clone(),
         hosts: if seed.below(4) == 0 { vec![HOST.to_owned()] } else { Vec::new() },
@@ -128,7 +128,7 @@ fn generated(number: usize) -> Result<Vec<Call>> {
     Ok(case.probes.into_iter().map(&mut call).collect())
 }
 
-/// Leaves that a sound CA has issued.
+/// Leaves of a valid CA.
 fn named() -> Result<Vec<Call>> {
     let mut keys = Keys::shuffled(&mut Seed::of_run("servers"));
     let root = Identity::root(Spec::ca("root"), keys.of(Kind::P256)?)?;
@@ -139,7 +139,7 @@ fn named() -> Result<Vec<Call>> {
         let identity = root.issue(spec, keys.of(kind)?)?.shown_with(&[])?;
         calls.push(Call {
             name: format!("server-{name}"),
-            story: "one CA".to_owned(),
+            description: "one CA".to_owned(),
             ca: root.pem().into_bytes(),
             crl: None,
             hosts: vec![host.to_owned()],
@@ -180,7 +180,7 @@ fn named() -> Result<Vec<Call>> {
     Ok(calls)
 }
 
-/// A name, and a host that it may be for, label by label.
+/// A name, and a host that it may cover, label by label.
 fn drawn(seed: &mut Seed) -> (String, String) {
     let labels = (0..1 + seed.below(3)).map(|_| {
         let pairs = [
@@ -205,7 +205,7 @@ fn drawn(seed: &mut Seed) -> (String, String) {
     (format!("{}.example", names.join(".")), format!("{}.example", hosts.join(".")))
 }
 
-/// Which server is meant.
+/// The server name of a server.
 fn sni(number: usize) -> String {
     format!("server-{number}.test")
 }
@@ -231,14 +231,14 @@ fn serve(names: Names) -> Result<SocketAddr> {
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let config = Arc::clone(&config);
-            // Who refuses the server leaves: nothing to tell.
-            thread::spawn(move || answer(stream, config).ok());
+            // A client that refuses the server closes the connection, which is not an error.
+            thread::spawn(move || respond(stream, config).ok());
         }
     });
     Ok(address)
 }
 
-fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
+fn respond(stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut tls = StreamOwned::new(ServerConnection::new(config)?, stream);
     tls.read_exact(&mut [0])?;
@@ -246,7 +246,7 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
     Ok(tls.flush()?)
 }
 
-/// A request that Envoy passes on to a server; its words when it cannot.
+/// A request that Envoy forwards to a server; its error message if it cannot.
 fn ask(envoy: SocketAddr, number: usize) -> Result<Result<(), String>> {
     let mut stream = TcpStream::connect(envoy)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -276,7 +276,7 @@ fn bootstrap(listener: &Value, servers: SocketAddr, calls: &[Call]) -> Value {
         json!({
             "name": sni(number), "type": "STATIC", "connect_timeout": "20s",
             "load_assignment": { "cluster_name": sni(number), "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": at } }] }] },
-            // Versions as istiod sets them: by default Envoy's clients speak no TLS 1.3.
+            // Versions as istiod sets them: by default Envoy's clients do not use TLS 1.3.
             "transport_socket": { "name": "tls", "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
                 "sni": sni(number),

@@ -1,6 +1,6 @@
-//! What this binary takes from the test bed: the real Envoy, processes that end with it, waiting for conditions, the seed.
+//! The modules of the test bed that this binary uses: the real Envoy, child processes, waiting for conditions, the seed.
 
-// Each test binary uses its part of these.
+// Each test binary uses a part of these.
 #![allow(dead_code)]
 
 #[path = "../bed/assets.rs"]

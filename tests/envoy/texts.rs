@@ -1,4 +1,4 @@
-//! Trial `mutated_pem`: sound bundles whose text was mutated, each tried with a client of each CA and with a stranger.
+//! Trial `mutated_pem`: valid bundles whose text was mutated, each with a client of each CA and with an unrelated client.
 
 use std::sync::{Arc, LazyLock};
 
@@ -20,14 +20,14 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Its client, which shows that the CA was loaded.
+    /// Its client, which is accepted if the CA was loaded.
     pub(crate) fn probe(&self) -> Probe {
         let label = format!("of {}", self.ca.spec.subject);
         Probe { label, identity: Arc::clone(&self.client), shows: Some(self.ca.der.clone()) }
     }
 }
 
-/// Made once: the texts are what differs.
+/// Made once, since only the texts differ.
 pub(crate) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
     let kinds =
         [Kind::P256, Kind::P256, Kind::P384, Kind::Rsa2048, Kind::P256, Kind::Ed25519, Kind::P256, Kind::Rsa2048];
@@ -48,7 +48,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let (inside, outside) = families.split_at(1 + seed.below(4) as usize);
     let mut ca = inside.iter().map(|family| family.ca.pem()).collect::<String>().into_bytes();
     let count = 1 + seed.below(3);
-    let story = format!("{} CAs: {}", inside.len(), mutate(&mut ca, count, seed));
+    let description = format!("{} CAs: {}", inside.len(), mutate(&mut ca, count, seed));
     let probes = inside.iter().chain(&outside[..1]).map(|family| family.probe()).collect();
-    Ok(Case { name, story, content: Content::Trust { ca, crl: None }, probes, chain: Vec::new(), root: None })
+    Ok(Case { name, description, content: Content::Trust { ca, crl: None }, probes, chain: Vec::new(), root: None })
 }

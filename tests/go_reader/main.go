@@ -1,7 +1,7 @@
-// What Go makes of texts, each in base64, on the lines of standard input:
+// Prints how Go reads texts, each in base64, on the lines of standard input:
 //
-//	bundle TEXT        the certificates that crypto/x509 takes (SHA-256, in their order)
-//	pair CHAIN KEY     whether crypto/tls takes the pair
+//	bundle TEXT        the certificates that crypto/x509 loads (SHA-256, in their order)
+//	pair CHAIN KEY     whether crypto/tls loads the pair
 //	verify TEXT CHAIN  whether crypto/x509 verifies the first certificate of the chain with the bundle, now
 package main
 
@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// The loop of (*x509.CertPool).AppendCertsFromPEM, which does not tell what it has taken.
+// The loop of (*x509.CertPool).AppendCertsFromPEM, which does not return the certificates that it loads.
 func load(text []byte) []string {
 	loaded := []string{}
 	for rest := text; len(rest) > 0; {

@@ -1,8 +1,8 @@
-//! What `TlsConsumer::Go` takes of a text, against the real Go: bundles whose text or DER was mutated, and pairs.
+//! Compares `TlsConsumer::Go` with the real Go: bundles whose text or DER was mutated, and pairs.
 //!
 //! `TRUSTSPAN_SEED` repeats a run.
 
-// The texts and authorities are those of the comparison with Envoy.
+// The texts and CAs are those of the comparison with Envoy.
 #[path = "../envoy/mutate.rs"]
 mod mutate;
 #[path = "../envoy/pki.rs"]
@@ -10,7 +10,7 @@ mod mutate;
 mod pki;
 #[path = "../bed/seed.rs"]
 mod seed;
-/// Where the shared modules look for it.
+/// The path at which the shared modules expect it.
 mod testbed {
     pub(crate) use super::seed::Seed;
 }
@@ -29,7 +29,7 @@ use testbed::Seed;
 const BUNDLES: usize = 3_000;
 const PAIRS: usize = 500;
 
-/// A line of Go's answer for each line.
+/// Go's output line for each line.
 fn go(lines: &[String]) -> Result<Vec<String>> {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go_reader/main.go");
     let mut go = Command::new("go")
@@ -45,13 +45,13 @@ fn go(lines: &[String]) -> Result<Vec<String>> {
     let output = go.wait_with_output()?;
     feeder.join().map_err(|_| anyhow::anyhow!("the feeder panicked"))??;
     ensure!(output.status.success(), "go ended with {:?}", output.status);
-    let answers: Vec<_> = String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
-    ensure!(answers.len() == lines.len(), "{} questions, {} answers", lines.len(), answers.len());
-    Ok(answers)
+    let results: Vec<_> = String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
+    ensure!(results.len() == lines.len(), "{} lines, {} results", lines.len(), results.len());
+    Ok(results)
 }
 
 struct Case {
-    story: String,
+    description: String,
     text: Vec<u8>,
 }
 
@@ -68,33 +68,37 @@ fn bundles(seed: &mut Seed) -> Result<Vec<Case>> {
         let mut text: Vec<u8> =
             (0..count).flat_map(|_| roots[seed.below(roots.len() as u64) as usize].bytes()).collect();
         let mutations = seed.below(4);
-        Case { story: mutate(&mut text, mutations, seed), text }
+        Case { description: mutate(&mut text, mutations, seed), text }
     };
     Ok((0..BUNDLES).map(case).collect())
 }
 
-/// What is allowed must be what Go takes; what Go takes and is not allowed may only be a certificate that BoringSSL refuses.
+/// Go must load everything that is allowed. It may load more only if BoringSSL rejects the certificate.
 #[test]
 fn bundles_are_read_as_go_reads_them() -> Result<()> {
     let cases = bundles(&mut Seed::of_run("go bundles"))?;
-    let answers = go(&cases.iter().map(|case| format!("bundle {}", STANDARD.encode(&case.text))).collect::<Vec<_>>())?;
+    let results = go(&cases.iter().map(|case| format!("bundle {}", STANDARD.encode(&case.text))).collect::<Vec<_>>())?;
     let (mut wrong, mut stricter, mut partial) = (0, 0, 0);
-    for (case, answer) in cases.iter().zip(&answers) {
+    for (case, result) in cases.iter().zip(&results) {
         let bundle = TlsConsumer::Go.bundle(&case.text);
         let ours: Vec<_> = bundle.entries.iter().map(|entry| entry.certificate.fingerprint.as_str()).collect();
-        let theirs: Vec<_> = answer.split_whitespace().collect();
-        partial += usize::from(!theirs.is_empty() && (!bundle.lookalikes.is_empty() || !bundle.skipped.is_empty()));
+        let theirs: Vec<_> = result.split_whitespace().collect();
+        partial += usize::from(!theirs.is_empty() && (!bundle.malformed.is_empty() || !bundle.skipped.is_empty()));
         if ours == theirs {
             continue;
         }
-        // A certificate that only Go takes is told as left out.
-        if ours.iter().all(|one| theirs.contains(one)) && !bundle.lookalikes.is_empty() {
+        // A certificate that only Go loads is reported as left out.
+        if ours.iter().all(|one| theirs.contains(one)) && !bundle.malformed.is_empty() {
             stricter += 1;
-            println!("stricter: {}", case.story);
+            println!("stricter: {}", case.description);
             continue;
         }
         wrong += 1;
-        println!("{}: Go takes {theirs:?}, expected {ours:?}\n{}", case.story, String::from_utf8_lossy(&case.text));
+        println!(
+            "{}: Go takes {theirs:?}, expected {ours:?}\n{}",
+            case.description,
+            String::from_utf8_lossy(&case.text)
+        );
     }
     println!("{} bundles: {partial} taken in part, {stricter} judged more strictly, {wrong} wrong", cases.len());
     assert_eq!(wrong, 0);
@@ -115,31 +119,31 @@ fn pairs_are_read_as_go_reads_them() -> Result<()> {
         let texts = [key.pem(), pki::block(label, &der), pki::block("PRIVATE KEY", &der), keys.any()?.pem()];
         let mut private_key = texts[seed.below(4) as usize].clone().into_bytes();
         let mut chain = (leaf.pem() + &ca.pem()).into_bytes();
-        let mut story = format!("{:?}", key.kind);
+        let mut description = format!("{:?}", key.kind);
         for text in [&mut private_key, &mut chain] {
             let count = seed.below(2);
-            story = format!("{story}; {}", mutate(text, count, seed));
+            description = format!("{description}; {}", mutate(text, count, seed));
         }
-        cases.push((story, chain, private_key));
+        cases.push((description, chain, private_key));
     }
-    let question = |(_, chain, key): &(String, Vec<u8>, Vec<u8>)| {
+    let input = |(_, chain, key): &(String, Vec<u8>, Vec<u8>)| {
         format!("pair {} {}", STANDARD.encode(chain), STANDARD.encode(key))
     };
-    let answers = go(&cases.iter().map(question).collect::<Vec<_>>())?;
+    let results = go(&cases.iter().map(input).collect::<Vec<_>>())?;
     let (mut wrong, mut stricter, mut taken) = (0, 0, 0);
-    for ((story, chain, private_key), answer) in cases.iter().zip(&answers) {
+    for ((description, chain, private_key), result) in cases.iter().zip(&results) {
         let chain = TlsConsumer::Go.chain(chain);
         let leaf = chain.entries.first().filter(|_| chain.rejected.is_none());
         let ours = leaf
             .is_some_and(|leaf| TlsConsumer::Go.public_key(private_key).as_ref() == Ok(&leaf.certificate.public_key));
-        let theirs = answer == "true";
+        let theirs = result == "true";
         taken += usize::from(theirs);
         if ours && !theirs {
             wrong += 1;
-            println!("wrong: {story}: Go refuses it");
+            println!("wrong: {description}: Go refuses it");
         } else if ours != theirs {
             stricter += 1;
-            println!("stricter: {story}: Go takes it");
+            println!("stricter: {description}: Go takes it");
         }
     }
     println!("{} pairs: {taken} taken, {stricter} judged more strictly, {wrong} wrong", cases.len());
@@ -148,7 +152,7 @@ fn pairs_are_read_as_go_reads_them() -> Result<()> {
     Ok(())
 }
 
-/// The ground on which `TlsConsumer::Go` leaves rules out, or lowers them.
+/// Why some rules do not apply to `TlsConsumer::Go`, or only warn.
 #[test]
 fn go_verifies_what_only_envoy_refuses() -> Result<()> {
     let mut keys = Keys::shuffled(&mut Seed::of_run("go verifies"));
@@ -156,32 +160,32 @@ fn go_verifies_what_only_envoy_refuses() -> Result<()> {
     let bare = |dates| Spec { dates, subject_key_id: false, ..Spec::ca("root") };
     let renewed = Identity::root(bare(Dates::Valid), key.clone())?;
     let expired = Identity::root(bare(Dates::Expired), key)?;
-    let namesake = Identity::root(bare(Dates::Valid), keys.of(Kind::P256)?)?;
+    let other = Identity::root(bare(Dates::Valid), keys.of(Kind::P256)?)?;
     let leaf = |ca: &Identity, keys: &mut Keys| {
         ca.issue(Spec { authority_key_id: false, ..Spec::leaf("leaf") }, keys.of(Kind::P256)?)
     };
-    let (of_root, of_namesake) = (leaf(&renewed, &mut keys)?, leaf(&namesake, &mut keys)?);
+    let (of_root, of_other) = (leaf(&renewed, &mut keys)?, leaf(&other, &mut keys)?);
     let no_ca = Identity::root(Spec { basic: Basic::NotCa, ..Spec::leaf("self-signed") }, keys.of(Kind::P256)?)?;
     let of_no_ca = leaf(&no_ca, &mut keys)?;
     let future = Identity::root(bare(Dates::Future), keys.of(Kind::P256)?)?;
     let of_future = leaf(&future, &mut keys)?;
-    let many: String = (0..2_000).map(|_| namesake.pem()).chain([renewed.pem()]).collect();
+    let many: String = (0..2_000).map(|_| other.pem()).chain([renewed.pem()]).collect();
     let cases = [
         ("the expired CA first, then its renewal", expired.pem() + &renewed.pem(), &of_root, true),
         ("only the expired CA", expired.pem(), &of_root, false),
         ("only a CA that is not valid yet", future.pem(), &of_future, false),
-        ("the first of two namesakes", renewed.pem() + &namesake.pem(), &of_root, true),
-        ("the second of two namesakes", renewed.pem() + &namesake.pem(), &of_namesake, true),
+        ("the first of two CAs with one subject", renewed.pem() + &other.pem(), &of_root, true),
+        ("the second of two CAs with one subject", renewed.pem() + &other.pem(), &of_other, true),
         ("behind two thousand others", many, &of_root, true),
-        ("a certificate that is no CA, itself", no_ca.pem(), &no_ca, true),
-        ("a leaf of a certificate that is no CA", no_ca.pem(), &of_no_ca, false),
+        ("a certificate that is not a CA, itself", no_ca.pem(), &no_ca, true),
+        ("a leaf of a certificate that is not a CA", no_ca.pem(), &of_no_ca, false),
     ];
-    let question = |(_, text, leaf, _): &(&str, String, &Identity, bool)| {
+    let input = |(_, text, leaf, _): &(&str, String, &Identity, bool)| {
         format!("verify {} {}", STANDARD.encode(text), STANDARD.encode(leaf.pem()))
     };
-    let answers = go(&cases.iter().map(question).collect::<Vec<_>>())?;
-    for ((story, _, _, expected), answer) in cases.iter().zip(&answers) {
-        assert_eq!(*answer == "true", *expected, "{story}");
+    let results = go(&cases.iter().map(input).collect::<Vec<_>>())?;
+    for ((description, _, _, expected), result) in cases.iter().zip(&results) {
+        assert_eq!(*result == "true", *expected, "{description}");
     }
     Ok(())
 }

@@ -138,11 +138,11 @@ fn messages_speak_of_servers_where_go_reads() {
     let expired = judged(&api_service(&ca_between("old", 2020, 2025).pem()), None);
     assert_eq!(
         expired[0].message,
-        "caBundle line 1: CN=old expired at 2025-01-01T00:00:00Z. no CA of the bundle is valid now, every server is refused; \
+        "caBundle line 1: CN=old expired at 2025-01-01T00:00:00Z. expected at least one valid CA: every server is refused; \
          add the renewed CA"
     );
     let empty = judged(&api_service("prose"), None);
-    assert!(empty[0].message.ends_with("with this no server can be verified"), "{}", empty[0].message);
+    assert!(empty[0].message.ends_with("no server can be verified with it; add the CA"), "{}", empty[0].message);
     for (object, _) in PLACES {
         let text = format!("{:?}", judged(&object(&ca_between("old", 2020, 2025).pem()), None));
         assert!(!text.contains("gateway") && !text.contains("proxy rejects") && !text.contains("client is"), "{text}");

@@ -28,7 +28,7 @@ pub(super) fn judge(text: Zeroizing<Vec<u8>>, severities: &Severities, now: Time
         data: [("ca.crt".to_owned(), text)].into(),
     };
     let duty = Duty { usage: SecretUsage::TrustBundle, ..Duty::default() };
-    let mut findings = trust::judge_weighed(&secret, duty, severities, now);
+    let mut findings = trust::judge_with(&secret, duty, severities, now);
     findings.iter_mut().for_each(|finding| finding.field.clear());
     PemFile::Bundle(findings)
 }

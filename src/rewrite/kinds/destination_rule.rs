@@ -1,7 +1,7 @@
 //! Istio `DestinationRule`: `credentialName` of `trafficPolicy.tls`, of a port's and of a subset's.
 //!
-//! It has effect in gateways, and with a `workloadSelector` in the sidecars that this selects; the Secret is looked up in
-//! the proxy's namespace (istiod's `pilot/pkg/networking/core/cluster_tls.go`).
+//! It applies to gateways, and with a `workloadSelector` to the selected sidecars; the Secret is looked up in the
+//! proxy's namespace (istiod's `pilot/pkg/networking/core/cluster_tls.go`).
 //!
 //! Source: <https://istio.io/latest/docs/reference/config/networking/destination-rule/#ClientTLSSettings>.
 
@@ -34,7 +34,7 @@ fn proxies<'a>(object: &'a Value, namespace: &'a str) -> Place<'a> {
     let spec = &object["spec"];
     let labels = spec["workloadSelector"]["matchLabels"].as_object().filter(|labels| !labels.is_empty());
     match (labels, spec["exportTo"].as_array().map(Vec::as_slice)) {
-        // With a selector the rule has effect in its own namespace only.
+        // With a selector the rule applies to its own namespace only.
         (Some(_), _) => Place::Namespace(namespace),
         (None, Some([only])) if only == "." || *only == namespace => Place::Namespace(namespace),
         _ => Place::AllGateways { from: namespace },

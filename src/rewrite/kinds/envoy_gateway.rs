@@ -1,5 +1,5 @@
-//! Envoy Gateway's `ClientTrafficPolicy`: the CAs by which the listeners of a Gateway verify their clients. It is read, not
-//! rewritten: Envoy Gateway takes `ca.crt` of all that it names.
+//! Envoy Gateway's `ClientTrafficPolicy`: the CAs with which the listeners of a Gateway verify clients. It is read, not rewritten: Envoy
+//! Gateway uses `ca.crt` of all objects that it names.
 //!
 //! Source: <https://gateway.envoyproxy.io/docs/api/extension_types/#clientvalidationcontext>.
 
@@ -19,7 +19,7 @@ pub(super) const CLIENT_TRAFFIC_POLICY: RewriteRule = RewriteRule {
     has_template: false,
 };
 
-/// One for each CA reference. `spec.listeners` are those of the Gateway that it is for, put there by whoever knows that.
+/// One for each CA reference. The caller sets `spec.listeners` to those of the Gateway that the policy applies to.
 fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let spec = JsonPath::root(object).get("spec");
     let validation = spec.path(&["tls", "clientValidation"]);

@@ -1,7 +1,7 @@
 //! Gateway API `Gateway` and `ListenerSet`: `listeners[].tls.certificateRefs[]`, the frontend's `caCertificateRefs[]` and
 //! the backend's `clientCertificateRef`.
 //!
-//! Source: <https://gateway-api.sigs.k8s.io/reference/spec/#gatewayspec>; what Istio makes of them is in
+//! Source: <https://gateway-api.sigs.k8s.io/reference/spec/#gatewayspec>; Istio interprets them in
 //! `pilot/pkg/config/kube/gateway/conversion.go` (`buildTLS`).
 
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::api::SourceKind;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 
-/// Istio's way of mutual TLS from before the Gateway API had one: an option of a listener's `tls`.
+/// Istio's option for mutual TLS in a listener's `tls`, which preceded the Gateway API's fields.
 const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
 
 pub(super) const GATEWAY: RewriteRule = RewriteRule {
@@ -85,7 +85,7 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
     let mut all: Vec<_> =
         spec.get("listeners").items().flat_map(|listener| of_listener(&listener, &tls, namespace)).collect();
     let client = tls.path(&["backend", "clientCertificateRef"]);
-    // What verifies upstreams is in BackendTLSPolicies.
+    // BackendTLSPolicies have the CAs for upstreams.
     all.extend(secret(&client, namespace).map(|reference| TlsSettings {
         pointer: reference.node.pointer(),
         presents: vec![Named::from(reference)],
@@ -108,7 +108,7 @@ fn of_listener<'a>(listener: &JsonPath<'a>, gateway: &JsonPath<'a>, namespace: &
     let frontend = port.map_or_else(|| frontend.get("default"), |port| port.get("tls"));
     let authorities: Vec<_> =
         authorities(&frontend).map(|node| (node.get("name"), authority(&node, namespace, ""))).collect();
-    let asks = matches!(tls.value["options"][TERMINATE_MODE].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
+    let is_mutual = matches!(tls.value["options"][TERMINATE_MODE].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
     let hosts: Vec<_> = listener.get("hostname").text().into_iter().collect();
     let settings = |node: JsonPath<'a>, trust| TlsSettings {
         pointer: node.pointer(),
@@ -121,7 +121,7 @@ fn of_listener<'a>(listener: &JsonPath<'a>, gateway: &JsonPath<'a>, namespace: &
     match certificates.first() {
         _ if !authorities.is_empty() => authorities.into_iter().map(|(node, trust)| settings(node, trust)).collect(),
         None => Vec::new(),
-        Some(first) if asks => {
+        Some(first) if is_mutual => {
             let trust = TrustSource::Secret { place: first.place.clone(), name: first.name };
             vec![settings(first.node, trust)]
         }
@@ -134,7 +134,7 @@ pub(super) fn certificates<'a>(listener: &JsonPath<'a>, own: &'a str) -> impl It
     listener.path(&["tls", "certificateRefs"]).items().filter_map(move |node| secret(&node, own))
 }
 
-/// An item of `caCertificateRefs`: a ConfigMap (support: Core), or a Secret; `default` is the kind of one that says none.
+/// An item of `caCertificateRefs`: a ConfigMap (support: Core), or a Secret; `default` is the kind if there is none.
 pub(super) fn authority<'a>(node: &JsonPath<'a>, own: &'a str, default: &str) -> TrustSource<'a> {
     let name = node.get("name").text().unwrap_or_default();
     let (Place::Namespace(namespace) | Place::Granted { namespace, .. }) = place(node, own) else {

@@ -1,7 +1,7 @@
 //! Istio `Gateway`: `servers[].tls.{credentialName,credentialNames[],caCertCredentialName}`.
 //!
-//! Source: <https://istio.io/latest/docs/reference/config/networking/gateway/#ServerTLSSettings>; what istiod makes of the
-//! fields is in `pilot/pkg/security/model/authentication.go` (`ApplyCredentialSDSToServerCommonTLSContext`).
+//! Source: <https://istio.io/latest/docs/reference/config/networking/gateway/#ServerTLSSettings>; istiod interprets
+//! the fields in `pilot/pkg/security/model/authentication.go` (`ApplyCredentialSDSToServerCommonTLSContext`).
 
 use std::sync::Arc;
 
@@ -33,10 +33,10 @@ fn references<'a>(object: &'a Value, _namespace: &'a str) -> Vec<Reference<'a>> 
         .collect()
 }
 
-/// The Secret lives where the selected workloads run, not where the Gateway object stands.
+/// The Secret is in the namespace of the selected workloads, not in that of the Gateway.
 fn proxies(object: &Value) -> Place<'_> {
     let labels = object["spec"]["selector"].as_object().into_iter().flatten();
-    // Shared: a hostile Gateway has thousands of labels and thousands of servers.
+    // Shared, since a hostile Gateway has thousands of labels and thousands of servers.
     Place::Selected(Arc::new(labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect()))
 }
 
@@ -45,8 +45,8 @@ fn presented<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> impl Iterator<Item 
     nodes.filter_map(|node| Credential::parse(node.text()?).reference(&node, proxies))
 }
 
-/// `caCertCredentialName: <name>-cacert`. Without the suffix it names no CAs (see [`TrustSource::Nothing`]), whatever the
-/// Secret is called: no rewrite may name the managed Secret there.
+/// `caCertCredentialName: <name>-cacert`. Without the suffix it gives no CAs (see [`TrustSource::Nothing`]), whatever the Secret
+/// is called, so a rewrite must not write the managed Secret there.
 fn ca_certificate<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
     let node = tls.get("caCertCredentialName");
     let reference = Credential::parse(node.text()?).reference(&node, proxies)?;
@@ -71,15 +71,15 @@ fn tls_settings<'a>(object: &'a Value, _namespace: &'a str) -> Vec<TlsSettings<'
 
 fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a>> {
     let tls = &server.get("tls");
-    let asks = matches!(tls.value["mode"].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
+    let is_mutual = matches!(tls.value["mode"].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
     let first = tls.get("credentialNames").items().find(|node| node.text().is_some());
     let first = first.unwrap_or_else(|| tls.get("credentialName"));
     let explicit = tls.get("caCertCredentialName");
-    let (decides, trust) = match (explicit.text(), first.text()) {
-        _ if !asks => (first, TrustSource::NotVerified),
+    let (deciding_field, trust) = match (explicit.text(), first.text()) {
+        _ if !is_mutual => (first, TrustSource::NotVerified),
         (Some(_), Some(_)) => (explicit, explicit_trust(tls, proxies)),
         (None, Some(name)) => (first, Credential::parse(name).cacert(&first, proxies)),
-        // Without a credentialName istiod takes files of the proxy's pod.
+        // Without a credentialName istiod uses files of the proxy's pod.
         (_, None) => {
             let file = tls.get("caCertificates");
             (file, TrustSource::Unknowable(file.text().unwrap_or("a file of the proxy's pod")))
@@ -90,7 +90,7 @@ fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSetting
     let pins = pins.filter_map(|pin| pin.text()).collect();
     let is_used = !presents.is_empty() || trust != TrustSource::NotVerified;
     let hosts = server.get("hosts").items().filter_map(|host| host.text()).collect();
-    is_used.then(|| TlsSettings { pointer: decides.pointer(), presents, trust, is_upstream: false, hosts, pins })
+    is_used.then(|| TlsSettings { pointer: deciding_field.pointer(), presents, trust, is_upstream: false, hosts, pins })
 }
 
 fn explicit_trust<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> TrustSource<'a> {

@@ -1,4 +1,4 @@
-//! The kinds that are rewritten, or whose TLS settings are read: a table; a kind is a file.
+//! The table of kinds that are rewritten, or whose TLS settings are read. Each kind is a file.
 
 mod destination_rule;
 mod envoy_gateway;
@@ -14,20 +14,20 @@ use crate::api::names::CACERT_SUFFIX;
 use crate::api::{Kind, SourceKind};
 use crate::registry::Place;
 
-/// How a kind names Secrets.
+/// The references and TLS settings of a kind.
 pub(super) struct RewriteRule {
     group: &'static str,
     versions: &'static [&'static str],
     kinds: &'static [&'static str],
-    /// Every reference to a Secret, or to a ConfigMap with CAs, in an object of the kind, in a namespace.
+    /// All references to a Secret, or to a ConfigMap with CAs, in an object of the kind, in a namespace.
     pub(super) references: for<'a> fn(&'a Value, &'a str) -> Vec<Reference<'a>>,
     /// The TLS settings of each server, listener or upstream in an object of the kind, in a namespace.
     pub(super) tls_settings: for<'a> fn(&'a Value, &'a str) -> Vec<TlsSettings<'a>>,
-    /// Whether the object has a pod template, whose change is a rollout.
+    /// Whether the object has a pod template, whose change causes a rollout.
     pub(super) has_template: bool,
 }
 
-/// All kinds. A version that is not listed may mean something else by the same fields, and passes untouched.
+/// All kinds. A version that is not listed may define the same fields differently, and is not rewritten.
 const RULES: &[RewriteRule] = &[
     istio_gateway::RULE,
     destination_rule::RULE,
@@ -48,17 +48,17 @@ pub(super) fn find(kind: Kind<'_>) -> Option<&'static RewriteRule> {
 /// A field that names a Secret, or a ConfigMap with CAs.
 #[derive(Clone, Debug)]
 pub(super) struct Reference<'a> {
-    /// Which of both.
+    /// Secret or ConfigMap.
     pub(super) kind: SourceKind,
     /// The field.
     pub(super) node: JsonPath<'a>,
-    /// What stands before the name in the field, and is kept: a scheme, a namespace.
+    /// The text before the name in the field, which is kept: a scheme, a namespace.
     pub(super) prefix: &'a str,
     /// The object's name.
     pub(super) name: &'a str,
-    /// What follows the name in the field, and is kept: `-cacert`, by which istiod serves the CAs of a Secret.
+    /// The text after the name in the field, which is kept: `-cacert`, for the CAs of a Secret.
     pub(super) suffix: &'static str,
-    /// Where the name is looked up.
+    /// The namespaces in which the name is looked up.
     pub(super) place: Place<'a>,
 }
 
@@ -81,13 +81,13 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// An Istio `credentialName` as istiod reads it (`pilot/pkg/model/credentials/resource.go`).
+/// An Istio `credentialName`, read as by istiod (`pilot/pkg/model/credentials/resource.go`).
 enum Credential<'a> {
     /// `name`, `namespace/name`, `kubernetes://[namespace/]name`, `kubernetes-gateway://namespace/name`.
     Secret { prefix: &'a str, namespace: Option<&'a str>, name: &'a str },
     /// `configmap://namespace/name`.
     ConfigMap { namespace: &'a str, name: &'a str },
-    /// Another scheme (`sds://`, `builtin://`, `invalid://`), or a form that istiod does not read.
+    /// Another scheme (`sds://`, `builtin://`, `invalid://`), or a form that istiod does not support.
     Other,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Credential<'a> {
         }
     }
 
-    /// The Secret as a reference; `proxies`: where a name without a namespace is looked up.
+    /// The Secret as a reference; a name without a namespace is looked up in `proxies`.
     fn reference(self, node: &JsonPath<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
         let Self::Secret { prefix, namespace, name } = self else { return None };
         let place = namespace.map_or_else(|| proxies.clone(), Place::Namespace);

@@ -1,4 +1,4 @@
-//! `Deployment`, `StatefulSet`, `DaemonSet`: every reference to a Secret in the pod template, but not `imagePullSecrets`.
+//! `Deployment`, `StatefulSet`, `DaemonSet`: all references to a Secret in the pod template, except `imagePullSecrets`.
 //!
 //! Source: <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodSpec>.
 
@@ -11,7 +11,7 @@ pub(super) const RULE: RewriteRule = RewriteRule {
     versions: &["v1"],
     kinds: &["Deployment", "StatefulSet", "DaemonSet"],
     references,
-    // Pods load what they mount; no gateway reads it there.
+    // Workloads have no TLS settings of gateways.
     tls_settings: |_, _| Vec::new(),
     has_template: true,
 };

@@ -19,7 +19,7 @@ fn gateway_api(spec: Value) -> Value {
 }
 
 #[test]
-fn accepts_every_istio_field() {
+fn rewrites_every_istio_field() {
     let object = istio(
         json!({"credentialName": "root", "credentialNames": ["other", "root"], "caCertCredentialName": "root-cacert"}),
     );
@@ -57,7 +57,7 @@ fn destination_rule(spec: Value) -> Value {
 }
 
 #[test]
-fn accepts_every_destination_rule_field() {
+fn rewrites_every_destination_rule_field() {
     let tls = || json!({"tls": {"mode": "MUTUAL", "credentialName": "root"}});
     let policy = json!({"tls": tls()["tls"], "portLevelSettings": [tls()]});
     let object =
@@ -70,7 +70,7 @@ fn accepts_every_destination_rule_field() {
 }
 
 #[test]
-fn a_destination_rule_for_another_namespace_alone_keeps_its_secret() {
+fn a_destination_rule_for_another_namespace_only_keeps_its_secret() {
     let mut object = destination_rule(json!({
         "exportTo": ["."], "trafficPolicy": {"tls": {"mode": "MUTUAL", "credentialName": "root"}},
     }));
@@ -81,7 +81,7 @@ fn a_destination_rule_for_another_namespace_alone_keeps_its_secret() {
 }
 
 #[test]
-fn accepts_every_istio_version_and_no_other() {
+fn rewrites_every_istio_version_and_no_other() {
     for (version, name) in [("v1", "gw"), ("v1beta1", "gw"), ("v1alpha3", "gw"), ("v2", "root")] {
         let mut object = istio(json!({"credentialName": "root"}));
         object["apiVersion"] = json!(format!("networking.istio.io/{version}"));
@@ -90,7 +90,7 @@ fn accepts_every_istio_version_and_no_other() {
 }
 
 #[test]
-fn accepts_the_forms_of_a_credential_name_and_keeps_them() {
+fn rewrites_all_forms_of_a_credential_name_and_keeps_the_form() {
     for (form, expected) in [
         ("kubernetes://root", "kubernetes://gw"),
         ("mesh/root", "mesh/gw"),
@@ -111,7 +111,7 @@ fn accepts_the_forms_of_a_credential_name_and_keeps_them() {
 }
 
 #[test]
-fn accepts_every_gateway_api_field() {
+fn rewrites_every_gateway_api_field() {
     let reference = |name| json!([{"kind": "Secret", "group": "", "name": name}]);
     let validation = |name| json!({"validation": {"caCertificateRefs": reference(name)}});
     let spec = |name| {
@@ -127,7 +127,7 @@ fn accepts_every_gateway_api_field() {
 }
 
 #[test]
-fn a_gateway_api_reference_to_something_else_stays() {
+fn does_not_rewrite_other_gateway_api_references() {
     for reference in [
         json!({"kind": "ConfigMap", "name": "root"}),
         json!({"group": "example.dev", "name": "root"}),
@@ -140,14 +140,14 @@ fn a_gateway_api_reference_to_something_else_stays() {
 }
 
 #[test]
-fn a_cross_namespace_reference_is_looked_up_where_it_points() {
+fn a_cross_namespace_reference_is_looked_up_in_its_namespace() {
     let mut object =
         gateway_api(json!({"listeners": [{"tls": {"certificateRefs": [{"namespace": "mesh", "name": "root"}]}}]}));
     object["metadata"]["namespace"] = json!("apps");
     let rewritten = |registry: &Registry| {
         let write = Write { kind: Kind::of(&object), namespace: "apps", object: &object, old: None, by_agent: false };
         let outcome = rewrite(&write, registry);
-        (outcome.renamed().collect::<Vec<_>>(), outcome.holds.len())
+        (outcome.renamed().collect::<Vec<_>>(), outcome.blockers.len())
     };
     assert_eq!(rewritten(&registry()), (vec!["spec.listeners[0].tls.certificateRefs[0].name".to_owned()], 0));
     let mut ungranted = gw();
@@ -156,23 +156,28 @@ fn a_cross_namespace_reference_is_looked_up_where_it_points() {
 }
 
 #[test]
-fn holds_while_the_gateway_secret_is_not_ready_and_says_so_once() {
+fn is_blocked_while_the_gateway_secret_is_not_ready_and_reports_it_once() {
     let object = istio(json!({"credentialName": "root", "caCertCredentialName": "root-cacert"}));
     let outcome = outcome(&object, None, &unready());
     assert!(outcome.patch.is_empty());
-    let texts: Vec<_> = outcome.holds.iter().map(ToString::to_string).collect();
-    assert_eq!(texts, ["GatewaySecret gw is not Ready (no status): Secret gw cannot be named yet"]);
+    let texts: Vec<_> = outcome.blockers.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "GatewaySecret gw is not Ready (no status), so Secret gw cannot be used yet; do what its condition Ready says"
+        ]
+    );
 }
 
 #[test]
-fn a_stored_gateway_keeps_the_managed_name_while_a_rename_is_held() {
+fn a_stored_gateway_keeps_the_managed_name_while_a_rename_is_blocked() {
     let object = istio(json!({"credentialName": "root"}));
     let stored = after(&object, None, &registry());
     assert_eq!(after(&object, Some(&stored), &unready()), stored);
 }
 
 #[test]
-fn an_object_that_opts_out_or_is_being_deleted_passes_untouched() {
+fn does_not_rewrite_an_object_that_opts_out_or_is_being_deleted() {
     let mut object = istio(json!({"credentialName": "root"}));
     object["metadata"]["annotations"] = json!({REWRITE: REWRITE_DISABLED});
     assert_eq!(after(&object, None, &registry()), object);
@@ -182,7 +187,7 @@ fn an_object_that_opts_out_or_is_being_deleted_passes_untouched() {
 }
 
 #[test]
-fn the_record_takes_the_rewrite_back() {
+fn the_record_undoes_the_rewrite() {
     let object = istio(json!({"credentialName": "kubernetes://root"}));
     let rewritten = after(&object, None, &registry());
     assert_eq!(
@@ -197,7 +202,7 @@ fn the_record_takes_the_rewrite_back() {
 }
 
 #[test]
-fn taking_back_keeps_annotations_that_came_later() {
+fn undo_keeps_later_annotations() {
     let object = istio(json!({"credentialName": "root"}));
     let mut rewritten = after(&object, None, &registry());
     rewritten["metadata"]["annotations"]["team"] = json!("a");
@@ -207,7 +212,7 @@ fn taking_back_keeps_annotations_that_came_later() {
 }
 
 #[test]
-fn a_record_goes_when_nothing_is_rewritten_any_more() {
+fn removes_the_record_if_nothing_is_rewritten() {
     let object = istio(json!({"credentialName": "root"}));
     let mut stored = after(&object, None, &registry());
     stored["spec"]["servers"][0]["tls"]["credentialName"] = json!("root");
@@ -218,7 +223,7 @@ fn a_record_goes_when_nothing_is_rewritten_any_more() {
 }
 
 #[test]
-fn malformed_objects_pass() {
+fn does_not_rewrite_malformed_objects() {
     for object in [
         json!({"apiVersion": "networking.istio.io/v1", "kind": "Gateway"}),
         json!({"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": [], "spec": {"servers": {"a": 1}}}),
@@ -231,7 +236,7 @@ fn malformed_objects_pass() {
 }
 
 #[test]
-fn a_forged_record_touches_nothing_that_a_rewrite_does_not() {
+fn a_forged_record_changes_no_other_fields() {
     let mut object = istio(json!({"credentialName": "gw"}));
     let forged = |path: &str, from: Value, to: Value| json!([{"op": "test", "path": path, "value": from}, {"op": "replace", "path": path, "value": to}]);
     for (path, from, to) in [
@@ -259,7 +264,7 @@ fn a_forged_record_touches_nothing_that_a_rewrite_does_not() {
 }
 
 #[test]
-fn taking_back_leaves_what_was_changed_since() {
+fn undo_keeps_later_changes() {
     let object = istio(json!({"credentialName": "root"}));
     let mut rewritten = after(&object, None, &registry());
     rewritten["spec"]["servers"][0]["tls"]["credentialName"] = json!("my-own");
@@ -269,7 +274,7 @@ fn taking_back_leaves_what_was_changed_since() {
 }
 
 #[test]
-fn a_record_that_does_not_fit_is_left_out_and_told() {
+fn reports_a_record_that_does_not_fit() {
     let mut object = istio(json!({"credentialName": "root"}));
     object["metadata"]["annotations"] = json!({"big": "x".repeat(256 * 1024 - 20)});
     let outcome = outcome(&object, None, &registry());
@@ -280,7 +285,7 @@ fn a_record_that_does_not_fit_is_left_out_and_told() {
 }
 
 #[test]
-fn an_istio_gateway_names_what_is_kept_from_its_config_map() {
+fn an_istio_gateway_names_the_managed_config_map() {
     for (written, expected) in [
         ("configmap://mesh/cas", "configmap://mesh/cas.trustspan"),
         ("configmap://mesh/cas-cacert", "configmap://mesh/cas.trustspan-cacert"),
@@ -306,7 +311,7 @@ fn frontend(reference: Value) -> Value {
 }
 
 #[test]
-fn a_gateway_api_gateway_names_what_is_kept_from_its_config_map() {
+fn a_gateway_api_gateway_names_the_managed_config_map() {
     let named = |name: &str| json!({"group": "", "kind": "ConfigMap", "name": name});
     let object = gateway_api(frontend(named("cas")));
     let rewritten = after(&object, None, &registry());
@@ -324,26 +329,26 @@ fn a_gateway_api_gateway_names_what_is_kept_from_its_config_map() {
 }
 
 #[test]
-fn a_config_map_that_is_not_kept_yet_or_not_granted_keeps_its_name_and_says_why() {
+fn is_blocked_without_a_managed_config_map_or_grant_and_reports_why() {
     let of = |namespace: &str, reference: Value| {
         let mut object = gateway_api(frontend(reference));
         object["metadata"]["namespace"] = namespace.into();
         let write = Write { kind: Kind::of(&object), namespace, object: &object, old: None, by_agent: false };
         let outcome = rewrite(&write, &registry());
-        (outcome.renamed().len(), outcome.holds.iter().map(ToString::to_string).collect::<Vec<_>>())
+        (outcome.renamed().len(), outcome.blockers.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     let in_mesh = |name: &str| json!({"kind": "ConfigMap", "namespace": "mesh", "name": name});
     assert_eq!(of("apps", in_mesh("cas")), (2, vec![]));
-    let (renamed, holds) = of("ungranted", in_mesh("cas"));
-    assert_eq!((renamed, holds.len()), (0, 1));
-    assert!(holds[0].contains("ReferenceGrant") && holds[0].contains("ConfigMap cas.trustspan"), "{holds:?}");
-    let (renamed, holds) = of("mesh", in_mesh("early"));
-    assert_eq!((renamed, holds.len()), (0, 1));
-    assert!(holds[0].contains("ConfigMap early.trustspan is not kept yet"), "{holds:?}");
+    let (renamed, blockers) = of("ungranted", in_mesh("cas"));
+    assert_eq!((renamed, blockers.len()), (0, 1));
+    assert!(blockers[0].contains("ReferenceGrant") && blockers[0].contains("ConfigMap cas.trustspan"), "{blockers:?}");
+    let (renamed, blockers) = of("mesh", in_mesh("early"));
+    assert_eq!((renamed, blockers.len()), (0, 1));
+    assert!(blockers[0].contains("ConfigMap early.trustspan does not exist yet"), "{blockers:?}");
 }
 
 #[test]
-fn a_stored_gateway_that_names_what_is_kept_goes_on_naming_it_while_it_is_gone() {
+fn a_stored_gateway_keeps_a_managed_config_map_that_is_missing() {
     let mut gone = gw();
     gone.status.managed_config_maps.clear();
     let object =

@@ -2,14 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Names that matter: managed roots (Ready, not Ready), managed Secrets, a stranger.
+/// Source Secrets (of a Ready and an unready GatewaySecret), managed Secrets, and an unrelated one.
 fn secret() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["root", "gw", "root2", "gw2", "stranger"])
+    prop::sample::select(vec!["root", "gw", "root2", "gw2", "unrelated"])
 }
 
-/// The same of ConfigMaps.
+/// The same for ConfigMaps.
 fn config_map() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["cas", "cas.trustspan", "cas-cacert", "early", "stranger"])
+    prop::sample::select(vec!["cas", "cas.trustspan", "cas-cacert", "early", "unrelated"])
 }
 
 fn both() -> Registry {
@@ -101,7 +101,7 @@ fn object() -> impl Strategy<Value = Value> {
     prop_oneof![istio(), gateway_api(), workload()]
 }
 
-/// The object without everything that trustspan owns: what must survive byte for byte.
+/// The object without the fields that trustspan owns, which must not change.
 fn unowned(object: &Value) -> String {
     let mut object = object.clone();
     for name in names_mut(&mut object) {
@@ -123,7 +123,7 @@ fn unowned(object: &Value) -> String {
     object.to_string()
 }
 
-/// The values of every reference.
+/// The values of all references.
 fn names_mut(object: &mut Value) -> Vec<&mut Value> {
     let kind = json!({"apiVersion": object["apiVersion"], "kind": object["kind"]});
     let rule = kinds::find(Kind::of(&kind)).unwrap();
@@ -157,7 +157,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn rewriting_the_rewritten_is_an_empty_patch(object in object()) {
+    fn a_second_rewrite_is_an_empty_patch(object in object()) {
         let once = after(&object, None, &both());
         let again = outcome(&once, None, &both());
         prop_assert!(again.patch.is_empty(), "{}", json!(again.patch));
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn every_unowned_field_stays_byte_for_byte(object in object()) {
+    fn other_fields_do_not_change(object in object()) {
         prop_assert_eq!(unowned(&after(&object, None, &both())), unowned(&object));
     }
 

@@ -1,8 +1,8 @@
-//! Who reads what: against a table that was taken from istiod's source by hand.
+//! TLS settings, compared with a table that was written from istiod's source by hand.
 
 use super::*;
 
-/// Where the CAs come from, in the table's own words.
+/// The source of the CAs, in the words of the table.
 fn source(trust: &TrustSource<'_>) -> String {
     match trust {
         TrustSource::NotVerified => "not verified".to_owned(),
@@ -83,7 +83,7 @@ fn a_gateway_api_listener_reads_its_frontends_authorities() {
     assert_eq!(
         trusts(&object(frontend, json!([listener(443, mutual.clone())]))),
         ["configmap apps/all"],
-        "the standard wins"
+        "the standard field wins"
     );
     assert_eq!(trusts(&object(json!({}), json!([listener(443, mutual)]))), ["x-cacert or x"]);
     assert_eq!(trusts(&object(json!({}), json!([listener(443, json!({}))]))), ["not verified"]);

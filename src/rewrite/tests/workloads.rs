@@ -28,7 +28,7 @@ fn revision(object: &Value) -> Option<u64> {
 }
 
 #[test]
-fn accepts_every_reference_but_pull_secrets() {
+fn rewrites_every_reference_except_pull_secrets() {
     let pod = |name: &str| {
         json!({
             "imagePullSecrets": [{"name": "root"}],
@@ -55,7 +55,7 @@ fn accepts_every_reference_but_pull_secrets() {
 }
 
 #[test]
-fn the_hash_covers_what_the_pod_loads() {
+fn the_hash_covers_the_keys_that_the_pod_loads() {
     let revision_of = |mount| revision(&after(&deployment("root", mount), None, &registry()));
     assert_eq!(revision_of(json!({})), Some(8));
     assert_eq!(revision_of(json!({"subPath": "ca.crt"})), Some(3));
@@ -75,7 +75,7 @@ fn the_hash_covers_what_the_pod_loads() {
 }
 
 #[test]
-fn accepts_more_mounts_than_are_told_apart() {
+fn counts_all_keys_as_loaded_with_too_many_mounts() {
     let mounting = |count: usize| {
         let mut object = deployment("root", json!({"subPath": "other"}));
         let pod = &mut object["spec"]["template"]["spec"];
@@ -86,11 +86,11 @@ fn accepts_more_mounts_than_are_told_apart() {
         object
     };
     assert_eq!(revision(&after(&mounting(100), None, &registry())), None, "none loads a certificate");
-    assert_eq!(revision(&after(&mounting(101), None, &registry())), Some(8), "each is taken to load all");
+    assert_eq!(revision(&after(&mounting(101), None, &registry())), Some(8), "all keys count as loaded");
 }
 
 #[test]
-fn a_change_of_content_that_the_pod_does_not_load_changes_nothing() {
+fn a_change_of_a_key_that_the_pod_does_not_load_keeps_the_hash() {
     let object = deployment("root", json!({"subPath": "tls.crt"}));
     assert_eq!(hash(&after(&object, None, &registry())), hash(&after(&object, None, &rotated())));
     let object = deployment("root", json!({"subPath": "ca.crt"}));
@@ -113,7 +113,7 @@ fn gateway_proxies_get_no_hash() {
 }
 
 #[test]
-fn an_update_that_leaves_the_template_never_rolls() {
+fn an_update_that_keeps_the_template_causes_no_rollout() {
     let manifest = deployment("root", json!({}));
     let stored = after(&manifest, None, &registry());
     for (what, registry) in
@@ -131,7 +131,7 @@ fn an_update_that_leaves_the_template_never_rolls() {
 }
 
 #[test]
-fn installing_trustspan_never_rolls() {
+fn installing_trustspan_causes_no_rollout() {
     for secret in ["root", "gw", "other"] {
         let stored = deployment(secret, json!({}));
         let mut labelled = stored.clone();
@@ -141,15 +141,15 @@ fn installing_trustspan_never_rolls() {
 }
 
 #[test]
-fn a_workload_stored_before_a_second_secret_was_ready_never_rolls() {
+fn a_second_secret_that_becomes_ready_causes_no_rollout() {
     let mut second = crate::registry::tests::entry("mesh", "root2", "gw2");
     second.status.hashes = [key_hash("ca.crt", 1)].into();
-    let mut held = second.clone();
-    held.status.conditions.clear();
+    let mut unready = second.clone();
+    unready.status.conditions.clear();
     let manifest = workload(json!({
         "containers": [{"envFrom": [{"secretRef": {"name": "root"}}, {"secretRef": {"name": "root2"}}]}],
     }));
-    let stored = after(&manifest, None, &Registry::new([gw(), held]));
+    let stored = after(&manifest, None, &Registry::new([gw(), unready]));
     let both = Registry::new([gw(), second]);
     assert_eq!(after(&manifest, Some(&stored), &both), stored);
 }
@@ -168,30 +168,30 @@ fn a_changed_template_gets_the_current_hash() {
 }
 
 #[test]
-fn a_replica_that_is_behind_keeps_the_newer_hash() {
+fn a_stale_replica_keeps_the_newer_hash() {
     let stored = after(&deployment("root", json!({})), None, &rotated());
     let mut changed = stored.clone();
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("v2");
     assert_eq!(hash(&after(&changed, Some(&stored), &registry())), hash(&stored));
-    // So it does when it is invoked again, on what a replica that is not behind has written.
+    // The same if it is invoked again after a replica that is not stale.
     let fresh = after(&deployment("root", json!({})), None, &rotated());
     assert_eq!(after(&fresh, None, &registry()), fresh);
-    // Other keys: revisions do not compare, the current one counts, whether or not the old value is carried along.
-    let mut carried = deployment("root", json!({"subPath": "ca.crt"}));
-    carried["spec"]["template"]["metadata"] = stored["spec"]["template"]["metadata"].clone();
-    assert_eq!(revision(&after(&carried, Some(&stored), &registry())), Some(3));
+    // Revisions of other keys cannot be compared: the current one counts, with and without the old value in the request.
+    let mut with_old_hash = deployment("root", json!({"subPath": "ca.crt"}));
+    with_old_hash["spec"]["template"]["metadata"] = stored["spec"]["template"]["metadata"].clone();
+    assert_eq!(revision(&after(&with_old_hash, Some(&stored), &registry())), Some(3));
     let narrowed = deployment("root", json!({"subPath": "ca.crt"}));
     assert_eq!(revision(&after(&narrowed, Some(&stored), &registry())), Some(3));
 }
 
 #[test]
-fn a_newer_hash_from_the_agent_goes_through_a_replica_that_is_behind() {
+fn a_stale_replica_accepts_a_newer_hash_from_the_agent() {
     let stored = after(&deployment("root", json!({})), None, &registry());
     let newer = after(&deployment("root", json!({})), None, &rotated());
     let mut rolled = stored.clone();
     rolled["spec"]["template"]["metadata"] = newer["spec"]["template"]["metadata"].clone();
     assert_eq!(after_agent(&rolled, &stored, &registry())["spec"], newer["spec"]);
-    // From anybody else, or an older one, it does not.
+    // It does not accept one from another writer, or an older one.
     assert_eq!(after(&rolled, Some(&stored), &registry())["spec"], stored["spec"]);
     let mut back = newer.clone();
     back["spec"]["template"]["metadata"] = stored["spec"]["template"]["metadata"].clone();
@@ -199,42 +199,42 @@ fn a_newer_hash_from_the_agent_goes_through_a_replica_that_is_behind() {
 }
 
 #[test]
-fn the_agents_annotation_rolls_a_workload_and_nobody_elses() {
-    let swept = |workload: &Value| {
-        let mut swept = workload.clone();
-        swept["metadata"]["annotations"][RESYNC_REQUESTED_AT] = json!("1970-01-01T00:00:00Z");
-        swept
+fn only_the_agents_annotation_restarts_a_workload() {
+    let resynced = |workload: &Value| {
+        let mut resynced = workload.clone();
+        resynced["metadata"]["annotations"][RESYNC_REQUESTED_AT] = json!("1970-01-01T00:00:00Z");
+        resynced
     };
-    // It slipped by, or loads what has changed since.
+    // Missed by the webhook, or stored before a change of content.
     let older = after(&deployment("root", json!({})), None, &registry());
     let newest = after(&deployment("root", json!({})), None, &rotated());
     for stored in [deployment("root", json!({})), older] {
-        assert_eq!(after(&swept(&stored), Some(&stored), &rotated())["spec"], stored["spec"]);
-        let rolled = after_agent(&swept(&stored), &stored, &rotated());
+        assert_eq!(after(&resynced(&stored), Some(&stored), &rotated())["spec"], stored["spec"]);
+        let rolled = after_agent(&resynced(&stored), &stored, &rotated());
         assert_eq!(rolled["spec"], newest["spec"]);
-        // The user's manifest changes nothing of it, with the annotation or without.
-        for manifest in [deployment("root", json!({})), swept(&deployment("root", json!({})))] {
+        // The user's manifest does not revert it, with or without the annotation.
+        for manifest in [deployment("root", json!({})), resynced(&deployment("root", json!({})))] {
             assert_eq!(after(&manifest, Some(&rolled), &rotated())["spec"], rolled["spec"]);
         }
         assert!(after_agent(&rolled, &rolled, &rotated()) == rolled);
     }
-    // A replica that is behind takes nothing back, and one that may not rename does not.
-    assert_eq!(after_agent(&swept(&newest), &newest, &registry())["spec"], newest["spec"]);
+    // Neither a stale replica nor one that is blocked reverts it.
+    assert_eq!(after_agent(&resynced(&newest), &newest, &registry())["spec"], newest["spec"]);
     let stored = deployment("root", json!({}));
-    assert_eq!(after_agent(&swept(&stored), &stored, &unready())["spec"], stored["spec"]);
+    assert_eq!(after_agent(&resynced(&stored), &stored, &unready())["spec"], stored["spec"]);
 }
 
 #[test]
-fn naming_the_managed_secret_by_hand_is_a_change_of_the_template() {
+fn naming_the_managed_secret_manually_changes_the_template() {
     let stored = deployment("root", json!({}));
-    let by_hand = deployment("gw", json!({}));
-    let rewritten = after(&by_hand, Some(&stored), &registry());
-    assert_eq!(rewritten["spec"]["template"]["spec"], by_hand["spec"]["template"]["spec"]);
+    let edited = deployment("gw", json!({}));
+    let rewritten = after(&edited, Some(&stored), &registry());
+    assert_eq!(rewritten["spec"]["template"]["spec"], edited["spec"]["template"]["spec"]);
     assert_eq!(revision(&rewritten), Some(8));
 }
 
 #[test]
-fn a_template_without_metadata_gets_it_and_loses_it_again() {
+fn adds_missing_template_metadata_and_undo_removes_it() {
     for metadata in
         [None, Some(Value::Null), Some(json!({})), Some(json!({"annotations": null})), Some(json!({"annotations": {}}))]
     {
@@ -249,16 +249,16 @@ fn a_template_without_metadata_gets_it_and_loses_it_again() {
 }
 
 #[test]
-fn a_revision_that_nobody_can_have_is_not_believed() {
+fn ignores_an_implausible_revision() {
     let mut forged = after(&deployment("root", json!({})), None, &registry());
     let text = hash(&forged).unwrap().replacen("8-", "18446744073709551615-", 1);
     forged["spec"]["template"]["metadata"]["annotations"][ROTATION_HASH] = json!(text);
     assert_eq!(revision(&after(&forged, None, &registry())), Some(8));
 }
 
-/// With a CA of the clients' own the managed bundle is for those who verify clients.
+/// With `spec.clients.caSecretRef` the managed bundle has the clients' CA, not the servers'.
 #[test]
-fn a_pod_that_loads_the_roots_ca_keeps_the_root_where_clients_have_a_ca_of_their_own() {
+fn a_pod_that_loads_ca_crt_keeps_the_source_secret_if_clients_have_another_ca() {
     let with_client_ca = |client_ca: Option<&str>| {
         let mut entry = gw();
         entry.spec.clients.ca_secret_ref = client_ca.map(|name| name.into());
@@ -282,10 +282,10 @@ fn a_pod_that_loads_the_roots_ca_keeps_the_root_where_clients_have_a_ca_of_their
     }
     let object = deployment("root", json!({}));
     let outcome = outcome(&object, None, &with_client_ca(Some("clients")));
-    let held: Vec<_> = outcome.holds.iter().map(ToString::to_string).collect();
+    let blockers: Vec<_> = outcome.blockers.iter().map(ToString::to_string).collect();
     assert_eq!(
-        held,
-        ["Secret gw holds the clients' CA in ca.crt, not root's: load tls.crt and tls.key alone to follow it"]
+        blockers,
+        ["Secret gw has the clients' CA in ca.crt, not the CA of root; mount only tls.crt and tls.key to use it"]
     );
     assert!(outcome.patch.0.is_empty());
 }

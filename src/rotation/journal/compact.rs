@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Journal, JournalError, read};
+use crate::connectivity;
+use crate::trust::Certificate;
 use crate::trust::equivalence::{constrains_names, equivalence_key};
-use crate::trust::{Certificate, connectivity};
 
 /// A stored journal.
 #[derive(Deserialize, Serialize)]

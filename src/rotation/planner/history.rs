@@ -10,10 +10,11 @@ use super::snapshot::{
     ClientState, ReaderSource, Snapshot, SourceState, Trust, TrustCopy, authorities, migrated, verifies_to_the_end,
 };
 use crate::api::{LeafKind, Period, Phase, TrustAnchor, TrustBundleTarget};
+use crate::connectivity;
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Authority, Client, CutOff, Journal, Version};
 use crate::trust::equivalence::are_equivalent;
-use crate::trust::{Certificate, bundle, connectivity, is_distrusted};
+use crate::trust::{Certificate, bundle, is_distrusted};
 
 /// The journal with a snapshot's contents.
 pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp) -> Journal {

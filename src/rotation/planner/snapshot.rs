@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::{OnServingCertificateExpiry, Period, TrustSourceUse, WindowState};
+use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::journal::{Authority, Client, Journal, Version};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
 use crate::rotation::{RenewalPolicy, SecretSummary};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{Certificate, EXPIRED, Finding, connectivity, field, is_distrusted};
+use crate::trust::{Certificate, EXPIRED, Finding, field, is_distrusted};
 
 /// What was read for one GatewaySecret. A Secret that does not exist is `None`.
 #[derive(Clone, Debug)]

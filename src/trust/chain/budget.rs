@@ -1,4 +1,4 @@
-//! What verdicts may cost, so that hostile bundles cost no time.
+//! Limits on the cost of verdicts, for hostile bundles.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,28 +13,28 @@ use crate::trust::limits::{
 
 /// SHA-256 over a SubjectPublicKeyInfo: a hostile one has hundreds of kilobytes.
 type PublicKey = [u8; 32];
-/// Whether a signature holds.
+/// Whether a signature is valid.
 type Verdict = Result<(), SignatureFault>;
 
-/// What all paths of one verdict, or of the verdicts on many chains, may cost together.
+/// The cost that all paths of one verdict, or of the verdicts on many chains, may still have.
 pub(crate) struct Budget {
-    /// Signatures, where a chain's own are used up.
+    /// Signatures beyond those that each chain has for itself.
     signatures: usize,
-    /// Signatures that the chain in hand may still cost, whatever the others did.
+    /// Signatures that the current chain has for itself.
     own: usize,
-    /// Signatures that all chains together may have as their own.
+    /// Signatures that all chains together have for themselves.
     owned: usize,
-    /// Paths that are tried.
+    /// Paths that may be tried.
     paths: usize,
     /// Names times constraints, and their bytes; BoringSSL allows 2^20 pairs for each pair of certificates, however long they are.
     pub(super) names: usize,
-    /// Revocation lists that are looked at, once for each certificate that they could be for.
+    /// Revocation lists that may be compared, once for each certificate that they could be for.
     lists: usize,
-    /// Certificates that are looked at as somebody's issuer.
-    looks: Cell<usize>,
-    /// By the fingerprint of the certificate or list, with the key: chains of one CA go the same way up.
+    /// Certificates that may be compared as the issuer of another.
+    issuer_steps: Cell<usize>,
+    /// Verified signatures, by the fingerprint of the certificate or list and the key: chains of one CA share a path.
     known: HashMap<String, Vec<(PublicKey, Verdict)>>,
-    /// Links whose signatures are taken to hold: a verdict is only wanted for the case that they do.
+    /// Links whose signatures are assumed to be valid: the verdict matters only in that case.
     granted: HashMap<String, Vec<PublicKey>>,
 }
 
@@ -47,7 +47,7 @@ impl Default for Budget {
             paths: PATH_STEPS,
             names: NAME_STEPS,
             lists: CRL_STEPS,
-            looks: Cell::new(ISSUER_STEPS),
+            issuer_steps: Cell::new(ISSUER_STEPS),
             known: HashMap::new(),
             granted: HashMap::new(),
         }
@@ -60,23 +60,23 @@ impl Budget {
         Self { signatures: LIST_SIGNATURES, ..Self::default() }
     }
 
-    /// For the signature of one certificate, by whoever may have made it.
+    /// For the signature of one certificate by several possible issuers.
     pub(super) fn for_issuers() -> Self {
         Self { signatures: ISSUER_SIGNATURES, ..Self::default() }
     }
 
-    /// Begins another chain.
+    /// Starts another chain.
     pub(super) fn next_chain(&mut self) {
         self.own = CHAIN_SIGNATURES;
     }
 
-    /// With so many signatures for all chains together, and so many that are each chain's own.
+    /// With these numbers of shared signatures, and of those that chains have for themselves.
     #[cfg(test)]
     pub(super) fn of(signatures: usize, owned: usize) -> Self {
         Self { signatures, owned, ..Self::default() }
     }
 
-    /// Takes the signatures on a path to hold, until another path is given.
+    /// Assumes the signatures on a path to be valid, until the next call.
     pub(super) fn grant(&mut self, path: &[&ParsedCert<'_>]) {
         self.granted.clear();
         for link in path.windows(2) {
@@ -89,35 +89,35 @@ impl Budget {
         }
     }
 
-    /// Whether hardly another chain can be judged.
+    /// Whether too little is left for another chain.
     pub(super) fn is_used_up(&self) -> bool {
-        self.paths == 0 || self.signatures + self.owned == 0 || self.could_look().is_err()
+        self.paths == 0 || self.signatures + self.owned == 0 || self.check_issuer_steps().is_err()
     }
 
-    /// Pays for looking at a certificate as somebody's issuer; `false` when that is not possible any more, and nothing can be told.
-    pub(super) fn look(&self) -> bool {
-        self.looks.set(self.looks.get().saturating_sub(1));
-        self.looks.get() > 0
+    /// Takes the cost of comparing a certificate as the issuer of another; `false` if none is left.
+    pub(super) fn take_issuer_step(&self) -> bool {
+        self.issuer_steps.set(self.issuer_steps.get().saturating_sub(1));
+        self.issuer_steps.get() > 0
     }
 
-    /// Whether there was enough for all such looks so far.
-    pub(super) fn could_look(&self) -> Result<(), Refused> {
-        if self.looks.get() > 0 { Ok(()) } else { Err(Refused::Budget) }
+    /// Fails if a comparison of issuers has been skipped.
+    pub(super) fn check_issuer_steps(&self) -> Result<(), Refused> {
+        if self.issuer_steps.get() > 0 { Ok(()) } else { Err(Refused::Budget) }
     }
 
-    /// Pays for trying a path.
+    /// Takes the cost of trying a path.
     pub(super) fn path(&mut self) -> Result<(), Refused> {
         self.paths = self.paths.checked_sub(1).ok_or(Refused::Budget)?;
         Ok(())
     }
 
-    /// Pays for looking at so many revocation lists.
+    /// Takes the cost of comparing revocation lists.
     pub(super) fn lists(&mut self, count: usize) -> Result<(), Refused> {
         self.lists = self.lists.checked_sub(count).ok_or(Refused::Budget)?;
         Ok(())
     }
 
-    /// Verifies a signature, and pays for it.
+    /// Verifies a signature, and takes its cost.
     fn signature(&mut self, signed: &Signed<'_>, key: &[u8]) -> Result<Verdict, Refused> {
         let cost = cost(key, signed.body.len());
         if self.own >= cost && self.owned >= cost {
@@ -130,15 +130,15 @@ impl Budget {
     }
 
     /// Verifies a link of a path, once.
-    pub(super) fn link(&mut self, facts: &ParsedCert<'_>, signer: &ParsedCert<'_>) -> Result<Verdict, Refused> {
-        let fingerprint = facts.certificate.fingerprint.as_str();
+    pub(super) fn link(&mut self, parsed: &ParsedCert<'_>, signer: &ParsedCert<'_>) -> Result<Verdict, Refused> {
+        let fingerprint = parsed.certificate.fingerprint.as_str();
         if self.granted.get(fingerprint).is_some_and(|keys| keys.contains(signer.key_digest())) {
             return Ok(Ok(()));
         }
-        self.verified(fingerprint, &facts.signed, signer)
+        self.verified(fingerprint, &parsed.signed, signer)
     }
 
-    /// Verifies the signature of what has this fingerprint, once.
+    /// Verifies the signature of the certificate or list with this fingerprint, once.
     pub(super) fn verified(
         &mut self,
         fingerprint: &str,

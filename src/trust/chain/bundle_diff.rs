@@ -1,4 +1,4 @@
-//! What an update of a bundle does to chains that are accepted now.
+//! The effect of an update of a bundle on chains that are accepted now.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,22 +8,22 @@ use super::name::Name;
 use super::{Budget, Presented, Purpose, Refused, Store};
 use crate::trust::Certificate;
 
-/// What an update does to a chain.
+/// The effect of an update on a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It is accepted after the update, or was not before.
+    /// It is accepted after the update, or was refused before.
     Unharmed,
     /// It was accepted before, and is refused after.
     Lost,
-    /// The budget did not suffice to tell.
+    /// The budget did not suffice.
     Undecided,
 }
 
-/// A bundle before and after an update, to ask about many chains. What they cost together is bounded.
+/// A bundle before and after an update, prepared for many chains. Their total cost is limited.
 pub(crate) struct Update<'s> {
     before: &'s Store<'s>,
     after: &'s Store<'s>,
-    /// Subjects of CAs from which paths may go on otherwise than before.
+    /// Subjects of CAs from which paths may continue differently than before.
     touched: HashSet<Name>,
     budget: Budget,
 }
@@ -33,12 +33,12 @@ impl<'s> Update<'s> {
         Self { before, after, touched: touched(before, after), budget: Budget::default() }
     }
 
-    /// Whether the budget is used up: of the chains that are left nothing more can be told.
+    /// Whether the budget is exhausted, so that the remaining chains cannot be judged.
     pub(crate) fn is_used_up(&self) -> bool {
         self.budget.is_used_up()
     }
 
-    /// What becomes of a chain at an instant.
+    /// The effect on a chain at an instant.
     pub(crate) fn effect<'c>(
         &mut self,
         chain: impl IntoIterator<Item = &'c Certificate>,
@@ -50,8 +50,8 @@ impl<'s> Update<'s> {
             return Effect::Unharmed;
         }
         self.budget.next_chain();
-        // Signatures cost most. Those on the one path before the update are taken to hold: if they do not, nothing is lost.
-        let path = match self.before.only_path(&chain.facts, &self.budget) {
+        // Signatures cost most. Those on the only path before the update are assumed to be valid: otherwise nothing is lost.
+        let path = match self.before.only_path(&chain.parsed, &self.budget) {
             Err(Refused::Budget) => Vec::new(),
             Err(_) => return Effect::Unharmed,
             Ok(path) if path.iter().any(|link| !link.certificate.is_valid_at(now)) => return Effect::Unharmed,
@@ -73,18 +73,18 @@ impl<'s> Update<'s> {
         !self.is_out_of_reach(&Presented::read(chain), purpose)
     }
 
-    /// Whether each look-up on the chain's paths finds the same as before, so that the verdict is the same.
+    /// Whether each lookup on the chain's paths has the same result as before, so that the verdict is the same.
     fn is_out_of_reach(&self, chain: &Presented<'_>, purpose: Purpose<'_>) -> bool {
         let is_touched = |name: &Name| self.touched.contains(name);
-        let issuers = || chain.facts.iter().flatten().map(|facts| &facts.issuer);
+        let issuers = || chain.parsed.iter().flatten().map(|parsed| &parsed.issuer);
         // The leaf may be an anchor itself.
         let leaf = chain.leaf().is_some_and(|leaf| is_touched(&leaf.subject));
-        self.after.sound(purpose).is_ok() && !leaf && !issuers().any(is_touched)
+        self.after.check_bundle(purpose).is_ok() && !leaf && !issuers().any(is_touched)
     }
 }
 
 impl Store<'_> {
-    /// Issuer and subject of the CAs that others have issued.
+    /// Issuer and subject of the CAs that are not self-issued.
     fn cross_signs(&self) -> impl Iterator<Item = (Name, &Name)> {
         self.by_subject.iter().flat_map(|(subject, group)| {
             let group = group.iter().map(|at| self.anchors[*at].certificate);
@@ -94,7 +94,7 @@ impl Store<'_> {
     }
 }
 
-/// The subjects of CAs that are not the same before and after, and of those below them.
+/// The subjects of CAs that differ before and after, and of those below them.
 fn touched(before: &Store<'_>, after: &Store<'_>) -> HashSet<Name> {
     let keeps_order = before.is_ordered() == after.is_ordered();
     let is_same = |name: &Name| {
@@ -139,16 +139,16 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_takes_the_ca_of_a_chain_out() {
-        let (one, two, stranger) = (ca("one"), ca("two"), ca("stranger"));
+    fn removing_the_ca_of_a_chain_loses_it() {
+        let (one, two, unknown) = (ca("one"), ca("two"), ca("unknown"));
         let (both, rest) = (read([&one, &two]), read([&two]));
         let of = |ca: &Authority| effect(&both, &rest, &[parsed(plain(ca).der())], Budget::default());
-        assert_eq!([of(&one), of(&two), of(&stranger)], [Effect::Lost, Effect::Unharmed, Effect::Unharmed]);
+        assert_eq!([of(&one), of(&two), of(&unknown)], [Effect::Lost, Effect::Unharmed, Effect::Unharmed]);
     }
 
-    /// Where nothing can be lost by a wrong signature none is verified: a cluster may have thousands of clients.
+    /// Signatures are verified only where a client could be lost: a cluster may have thousands of clients.
     #[test]
-    fn accepts_additions_and_renewals_without_a_signature() {
+    fn additions_and_renewals_need_no_signature() {
         let (one, two) = (ca_between("one", 2020, 2040), ca("two"));
         let renewed = one.renewed(2024, 2050);
         let chain = [parsed(plain(&one).der())];
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_plain_chain_when_others_have_used_up_the_budget() {
+    fn judges_a_plain_chain_when_others_have_exhausted_the_budget() {
         let (root, other) = (ca("root"), ca("other"));
         let mut chain = vec![root.intermediate("0", |_| {})];
         for name in 1..8 {
@@ -177,7 +177,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-        /// What is left out to save time changes no verdict.
+        /// The shortcuts do not change any verdict.
         #[test]
         fn agrees_with_verifying_each_chain_before_and_after(
             before in proptest::sample::subsequence((0..9_usize).collect::<Vec<_>>(), 1..9).prop_shuffle(),

@@ -1,4 +1,4 @@
-//! Certificate revocation lists, judged as BoringSSL does (`check_revocation`, crypto/x509/x509_vfy.cc).
+//! Certificate revocation lists, evaluated as by BoringSSL (`check_revocation`, crypto/x509/x509_vfy.cc).
 
 use jiff::Timestamp;
 use x509_parser::extensions::{IssuingDistributionPoint, ParsedExtension};
@@ -37,7 +37,7 @@ enum Scope {
     OnlyCas,
     /// One distribution point, or attribute certificates.
     Part,
-    /// By reason, indirect, or for two kinds alone: BoringSSL does not look at it.
+    /// By reason, indirect, or for two kinds only: BoringSSL ignores the list.
     Never,
 }
 
@@ -72,10 +72,10 @@ impl std::fmt::Debug for Crl {
 }
 
 impl Crl {
-    /// Reads a list as `d2i_X509_CRL` does: what follows it is ignored.
+    /// Reads a list as `d2i_X509_CRL` does: trailing bytes are ignored.
     ///
     /// # Errors
-    /// What BoringSSL would refuse it for, or that a field cannot be read.
+    /// Why BoringSSL rejects it, or that a field cannot be read.
     pub fn parse(der: &[u8]) -> Result<Self, &'static str> {
         const FIELD: &str = "a name, a date or another field cannot be read";
         let der = der::list(der)?;
@@ -96,7 +96,7 @@ impl Crl {
         Ok(crl)
     }
 
-    /// The CA that it says it is of (RFC 4514).
+    /// The CA that it names as its issuer (RFC 4514).
     pub fn issuer(&self) -> &str {
         &self.issuer_text
     }
@@ -106,7 +106,7 @@ impl Crl {
         (self.this_update, self.next_update)
     }
 
-    /// What it is known by: `X509_STORE_add_crl` ignores duplicates.
+    /// Identifies the list: `X509_STORE_add_crl` ignores duplicates.
     pub(super) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
@@ -131,7 +131,7 @@ impl Crl {
                 ParsedExtension::IssuingDistributionPoint(point) if self.scope.is_none() => {
                     self.scope = Some(Scope::of(point));
                 }
-                // BoringSSL refuses these two when it cannot read them, or when they stand twice.
+                // BoringSSL rejects the list if one of these two is malformed or repeated.
                 _ if is_known => return Err(MALFORMED),
                 _ => self.has_critical |= extension.critical,
             }
@@ -156,7 +156,7 @@ impl Crl {
     }
 }
 
-/// Whose revocation is asked about.
+/// The certificate whose revocation is checked.
 struct RevocationQuery<'q> {
     issuer: &'q Name,
     /// The issuer (RFC 4514).
@@ -167,17 +167,17 @@ struct RevocationQuery<'q> {
 }
 
 impl<'q> RevocationQuery<'q> {
-    fn of(facts: &'q ParsedCert<'_>) -> Self {
+    fn of(parsed: &'q ParsedCert<'_>) -> Self {
         Self {
-            issuer: &facts.issuer,
-            issuer_text: &facts.certificate.issuer,
-            subject: &facts.certificate.subject,
-            serial: facts.serial,
-            is_ca: facts.ca == Some(true),
+            issuer: &parsed.issuer,
+            issuer_text: &parsed.certificate.issuer,
+            subject: &parsed.certificate.subject,
+            serial: parsed.serial,
+            is_ca: parsed.ca == Some(true),
         }
     }
 
-    /// A client that nobody revoked.
+    /// A client that has not been revoked.
     fn client_of(ca: &'q ParsedCert<'_>) -> Self {
         let (issuer, issuer_text) = (&ca.subject, ca.certificate.subject.as_str());
         Self { issuer, issuer_text, subject: "", serial: &[], is_ca: false }
@@ -192,22 +192,22 @@ pub(super) fn check(
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
-    // What ends a path is asked to have signed its own list.
-    ask(store, &RevocationQuery::of(path[at]), &path[(at + 1).min(path.len() - 1)..], now, budget)
+    // The end of a path has to have signed its own list.
+    check_query(store, &RevocationQuery::of(path[at]), &path[(at + 1).min(path.len() - 1)..], now, budget)
 }
 
 impl Store<'_> {
-    /// The issuers of lists that are of no CA in the bundle.
-    pub(crate) fn strange_lists(&self) -> Vec<String> {
-        let strange = self.crls.iter().filter(|(name, _)| !self.by_subject.contains_key(**name));
+    /// The issuers of lists that are not of a CA in the bundle.
+    pub(crate) fn unrelated_lists(&self) -> Vec<String> {
+        let unrelated = self.crls.iter().filter(|(name, _)| !self.by_subject.contains_key(**name));
         let mut issuers: Vec<_> =
-            strange.flat_map(|(_, lists)| lists.first()).map(|list| list.issuer_text.clone()).collect();
+            unrelated.flat_map(|(_, lists)| lists.first()).map(|list| list.issuer_text.clone()).collect();
         issuers.sort();
         issuers
     }
 
-    /// Whether the lists let clients of a CA of the bundle pass, which nobody revoked: the list that covers them is asked,
-    /// and those of the CA itself and of the CAs above it.
+    /// Whether the lists admit clients of a CA of the bundle that have not been revoked: the list that covers them is checked, and
+    /// those of the CA itself and of the CAs above it.
     ///
     /// # Errors
     /// What is wrong with the lists.
@@ -217,81 +217,81 @@ impl Store<'_> {
         now: Timestamp,
         budget: &mut Budget,
     ) -> Result<(), Refused> {
-        // An anchor that BoringSSL cannot read is nobody's issuer.
-        let Some(facts) = ParsedCert::read(ca) else { return Ok(()) };
-        let path = self.above(&facts, budget)?;
-        if facts.may(KEY_CERT_SIGN) {
-            ask(self, &RevocationQuery::client_of(&facts), &path, now, budget)?;
+        // BoringSSL takes no anchor with malformed extensions as an issuer.
+        let Some(parsed) = ParsedCert::read(ca) else { return Ok(()) };
+        let path = self.above(&parsed, budget)?;
+        if parsed.may(KEY_CERT_SIGN) {
+            check_query(self, &RevocationQuery::client_of(&parsed), &path, now, budget)?;
         }
         (0..path.len()).try_for_each(|at| check(self, &path, at, now, budget))
     }
 }
 
-/// Of lists that are equally good and equally new the first counts, or each of them where the store's order is not known.
-fn ask(
+/// Of lists with the same score the first is used, or each of them if the store's order is not known.
+fn check_query(
     store: &Store<'_>,
-    question: &RevocationQuery<'_>,
+    query: &RevocationQuery<'_>,
     above: &[&ParsedCert<'_>],
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
-    let lists = store.crls.get(question.issuer).map(Vec::as_slice).unwrap_or_default();
-    // Each is of the issuer, or else of any of those above.
+    let lists = store.crls.get(query.issuer).map(Vec::as_slice).unwrap_or_default();
+    // The issuer signed each, or any of the CAs above it.
     budget.lists(lists.len() * above.len())?;
     let candidates = lists.iter().filter(|crl| crl.scope != Some(Scope::Never));
     let scored = candidates.filter_map(|crl| {
         let (signer, is_direct) = signer(crl, above)?;
-        // The weights of BoringSSL's score, then the newer one.
-        let score = (!crl.has_critical, crl.covers(question.is_ca), crl.is_current(now), is_direct, crl.this_update);
+        // As BoringSSL's score, then the newer one.
+        let score = (!crl.has_critical, crl.covers(query.is_ca), crl.is_current(now), is_direct, crl.this_update);
         Some((score, *crl, signer))
     });
     let scored: Vec<_> = scored.collect();
     let Some(best) = scored.iter().map(|(score, ..)| *score).max() else {
-        return Err(Refused::CrlMissing { issuer: question.issuer_text.to_owned() });
+        return Err(Refused::CrlMissing { issuer: query.issuer_text.to_owned() });
     };
     let count = if store.is_ordered() { 1 } else { usize::MAX };
     let mut equals = scored.iter().filter(|(score, ..)| *score == best).take(count);
-    equals.try_for_each(|(_, crl, signer)| apply(crl, signer, question, now, budget))
+    equals.try_for_each(|(_, crl, signer)| apply(crl, signer, query, now, budget))
 }
 
 /// `check_crl` and `cert_crl`.
 fn apply(
     crl: &Crl,
     signer: &ParsedCert<'_>,
-    question: &RevocationQuery<'_>,
+    query: &RevocationQuery<'_>,
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
-    let issuer = || question.issuer_text.to_owned();
+    let issuer = || query.issuer_text.to_owned();
     let unusable = |cause| Err(Refused::CrlUnusable { issuer: issuer(), cause });
     if !signer.may(CRL_SIGN) {
-        return unusable("the CA's key usage lacks cRLSign; issue the CA anew");
+        return unusable("the CA's key usage lacks cRLSign; reissue the CA");
     }
-    if !crl.covers(question.is_ca) {
-        return unusable("it covers only a part of the certificates; publish a full one");
+    if !crl.covers(query.is_ca) {
+        return unusable("it covers only some of the certificates; publish a complete one");
     }
     if !crl.is_current(now) {
         return Err(Refused::CrlOutdated { issuer: issuer() });
     }
     let Some((signed, _)) = parsed_cert::signed(&crl.der) else { return unusable("it is malformed") };
     if budget.verified(&crl.fingerprint, &signed, signer)?.is_err() {
-        return unusable("its signature is not the CA's; publish it anew");
+        return unusable("the CA did not sign it; publish it again");
     }
     if crl.has_critical {
-        return unusable("it has a critical extension that the proxy does not know; publish it without");
+        return unusable("it has a critical extension that the proxy does not support; publish it without");
     }
-    if crl.revoked.contains(question.serial) {
-        return Err(Refused::Revoked { subject: question.subject.to_owned() });
+    if crl.revoked.contains(query.serial) {
+        return Err(Refused::Revoked { subject: query.subject.to_owned() });
     }
     Ok(())
 }
 
 /// `crl_akid_check`: the issuer on the path, or a CA further up with the list's name.
 fn signer<'p>(crl: &Crl, above: &[&'p ParsedCert<'p>]) -> Option<(&'p ParsedCert<'p>, bool)> {
-    let fits = |facts: &ParsedCert<'_>| crl.authority.as_ref().is_none_or(|id| id.fits(facts));
+    let fits = |parsed: &ParsedCert<'_>| crl.authority.as_ref().is_none_or(|id| id.fits(parsed));
     let (direct, further) = above.split_first()?;
     if fits(direct) {
         return Some((direct, true));
     }
-    further.iter().find(|facts| facts.subject == crl.issuer && fits(facts)).map(|facts| (*facts, false))
+    further.iter().find(|parsed| parsed.subject == crl.issuer && fits(parsed)).map(|parsed| (*parsed, false))
 }

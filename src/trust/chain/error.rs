@@ -15,20 +15,19 @@ pub struct Accepted {
     pub until: Timestamp,
 }
 
-/// Why a chain is refused. Each variant tells where the statement comes from: `RFC`, BoringSSL's function, or a measurement
-/// (Envoy 1.40.0).
+/// Why a chain is refused. Each variant gives its source: an RFC, BoringSSL's function, or a measurement (Envoy 1.40.0).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
     /// TLS needs a certificate (RFC 8446 section 4.4.2.4; `require_client_certificate`).
-    #[error("no certificate was presented; send the leaf first, its intermediates after it")]
+    #[error("no certificate was presented; send the leaf, followed by its intermediates")]
     NoCertificate,
-    /// Measured: Envoy refuses the update; a proxy that starts with it refuses everyone.
-    #[error("the bundle holds no certificate; expected at least one CA")]
+    /// Measured: Envoy rejects the update; a proxy that starts with it refuses every client.
+    #[error("the bundle holds no certificate. expected at least one CA; add it")]
     NoAnchors,
     /// Measured: the request for a client certificate names all CAs, in a vector of 64 KiB (RFC 8446 section 4.2.4).
     #[error(
-        "the subjects of all CAs take {bytes} bytes, and TLS has room for {max}: every handshake fails; remove CAs"
+        "the subjects of all CAs take {bytes} bytes. expected at most {max}: with more every handshake fails; remove CAs"
     )]
     SubjectsTooLong {
         /// Their length on the wire.
@@ -37,15 +36,15 @@ pub enum Refused {
         max: usize,
     },
     /// `SSL_CTX_set_max_cert_list`: 100 KiB.
-    #[error("the chain takes {bytes} bytes, more than TLS libraries take; send the leaf and its intermediates only")]
+    #[error("the chain takes {bytes} bytes, more than TLS libraries read; send only the leaf and its intermediates")]
     ChainTooLong {
         /// Its length.
         bytes: usize,
     },
     /// BoringSSL writes the chain into two session tickets; measured.
     #[error(
-        "the chain takes {bytes} bytes; of 32 to 64 KiB the proxy can make no session tickets, and closes the connection; send \
-         fewer names or intermediates"
+        "the chain takes {bytes} bytes. expected less than 32 KiB: with 32 to 64 KiB the proxy cannot make session tickets, and closes \
+         the connection; use fewer names or intermediates"
     )]
     TicketsTooLong {
         /// Its length.
@@ -53,27 +52,27 @@ pub enum Refused {
     },
     /// `kVerifySignatureAlgorithms` (ssl/extensions.cc), measured: P-521 and Ed25519 leaves are refused, RSA of 1024 bits is not.
     #[error(
-        "{subject} has a key that the proxy does not take in a handshake; expected RSA, P-256 or P-384, issue it anew"
+        "{subject} has a key that the proxy does not accept in a handshake. expected RSA, P-256 or P-384; reissue it"
     )]
     LeafKey {
         /// The leaf.
         subject: String,
     },
     /// RFC 5280 section 4.2.1.3, `ssl_cert_check_key_usage`; measured: key agreement alone is refused.
-    #[error("the key usage of {subject} lacks digitalSignature, which TLS needs; issue it anew")]
+    #[error("the key usage of {subject} lacks digitalSignature, which TLS requires; reissue it")]
     LeafKeyUsage {
         /// The leaf.
         subject: String,
     },
     /// `X509_V_ERR_INVALID_EXTENSION`: RFC 5280 section 4.2.
-    #[error("{subject} has a malformed or repeated extension; issue it anew")]
+    #[error("{subject} has a malformed or repeated extension; reissue it")]
     InvalidExtension {
         /// The certificate.
         subject: String,
     },
     /// `X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY`.
     #[error(
-        "no CA of the bundle is the issuer of {subject}: nothing has the subject {issuer}; add it to the bundle, or the missing intermediate to the chain"
+        "{subject} was issued by {issuer}, which is not in the bundle; add it, or the missing intermediate to the chain"
     )]
     UnknownIssuer {
         /// The end of the path.
@@ -89,7 +88,8 @@ pub enum Refused {
     },
     /// `X509_V_ERR_AKID_SKID_MISMATCH` and `X509_V_ERR_AKID_ISSUER_SERIAL_MISMATCH` (RFC 5280 section 4.2.1.1).
     #[error(
-        "{issuer} is in the bundle, but with another key or serial than the authority key identifier of {subject} says; add the CA that signed it"
+        "{issuer} in the bundle does not have the key or serial number that the authority key identifier of {subject} names; add the CA \
+         that signed it"
     )]
     IssuerKeyId {
         /// The end of the path.
@@ -98,42 +98,40 @@ pub enum Refused {
         issuer: String,
     },
     /// `X509_V_ERR_KEYUSAGE_NO_CERTSIGN` (RFC 5280 section 4.2.1.3); measured for anchors, too.
-    #[error(
-        "the key usage of {issuer} does not allow to sign certificates, such as {subject}; issue the CA anew with keyCertSign"
-    )]
+    #[error("the key usage of {issuer}, which issued {subject}, lacks keyCertSign; reissue the CA with it")]
     IssuerMayNotSign {
         /// The end of the path.
         subject: String,
         /// The issuer it names.
         issuer: String,
     },
-    /// `X509_V_ERR_UNHANDLED_CRITICAL_EXTENSION` (RFC 5280 section 4.2). Measured: an anchor's pass.
-    #[error("{subject} has a critical extension that the proxy does not know; issue it anew without")]
+    /// `X509_V_ERR_UNHANDLED_CRITICAL_EXTENSION` (RFC 5280 section 4.2). Measured: Envoy accepts one in an anchor.
+    #[error("{subject} has a critical extension that the proxy does not support; reissue it without")]
     UnknownCriticalExtension {
         /// The certificate.
         subject: String,
     },
     /// `X509_V_ERR_INVALID_CA` (RFC 5280 section 4.2.1.9). Measured: an anchor need not be a CA.
-    #[error("{subject} signed a certificate and is no CA (basicConstraints, version 3); issue the intermediate anew")]
+    #[error("{subject} signed a certificate but is not a CA (basicConstraints, version 3); reissue the intermediate")]
     NotACa {
         /// The intermediate.
         subject: String,
     },
-    /// `X509_V_ERR_INVALID_PURPOSE` (RFC 5280 section 4.2.1.12). Measured: anyExtendedKeyUsage does not help.
-    #[error("the extended key usage of {subject} lacks {expected}; issue it anew")]
+    /// `X509_V_ERR_INVALID_PURPOSE` (RFC 5280 section 4.2.1.12). Measured: anyExtendedKeyUsage is not enough.
+    #[error("the extended key usage of {subject} lacks {expected}; reissue it")]
     Purpose {
         /// The certificate.
         subject: String,
         /// The usage that was expected.
         expected: &'static str,
     },
-    /// `X509_V_ERR_PATH_LENGTH_EXCEEDED` (RFC 5280 section 4.2.1.9). Measured: an anchor's limit does not count.
+    /// `X509_V_ERR_PATH_LENGTH_EXCEEDED` (RFC 5280 section 4.2.1.9). Measured: Envoy ignores the limit of an anchor.
     #[error("{subject} allows fewer CAs below it than the chain has; issue from a CA higher up")]
     PathLength {
         /// The intermediate.
         subject: String,
     },
-    /// `X509_V_ERR_CERT_HAS_EXPIRED`; the last second itself is over (`X509_cmp_time_posix`).
+    /// `X509_V_ERR_CERT_HAS_EXPIRED`; the last second is excluded (`X509_cmp_time_posix`).
     #[error("{subject} expired at {at}; renew it, and put a renewed CA before the expired one")]
     Expired {
         /// The certificate.
@@ -142,7 +140,7 @@ pub enum Refused {
         at: Timestamp,
     },
     /// `X509_V_ERR_CERT_NOT_YET_VALID`.
-    #[error("{subject} is not valid before {at}; wait, or look at the clocks")]
+    #[error("{subject} is not valid before {at}; wait, or check the clocks")]
     NotYetValid {
         /// The certificate.
         subject: String,
@@ -150,22 +148,21 @@ pub enum Refused {
         at: Timestamp,
     },
     /// `X509_V_ERR_CERT_SIGNATURE_FAILURE`.
-    #[error(
-        "{subject} was not signed by the key of {issuer} that the bundle or chain holds; add the CA that signed it"
-    )]
+    #[error("{subject} was not signed by the key of {issuer} in the bundle or chain; add the CA that signed it")]
     Signature {
         /// The certificate.
         subject: String,
-        /// Who was thought to have signed it.
+        /// The CA that its issuer name leads to.
         issuer: String,
     },
-    /// Measured: MD5 is refused. Others are refused by us, since nothing here can verify them.
-    #[error("{subject} is signed with an algorithm that is not taken; issue it anew with SHA-256")]
+    /// Measured: Envoy refuses MD5. Other algorithms are refused because this program cannot verify them.
+    #[error("{subject} is signed with an algorithm that is not accepted; reissue it with SHA-256")]
     SignatureAlgorithm {
         /// The certificate.
         subject: String,
     },
-    /// `X509_V_ERR_PERMITTED_VIOLATION`, `X509_V_ERR_EXCLUDED_VIOLATION` (RFC 5280 section 4.2.1.10). Measured: an anchor's count.
+    /// `X509_V_ERR_PERMITTED_VIOLATION`, `X509_V_ERR_EXCLUDED_VIOLATION` (RFC 5280 section 4.2.1.10). Measured: Envoy applies those
+    /// of an anchor, too.
     #[error("the name constraints of {issuer} do not permit {subject}; issue it with other names, or from another CA")]
     NameConstraints {
         /// The certificate.
@@ -175,7 +172,7 @@ pub enum Refused {
     },
     /// `X509_V_ERR_UNSUPPORTED_CONSTRAINT_TYPE`. Measured: constraints on addresses refuse every leaf with an address.
     #[error(
-        "{issuer} constrains names of a kind that the proxy cannot compare, and {subject} has one; issue it without"
+        "{issuer} constrains names of a type that the proxy cannot compare, and {subject} has one; reissue it without"
     )]
     UnsupportedConstraint {
         /// The certificate.
@@ -183,14 +180,16 @@ pub enum Refused {
         /// The CA that constrains.
         issuer: String,
     },
-    /// RFC 5280 section 6.1.3 (d). Not modelled: refused, to be on the safe side.
-    #[error("{subject} constrains certificate policies, which is not judged here; remove policyConstraints")]
+    /// RFC 5280 section 6.1.3 (d). Not modelled, so refused.
+    #[error("{subject} constrains certificate policies, which are not evaluated here; remove policyConstraints")]
     Policy {
         /// The certificate.
         subject: String,
     },
     /// `X509_V_ERR_UNABLE_TO_GET_CRL`: with one CRL present, each CA on the path needs one (measured).
-    #[error("no revocation list of {issuer} was found, and with one list present each CA needs one; add it")]
+    #[error(
+        "no revocation list found for {issuer}. expected one for each CA, since there are lists for others; add it"
+    )]
     CrlMissing {
         /// The CA.
         issuer: String,
@@ -216,40 +215,40 @@ pub enum Refused {
         subject: String,
     },
     /// RFC 9525 section 6.
-    #[error("{subject} is not for the host {host}; add it to the subject alternative names")]
+    #[error("{subject} does not cover the host {host}; add it to the subject alternative names")]
     Host {
         /// The leaf.
         subject: String,
         /// The first host that no name covers.
         host: String,
     },
-    /// Measured: BoringSSL takes the first CA whose name and key id fit, and never looks at the next.
+    /// Measured: BoringSSL takes the first CA whose subject and key identifier fit, and never tries the next.
     #[error(
-        "{because}. {issuer} stands in the bundle {count} times, and only the first that fits is tried: another would do, put it first"
+        "{because}. {count} CAs share the subject {issuer}, and the proxy tries only the first; move the issuing CA to the top"
     )]
     Shadowed {
-        /// The subject that stands more than once.
+        /// The subject that several CAs share.
         issuer: String,
         /// How many fit.
         count: usize,
-        /// What the first one meets.
+        /// Why the first one fails.
         because: Box<Refused>,
     },
-    /// Measured: from 24 entries on BoringSSL's store sorts (`std::sort`), and same-subject CAs change places.
+    /// Measured: from 24 entries on BoringSSL's store sorts them (`std::sort`), and CAs with one subject change places.
     #[error(
-        "{because}. with 24 or more CAs and lists the proxy picks any of the CAs with one subject: keep one for each subject"
+        "{because}. with 24 or more CAs and lists the proxy may try any of the CAs that share a subject; keep one for each subject"
     )]
     OrderUndetermined {
-        /// What one of the orders meets.
+        /// Why one of the orders fails.
         because: Box<Refused>,
     },
-    /// Ours: hostile or hopeless input.
+    /// A limit of this program, for hostile or ambiguous input.
     #[error("too many CAs with the same subject or name constraints to try them all; keep one CA for each subject")]
     Budget,
 }
 
 impl Refused {
-    /// How much the reason helps whoever has to mend it; of several reasons the highest is told.
+    /// How much the reason helps to fix the chain; of several reasons the highest is reported.
     pub fn rank(&self) -> u8 {
         match self {
             Self::Budget | Self::UnknownIssuer { .. } => 1,

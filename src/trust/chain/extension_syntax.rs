@@ -1,38 +1,14 @@
-//! The inside of extensions, as far as BoringSSL decodes it: one that it cannot decode spoils the certificate.
+//! The syntax of extensions, as far as BoringSSL decodes them: a malformed one makes it reject the certificate.
 
 use std::collections::HashSet;
 
-use super::parsed_cert;
+use super::general_name::general_names;
 use crate::trust::der::{self, CONSTRUCTED, CONTEXT, Cbs, OBJECT, SEQUENCE};
 
-/// `DirectoryString` (RFC 5280 section 4.1.2.4): Printable, Teletex, Universal, UTF-8 and BMP.
-const DIRECTORY_STRINGS: [u32; 5] = [19, 20, 28, 12, 30];
 /// `DisplayText` (RFC 5280 section 4.2.1.4): IA5, Visible, BMP and UTF-8.
 const DISPLAY_TEXTS: [u32; 4] = [22, 26, 30, 12];
 /// id-qt-cps and id-qt-unotice (1.3.6.1.5.5.7.2).
 const QUALIFIER: [u8; 7] = [0x2b, 6, 1, 5, 5, 7, 2];
-
-/// The content of an otherName: a type, and a value in a wrapper of its own.
-pub(super) fn is_other_name(content: &[u8]) -> bool {
-    let mut input = Cbs(content);
-    let is_type = input.take(OBJECT, "").and_then(|oid| der::object(oid.0)).is_ok();
-    let value =
-        input.take(CONTEXT | CONSTRUCTED, "").ok().and_then(|mut value| value.any().filter(|_| value.0.is_empty()));
-    is_type && value.is_some() && input.0.is_empty()
-}
-
-/// The content of an ediPartyName: an assigner, if any, and a party.
-pub(super) fn is_edi_party(content: &[u8]) -> bool {
-    let mut input = Cbs(content);
-    let text = |input: &mut Cbs<'_>, number: u32| {
-        let value = input.take(CONTEXT | CONSTRUCTED | number, "").ok();
-        value.is_some_and(|mut value| {
-            value.any().is_some_and(|(tag, _)| DIRECTORY_STRINGS.contains(&tag)) && value.0.is_empty()
-        })
-    };
-    let assigner = !input.peek(CONTEXT | CONSTRUCTED) || text(&mut input, 0);
-    assigner && text(&mut input, 1) && input.0.is_empty()
-}
 
 /// cRLDistributionPoints (RFC 5280 section 4.2.1.13), without the outer sequence.
 pub(super) fn distribution_points(mut list: Cbs<'_>) -> Option<()> {
@@ -46,7 +22,7 @@ pub(super) fn distribution_points(mut list: Cbs<'_>) -> Option<()> {
                     der::attribute(&mut relative).ok()?;
                 }
             } else {
-                parsed_cert::general_names(name.take(CONTEXT | CONSTRUCTED, "").ok()?)?;
+                general_names(name.take(CONTEXT | CONSTRUCTED, "").ok()?)?;
             }
             name.end("").ok()?;
         }
@@ -54,14 +30,14 @@ pub(super) fn distribution_points(mut list: Cbs<'_>) -> Option<()> {
             point.any().filter(|(_, reasons)| der::valid_bits(reasons))?;
         }
         if point.peek(CONTEXT | CONSTRUCTED | 2) {
-            parsed_cert::general_names(Cbs(point.any()?.1))?;
+            general_names(Cbs(point.any()?.1))?;
         }
         point.end("").ok()?;
     }
     Some(())
 }
 
-/// Whether certificatePolicies are sound (`process_certificate_policies`, crypto/x509/policy.cc): one at least, each once.
+/// Whether certificatePolicies are well formed (`process_certificate_policies`, crypto/x509/policy.cc): at least one, each once.
 pub(super) fn is_policies(value: &[u8]) -> bool {
     let policies = || {
         let mut outer = Cbs(value);
@@ -153,21 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn rejects_policies_that_are_none_or_stand_twice() {
+    fn rejects_malformed_and_repeated_policies() {
         assert!(!policies(&[]) && !policies(&[policy(&[]), policy(&[])]));
         assert!(!is_policies(&[5, 0]) && !is_policies(&[&element(0x30, &policy(&[])), &[0][..]].concat()));
     }
 
     #[test]
-    fn rejects_names_of_the_wrong_shape() {
-        let value = [0xa0, 3, 12, 1, b'x'];
-        assert!(is_other_name(&[&[6, 1, 0x2a], &value[..]].concat()));
-        assert!(!is_other_name(&[]) && !is_other_name(&value) && !is_other_name(&[6, 1, 0x2a, 0xa0, 0]));
-        assert!(is_edi_party(&[0xa1, 3, 12, 1, b'x']) && !is_edi_party(b"zz") && !is_edi_party(&[]));
-    }
-
-    #[test]
-    fn rejects_distribution_points_of_the_wrong_shape() {
+    fn rejects_malformed_distribution_points() {
         let uri = [0x86, 1, b'x'];
         let full = element(0x30, &element(0xa0, &element(0xa0, &uri)));
         assert_eq!(distribution_points(Cbs(&full)), Some(()));

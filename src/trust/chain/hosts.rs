@@ -1,23 +1,23 @@
-//! Hosts against a certificate's names (RFC 9525).
+//! Host names that a certificate covers (RFC 9525).
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use crate::trust::{AltName, Certificate};
 
-/// A certificate's subject alternative names, to look hosts up in: a hostile one has tens of thousands, and is asked for as many. The
-/// common name does not count, as no current client takes it (RFC 9525 section 2).
+/// A certificate's subject alternative names, indexed by host: a hostile certificate has tens of thousands, and is checked for as many.
+/// The common name does not count, as no current client uses it (RFC 9525 section 2).
 #[derive(Default)]
 pub(crate) struct HostNames {
     addresses: HashSet<IpAddr>,
-    /// In lower case, from the end: those below a domain stand together.
+    /// In lower case, reversed: names below a domain are adjacent.
     hosts: BTreeSet<Vec<u8>>,
-    /// What stands behind `*.` in names with a wildcard, in lower case.
+    /// The part after `*.` of names with a wildcard, in lower case.
     parents: HashSet<String>,
 }
 
 impl HostNames {
-    /// Those of a certificate.
+    /// The names of a certificate.
     pub(crate) fn of(certificate: &Certificate) -> Self {
         let mut names = Self::default();
         for name in &certificate.names {
@@ -30,7 +30,7 @@ impl HostNames {
         names
     }
 
-    /// A wildcard is the whole leftmost label, the only one, and never stands for the label below the root.
+    /// A wildcard is the whole leftmost label, occurs once, and never matches the label below the root.
     fn add(&mut self, name: &str) {
         if let Some(parent) = name.strip_prefix("*.").filter(|parent| parent.contains('.') && !parent.contains('*')) {
             self.parents.insert(parent.to_ascii_lowercase());
@@ -44,14 +44,14 @@ impl HostNames {
             return self.addresses.contains(&address);
         }
         let host = host.strip_suffix('.').unwrap_or(host);
-        // A wildcard stands for exactly one label, and is none that is asked for.
+        // A wildcard matches exactly one label, which is not itself a wildcard.
         let below = host.split_once('.').filter(|(label, _)| !label.is_empty() && *label != "*");
         let is_below = |(_, parent): (&str, &str)| self.parents.contains(&parent.to_ascii_lowercase());
         below.is_some_and(is_below)
             || !host.is_empty() && !host.starts_with("*.") && self.hosts.contains(&reversed(host))
     }
 
-    /// Whether one of them ends so.
+    /// Whether one of the names has this ending.
     pub(crate) fn end_with(&self, end: &str) -> bool {
         let end = reversed(end);
         self.hosts.range(end.clone()..).next().is_some_and(|name| name.starts_with(&end))
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_a_wildcard_does_not_reach() {
+    fn rejects_hosts_that_a_wildcard_does_not_match() {
         for (pattern, host) in [
             ("*.a.example", "a.example"),
             ("*.a.example", "x.y.a.example"),

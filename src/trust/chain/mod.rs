@@ -1,19 +1,19 @@
-//! Would a gateway with this bundle accept this client chain, and a client with this bundle this server chain?
+//! Verdicts on chains: whether a gateway with a bundle accepts a client's chain, and a client with a bundle a server's chain.
 //!
 //! # For callers
-//! [`verify`] answers for one chain; a [`Store`] for many. These, [`Purpose`], [`Crl`], [`Accepted`], [`Refused`] (with its
+//! [`verify`] judges one chain; a [`Store`] many. These, [`Purpose`], [`Crl`], [`Accepted`], [`Refused`] (with its
 //! `id` and `rank`) and [`horizon()`] are the stable interface; a bundle is `bundle::read(..)`'s certificates in their order.
 //!
 //! # The model
 //! Envoy verifies with BoringSSL's `X509_verify_cert` and partial chains (source/common/tls/cert_validator/
-//! default_validator.cc). That builds *one* path and never goes back: at each step the first issuer that fits by name,
-//! authority key identifier and key usage is taken, from the bundle before the chain; only then are dates, signatures and
-//! the rest looked at. rustls-webpki searches all paths and ignores anchors' dates and usage, so it is not the judge here;
-//! path building is modelled on crypto/x509/x509_vfy.cc, and signatures are verified by AWS-LC. Where something is neither
-//! modelled nor measured, the chain is refused ([`Refused::Policy`], [`Refused::SignatureAlgorithm`], [`Refused::Budget`]).
+//! default_validator.cc). That builds *one* path and never backtracks: at each step it takes the first issuer that fits by name,
+//! authority key identifier and key usage, from the bundle before the chain; it checks dates, signatures and the rest only then.
+//! rustls-webpki searches all paths and ignores anchors' dates and usage, so its verdicts differ. Path building is modelled on
+//! crypto/x509/x509_vfy.cc, and AWS-LC verifies signatures. Where something is neither modelled nor measured, the
+//! chain is refused ([`Refused::Policy`], [`Refused::SignatureAlgorithm`], [`Refused::Budget`]).
 //!
-//! One path makes the cost small, whatever the input: 102 steps, each a look-up by subject. Only where BoringSSL's order is
-//! not known (see [`Refused::OrderUndetermined`]) are several paths tried, within a budget.
+//! One path keeps the cost small for any input: 102 steps, each a lookup by subject. Several paths are tried, within a budget, only
+//! where BoringSSL's order is not known (see [`Refused::OrderUndetermined`]).
 
 mod budget;
 mod bundle_diff;
@@ -21,6 +21,7 @@ mod constraints;
 mod crl;
 mod error;
 mod extension_syntax;
+mod general_name;
 mod hosts;
 mod name;
 mod parsed_cert;
@@ -42,9 +43,8 @@ use super::Certificate;
 use super::limits::MAX_PATHS;
 use name::Name;
 use parsed_cert::ParsedCert;
-pub(crate) use path::{has_sound_extensions, may_issue, may_issue_for, signers};
-
 use path::{Choices, Path};
+pub(crate) use path::{has_valid_extensions, may_issue, may_issue_for, signers};
 
 pub(crate) use budget::Budget;
 pub(crate) use bundle_diff::{Effect, Update};
@@ -54,12 +54,12 @@ pub(crate) use hosts::HostNames;
 pub(crate) use validity_horizon::dates_after;
 pub use validity_horizon::{Break, horizon};
 
-/// What a chain is presented for.
+/// Who presents a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose<'a> {
     /// A client to a gateway that requires a certificate.
     Client,
-    /// A server to clients that call it by these names; all of them must be covered. Paths are built as for clients, with
+    /// A server to clients that use these names; all of them must be covered. Paths are built as for clients, with
     /// partial chains, as Envoy's, Go's and rustls' clients do; SHA-1 is refused, since the latter two do.
     Server {
         /// Host names or addresses.
@@ -67,20 +67,21 @@ pub enum Purpose<'a> {
     },
 }
 
-/// Room for the subjects of all CAs in the request for a client certificate, each with a length of its own: a vector of
-/// 64 KiB that the other extensions share (RFC 8446 sections 4.2.4 and 4.3.2). Measured: with 65,400 bytes handshakes
-/// work, with 65,530 Envoy takes the update and fails each of them.
+/// Bytes for the subjects of all CAs in the request for a client certificate, each with its length: a vector of
+/// 64 KiB that is shared with other extensions (RFC 8446 sections 4.2.4 and 4.3.2). Measured: with 65,400 bytes handshakes
+/// work, with 65,530 Envoy accepts the update and fails each of them.
 pub const MAX_SUBJECTS: usize = 65_400;
 
 /// `SSL_MAX_CERT_LIST_DEFAULT` of BoringSSL, less what TLS adds.
 const MAX_CHAIN: usize = 100 * 1024 - 16;
 
-/// Lengths of a client's chain with which Envoy closes the connection. Measured with one certificate: from 32,401 to 65,161 bytes. BoringSSL
-/// writes the chain into each of two session tickets (RFC 8446 section 4.6.1), which together have to fit into 64 KiB; of a chain that
-/// does not fit into one it writes none. What else stands in a ticket, such as the server's name, takes up to 300 bytes.
+/// Lengths of a client's chain with which Envoy closes the connection. Measured with one certificate: from 32,401 to
+/// 65,161 bytes. BoringSSL
+/// writes the chain into each of two session tickets (RFC 8446 section 4.6.1), which together have to fit into 64 KiB; if the chain does
+/// not fit into one, it writes none. Other fields of a ticket, such as the server's name, take up to 300 bytes.
 const TICKETS: RangeInclusive<usize> = 32_100..=65_300;
 
-/// From so many certificates and lists on, the order of those with one subject is not the bundle's: BoringSSL's store sorts
+/// From this number of certificates and lists on, those with one subject lose the order of the bundle: BoringSSL's store sorts
 /// with `std::sort`, which keeps the order of equals only for short input. Measured: kept with 23, lost with 24.
 pub(crate) const UNORDERED: usize = 24;
 
@@ -95,11 +96,11 @@ pub struct Store<'a> {
     subjects: usize,
 }
 
-/// A chain, read once for all that it is asked.
+/// A chain, parsed once for several verdicts.
 struct Presented<'c> {
-    /// Leaf first; those of a chain that is too long are not read.
-    facts: Vec<Option<ParsedCert<'c>>>,
-    /// What it takes in a handshake.
+    /// Leaf first. Certificates beyond the maximal length are not parsed.
+    parsed: Vec<Option<ParsedCert<'c>>>,
+    /// Its length in a handshake.
     bytes: usize,
     /// The leaf's names, read once for all dates.
     names: OnceCell<HostNames>,
@@ -108,36 +109,36 @@ struct Presented<'c> {
 impl<'c> Presented<'c> {
     fn read(chain: impl IntoIterator<Item = &'c Certificate>) -> Self {
         let mut bytes = 0;
-        let facts = chain.into_iter().map(|certificate| {
+        let parsed = chain.into_iter().map(|certificate| {
             bytes += certificate.der.len() + 8;
             (bytes <= MAX_CHAIN).then(|| ParsedCert::read(certificate)).flatten()
         });
-        let facts = facts.collect();
-        Self { facts, bytes, names: OnceCell::new() }
+        let parsed = parsed.collect();
+        Self { parsed, bytes, names: OnceCell::new() }
     }
 
     fn leaf(&self) -> Option<&ParsedCert<'c>> {
-        self.facts.first()?.as_ref()
+        self.parsed.first()?.as_ref()
     }
 }
 
 struct Anchor<'a> {
     certificate: &'a Certificate,
-    facts: OnceLock<Option<ParsedCert<'a>>>,
-    /// The places of those that fit as its issuer.
+    parsed: OnceLock<Option<ParsedCert<'a>>>,
+    /// The indices of those that fit as its issuer.
     issuers: OnceLock<Vec<usize>>,
 }
 
-/// What the subjects of a bundle's CAs take on the wire: each once, with its length.
+/// The length of all subjects of a bundle on the wire: each once, with its length prefix.
 pub(crate) fn subjects_length<'c>(bundle: impl IntoIterator<Item = &'c Certificate>) -> usize {
     Store::new(bundle, None).subjects
 }
 
-/// Whether a chain is accepted at an instant. `crls`: the lists that come with the bundle; `None` when there is no place for
-/// any, `Some` of none when there is a `ca.crl` without a list, which refuses everyone.
+/// Whether a chain is accepted at an instant. `crls` are the lists that come with the bundle: `None` without a key for them, empty for
+/// a `ca.crl` without a list, which refuses every client.
 ///
 /// # Errors
-/// The reason that helps most when it is refused.
+/// The most helpful reason why it is refused.
 pub fn verify(
     bundle: &[Certificate],
     crls: Option<&[Crl]>,
@@ -148,7 +149,7 @@ pub fn verify(
     Store::new(bundle, crls).verify(chain, purpose, now)
 }
 
-/// Groups of certificates with one subject, each group in the bundle's order; duplicates stand once.
+/// Groups of certificates with one subject, each in the bundle's order and without duplicates.
 pub(crate) fn same_subject<'c>(bundle: impl IntoIterator<Item = &'c Certificate>) -> Vec<Vec<&'c Certificate>> {
     let store = Store::new(bundle, None);
     let mut groups: Vec<_> = store.by_subject.values().filter(|group| group.len() > 1).collect();
@@ -172,14 +173,14 @@ impl<'a> Store<'a> {
             if !seen.insert(certificate.fingerprint.as_str()) {
                 continue;
             }
-            // A name that BoringSSL cannot read does not come this far.
+            // The parser has rejected names that BoringSSL cannot read.
             let Some(name) = Name::read(&certificate.subject_der) else { continue };
             let same = store.by_subject.entry(name).or_default();
             if same.is_empty() {
                 store.subjects += certificate.subject_der.len() + 2;
             }
             same.push(store.anchors.len());
-            store.anchors.push(Anchor { certificate, facts: OnceLock::new(), issuers: OnceLock::new() });
+            store.anchors.push(Anchor { certificate, parsed: OnceLock::new(), issuers: OnceLock::new() });
         }
         let (mut seen, mut lists) = (HashSet::new(), 0);
         for crl in crls.unwrap_or_default() {
@@ -195,12 +196,12 @@ impl<'a> Store<'a> {
     /// Whether a chain, leaf first, is accepted at an instant.
     ///
     /// # Errors
-    /// The reason that helps most when it is refused.
+    /// The most helpful reason why it is refused.
     pub fn verify(&self, chain: &[Certificate], purpose: Purpose<'_>, now: Timestamp) -> Result<Accepted, Refused> {
         self.judge(&Presented::read(chain), purpose, now, &mut Budget::default())
     }
 
-    /// The verdict on a chain; what the verdicts at many dates cost together is bounded by `budget`.
+    /// The verdict on a chain; `budget` limits the cost of verdicts at many dates.
     fn judge(
         &self,
         presented: &Presented<'_>,
@@ -210,15 +211,15 @@ impl<'a> Store<'a> {
     ) -> Result<Accepted, Refused> {
         self.takes(presented, purpose)?;
         let accepted =
-            self.decide(&presented.facts, purpose, now, budget).map_err(|refused| match self.is_ordered() {
-                true => self.explained(&presented.facts, purpose, now, budget, refused),
+            self.decide(&presented.parsed, purpose, now, budget).map_err(|refused| match self.is_ordered() {
+                true => self.explained(&presented.parsed, purpose, now, budget, refused),
                 false => refused,
             })?;
         path_checks::leaf(presented, purpose)?;
         Ok(accepted)
     }
 
-    /// Whether a chain is accepted at an instant, without the reasons: costs less.
+    /// Whether a chain is accepted at an instant. Costs less than [`Store::verify`], since it does not search for the best reason.
     pub(crate) fn accepts<'c>(
         &self,
         chain: impl IntoIterator<Item = &'c Certificate>,
@@ -229,7 +230,7 @@ impl<'a> Store<'a> {
         self.first_refusal(&presented, purpose, now, &mut Budget::default()).is_ok()
     }
 
-    /// Whether a chain is accepted, or it would take too long to tell.
+    /// Whether a chain is accepted, or a verdict would exceed the budget.
     pub(crate) fn may_accept<'c>(
         &self,
         chain: impl IntoIterator<Item = &'c Certificate>,
@@ -241,8 +242,8 @@ impl<'a> Store<'a> {
         matches!(verdict, Ok(()) | Err(Refused::Budget))
     }
 
-    /// The first thing that refuses a chain on any path that BoringSSL could take; [`Refused::Budget`] when it is not known
-    /// whether there is one. What many chains cost together is bounded by `budget`.
+    /// The first reason that refuses a chain on any path that BoringSSL could take; [`Refused::Budget`] if it is not known whether
+    /// there is one. `budget` limits the cost of many chains.
     fn first_refusal(
         &self,
         presented: &Presented<'_>,
@@ -252,9 +253,9 @@ impl<'a> Store<'a> {
     ) -> Result<(), Refused> {
         self.takes(presented, purpose)?;
         path_checks::leaf(presented, purpose)?;
-        let (mut choices, mut sound) = (Choices::new(!self.is_ordered()), Vec::new());
+        let (mut choices, mut accepted) = (Choices::new(!self.is_ordered()), Vec::new());
         for _ in 0..MAX_PATHS {
-            sound = self.attempt(&presented.facts, purpose, now, &mut choices, &sound, budget)?.links;
+            accepted = self.attempt(&presented.parsed, purpose, now, &mut choices, &accepted, budget)?.links;
             if !choices.next() {
                 return Ok(());
             }
@@ -262,12 +263,12 @@ impl<'a> Store<'a> {
         Err(Refused::Budget)
     }
 
-    /// What refuses a chain before its certificates are looked at.
+    /// Refuses a chain for its length, or for the bundle.
     fn takes(&self, presented: &Presented<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
-        if presented.facts.is_empty() {
+        if presented.parsed.is_empty() {
             return Err(Refused::NoCertificate);
         }
-        self.sound(purpose)?;
+        self.check_bundle(purpose)?;
         match presented.bytes {
             bytes if bytes > MAX_CHAIN => Err(Refused::ChainTooLong { bytes }),
             bytes if TICKETS.contains(&bytes) && purpose == Purpose::Client => Err(Refused::TicketsTooLong { bytes }),
@@ -275,8 +276,8 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// What refuses everyone.
-    fn sound(&self, purpose: Purpose<'_>) -> Result<(), Refused> {
+    /// Refuses every chain for the bundle.
+    fn check_bundle(&self, purpose: Purpose<'_>) -> Result<(), Refused> {
         if self.anchors.is_empty() {
             return Err(Refused::NoAnchors);
         }
@@ -293,13 +294,13 @@ impl<'a> Store<'a> {
     /// The verdict on the path, or on all paths that BoringSSL could take.
     fn decide(
         &self,
-        facts: &[Option<ParsedCert<'_>>],
+        parsed: &[Option<ParsedCert<'_>>],
         purpose: Purpose<'_>,
         now: Timestamp,
         budget: &mut Budget,
     ) -> Result<Accepted, Refused> {
         let mut choices = Choices::new(!self.is_ordered());
-        let mut next = |choices: &mut Choices| self.attempt(facts, purpose, now, choices, &[], budget);
+        let mut next = |choices: &mut Choices| self.attempt(parsed, purpose, now, choices, &[], budget);
         let mut worst = next(&mut choices);
         if self.is_ordered() {
             return worst.map(|path| path.accepted());
@@ -321,23 +322,23 @@ impl<'a> Store<'a> {
         Err(worst.err().unwrap_or(Refused::Budget))
     }
 
-    /// `sound`: a path that was accepted.
+    /// Builds and checks one path. `accepted` is a path that has been checked.
     fn attempt<'p>(
         &'p self,
         chain: &'p [Option<ParsedCert<'p>>],
         purpose: Purpose<'_>,
         now: Timestamp,
         choices: &mut Choices,
-        sound: &[&ParsedCert<'p>],
+        accepted: &[&ParsedCert<'p>],
         budget: &mut Budget,
     ) -> Result<Path<'p>, Refused> {
         budget.path()?;
         let path = self.path(chain, choices, budget)?;
-        path_checks::path(self, &path, sound, purpose, now, budget)?;
+        path_checks::path(self, &path, accepted, purpose, now, budget)?;
         Ok(path)
     }
 
-    /// Whether another CA of the same subject would have done, had it stood first.
+    /// Adds to a refusal that another CA with the same subject would be accepted if it were first.
     fn explained(
         &self,
         chain: &[Option<ParsedCert<'_>>],

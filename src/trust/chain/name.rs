@@ -1,4 +1,4 @@
-//! Names as BoringSSL compares them.
+//! Distinguished names, compared as by BoringSSL.
 
 use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
@@ -6,20 +6,24 @@ use std::hash::{Hash, Hasher};
 use crate::trust::certificate::sha256;
 use crate::trust::der::{self, Cbs};
 
-/// A name in the form that `X509_NAME_cmp` compares (crypto/x509/x_name.cc): strings become UTF-8 in ASCII lower case, blanks
-/// are trimmed and collapsed. Without the outer sequence, so that a name constraint is a prefix of what it permits.
+/// A name in the form that `X509_NAME_cmp` compares (crypto/x509/x_name.cc): strings become UTF-8 in ASCII lower
+/// case, blanks are trimmed and collapsed. Without the outer sequence, so that a name constraint is a prefix of the names that it permits.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     canonical: Vec<u8>,
-    /// SHA-256 of a long one, which stands for it: a hostile one has half a mebibyte, and is looked up by thousands of certificates.
+    /// SHA-256 of a long name, compared in its place: a hostile name has half a mebibyte, and thousands of certificates search for it.
     digest: Option<[u8; 32]>,
 }
 
-/// Bytes of a name that is compared as it is, several times what real ones have.
+/// emailAddress (PKCS #9), 1.2.840.113549.1.9.1.
+pub(super) const EMAIL_ADDRESS: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1];
+const COMMON_NAME: [u8; 3] = [0x55, 4, 3];
+
+/// The longest name that is compared byte by byte; real names are several times shorter.
 const SHORT: usize = 1024;
 
 impl Name {
-    /// Reads a DER name; `None` when it is none.
+    /// Reads a DER name; `None` if it is malformed.
     pub(super) fn read(der: &[u8]) -> Option<Self> {
         let mut names = Cbs(der).take(der::SEQUENCE, "").ok()?;
         let mut canonical = Vec::with_capacity(2 * der.len());
@@ -92,6 +96,23 @@ pub(super) fn text(tag: u32, value: &[u8]) -> Option<String> {
     decoded(tag, value).flatten()
 }
 
+/// Whether a common name could be taken for a host (`x509v3_looks_like_dns_name`); with name constraints on the path a
+/// leaf without alternative names is then refused.
+pub(super) fn has_host_like_common_name(subject: &[u8]) -> bool {
+    let names = values(subject, &COMMON_NAME);
+    names.into_iter().filter_map(|(tag, value)| text(tag, value)).any(|text| resembles_host(&text))
+}
+
+fn resembles_host(text: &str) -> bool {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    let text = text.strip_prefix("*.").unwrap_or(text);
+    let label = |label: &str| {
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | ':');
+        !label.is_empty() && !label.starts_with('-') && label.chars().all(known)
+    };
+    text.split('.').all(label)
+}
+
 type Attribute<'a> = (&'a [u8], u32, &'a [u8]);
 
 fn sets(der: &[u8]) -> Option<Vec<Option<Vec<Attribute<'_>>>>> {
@@ -125,7 +146,7 @@ fn push(out: &mut Vec<u8>, tag: u32, value: &[u8]) {
     end(out, at);
 }
 
-/// Begins a value, whose length is not known yet; returns where it stands.
+/// Begins a value of unknown length; returns its offset.
 fn begin(out: &mut Vec<u8>, tag: u32) -> usize {
     out.extend(tag.to_be_bytes());
     out.extend(0_u64.to_be_bytes());
@@ -207,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_names_that_differ_in_case_blanks_and_string_type() {
+    fn names_that_differ_in_case_blanks_and_string_type_are_equal() {
         let one = common_name(12, b"Root  CA");
         assert!(one.is_some());
         for (tag, value) in [(19, &b" root ca"[..]), (22, b"ROOT CA\t"), (30, b"\0r\0o\0o\0t\0 \0c\0a")] {
@@ -216,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_attributes_of_a_set_in_any_order() {
+    fn the_order_of_attributes_in_a_set_does_not_matter() {
         let (organization, unit): (_, (u8, u8, &[u8])) = ((10, 12, &b"Acme"[..]), (11, 30, b"\0s\0h\0o\0p"));
         assert!(set(&[organization, unit]).is_some());
         assert_eq!(set(&[organization, unit]), set(&[(11, 19, b" Shop "), organization]));
@@ -224,10 +245,16 @@ mod tests {
     }
 
     #[test]
-    fn rejects_other_names() {
+    fn other_names_are_not_equal() {
         assert_ne!(common_name(12, b"rootca"), common_name(12, b"root ca"));
         assert_ne!(common_name(18, b"1"), common_name(12, b"1"));
         assert_eq!(common_name(12, &[0xff]), None);
         assert_eq!(Name::read(b""), None);
+    }
+
+    #[test]
+    fn recognizes_common_names_that_resemble_hosts() {
+        assert!(["a", "a.example", "*.a.", "a_b:c"].into_iter().all(resembles_host));
+        assert!(!["", "a b", "-a", "a..b", "root ca"].into_iter().any(resembles_host));
     }
 }

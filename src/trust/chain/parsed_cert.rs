@@ -1,16 +1,16 @@
-//! What BoringSSL reads off a certificate before it judges it (`x509v3_cache_extensions`, crypto/x509/v3_purp.cc).
+//! The fields of a certificate that BoringSSL reads before it verifies it (`x509v3_cache_extensions`, crypto/x509/v3_purp.cc).
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use super::constraints;
 use super::extension_syntax;
+use super::general_name::{DIRECTORY, GeneralName, NameConstraints, general_names};
 use super::name::{self, Name};
 use crate::trust::Certificate;
 use crate::trust::certificate::sha256;
 use crate::trust::der::{self, CONSTRUCTED, CONTEXT, Cbs, SEQUENCE};
 
-/// A certificate's facts for path building.
+/// The fields of a certificate that path building needs.
 pub(super) struct ParsedCert<'a> {
     pub(super) certificate: &'a Certificate,
     pub(super) signed: Signed<'a>,
@@ -28,7 +28,7 @@ pub(super) struct ParsedCert<'a> {
     pub(super) has_unknown_critical: bool,
     pub(super) alt_names: Option<Vec<GeneralName<'a>>>,
     pub(super) constraints: Option<NameConstraints<'a>>,
-    /// Policy constraints and mappings, which are not judged.
+    /// Policy constraints and mappings, which are not evaluated.
     pub(super) has_policy_constraints: bool,
     /// certificatePolicies that BoringSSL cannot read. Of an anchor they do not matter.
     pub(super) has_malformed_policies: bool,
@@ -36,7 +36,7 @@ pub(super) struct ParsedCert<'a> {
     key_digest: OnceLock<[u8; 32]>,
 }
 
-/// Of a subject, what name constraints are held against beside the whole.
+/// The parts of a subject that name constraints apply to, besides the whole.
 pub(super) struct Attributes {
     pub(super) is_empty: bool,
     /// Mail addresses, with their tags.
@@ -71,41 +71,13 @@ pub(super) struct AuthorityKeyId<'a> {
     pub(super) serial: Option<Cow<'a, [u8]>>,
 }
 
-/// A GeneralName: the number of its context tag, and its content.
-pub(super) struct GeneralName<'a> {
-    pub(super) kind: u32,
-    pub(super) content: &'a [u8],
-    /// The content of a directory name.
-    pub(super) directory: Option<Name>,
-}
-
-/// A subtree of name constraints.
-pub(super) struct Subtree<'a> {
-    pub(super) base: GeneralName<'a>,
-    /// Whether it carries a minimum or maximum, which nobody supports.
-    pub(super) has_range: bool,
-}
-
-/// Name constraints.
-#[derive(Default)]
-pub(super) struct NameConstraints<'a> {
-    pub(super) permitted: Vec<Subtree<'a>>,
-    pub(super) excluded: Vec<Subtree<'a>>,
-}
-
 /// keyUsage bits as BoringSSL numbers them: the first octet low, the second high.
 pub(super) const DIGITAL_SIGNATURE: u16 = 0x80;
 pub(super) const KEY_CERT_SIGN: u16 = 0x04;
 pub(super) const CRL_SIGN: u16 = 0x02;
 
-pub(super) const EMAIL: u32 = 1;
-pub(super) const DNS: u32 = 2;
-pub(super) const DIRECTORY: u32 = 4;
-pub(super) const URI: u32 = 6;
-pub(super) const IP: u32 = 7;
-
 impl<'a> ParsedCert<'a> {
-    /// Reads them; `None` when an extension that BoringSSL knows is malformed or stands twice.
+    /// Reads a certificate; `None` if an extension that BoringSSL supports is malformed or repeated.
     pub(super) fn read(certificate: &'a Certificate) -> Option<Self> {
         let (signed, mut tbs) = signed(&certificate.der)?;
         let is_v1 = !tbs.peek(CONTEXT | CONSTRUCTED) || {
@@ -118,7 +90,7 @@ impl<'a> ParsedCert<'a> {
             // Issuer, validity, subject, key.
             tbs.any()?;
         }
-        let mut facts = Self {
+        let mut parsed = Self {
             certificate,
             signed: Signed { is_consistent: inner == signed.algorithm, ..signed },
             serial,
@@ -146,9 +118,9 @@ impl<'a> ParsedCert<'a> {
         }
         if !tbs.0.is_empty() {
             let mut wrapper = tbs.take(CONTEXT | CONSTRUCTED | 3, "").ok()?;
-            facts.extensions(wrapper.take(SEQUENCE, "").ok()?)?;
+            parsed.extensions(wrapper.take(SEQUENCE, "").ok()?)?;
         }
-        Some(facts)
+        Some(parsed)
     }
 
     /// SHA-256 over its SubjectPublicKeyInfo.
@@ -156,15 +128,15 @@ impl<'a> ParsedCert<'a> {
         self.key_digest.get_or_init(|| sha256(&self.certificate.public_key))
     }
 
-    /// What is in its subject. Read once: there may be tens of thousands of attributes, and a hundred CAs with constraints above.
+    /// The attributes of its subject. Read once: there may be tens of thousands, and a hundred CAs with constraints above.
     pub(super) fn attributes(&self) -> &Attributes {
         self.attributes.get_or_init(|| {
             let subject = &self.certificate.subject_der;
-            let emails = name::values(subject, &constraints::EMAIL_ADDRESS);
+            let emails = name::values(subject, &name::EMAIL_ADDRESS);
             Attributes {
                 is_empty: name::count(subject) == 0,
                 emails: emails.into_iter().map(|(tag, content)| (tag, content.to_vec())).collect(),
-                names_a_host: constraints::has_host_like_common_name(subject),
+                names_a_host: name::has_host_like_common_name(subject),
             }
         })
     }
@@ -174,7 +146,7 @@ impl<'a> ParsedCert<'a> {
         self.subject == self.issuer
     }
 
-    /// `EXFLAG_SS`: self-issued, its authority key identifier fits itself, and it may sign. The signature is not looked at.
+    /// `EXFLAG_SS`: self-issued, its authority key identifier fits itself, and it may sign. The signature is not verified.
     pub(super) fn is_self_signed(&self) -> bool {
         self.is_self_issued() && self.authority.as_ref().is_none_or(|id| id.fits(self)) && self.may(KEY_CERT_SIGN)
     }
@@ -220,10 +192,10 @@ impl<'a> ParsedCert<'a> {
             15 => self.usage = Some(usage(only(input, der::BIT_STRING)?.0)?),
             17 => self.alt_names = Some(general_names(only(input, SEQUENCE)?)?),
             19 => self.basic_constraints(only(input, SEQUENCE)?)?,
-            30 => self.constraints = Some(constraints(only(input, SEQUENCE)?)?),
+            30 => self.constraints = Some(NameConstraints::read(only(input, SEQUENCE)?)?),
             35 => self.authority = Some(authority(only(input, SEQUENCE)?)?),
             37 => self.extended_usage = Some(extended_usage(only(input, SEQUENCE)?)?),
-            // CRL distribution points: only their shape matters.
+            // CRL distribution points: only their syntax matters.
             31 => extension_syntax::distribution_points(only(input, SEQUENCE)?)?,
             // Policies, mappings, constraints, inhibitAnyPolicy.
             32 => {
@@ -241,7 +213,7 @@ impl<'a> ParsedCert<'a> {
     fn basic_constraints(&mut self, mut input: Cbs<'a>) -> Option<()> {
         let ca = input.peek(der::BOOLEAN)
             && match input.any()?.1 {
-                // DER knows FF alone, and leaves a default out, but BoringSSL lets all pass (measured).
+                // DER allows FF only, and omits a default, but BoringSSL accepts any value (measured).
                 [value] => *value != 0,
                 _ => return None,
             };
@@ -250,7 +222,7 @@ impl<'a> ParsedCert<'a> {
             if !ca || length.first().is_some_and(|b| *b >= 0x80) {
                 return None;
             }
-            // More than a path can have is no limit.
+            // A limit beyond the length of any path does not limit.
             self.path_length = (length.len() <= 8).then(|| length.iter().fold(0, |n, b| n << 8 | u64::from(*b)));
         }
         self.ca = Some(ca);
@@ -259,7 +231,7 @@ impl<'a> ParsedCert<'a> {
 }
 
 impl AuthorityKeyId<'_> {
-    /// `X509_check_akid`: what both name must be equal.
+    /// `X509_check_akid`: fields that both have must be equal.
     pub(super) fn fits(&self, issuer: &ParsedCert<'_>) -> bool {
         let keys = self.key_id.as_deref().zip(issuer.subject_key_id).is_none_or(|(a, b)| a == b);
         keys && self.serial.as_deref().is_none_or(|serial| serial == issuer.serial)
@@ -272,7 +244,7 @@ impl AuthorityKeyId<'_> {
     }
 }
 
-/// The three parts that certificates and revocation lists share; and what is left of the body.
+/// The three parts that certificates and revocation lists share, and the rest of the body.
 pub(super) fn signed(der: &[u8]) -> Option<(Signed<'_>, Cbs<'_>)> {
     let mut outer = Cbs(der).take(SEQUENCE, "").ok()?;
     let whole = outer.0;
@@ -332,49 +304,4 @@ pub(super) fn authority<'a>(mut input: Cbs<'a>) -> Option<AuthorityKeyId<'a>> {
     }
     input.end("").ok()?;
     Some(id)
-}
-
-pub(super) fn general_names<'a>(mut list: Cbs<'a>) -> Option<Vec<GeneralName<'a>>> {
-    let mut names = Vec::new();
-    while !list.0.is_empty() {
-        names.push(general_name(&mut list)?);
-    }
-    Some(names)
-}
-
-fn general_name<'a>(input: &mut Cbs<'a>) -> Option<GeneralName<'a>> {
-    let (tag, content) = input.any()?;
-    let kind = tag & 0x1fff_ffff;
-    let constructed = tag & CONSTRUCTED != 0;
-    // Explicitly tagged, since a Name is a CHOICE.
-    let directory = (kind == DIRECTORY && der::is_name(content)).then(|| Name::read(content)).flatten();
-    let sound = tag & CONTEXT != 0
-        && match kind {
-            0 => constructed && extension_syntax::is_other_name(content),
-            3 => constructed,
-            5 => constructed && extension_syntax::is_edi_party(content),
-            EMAIL | DNS | URI | IP => !constructed,
-            8 => !constructed && der::object(content).is_ok(),
-            DIRECTORY => constructed && directory.is_some(),
-            _ => false,
-        };
-    sound.then_some(GeneralName { kind, content, directory })
-}
-
-fn constraints<'a>(mut input: Cbs<'a>) -> Option<NameConstraints<'a>> {
-    let mut constraints = NameConstraints::default();
-    for number in [0, 1] {
-        if !input.peek(CONTEXT | CONSTRUCTED | number) {
-            continue;
-        }
-        let mut list = Cbs(input.any()?.1);
-        while !list.0.is_empty() {
-            let mut subtree = list.take(SEQUENCE, "").ok()?;
-            let base = general_name(&mut subtree)?;
-            let subtree = Subtree { base, has_range: !subtree.0.is_empty() };
-            if number == 0 { &mut constraints.permitted } else { &mut constraints.excluded }.push(subtree);
-        }
-    }
-    input.end("").ok()?;
-    Some(constraints)
 }

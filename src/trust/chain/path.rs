@@ -1,4 +1,4 @@
-//! The path that BoringSSL builds (`X509_verify_cert`, crypto/x509/x509_vfy.cc).
+//! Path building as in BoringSSL (`X509_verify_cert`, crypto/x509/x509_vfy.cc).
 
 use std::borrow::Cow;
 
@@ -16,16 +16,16 @@ const MAX_PATH: usize = 102;
 /// A path from the leaf up.
 pub(super) struct Path<'p> {
     pub(super) links: Vec<&'p ParsedCert<'p>>,
-    /// How many of them, from the leaf on, are not from the bundle.
+    /// Number of links from the leaf on that are not from the bundle.
     pub(super) untrusted: usize,
 }
 
 impl Path<'_> {
-    /// What is told of it once it has been checked.
+    /// The verdict on a path that has been checked.
     pub(super) fn accepted(&self) -> Accepted {
         let anchor = self.links[self.untrusted.min(self.links.len() - 1)].certificate;
         Accepted {
-            path: self.links.iter().map(|facts| facts.certificate.subject.clone()).collect(),
+            path: self.links.iter().map(|parsed| parsed.certificate.subject.clone()).collect(),
             anchor: anchor.fingerprint.clone(),
             until: self.until(),
         }
@@ -33,15 +33,15 @@ impl Path<'_> {
 
     /// The earliest end of validity.
     pub(super) fn until(&self) -> Timestamp {
-        self.links.iter().map(|facts| facts.certificate.not_after).min().unwrap_or(Timestamp::MIN)
+        self.links.iter().map(|parsed| parsed.certificate.not_after).min().unwrap_or(Timestamp::MIN)
     }
 }
 
-/// Which of several CAs is taken at each step where more than one fits.
+/// The CA that is taken at each step where more than one fits.
 pub(super) struct Choices {
     /// Otherwise the first is always taken.
     explores: bool,
-    /// What is taken, of how many, at the place in the bundle.
+    /// For each step: the choice, the number of choices, and the index in the bundle.
     script: Vec<(usize, usize, usize)>,
     at: usize,
 }
@@ -51,12 +51,12 @@ impl Choices {
         Self { explores, script: Vec::new(), at: 0 }
     }
 
-    /// Whether there was nothing to choose.
+    /// Whether no step had more than one CA.
     fn is_empty(&self) -> bool {
         self.script.is_empty()
     }
 
-    /// Goes on to the next combination; `false` when there is none.
+    /// Advances to the next combination; `false` if there is none.
     pub(super) fn next(&mut self) -> bool {
         self.at = 0;
         while let Some((taken, count, _)) = self.script.last_mut() {
@@ -69,7 +69,7 @@ impl Choices {
         false
     }
 
-    /// The first choice that was not the first CA: its subject, and how many fit.
+    /// The first choice that was not the first CA: its subject, and the number of CAs that fit.
     pub(super) fn taken(&self, store: &Store<'_>) -> Option<(String, usize)> {
         let (_, count, anchor) = self.script.iter().find(|(taken, ..)| *taken > 0)?;
         Some((store.anchors[*anchor].certificate.subject.clone(), *count))
@@ -90,8 +90,8 @@ impl Choices {
 }
 
 impl<'a> Anchor<'a> {
-    fn facts(&self) -> Option<&ParsedCert<'a>> {
-        self.facts.get_or_init(|| ParsedCert::read(self.certificate)).as_ref()
+    fn parsed(&self) -> Option<&ParsedCert<'a>> {
+        self.parsed.get_or_init(|| ParsedCert::read(self.certificate)).as_ref()
     }
 }
 
@@ -102,20 +102,20 @@ pub(super) fn issued(issuer: &ParsedCert<'_>, subject: &ParsedCert<'_>) -> bool 
         && issuer.may(KEY_CERT_SIGN)
 }
 
-/// Whether BoringSSL can read all extensions that it knows. Otherwise a certificate is nobody's issuer.
-pub(crate) fn has_sound_extensions(certificate: &Certificate) -> bool {
+/// Whether BoringSSL can read all extensions that it supports. Otherwise it does not take the certificate as an issuer.
+pub(crate) fn has_valid_extensions(certificate: &Certificate) -> bool {
     ParsedCert::read(certificate).is_some()
 }
 
-/// Whether extendedKeyUsage lets a CA stand between a bundle and leafs of clients, and of servers. Of a CA in the bundle BoringSSL
-/// does not look at it (measured).
+/// Whether extendedKeyUsage allows a CA to be an intermediate of clients, and of servers. BoringSSL ignores it in a CA of the bundle
+/// (measured).
 pub(crate) fn may_issue_for(certificate: &Certificate) -> (bool, bool) {
-    let usage = ParsedCert::read(certificate).and_then(|facts| facts.extended_usage);
+    let usage = ParsedCert::read(certificate).and_then(|parsed| parsed.extended_usage);
     usage.map_or((true, true), |usage| (usage.client, usage.server))
 }
 
-/// Whether others may be the issuer of a certificate, and signed it as far as can be told. Of more signatures than have a price here none
-/// is taken to hold.
+/// Whether others may be the issuer of a certificate, and signed it. Signatures beyond the budget count as invalid, and those that
+/// cannot be verified here as valid.
 pub(crate) fn signers(certificate: &Certificate) -> impl FnMut(&Certificate) -> bool {
     let (subject, mut budget) = (ParsedCert::read(certificate), Budget::for_issuers());
     move |issuer| {
@@ -128,9 +128,9 @@ pub(crate) fn signers(certificate: &Certificate) -> impl FnMut(&Certificate) -> 
 
 /// For each certificate, whether another one of the list may be its issuer: by name, key identifier and key usage.
 pub(crate) fn may_issue<'c>(certificates: &[&'c Certificate]) -> impl Fn(usize, usize) -> bool + use<'c> {
-    let facts: Vec<_> = certificates.iter().map(|certificate| ParsedCert::read(certificate)).collect();
+    let parsed: Vec<_> = certificates.iter().map(|certificate| ParsedCert::read(certificate)).collect();
     move |issuer, subject| {
-        let pair = facts[issuer].as_ref().zip(facts[subject].as_ref());
+        let pair = parsed[issuer].as_ref().zip(parsed[subject].as_ref());
         issuer != subject && pair.is_some_and(|(issuer, subject)| issued(issuer, subject))
     }
 }
@@ -144,21 +144,21 @@ impl<'a> Store<'a> {
     ) -> Result<Path<'p>, Refused> {
         let leaf = chain.first().and_then(Option::as_ref);
         let leaf = leaf.ok_or_else(|| Refused::InvalidExtension { subject: "the leaf".to_owned() })?;
-        // Malformed intermediates are nobody's issuer. The leaf stands among them, too.
+        // Malformed intermediates are not issuers. The leaf is in the list, too.
         let mut rest: Vec<&ParsedCert<'_>> = chain.iter().flatten().collect();
         let mut links = vec![leaf];
         let mut x = leaf;
         while links.len() < MAX_PATH && !x.is_self_signed() && self.issuer(x, budget).next().is_none() {
-            let Some(at) = rest.iter().position(|issuer| budget.look() && issued(issuer, x)) else { break };
+            let Some(at) = rest.iter().position(|issuer| budget.take_issuer_step() && issued(issuer, x)) else { break };
             x = rest.remove(at);
             links.push(x);
         }
         let mut untrusted = links.len();
         if x.is_self_signed() {
             if links.len() == 1 {
-                // It must be in the bundle itself; its namesake would be an impersonation.
-                let found = choices.choose(&self.fitting(x, budget)).and_then(|at| self.anchors[at].facts());
-                budget.could_look()?;
+                // It must be in the bundle itself: one with the same subject would be an impersonation.
+                let found = choices.choose(&self.fitting(x, budget)).and_then(|at| self.anchors[at].parsed());
+                budget.check_issuer_steps()?;
                 match found.filter(|found| found.certificate.der == x.certificate.der) {
                     Some(_) => untrusted = 0,
                     None => return Err(Refused::SelfSigned { subject: x.certificate.subject.clone() }),
@@ -172,12 +172,12 @@ impl<'a> Store<'a> {
         let mut fitting = Cow::Owned(self.fitting(x, budget));
         while links.len() < MAX_PATH && !x.is_self_signed() {
             let Some(at) = choices.choose(&fitting) else { break };
-            let Some(next) = self.anchors[at].facts() else { break };
+            let Some(next) = self.anchors[at].parsed() else { break };
             x = next;
             links.push(x);
             fitting = self.issuers(at, next, budget);
         }
-        budget.could_look()?;
+        budget.check_issuer_steps()?;
         if untrusted == links.len() {
             if !self.holds(leaf) {
                 return Err(self.no_issuer(x, budget));
@@ -187,10 +187,10 @@ impl<'a> Store<'a> {
         Ok(Path { links, untrusted })
     }
 
-    /// The path of a chain, when there is just one; empty when there are several.
+    /// The path of a chain if there is only one; empty if there are several.
     ///
     /// # Errors
-    /// Why there is none, or no more may be looked at.
+    /// Why there is none, or that the budget is exhausted.
     pub(super) fn only_path<'p>(
         &'p self,
         chain: &'p [Option<ParsedCert<'p>>],
@@ -206,7 +206,7 @@ impl<'a> Store<'a> {
         self.same(subject).map(|at| self.anchors[at].certificate).collect()
     }
 
-    /// A CA of the bundle and those above it, as every path goes on from it.
+    /// A CA of the bundle and the CAs above it, which every path through it has.
     pub(super) fn above<'p>(
         &'p self,
         ca: &'p ParsedCert<'p>,
@@ -216,35 +216,35 @@ impl<'a> Store<'a> {
         let mut fitting: Cow<'_, [usize]> = Cow::Owned(self.issuer(x, budget).take(1).collect());
         while links.len() < MAX_PATH && !x.is_self_signed() {
             let Some(at) = fitting.first().copied() else { break };
-            let Some(next) = self.anchors[at].facts() else { break };
+            let Some(next) = self.anchors[at].parsed() else { break };
             links.push(next);
             x = next;
             fitting = self.issuers(at, x, budget);
         }
-        budget.could_look().map(|()| links)
+        budget.check_issuer_steps().map(|()| links)
     }
 
     /// The bundle's certificates that fit as an issuer, in their order.
     fn issuer(&self, subject: &ParsedCert<'_>, budget: &Budget) -> impl Iterator<Item = usize> {
-        let same = self.same(&subject.issuer).take_while(|_| budget.look());
-        same.filter(|at| self.anchors[*at].facts().is_some_and(|issuer| issued(issuer, subject)))
+        let same = self.same(&subject.issuer).take_while(|_| budget.take_issuer_step());
+        same.filter(|at| self.anchors[*at].parsed().is_some_and(|issuer| issued(issuer, subject)))
     }
 
-    /// As many of them as there may be paths, and one more.
+    /// One more of them than paths are tried.
     fn fitting(&self, subject: &ParsedCert<'_>, budget: &Budget) -> Vec<usize> {
         self.issuer(subject, budget).take(MAX_PATHS + 1).collect()
     }
 
-    /// Those of a certificate of the bundle, looked for once: paths of many chains come by.
-    fn issuers(&self, at: usize, facts: &ParsedCert<'_>, budget: &Budget) -> Cow<'_, [usize]> {
+    /// The same for a certificate of the bundle, computed once for the paths of many chains.
+    fn issuers(&self, at: usize, parsed: &ParsedCert<'_>, budget: &Budget) -> Cow<'_, [usize]> {
         let known = &self.anchors[at].issuers;
         if let Some(known) = known.get() {
             return Cow::Borrowed(known);
         }
-        let fitting = self.fitting(facts, budget);
-        match budget.could_look() {
+        let fitting = self.fitting(parsed, budget);
+        match budget.check_issuer_steps() {
             Ok(()) => Cow::Borrowed(known.get_or_init(|| fitting)),
-            // Not all were looked at.
+            // Incomplete, so not stored.
             Err(_) => Cow::Owned(fitting),
         }
     }
@@ -259,8 +259,11 @@ impl<'a> Store<'a> {
 
     fn no_issuer(&self, end: &ParsedCert<'_>, budget: &Budget) -> Refused {
         let (subject, issuer) = (end.certificate.subject.clone(), end.certificate.issuer.clone());
-        let mut same =
-            self.same(&end.issuer).take_while(|_| budget.look()).filter_map(|at| self.anchors[at].facts()).peekable();
+        let mut same = self
+            .same(&end.issuer)
+            .take_while(|_| budget.take_issuer_step())
+            .filter_map(|at| self.anchors[at].parsed())
+            .peekable();
         if same.peek().is_none() {
             Refused::UnknownIssuer { subject, issuer }
         } else if same.any(|issuer| !issuer.may(KEY_CERT_SIGN)) {

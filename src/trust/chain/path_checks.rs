@@ -1,4 +1,4 @@
-//! What BoringSSL looks at once the path stands.
+//! The checks of BoringSSL on a complete path.
 
 use std::iter::zip;
 use std::ptr;
@@ -11,11 +11,11 @@ use super::path::{Path, issued};
 use super::signature::{self, Key, SignatureFault};
 use super::{HostNames, Presented, Purpose, Refused, Store, constraints, crl};
 
-/// Checks a path in BoringSSL's order. What it has in common with a `sound` one is not verified again.
+/// Checks a path in BoringSSL's order. The part that it shares with an `accepted` one is not verified again.
 pub(super) fn path(
     store: &Store<'_>,
     path: &Path<'_>,
-    sound: &[&ParsedCert<'_>],
+    accepted: &[&ParsedCert<'_>],
     purpose: Purpose<'_>,
     now: Timestamp,
     budget: &mut Budget,
@@ -24,37 +24,37 @@ pub(super) fn path(
     if store.checks_crls {
         (0..path.links.len()).try_for_each(|at| crl::check(store, &path.links, at, now, budget))?;
     }
-    let common = zip(&path.links, sound).take_while(|(link, sound)| ptr::eq(**link, **sound)).count();
+    let common = zip(&path.links, accepted).take_while(|(link, accepted)| ptr::eq(**link, **accepted)).count();
     signatures_and_dates(&path.links[common.saturating_sub(1)..], now, budget)?;
     name_constraints(path, budget)?;
     if purpose != Purpose::Client {
         modern(path)?;
     }
     let below = &path.links[..path.links.len() - 1];
-    if let Some(facts) = below.iter().find(|facts| facts.has_malformed_policies) {
-        return Err(Refused::InvalidExtension { subject: facts.certificate.subject.clone() });
+    if let Some(parsed) = below.iter().find(|parsed| parsed.has_malformed_policies) {
+        return Err(Refused::InvalidExtension { subject: parsed.certificate.subject.clone() });
     }
-    match below.iter().find(|facts| facts.has_policy_constraints) {
-        Some(facts) => Err(Refused::Policy { subject: facts.certificate.subject.clone() }),
+    match below.iter().find(|parsed| parsed.has_policy_constraints) {
+        Some(parsed) => Err(Refused::Policy { subject: parsed.certificate.subject.clone() }),
         None => Ok(()),
     }
 }
 
-/// Clients of other kinds (Go, rustls, browsers) refuse SHA-1, which Envoy takes.
+/// Other clients (Go, rustls, browsers) refuse SHA-1, which Envoy accepts.
 fn modern(path: &Path<'_>) -> Result<(), Refused> {
     let signed = &path.links[..path.links.len() - 1];
-    match signed.iter().find(|facts| signature::broken_hash(facts.certificate).is_some()) {
-        Some(facts) => Err(Refused::SignatureAlgorithm { subject: facts.certificate.subject.clone() }),
+    match signed.iter().find(|parsed| signature::broken_hash(parsed.certificate).is_some()) {
+        Some(parsed) => Err(Refused::SignatureAlgorithm { subject: parsed.certificate.subject.clone() }),
         None => Ok(()),
     }
 }
 
-/// What TLS, not path validation, asks of a leaf; and its names.
+/// Requirements of TLS on a leaf, and its names.
 pub(super) fn leaf(presented: &Presented<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
-    let Some(facts) = presented.leaf() else { return Ok(()) };
-    let leaf = facts.certificate;
-    let subject = || facts.certificate.subject.clone();
-    // Envoy itself serves with no RSA key under 2048 bits, but takes one of 1024 from a client (measured).
+    let Some(parsed) = presented.leaf() else { return Ok(()) };
+    let leaf = parsed.certificate;
+    let subject = || parsed.certificate.subject.clone();
+    // Envoy does not serve with RSA keys under 2048 bits, but accepts 1024 bits from a client (measured).
     let rsa = if purpose == Purpose::Client { 1024 } else { 2048 };
     let takes = |key| match key {
         Key::Rsa { bits } => bits >= rsa,
@@ -63,7 +63,7 @@ pub(super) fn leaf(presented: &Presented<'_>, purpose: Purpose<'_>) -> Result<()
     if !takes(signature::key(&leaf.public_key).0) {
         return Err(Refused::LeafKey { subject: subject() });
     }
-    if !facts.may(DIGITAL_SIGNATURE) {
+    if !parsed.may(DIGITAL_SIGNATURE) {
         return Err(Refused::LeafKeyUsage { subject: subject() });
     }
     let Purpose::Server { hosts: wanted @ [_, ..] } = purpose else { return Ok(()) };
@@ -74,18 +74,18 @@ pub(super) fn leaf(presented: &Presented<'_>, purpose: Purpose<'_>) -> Result<()
     }
 }
 
-/// `check_chain_extensions`: only of what is not from the bundle.
+/// `check_chain_extensions`: only for certificates that are not from the bundle.
 fn extensions(path: &Path<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
     let mut length = 0;
-    for (at, facts) in path.links[..path.untrusted].iter().enumerate() {
-        let subject = || facts.certificate.subject.clone();
-        if facts.has_unknown_critical {
+    for (at, parsed) in path.links[..path.untrusted].iter().enumerate() {
+        let subject = || parsed.certificate.subject.clone();
+        if parsed.has_unknown_critical {
             return Err(Refused::UnknownCriticalExtension { subject: subject() });
         }
-        if at > 0 && !facts.is_ca() {
+        if at > 0 && !parsed.is_ca() {
             return Err(Refused::NotACa { subject: subject() });
         }
-        let (allowed, expected) = match (purpose, facts.extended_usage) {
+        let (allowed, expected) = match (purpose, parsed.extended_usage) {
             (_, None) => (true, ""),
             (Purpose::Client, Some(usage)) => (usage.client, "clientAuth"),
             (Purpose::Server { .. }, Some(usage)) => (usage.server, "serverAuth"),
@@ -93,10 +93,10 @@ fn extensions(path: &Path<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
         if !allowed {
             return Err(Refused::Purpose { subject: subject(), expected });
         }
-        if at > 1 && facts.path_length.is_some_and(|most| length > most.saturating_add(1)) {
+        if at > 1 && parsed.path_length.is_some_and(|most| length > most.saturating_add(1)) {
             return Err(Refused::PathLength { subject: subject() });
         }
-        if at == 0 || !facts.is_self_issued() {
+        if at == 0 || !parsed.is_self_issued() {
             length += 1;
         }
     }
@@ -106,47 +106,47 @@ fn extensions(path: &Path<'_>, purpose: Purpose<'_>) -> Result<(), Refused> {
 /// `internal_verify`, from the top down.
 fn signatures_and_dates(links: &[&ParsedCert<'_>], now: Timestamp, budget: &mut Budget) -> Result<(), Refused> {
     let mut above: Option<&ParsedCert<'_>> = None;
-    for facts in links.iter().rev() {
+    for parsed in links.iter().rev() {
         if let Some(issuer) = above {
-            signed(facts, issuer, budget)?;
+            signed(parsed, issuer, budget)?;
         }
-        let (certificate, subject) = (facts.certificate, || facts.certificate.subject.clone());
+        let (certificate, subject) = (parsed.certificate, || parsed.certificate.subject.clone());
         if certificate.is_not_yet_valid(now) {
             return Err(Refused::NotYetValid { subject: subject(), at: certificate.not_before });
         }
         if now >= certificate.not_after {
             return Err(Refused::Expired { subject: subject(), at: certificate.not_after });
         }
-        above = Some(facts);
+        above = Some(parsed);
     }
     Ok(())
 }
 
-fn signed(facts: &ParsedCert<'_>, issuer: &ParsedCert<'_>, budget: &mut Budget) -> Result<(), Refused> {
-    let subject = || facts.certificate.subject.clone();
-    match budget.link(facts, issuer)? {
+fn signed(parsed: &ParsedCert<'_>, issuer: &ParsedCert<'_>, budget: &mut Budget) -> Result<(), Refused> {
+    let subject = || parsed.certificate.subject.clone();
+    match budget.link(parsed, issuer)? {
         Ok(()) => Ok(()),
         Err(SignatureFault::Unsupported) => Err(Refused::SignatureAlgorithm { subject: subject() }),
         Err(SignatureFault::Wrong) => {
-            debug_assert!(issued(issuer, facts) || facts.is_self_signed(), "a path is built by names");
+            debug_assert!(issued(issuer, parsed) || parsed.is_self_signed(), "a path is built by names");
             Err(Refused::Signature { subject: subject(), issuer: issuer.certificate.subject.clone() })
         }
     }
 }
 
-/// `check_name_constraints`: an anchor's count, too; self-issued intermediates need not obey.
+/// `check_name_constraints`: those of an anchor apply, too; self-issued intermediates are exempt.
 fn name_constraints(path: &Path<'_>, budget: &mut Budget) -> Result<(), Refused> {
-    if path.links.iter().all(|facts| facts.constraints.is_none()) {
+    if path.links.iter().all(|parsed| parsed.constraints.is_none()) {
         return Ok(());
     }
-    for (at, facts) in path.links.iter().enumerate().rev() {
-        if at > 0 && facts.is_self_issued() {
+    for (at, parsed) in path.links.iter().enumerate().rev() {
+        if at > 0 && parsed.is_self_issued() {
             continue;
         }
         for above in path.links[at + 1..].iter().rev() {
             let Some(constraints) = &above.constraints else { continue };
-            let names = || (facts.certificate.subject.clone(), above.certificate.subject.clone());
-            constraints::check(facts, constraints, &mut budget.names).map_err(|fault| match (fault, names()) {
+            let names = || (parsed.certificate.subject.clone(), above.certificate.subject.clone());
+            constraints::check(parsed, constraints, &mut budget.names).map_err(|fault| match (fault, names()) {
                 (constraints::ConstraintFault::Violation, (subject, issuer)) => {
                     Refused::NameConstraints { subject, issuer }
                 }
@@ -158,7 +158,7 @@ fn name_constraints(path: &Path<'_>, budget: &mut Budget) -> Result<(), Refused>
         }
     }
     let leaf = path.links[0];
-    let constraining = path.links[1..].iter().find(|facts| facts.constraints.is_some());
+    let constraining = path.links[1..].iter().find(|parsed| parsed.constraints.is_some());
     match constraining {
         Some(ca) if leaf.alt_names.is_none() && leaf.attributes().names_a_host => {
             let (subject, issuer) = (leaf.certificate.subject.clone(), ca.certificate.subject.clone());

@@ -1,4 +1,4 @@
-//! Signatures that BoringSSL verifies, verified by its sibling AWS-LC.
+//! Signatures, verified by AWS-LC, a fork of BoringSSL.
 
 use aws_lc_rs::signature::{self as sig, ParsedPublicKey, UnparsedPublicKey, VerificationAlgorithm};
 
@@ -6,12 +6,12 @@ use super::parsed_cert::{self, Signed};
 use crate::trust::Certificate;
 use crate::trust::der::{self, Cbs, SEQUENCE};
 
-/// Why a signature does not hold.
+/// Why a signature is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignatureFault {
-    /// Neither verified nor refuted: nobody should rely on it.
+    /// An algorithm that cannot be verified here.
     Unsupported,
-    /// Another key signed, or the content changed.
+    /// Another key signed, or the content has changed.
     Wrong,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Key {
     MlDsa44,
     MlDsa65,
     MlDsa87,
-    /// Damaged, or of a kind that nothing here verifies with.
+    /// Damaged, or of a type that is not supported here.
     Other,
 }
 
@@ -51,9 +51,9 @@ fn read_key(info: &[u8]) -> Option<(Key, &[u8])> {
     let bits = info.take(der::BIT_STRING, "").ok()?.0.strip_prefix(&[0])?;
     let oid = algorithm.take(der::OBJECT, "").ok()?.0;
     let kind = match oid {
-        // RFC 3279 section 2.3.1: NULL must be there; BoringSSL insists (measured).
+        // RFC 3279 section 2.3.1 requires NULL, and so does BoringSSL (measured).
         [prefix @ .., 1] if prefix == RSA && algorithm.0 == [5, 0] => Key::Rsa { bits: modulus_bits(bits)? },
-        // Neither does it take points in hybrid form (06, 07), which AWS-LC reads.
+        // BoringSSL rejects points in hybrid form (06, 07), which AWS-LC reads.
         [prefix @ .., 2, 1] if prefix == ECDSA && matches!(bits, [2..=4, ..]) => {
             match algorithm.take(der::OBJECT, "").ok()?.0 {
                 [prefix @ .., 3, 1, 7] if prefix == ECDSA => Key::P256,
@@ -71,15 +71,15 @@ fn read_key(info: &[u8]) -> Option<(Key, &[u8])> {
     Some((kind, bits))
 }
 
-/// Whether a key is on P-224, which BoringSSL verifies with (measured), and nothing here does.
+/// Whether a key is on P-224, which BoringSSL supports (measured), and AWS-LC does not.
 pub(crate) fn is_p224(info: &[u8]) -> bool {
     let algorithm = Cbs(info).take(SEQUENCE, "").and_then(|mut info| info.take(SEQUENCE, ""));
     let expected = [&[6, 7][..], &ECDSA, &[2, 1, 6, 5, 0x2b, 0x81, 4, 0, 33]].concat();
     algorithm.is_ok_and(|algorithm| algorithm.0 == expected)
 }
 
-/// Whether a key of a known kind is one: a point of its curve (SEC 1 section 2.3.4), RSA with an exponent that can be. True
-/// for other kinds.
+/// Whether a key of a supported type is valid: a point of its curve (SEC 1 section 2.3.4), RSA with a possible exponent. True for
+/// other types.
 pub(crate) fn is_readable(info: &[u8]) -> bool {
     let (kind, bits) = key(info);
     let algorithm: &dyn VerificationAlgorithm = match kind {
@@ -102,7 +102,7 @@ fn modulus_bits(key: &[u8]) -> Option<usize> {
     Some((modulus.len() * 8).saturating_sub(modulus.first()?.leading_zeros() as usize))
 }
 
-/// A short name of the hash that a certificate was signed with, when it is broken (RFC 6151: MD5, RFC 9155: SHA-1).
+/// The name of the hash that a certificate was signed with, if it is broken (RFC 6151: MD5, RFC 9155: SHA-1).
 pub(crate) fn broken_hash(certificate: &Certificate) -> Option<&'static str> {
     let (signed, _) = parsed_cert::signed(&certificate.der)?;
     match Cbs(signed.algorithm).take(der::OBJECT, "").ok()?.0 {
@@ -113,7 +113,7 @@ pub(crate) fn broken_hash(certificate: &Certificate) -> Option<&'static str> {
     }
 }
 
-/// Verifies (`X509_verify`). Measured: SHA-1 and RSA of 1024 bits pass, MD5 does not.
+/// Verifies (`X509_verify`). Measured: Envoy accepts SHA-1 and RSA of 1024 bits, but not MD5.
 pub(super) fn verify(signed: &Signed<'_>, issuer_key: &[u8]) -> Result<(), SignatureFault> {
     if !signed.is_consistent {
         return Err(SignatureFault::Wrong);
@@ -184,7 +184,7 @@ fn ecdsa(hash: u8, key: Key) -> Option<&'static dyn VerificationAlgorithm> {
     })
 }
 
-/// RSASSA-PSS with the hash, the same hash in MGF1 and a salt of its length (crypto/x509/rsa_pss.cc takes no other).
+/// RSASSA-PSS with the hash, the same hash in MGF1 and a salt of its length (crypto/x509/rsa_pss.cc accepts no other).
 fn pss(parameters: &[u8]) -> Option<&'static dyn VerificationAlgorithm> {
     // SEQUENCE { [0] hash, [1] MGF1 with hash, [2] salt length }, RFC 8017 appendix A.2.3.
     let expected = |hash: u8, salt: u8| {

@@ -1,4 +1,4 @@
-//! The table of `reference/istio-envoy.md` and what was measured besides, each row a test.
+//! Verdicts that were measured with Envoy, each a test.
 
 #![allow(clippy::unwrap_used)]
 
@@ -63,7 +63,7 @@ fn accepts_the_renewal_before_the_expired_ca() {
 }
 
 #[test]
-fn accepts_same_subject_roots_told_apart_by_key_id() {
+fn accepts_roots_with_one_subject_and_different_key_ids() {
     let (a, b) = (ca("root"), ca("root"));
     assert_eq!(client(&[&a, &b], &with_key_id(&a)), "accepted");
     assert_eq!(client(&[&a, &b], &with_key_id(&b)), "accepted");
@@ -91,9 +91,9 @@ fn accepts_an_unrelated_expired_ca() {
 
 #[test]
 fn rejects_anchors_outside_their_dates() {
-    for (from, to, said) in [(2031, 2040, "not-yet-valid"), (2020, 2025, "expired")] {
+    for (from, to, verdict) in [(2031, 2040, "not-yet-valid"), (2020, 2025, "expired")] {
         let root = ca_between("root", from, to);
-        assert_eq!(client(&[&root], &plain(&root)), said);
+        assert_eq!(client(&[&root], &plain(&root)), verdict);
     }
 }
 
@@ -104,7 +104,7 @@ fn rejects_an_anchor_whose_key_usage_lacks_cert_sign() {
 }
 
 #[test]
-fn accepts_anchors_that_are_no_cas() {
+fn accepts_anchors_that_are_not_cas() {
     for is_ca in [IsCa::ExplicitNoCa, IsCa::NoCa] {
         let root = ca_with("root", |params| params.is_ca = is_ca);
         assert_eq!(client(&[&root], &plain(&root)), "accepted");
@@ -153,7 +153,7 @@ fn rejects_an_intermediate_whose_path_length_is_too_short() {
 }
 
 #[test]
-fn rejects_intermediates_that_are_no_cas_or_missing() {
+fn rejects_intermediates_that_are_missing_or_not_cas() {
     let root = ca("root");
     let below = root.intermediate("below", |params| params.is_ca = IsCa::ExplicitNoCa);
     assert_eq!(chained(&[&root], &plain(&below), &[&below]), "not-a-ca");
@@ -164,7 +164,7 @@ fn rejects_intermediates_that_are_no_cas_or_missing() {
 }
 
 #[test]
-fn rejects_a_sound_intermediate_anchor_below_an_expired_root() {
+fn rejects_a_valid_intermediate_anchor_below_an_expired_root() {
     let root = ca_between("root", 2020, 2025);
     let below = root.renewed(2024, 2040).intermediate("below", |_| {});
     assert_eq!(chained(&[&below], &plain(&below), &[]), "accepted");
@@ -185,14 +185,14 @@ fn accepts_and_rejects_with_revocation_lists() {
 }
 
 #[test]
-fn rejects_a_list_of_a_namesake() {
+fn rejects_a_list_of_a_ca_with_the_same_subject() {
     let (one, other) = (ca("one"), ca("one"));
     assert_eq!(judged(&[&one], Some(&[other.crl(2029, 2031, &[])]), &[plain(&one).der()], now()), "crl-missing");
 }
 
 /// Found by comparing with Envoy: of two lists with one issuer and one date the first counts, though another CA signed it.
 #[test]
-fn rejects_a_list_of_a_namesake_before_the_right_one() {
+fn rejects_a_list_of_a_ca_with_the_same_subject_before_the_right_one() {
     let (one, other) = (ca_without_key_id("one"), ca_without_key_id("one"));
     let leaf = plain(&one);
     let judge = |lists: [Crl; 2]| judged(&[&one], Some(&lists), &[leaf.der()], now());
@@ -212,7 +212,7 @@ fn rejects_subjects_beyond_64_kib() {
 }
 
 #[test]
-fn rejects_chains_that_no_session_ticket_can_be_made_of() {
+fn rejects_chains_that_do_not_fit_into_session_tickets() {
     let one = ca("one");
     let of = |size: usize| {
         let extension = CustomExtension::from_oid_content(&[1, 2, 3], vec![0; size]);
@@ -241,24 +241,24 @@ fn accepts_extended_key_usage_for_clients_or_none() {
 #[test]
 fn rejects_key_usage_without_digital_signature() {
     let root = ca("root");
-    for (usage, said) in [
+    for (usage, verdict) in [
         (KeyUsagePurpose::DigitalSignature, "accepted"),
         (KeyUsagePurpose::KeyAgreement, "leaf-key-usage"),
         (KeyUsagePurpose::KeyEncipherment, "leaf-key-usage"),
     ] {
-        assert_eq!(client(&[&root], &root.leaf_with("client", |params| params.key_usages = vec![usage])), said);
+        assert_eq!(client(&[&root], &root.leaf_with("client", |params| params.key_usages = vec![usage])), verdict);
     }
 }
 
 #[test]
-fn rejects_leaf_keys_that_handshakes_do_not_take() {
+fn rejects_leaf_keys_that_handshakes_do_not_support() {
     let root = ca("root");
-    for (algorithm, said) in [
+    for (algorithm, verdict) in [
         (&rcgen::PKCS_ECDSA_P384_SHA384, "accepted"),
         (&rcgen::PKCS_ECDSA_P521_SHA512, "leaf-key"),
         (&rcgen::PKCS_ED25519, "leaf-key"),
     ] {
-        assert_eq!(client(&[&root], &root.leaf_of("client", algorithm)), said);
+        assert_eq!(client(&[&root], &root.leaf_of("client", algorithm)), verdict);
     }
     assert_eq!(client(&[&root], &root.rsa_leaf("client")), "accepted");
 }
@@ -269,7 +269,7 @@ fn rejects_weak_and_wrong_signatures() {
     let leaf = plain(&root);
     let md5 = signed_with(leaf.der(), &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 4]);
     assert_eq!(judged(&[&root], None, &[&certificates(&md5)[0].der], now()), "signature-algorithm");
-    // ecdsa-with-SHA224, which Envoy verifies and nothing here does: not a wrong signature.
+    // ecdsa-with-SHA224, which Envoy supports and AWS-LC does not: not a wrong signature.
     let sha224 = signed_with(leaf.der(), &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 1]);
     assert_eq!(judged(&[&root], None, &[&certificates(&sha224)[0].der], now()), "signature-algorithm");
     let mut changed = leaf.der().to_vec();
@@ -285,11 +285,11 @@ fn rejects_names_outside_of_an_anchors_constraints() {
     });
     assert_eq!(client(&[&root], &root.leaf("x.a.example")), "accepted");
     assert_eq!(client(&[&root], &root.leaf("b.example")), "name-constraints");
-    assert_eq!(client(&[&root], &plain(&root)), "name-constraints", "a common name that looks like a host");
+    assert_eq!(client(&[&root], &plain(&root)), "name-constraints", "a common name that resembles a host");
 }
 
 #[test]
-fn accepts_a_pinned_leaf_and_no_other_self_signed_one() {
+fn accepts_a_self_signed_leaf_only_if_it_is_pinned() {
     let usage = vec![KeyUsagePurpose::DigitalSignature];
     let pinned = |params: &mut rcgen::CertificateParams| {
         params.is_ca = IsCa::ExplicitNoCa;
@@ -338,14 +338,14 @@ fn accepts_servers_by_all_their_hosts() {
 }
 
 #[test]
-fn rejects_nothing_in_place_of_something() {
+fn rejects_an_empty_chain_and_an_empty_bundle() {
     let root = ca("root");
     assert_eq!(judged(&[&root], None, &[], now()), "no-certificate");
     assert_eq!(client(&[], &plain(&root)), "no-anchors");
 }
 
 #[test]
-fn tells_when_time_will_break_a_chain() {
+fn finds_the_date_at_which_a_chain_will_be_refused() {
     let old = ca_with("root", |params| params.not_after = date_time_ymd(2030, 6, 1));
     let new = old.renewed(2029, 2040);
     let chain = [parsed(plain(&new).der())];
@@ -356,9 +356,9 @@ fn tells_when_time_will_break_a_chain() {
     assert_eq!(ahead(&[&new, &old]), None);
 }
 
-/// Cross-sign cycles and crowds of namesakes: BoringSSL takes one path; where the order is open, we try few.
+/// Cross-sign cycles and many CAs with one subject: BoringSSL takes one path; where the order is unknown, few are tried.
 #[test]
-fn accepts_hostile_bundles_within_time() {
+fn judges_hostile_bundles_within_time() {
     let (a, b) = (ca("a"), ca("b"));
     let cycle = [a.intermediate("b", |_| {}), b.intermediate("a", |_| {})];
     let crowd: Vec<_> = {

@@ -1,4 +1,4 @@
-//! A verdict holds for a time: when does it change?
+//! When a verdict on a chain changes.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use super::{Budget, Crl, Presented, Purpose, Refused, Store};
 use crate::trust::Certificate;
 use crate::trust::limits::CHAIN_DATES;
 
-/// A chain that is accepted now and will not be.
+/// The end of a chain that is accepted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Break {
-    /// From when on.
+    /// When it is refused first.
     pub at: Timestamp,
     /// Why.
     pub refused: Refused,
@@ -24,7 +24,7 @@ fn dates<'c>(
     crls: &[Crl],
     now: Timestamp,
 ) -> BTreeSet<Timestamp> {
-    // A certificate is refused in its last second; whoever reads RFC 5280 to the letter refuses it a second later.
+    // BoringSSL refuses a certificate in its last second, readers that apply RFC 5280 strictly a second later.
     let ends = |c: &Certificate| c.not_after.checked_add(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX);
     let certificates = certificates.into_iter().flat_map(|c| [c.not_before, c.not_after, ends(c)]);
     certificates.chain(crls.iter().flat_map(Crl::dates)).filter(|at| *at > now).collect()
@@ -38,10 +38,10 @@ pub(crate) fn dates_after<'c>(
     dates(certificates, &[], now)
 }
 
-/// When a chain that is accepted now is refused first, before its leaf's own end: time alone breaks it.
+/// When a chain that is accepted now is first refused, if that is before its leaf expires.
 ///
-/// `None` when it is refused already, or holds until its leaf ends. Only the 64 earliest dates are looked at,
-/// and no more than cost as much as one verdict may.
+/// `None` if it is refused already, or accepted until its leaf expires. Only the 64 earliest dates are judged, and together they may
+/// cost as much as one verdict.
 pub fn horizon(
     bundle: &[Certificate],
     crls: Option<&[Crl]>,
@@ -56,6 +56,6 @@ pub fn horizon(
     let mut ahead = dates.into_iter().take_while(|at| *at < end).take(CHAIN_DATES);
     let first =
         ahead.find_map(|at| Some(Break { at, refused: store.judge(&presented, purpose, at, &mut budget).err()? }));
-    // It was enough for the verdict of now: then it is the dates that cost too much.
+    // The budget sufficed for the verdict of now, so the dates exhausted it.
     first.filter(|ahead| ahead.refused != Refused::Budget)
 }

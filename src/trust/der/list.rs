@@ -1,5 +1,5 @@
-//! The shape of a revocation list's DER, as strict as BoringSSL's `d2i_X509_CRL` (crypto/x509/x_crl.cc): one that it does
-//! not read makes a proxy reject the whole update.
+//! The DER syntax of a revocation list, as strict as BoringSSL's `d2i_X509_CRL` (crypto/x509/x_crl.cc): one that it does not read makes a
+//! proxy reject the whole update.
 
 use super::{
     BIT_STRING, CONSTRUCTED, CONTEXT, Cbs, EXTENSIONS, INTEGER, Result, SEQUENCE, algorithm, bit_string, extensions,
@@ -10,12 +10,12 @@ const VERSION: &str = "its version is not 2";
 const ENTRIES: &str = "an entry is malformed";
 const DATES: &str = "a date is malformed";
 
-/// Checks the first element of `der` as a revocation list, and returns the bytes that it spans. What follows is ignored.
+/// Checks the first element of `der` as a revocation list, and returns its bytes. The rest is ignored.
 pub(crate) fn list(der: &[u8]) -> Result<&[u8]> {
     let mut input = Cbs(der);
-    let mut list = input.take(SEQUENCE, "the list is no DER sequence")?;
+    let mut list = input.take(SEQUENCE, "the list is not a DER sequence")?;
     let span = &der[..der.len() - input.0.len()];
-    let mut body = list.take(SEQUENCE, "its body is no DER sequence")?;
+    let mut body = list.take(SEQUENCE, "its body is not a DER sequence")?;
     algorithm(&mut list)?;
     bit_string(&mut list, BIT_STRING)?;
     list.end("bytes follow its signature")?;
@@ -42,7 +42,7 @@ pub(crate) fn list(der: &[u8]) -> Result<&[u8]> {
         some_extensions(&mut wrapper)?;
         wrapper.end(EXTENSIONS)?;
     }
-    body.end("fields follow that its version does not have")?;
+    body.end("it has fields that its version does not allow")?;
     Ok(span)
 }
 
@@ -55,7 +55,7 @@ fn entry(mut entry: Cbs<'_>, is_v2: bool) -> Result<()> {
     entry.end(ENTRIES)
 }
 
-/// An empty sequence of extensions is left out, never written.
+/// Extensions, of which there must be one: DER omits an empty sequence.
 fn some_extensions(input: &mut Cbs<'_>) -> Result<()> {
     if Cbs(input.0).take(SEQUENCE, EXTENSIONS)?.0.is_empty() {
         return Err(EXTENSIONS);
@@ -99,19 +99,19 @@ mod tests {
     }
 
     #[test]
-    fn accepts_lists_of_both_versions_and_what_follows() {
+    fn accepts_lists_of_both_versions_and_trailing_bytes() {
         let der = ca("one").crl_der(2029, 2031, &[]);
         assert_eq!(list(&[&der[..], b"more"].concat()), Ok(&der[..]));
         let parts = parts();
         assert!(list(&built(&parts)).is_ok());
         assert!(list(&built(&parts[1..5])).is_ok(), "version 1");
-        assert!(list(&built(&parts[..4])).is_ok(), "nobody is revoked");
+        assert!(list(&built(&parts[..4])).is_ok(), "no certificate is revoked");
         assert_eq!(with(4, &[]), Ok(()));
         assert_eq!(with(5, &[]), Ok(()));
     }
 
     #[test]
-    fn rejects_what_boringssl_does_not_read() {
+    fn rejects_lists_that_boringssl_does_not_read() {
         assert_eq!(with(0, &[2, 1, 0]), Err(VERSION));
         assert_eq!(with(0, &[2, 1, 2]), Err(VERSION));
         assert_eq!(with(3, &element(23, b"2901010000Z")), Err(DATES));

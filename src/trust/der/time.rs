@@ -1,11 +1,11 @@
 //! Dates of DER.
 
-/// `YYMMDDHHMMSSZ` as UTCTime, `YYYYMMDDHHMMSSZ` as GeneralizedTime (RFC 5280 section 4.1.2.5). UTCTime with an
-/// offset is another matter.
+/// `YYMMDDHHMMSSZ` as UTCTime, `YYYYMMDDHHMMSSZ` as GeneralizedTime (RFC 5280 section 4.1.2.5). See [`has_offset`] for UTCTime with an
+/// offset.
 pub(super) fn valid_time(tag: u32, value: &[u8]) -> bool {
     let Some(digits) = value.strip_suffix(b"Z").filter(|d| d.iter().all(u8::is_ascii_digit)) else { return false };
     let (century, rest) = match (tag, digits.len()) {
-        // The century does not matter but for leap days: 2000, which UTCTime's 00 stands for, had one.
+        // The century matters only for leap days: 2000, which UTCTime's 00 means, had one.
         (23, 12) => (20, digits),
         (24, 14) => (two(digits, 0), &digits[2..]),
         _ => return false,
@@ -21,7 +21,7 @@ pub(super) fn has_offset(tag: u32, value: &[u8]) -> bool {
     is_offset && two(offset, 0) < 24 && two(offset, 2) < 60 && valid_time(tag, &[time, b"Z"].concat())
 }
 
-/// Two digits as a number; the caller has seen that they are digits.
+/// Two digits as a number; the caller has checked that they are digits.
 fn two(digits: &[u8], at: usize) -> i8 {
     let digit = |at| digits.get(at).map_or(0, |d: &u8| (d.wrapping_sub(b'0') % 10) as i8);
     digit(at) * 10 + digit(at + 1)

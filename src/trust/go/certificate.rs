@@ -1,4 +1,4 @@
-//! What Go's `x509.ParseCertificate` refuses of what BoringSSL reads (crypto/x509/parser.go of Go 1.26).
+//! Certificates that BoringSSL reads, and Go's `x509.ParseCertificate` rejects (crypto/x509/parser.go of Go 1.26).
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, ECDSA_P521_SHA512_ASN1, ParsedPublicKey, VerificationAlgorithm,
@@ -13,21 +13,21 @@ use crate::trust::Certificate;
 use crate::trust::chain::signature::{Key, key};
 use crate::trust::der::{BIT_STRING, BOOLEAN, Cbs, INTEGER, OCTET_STRING, SEQUENCE, integer, valid_bits};
 
-/// Reads the content of a block. A key of a kind that Go knows nothing of counts as refused: Go takes such a certificate,
-/// and can verify nothing with it.
+/// Reads the content of a block. A key of a type that Go does not support counts as rejected: Go loads such a certificate, but cannot
+/// verify anything with it.
 pub(super) fn parse(content: &[u8]) -> Option<Certificate> {
     let certificate = Certificate::parse(content).ok()?;
-    // BoringSSL forgets what follows.
+    // BoringSSL ignores trailing bytes.
     let whole = certificate.der.len() == content.len();
-    (whole && is_sound(&certificate) && has_a_key(&certificate)).then_some(certificate)
+    (whole && is_valid(&certificate) && has_a_key(&certificate)).then_some(certificate)
 }
 
-fn is_sound(certificate: &Certificate) -> bool {
+fn is_valid(certificate: &Certificate) -> bool {
     let Ok((_, x509)) = X509Certificate::from_der(&certificate.der) else { return false };
     let negative = x509.raw_serial().first().is_some_and(|byte| byte & 0x80 != 0);
-    let told_apart = x509.extensions_map().is_ok();
+    let extensions_are_unique = x509.extensions_map().is_ok();
     !negative
-        && told_apart
+        && extensions_are_unique
         && x509.signature_algorithm == x509.tbs_certificate.signature
         && x509.extensions().iter().all(is_read)
         && [x509.subject(), x509.issuer()].into_iter().flat_map(|name| name.iter_attributes()).all(is_text)
@@ -87,7 +87,7 @@ fn has_a_key(certificate: &Certificate) -> bool {
         Key::P384 => on_curve(&ECDSA_P384_SHA384_ASN1),
         Key::P521 => on_curve(&ECDSA_P521_SHA512_ASN1),
         Key::Ed25519 => bits.len() == 32,
-        // Go 1.26 knows no ML-DSA.
+        // Go 1.26 does not support ML-DSA.
         Key::MlDsa44 | Key::MlDsa65 | Key::MlDsa87 | Key::Other => false,
     }
 }

@@ -1,4 +1,4 @@
-//! Lines as `BIO_gets` hands them out, and the base64 in them.
+//! Lines, split as by `BIO_gets`, and the base64 in them.
 
 use zeroize::Zeroizing;
 
@@ -31,7 +31,7 @@ impl<'a> Lines<'a> {
 }
 
 pub(super) struct Line<'a> {
-    /// Without what is trimmed.
+    /// Trimmed at the end.
     pub(super) text: &'a [u8],
     pub(super) number: usize,
 }
@@ -56,13 +56,13 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// Decodes up to the END line. Allocates once, so that no copy of a key stays behind in a reallocated buffer.
+/// Decodes up to the END line. Allocates once, so that no reallocation leaves a copy of a key.
 pub(super) fn decode(lines: Lines<'_>) -> Result<Zeroizing<Vec<u8>>, PemFault> {
     let body = || lines.clone().take_while(|line| !line.text.starts_with(b"-----END "));
     let mut out = Zeroizing::new(Vec::with_capacity(body().map(|line| line.text.len()).sum::<usize>() / 4 * 3 + 3));
     let (mut group, mut used, mut padding) = (0_u32, 0, 0);
     for line in body() {
-        // Whole groups are most of a text, and hostile texts are long. What is left of the line goes byte by byte.
+        // Decodes whole groups at once, since hostile texts are long, and the rest of the line byte by byte.
         let whole = if used == 0 && padding == 0 { groups(line.text, &mut out) } else { 0 };
         for byte in &line.text[whole..] {
             let bits = match byte {
@@ -80,7 +80,7 @@ pub(super) fn decode(lines: Lines<'_>) -> Result<Zeroizing<Vec<u8>>, PemFault> {
             group = group << 6 | u32::from(bits);
             used += 1;
             if used == 4 {
-                // Unused low bits of the last group may be set: BoringSSL does not look at them.
+                // Unused low bits of the last group may be set: BoringSSL ignores them.
                 out.extend_from_slice(&group.to_be_bytes()[1..4 - padding]);
                 (group, used) = (0, 0);
             }
@@ -93,7 +93,7 @@ pub(super) fn decode(lines: Lines<'_>) -> Result<Zeroizing<Vec<u8>>, PemFault> {
     }
 }
 
-/// The value of each base64 digit (RFC 4648 section 4); 64 and more for what is none.
+/// The value of each base64 digit (RFC 4648 section 4); 64 and more for other bytes.
 const DIGITS: [u8; 256] = {
     let (mut digits, mut value) = ([u8::MAX; 256], 0);
     while value < 64 {
@@ -103,7 +103,7 @@ const DIGITS: [u8; 256] = {
     digits
 };
 
-/// Decodes groups of four digits up to the first that is not whole, and tells how many bytes of the text they are.
+/// Decodes groups of four digits up to the first incomplete one, and returns their length in the text.
 fn groups(text: &[u8], out: &mut Vec<u8>) -> usize {
     let (groups, _) = text.as_chunks::<4>();
     for (number, group) in groups.iter().enumerate() {

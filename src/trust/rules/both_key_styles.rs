@@ -1,46 +1,46 @@
-//! `both-key-styles`: the same thing under two keys, with different content.
+//! `both-key-styles`: a pair or bundle under two keys, with different content.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::credential::{CA_KEYS, CRL_KEYS, PAIR_KEYS, content};
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 use crate::trust::{Secret, bundle};
 
-/// istiod takes `cert` and `key` before `tls.crt` and `tls.key`, and `cacert` with `crl` before `ca.crt` with `ca.crl`. An
-/// issuer that renews the losing keys changes nothing.
+/// istiod prefers `cert` and `key` to `tls.crt` and `tls.key`, and `cacert` with `crl` to `ca.crt` with `ca.crl`. An issuer that
+/// renews the ignored keys changes nothing.
 pub(super) const RULE: Rule = Rule {
     id: "both-key-styles",
     severity: Severity::Warn,
-    summary: "cert and key beside tls.crt and tls.key, or cacert beside ca.crt, with different content",
-    mend: "keep the keys that the issuer writes, and remove the others",
+    summary: "cert and key next to tls.crt and tls.key, or cacert next to ca.crt, with different content",
+    remedy: "keep the keys that the issuer writes, and remove the others",
     source: "istiod pilot/pkg/credentials/kube/secrets.go, ExtractCertInfo and ExtractRoot",
-    example: "cacert and ca.crt differ, and gateways take cacert. expected one of them: what changes in ca.crt does nothing; \
-              remove one",
-    looks_ahead: false,
+    example: "cacert and ca.crt differ, and gateways use cacert. expected one of them: changes of ca.crt have no effect; remove \
+              one",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let secret = subject.secret;
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let secret = context.secret;
     let [(chain, key), (losing_chain, losing_key)] = PAIR_KEYS;
     let both_pairs = [key, losing_key].iter().all(|key| content(secret, key).is_some());
     let pairs = [(chain, losing_chain)].into_iter().filter(|_| both_pairs);
     let [cas, lists] = [CA_KEYS, CRL_KEYS].map(|[wins, loses]| (wins, loses));
-    // Lists alone are no second style: they go with the CA key, and another rule tells of those that nobody reads.
+    // Lists alone are not a second style: each belongs to a CA key. `crl-missing` reports those that istiod ignores.
     let both_cas = [cas.0, cas.1].iter().all(|key| content(secret, key).is_some());
     let cas = [cas, lists].into_iter().filter(|_| both_cas);
     let differing = pairs.chain(cas).filter(|(wins, loses)| differ(secret, wins, loses));
     differing
         .map(|(wins, loses)| {
             let message = format!(
-                "{wins} and {loses} differ, and gateways take {wins}. expected one of them: what changes in {loses} does \
-                 nothing; remove one"
+                "{wins} and {loses} differ, and gateways use {wins}. expected one of them: changes of {loses} have no effect; remove one"
             );
             Observation::new(field(loses), loses, message)
         })
         .collect()
 }
 
-/// Whether both have content, and not the same. How a text is laid out does not count.
+/// Whether both have content, and different certificates. PEM layout does not count.
 fn differ(secret: &Secret, wins: &str, loses: &str) -> bool {
     let Some((wins, loses)) = content(secret, wins).zip(content(secret, loses)) else { return false };
     if wins == loses {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_different_pairs_with_a_warning() {
+    fn warns_of_different_pairs() {
         let (one, two) = (ca("one").leaf("a"), ca("one").leaf("a"));
         let data = [("cert", one.pem()), ("key", one.key_pem()), ("tls.crt", two.pem()), ("tls.key", two.key_pem())];
         let found = findings(&secret(&data.each_ref().map(|(key, text)| (*key, text.as_str()))));
@@ -74,13 +74,13 @@ mod tests {
             found.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(),
             [("both-key-styles", "data[tls.crt]")]
         );
-        // Half a pair is another rule's.
+        // `pair-incomplete` reports half a pair.
         let found = verdicts(&secret(&data.each_ref().map(|(key, text)| (*key, text.as_str()))[1..]));
         assert_eq!(found, ["pair-incomplete"]);
     }
 
     #[test]
-    fn rejects_different_bundles_with_a_warning() {
+    fn warns_of_different_bundles() {
         let found = verdicts(&secret(&[("cacert", &ca("one").pem()), ("ca.crt", &ca("two").pem())]));
         assert_eq!(found, ["both-key-styles"]);
         assert_eq!(verdicts(&secret(&[("cacert", ""), ("ca.crt", &ca("two").pem())])), NOTHING);

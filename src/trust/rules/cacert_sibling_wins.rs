@@ -1,27 +1,26 @@
-//! `cacert-sibling-wins`: CAs in a Secret from which Istio does not take them.
+//! `cacert-sibling-wins`: CAs in a Secret that Istio ignores.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::rule_context::RuleContext;
 
-/// For mode MUTUAL istiod asks for `<credentialName>-cacert` first (`GetCaCert`), and looks into the Secret itself only when
-/// there is none.
+/// For mode MUTUAL istiod reads `<credentialName>-cacert` first (`GetCaCert`), and the Secret itself only if that does not exist.
 pub(super) const RULE: Rule = Rule {
     id: "cacert-sibling-wins",
     severity: Severity::Warn,
-    summary: "a CA bundle in a Secret beside which a -cacert Secret stands, from which Istio takes CAs",
-    mend: "change the -cacert Secret, or delete it after its CAs are in the bundle here",
+    summary: "a CA bundle that Istio ignores, because a -cacert Secret exists for this Secret",
+    remedy: "change the -cacert Secret, or add its CAs to the bundle here and delete it",
     source: "istiod pilot/pkg/credentials/kube/secrets.go, GetCaCert",
-    example: "ca.crt: Istio takes CAs from Secret gateway-root-cacert. expected no such Secret: what stands here does nothing; \
-              change that one, or delete it",
-    looks_ahead: false,
+    example: "ca.crt: Istio takes CAs from Secret gateway-root-cacert. expected no such Secret: the CAs here have no effect; \
+              change that Secret, or delete it",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let shadowed = subject.duty.sibling.zip(subject.ca).map(|(sibling, ca)| {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let shadowed = context.duty.sibling.zip(context.ca).map(|(sibling, ca)| {
         let message = format!(
-            "{}: Istio takes CAs from Secret {sibling}. expected no such Secret: what stands here does nothing; change that \
-             one, or delete it",
+            "{}: Istio takes CAs from Secret {sibling}. expected no such Secret: the CAs here have no effect; change that \
+            Secret, or delete it",
             ca.key
         );
         Observation::new(ca.field(), sibling, message)
@@ -46,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_bundle_that_is_shadowed_with_a_warning() {
+    fn warns_of_a_bundle_that_a_sibling_replaces() {
         assert_eq!(found(&[("ca.crt", &ca("one").pem())], Some("root-cacert")), ["cacert-sibling-wins"]);
     }
 }

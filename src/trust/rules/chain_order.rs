@@ -7,54 +7,54 @@ use crate::trust::name::brief;
 use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
 
-/// Longer ones have no business in a handshake, and would take long to sort.
+/// Certificates of a chain that is judged. A handshake needs far fewer, and more would take long to sort.
 const LONGEST: usize = 32;
 
-/// Measured: Envoy serves a chain as it is written. Clients sort it out (RFC 8446 section 4.4.2 asks them to; RFC 5246 section
-/// 7.4.2 did not), but what is missing stays missing: whoever trusts only the root refuses a leaf whose issuer is not there.
+/// Measured: Envoy serves a chain as it is written. Clients reorder it (RFC 8446 section 4.4.2 asks them to; RFC 5246 section 7.4.2 did
+/// not), but cannot add what is missing: a client that trusts only the root refuses a leaf whose issuer is not in the chain.
 pub(super) const RULE: Rule = Rule {
     id: "chain-order",
     severity: Severity::Deny,
-    summary: "a serving chain in which nobody signed the leaf; one that is out of order, or holds strangers, warns",
-    mend: "write the leaf first, then the CA that signed it, and so on; leave out what signed nothing before it",
+    summary: "a serving chain without the leaf's issuer; one that is out of order or has unrelated certificates warns",
+    remedy: "write the leaf first, then the CA that signed it, and so on; remove certificates that signed none before them",
     source: "RFC 8446 section 4.4.2; Envoy, measured: it serves the chain as written",
-    example: "tls.crt: nobody in the chain signed the leaf CN=shop.example.com, which names the issuer CN=sub. expected each \
-              next certificate to have signed one before it; clients that trust the root alone refuse this, add the missing one",
-    looks_ahead: false,
+    example: "tls.crt: no certificate in the chain signed the leaf CN=shop.example.com, which was issued by CN=sub. expected its \
+              issuer: clients that trust only the root refuse the chain; add it",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some((chain, leaf)) = subject.served() else { return Vec::new() };
-    // What stands first is not the leaf then, or not with its key: another rule's.
-    if subject.pair.is_some_and(|pair| pair.public_key.as_ref().is_ok_and(|key| *key != leaf.public_key)) {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some((chain, leaf)) = context.served() else { return Vec::new() };
+    // `key-mismatch` reports a chain that does not start with the leaf.
+    if context.pair.is_some_and(|pair| pair.public_key.as_ref().is_ok_and(|key| *key != leaf.public_key)) {
         return Vec::new();
     }
     let certificates: Vec<_> = chain.bundle.entries.iter().map(|entry| &entry.certificate).collect();
     if certificates.len() > LONGEST {
         let count = certificates.len();
         let message = format!(
-            "{}: {count} certificates. expected the leaf and the few CAs between it and the root; leave the others out",
+            "{}: {count} certificates. expected the leaf and the few CAs between it and the root; remove the others",
             chain.key
         );
         return vec![Observation::new(chain.field(), "long", message).only_warns(true)];
     }
-    let gap = gap(subject.loaded_ca(), chain, leaf, &certificates[1.min(certificates.len())..]);
+    let gap = gap(context.loaded_ca(), chain, leaf, &certificates[1.min(certificates.len())..]);
     gap.into_iter().chain(misplaced(chain, &certificates)).collect()
 }
 
-/// Nobody signed the leaf, though CAs are there for it.
+/// A chain with CAs, none of which signed the leaf.
 fn gap(ca: Option<&Text>, chain: &Text, leaf: &Certificate, others: &[&Certificate]) -> Option<Observation> {
     let is_alone = !others.iter().any(|other| other.is_ca && other.fingerprint != leaf.fingerprint)
         || leaf.subject_der == leaf.issuer_der;
-    // A leaf of a root that clients have needs nobody else.
-    let beside = ca.iter().flat_map(|ca| &ca.bundle.entries).take(LONGEST).map(|entry| &entry.certificate);
-    if is_alone || others.iter().copied().chain(beside).any(signers(leaf)) {
+    // A leaf that a CA of the bundle signed needs no intermediate.
+    let bundled = ca.iter().flat_map(|ca| &ca.bundle.entries).take(LONGEST).map(|entry| &entry.certificate);
+    if is_alone || others.iter().copied().chain(bundled).any(signers(leaf)) {
         return None;
     }
     let message = format!(
-        "{}: nobody in the chain signed the leaf {}, which names the issuer {}. expected each next certificate to have signed \
-         one before it; clients that trust the root alone refuse this, add the missing one",
+        "{}: no certificate in the chain signed the leaf {}, which was issued by {}. expected its issuer: clients that trust only \
+         the root refuse the chain; add it",
         chain.key,
         brief(&leaf.subject),
         brief(&leaf.issuer)
@@ -73,9 +73,9 @@ fn misplaced(chain: &Text, certificates: &[&Certificate]) -> Vec<Observation> {
         }
         let (line, name) = (chain.bundle.entries[at].line, brief(&certificates[at].subject));
         let what = if !twin && (at + 1..count).any(|after| issues(at, after)) {
-            "stands before what it signed. expected it after; some clients do not sort it out, move it down"
+            "precedes a certificate that it signed. expected it after that one: some clients do not reorder a chain; move it down"
         } else {
-            "signed nothing before it. expected only CAs between the leaf and the root; remove it"
+            "signed no certificate before it. expected only CAs between the leaf and the root; remove it"
         };
         let message = format!("{} line {line}: {name} {what}", chain.key);
         Some(Observation::new(chain.field(), certificates[at].fingerprint.as_str(), message).only_warns(true))
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_cross_signed_ca_beside_its_root() {
+    fn accepts_a_cross_signed_ca_next_to_its_root() {
         let (old, new) = (ca("old"), ca("new"));
         let cross = old.cross(&new);
         assert_eq!(found(&new.leaf("a"), &[new.pem(), cross], None), []);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_stranger_with_a_warning() {
+    fn warns_of_an_unrelated_certificate() {
         let (root, other) = (ca("root"), ca("other"));
         let leaf = root.leaf("a");
         assert_eq!(found(&leaf, &[other.pem()], Some(&root.pem())), [WARN]);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_another_order_with_a_warning() {
+    fn warns_of_another_order() {
         let root = ca("root");
         let sub = root.intermediate("sub", |_| {});
         assert_eq!(found(&sub.leaf("a"), &[root.pem(), sub.pem()], None), [WARN]);

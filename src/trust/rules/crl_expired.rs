@@ -9,24 +9,25 @@ use super::{Observation, Rule, Severity};
 use crate::trust::chain::Refused;
 use crate::trust::name::brief;
 use crate::trust::revocation::Revocation;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 
-/// Measured: Envoy refuses every client of a CA whose list is past nextUpdate, or not valid yet. Ahead it warns as late as
-/// `expiring` does: lists live for days, and are published anew all the time.
+/// Measured: Envoy refuses every client of a CA whose list is past nextUpdate, or not valid yet. It warns ahead of
+/// time as late as `expiring` does: lists are valid for days, and are replaced all the time.
 pub(super) const RULE: Rule = Rule {
     id: "crl-expired",
     severity: Severity::Deny,
-    summary: "a CA's revocation list that is past its next update, or not valid yet; one that ends soon warns",
-    mend: "publish a new list and put it in the old one's place; renew lists by a job, well before their next update",
+    summary: "a revocation list that is past its next update or not valid yet; one that expires soon warns",
+    remedy: "publish a new list and replace the old one with it; schedule this well before the next update",
     source: "RFC 5280 section 5.1.2.5; Envoy, measured: X509_V_ERR_CRL_HAS_EXPIRED",
-    example: "ca.crl: the revocation list of CN=root ended at 2029-01-01T00:00:00Z. expected one that is valid now; every \
-              client of that CA is refused, publish a new list",
-    looks_ahead: false,
+    example: "ca.crl: the revocation list of CN=root expired at 2029-01-01T00:00:00Z. expected a valid list: every client of that \
+              CA is refused; publish a new list",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some((ca, revocation)) = subject.loaded_ca().zip(subject.revocation()) else { return Vec::new() };
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some((ca, revocation)) = context.loaded_ca().zip(context.revocation()) else { return Vec::new() };
     let outdated = revocation.blocked.iter().filter_map(|(_, refused)| match refused {
         Refused::CrlOutdated { issuer } => Some(issuer.as_str()),
         _ => None,
@@ -36,15 +37,15 @@ fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let others: BTreeSet<_> = used.filter(|issuer| !outdated.contains(issuer)).collect();
     let validities = validities(revocation);
     let validity = |issuer: &str| validities.get(issuer).copied();
-    let now = outdated.iter().map(|issuer| ended(revocation.key, issuer, validity(issuer), subject.now));
-    let ahead = |issuer: &&str| ending(revocation.key, issuer, validity(issuer)?, subject.now);
+    let now = outdated.iter().map(|issuer| ended(revocation.key, issuer, validity(issuer), context.now));
+    let ahead = |issuer: &&str| ending(revocation.key, issuer, validity(issuer)?, context.now);
     now.chain(others.iter().filter_map(ahead)).collect()
 }
 
-/// From when on a list holds, and until when.
+/// Start and end of a list's validity.
 type Validity = (Timestamp, Option<Timestamp>);
 
-/// The latest of the validities of each CA's lists, by its name: a hostile bundle has thousands of both.
+/// The latest validity of each CA's lists, by its name: a hostile bundle has thousands of both.
 fn validities(revocation: &Revocation) -> HashMap<&str, Validity> {
     let mut latest = HashMap::new();
     for list in &revocation.lists {
@@ -59,12 +60,11 @@ fn ended(key: &'static str, issuer: &str, validity: Option<Validity>, now: Times
     let of = brief(issuer);
     let when = match validity {
         Some((from, _)) if from > now => format!("is not valid before {from}"),
-        Some((_, Some(to))) => format!("ended at {to}"),
+        Some((_, Some(to))) => format!("expired at {to}"),
         _ => "is not valid".to_owned(),
     };
     let message = format!(
-        "{key}: the revocation list of {of} {when}. expected one that is valid now; every client of that CA is refused, publish \
-         a new list"
+        "{key}: the revocation list of {of} {when}. expected a valid list: every client of that CA is refused; publish a new list"
     );
     Observation::new(field(key), issuer, message)
 }
@@ -72,8 +72,8 @@ fn ended(key: &'static str, issuer: &str, validity: Option<Validity>, now: Times
 fn ending(key: &'static str, issuer: &str, (from, to): Validity, now: Timestamp) -> Option<Observation> {
     let to = to.filter(|to| ends_soon(from, *to, now))?;
     let message = format!(
-        "{key}: the revocation list of {} ends at {to}. from then on every client of that CA is refused; publish a new list \
-         before",
+        "{key}: the revocation list of {} expires at {to}. expected a later date: from then on every client of that CA is refused; \
+         publish a new list before",
         brief(issuer)
     );
     Some(Observation::new(field(key), issuer, message).only_warns(true))
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_list_that_lasts_and_a_new_one_beside_the_old() {
+    fn accepts_a_list_that_lasts_and_a_new_one_next_to_the_old() {
         assert_eq!(found(2029, 2031), []);
         let one = ca("one");
         let lists = one.crl_pem(2028, 2029, &[]) + &one.crl_pem(2029, 2031, &[]);
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_list_that_is_over_or_ahead() {
+    fn rejects_a_list_that_is_expired_or_not_valid_yet() {
         assert_eq!(found(2028, 2029), [("crl-expired", Severity::Deny)]);
         assert_eq!(found(2031, 2032), [("crl-expired", Severity::Deny)]);
     }
 
     #[test]
-    fn rejects_a_list_in_the_bundle_that_is_over() {
+    fn rejects_an_expired_list_in_the_bundle() {
         let one = ca("one");
         let found = findings(&secret(&[("ca.crt", &(one.pem() + &one.crl_pem(2028, 2029, &[])))]));
         assert_eq!(
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_with_a_warning_what_ends_soon() {
+    fn warns_of_a_list_that_expires_soon() {
         let one = ca("one");
         let judged = |days_before: i64| {
             let text = secret(&[("ca.crt", &one.pem()), ("ca.crl", &one.crl_pem(2029, 2030, &[]))]);

@@ -1,52 +1,53 @@
-//! `crl-missing`: revocation lists are looked for, and there is none.
+//! `crl-missing`: a key for revocation lists without a usable list.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::credential::{self, CRL_KEYS};
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::finding::counted;
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 
-/// Measured: with content under `ca.crl` Envoy checks revocation, and without a list of its CA every client is refused. A
-/// list under the other key is never sent to it, so that the revoked pass.
+/// Measured: with content under `ca.crl` Envoy checks revocation, and without a list of its CA every client is refused. istiod
+/// never sends a list under the other key, so that revoked clients are accepted.
 pub(super) const RULE: Rule = Rule {
     id: "crl-missing",
     severity: Severity::Deny,
-    summary: "a key for revocation lists that holds none, or none of a CA of the bundle; an ignored key warns",
-    mend: "put a list of each CA under ca.crl (under crl beside cacert), or leave the key out",
-    source: "Envoy, measured: it takes the update, then every handshake fails; istiod reads one key per CA key",
-    example: "ca.crl: no revocation list was found. expected an X509 CRL block for each CA in ca.crt; with this key \
-              there every client is refused: add the lists, or remove the key",
-    looks_ahead: false,
+    summary: "a key for revocation lists without a list, or without one for any CA of the bundle; an ignored key warns",
+    remedy: "put a list for each CA under ca.crl (under crl next to cacert), or remove the key",
+    source: "Envoy, measured: it accepts the update, then every handshake fails; istiod reads one key for lists per CA key",
+    example: "ca.crl: no revocation list found. expected an X509 CRL block for each CA in ca.crt: without it every client is \
+              refused; add the lists, or remove the key",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    missing(subject).into_iter().chain(ignored(subject)).collect()
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    missing(context).into_iter().chain(ignored(context)).collect()
 }
 
-fn missing(subject: &RuleContext<'_>) -> Option<Observation> {
-    let (ca, revocation) = (subject.loaded_ca()?, subject.revocation().filter(|seen| seen.is_of_nobody())?);
+fn missing(context: &RuleContext<'_>) -> Option<Observation> {
+    let (ca, revocation) = (context.loaded_ca()?, context.revocation().filter(|revocation| revocation.is_of_no_ca())?);
     let (key, ca) = (revocation.key, ca.key);
     let seen = match revocation.lists.len() {
-        0 => "no revocation list was found".to_owned(),
-        count => format!("none of its {count} revocation list(s) is of a CA in {ca}"),
+        0 => "no revocation list found".to_owned(),
+        count => format!("{}, none for a CA in {ca}", counted(count, "revocation list")),
     };
     let message = format!(
-        "{key}: {seen}. expected an X509 CRL block for each CA in {ca}; with this key there every client is refused: add the \
-         lists, or remove the key"
+        "{key}: {seen}. expected an X509 CRL block for each CA in {ca}: without it every client is refused; add the lists, or remove \
+         the key"
     );
     Some(Observation::new(field(key), "none", message))
 }
 
-fn ignored(subject: &RuleContext<'_>) -> Option<Observation> {
-    let read = credential::crl_key(subject.secret)?;
+fn ignored(context: &RuleContext<'_>) -> Option<Observation> {
+    let read = credential::crl_key(context.secret)?;
     let key = CRL_KEYS.into_iter().find(|key| *key != read)?;
-    // Beside lists under the right key it is another rule's: two styles of keys.
-    if subject.crl.is_some() || credential::content(subject.secret, key).is_none() {
+    // `both-key-styles` reports lists under both keys.
+    if context.crl.is_some() || credential::content(context.secret, key).is_none() {
         return None;
     }
-    let ca = subject.ca?.key;
+    let ca = context.ca?.key;
     let message = format!(
-        "{key}: gateways look for the lists of {ca} under {read}, so that nobody is revoked. expected them there; move them \
-         to {read}"
+        "{key}: gateways read the lists for {ca} from {read}, so these revoke nothing. expected them there; move them to {read}"
     );
     Some(Observation::new(field(key), "ignored", message).only_warns(true))
 }
@@ -64,14 +65,14 @@ mod tests {
         assert_eq!(verdicts(&secret(&[("ca.crt", &cas), ("ca.crl", &lists)])), NOTHING);
         assert_eq!(verdicts(&secret(&[("cacert", &cas), ("crl", &lists)])), NOTHING);
         assert_eq!(verdicts(&secret(&[("ca.crt", &(cas.clone() + &lists))])), NOTHING);
-        assert_eq!(verdicts(&secret(&[("ca.crt", &cas), ("ca.crl", "")])), NOTHING, "istiod passes on what is empty");
+        assert_eq!(verdicts(&secret(&[("ca.crt", &cas), ("ca.crl", "")])), NOTHING, "istiod passes on an empty text");
     }
 
     #[test]
-    fn rejects_a_key_without_a_list_and_lists_of_nobody() {
+    fn rejects_a_key_without_a_list_for_a_ca_of_the_bundle() {
         let one = ca("one").pem();
-        let strange = ca("other").crl_pem(2029, 2031, &[]);
-        for text in ["# comes later\n", &one, &strange, &ca("one").crl_pem(2029, 2031, &[])] {
+        let unrelated = ca("other").crl_pem(2029, 2031, &[]);
+        for text in ["# comes later\n", &one, &unrelated, &ca("one").crl_pem(2029, 2031, &[])] {
             let found = findings(&secret(&[("ca.crt", &one), ("ca.crl", text)]));
             let denied: Vec<_> = found.iter().filter(|f| f.severity == Severity::Deny).collect();
             assert_eq!(
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_lists_under_a_key_that_is_not_read_with_a_warning() {
+    fn warns_of_lists_under_a_key_that_is_not_read() {
         let one = ca("one");
         let found = findings(&secret(&[("ca.crt", &one.pem()), ("crl", &one.crl_pem(2029, 2031, &[]))]));
         assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("crl-missing", Severity::Warn)]);

@@ -1,43 +1,44 @@
-//! `crl-partial`: revocation lists that shut out all clients of a CA.
+//! `crl-partial`: revocation lists that block all clients of a CA.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::Text;
 use crate::trust::chain::Refused;
 use crate::trust::name::brief;
 use crate::trust::revocation::Revocation;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 
-/// Measured: with one list present Envoy wants one of each CA on the path, signed by it, and refuses who lacks it. A CA that
-/// is revoked itself only warns: whoever revokes means to.
+/// Measured: once there is a list, Envoy requires one of each CA on the path, signed by that CA, and refuses other clients. A CA that
+/// is revoked itself only warns: that is intended.
 pub(super) const RULE: Rule = Rule {
     id: "crl-partial",
     severity: Severity::Deny,
-    summary: "a CA without a usable revocation list beside others that have one; a list of no CA in the bundle warns",
-    mend: "add a list of each CA, those above it included, signed by the CA's own key; or remove all lists",
+    summary: "a CA without a usable revocation list while others have one; a list for no CA of the bundle warns",
+    remedy: "add a list for each CA, including the CAs above it, signed by the CA's own key; or remove all lists",
     source: "Envoy, measured: X509_V_FLAG_CRL_CHECK_ALL; RFC 5280 section 6.3.3",
-    example: "ca.crt line 11: clients of CN=two are refused: no revocation list of CN=two was found, and with one list \
-              present each CA needs one; add it",
-    looks_ahead: false,
+    example: "ca.crt line 11: clients of CN=two are refused: no revocation list found for CN=two. expected one for each CA, since \
+              there are lists for others; add it",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some((ca, revocation)) = subject.loaded_ca().zip(subject.revocation()) else { return Vec::new() };
-    if revocation.is_of_nobody() {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some((ca, revocation)) = context.loaded_ca().zip(context.revocation()) else { return Vec::new() };
+    if revocation.is_of_no_ca() {
         return Vec::new();
     }
     let blocked = revocation.blocked.iter().filter_map(|(at, refused)| blocked(ca, *at, refused));
-    blocked.chain(of_nobody(ca, revocation)).collect()
+    blocked.chain(of_no_ca(ca, revocation)).collect()
 }
 
 fn blocked(ca: &Text, at: usize, refused: &Refused) -> Option<Observation> {
-    // Another rule has the dates.
+    // `crl-expired` reports the dates.
     let entry = ca.bundle.entries.get(at).filter(|_| !matches!(refused, Refused::CrlOutdated { .. }))?;
     let (subject, fingerprint) = (brief(&entry.certificate.subject), entry.certificate.fingerprint.as_str());
     let message = match refused {
         Refused::Budget => {
             format!(
-                "{} line {}: too many CAs and revocation lists to judge them all; keep those in use",
+                "{} line {}: too many CAs and revocation lists to check. expected only those in use; remove the others",
                 ca.key, entry.line
             )
         }
@@ -47,11 +48,12 @@ fn blocked(ca: &Text, at: usize, refused: &Refused) -> Option<Observation> {
     Some(Observation::new(ca.field(), fingerprint, message).only_warns(is_meant))
 }
 
-fn of_nobody(ca: &Text, revocation: &Revocation) -> impl Iterator<Item = Observation> {
-    revocation.strange.iter().map(|issuer| {
+fn of_no_ca(ca: &Text, revocation: &Revocation) -> impl Iterator<Item = Observation> {
+    revocation.unrelated.iter().map(|issuer| {
         let key = revocation.key;
         let message = format!(
-            "{key}: a revocation list of {}, which is no CA in {}. it does nothing; add that CA, or remove the list",
+            "{key}: a revocation list of {}, which is not in {}. expected lists for CAs of the bundle only; add that CA, or \
+            remove the list",
             brief(issuer),
             ca.key
         );
@@ -80,7 +82,7 @@ mod tests {
         assert_eq!(verdicts(&secret(&[("ca.crt", &(root.pem() + &below.pem())), ("ca.crl", &lists)])), NOTHING);
     }
 
-    /// Each list is verified once, though it is asked for by each CA and for its clients.
+    /// Each list is verified once, though each CA and its clients need it.
     #[test]
     fn accepts_as_many_lists_as_a_large_bundle_has_cas() {
         let cas: Vec<_> = (0..200).map(|n| ca(&format!("ca {n}"))).collect();
@@ -101,7 +103,7 @@ mod tests {
         assert_eq!(found(&(one.pem() + &two.pem()), &one.crl_pem(2029, 2031, &[])), [DENY]);
         let root = ca("root");
         let below = root.intermediate("below", |_| {});
-        // The intermediate's clients need the root's list, too, and that needs the root.
+        // The intermediate's clients need the root's list, too, which needs the root.
         let lists = root.crl_pem(2029, 2031, &[]) + &below.crl_pem(2029, 2031, &[]);
         let (cas, lists) = (one.pem() + &below.pem(), lists + &one.crl_pem(2029, 2031, &[]));
         assert_eq!(found(&cas, &lists), [DENY, WARN]);
@@ -112,24 +114,24 @@ mod tests {
         let (one, other) = (ca("one"), (0..24).map(|n| ca(&format!("ca {n}")).pem()).collect::<String>());
         let lists: String = (0..300).map(|_| one.crl_pem(2029, 2031, &[])).collect();
         let found = findings(&secret(&[("ca.crt", &(one.pem() + &other)), ("ca.crl", &lists)]));
-        let said = |finding: &&crate::trust::Finding| finding.message.contains("too many CAs and revocation lists");
-        assert_eq!(found.iter().find(said).map(|finding| finding.severity), Some(Severity::Deny), "{found:?}");
+        let reports = |finding: &&crate::trust::Finding| finding.message.contains("too many CAs and revocation lists");
+        assert_eq!(found.iter().find(reports).map(|finding| finding.severity), Some(Severity::Deny), "{found:?}");
     }
 
     #[test]
     fn rejects_a_list_that_its_ca_did_not_or_may_not_sign() {
-        let (one, namesake) = (ca_without_key_id("one"), ca_without_key_id("one"));
-        assert_eq!(found(&one.pem(), &namesake.crl_pem(2029, 2031, &[])), [DENY]);
+        let (one, other) = (ca_without_key_id("one"), ca_without_key_id("one"));
+        assert_eq!(found(&one.pem(), &other.crl_pem(2029, 2031, &[])), [DENY]);
         let mute =
             ca_with("mute", |params| params.key_usages.retain(|usage| *usage == rcgen::KeyUsagePurpose::KeyCertSign));
-        // rcgen would not sign it; a CA of that name and key does.
+        // rcgen refuses to sign it, so a CA with the same name and key does.
         let list =
             mute.changed(|params| params.key_usages.push(rcgen::KeyUsagePurpose::CrlSign)).crl_pem(2029, 2031, &[]);
         assert_eq!(found(&mute.pem(), &list), [DENY]);
     }
 
     #[test]
-    fn rejects_a_list_of_nobody_with_a_warning() {
+    fn warns_of_a_list_for_no_ca_of_the_bundle() {
         let (one, two) = (ca("one"), ca("two"));
         assert_eq!(found(&one.pem(), &(one.crl_pem(2029, 2031, &[]) + &two.crl_pem(2029, 2031, &[]))), [WARN]);
     }

@@ -1,4 +1,4 @@
-//! `dropped-by-proxy`: a certificate that the proxy skips without a word.
+//! `dropped-by-proxy`: a certificate that the proxy skips silently.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::hex;
@@ -7,33 +7,33 @@ use crate::trust::name::brief;
 use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
 
-/// BoringSSL's PEM reader skips whatever is not at the start of a line, and labels that it does not know. Measured: with
+/// BoringSSL's PEM reader skips blocks that do not start at the beginning of a line, and unknown labels. Measured: with
 /// a byte order mark before the first block Envoy accepts the update, and refuses the clients of that CA.
 pub(super) const RULE: Rule = Rule {
     id: "dropped-by-proxy",
     severity: Severity::Deny,
     summary: "a certificate or revocation list that the proxy skips silently",
-    mend: "start each block at the beginning of a line with -----BEGIN CERTIFICATE-----, and nothing else on that line",
-    source: "BoringSSL's PEM reader (RFC 7468, strictly), measured through Envoy",
-    example: "ca.crt line 1: a byte order mark stands before BEGIN; save the file without BOM. the proxy skips this \
-              block silently, and then does not have its certificate",
-    looks_ahead: false,
+    remedy: "start each block at the beginning of a line with -----BEGIN CERTIFICATE-----, and nothing else on that line",
+    source: "BoringSSL's PEM reader applies RFC 7468 strictly; measured with Envoy",
+    example: "ca.crt line 1: a byte order mark precedes BEGIN; save the file without BOM. the proxy skips this block silently and \
+              does not load its certificate",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let texts = subject.texts().filter(|text| text.is_loaded());
-    let lists = subject.crl.into_iter().filter(|crl| crl.is_loaded());
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let texts = context.texts().filter(|text| text.is_loaded());
+    let lists = context.crl.into_iter().filter(|crl| crl.is_loaded());
     texts.flat_map(observe).chain(lists.flat_map(certificates)).collect()
 }
 
-/// Envoy reads certificates among revocation lists, and takes only the lists.
+/// Envoy reads certificates among revocation lists, but loads only the lists.
 fn certificates(crl: &Text) -> impl Iterator<Item = Observation> {
     crl.bundle.entries.iter().map(|entry| {
         let (key, subject) = (crl.key, brief(&entry.certificate.subject));
         let message = format!(
-            "{key} line {}: the proxy takes no certificate from here, {subject} does nothing. expected revocation lists only; \
-             put CAs into the bundle",
+            "{key} line {}: the proxy loads no certificate from here, so {subject} has no effect. expected revocation lists only; move \
+             CAs to the CA bundle",
             entry.line
         );
         Observation::new(crl.field(), entry.certificate.fingerprint.as_str(), message).only_warns(true)
@@ -43,21 +43,21 @@ fn certificates(crl: &Text) -> impl Iterator<Item = Observation> {
 fn observe(text: &Text) -> Vec<Observation> {
     let (key, reader) = (text.key, text.reader.name());
     let (what, label) = if CRL_KEYS.contains(&key) { ("list", "X509 CRL") } else { ("certificate", "CERTIFICATE") };
-    let lookalikes = text.bundle.lookalikes.iter().map(|seen| {
+    let malformed = text.bundle.malformed.iter().map(|seen| {
         let message = format!(
-            "{key} line {}: {}. {reader} skips this block silently, and then does not have its {what}",
+            "{key} line {}: {}. {reader} skips this block silently and does not load its {what}",
             seen.line, seen.cause
         );
         Observation::new(text.field(), hex(&seen.digest), message)
     });
-    let not_taken = format!("its {what} is not taken; expected the label {label}");
-    let nothing = format!("it holds no {what}; expected {what}s only, remove it");
+    let wrong_label = format!("does not load its {what}. expected the label {label}; correct it");
+    let unrelated = format!("finds no {what} in it. expected {what}s only; remove it");
     let blocks = text.bundle.skipped.iter().map(|block| {
-        let mend = if block.is_certificate { &not_taken } else { &nothing };
-        let message = format!("{key} line {}: {reader} skips {}. {mend}", block.line, block.label);
+        let effect = if block.is_certificate { &wrong_label } else { &unrelated };
+        let message = format!("{key} line {}: {reader} skips {} and {effect}", block.line, block.label);
         Observation::new(text.field(), block.label.as_str(), message).only_warns(!block.is_certificate)
     });
-    lookalikes.chain(blocks).collect()
+    malformed.chain(blocks).collect()
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
         };
         let both = hidden + &two.crl_pem(2029, 2031, &[]);
         assert_eq!(found(&both).iter().map(|f| f.severity).collect::<Vec<_>>(), [Severity::Deny]);
-        assert!(found(&both)[0].message.ends_with("does not have its list"), "{}", found(&both)[0].message);
+        assert!(found(&both)[0].message.ends_with("does not load its list"), "{}", found(&both)[0].message);
         let misplaced = found(&(both.replace('\u{feff}', "") + &ca("three").pem()));
         assert_eq!(misplaced.iter().map(|f| f.severity).collect::<Vec<_>>(), [Severity::Warn]);
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_an_old_finding_on_another_line() {
+    fn warns_of_an_old_finding_on_another_line() {
         let (one, two) = (ca("one").pem(), ca("two").pem());
         let old = secret(&[("ca.crt", &format!("{one} {two}"))]);
         let new = secret(&[("ca.crt", &format!("# a comment\n{one} {two}"))]);

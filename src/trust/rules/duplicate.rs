@@ -6,20 +6,20 @@ use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
-/// Measured: harmless, Envoy takes it once. It is a sign that a bundle is only ever added to.
+/// Measured: Envoy loads it once, without harm. It is a sign that CAs are never removed from the bundle.
 pub(super) const RULE: Rule = Rule {
     id: "duplicate",
     severity: Severity::Warn,
-    summary: "a CA that stands in the bundle more than once",
-    mend: "keep each certificate once",
-    source: "Envoy, measured: it takes it once",
-    example: "ca.crt line 21: CN=root stands on line 1 already; remove it here",
-    looks_ahead: false,
+    summary: "a CA that is in the bundle more than once",
+    remedy: "keep each certificate once",
+    source: "Envoy, measured: it loads the certificate once",
+    example: "ca.crt line 21: CN=root is already on line 1. expected each certificate once; remove this one",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some(ca) = context.loaded_ca() else { return Vec::new() };
     let mut first = HashMap::new();
     let mut seen = Vec::new();
     for entry in &ca.bundle.entries {
@@ -27,7 +27,10 @@ fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
         let known = *first.entry(fingerprint).or_insert(line);
         if known != line {
             let subject = brief(&entry.certificate.subject);
-            let message = format!("{} line {line}: {subject} stands on line {known} already; remove it here", ca.key);
+            let message = format!(
+                "{} line {line}: {subject} is already on line {known}. expected each certificate once; remove this one",
+                ca.key
+            );
             seen.push(Observation::new(ca.field(), fingerprint, message));
         }
     }
@@ -45,10 +48,10 @@ mod tests {
     }
 
     #[test]
-    fn rejects_the_second_with_a_warning() {
+    fn warns_of_the_second() {
         let one = ca("one").pem();
         let found = findings(&secret(&[("ca.crt", &format!("{one}{}{one}", ca("two").pem()))]));
         assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("duplicate", Severity::Warn)]);
-        assert!(found[0].message.contains("CN=one stands on line 1 already"), "{}", found[0].message);
+        assert!(found[0].message.contains("CN=one is already on line 1"), "{}", found[0].message);
     }
 }

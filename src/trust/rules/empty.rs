@@ -1,35 +1,35 @@
-//! `empty`: no trust anchor at all.
+//! `empty`: no trust anchor.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::rule_context::RuleContext;
 
-/// istiod finds no CA and Envoy rejects a text without certificates (measured): running gateways go on, and after their
-/// next start every connection fails.
+/// istiod finds no CA, and Envoy rejects a text without certificates (measured): running gateways keep the previous bundle, and
+/// refuse every connection once they restart.
 pub(super) const RULE: Rule = Rule {
     id: "empty",
     severity: Severity::Deny,
     summary: "a CA key without any certificate, or no CA key where gateways need one",
-    mend: "put the CA certificates under ca.crt as PEM, or leave the key out if nobody verifies clients with it",
+    remedy: "put the CA certificates under ca.crt as PEM, or remove the key if no clients are verified with it",
     source: "istiod pilot/pkg/credentials/kube/secrets.go; Envoy, measured",
-    example: "ca.crt: no certificate was found. expected at least one CA as a PEM block; a gateway that starts with \
-              this refuses every client",
-    looks_ahead: false,
+    example: "ca.crt: no certificate found. expected at least one CA as a PEM block: a gateway that starts with this bundle \
+              refuses every client; add the CA",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let seen = match subject.ca {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let seen = match context.ca {
         Some(ca) if ca.is_loaded() && ca.bundle.entries.is_empty() => {
             let message = format!(
-                "{}: no certificate was found. expected at least one CA as a PEM block; {}",
+                "{}: no certificate found. expected at least one CA as a PEM block: {}; add the CA",
                 ca.key,
                 ca.reader.without_ca(),
             );
             Some(Observation::new(ca.field(), ca.digest(), message))
         }
-        None if subject.duty.ca_required => {
-            let message = "data: neither ca.crt nor cacert is there. gateways take their trust anchors from here, \
-                           and refuse every client after their next start; add the CA bundle"
+        None if context.duty.ca_required => {
+            let message = "data: no ca.crt and no cacert. expected a CA bundle: gateways take their trust anchors from this Secret, and \
+                           refuse every client once they restart; add it"
                 .to_owned();
             Some(Observation::new("data".to_owned(), "missing", message))
         }
@@ -44,7 +44,7 @@ mod tests {
     use crate::trust::{Duty, judge};
 
     #[test]
-    fn accepts_a_secret_without_ca_when_nobody_needs_one() {
+    fn accepts_a_secret_without_ca_where_none_is_required() {
         let leaf = ca("one").leaf("a");
         assert_eq!(verdicts(&secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])), NOTHING);
     }
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_missing_key_where_gateways_need_it() {
+    fn rejects_a_missing_key_where_gateways_need_one() {
         let found = judge(&secret(&[]), Duty { ca_required: true, ..Duty::default() }, now());
         assert_eq!(found.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(), [("empty", "data")]);
     }

@@ -3,13 +3,12 @@
 use rcgen::date_time_ymd;
 
 use super::RULES;
-use crate::api::GatewayUse;
 use crate::trust::fixtures::{Leaf, block, ca, ca_with, ca_with_rsa_bits, ca_without_key_id, now, secret, signed_with};
-use crate::trust::{Duty, judge};
+use crate::trust::{Duty, GatewayUse, judge};
 
 type Data = Vec<(&'static str, String)>;
 
-/// A Secret of which each rule says something, and only once.
+/// A Secret on which this rule has one finding.
 fn data(rule: &str) -> Data {
     let root = ca("root");
     let leaf = root.leaf("shop.example.com");
@@ -58,11 +57,11 @@ fn data(rule: &str) -> Data {
         "hosts-not-covered" => pair(leaf),
         "both-key-styles" => vec![("cacert", root.pem()), ("ca.crt", ca("other").pem())],
         "cacert-sibling-wins" | "immutable" => bundle(root.pem()),
-        other => panic!("{other}: no Secret here of which it says something"),
+        other => panic!("{other}: no example Secret"),
     }
 }
 
-/// Signatures differ in length, and lines with them.
+/// Signatures differ in length, and so do line numbers.
 fn without_lines(message: &str) -> String {
     let mut in_lines = false;
     let words = message.split(' ').map(|word| {
@@ -75,7 +74,7 @@ fn without_lines(message: &str) -> String {
 }
 
 #[test]
-fn accepts_examples_that_rules_give() {
+fn examples_are_messages_of_their_rules() {
     let gateways = [GatewayUse {
         group: "networking.istio.io".to_owned(),
         namespace: "istio-system".to_owned(),

@@ -1,4 +1,4 @@
-//! `expired`: a leaf or CA whose validity is over.
+//! `expired`: an expired leaf or CA.
 
 use std::collections::HashSet;
 
@@ -11,52 +11,52 @@ use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
 
 /// RFC 5280 section 4.1.2.5. Envoy serves an expired leaf, and its clients refuse it; it refuses the clients of an expired
-/// CA, the other CAs of the bundle go on working (measured).
+/// CA, but not those of other CAs in the bundle (measured).
 pub(super) const RULE: Rule = Rule {
     id: "expired",
     severity: Severity::Deny,
-    summary: "a leaf or its intermediate that has expired, or a bundle without a valid CA; one beside others warns",
-    mend: "renew the leaf; remove an expired CA from the bundle, after its successor is in it",
+    summary: "an expired leaf or intermediate, or a bundle without a valid CA; an expired CA among valid ones warns",
+    remedy: "renew the leaf; remove an expired CA from the bundle once its successor is in it",
     source: "RFC 5280 section 4.1.2.5; Envoy, measured",
-    example: "tls.crt: the leaf CN=shop.example.com expired at 2025-01-01T00:00:00Z. expected one that is valid \
-              now; every client refuses this, renew it",
-    looks_ahead: false,
+    example: "tls.crt: the leaf CN=shop.example.com expired at 2025-01-01T00:00:00Z. expected a valid one: every client refuses \
+              it; renew it",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    let peer = subject.duty.reader.peer();
-    if let Some(ca) = subject.loaded_ca() {
-        let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(subject.now));
-        for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_expired(subject.now)) {
+    let peer = context.duty.reader.peer();
+    if let Some(ca) = context.loaded_ca() {
+        let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(context.now));
+        for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_expired(context.now)) {
             let (subject, end) = (brief(&entry.certificate.subject), entry.certificate.not_after);
             let effect = if any_valid {
-                format!("its {peer}s are refused; remove it")
+                format!("expected valid CAs only: its {peer}s are refused; remove it")
             } else {
-                format!("no CA of the bundle is valid now, every {peer} is refused; add the renewed CA")
+                format!("expected at least one valid CA: every {peer} is refused; add the renewed CA")
             };
             let message = format!("{} line {}: {subject} expired at {end}. {effect}", ca.key, entry.line);
             let identity = entry.certificate.fingerprint.as_str();
             seen.push(Observation::new(ca.field(), identity, message).only_warns(any_valid));
         }
     }
-    let Some((chain, leaf)) = subject.served() else { return seen };
-    if leaf.is_expired(subject.now) {
+    let Some((chain, leaf)) = context.served() else { return seen };
+    if leaf.is_expired(context.now) {
         let message = format!(
-            "{}: the {} {} expired at {}. expected one that is valid now; every {peer} refuses this, renew it",
+            "{}: the {} {} expired at {}. expected a valid one: every {peer} refuses it; renew it",
             chain.key,
-            subject.duty.usage.first_certificate(),
+            context.duty.usage.first_certificate(),
             brief(&leaf.subject),
             leaf.not_after,
         );
         seen.push(Observation::new(chain.field(), leaf.fingerprint.as_str(), message));
     }
-    seen.extend(intermediates(chain, subject.now));
+    seen.extend(intermediates(chain, context.now));
     seen
 }
 
-/// A root at a chain's end is for nobody: clients have their own.
+/// Not a root: clients ignore one at the end of a chain.
 pub(super) fn is_intermediate(certificate: &Certificate) -> bool {
     certificate.subject_der != certificate.issuer_der
 }
@@ -70,10 +70,13 @@ fn intermediates(chain: &Text, now: Timestamp) -> impl Iterator<Item = Observati
     above.filter(move |entry| entry.certificate.is_expired(now)).map(move |entry| {
         let certificate = &entry.certificate;
         let is_renewed = valid.contains(certificate.subject_der.as_slice());
-        let effect =
-            if is_renewed { "its renewal is there, too" } else { "clients that trust the root alone refuse the chain" };
+        let effect = if is_renewed {
+            "expected only its renewal, which the chain has, too; remove this one"
+        } else {
+            "expected a valid one: clients that trust only the root refuse the chain; replace it with its renewal"
+        };
         let message = format!(
-            "{} line {}: the intermediate {} expired at {}. {effect}; put its renewal in its place",
+            "{} line {}: the intermediate {} expired at {}. {effect}",
             chain.key,
             entry.line,
             brief(&certificate.subject),
@@ -93,13 +96,13 @@ mod tests {
         let text = ca("one").pem();
         let end = crate::trust::certificates_under(&secret(&[("ca.crt", &text)]), "ca.crt")[0].not_after;
         let judged = |at| judge(&secret(&[("ca.crt", &text)]), Duty::default(), at);
-        // That it ends soon is another rule's.
+        // `expiring` warns.
         assert_eq!(Verdict::of(&judged(end)), Verdict::Warn);
         assert_eq!(Verdict::of(&judged(end + jiff::SignedDuration::from_secs(1))), Verdict::Deny);
     }
 
     #[test]
-    fn accepts_an_expired_ca_beside_a_sound_one_with_a_warning() {
+    fn warns_of_an_expired_ca_among_valid_ones() {
         let text = format!("{}{}", ca("new").pem(), ca_between("old", 2020, 2025).pem());
         let found = findings(&secret(&[("ca.crt", &text)]));
         assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("expired", Severity::Warn)]);
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_the_removal_of_the_only_sound_ca() {
+    fn rejects_the_removal_of_the_only_valid_ca() {
         let (old, new) = (ca_between("old", 2020, 2025).pem(), ca("new").pem());
         let both = secret(&[("ca.crt", &format!("{new}{old}"))]);
         let found = judge_update(&both, &secret(&[("ca.crt", &old)]), Duty::default(), now());

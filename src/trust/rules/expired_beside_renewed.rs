@@ -1,71 +1,75 @@
-//! `expired-beside-renewed`: a CA that is not valid stands before one with its name that is.
+//! `expired-beside-renewed`: a CA that is not valid, before a valid one with the same subject.
 
 use std::collections::HashMap;
 
 use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
-use crate::trust::bundle::Entry;
-use crate::trust::duplicate_subjects::Namesakes;
+use crate::trust::bundle::BundleEntry;
+use crate::trust::duplicate_subjects::SameSubject;
 use crate::trust::name::brief;
 use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
 
-/// Measured: BoringSSL takes the first CA that fits by name and key identifier, and looks at its dates only then; with the
-/// expired CA first, every client of its renewal is refused. The other way round they pass.
+/// Measured: BoringSSL takes the first CA that fits by subject and key identifier, and checks its dates only then. With the expired
+/// CA first, every client of its renewal is refused; with the renewal first, they are accepted.
 pub(super) const RULE: Rule = Rule {
     id: "expired-beside-renewed",
     severity: Severity::Deny,
-    summary: "a CA that is not valid before the CA of the same name that is; while that lies ahead it warns",
-    mend: "put the renewed CA first, and remove the old one; hand out a CA that is not valid yet behind the current one",
-    source: "Envoy, measured: BoringSSL chooses by name and key identifier, and looks at dates later",
-    example: "ca.crt line 1: CN=root expired at 2029-06-01T00:00:00Z, and line 11 has the same subject. it stands \
-              first: every client of the latter is refused; put line 11 first, or remove line 1",
-    looks_ahead: true,
+    summary: "a CA that is not valid, before a valid one with the same subject; if this only lies ahead, it warns",
+    remedy: "put the renewed CA first and remove the old one; put a CA that is not valid yet after the current one",
+    source: "Envoy, measured: BoringSSL chooses by subject and key identifier, and checks dates later",
+    example: "ca.crt line 1: CN=root expired at 2029-06-01T00:00:00Z, and line 11 has the same subject. expected the valid CA \
+              first: the proxy takes the first, and refuses every client of the other; put line 11 first, or remove line 1",
+    warns_ahead: true,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
-    let (pairs, now) = (subject.namesakes(), subject.now);
-    // A sound one of the same key before both is taken before either.
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some(ca) = context.loaded_ca() else { return Vec::new() };
+    let (pairs, now) = (context.same_subjects(), context.now);
+    // BoringSSL takes a valid CA with the same key that precedes both.
     let mut guarded: HashMap<usize, usize> = HashMap::new();
-    for pair in pairs.iter().filter(|pair| !pair.any_order && pair.is_a_stand_in() && is_valid(pair.first, now)) {
+    for pair in pairs.iter().filter(|pair| !pair.any_order && pair.first_replaces_second() && is_valid(pair.first, now))
+    {
         let line = guarded.entry(pair.second.line).or_insert(pair.first.line);
         *line = pair.first.line.min(*line);
     }
-    let is_guarded = |pair: &Namesakes<'_>| guarded.get(&pair.second.line).is_some_and(|line| *line < pair.first.line);
-    let may_hide = |pair: &&Namesakes<'_>| pair.has_one_key() || !pair.are_told_apart();
-    // Who may not sign has no clients to lose.
+    let is_guarded =
+        |pair: &SameSubject<'_>| guarded.get(&pair.second.line).is_some_and(|line| *line < pair.first.line);
+    let may_hide = |pair: &&SameSubject<'_>| pair.has_one_key() || !pair.have_different_key_ids();
+    // A CA that may not sign has no clients to lose.
     let pairs = pairs.iter().filter(|pair| pair.second.certificate.may_sign && !is_guarded(pair)).filter(may_hide);
     pairs.filter_map(|pair| observe(ca, pair, now)).collect()
 }
 
-/// BoringSSL does not count the last second in; RFC 5280 does.
-fn is_valid(entry: &Entry, now: Timestamp) -> bool {
+/// BoringSSL excludes the last second; RFC 5280 includes it.
+fn is_valid(entry: &BundleEntry, now: Timestamp) -> bool {
     entry.certificate.is_valid_at(now) && now < entry.certificate.not_after
 }
 
-fn observe(ca: &Text, pair: &Namesakes<'_>, now: Timestamp) -> Option<Observation> {
+fn observe(ca: &Text, pair: &SameSubject<'_>, now: Timestamp) -> Option<Observation> {
     if is_valid(pair.first, now) || !is_valid(pair.second, now) {
         return None;
     }
     let first = &pair.first.certificate;
-    let is_over = now >= first.not_after;
-    let state = if is_over {
+    let is_expired = now >= first.not_after;
+    let state = if is_expired {
         format!("expired at {}", first.not_after)
     } else {
         format!("is not valid before {}", first.not_before)
     };
     let (line, other) = (pair.first.line, pair.second.line);
-    let (order, mend) = if pair.any_order {
-        let order = "the proxy may find it first, since it does not keep the order of 24 entries or more";
-        (order, format!("remove line {line}"))
+    let (expected, remedy) = if pair.any_order {
+        let expected = "only the valid CA: from 24 entries on the proxy may take either";
+        (expected, format!("remove line {line}"))
     } else {
-        ("it stands first", format!("put line {other} first, or remove line {line}"))
+        let expected = "the valid CA first: the proxy takes the first";
+        (expected, format!("put line {other} first, or remove line {line}"))
     };
     let message = format!(
-        "{} line {line}: {} {state}, and line {other} has the same subject. {order}: every client of the latter is refused; {mend}",
+        "{} line {line}: {} {state}, and line {other} has the same subject. expected {expected}, and refuses every client of the \
+         other; {remedy}",
         ca.key,
         brief(&first.subject),
     );
@@ -93,14 +97,14 @@ mod tests {
         assert_eq!(found(&format!("{}{}", ca_between("old", 2020, 2025).pem(), ca("new").pem())), []);
     }
 
-    /// Found by comparing with Envoy: what stands first is taken, and the one that is not valid never comes up.
+    /// Found by comparing with Envoy: it takes the first CA and never tries the one that is not valid.
     #[test]
-    fn accepts_a_sound_one_before_both() {
+    fn accepts_a_valid_one_before_both() {
         let (now, next) = (ca("root"), ca("root"));
         let denied = |cas: [String; 3]| found(&cas.concat()).iter().filter(|f| f.0 == Severity::Deny).count();
         assert_eq!(denied([now.pem(), now.renewed(2032, 2050).pem(), now.renewed(2028, 2041).pem()]), 0);
         let other = [next.pem(), now.renewed(2032, 2050).pem(), now.pem()];
-        assert_eq!(denied(other), 1, "another key helps nobody");
+        assert_eq!(denied(other), 1, "another key does not help");
     }
 
     /// Found by comparing with Envoy.
@@ -124,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_renewal_ahead_of_its_time_first() {
+    fn rejects_a_renewal_that_is_not_valid_yet_first() {
         let old = ca("root");
         let found = found(&format!("{}{}", old.renewed(2031, 2050).pem(), old.pem()));
         assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Severity::Deny]);
     }
 
     #[test]
-    fn rejects_with_a_warning_what_will_break() {
+    fn warns_of_a_ca_that_will_expire_first() {
         let old = ca_between("root", 2026, 2031);
         let found = found(&format!("{}{}", old.pem(), old.renewed(2029, 2040).pem()));
         assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Severity::Warn]);

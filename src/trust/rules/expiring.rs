@@ -1,4 +1,4 @@
-//! `expiring`: a CA or leaf that ends before a rotation can finish.
+//! `expiring`: a CA or leaf that expires before a rotation can finish.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -7,36 +7,36 @@ use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
-/// What is left at least: 30 days, or a quarter of a shorter life. cert-manager renews with a third left, so that this
-/// says that a renewal is overdue.
+/// 30 days, or a quarter of a shorter lifetime. cert-manager renews when a third is left, so this finding means that a renewal is
+/// overdue.
 const LEFT: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 pub(super) const RULE: Rule = Rule {
     id: "expiring",
     severity: Severity::Warn,
-    summary: "a CA, leaf or intermediate with less than 30 days left, or a quarter of its life if that is shorter",
-    mend: "renew it now: add the new CA first, renew the leaves, then remove the old CA",
-    source: "a rotation takes time: cert-manager renews with a third of the life left",
-    example: "ca.crt line 1: CN=root expires at 2030-01-20T00:00:00Z. expected 30 days, or a quarter of its life; \
-              renew it before it is too late",
-    looks_ahead: false,
+    summary: "a CA, leaf or intermediate with less than 30 days left, or less than a quarter of a shorter lifetime",
+    remedy: "renew it now: add the new CA first, renew the leaves, then remove the old CA",
+    source: "a rotation takes time: cert-manager renews when a third of the lifetime is left",
+    example: "ca.crt line 1: CN=root expires at 2030-01-20T00:00:00Z. expected 30 days, or a quarter of its lifetime, to be left; \
+              renew it now",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    let cas = subject.ca.into_iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
+    let cas = context.ca.into_iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
     let served =
-        subject.pair.into_iter().flat_map(|pair| pair.chain.bundle.entries.iter().map(move |e| (&pair.chain, e)));
+        context.pair.into_iter().flat_map(|pair| pair.chain.bundle.entries.iter().map(move |e| (&pair.chain, e)));
     let leaf_and_intermediates = served.enumerate().filter(|(at, (_, e))| *at == 0 || is_intermediate(&e.certificate));
     for (text, entry) in
         cas.chain(leaf_and_intermediates.map(|(_, served)| served)).filter(|(text, _)| text.is_loaded())
     {
         let certificate = &entry.certificate;
-        let is_valid = certificate.is_valid_at(subject.now);
-        if is_valid && ends_soon(certificate.not_before, certificate.not_after, subject.now) {
+        let is_valid = certificate.is_valid_at(context.now);
+        if is_valid && ends_soon(certificate.not_before, certificate.not_after, context.now) {
             let message = format!(
-                "{} line {}: {} expires at {}. expected 30 days, or a quarter of its life; renew it before it is too late",
+                "{} line {}: {} expires at {}. expected 30 days, or a quarter of its lifetime, to be left; renew it now",
                 text.key,
                 entry.line,
                 brief(&certificate.subject),
@@ -48,7 +48,7 @@ fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     seen
 }
 
-/// Whether little is left of a life: too little for what takes its place to be made and handed out.
+/// Whether too little of a lifetime is left to issue and distribute a successor.
 pub(super) fn ends_soon(from: Timestamp, to: Timestamp, now: Timestamp) -> bool {
     to.duration_since(now) < LEFT.min(to.duration_since(from) / 4)
 }
@@ -66,17 +66,17 @@ mod tests {
     }
 
     #[test]
-    fn accepts_what_lasts() {
+    fn accepts_a_ca_with_enough_time_left() {
         assert_eq!(found(&ca("one").pem(), 31), Vec::<&str>::new());
     }
 
     #[test]
-    fn rejects_what_ends_soon_with_a_warning() {
+    fn warns_of_a_ca_that_expires_soon() {
         assert_eq!(found(&ca("one").pem(), 29), ["expiring"]);
     }
 
     #[test]
-    fn accepts_a_short_life() {
+    fn accepts_a_short_lifetime() {
         let after = |hours| now() + SignedDuration::from_hours(hours);
         assert!(!super::ends_soon(now(), after(24), after(17)));
         assert!(super::ends_soon(now(), after(24), after(19)));

@@ -1,8 +1,8 @@
-//! Looking ahead: a Secret is judged now and at every date in it that is still to come.
+//! Findings of the future: a Secret is judged now and at every date in it that is still to come.
 //!
-//! What will break by time alone is a warning with its date. Rules that ask for another order or other contents look ahead
-//! without limit, since that is mended today and forgotten tomorrow. What merely ends (a certificate, a revocation list) is
-//! told in a window of its own (`expiring`, `crl-expired`): a bundle that lasts ten years is sound.
+//! A finding that time alone will cause is a warning with its date. Rules that require another order or other contents warn
+//! without limit, since that can be fixed today. The end of a certificate or revocation list is reported when its renewal is due
+//! (`expiring`, `crl-expired`): a bundle that is valid for ten years has no finding.
 
 use jiff::Timestamp;
 
@@ -11,14 +11,14 @@ use crate::trust::chain::dates_after;
 use crate::trust::limits::{SECRET_DATES, SECRET_STEPS};
 
 /// The dates to judge at, the earliest first. Hostile bundles of thousands of CAs get fewer.
-pub(super) fn dates(subject: &RuleContext<'_>) -> Vec<Timestamp> {
-    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
-    let steps = ca.bundle.entries.len() + subject.namesakes().len();
-    let dates = dates_after(ca.bundle.entries.iter().map(|entry| &entry.certificate), subject.now);
+pub(super) fn dates(context: &RuleContext<'_>) -> Vec<Timestamp> {
+    let Some(ca) = context.loaded_ca() else { return Vec::new() };
+    let steps = ca.bundle.entries.len() + context.same_subjects().len();
+    let dates = dates_after(ca.bundle.entries.iter().map(|entry| &entry.certificate), context.now);
     dates.into_iter().take(SECRET_DATES.min(SECRET_STEPS / steps.max(1))).collect()
 }
 
-/// A denial that is to come, as it is told now.
+/// A future denial, as it is reported now.
 pub(super) fn warning(mut judged: JudgedSecret, at: Timestamp) -> JudgedSecret {
     judged.finding.severity = Severity::Warn;
     judged.finding.message = format!("from {at} on: {}", judged.finding.message);
@@ -37,19 +37,19 @@ mod tests {
     }
 
     #[test]
-    fn accepts_silently_what_ends_ten_years_ahead() {
+    fn accepts_a_ca_that_expires_in_ten_years() {
         assert_eq!(found(&[ca("one"), ca_between("two", 2026, 2035)]), []);
     }
 
     #[test]
-    fn accepts_silently_a_renewal_that_stands_first() {
+    fn accepts_a_renewal_that_is_first() {
         let old = ca_between("root", 2026, 2031);
         let found = found(&[old.renewed(2029, 2040), old]);
         assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), ["superseded"]);
     }
 
     #[test]
-    fn rejects_with_a_warning_a_gap_between_two_cas() {
+    fn warns_of_a_gap_between_two_cas() {
         let found = found(&[ca_between("one", 2026, 2031), ca_between("two", 2032, 2040)]);
         let ahead: Vec<_> =
             found.iter().filter(|f| f.2.starts_with("from ")).map(|f| (f.0, f.1, f.2.as_str())).collect();
@@ -57,21 +57,21 @@ mod tests {
     }
 
     #[test]
-    fn rejects_with_a_warning_what_a_start_brings() {
+    fn warns_of_a_ca_that_becomes_ambiguous() {
         let next = |from| {
             ca_with("root", |params| {
                 params.is_ca = rcgen::IsCa::NoCa;
                 params.not_before = rcgen::date_time_ymd(from, 1, 1);
             })
         };
-        // Two keys under one name, and nothing tells their leaves apart once both are valid.
+        // Two keys with one subject: once both are valid, their leaves cannot be distinguished.
         let found = found(&[next(2026), next(2032)]);
         let ahead: Vec<_> = found.iter().filter(|f| f.2.starts_with("from ")).map(|f| (f.0, f.2.as_str())).collect();
         assert_eq!(ahead, [("same-subject-ambiguity", "from 2032-01-01T00:00:00Z")]);
     }
 
     #[test]
-    fn rejects_each_break_once_at_its_first_date() {
+    fn reports_each_future_finding_once_at_its_first_date() {
         let old = ca_between("root", 2026, 2031);
         let found = found(&[old.renewed(2026, 2031), old.renewed(2029, 2040), ca_between("x", 2026, 2033)]);
         let ahead: Vec<_> = found.iter().filter(|f| f.2.starts_with("from ")).map(|f| (f.0, f.2.as_str())).collect();

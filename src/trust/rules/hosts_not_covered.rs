@@ -1,36 +1,37 @@
-//! `hosts-not-covered`: a serving leaf without the names of the Gateways that use it.
+//! `hosts-not-covered`: a serving leaf that does not cover the hosts of the Gateways that use it.
 
 use std::collections::BTreeSet;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::chain::HostNames;
+use crate::trust::finding::counted;
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
-/// Hosts that one message names.
+/// Hosts in one message.
 const NAMED: usize = 3;
 
 /// A host of a Gateway may carry a namespace (`ns/host`), be a wildcard for any number of labels, or `*`. A wildcard is
-/// served as soon as the leaf has a name below it: the rest may never be asked for.
+/// covered as soon as the leaf has a name below it: clients may never ask for other names.
 pub(super) const RULE: Rule = Rule {
     id: "hosts-not-covered",
     severity: Severity::Warn,
-    summary: "a serving leaf without the hosts of the Gateways that use it",
-    mend: "issue the leaf with these hosts as subject alternative names, or take the hosts out of the Gateway",
+    summary: "a serving leaf that does not cover the hosts of the Gateways that use it",
+    remedy: "issue the leaf with these hosts as subject alternative names, or remove the hosts from the Gateway",
     source: "RFC 9525 section 6; https://istio.io/latest/docs/reference/config/networking/gateway/#Server",
-    example: "tls.crt: CN=shop.example.com is not for pay.example.com of the Gateways that use it. expected every host among its \
-              subject alternative names; issue it anew with them",
-    looks_ahead: false,
+    example: "tls.crt: CN=shop.example.com does not cover pay.example.com of the Gateways that use it. expected every host among \
+              its subject alternative names; reissue it with them",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some((chain, leaf)) = subject.served() else { return Vec::new() };
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some((chain, leaf)) = context.served() else { return Vec::new() };
     let names = HostNames::of(leaf);
     let (mut own, mut others) = (BTreeSet::new(), BTreeSet::new());
-    for gateway in subject.duty.gateways {
-        // Nobody learns here what other namespaces serve.
-        let hosts = if gateway.namespace == subject.secret.namespace { &mut own } else { &mut others };
+    for gateway in context.duty.gateways {
+        // Hosts of other namespaces are not disclosed.
+        let hosts = if gateway.namespace == context.secret.namespace { &mut own } else { &mut others };
         hosts.extend(gateway.hosts.iter().map(|host| bare(host)).filter(|host| !serves(&names, host)));
     }
     if own.is_empty() && others.is_empty() {
@@ -39,13 +40,13 @@ fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     let named: Vec<_> = own.iter().take(NAMED).copied().collect();
     let more = own.union(&others).count() - named.len();
     let which = match (named.is_empty(), more) {
-        (true, more) => format!("{more} host(s)"),
+        (true, more) => counted(more, "host"),
         (false, 0) => named.join(", "),
         (false, more) => format!("{} and {more} more", named.join(", ")),
     };
     let message = format!(
-        "{}: {} is not for {which} of the Gateways that use it. expected every host among its subject alternative names; issue \
-         it anew with them",
+        "{}: {} does not cover {which} of the Gateways that use it. expected every host among its subject alternative names; reissue \
+         it with them",
         chain.key,
         brief(&leaf.subject)
     );
@@ -66,11 +67,10 @@ fn serves(names: &HostNames, host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::api::GatewayUse;
     use crate::trust::fixtures::{ca, now, secret};
-    use crate::trust::{Duty, judge};
+    use crate::trust::{Duty, GatewayUse, judge};
 
-    /// What is said of a leaf for `*.example.com` (or another name), in a Gateway of a namespace with these hosts.
+    /// Findings on a leaf with this name, used by a Gateway of a namespace with these hosts.
     fn found(name: &str, namespace: &str, hosts: &[&str]) -> Vec<String> {
         let leaf = ca("one").leaf(name);
         let secret = secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]);
@@ -103,16 +103,16 @@ mod tests {
     }
 
     #[test]
-    fn rejects_other_hosts_with_a_warning() {
+    fn warns_of_other_hosts() {
         for host in ["example.com", "a.b.example.com", "a.example.org", "*.example.org"] {
             let found = found("*.example.com", "istio-system", &[host, "b.example.com"]);
-            assert!(found.len() == 1 && found[0].contains(&format!("is not for {host} of")), "{host}: {found:?}");
+            assert!(found.len() == 1 && found[0].contains(&format!("does not cover {host} of")), "{host}: {found:?}");
         }
     }
 
     #[test]
-    fn rejects_without_a_word_on_other_namespaces() {
+    fn counts_hosts_of_other_namespaces_without_naming_them() {
         let found = found("*.example.com", "team-b", &["secret.example.org"]);
-        assert!(found.len() == 1 && found[0].contains("is not for 1 host(s) of"), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains("does not cover 1 host of"), "{found:?}");
     }
 }

@@ -3,24 +3,24 @@
 use super::{Observation, Rule, Severity};
 use crate::trust::rule_context::RuleContext;
 
-/// Kubernetes: "Immutable Secrets": the API server refuses every change of their content, and of the field itself.
+/// Kubernetes, "Immutable Secrets": the API server rejects every change of their content, and of the field itself.
 pub(super) const RULE: Rule = Rule {
     id: "immutable",
     severity: Severity::Warn,
     summary: "an immutable Secret that rotations have to change",
-    mend: "replace it by a Secret without immutable; until then nothing renews it",
+    remedy: "replace it with a Secret without immutable; until then it cannot be renewed",
     source: "https://kubernetes.io/docs/concepts/configuration/secret/#secret-immutable",
-    example: "immutable is true. expected a Secret that a rotation can change: the API server refuses that here; replace it by \
-              one without",
-    looks_ahead: false,
+    example: "immutable is true. expected a Secret that a rotation can change: the API server rejects changes of it; replace it \
+              with one without immutable",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let seen = (subject.secret.immutable && subject.duty.is_rotated).then(|| {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let seen = (context.secret.immutable && context.duty.is_rotated).then(|| {
         let message =
-            "immutable is true. expected a Secret that a rotation can change: the API server refuses that here; \
-                       replace it by one without"
+            "immutable is true. expected a Secret that a rotation can change: the API server rejects changes of it; \
+              replace it with one without immutable"
                 .to_owned();
         Observation::new("immutable".to_owned(), "true", message)
     });
@@ -39,12 +39,12 @@ mod tests {
     }
 
     #[test]
-    fn accepts_what_changes_and_what_nobody_rotates() {
+    fn accepts_a_mutable_secret_and_one_that_is_not_rotated() {
         assert_eq!([found(false, true), found(true, false)], [const { Vec::<&str>::new() }; 2]);
     }
 
     #[test]
-    fn rejects_an_immutable_secret_in_rotation_with_a_warning() {
+    fn warns_of_an_immutable_secret_in_rotation() {
         assert_eq!(found(true, true), ["immutable"]);
     }
 }

@@ -1,50 +1,50 @@
-//! `key-mismatch`: a private key that is not the leaf's.
+//! `key-mismatch`: a private key that does not belong to the leaf.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::chain::signature;
 use crate::trust::name::brief;
 use crate::trust::private_key::KeyError;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 use crate::trust::{SecretUsage, go};
 
-/// Envoy rejects the pair and goes on with its old one; after its next start every connection fails (measured).
+/// Envoy rejects the pair and keeps the previous one; once it restarts, every connection fails (measured).
 pub(super) const RULE: Rule = Rule {
     id: "key-mismatch",
     severity: Severity::Deny,
-    summary: "a private key that cannot be read, or does not belong to the leaf certificate",
-    mend: "write the chain and its own private key in one update; the key in PEM without a password",
-    source: "Envoy, measured: it rejects the pair and goes on with its old one",
-    example: "tls.key: it is not the key of CN=shop.example.com in tls.crt. expected the leaf's own key; write both \
-              in one update, the leaf first in its chain",
-    looks_ahead: false,
+    summary: "a private key that cannot be read, or that does not belong to the leaf certificate",
+    remedy: "write the chain and its own private key in one update, the key as PEM without a password",
+    source: "Envoy, measured: it rejects the pair and keeps the previous one",
+    example: "tls.key: not the private key of CN=shop.example.com in tls.crt. expected the leaf's own key; write both in one \
+              update, the leaf first in its chain",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some(pair) = subject.pair else { return Vec::new() };
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some(pair) = context.pair else { return Vec::new() };
     let key = pair.private_key_key;
     let leaf = pair.chain.bundle.entries.first().filter(|_| pair.chain.is_loaded());
-    let signs = subject.duty.usage == SecretUsage::SigningCa;
-    let signing_key = || subject.secret.data.get(key).map(|pem| go::public_key(pem));
-    // A CA may sign with keys that no proxy serves with.
+    let signs = context.duty.usage == SecretUsage::SigningCa;
+    let signing_key = || context.secret.data.get(key).map(|pem| go::public_key(pem));
+    // A CA may sign with keys that proxies cannot serve with.
     let public = match &pair.public_key {
         Err(KeyError::Unsupported { .. }) if signs => &signing_key().unwrap_or(Err(KeyError::Missing)),
         key => key,
     };
     let message = match (public, leaf) {
-        // Of a kind that cannot be compared here.
+        // Of a type that cannot be compared here.
         (Err(KeyError::Unsupported { .. }), Some(leaf))
             if signs && signature::key(&leaf.certificate.public_key).0 == signature::Key::Other =>
         {
             return Vec::new();
         }
         (Err(error), _) if signs => {
-            format!("{key}: {error}. expected the private key of the CA; nothing can be signed without")
+            format!("{key}: {error}. expected the private key of the CA: nothing can be signed without it; add it")
         }
         (Err(error), _) => format!("{key}: {error}. {}", pair.chain.reader.without_key()),
         (Ok(public), Some(leaf)) if *public != leaf.certificate.public_key => format!(
-            "{key}: it is not the key of {} in {}. expected the leaf's own key; write both in one update, the leaf first in \
-             its chain",
+            "{key}: not the private key of {} in {}. expected the leaf's own key; write both in one update, the leaf first in its chain",
             brief(&leaf.certificate.subject),
             pair.chain.key,
         ),
@@ -97,7 +97,7 @@ mod tests {
     fn rejects_keys_that_cannot_be_read() {
         let leaf = ca("one").leaf("a");
         let key = leaf.key_pem();
-        for (text, said) in [
+        for (text, reason) in [
             (key.replace("PRIVATE", "ENCRYPTED PRIVATE"), "is encrypted"),
             (
                 key.replace("-----BEGIN PRIVATE KEY-----\n", "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF\n\n")
@@ -107,11 +107,11 @@ mod tests {
             ("prose".to_owned(), "no PRIVATE KEY block"),
             (leaf.pem(), "no PRIVATE KEY block"),
             (key.replace("-----END PRIVATE KEY-----", ""), "no END line"),
-            ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n".to_owned(), "not a sound RSA"),
+            ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n".to_owned(), "not a valid RSA"),
         ] {
             let found = findings(&pair(&leaf, &text));
-            assert_eq!(found.iter().map(|f| f.rule).collect::<Vec<_>>(), ["key-mismatch"], "{said}");
-            assert!(found[0].message.contains(said), "{}", found[0].message);
+            assert_eq!(found.iter().map(|f| f.rule).collect::<Vec<_>>(), ["key-mismatch"], "{reason}");
+            assert!(found[0].message.contains(reason), "{}", found[0].message);
             assert!(!found[0].message.contains(key.lines().nth(1).expect("a line of base64")));
         }
     }

@@ -1,34 +1,34 @@
-//! `leaf-not-trusted`: a serving leaf that the bundle beside it does not verify.
+//! `leaf-not-trusted`: a serving leaf that the bundle of the same Secret does not verify.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::chain::{Purpose, Store};
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
-/// Only where clients take their trust from this bundle ([`crate::trust::connectivity::distributes`]). A public server
-/// certificate beside a private client CA is normal.
+/// Only where clients take their trust from this bundle ([`crate::connectivity::distributes`]). A public server
+/// certificate next to a private client CA is normal.
 pub(super) const RULE: Rule = Rule {
     id: "leaf-not-trusted",
     severity: Severity::Deny,
-    summary: "a serving leaf that the bundle beside it does not verify, where clients take their trust from that bundle",
-    mend: "add the leaf's CA to the bundle first, or serve a leaf of a CA that is in it",
+    summary: "a serving leaf that the bundle of the same Secret does not verify, where clients trust that bundle",
+    remedy: "add the leaf's CA to the bundle first, or serve a leaf of a CA that is in it",
     source: "GatewaySecret status says what clients trust; the leaf is verified as Envoy does (RFC 5280 section 6.1)",
-    example: "tls.crt: clients take their trust from ca.crt, which does not verify the leaf CN=shop.example.com: no CA of the \
-              bundle is the issuer of CN=shop.example.com: nothing has the subject CN=other; add it to the bundle, or the \
-              missing intermediate to the chain",
-    looks_ahead: false,
+    example: "tls.crt: clients take their trust from ca.crt, which does not verify the leaf CN=shop.example.com: \
+              CN=shop.example.com was issued by CN=other, which is not in the bundle; add it, or the missing intermediate to the \
+              chain",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some(((chain, leaf), ca)) = subject.served().zip(subject.loaded_ca()) else { return Vec::new() };
-    // A leaf out of date, and a bundle without a CA, are other rules'.
-    if !subject.duty.distributes_trust || !leaf.is_valid_at(subject.now) || ca.bundle.entries.is_empty() {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some(((chain, leaf), ca)) = context.served().zip(context.loaded_ca()) else { return Vec::new() };
+    // `expired`, `not-yet-valid` and `empty` report an invalid leaf and an empty bundle.
+    if !context.duty.distributes_trust || !leaf.is_valid_at(context.now) || ca.bundle.entries.is_empty() {
         return Vec::new();
     }
     let served: Vec<_> = chain.bundle.entries.iter().map(|entry| entry.certificate.clone()).collect();
     let store = Store::new(ca.bundle.entries.iter().map(|entry| &entry.certificate), None);
-    let Err(refused) = store.verify(&served, Purpose::Server { hosts: &[] }, subject.now) else { return Vec::new() };
+    let Err(refused) = store.verify(&served, Purpose::Server { hosts: &[] }, context.now) else { return Vec::new() };
     let message = format!(
         "{}: clients take their trust from {}, which does not verify the leaf {}: {refused}",
         chain.key,
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_public_certificate_beside_a_private_client_ca() {
+    fn accepts_a_public_certificate_next_to_a_private_client_ca() {
         assert!(found(&ca("one"), &ca("public"), false).is_empty());
     }
 

@@ -33,10 +33,10 @@ use std::collections::HashSet;
 
 use super::{Finding, RuleContext, Severities, Severity};
 
-/// Id of the rule on validity that is over.
+/// Id of the rule on expired certificates.
 pub(crate) const EXPIRED: &str = expired::RULE.id;
 
-/// All rules, in the order in which findings are told.
+/// All rules, in the order in which findings are reported.
 pub const RULES: &[Rule] = &[
     unparsable::RULE,
     dropped_by_proxy::RULE,
@@ -71,34 +71,33 @@ pub const RULES: &[Rule] = &[
 pub struct Rule {
     /// Stable id, in kebab case.
     pub id: &'static str,
-    /// The weight of its findings, unless they say that they weigh less.
+    /// The severity of its findings; some of them only warn.
     pub severity: Severity,
     /// What it finds, in a line.
     pub summary: &'static str,
-    /// What to do about it, in a line.
-    pub mend: &'static str,
-    /// Why it is one: the RFC, the program's source, or what was measured.
+    /// How to fix it, in a line.
+    pub remedy: &'static str,
+    /// Why it is a rule: the RFC, the program's source, or what was measured.
     pub source: &'static str,
     /// One of its messages.
     pub example: &'static str,
-    /// Whether a denial of it that only lies ahead is a warning now, however far ahead: what time breaks and another order
-    /// would mend. What merely ends has a window of its own.
-    pub looks_ahead: bool,
-    /// Looks at a Secret.
+    /// Whether a future denial is a warning now, however far ahead: time causes it, and another order prevents it. The end of a
+    /// certificate is reported when its renewal is due.
+    pub warns_ahead: bool,
+    /// Judges a Secret.
     pub check: fn(&RuleContext<'_>) -> Vec<Observation>,
 }
 
-/// What a rule saw.
+/// What a rule found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// Whether it warns, though the rule denies.
     pub only_warns: bool,
     /// The field, as users write it.
     pub field: String,
-    /// What was seen, what was expected, what to do.
+    /// What was found, what was expected, what to do.
     pub message: String,
-    /// What makes it the same observation in a later version of the object: lines may have moved, and the message with
-    /// them. Never shown.
+    /// Identifies the same observation in a later version of the object, where line numbers may differ. Never shown.
     pub identity: String,
 }
 
@@ -112,14 +111,14 @@ impl Observation {
     }
 }
 
-/// A finding with its identity.
+/// A finding with the identity of its observation.
 pub(crate) struct JudgedSecret {
     pub(crate) finding: Finding,
     identity: String,
 }
 
 impl JudgedSecret {
-    /// Lowers the findings that `before` already had, no less severely. A set, since hostile bundles have thousands.
+    /// Lowers denials that `before` already had to warnings. A set, since hostile bundles have thousands.
     pub(crate) fn lower(judged: &mut [Self], before: &[Self]) {
         let denied = |j: &&Self| j.finding.severity == Severity::Deny;
         let before: HashSet<_> = before.iter().filter(denied).map(Self::same).collect();
@@ -130,10 +129,10 @@ impl JudgedSecret {
         }
     }
 
-    /// With its weight by `severities`; `None` when its rule is off.
-    pub(crate) fn weighed(self, severities: &Severities) -> Option<Self> {
+    /// With the severity that is configured; `None` if its rule is off.
+    pub(crate) fn with_severity(self, severities: &Severities) -> Option<Self> {
         let Self { finding, identity } = self;
-        severities.weigh(finding).map(|finding| Self { finding, identity })
+        severities.apply(finding).map(|finding| Self { finding, identity })
     }
 
     fn same(&self) -> (&str, &str, &str) {
@@ -145,25 +144,25 @@ impl JudgedSecret {
     }
 }
 
-/// Runs the table, and looks ahead.
-pub(crate) fn run(mut subject: RuleContext<'_>) -> Vec<JudgedSecret> {
-    let mut judged: Vec<_> = judged(&subject, |_| true).collect();
-    let dates = future_findings::dates(&subject);
+/// Runs all rules, now and at future dates.
+pub(crate) fn run(mut context: RuleContext<'_>) -> Vec<JudgedSecret> {
+    let mut judged: Vec<_> = judged(&context, |_| true).collect();
+    let dates = future_findings::dates(&context);
     if dates.is_empty() {
         return judged;
     }
     let denied = judged.iter().filter(|j| j.finding.severity == Severity::Deny);
-    let mut told: HashSet<_> = denied.map(JudgedSecret::owned).collect();
+    let mut reported: HashSet<_> = denied.map(JudgedSecret::owned).collect();
     for at in dates {
-        subject.set_now(at);
-        let new = self::judged(&subject, |rule| rule.looks_ahead);
-        let new = new.filter(|j| j.finding.severity == Severity::Deny && told.insert(j.owned()));
+        context.set_now(at);
+        let new = self::judged(&context, |rule| rule.warns_ahead);
+        let new = new.filter(|j| j.finding.severity == Severity::Deny && reported.insert(j.owned()));
         judged.extend(new.map(|j| future_findings::warning(j, at)));
     }
     judged
 }
 
-fn judged(subject: &RuleContext<'_>, which: impl Fn(&Rule) -> bool) -> impl Iterator<Item = JudgedSecret> {
+fn judged(context: &RuleContext<'_>, which: impl Fn(&Rule) -> bool) -> impl Iterator<Item = JudgedSecret> {
     let judged = |rule: &Rule, seen: Observation| JudgedSecret {
         finding: Finding {
             rule: rule.id,
@@ -175,8 +174,8 @@ fn judged(subject: &RuleContext<'_>, which: impl Fn(&Rule) -> bool) -> impl Iter
     };
     let rules = RULES
         .iter()
-        .filter(move |rule| which(rule) && subject.duty.reader.heeds(rule.id) && subject.duty.usage.heeds(rule.id));
-    rules.flat_map(move |rule| (rule.check)(subject).into_iter().map(move |seen| judged(rule, seen)))
+        .filter(move |rule| which(rule) && context.duty.reader.applies(rule.id) && context.duty.usage.applies(rule.id));
+    rules.flat_map(move |rule| (rule.check)(context).into_iter().map(move |seen| judged(rule, seen)))
 }
 
 #[cfg(test)]
@@ -189,13 +188,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_the_table() {
+    fn the_table_is_well_formed() {
         let ids: BTreeSet<_> = RULES.iter().map(|rule| rule.id).collect();
-        assert_eq!(ids.len(), RULES.len(), "an id stands twice");
+        assert_eq!(ids.len(), RULES.len(), "an id occurs twice");
         for rule in RULES {
             let kebab = |id: &str| id.split('-').all(|w| !w.is_empty() && w.bytes().all(|b| b.is_ascii_lowercase()));
             assert!(kebab(rule.id), "{}", rule.id);
-            for text in [rule.summary, rule.mend] {
+            for text in [rule.summary, rule.remedy] {
                 assert!(!text.is_empty() && text.len() <= 120 && !text.contains('\n'), "{}: {text}", rule.id);
                 assert!(text.starts_with(|c: char| c.is_ascii_lowercase()), "{}: {text}", rule.id);
             }

@@ -1,54 +1,54 @@
-//! `not-a-ca`: a trust anchor that may not sign.
+//! `not-a-ca`: a trust anchor that may not sign certificates.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::bundle::Entry;
-use crate::trust::chain::{has_sound_extensions, may_issue_for};
+use crate::trust::bundle::BundleEntry;
+use crate::trust::chain::{has_valid_extensions, may_issue_for};
 use crate::trust::name::brief;
 use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
 use crate::trust::{SecretUsage, TlsConsumer, content_hash};
 
-/// RFC 5280 sections 4.2.1.9 (basicConstraints) and 4.2.1.3 (keyCertSign). Envoy trusts an anchor that is no CA, since it
-/// allows partial chains (measured), but refuses what was signed by one whose key usage lacks certSign. A bundle without
-/// any CA is nearly always a leaf in the wrong place.
+/// RFC 5280 sections 4.2.1.9 (basicConstraints) and 4.2.1.3 (keyCertSign). Envoy trusts an anchor that is not a CA, since
+/// it allows partial chains (measured), but refuses certificates of one whose key usage lacks keyCertSign. A bundle without any CA is
+/// nearly always a leaf in the wrong place.
 pub(super) const RULE: Rule = Rule {
     id: "not-a-ca",
     severity: Severity::Deny,
-    summary: "a CA bundle without a CA, or with one of malformed extensions; a certificate in it that is no CA warns",
-    mend: "put the issuing CA's certificate into the bundle, not the leaf's",
+    summary: "a CA bundle without a CA, or with a CA that has malformed extensions; among CAs, other certificates warn",
+    remedy: "put the issuing CA's certificate into the bundle, not the leaf's",
     source: "RFC 5280 sections 4.2.1.9 and 4.2.1.3; Envoy, measured",
-    example: "ca.crt line 1: CN=shop.example.com is no CA, nor is any other certificate there. basicConstraints do \
-              not say CA:TRUE; expected the CA that signed the clients' certificates",
-    looks_ahead: false,
+    example: "ca.crt line 1: CN=shop.example.com is not a CA, nor is any other certificate here: basicConstraints lack CA:TRUE. \
+              expected the CA that signed the clients' certificates; put that in its place",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let of_bundle = |ca| unsound(ca).chain(unfit(ca)).collect::<Vec<_>>();
-    subject.loaded_ca().map(of_bundle).unwrap_or_default().into_iter().chain(unfit_to_sign(subject)).collect()
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let of_bundle = |ca| malformed(ca).chain(not_cas(ca)).collect::<Vec<_>>();
+    context.loaded_ca().map(of_bundle).unwrap_or_default().into_iter().chain(not_a_signing_ca(context)).collect()
 }
 
-/// A certificate that an issuer signs with, and may not: RFC 5280 section 4.2.1.12 for what extended key usage says of CAs.
-fn unfit_to_sign(subject: &RuleContext<'_>) -> Option<Observation> {
-    let (chain, signer) = subject.served().filter(|_| subject.duty.usage == SecretUsage::SigningCa)?;
-    let is_anchor = subject.loaded_ca().is_some_and(|ca| ca.certificates().any(|held| held == signer));
+/// A certificate that an issuer must not sign with. RFC 5280 section 4.2.1.12: extended key usage of CAs.
+fn not_a_signing_ca(context: &RuleContext<'_>) -> Option<Observation> {
+    let (chain, signer) = context.served().filter(|_| context.duty.usage == SecretUsage::SigningCa)?;
+    let is_anchor = context.loaded_ca().is_some_and(|ca| ca.certificates().any(|anchor| anchor == signer));
     let (what, only_warns) = match may_issue_for(signer) {
-        _ if !signer.is_ca => ("basicConstraints do not say CA:TRUE", false),
-        _ if !signer.may_sign => ("its key usage does not allow to sign certificates", false),
-        _ if !has_sound_extensions(signer) => ("it has a malformed or repeated extension", false),
-        // What a side trusts itself is not asked.
+        _ if !signer.is_ca => ("basicConstraints lack CA:TRUE", false),
+        _ if !signer.may_sign => ("its key usage lacks keyCertSign", false),
+        _ if !has_valid_extensions(signer) => ("it has a malformed or repeated extension", false),
+        // Peers do not check the extended key usage of an anchor.
         _ if is_anchor || signer.subject_der == signer.issuer_der => return None,
         (false, false) => ("its extended key usage has neither clientAuth nor serverAuth", false),
         (false, true) => {
-            ("its extended key usage lacks clientAuth: proxies that trust its root refuse its clients", true)
+            ("its extended key usage lacks clientAuth, so that proxies which trust its root refuse its clients", true)
         }
         (true, false) => {
-            ("its extended key usage lacks serverAuth: clients that trust its root refuse its servers", true)
+            ("its extended key usage lacks serverAuth, so that clients which trust its root refuse its servers", true)
         }
         (true, true) => return None,
     };
     let message = format!(
-        "{}: {} is no CA to sign with. {what}; expected a CA that may issue certificates of servers and clients, issue it anew",
+        "{}: {} cannot be a signing CA: {what}. expected a CA that may issue certificates of servers and clients; reissue it",
         chain.key,
         brief(&signer.subject),
     );
@@ -56,35 +56,35 @@ fn unfit_to_sign(subject: &RuleContext<'_>) -> Option<Observation> {
     Some(Observation::new(chain.field(), identity, message).only_warns(only_warns))
 }
 
-/// Envoy loads a CA with an extension that it cannot read, or that stands twice, and refuses all its clients (measured).
-fn unsound(ca: &Text) -> impl Iterator<Item = Observation> {
-    let reads = |entry: &&Entry| ca.reader != TlsConsumer::Envoy || has_sound_extensions(&entry.certificate);
+/// Envoy loads a CA with a malformed or repeated extension, and refuses all its clients (measured).
+fn malformed(ca: &Text) -> impl Iterator<Item = Observation> {
+    let reads = |entry: &&BundleEntry| ca.reader != TlsConsumer::Envoy || has_valid_extensions(&entry.certificate);
     ca.bundle.entries.iter().filter(move |entry| !reads(entry)).map(|entry| {
         let message = format!(
-            "{} line {}: {} has a malformed or repeated extension. expected extensions that the proxy can read: it takes \
-             this CA, and refuses every client of it; issue it anew",
+            "{} line {}: {} has a malformed or repeated extension. expected extensions that the proxy can read: it loads this CA, but \
+             refuses every client of it; reissue it",
             ca.key,
             entry.line,
             brief(&entry.certificate.subject),
         );
-        let identity = format!("{} unsound", entry.certificate.fingerprint);
+        let identity = format!("{} malformed", entry.certificate.fingerprint);
         Observation::new(ca.field(), identity, message)
     })
 }
 
-/// Those that do not say that they are CAs, or may not sign.
-fn unfit(ca: &Text) -> Vec<Observation> {
+/// Certificates that are not CAs, or may not sign.
+fn not_cas(ca: &Text) -> Vec<Observation> {
     let entries = &ca.bundle.entries;
     let why = |is_ca: bool| {
-        if is_ca { "its key usage does not allow to sign certificates" } else { "basicConstraints do not say CA:TRUE" }
+        if is_ca { "its key usage lacks keyCertSign" } else { "basicConstraints lack CA:TRUE" }
     };
     let odd = || entries.iter().filter(|e| !e.certificate.is_ca || !e.certificate.may_sign);
     if let Some(first) = odd().next()
         && odd().count() == entries.len()
     {
         let message = format!(
-            "{} line {}: {} is no CA, nor is any other certificate there. {}; expected the CA that signed the {}s' \
-             certificates",
+            "{} line {}: {} is not a CA, nor is any other certificate here: {}. expected the CA that signed the {}s' certificates; put \
+             that in its place",
             ca.key,
             first.line,
             brief(&first.certificate.subject),
@@ -97,7 +97,7 @@ fn unfit(ca: &Text) -> Vec<Observation> {
     odd()
         .map(|entry| {
             let message = format!(
-                "{} line {}: {} is no CA. {}; expected CAs only, remove it unless it is pinned on purpose",
+                "{} line {}: {} is not a CA: {}. expected CAs only; remove it unless it is pinned on purpose",
                 ca.key,
                 entry.line,
                 brief(&entry.certificate.subject),
@@ -119,12 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_leaf_among_cas_with_a_warning() {
+    fn warns_of_a_leaf_among_cas() {
         let text = format!("{}{}", ca("two").leaf("a").pem(), ca("one").pem());
         let found = findings(&secret(&[("ca.crt", &text)]));
         assert_eq!(found.iter().map(|f| f.rule).collect::<Vec<_>>(), ["not-a-ca"]);
         assert_eq!(Verdict::of(&found), Verdict::Warn);
-        assert!(found[0].message.contains("CN=a is no CA"), "{}", found[0].message);
+        assert!(found[0].message.contains("CN=a is not a CA"), "{}", found[0].message);
     }
 
     #[test]
@@ -141,13 +141,13 @@ mod tests {
             let extension = rcgen::CustomExtension::from_oid_content(oid, content.to_vec());
             ca_with("odd", |params| params.custom_extensions = vec![extension]).pem() + &ca("one").pem()
         };
-        // An authority key identifier that is none; a distribution point that is a number.
+        // A malformed authority key identifier; a distribution point that is a number.
         for text in [odd(&[2, 5, 29, 35], b"zz"), odd(&[2, 5, 29, 31], &[0x30, 3, 2, 1, 1])] {
             let found = findings(&secret(&[("ca.crt", &text)]));
             assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("not-a-ca", Severity::Deny)]);
             assert!(found[0].message.contains("line 1: CN=odd has a malformed"), "{}", found[0].message);
         }
-        // What Envoy does not look at in an anchor.
+        // Envoy ignores the policies of an anchor.
         assert_eq!(verdicts(&secret(&[("ca.crt", &odd(&[2, 5, 29, 32], b"zz"))])), NOTHING);
     }
 

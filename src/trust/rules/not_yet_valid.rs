@@ -1,35 +1,35 @@
-//! `not-yet-valid`: a leaf or CA whose validity lies ahead.
+//! `not-yet-valid`: a leaf or CA that is not valid yet.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
-/// RFC 5280 section 4.1.2.5. Envoy refuses the clients of a CA with a future notBefore (measured). A CA that is handed out
-/// ahead of its time, beside one that is valid, is good practice: it only warns.
+/// RFC 5280 section 4.1.2.5. Envoy refuses the clients of a CA with a future notBefore (measured). A CA that is distributed
+/// ahead of time, next to a valid one, is good practice: it only warns.
 pub(super) const RULE: Rule = Rule {
     id: "not-yet-valid",
     severity: Severity::Deny,
-    summary: "a leaf that is not valid yet, or a bundle without a CA that is valid now; one beside others warns",
-    mend: "wait for its start, or issue it anew; look at the issuing machine's clock",
+    summary: "a leaf that is not valid yet, or a bundle without a valid CA; a future CA among valid ones warns",
+    remedy: "wait for its start, or reissue it; check the issuer's clock",
     source: "RFC 5280 section 4.1.2.5; Envoy, measured",
-    example: "tls.crt: the leaf CN=shop.example.com is not valid before 2031-01-01T00:00:00Z. expected one that is \
-              valid now; every client refuses this until then",
-    looks_ahead: true,
+    example: "tls.crt: the leaf CN=shop.example.com is not valid before 2031-01-01T00:00:00Z. expected a valid one: every client \
+              refuses it until then; wait, or reissue it",
+    warns_ahead: true,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    let peer = subject.duty.reader.peer();
-    if let Some(ca) = subject.loaded_ca() {
-        let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(subject.now));
-        for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(subject.now)) {
+    let peer = context.duty.reader.peer();
+    if let Some(ca) = context.loaded_ca() {
+        let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(context.now));
+        for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(context.now)) {
             let (subject, start) = (brief(&entry.certificate.subject), entry.certificate.not_before);
             let effect = if any_valid {
-                format!("its {peer}s are refused until then; do not issue leaves from it before")
+                format!("expected valid CAs: its {peer}s are refused until then; do not issue leaves from it before")
             } else {
                 format!(
-                    "until then no CA of the bundle is valid, every {peer} is refused; keep one that is valid beside it"
+                    "expected at least one valid CA: every {peer} is refused until then; add a CA that is valid now"
                 )
             };
             let message = format!("{} line {}: {subject} is not valid before {start}. {effect}", ca.key, entry.line);
@@ -37,14 +37,14 @@ fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
             seen.push(Observation::new(ca.field(), identity, message).only_warns(any_valid));
         }
     }
-    if let Some(chain) = subject.pair.map(|pair| &pair.chain).filter(|chain| chain.is_loaded())
+    if let Some(chain) = context.pair.map(|pair| &pair.chain).filter(|chain| chain.is_loaded())
         && let Some(leaf) =
-            chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_not_yet_valid(subject.now))
+            chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_not_yet_valid(context.now))
     {
         let message = format!(
-            "{}: the {} {} is not valid before {}. expected one that is valid now; every {peer} refuses this until then",
+            "{}: the {} {} is not valid before {}. expected a valid one: every {peer} refuses it until then; wait, or reissue it",
             chain.key,
-            subject.duty.usage.first_certificate(),
+            context.duty.usage.first_certificate(),
             brief(&leaf.subject),
             leaf.not_before,
         );
@@ -59,7 +59,7 @@ mod tests {
     use crate::trust::fixtures::{ca, ca_between, findings, secret, verdicts};
 
     #[test]
-    fn accepts_a_ca_ahead_of_its_time_beside_a_sound_one_with_a_warning() {
+    fn warns_of_a_future_ca_among_valid_ones() {
         let text = format!("{}{}", ca("now").pem(), ca_between("next", 2031, 2040).pem());
         let found = findings(&secret(&[("ca.crt", &text)]));
         assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("not-yet-valid", Severity::Warn)]);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_bundle_without_a_ca_that_is_valid_now() {
+    fn rejects_a_bundle_without_a_valid_ca() {
         let text = format!("{}{}", ca_between("old", 2020, 2025).pem(), ca_between("next", 2031, 2040).pem());
         let found = findings(&secret(&[("ca.crt", &text)]));
         let denied = [("expired", Severity::Deny), ("not-yet-valid", Severity::Deny)];
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_leaf_ahead_of_its_time() {
+    fn rejects_a_leaf_that_is_not_valid_yet() {
         let leaf = ca("one").leaf_between("a", 2031, 2032);
         assert_eq!(verdicts(&secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])), ["not-yet-valid"]);
     }

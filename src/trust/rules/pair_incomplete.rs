@@ -1,41 +1,42 @@
-//! `pair-incomplete`: half a serving pair.
+//! `pair-incomplete`: a pair without its certificate or its key.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::SecretUsage;
 use crate::trust::credential;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
 use crate::trust::secret::NEXT_PRIVATE_KEY;
+use crate::trust::secret::field;
 
-/// istiod takes a pair only when both halves have content (`pilot/pkg/credentials/kube/secrets.go`); a gateway that starts
-/// with half of one serves nothing.
+/// istiod uses a pair only if both keys have content (`pilot/pkg/credentials/kube/secrets.go`); a gateway that starts with one of them
+/// serves no certificate.
 pub(super) const RULE: Rule = Rule {
     id: "pair-incomplete",
     severity: Severity::Deny,
-    summary: "a certificate chain without its private key, or the other way round",
-    mend: "write both keys of the pair in one update, or neither",
-    source: "istiod pilot/pkg/credentials/kube/secrets.go: a pair counts when both halves have content",
-    example: "tls.crt: there is no tls.key beside it. expected both or none; gateways cannot serve with this; add \
-              tls.key, in the same update",
-    looks_ahead: false,
+    summary: "a certificate chain without its private key, or a private key without its chain",
+    remedy: "write both keys of the pair in one update, or neither",
+    source: "istiod pilot/pkg/credentials/kube/secrets.go: a pair is used only if both keys have content",
+    example: "tls.crt: tls.key is missing. expected both or neither: gateways cannot serve with one of them; add tls.key in the \
+              same update",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    if subject.secret.labels.get(NEXT_PRIVATE_KEY).is_some_and(|value| value == "true") {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    if context.secret.labels.get(NEXT_PRIVATE_KEY).is_some_and(|value| value == "true") {
         return Vec::new();
     }
-    let other = subject.pair.map(|pair| pair.chain.key);
-    credential::half_pairs(subject.duty.reader, subject.secret)
+    let other = context.pair.map(|pair| pair.chain.key);
+    credential::half_pairs(context.duty.reader, context.secret)
         .map(|half| {
             let (present, missing) = (half.present, half.missing);
             let effect = match other {
-                None if subject.duty.usage == SecretUsage::SigningCa => {
-                    format!("nothing can be signed with it; add {missing}")
+                None if context.duty.usage == SecretUsage::SigningCa => {
+                    format!("nothing can be signed with one of them; add {missing}")
                 }
                 Some(chain) => format!("gateways ignore it and serve {chain}; remove {present}, or add {missing}"),
-                None => format!("{}; add {missing}, in the same update", subject.duty.reader.without_pair()),
+                None => format!("{}; add {missing} in the same update", context.duty.reader.without_pair()),
             };
-            let message = format!("{present}: there is no {missing} beside it. expected both or none; {effect}");
+            let message = format!("{present}: {missing} is missing. expected both or neither: {effect}");
             Observation::new(field(present), missing, message).only_warns(other.is_some())
         })
         .collect()
@@ -54,14 +55,14 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_key_of_a_running_issuance() {
+    fn accepts_the_key_of_an_issuance_in_progress() {
         let mut secret = secret(&[("tls.key", &ca("one").leaf("a").key_pem())]);
         secret.labels.insert("cert-manager.io/next-private-key".to_owned(), "true".to_owned());
         assert_eq!(verdicts(&secret), NOTHING);
     }
 
     #[test]
-    fn accepts_a_half_that_is_not_in_force_with_a_warning() {
+    fn warns_of_an_incomplete_pair_that_is_not_used() {
         let leaf = ca("one").leaf("a");
         let found = findings(&secret(&[("cert", "x"), ("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]));
         assert_eq!(Verdict::of(&found), Verdict::Warn);

@@ -5,30 +5,31 @@ use sha2::{Digest, Sha256};
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::hex;
 use crate::trust::credential::CRL_KEYS;
-use crate::trust::rule_context::{RuleContext, field};
+use crate::trust::rule_context::RuleContext;
+use crate::trust::secret::field;
 
-/// Envoy ignores the key (measured), but bundles are for everyone: whoever may read the CA may now act for it. Looked for
-/// in the whole text, wherever the proxy stops reading.
+/// Envoy ignores the key (measured), but bundles are public: everyone who can read one can now issue certificates of that CA. The
+/// whole text is searched, even where the proxy stops reading.
 pub(super) const RULE: Rule = Rule {
     id: "private-key-in-bundle",
     severity: Severity::Deny,
-    summary: "a CA bundle that holds a private key",
-    mend: "remove the key from the bundle, and replace it: everyone who could read the bundle may know it",
-    source: "bundles are published: whoever reads the CA's key can act for it",
-    example: "ca.crt line 1: a private key. expected certificates only; remove it, and replace the key, since \
-              everyone who may read the bundle may have it",
-    looks_ahead: false,
+    summary: "a CA bundle that contains a private key",
+    remedy: "remove the key from the bundle, and replace it: everyone who can read the bundle may know it",
+    source: "bundles are published: everyone who reads a CA's key can issue its certificates",
+    example: "ca.crt line 1: private key found. expected certificates only; remove the key, and replace it, since everyone who can \
+              read the bundle may know it",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    for key in subject.duty.reader.ca_keys().iter().copied().chain(CRL_KEYS) {
-        let Some(text) = subject.secret.data.get(key) else { continue };
+    for key in context.duty.reader.ca_keys().iter().copied().chain(CRL_KEYS) {
+        let Some(text) = context.secret.data.get(key) else { continue };
         for (line, digest) in private_keys(text) {
             let message = format!(
-                "{key} line {line}: a private key. expected certificates only; remove it, and replace the key, since everyone \
-                 who may read the bundle may have it"
+                "{key} line {line}: private key found. expected certificates only; remove the key, and replace it, since everyone who can \
+                 read the bundle may know it"
             );
             seen.push(Observation::new(field(key), digest, message));
         }
@@ -36,7 +37,7 @@ fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     seen
 }
 
-/// The lines where a private key begins, each with a digest of what follows up to an END.
+/// The lines where a private key begins, each with a digest of the text up to an END.
 fn private_keys(text: &[u8]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, Sha256)> = None;
@@ -60,7 +61,7 @@ fn private_keys(text: &[u8]) -> Vec<(usize, String)> {
 }
 
 fn begins(line: &[u8]) -> bool {
-    // A cheap first look: nearly all lines of a bundle are plain base64.
+    // Cheap to check first: nearly all lines of a bundle are plain base64.
     if !line.contains(&b'-') {
         return false;
     }
@@ -73,13 +74,13 @@ mod tests {
     use crate::trust::fixtures::{NOTHING, ca, findings, secret, verdicts};
 
     #[test]
-    fn accepts_certificates_and_talk_of_keys() {
+    fn accepts_certificates_and_comments_on_keys() {
         let text = format!("# the PRIVATE KEY is in the vault\n{}", ca("one").pem());
         assert_eq!(verdicts(&secret(&[("ca.crt", &text)])), NOTHING);
     }
 
     #[test]
-    fn rejects_a_key_and_keeps_it_to_itself() {
+    fn rejects_a_key_without_printing_it() {
         let authority = ca("one");
         let key = authority.leaf("a").key_pem();
         for text in [

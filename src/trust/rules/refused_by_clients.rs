@@ -1,46 +1,46 @@
-//! `refused-by-clients`: a pair that the proxy serves, and clients of well-known kinds refuse.
+//! `refused-by-clients`: a pair that the proxy serves, and common clients refuse.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::bundle::Entry;
+use crate::trust::bundle::BundleEntry;
 use crate::trust::name::brief;
 use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
 use crate::trust::{TlsConsumer, leaf_requirements};
 
-/// A Certificate message that rustls reads (measured): its buffer of 65,535 bytes holds what frames the message, too.
+/// The longest Certificate message that rustls reads (measured): its buffer of 65,535 bytes includes the framing.
 const MESSAGE: usize = 65_000;
 
-/// The proxy looks at neither (measured with Envoy 1.40): the first client tells.
+/// The proxy checks neither (measured with Envoy 1.40), so only clients notice.
 pub(super) const RULE: Rule = Rule {
     id: "refused-by-clients",
     severity: Severity::Warn,
     summary: "an RSA leaf whose key usage lacks digitalSignature, or a serving chain of more than 65,000 bytes",
-    mend: "issue the leaf with key usage digitalSignature; send the leaf and its intermediates, nothing else",
+    remedy: "issue the leaf with key usage digitalSignature; send only the leaf and its intermediates",
     source: "RFC 5280 section 4.2.1.3; Envoy 1.40 as a client and rustls, measured; Chrome has the same BoringSSL",
-    example: "tls.crt line 1: the key usage of the RSA leaf CN=shop.example.com lacks digitalSignature, or is malformed. \
-              clients built on BoringSSL (Chrome, Envoy) refuse it; issue it anew",
-    looks_ahead: false,
+    example: "tls.crt line 1: the key usage of the RSA leaf CN=shop.example.com lacks digitalSignature, or is malformed. expected \
+              digitalSignature: clients built on BoringSSL (Chrome, Envoy) refuse the leaf; reissue it",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let chain =
-        subject.pair.map(|pair| &pair.chain).filter(|chain| chain.reader == TlsConsumer::Envoy && chain.is_loaded());
+        context.pair.map(|pair| &pair.chain).filter(|chain| chain.reader == TlsConsumer::Envoy && chain.is_loaded());
     let Some((chain, leaf)) = chain.and_then(|chain| Some((chain, chain.bundle.entries.first()?))) else {
         return Vec::new();
     };
     [usage(chain, leaf), length(chain)].into_iter().flatten().collect()
 }
 
-/// Of other leaves without it the proxy rejects the pair: another rule's.
-fn usage(chain: &Text, leaf: &Entry) -> Option<Observation> {
+/// `unparsable` reports other leaves without it, whose pair the proxy rejects.
+fn usage(chain: &Text, leaf: &BundleEntry) -> Option<Observation> {
     let certificate = &leaf.certificate;
     if !leaf_requirements::is_rsa(certificate) || leaf_requirements::has_digital_signature(certificate) {
         return None;
     }
     let message = format!(
-        "{} line {}: the key usage of the RSA leaf {} lacks digitalSignature, or is malformed. clients built on BoringSSL \
-         (Chrome, Envoy) refuse it; issue it anew",
+        "{} line {}: the key usage of the RSA leaf {} lacks digitalSignature, or is malformed. expected digitalSignature: clients \
+         built on BoringSSL (Chrome, Envoy) refuse the leaf; reissue it",
         chain.key,
         leaf.line,
         brief(&certificate.subject),
@@ -54,8 +54,8 @@ fn length(chain: &Text) -> Option<Observation> {
     let bytes = 4 + entries.map(|entry| entry.certificate.der.len() + 5).sum::<usize>();
     let message = || {
         format!(
-            "{}: its {} certificates take {bytes} bytes. expected fewer than {MESSAGE}: clients built on rustls read no more; send \
-             the leaf and its intermediates, nothing else",
+            "{}: its {} certificates take {bytes} bytes. expected at most {MESSAGE}: clients built on rustls read no more; send only the \
+             leaf and its intermediates",
             chain.key,
             chain.bundle.entries.len(),
         )
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_an_rsa_leaf_whose_key_usage_lacks_digital_signature() {
+    fn warns_of_an_rsa_leaf_whose_key_usage_lacks_digital_signature() {
         let usage = |usages: &[KeyUsagePurpose]| {
             verdict(&[&ca("one").rsa_leaf_with("a", |params| params.key_usages = usages.to_vec())])
         };
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(usage(&[KeyEncipherment]), ["refused-by-clients"]);
     }
 
-    /// A leaf of so many bytes. Signatures differ in length: it may take some tries.
+    /// A leaf of this length. Signatures differ in length, so it may take several tries.
     fn filled(bytes: usize) -> Leaf {
         let root = ca("one");
         let with = |filling: usize| {
@@ -105,7 +105,7 @@ mod tests {
         (0..).map(|_| with(bytes - around)).find(|leaf| leaf.der().len() == bytes).expect("a leaf of that length")
     }
 
-    /// Whether rustls reads the chain, so that it can judge it.
+    /// Whether rustls reads the chain to its end.
     fn is_read(chain: &[&Leaf]) -> bool {
         let provider = Arc::new(default_provider());
         let leaf = chain[0];
@@ -133,7 +133,7 @@ mod tests {
         loop {
             // Its buffer is full.
             let Ok(read) = client.read_tls(&mut flight) else { return false };
-            assert_ne!(read, 0, "a stranger's leaf was taken");
+            assert_ne!(read, 0, "a leaf of an unknown CA was accepted");
             if let Err(error) = client.process_new_packets() {
                 return matches!(error, rustls::Error::InvalidCertificate(_));
             }
@@ -141,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_chain_that_rustls_does_not_read() {
-        let is_told = |chain: &[&Leaf]| verdict(chain).contains(&"refused-by-clients");
+    fn warns_of_a_chain_that_rustls_does_not_read() {
+        let is_found = |chain: &[&Leaf]| verdict(chain).contains(&"refused-by-clients");
         let leaf = filled(32_000);
-        // Without what frames them: 4 bytes, and 5 for each.
+        // The framing takes 4 bytes, and 5 for each certificate.
         let (fits, longer) = (filled(MESSAGE - 32_014), filled(MESSAGE - 32_013));
-        assert!(is_read(&[&leaf, &fits]) && !is_told(&[&leaf, &fits]));
-        assert!(is_told(&[&leaf, &longer]));
+        assert!(is_read(&[&leaf, &fits]) && !is_found(&[&leaf, &fits]));
+        assert!(is_found(&[&leaf, &longer]));
         assert!(!is_read(&[&leaf, &filled(33_600)]));
     }
 }

@@ -5,40 +5,41 @@ use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
 /// Measured: without subject key identifiers BoringSSL takes the first CA of that subject, and refuses every leaf of the
-/// second. With them it tells leaves apart by their authority key identifier, and refuses leaves of the second that have none.
+/// second. With them it uses the authority key identifier of a leaf, and refuses leaves of the second that have none.
 pub(super) const RULE: Rule = Rule {
     id: "same-subject-ambiguity",
     severity: Severity::Deny,
-    summary: "two CAs with one subject and different keys that nothing tells apart; with key identifiers it warns",
-    mend: "give each CA a subject of its own; at least issue them with subject key identifiers",
-    source: "Envoy, measured; BoringSSL crypto/x509/x509_lu.c takes the first by name",
-    example: "ca.crt lines 1 and 11: CN=root with different keys. the proxy always takes the first, and refuses \
-              every client of the second; give each CA a subject of its own",
-    looks_ahead: true,
+    summary: "two CAs with one subject, different keys and no different key identifiers; with these it warns",
+    remedy: "give each CA its own subject, or at least its own subject key identifier",
+    source: "Envoy, measured; BoringSSL crypto/x509/x509_lu.c takes the first by subject",
+    example: "ca.crt lines 1 and 11: 2 CAs share the subject CN=root. expected one key for each subject: the proxy takes the \
+              first, and refuses every client of the other; give each CA its own subject",
+    warns_ahead: true,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
-    let valid = |certificate: &crate::trust::Certificate| certificate.is_valid_at(subject.now);
-    let pairs = subject.namesakes().into_iter().filter(|pair| !pair.has_one_key());
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some(ca) = context.loaded_ca() else { return Vec::new() };
+    let valid = |certificate: &crate::trust::Certificate| certificate.is_valid_at(context.now);
+    let pairs = context.same_subjects().into_iter().filter(|pair| !pair.has_one_key());
     let pairs = pairs.filter(|pair| valid(&pair.first.certificate) && valid(&pair.second.certificate));
-    // Where the order is not kept, each pair comes both ways round.
+    // Where the order is not kept, each pair occurs in both orders.
     let pairs = pairs.filter(|pair| !pair.any_order || pair.first.line < pair.second.line);
-    let observe = |pair: crate::trust::duplicate_subjects::Namesakes<'_>| {
+    let observe = |pair: crate::trust::duplicate_subjects::SameSubject<'_>| {
         let (first, second) = (pair.first.line, pair.second.line);
-        let told_apart = pair.are_told_apart();
-        let effect = match (told_apart, pair.any_order) {
+        let have_key_ids = pair.have_different_key_ids();
+        let effect = match (have_key_ids, pair.any_order) {
             (true, _) => "the proxy tries only one of them for a client certificate without authority key identifier",
-            (false, false) => "the proxy always takes the first, and refuses every client of the second",
-            (false, true) => "the proxy always takes the same of them, and refuses every client of the other",
+            (false, false) => "the proxy takes the first, and refuses every client of the other",
+            (false, true) => "the proxy takes either, and refuses every client of the other",
         };
         let message = format!(
-            "{} lines {first} and {second}: {} with different keys. {effect}; give each CA a subject of its own",
+            "{} lines {first} and {second}: 2 CAs share the subject {}. expected one key for each subject: {effect}; give each CA its \
+             own subject",
             ca.key,
             brief(&pair.first.certificate.subject),
         );
-        Observation::new(ca.field(), pair.identity(), message).only_warns(told_apart)
+        Observation::new(ca.field(), pair.identity(), message).only_warns(have_key_ids)
     };
     pairs.map(observe).collect()
 }
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_namesake_that_may_not_sign() {
+    fn accepts_a_ca_with_the_same_subject_that_may_not_sign() {
         let mute = ca_with("one", |params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]);
         let other = ca_without_key_id("one");
         for text in [[&other, &mute], [&mute, &other]] {
@@ -72,12 +73,12 @@ mod tests {
     }
 
     #[test]
-    fn accepts_key_identifiers_with_a_warning() {
+    fn warns_where_key_identifiers_differ() {
         assert_eq!(found(&[ca("one"), ca("one")]), [("same-subject-ambiguity", Severity::Warn)]);
     }
 
     #[test]
-    fn rejects_what_nothing_tells_apart() {
+    fn rejects_equal_subjects_without_different_key_identifiers() {
         for cas in [[ca_without_key_id("one"), ca_without_key_id("one")], [ca("one"), ca_without_key_id("ONE")]] {
             assert_eq!(found(&cas), [("same-subject-ambiguity", Severity::Deny)]);
         }

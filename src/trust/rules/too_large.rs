@@ -1,4 +1,4 @@
-//! `too-large`: more CAs than a handshake can name.
+//! `too-large`: more CAs than fit into a handshake.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::MAX_CERTIFICATES;
@@ -8,24 +8,27 @@ use crate::trust::rule_context::RuleContext;
 /// Java reads handshake messages up to 32 KiB (`jdk.tls.maxHandshakeMessageSize`).
 const COMFORTABLE: usize = 32_000;
 
-/// A gateway names the subjects of all its CAs to each client (RFC 8446 section 4.2.4). Measured: past 64 KiB Envoy takes the
+/// A gateway sends the subjects of all its CAs to each client (RFC 8446 section 4.2.4). Measured: beyond 64 KiB Envoy accepts the
 /// update, and every handshake fails.
 pub(super) const RULE: Rule = Rule {
     id: "too-large",
     severity: Severity::Deny,
     summary: "a bundle whose subjects do not fit into a handshake; from 32 KB of them on it warns",
-    mend: "remove the CAs that no client needs; private client CAs and the web's public CAs do not belong together",
-    source: "RFC 8446 section 4.2.4; Envoy, measured: it takes the update, and every handshake fails",
-    example: "ca.crt: the subjects of its 120 CAs take 66120 bytes. TLS has room for 65400, then every handshake \
-              fails; remove CAs",
-    looks_ahead: false,
+    remedy: "remove the CAs that no client needs; do not mix private client CAs with public CAs",
+    source: "RFC 8446 section 4.2.4; Envoy, measured: it accepts the update, and every handshake fails",
+    example: "ca.crt: the subjects of its 120 CAs take 66120 bytes. expected at most 65400: with more every handshake fails; \
+              remove CAs",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let Some(ca) = subject.loaded_ca() else { return Vec::new() };
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some(ca) = context.loaded_ca() else { return Vec::new() };
     if ca.bundle.is_too_long {
-        let message = format!("{}: more than {MAX_CERTIFICATES} certificates; keep the CAs that clients need", ca.key);
+        let message = format!(
+            "{}: more than {MAX_CERTIFICATES} certificates. expected only the CAs that clients need; remove CAs",
+            ca.key
+        );
         return vec![Observation::new(ca.field(), "count", message)];
     }
     let bytes = subjects_length(ca.bundle.entries.iter().map(|entry| &entry.certificate));
@@ -33,9 +36,12 @@ fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
         return Vec::new();
     }
     let fits = bytes <= MAX_SUBJECTS;
-    let effect = if fits { "some clients, such as Java's, read only 32 KB" } else { "then every handshake fails" };
+    let (most, effect) = match fits {
+        true => (COMFORTABLE, "some clients, such as Java's, read no more"),
+        false => (MAX_SUBJECTS, "with more every handshake fails"),
+    };
     let message = format!(
-        "{}: the subjects of its {} CAs take {bytes} bytes. TLS has room for {MAX_SUBJECTS}, {effect}; remove CAs",
+        "{}: the subjects of its {} CAs take {bytes} bytes. expected at most {most}: {effect}; remove CAs",
         ca.key,
         ca.bundle.entries.len(),
     );
@@ -61,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_more_than_clients_or_tls_take() {
+    fn rejects_more_than_tls_allows_and_warns_before() {
         assert_eq!(found(40), [("too-large", Severity::Warn)]);
         assert_eq!(found(70), [("too-large", Severity::Deny)]);
     }

@@ -1,4 +1,4 @@
-//! `unparsable`: a text that the proxy rejects whole.
+//! `unparsable`: a text that the proxy rejects as a whole.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::MAX_CERTIFICATES;
@@ -7,45 +7,49 @@ use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
 use crate::trust::{SecretUsage, TlsConsumer, leaf_requirements};
 
-/// Envoy rejects the whole SDS update when one block cannot be read (measured), and goes on with its old copy until it
-/// starts anew; then it has none.
+/// Envoy rejects the whole SDS update if one block cannot be read (measured). It keeps the previous copy until it restarts, then has
+/// none.
 pub(super) const RULE: Rule = Rule {
     id: "unparsable",
     severity: Severity::Deny,
-    summary: "a CA bundle, chain, leaf or text of revocation lists that the proxy rejects as a whole",
-    mend: "write each certificate as a PEM block of its own, and nothing broken beside them",
-    source: "Envoy's SDS handling, measured: one unreadable block rejects the whole update",
-    example: "ca.crt: CERTIFICATE begun on line 1: not a certificate: the certificate is no DER sequence. the proxy \
-              rejects the whole text: it goes on with what it has, and starts with nothing; expected sound PEM \
-              blocks only",
-    looks_ahead: false,
+    summary: "a CA bundle, chain, leaf or text with revocation lists that the proxy rejects as a whole",
+    remedy: "write each certificate as its own PEM block, and remove broken blocks",
+    source: "Envoy, measured: it rejects the whole SDS update if one block cannot be read",
+    example: "ca.crt: CERTIFICATE on line 1: not a certificate: the content is not a DER sequence. expected valid PEM blocks only: \
+              the proxy rejects the whole text, and keeps the previous one until it restarts, then has none; correct this block",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    subject.texts().filter_map(observe).chain(chain_without_certificate(subject)).chain(unservable(subject)).collect()
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    context.texts().filter_map(observe).chain(chain_without_certificate(context)).chain(unservable(context)).collect()
 }
 
-/// What Envoy asks of the leaf that it is to serve.
-fn unservable(subject: &RuleContext<'_>) -> Option<Observation> {
-    let pair = subject.pair.filter(|_| subject.duty.usage == SecretUsage::Serving)?;
+/// Leaves that Envoy refuses to serve.
+fn unservable(context: &RuleContext<'_>) -> Option<Observation> {
+    let pair = context.pair.filter(|_| context.duty.usage == SecretUsage::Serving)?;
     let chain = &pair.chain;
     let entry = chain.bundle.entries.first().filter(|_| chain.reader == TlsConsumer::Envoy && chain.is_loaded())?;
-    // With another's key it is not the leaf that stands first: another rule's.
+    // `key-mismatch` reports a chain that does not start with the leaf.
     let leaf =
         Some(&entry.certificate).filter(|leaf| pair.public_key.as_ref().is_ok_and(|key| *key == leaf.public_key))?;
-    // istiod sends the answer along with this pair alone (`ExtractCertInfo`).
-    let is_stapled = chain.key == "tls.crt" && subject.secret.data.get(STAPLE).is_some_and(|answer| !answer.is_empty());
-    let what = if !leaf_requirements::may_sign_handshakes(leaf) {
-        "its key usage is without digitalSignature, or malformed"
+    // istiod sends the OCSP response with this pair only (`ExtractCertInfo`).
+    let is_stapled =
+        chain.key == "tls.crt" && context.secret.data.get(STAPLE).is_some_and(|response| !response.is_empty());
+    let (found, expected, remedy) = if !leaf_requirements::may_sign_handshakes(leaf) {
+        ("has a key usage without digitalSignature, or a malformed one", "digitalSignature", "reissue it")
     } else if leaf_requirements::must_staple(leaf) && !is_stapled {
-        "it asks for an OCSP answer (must-staple), and there is no tls.ocsp-staple beside tls.crt"
+        (
+            "requires OCSP stapling (must-staple)",
+            "tls.ocsp-staple next to tls.crt",
+            "add it, or reissue the leaf without",
+        )
     } else {
         return None;
     };
     let message = format!(
-        "{} line {}: the leaf {}: {what}. the proxy rejects the pair: it goes on with what it has, and starts with nothing; \
-         issue it anew",
+        "{} line {}: the leaf {} {found}. expected {expected}: the proxy rejects the pair, and keeps the previous one until it \
+         restarts, then has none; {remedy}",
         chain.key,
         entry.line,
         brief(&leaf.subject),
@@ -53,31 +57,33 @@ fn unservable(subject: &RuleContext<'_>) -> Option<Observation> {
     Some(Observation::new(chain.field(), leaf.fingerprint.as_str(), message))
 }
 
-/// The key of the OCSP answer.
+/// The key of the OCSP response.
 const STAPLE: &str = "tls.ocsp-staple";
 
 fn observe(text: &Text) -> Option<Observation> {
     let (key, reader) = (text.key, text.reader.name());
     let message = match &text.bundle.rejected {
         Some(rejection) => format!(
-            "{key}: {rejection}. {reader} rejects the whole text: it goes on with what it has, and starts with nothing; \
-             expected sound PEM blocks only"
+            "{key}: {rejection}. expected valid PEM blocks only: {reader} rejects the whole text, and keeps the previous one until it \
+             restarts, then has none; correct this block"
         ),
         None if text.bundle.is_too_long => format!(
-            "{key}: more than {MAX_CERTIFICATES} certificates. expected fewer than 1,000: proxies fail every handshake \
-             when the subjects of all CAs exceed 64 KiB; remove what nobody needs"
+            "{key}: more than {MAX_CERTIFICATES} certificates. expected fewer than 1,000: every handshake fails once the subjects of \
+             all CAs exceed 64 KiB; remove CAs that no client needs"
         ),
         None => return None,
     };
     Some(Observation::new(text.field(), text.digest(), message))
 }
 
-fn chain_without_certificate(subject: &RuleContext<'_>) -> Option<Observation> {
-    let chain = &subject.pair?.chain;
+fn chain_without_certificate(context: &RuleContext<'_>) -> Option<Observation> {
+    let chain = &context.pair?.chain;
     let nothing = chain.is_loaded() && chain.bundle.entries.is_empty();
     nothing.then(|| {
-        let message =
-            format!("{}: no certificate was found. expected PEM blocks, the leaf first, then intermediates", chain.key);
+        let message = format!(
+            "{}: no certificate found. expected PEM blocks, the leaf first; add it and its intermediates",
+            chain.key
+        );
         Observation::new(chain.field(), chain.digest(), message)
     })
 }
@@ -98,7 +104,7 @@ mod tests {
             one.replace("CERTIFICATE", "TRUSTED CERTIFICATE"),
             one.trim_end().to_owned(),
         ] {
-            // A CA that stands twice is warned of.
+            // `duplicate` warns of a CA that is there twice.
             assert_eq!(denials(&secret(&[("ca.crt", &text)])), [], "{text}");
         }
     }
@@ -124,7 +130,7 @@ mod tests {
             ca("one").leaf_with("a", |params| params.custom_extensions = vec![extension])
         };
         assert_eq!(pair(&must(&[0x30, 3, 2, 1, 5]), ""), ["unparsable"]);
-        assert_eq!(pair(&must(&[0x30, 3, 2, 1, 5]), "an answer"), NOTHING);
+        assert_eq!(pair(&must(&[0x30, 3, 2, 1, 5]), "a response"), NOTHING);
         assert_eq!(pair(&must(&[0x30, 3, 2, 1, 6]), ""), NOTHING);
     }
 
@@ -134,15 +140,15 @@ mod tests {
         let denied = denials(&secret(&[("ca.crt", &text)]));
         assert_eq!(denied.len(), 1);
         assert_eq!((denied[0].rule, denied[0].field.as_str()), ("unparsable", "data[ca.crt]"));
-        assert!(denied[0].message.contains("glued to END"), "{}", denied[0].message);
+        assert!(denied[0].message.contains("holds END and the next BEGIN"), "{}", denied[0].message);
     }
 
     #[test]
-    fn rejects_a_garbage_block_beside_a_sound_one() {
+    fn rejects_a_garbage_block_next_to_a_valid_one() {
         let garbage = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END CERTIFICATE-----\n";
         let denied = denials(&secret(&[("cacert", &format!("{}{garbage}", ca("one").pem()))]));
         assert_eq!(denied.iter().map(|f| f.rule).collect::<Vec<_>>(), ["unparsable"]);
-        assert!(denied[0].message.starts_with("cacert: CERTIFICATE begun on line "), "{}", denied[0].message);
+        assert!(denied[0].message.starts_with("cacert: CERTIFICATE on line "), "{}", denied[0].message);
     }
 
     #[test]
@@ -164,7 +170,7 @@ mod tests {
     fn rejects_revocation_lists_that_cannot_be_read() {
         let one = ca("one");
         let list = one.crl_pem(2029, 2031, &[]);
-        // Certificates among the lists are read, too.
+        // Envoy reads certificates among the lists, too.
         for text in [
             list.replace("-----END X509 CRL-----\n", ""),
             block("X509 CRL", b"no"),

@@ -1,7 +1,7 @@
-//! `weak-key`: a CA with a key that is too weak or none at all, or that not every client or proxy takes.
+//! `weak-key`: a CA with a key that is too weak or damaged, or that not every client or proxy supports.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::bundle::Entry;
+use crate::trust::bundle::BundleEntry;
 use crate::trust::chain::signature::{Key, is_readable, key};
 use crate::trust::name::brief;
 use crate::trust::proxy::{Algorithm, Proxy};
@@ -9,45 +9,47 @@ use crate::trust::rule_context::RuleContext;
 use crate::trust::{SecretUsage, Text, TlsConsumer};
 
 /// NIST SP 800-57 and the CA/Browser baseline ask for 2048 bits of RSA; below 1024 it denies, though Envoy verifies with 512
-/// (measured). It denies a key that is none, or of a kind that the oldest proxy loads and verifies nobody with
+/// (measured). It denies a damaged key, and one of a type that the oldest proxy loads but cannot verify with
 /// ([`crate::trust::proxy::TABLE`]). The keys of serving pairs are judged by `key-mismatch`.
 pub(super) const RULE: Rule = Rule {
     id: "weak-key",
     severity: Severity::Deny,
-    summary: "a CA with RSA under 1024 bits, or a key that no proxy can use; under 2048 bits, or of an uncommon kind, it warns",
-    mend: "issue the CA anew with RSA of 2048 bits or more, or ECDSA on P-256 or P-384",
+    summary: "a CA with RSA under 1024 bits, or a key that a proxy cannot use; under 2048 bits, or an uncommon type, warns",
+    remedy: "reissue the CA with RSA of 2048 bits or more, or ECDSA on P-256 or P-384",
     source: "NIST SP 800-57; Envoy 1.36 to 1.40, measured: ML-DSA is verified from 1.38 on",
-    example: "ca.crt line 1: the key of CN=root is RSA of 1016 bits. expected RSA of 2048 bits or more, or ECDSA on \
-              P-256 or P-384; issue it anew",
-    looks_ahead: false,
+    example: "ca.crt line 1: the key of CN=root is RSA of 1016 bits. expected RSA of 2048 bits or more, or ECDSA on P-256 or \
+              P-384; reissue it",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let cas = subject.loaded_ca();
-    let signing = subject.pair.filter(|_| subject.duty.usage == SecretUsage::SigningCa).map(|pair| &pair.chain);
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let cas = context.loaded_ca();
+    let signing = context.pair.filter(|_| context.duty.usage == SecretUsage::SigningCa).map(|pair| &pair.chain);
     let signer =
         signing.filter(|chain| chain.is_loaded()).and_then(|chain| Some((chain, chain.bundle.entries.first()?)));
-    // In the bundle, too, it is one CA.
-    let signer = signer.filter(|(_, e)| !cas.is_some_and(|ca| ca.certificates().any(|held| *held == e.certificate)));
-    let observe = |(ca, entry): (&Text, &Entry)| {
+    // A CA that is also in the bundle is reported once.
+    let signer = signer.filter(|(_, e)| !cas.is_some_and(|ca| ca.certificates().any(|ca| *ca == e.certificate)));
+    let observe = |(ca, entry): (&Text, &BundleEntry)| {
         let certificate = &entry.certificate;
         let (seen, only_warns) = match key(&certificate.public_key).0 {
-            _ if !is_readable(&certificate.public_key) => ("damaged: nobody can verify with it".to_owned(), false),
+            _ if !is_readable(&certificate.public_key) => {
+                ("damaged: it cannot verify any certificate".to_owned(), false)
+            }
             Key::Rsa { bits: bits @ ..2048 } => (format!("RSA of {bits} bits"), bits >= 1024),
             Key::Rsa { .. } | Key::P256 | Key::P384 | Key::P521 | Key::Ed25519 => return None,
-            // Go knows a few more.
-            _ if ca.reader == TlsConsumer::Go => ("of an uncommon kind".to_owned(), true),
+            // Go supports a few more.
+            _ if ca.reader == TlsConsumer::Go => ("of an uncommon type".to_owned(), true),
             _ => match Algorithm::of_key(&certificate.public_key) {
-                None => ("damaged, or of a kind that the proxy verifies nobody with".to_owned(), false),
-                Some(algorithm) if subject.duty.oldest_proxy.verifies(algorithm) => {
-                    ("of an uncommon kind".to_owned(), true)
+                None => ("damaged, or of a type that the proxy cannot verify with".to_owned(), false),
+                Some(algorithm) if context.duty.oldest_proxy.verifies(algorithm) => {
+                    ("of an uncommon type".to_owned(), true)
                 }
-                Some(algorithm) => (too_new(subject.duty.oldest_proxy, algorithm), false),
+                Some(algorithm) => (too_new(context.duty.oldest_proxy, algorithm), false),
             },
         };
         let message = format!(
-            "{} line {}: the key of {} is {seen}. expected RSA of 2048 bits or more, or ECDSA on P-256 or P-384; issue it anew",
+            "{} line {}: the key of {} is {seen}. expected RSA of 2048 bits or more, or ECDSA on P-256 or P-384; reissue it",
             ca.key,
             entry.line,
             brief(&certificate.subject),
@@ -58,12 +60,11 @@ fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
     entries.chain(signer).filter_map(observe).collect()
 }
 
-/// A key that some proxies cannot verify with.
+/// A key that the oldest proxy cannot verify with.
 fn too_new(oldest: Proxy, algorithm: Algorithm) -> String {
     let (major, minor) = oldest.version;
-    let since =
-        oldest.since(algorithm).map(|(major, minor)| format!("; Envoy verifies with it from {major}.{minor} on"));
-    format!("of a kind that Envoy {major}.{minor} verifies nobody with{}", since.unwrap_or_default())
+    let since = oldest.since(algorithm).map(|(major, minor)| format!(", only from {major}.{minor} on"));
+    format!("of a type that Envoy {major}.{minor} cannot verify with{}", since.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_keys_that_the_proxy_verifies_nobody_with() {
+    fn rejects_keys_that_the_proxy_cannot_verify_with() {
         let rsa = |parameters: &[u8], exponent: u8| {
             let modulus = [&[0][..], &[0xff; 256]].concat();
             let key = element(0x30, &[element(2, &modulus), vec![2, 1, exponent]].concat());
@@ -112,7 +113,7 @@ mod tests {
         }
     }
 
-    /// The flaws of a CA with a key of this kind, for a proxy of this version, served or not.
+    /// Findings on a CA with a key of this type, for a proxy of this version.
     fn found(algorithm: &'static rcgen::SignatureAlgorithm, oldest_proxy: Proxy) -> Vec<(&'static str, Severity)> {
         let pem = self_signed(algorithm).0;
         let duty = Duty { oldest_proxy, ..Duty::default() };
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn warns_of_ml_dsa_that_all_proxies_verify_and_rejects_it_where_one_does_not() {
+    fn warns_of_ml_dsa_that_all_proxies_support_and_rejects_it_elsewhere() {
         for algorithm in [&rcgen::PKCS_ML_DSA_44, &rcgen::PKCS_ML_DSA_65, &rcgen::PKCS_ML_DSA_87] {
             assert_eq!(found(algorithm, Proxy::envoy(1, 40)), [("weak-key", Severity::Warn)]);
             assert_eq!(found(algorithm, Proxy::envoy(1, 38)), [("weak-key", Severity::Warn)]);
@@ -140,9 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_key_that_is_none() {
-        let found = findings(&secret(&[("ca.crt", &(ca_with_damaged_key() + &ca("sound").pem()))]));
+    fn rejects_a_damaged_key() {
+        let found = findings(&secret(&[("ca.crt", &(ca_with_damaged_key() + &ca("valid").pem()))]));
         assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), [("weak-key", Severity::Deny)]);
-        assert!(found[0].message.contains("the key of CN=root is damaged: nobody can verify with it"), "{found:?}");
+        assert!(
+            found[0].message.contains("the key of CN=root is damaged: it cannot verify any certificate"),
+            "{found:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `weak-signature`: signed with a hash that is broken.
+//! `weak-signature`: a signature with a broken hash.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::SecretUsage;
@@ -7,37 +7,36 @@ use crate::trust::name::brief;
 use crate::trust::proxy::Algorithm;
 use crate::trust::rule_context::RuleContext;
 
-/// RFC 6151 (MD5), RFC 9155 (SHA-1). Browsers, Go and rustls refuse such a server; Envoy refuses MD5 and takes SHA-1
-/// (measured). An anchor's own signature is not looked at by anyone, so in a bundle it only warns; a root's not even that.
+/// RFC 6151 (MD5), RFC 9155 (SHA-1). Browsers, Go and rustls refuse such a server; Envoy refuses MD5 and accepts SHA-1
+/// (measured). No reader checks the signature of an anchor, so in a bundle it only warns; a root's signature is ignored.
 pub(super) const RULE: Rule = Rule {
     id: "weak-signature",
     severity: Severity::Deny,
     summary: "a serving chain signed with MD5 or SHA-1; an intermediate CA in a bundle warns",
-    mend: "have it issued anew with SHA-256",
+    remedy: "reissue it with SHA-256",
     source: "RFC 6151 (MD5), RFC 9155 (SHA-1); Envoy, measured",
-    example: "tls.crt line 1: CN=shop.example.com is signed with SHA-1. expected SHA-256 or better, clients refuse \
-              this; have it issued anew",
-    looks_ahead: false,
+    example: "tls.crt line 1: CN=shop.example.com is signed with SHA-1. expected SHA-256 or better: clients refuse it; reissue it",
+    warns_ahead: false,
     check,
 };
 
-fn check(subject: &RuleContext<'_>) -> Vec<Observation> {
-    let cas = subject.ca.into_iter().map(|ca| (ca, true));
-    let chain = subject.pair.into_iter().map(|pair| (&pair.chain, false));
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let cas = context.ca.into_iter().map(|ca| (ca, true));
+    let chain = context.pair.into_iter().map(|pair| (&pair.chain, false));
     let texts = cas.chain(chain).filter(|(text, _)| text.is_loaded());
     let entries = texts.flat_map(|(text, is_bundle)| text.bundle.entries.iter().map(move |e| (text, is_bundle, e)));
-    // Which side its leaves are for is not known; a chain that is served is judged where it is served.
-    let signs = subject.duty.usage == SecretUsage::SigningCa;
-    let observe = |(text, is_bundle, entry): (&crate::trust::Text, bool, &crate::trust::bundle::Entry)| {
+    // It is not known whether a signing CA issues server or client certificates; served chains are judged in their own Secrets.
+    let signs = context.duty.usage == SecretUsage::SigningCa;
+    let observe = |(text, is_bundle, entry): (&crate::trust::Text, bool, &crate::trust::bundle::BundleEntry)| {
         let certificate = &entry.certificate;
         if certificate.subject_der == certificate.issuer_der {
             return None;
         }
         let hash = broken_hash(certificate)?;
         let algorithm = if hash == "MD5" { Algorithm::Md5 } else { Algorithm::Sha1 };
-        let is_verified = subject.duty.oldest_proxy.verifies(algorithm);
+        let is_verified = context.duty.oldest_proxy.verifies(algorithm);
         let message = format!(
-            "{} line {}: {} is signed with {}. expected SHA-256 or better, {}s refuse this; have it issued anew",
+            "{} line {}: {} is signed with {}. expected SHA-256 or better: {}s refuse it; reissue it",
             text.key,
             entry.line,
             brief(&certificate.subject),
@@ -64,7 +63,7 @@ mod tests {
 
     #[test]
     fn rejects_sha_1_and_md5() {
-        // ecdsa-with-SHA1; the signature itself is not looked at here.
+        // ecdsa-with-SHA1; the signature itself is not verified here.
         let leaf = ca("one").leaf("a");
         let chain = signed_with(leaf.der(), &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 1]);
         let found = findings(&secret(&[("tls.crt", &chain), ("tls.key", &leaf.key_pem())]));

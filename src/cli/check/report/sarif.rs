@@ -64,7 +64,7 @@ impl<W: Write> Printer for Sarif<W> {
                     "id": rule.id,
                     "shortDescription": {"text": rule.summary},
                     "fullDescription": {"text": format!("{} Source: {}", rule.summary, rule.source)},
-                    "help": {"text": rule.mend},
+                    "help": {"text": rule.remedy},
                     "defaultConfiguration": {"level": level(rule.severity)},
                 })
             })

@@ -3,9 +3,10 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{CA, Cluster, HOUR, ISSUER, ROOT};
+use crate::connectivity;
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::Issuance;
-use crate::trust::{Certificate, connectivity};
+use crate::trust::Certificate;
 
 /// Whose certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::Cluster;
 use crate::api::ProbeTarget;
+use crate::connectivity;
 use crate::rotation::planner::{Answer, Endpoint, ProbeResult, Shown};
-use crate::trust::{Certificate, connectivity};
+use crate::trust::Certificate;
 
 /// How gateways are probed.
 #[derive(Default)]

@@ -9,12 +9,12 @@ use super::scene::{HOUR, Scene, observation, source};
 use crate::admission::{Kind, Operation, Request, validate};
 use crate::api::names::MANAGED_LABEL;
 use crate::api::{Leaf, LeafKind, TrustAnchor};
+use crate::connectivity;
 use crate::registry::{Entry, Registry};
 use crate::rotation::active_certificates::client_leaves;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{ClientState, Issuance, Trust};
 use crate::rotation::{fit, observe, report};
-use crate::trust::connectivity;
 use crate::trust::fixtures::{Authority, ca, ca_with, now, parsed};
 use crate::trust::{Certificate, Severities, Severity};
 
@@ -96,7 +96,7 @@ fn a_thousand_clients_fit_and_the_last_one_is_not_cut_off() {
     let (before, after) = (managed(&old, &pair, &[&new, &old]), managed(&old, &pair, &[&new]));
     let entry = Entry { status, ..scene.entry.clone() };
     let found = denied(entry, &before, &after);
-    let live = format!("{CLIENTS} live client certificate(s) (client-certificate-of-team-0000");
+    let live = format!("{CLIENTS} active client certificates (client-certificate-of-team-0000");
     assert!(found.iter().any(|message| message.contains(&live)), "old leaves may be in use: {found:?}");
 }
 
@@ -114,7 +114,7 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
     let entry = Entry { status, ..scene.entry.clone() };
     let (both, one) = (managed(&new, &pair, &[&new, &old]), managed(&new, &pair, &[&new]));
     let found = denied(entry.clone(), &both, &one);
-    let words = "1 live client certificate(s) (client-certificate-of-team-0999) chain only to";
+    let words = "removes every CA of 1 active client certificate (client-certificate-of-team-0999)";
     assert!(found.iter().any(|message| message.contains(words)), "{found:?}");
     let other = managed(&new, &pair, &[&new, &old, &ca("other")]);
     assert_eq!(denied(entry.clone(), &other, &both), [""; 0], "nobody needs the other CA");
@@ -122,10 +122,7 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
     let mut unlisted = entry;
     unlisted.status.unlisted_clients = Some(7);
     let found = denied(unlisted.clone(), &other, &both);
-    assert!(
-        found.iter().any(|message| message.contains("certificates of 7 declared client(s) do not fit")),
-        "{found:?}"
-    );
+    assert!(found.iter().any(|message| message.contains("certificates of 7 declared clients do not fit")), "{found:?}");
     assert_eq!(denied(unlisted, &both, &other), [""; 0], "a CA may come");
 }
 

@@ -4,7 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::clients::has_ended;
 use super::cluster::{Cluster, Content};
-use crate::trust::{Certificate, connectivity};
+use crate::connectivity;
+use crate::trust::Certificate;
 
 impl Cluster {
     /// # Panics

@@ -1,34 +1,29 @@
-//! Connectivity: an update must not part clients from gateways that work together now.
+//! Connectivity: an update must not disconnect clients from gateways that accept each other now.
 //!
-//! What the cluster needs comes from GatewaySecret status; what is not observed is not judged. A connection that does not
-//! work before the update is no reason against it: an unsound object can always be replaced by a sounder one. Revocation
-//! lists are left out, since who revokes a certificate means to.
+//! GatewaySecret status says which certificates are in use; others are not judged. A connection that does not work before the update does
+//! not block it, so that a broken object can always be replaced. Revocation lists are ignored, since revocation is intended.
 
 use std::collections::HashSet;
 
 use jiff::Timestamp;
 
-use super::chain::{Effect, Purpose, Store, Update};
-use super::equivalence::constrains_names;
-use super::limits::{MAX_PATHS, SIGNATURES};
-use super::name::brief;
-use super::rule_context::field;
-use super::{Certificate, ParsedSecret, bundle, credential, is_distrusted};
 use crate::api::{GatewaySecretStatus, Leaf, LeafKind, TrustAnchor};
+use crate::trust::chain::{Effect, Purpose, Store, Update};
+use crate::trust::equivalence::constrains_names;
+use crate::trust::limits::{MAX_PATHS, SIGNATURES};
+use crate::trust::name::brief;
+use crate::trust::{Certificate, ParsedSecret, bundle, counted, credential, field, is_distrusted};
 
-/// Names that one message gives.
+/// Names in one message.
 const NAMED: usize = 3;
 
-/// A field, and what an update of it would break.
+/// A field, and the message about connections that its update would break.
 pub type Broken = (String, String);
 
-/// What is wrong with clients that a source of CAs does not let in.
-const NONE_OF_THEM: &str = "chain to none of the CAs that gateways would have by this";
-
-/// A server by whatever name: which hosts it serves is another rule's business.
+/// A server with any name: `hosts-not-covered` checks hosts.
 const SERVER: Purpose<'static> = Purpose::Server { hosts: &[] };
 
-/// Whether a client that trusts these CAs verifies a gateway's chain, by whatever name it calls it.
+/// Whether a client that trusts these CAs verifies a gateway's chain, under any name.
 pub fn verifies(trust: &[Certificate], served: &[Certificate], now: Timestamp) -> bool {
     Store::new(trust, None).accepts(served, SERVER, now)
 }
@@ -38,19 +33,18 @@ pub fn admits(bundle: &[Certificate], presented: &[Certificate], now: Timestamp)
     Store::new(bundle, None).accepts(presented, Purpose::Client, now)
 }
 
-/// Whether clients are known to take their trust from the managed bundle: what it shares with all of them verifies the
-/// gateways now. A server certificate of another CA, public or not, is none of the bundle's business.
+/// Whether clients are known to take their trust from the managed bundle: the CAs that it shares with all of them verify the gateways
+/// now. The bundle need not verify a server certificate of another CA, such as a public one.
 pub fn distributes(status: &GatewaySecretStatus, now: Timestamp) -> bool {
-    // By fingerprint, since a status may hold thousands.
-    let held: HashSet<_> = status.bundle.iter().map(|held| held.fingerprint.as_str()).collect();
-    let shared = status.client_trust.iter().flatten().filter(|ca| held.contains(ca.fingerprint.as_str()));
+    // By fingerprint, since a status may have thousands.
+    let bundle: HashSet<_> = status.bundle.iter().map(|anchor| anchor.fingerprint.as_str()).collect();
+    let shared = status.client_trust.iter().flatten().filter(|ca| bundle.contains(ca.fingerprint.as_str()));
     let served = leaves(status, LeafKind::Server).find(|leaf| leaf.not_after >= now);
     served.is_some_and(|served| verifies(&observed(shared), &certificates(&served.pem), now))
 }
 
-/// What an update of the managed Secret breaks: live clients that gateways would refuse from then on, and a serving pair
-/// that clients cannot verify yet. Names of clients are told for `namespace` only. What works by a CA of `distrust`
-/// alone is meant to end.
+/// The connections that an update of the managed Secret breaks: active clients that gateways would refuse, and a serving certificate that
+/// clients cannot verify yet. Clients are named for `namespace` only. Connections that depend on a CA of `distrust` are meant to end.
 pub fn managed(
     old: &ParsedSecret<'_>,
     new: &ParsedSecret<'_>,
@@ -62,14 +56,13 @@ pub fn managed(
     if old.secret.data == new.secret.data {
         return Vec::new();
     }
-    let what = "chain only to what this update takes out";
     let key = new.ca().or_else(|| old.ca()).map_or("ca.crt", |ca| ca.key);
-    let stranded = stranded(trusted(old, distrust), new.anchors(), key, what, status, namespace, now);
+    let stranded = stranded(trusted(old, distrust), new.anchors(), key, status, namespace, now);
     stranded.into_iter().chain(unverified(old, new, status, now)).collect()
 }
 
-/// What the write of the managed Secret's `-cacert` sibling breaks: gateways take their CAs from it, and none from the
-/// managed Secret, as soon as it is there.
+/// The connections that a write of the managed Secret's `-cacert` sibling breaks: as soon as it exists, gateways take their CAs from it,
+/// and none from the managed Secret.
 pub fn sibling(
     old: Option<&ParsedSecret<'_>>,
     new: &ParsedSecret<'_>,
@@ -82,13 +75,13 @@ pub fn sibling(
         return source(old, Some(new), status, distrust, namespace, now);
     }
     let key = new.ca().map_or("ca.crt", |ca| ca.key);
-    let mut held = observed(&status.bundle);
-    held.retain(|ca| !is_distrusted(ca, distrust));
-    stranded(held.iter(), new.anchors(), key, NONE_OF_THEM, status, namespace, now)
+    let mut current = observed(&status.bundle);
+    current.retain(|ca| !is_distrusted(ca, distrust));
+    stranded(current.iter(), new.anchors(), key, status, namespace, now)
 }
 
-/// What an update of any object breaks from which gateways take their clients' CAs, or its deletion, where `new` is `None`:
-/// proxies that start from then on have none of these CAs.
+/// The connections that an update of an object breaks from which gateways take their clients' CAs. `None` for `new` is a deletion: proxies
+/// that start later have none of these CAs.
 pub fn source(
     old: &ParsedSecret<'_>,
     new: Option<&ParsedSecret<'_>>,
@@ -99,11 +92,11 @@ pub fn source(
 ) -> Option<Broken> {
     let key = new.and_then(ParsedSecret::ca).or_else(|| old.ca()).map_or("ca.crt", |ca| ca.key);
     let after = new.into_iter().flat_map(ParsedSecret::anchors);
-    stranded(trusted(old, distrust), after, key, NONE_OF_THEM, status, namespace, now)
+    stranded(trusted(old, distrust), after, key, status, namespace, now)
 }
 
-/// What the write of a declared client's Secret breaks: a leaf that gateways refuse, and trust without the CA of the
-/// serving leaf, unless `distrust` names that.
+/// The connections that a write of a declared client's Secret breaks: with a leaf that gateways refuse, or without the CA of the serving
+/// certificate, unless `distrust` names that.
 pub fn client(
     old: Option<&ParsedSecret<'_>>,
     new: &ParsedSecret<'_>,
@@ -114,14 +107,16 @@ pub fn client(
     if old.is_some_and(|old| old.secret.data == new.secret.data) {
         return Vec::new();
     }
-    early(old, new, status, now).into_iter().chain(forgotten(old, new, status, distrust, now)).collect()
+    not_accepted_yet(old, new, status, now)
+        .into_iter()
+        .chain(without_serving_ca(old, new, status, distrust, now))
+        .collect()
 }
 
 fn stranded<'c>(
     before: impl Iterator<Item = &'c Certificate> + Clone,
     after: impl Iterator<Item = &'c Certificate> + Clone,
     key: &str,
-    what: &str,
     status: &GatewaySecretStatus,
     namespace: &str,
     now: Timestamp,
@@ -132,8 +127,9 @@ fn stranded<'c>(
     let Cut { lost, undecided, unnamed, unlisted } = cut_off(before, after, status, now);
     if unlisted > 0 {
         let message = format!(
-            "{key}: certificates of {unlisted} declared client(s) do not fit into status, so it is not known whether they need what \
-             this update takes out. keep every CA; condition StatusComplete says what to do"
+            "{key}: the certificates of {} do not fit into status, so they may need a CA that this update removes. expected every CA to \
+             stay; keep them, and do what condition StatusComplete says",
+            counted(unlisted, "declared client")
         );
         return Some((field(key), message));
     }
@@ -148,65 +144,64 @@ fn stranded<'c>(
         (false, 0) => {}
         (false, more) => which += &format!(" and {more} more"),
     }
+    let certificates = counted(all, "active client certificate");
     if undecided > 0 {
         let message = format!(
-            "{key}: {} live client certificate(s) ({which}) may lose their CA by this update: for {undecided} of them it takes \
-             more than {SIGNATURES} signatures or {MAX_PATHS} paths to tell. expected one CA for each subject, and few that \
-             change at a time; take CAs out one by one",
-            all,
+            "{key}: this update may remove the CA of {certificates} ({which}): for {undecided} of them the check takes more than \
+             {SIGNATURES} signatures or {MAX_PATHS} paths. expected one CA for each subject, and few changes at a time; remove CAs one by \
+             one"
         );
         return Some((field(key), message));
     }
     if unnamed > 0 {
         let message = format!(
-            "{key}: {all} live client certificate(s) ({which}) may lose their CA by this update: it has a CA with name constraints, and \
-             status does not hold the names of {unnamed} of them. write that CA to the source Secret first, and retry when status has \
-             followed"
+            "{key}: this update may remove the CA of {certificates} ({which}): a CA has name constraints, and status does not have the \
+             names of {unnamed} of them. expected these names in status; write that CA to the source Secret first, and retry when status \
+             is up to date"
         );
         return Some((field(key), message));
     }
     let message = format!(
-        "{key}: {} live client certificate(s) ({which}) {what}; gateways would refuse them, the last until {until}. \
-         keep their CA, wait until they are renewed from one that stays, then take it out",
-        all,
+        "{key}: this update removes every CA of {certificates} ({which}), so gateways would refuse them until {until}. expected a CA of \
+         each active client to stay; keep it until they are renewed from another CA, then remove it"
     );
     Some((field(key), message))
 }
 
-/// RegistryCache clients that an update of the bundle cuts off.
+/// Active clients that an update of the bundle disconnects.
 pub(crate) struct Cut<'s> {
     pub(crate) lost: Vec<&'s Leaf>,
-    /// Of how many of them it is not known: to tell would take too long.
+    /// The number of them for which the check would take too long.
     pub(crate) undecided: usize,
-    /// Of how many of them it is not known: their names decide, and status has those of one for all.
+    /// The number of them whose names decide, but are not in status, which has those of one certificate for all.
     pub(crate) unnamed: usize,
-    /// Clients that status does not hold, when the update takes something out.
+    /// Clients that do not fit into status, if the update removes a CA.
     pub(crate) unlisted: usize,
 }
 
 impl Cut<'_> {
-    /// Whether each of them is known to be cut off.
+    /// Whether each of them is known to be disconnected.
     pub(crate) fn is_certain(&self) -> bool {
         self.undecided + self.unnamed + self.unlisted == 0
     }
 }
 
-/// Who is accepted with a bundle, and would not be with another.
+/// The active clients that are accepted with one bundle, and refused with another.
 pub(crate) fn cut_off<'s, 'c>(
     before: impl Iterator<Item = &'c Certificate>,
     after: impl Iterator<Item = &'c Certificate>,
     status: &'s GatewaySecretStatus,
     now: Timestamp,
 ) -> Cut<'s> {
-    // Each is prepared once: there may be thousands of CAs, and hundreds of leaves.
+    // Each bundle is prepared once: there may be thousands of CAs, and hundreds of leaves.
     let [before, after]: [Vec<&Certificate>; 2] = [before.collect(), after.collect()];
     let constrains = before.iter().chain(&after).any(|ca| constrains_names(ca));
     let stays: HashSet<_> = after.iter().map(|ca| &ca.fingerprint).collect();
     let unlisted = status.unlisted_clients.filter(|_| !before.iter().all(|ca| stays.contains(&ca.fingerprint)));
-    let (held, left) = (Store::new(before, None), Store::new(after, None));
-    let mut update = Update::new(&held, &left);
+    let (before, after) = (Store::new(before, None), Store::new(after, None));
+    let mut update = Update::new(&before, &after);
     let mut unnamed = 0;
-    let live = leaves(status, LeafKind::Client).filter(|leaf| leaf.not_after >= now);
+    let active = leaves(status, LeafKind::Client).filter(|leaf| leaf.not_after >= now);
     let mut effect = |leaf: &Leaf| match update.is_used_up() {
         true => Effect::Undecided,
         false => {
@@ -220,7 +215,7 @@ pub(crate) fn cut_off<'s, 'c>(
             Effect::Lost
         }
     };
-    let judged = live.map(|leaf| (leaf, effect(leaf)));
+    let judged = active.map(|leaf| (leaf, effect(leaf)));
     let lost: Vec<_> = judged.filter(|(_, effect)| *effect != Effect::Unharmed).collect();
     let undecided = lost.iter().filter(|(_, effect)| *effect == Effect::Undecided).map(|(leaf, _)| leaf.count()).sum();
     let lost = lost.into_iter().map(|(leaf, _)| leaf).collect();
@@ -239,7 +234,8 @@ fn unverified(
         return None;
     }
     let Some(pair) = new.pair() else {
-        let message = "data: this update takes the serving pair out, and clients use it. keep it".to_owned();
+        let message =
+            "data: this update removes the serving certificate, which clients use. expected it to stay; keep it, with its key".to_owned();
         return Some(("data".to_owned(), message));
     };
     let chain = || pair.chain.certificates();
@@ -248,17 +244,17 @@ fn unverified(
         return None;
     }
     let message = format!(
-        "{}: what clients trust ({} CA(s)) does not verify the new leaf {}; they would refuse the gateway. distribute its CA \
-         {} to all clients, wait until they have it, then serve the leaf",
+        "{}: clients trust {}, which cannot verify the new serving certificate {}: they would refuse the gateways. expected its CA {} at \
+         all clients; distribute it, wait until they have it, then retry",
         pair.chain.key,
-        trust.len(),
+        counted(trust.len(), "CA"),
         brief(&leaf.subject),
         brief(&chain().last().unwrap_or(leaf).issuer),
     );
     Some((pair.chain.field(), message))
 }
 
-fn early(
+fn not_accepted_yet(
     old: Option<&ParsedSecret<'_>>,
     new: &ParsedSecret<'_>,
     status: &GatewaySecretStatus,
@@ -268,16 +264,16 @@ fn early(
     let chain = || pair.chain.certificates();
     let leaf = chain().next()?;
     let text = |secret| credential::serving_pair(secret).map(|pair| pair.chain);
-    let unmoved = old.is_some_and(|old| text(old.secret) == text(new.secret));
-    // What some gateway may not have yet is nothing to rely on. Without an agent nobody knows, and the bundle has to do.
+    let is_unchanged = old.is_some_and(|old| text(old.secret) == text(new.secret));
+    // A CA that some gateway may not have yet does not count. Without an agent that is unknown, and the whole bundle counts.
     let everywhere = status.bundle.iter().filter(|anchor| anchor.converged != Some(false));
-    let held = observed(everywhere);
-    if unmoved || status.bundle.is_empty() || Store::new(&held, None).accepts(chain(), Purpose::Client, now) {
+    let current = observed(everywhere);
+    if is_unchanged || status.bundle.is_empty() || Store::new(&current, None).accepts(chain(), Purpose::Client, now) {
         return None;
     }
     let message = format!(
-        "{}: gateways do not accept {} yet: their bundle does not verify it. expected its CA {} in the managed Secret first; \
-         retry then",
+        "{}: gateways do not accept {} yet: their bundle does not verify it. expected its CA {} in the managed Secret first; retry \
+         then",
         pair.chain.key,
         brief(&leaf.subject),
         brief(&chain().last().unwrap_or(leaf).issuer),
@@ -285,7 +281,7 @@ fn early(
     Some((pair.chain.field(), message))
 }
 
-fn forgotten(
+fn without_serving_ca(
     old: Option<&ParsedSecret<'_>>,
     new: &ParsedSecret<'_>,
     status: &GatewaySecretStatus,
@@ -301,14 +297,14 @@ fn forgotten(
     }
     let key = new.ca().or_else(|| old.ca()).map_or("ca.crt", |ca| ca.key);
     let message = format!(
-        "{key}: the gateway serves a leaf until {} that this client would no longer verify. keep its CA until the gateway \
-         serves another leaf",
+        "{key}: gateways serve a certificate until {} that this client would no longer verify. expected its CA to stay; keep it until \
+         gateways serve another certificate",
         served.not_after,
     );
     Some((field(key), message))
 }
 
-/// The anchors of a Secret that are to be trusted on.
+/// The anchors of a Secret that are not distrusted.
 fn trusted<'c>(
     contents: &'c ParsedSecret<'_>,
     distrust: &'c [String],
@@ -320,7 +316,20 @@ fn leaves(status: &GatewaySecretStatus, kind: LeafKind) -> impl Iterator<Item = 
     status.leaves.iter().flatten().filter(move |leaf| leaf.kind == kind)
 }
 
-/// The certificates of the anchors that a status shows.
+impl From<&Certificate> for TrustAnchor {
+    fn from(certificate: &Certificate) -> Self {
+        Self {
+            subject: certificate.subject.clone(),
+            fingerprint: certificate.fingerprint.clone(),
+            not_before: certificate.not_before,
+            not_after: certificate.not_after,
+            pem: Some(certificate.pem()),
+            converged: None,
+        }
+    }
+}
+
+/// The certificates of the anchors in a status.
 pub fn observed<'a>(anchors: impl IntoIterator<Item = &'a TrustAnchor>) -> Vec<Certificate> {
     anchors.into_iter().filter_map(|anchor| anchor.pem.as_deref()).flat_map(certificates).collect()
 }
