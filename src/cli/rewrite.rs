@@ -60,11 +60,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let context = manifest::open(&args.context)?;
         let (all, severities) = (context.iter().chain(&sources), args.severity.severities());
         let now = Timestamp::now();
-        let collected = directory::collect(all, rewriter.namespace, Outlook::Whole, &severities, now);
+        let collected = directory::collect(all, rewriter.namespace, &severities, now);
         if let Some(error) = collected.errors.into_iter().next() {
             return Err(error.into());
         }
-        rewriter.registry = collected.context.registry;
+        rewriter.registry = collected.inventory.into_registry(Outlook::Whole, now);
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let done = match args.diff {

@@ -7,7 +7,6 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::manifest::{self, Document, ManifestError, Object, Source};
-use crate::admission::Context;
 use crate::api::names::KEPT_FOR;
 use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, Resolved, RotationPolicySpec, with_short_quotes};
 use crate::registry::{CertManagerObjects, Entry, Policies, Registry};
@@ -44,11 +43,11 @@ pub struct GatewaySecretError {
 /// What a set of manifests says, and what of it could not be read.
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// The GatewaySecrets with the status that the manifests show, and the Secrets that Gateways name.
-    pub context: Context,
-    /// GatewaySecrets that were passed over.
+    /// The GatewaySecrets, and what the other objects show of them.
+    pub inventory: Inventory,
+    /// Why GatewaySecrets were skipped.
     pub errors: Vec<StoreError>,
-    /// Other documents that could not be read. Whoever reads the sources again meets them there.
+    /// Other documents that could not be read. A second pass over the sources reports them again.
     pub unreadable: Vec<ManifestError>,
 }
 
@@ -58,10 +57,10 @@ pub struct Collected {
 /// When one cannot be read.
 pub fn load(directory: &Path, severities: &Severities, now: Timestamp) -> Result<Registry, StoreError> {
     let sources = manifest::open(&[directory.to_owned()])?;
-    let collected = collect(&sources, "default", Outlook::Whole, severities, now);
+    let collected = collect(&sources, "default", severities, now);
     match collected.errors.into_iter().chain(collected.unreadable.into_iter().map(StoreError::from)).next() {
         Some(error) => Err(error),
-        None => Ok(collected.context.registry),
+        None => Ok(collected.inventory.into_registry(Outlook::Whole, now)),
     }
 }
 
@@ -71,7 +70,6 @@ pub fn load(directory: &Path, severities: &Severities, now: Timestamp) -> Result
 pub fn collect<'s>(
     sources: impl IntoIterator<Item = &'s Source, IntoIter: Clone>,
     namespace: &str,
-    outlook: Outlook,
     severities: &Severities,
     now: Timestamp,
 ) -> Collected {
@@ -107,7 +105,7 @@ pub fn collect<'s>(
     let entries: Vec<_> = entries.collect();
     let mut inventory = Inventory::new(entries).with_severities(severities.clone());
     let unreadable = each(sources, &OBSERVED, |object| inventory.take(&object.value, namespace, now));
-    Collected { context: Context::new(inventory, outlook, now), errors, unreadable }
+    Collected { inventory, errors, unreadable }
 }
 
 /// Words without which a document holds nothing that an [`Inventory`] takes.
