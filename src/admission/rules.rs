@@ -102,7 +102,7 @@ pub(super) const REWRITE_HELD: RuleInfo = RuleInfo {
     severity: Severity::Warn,
     summary: "a Gateway or workload that keeps naming the root Secret for now",
     source: "docs/adr/0003: a name is changed only where it holds for every workload that it reaches",
-    example: "GatewaySecret gw is not Ready (SecretMissing): Secret gw cannot be named yet",
+    example: "not rewritten to Secret gw: GatewaySecret gw is not Ready (SecretMissing). See its conditions",
     mend: "do what the message says, then write the object once more",
 };
 

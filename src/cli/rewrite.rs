@@ -139,7 +139,7 @@ impl Rewriter<'_> {
         }
         Ok(Cow::Owned(match document.edit(patches.iter().map(|(pointer, patch)| (pointer.as_str(), patch)))? {
             Edited::InPlace(text) => text,
-            Edited::Anew(text) => {
+            Edited::Reserialized(text) => {
                 let place = format!("{}:{}", chunk.source_name, document.line());
                 let place = printable(&place);
                 anstream::eprintln!("{place}: written anew, comments are lost: its text cannot be changed in place");

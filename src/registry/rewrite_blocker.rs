@@ -1,13 +1,13 @@
-//! Why a rename is held back, as users read it.
+//! Why a reference is not rewritten.
 
 use super::Entry;
 
-/// Why a reference to a managed root keeps its name for now. Its text is a warning: what was seen, and what to do.
+/// Why a reference to a source Secret is not rewritten. The text is a warning: what was found, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RewriteBlocker {
-    /// The managed Secret does not exist, or is not sound: naming it would cut the gateway off.
-    #[error("GatewaySecret {name} is not Ready ({reason}): Secret {managed} cannot be named yet")]
+    /// The managed Secret does not exist or is invalid: the gateway would fail with it.
+    #[error("not rewritten to Secret {managed}: GatewaySecret {name} is not Ready ({reason}). See its conditions")]
     NotReady {
         /// The GatewaySecret.
         name: String,
@@ -16,82 +16,97 @@ pub enum RewriteBlocker {
         /// The managed Secret.
         managed: String,
     },
-    /// Istio takes CAs from `<root>-cacert` first; after a rename it would no longer apply.
-    #[error("Secret {sibling} holds {missing} CA(s) that Secret {managed} lacks: add them there first")]
+    /// Istio prefers the CAs of `<source>-cacert`, which would not be used after the rewrite.
+    #[error(
+        "not rewritten to Secret {managed}: it lacks CAs of Secret {sibling} ({missing} missing). Add them to Secret {managed} first"
+    )]
     Sibling {
-        /// The sibling.
+        /// The `-cacert` Secret.
         sibling: String,
         /// The managed Secret.
         managed: String,
-        /// How many CAs are missing.
+        /// Number of missing CAs.
         missing: usize,
     },
-    /// A ReferenceGrant names what the owner wrote only.
-    #[error("no known ReferenceGrant in {namespace} lets namespace {from} use {managed}: add it to the grant")]
+    /// No ReferenceGrant allows the managed object.
+    #[error(
+        "not rewritten to {managed}: no ReferenceGrant in namespace {namespace} allows Gateways in namespace {from} to use it. Add it to the grant"
+    )]
     Ungranted {
         /// Namespace of the Gateway.
         from: String,
         /// Namespace of the object.
         namespace: String,
-        /// Kind and name of what the agent keeps.
+        /// Kind and name of the managed object.
         managed: String,
     },
-    /// The ConfigMap that the agent is to keep does not hold CAs yet.
+    /// The managed ConfigMap does not contain CAs yet.
     #[error(
-        "ConfigMap {managed} is not kept yet: ConfigMap {config_map} keeps its name. Conditions of GatewaySecret {name} say why"
+        "not rewritten from ConfigMap {config_map} to {managed}, which is not written yet. See the conditions of GatewaySecret {name}"
     )]
     NoConfigMap {
         /// The GatewaySecret.
         name: String,
         /// The ConfigMap of `spec.clients.caConfigMapNames`.
         config_map: String,
-        /// What is to be kept from it.
+        /// The managed ConfigMap.
         managed: String,
     },
-    /// No status says where the selected workloads run.
-    #[error("where the workloads of this Gateway run is not observed yet: Secret {root} keeps its name")]
-    Unobserved {
-        /// The root Secret.
-        root: String,
-    },
-    /// The status of the GatewaySecret cannot hold all namespaces that matter: any could be one of them.
+    /// The namespaces of the selected workloads are not observed yet.
     #[error(
-        "GatewaySecret {name} concerns {count} namespaces, more than its status can list: Secret {root} keeps its name. \
-         Condition StatusComplete says what to do"
+        "Secret {secret} is not rewritten: the workloads that this Gateway selects are not observed yet. Retry when the agent runs"
+    )]
+    Unobserved {
+        /// The source Secret.
+        secret: String,
+    },
+    /// The status cannot list all namespaces of workloads or Gateways.
+    #[error(
+        "Secret {secret} is not rewritten: GatewaySecret {name} concerns {count} namespaces, more than its status can list. See its \
+         condition StatusComplete"
     )]
     Unlisted {
         /// The GatewaySecret.
         name: String,
-        /// How many namespaces.
+        /// Number of namespaces.
         count: u32,
-        /// The root Secret.
-        root: String,
+        /// The source Secret.
+        secret: String,
     },
-    /// The selector picks no known workload.
-    #[error("no workload that this Gateway selects is known: Secret {root} keeps its name")]
-    NoWorkload {
-        /// The root Secret.
-        root: String,
-    },
-    /// A namespace with selected workloads has no GatewaySecret for this root.
-    #[error("a namespace whose workloads this Gateway selects has no GatewaySecret for Secret {root}")]
-    Unmapped {
-        /// The root Secret.
-        root: String,
-    },
-    /// The namespaces of the selected workloads map the root to different names.
-    #[error("the namespaces of the selected workloads rename Secret {root} differently: use one spec.secretName")]
-    Differs {
-        /// The root Secret.
-        root: String,
-    },
-    /// The managed Secret's `ca.crt` is not the one that the pod loads from the root.
+    /// The selector matches no running workload.
     #[error(
-        "Secret {managed} holds the clients' CA in ca.crt, not {root}'s: load tls.crt and tls.key alone to follow it"
+        "Secret {secret} is not rewritten: no running workload matches this Gateway's selector. Check the selector, or deploy the workload first"
+    )]
+    NoWorkload {
+        /// The source Secret.
+        secret: String,
+    },
+    /// A namespace with selected workloads has no GatewaySecret for this source Secret.
+    #[error(
+        "Secret {secret} is not rewritten: this Gateway selects workloads in a namespace without a GatewaySecret for it. Create one there, or \
+             narrow the selector"
+    )]
+    Unmapped {
+        /// The source Secret.
+        secret: String,
+    },
+    /// The namespaces of the selected workloads have different managed Secrets for this source Secret.
+    #[error(
+        "Secret {secret} is not rewritten: its GatewaySecrets in the namespaces of the selected workloads have different managed Secrets. Set \
+             the same spec.secretName in each"
+    )]
+    Differs {
+        /// The source Secret.
+        secret: String,
+    },
+    /// The managed Secret's `ca.crt` contains another CA than the source Secret's, which the pod loads.
+    #[error(
+        "Secret {secret} is not rewritten to {managed}, whose ca.crt contains the clients' CA and not that of {secret}. Load only tls.crt and \
+         tls.key to have it rewritten"
     )]
     OtherCa {
-        /// The root Secret.
-        root: String,
+        /// The source Secret.
+        secret: String,
         /// The managed Secret.
         managed: String,
     },
@@ -99,7 +114,7 @@ pub enum RewriteBlocker {
 
 impl RewriteBlocker {
     pub(super) fn unlisted(entry: &Entry, count: u32) -> Self {
-        Self::Unlisted { name: entry.name.clone(), count, root: entry.source_name().to_owned() }
+        Self::Unlisted { name: entry.name.clone(), count, secret: entry.source_name().to_owned() }
     }
 
     pub(super) fn not_ready(entry: &Entry, reason: &str) -> Self {

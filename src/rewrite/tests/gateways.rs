@@ -161,7 +161,7 @@ fn holds_while_the_gateway_secret_is_not_ready_and_says_so_once() {
     let outcome = outcome(&object, None, &unready());
     assert!(outcome.patch.is_empty());
     let texts: Vec<_> = outcome.holds.iter().map(ToString::to_string).collect();
-    assert_eq!(texts, ["GatewaySecret gw is not Ready (no status): Secret gw cannot be named yet"]);
+    assert_eq!(texts, ["not rewritten to Secret gw: GatewaySecret gw is not Ready (no status). See its conditions"]);
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn a_config_map_that_is_not_kept_yet_or_not_granted_keeps_its_name_and_says_why(
     assert!(holds[0].contains("ReferenceGrant") && holds[0].contains("ConfigMap cas.trustspan"), "{holds:?}");
     let (renamed, holds) = of("mesh", in_mesh("early"));
     assert_eq!((renamed, holds.len()), (0, 1));
-    assert!(holds[0].contains("ConfigMap early.trustspan is not kept yet"), "{holds:?}");
+    assert!(holds[0].contains("to early.trustspan, which is not written yet"), "{holds:?}");
 }
 
 #[test]

@@ -285,7 +285,9 @@ fn a_pod_that_loads_the_roots_ca_keeps_the_root_where_clients_have_a_ca_of_their
     let held: Vec<_> = outcome.holds.iter().map(ToString::to_string).collect();
     assert_eq!(
         held,
-        ["Secret gw holds the clients' CA in ca.crt, not root's: load tls.crt and tls.key alone to follow it"]
+        [
+            "Secret root is not rewritten to gw, whose ca.crt contains the clients' CA and not that of root. Load only tls.crt and tls.key to have it rewritten"
+        ]
     );
     assert!(outcome.patch.0.is_empty());
 }
