@@ -118,9 +118,9 @@ pub(super) fn qualified(entry: &Entry, object: &Value) -> String {
 impl ClusterState {
     /// Reads the state from a cluster.
     pub(super) async fn read(client: &Client, entry: &Entry, readers: Vec<TlsReader>) -> Result<Self, AgentError> {
-        if let Some(former) = entry.left_behind() {
-            let (former, managed) = (former.to_owned(), entry.managed_name().to_owned());
-            return Err(AgentError::Renamed { former, managed });
+        if let Some(stored_name) = entry.left_behind() {
+            let (stored_name, managed) = (stored_name.to_owned(), entry.managed_name().to_owned());
+            return Err(AgentError::Renamed { stored_name, managed });
         }
         let mut objects_read = Vec::new();
         for name in secret_names(entry) {

@@ -63,11 +63,11 @@ pub enum DirectoryError {
         path: PathBuf,
     },
     /// The managed Secret was renamed while it is in use.
-    #[error("Secret {former} is in use, and what names it would not switch to Secret {managed}: set spec.secretName to {former} again, or \
+    #[error("Secret {stored_name} is in use, and what names it would not switch to Secret {managed}: set spec.secretName to {stored_name} again, or \
              remove that Secret from {} when nothing names it any more", path.display())]
     Renamed {
         /// The stored Secret's name.
-        former: String,
+        stored_name: String,
         /// The name in the spec.
         managed: String,
         /// The agent's file.
@@ -191,9 +191,9 @@ impl Manifests {
             return Ok(());
         }
         let state = self.cluster_state(entry, now);
-        if let Some(former) = self.left_behind(entry, &state) {
+        if let Some(stored_name) = self.left_behind(entry, &state) {
             let (managed, path) = (entry.managed_name().to_owned(), self.file(entry, ""));
-            return Err(DirectoryError::Renamed { former, managed, path });
+            return Err(DirectoryError::Renamed { stored_name, managed, path });
         }
         let entry = &with_client_bundle(entry, &state);
         let plan = rotation::planner::plan(&state.snapshot(entry), &state.journal, now);

@@ -78,12 +78,12 @@ pub enum AgentError {
     NoClusterTrustBundles,
     /// The managed Secret was renamed while it is in use.
     #[error(
-        "Secret {former} is in use, and the Gateways and workloads that name it would not switch to Secret {managed}. Nothing is written \
-         until spec.secretName is {former} again: set it back"
+        "Secret {stored_name} is in use, and the Gateways and workloads that name it would not switch to Secret {managed}. Nothing is written \
+         until spec.secretName is {stored_name} again: set it back"
     )]
     Renamed {
         /// The stored Secret's name.
-        former: String,
+        stored_name: String,
         /// The name in the spec.
         managed: String,
     },

@@ -61,9 +61,6 @@ pub struct Args {
     #[arg(long)]
     with_agent: bool,
 
-    #[command(flatten, next_help_heading = "Rotation controller on a cluster (with --with-agent)")]
-    controller: ControllerArgs,
-
     #[command(flatten)]
     log: LogArgs,
 
@@ -75,6 +72,10 @@ pub struct Args {
     /// How long requests in flight may take after that.
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
     drain_timeout: Duration,
+
+    // Last: its heading applies to all flags that follow.
+    #[command(flatten, next_help_heading = "Rotation controller on a cluster (with --with-agent)")]
+    controller: ControllerArgs,
 }
 
 /// Why the server does not run.
