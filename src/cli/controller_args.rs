@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::serve::duration;
+use jiff::SignedDuration;
+
 use crate::agent::Settings;
 use crate::agent::lease::{self, LeaderElection};
 
@@ -57,4 +58,10 @@ impl ControllerArgs {
             legacy_copy: self.legacy_copy,
         }
     }
+}
+
+/// Parses a duration of the command line.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let parsed: SignedDuration = text.parse().map_err(|_| "expected a duration such as 5s or 1m30s".to_owned())?;
+    parsed.try_into().map_err(|_| "expected a duration of zero or more".to_owned())
 }

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::task::JoinSet;
 
-use super::controller_args::ControllerArgs;
+use super::controller_args::{ControllerArgs, duration};
 use super::log::LogArgs;
 use super::severity::SeverityArgs;
 use crate::agent::{self, lease};
@@ -212,9 +212,4 @@ fn certificate(args: &Args, address: IpAddr) -> Result<Arc<ServingCertificate>, 
 pub(super) fn listen(address: IpAddr, port: u16, flag: &'static str) -> Result<TcpListener, ListenError> {
     let address = SocketAddr::new(address, port);
     TcpListener::bind(address).map_err(|source| ListenError { address, flag, source })
-}
-
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let parsed: SignedDuration = text.parse().map_err(|_| "expected a duration such as 5s or 1m30s".to_owned())?;
-    parsed.try_into().map_err(|_| "expected a duration of zero or more".to_owned())
 }
