@@ -10,19 +10,18 @@
 //!  cluster or directory ──► store ─────────┴──► rotation (observe) ──────────►┘
 //! ```
 //!
-//! Pure rooms take values, and the clock as an argument, and return values:
+//! Pure modules take values, and the clock as an argument, and return values:
 //!
 //! - [`api`]: the `GatewaySecret` resource, labels and annotations.
-//! - [`trust`]: what a Secret holds, as a proxy would load it, and whether that is sound.
+//! - [`trust`]: what a proxy loads from a Secret, and whether it is valid.
 //! - [`connectivity`]: which clients and gateways accept each other, and what an update would break.
-//! - [`registry`]: what all GatewaySecrets together claim; who may be renamed to what.
-//! - [`rewrite`]: object and registry to JSON Patch.
-//! - [`rotation`]: what is observed to GatewaySecret status, and to the next step of a rotation.
-//! - [`admission`]: one admission request to one decision.
+//! - [`registry`]: all GatewaySecrets, and which references can be rewritten to which managed Secret.
+//! - [`rewrite`]: an object and the registry to a JSON Patch.
+//! - [`rotation`]: observed objects to a GatewaySecret's status, and to the next steps of its rotation.
+//! - [`admission`]: an admission request to a decision.
 //!
-//! Thin edges (feature `edge`): [`store`] (a cluster, or a directory of manifests), [`webhook`] (HTTPS), [`agent`] (carries
-//! a rotation through) and [`cli`].
-//! They call the pure rooms; nothing points back.
+//! Modules with I/O (feature `edge`): [`store`] (reads a cluster or a directory of manifests), [`webhook`] (HTTPS), [`agent`] (the rotation
+//! controller) and [`cli`]. They call the pure modules, which never import them.
 
 pub mod admission;
 pub mod api;

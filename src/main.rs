@@ -1,4 +1,4 @@
-//! The `trustspan` binary: everything is in the library.
+//! The `trustspan` binary. All code is in the library.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

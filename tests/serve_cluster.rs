@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Server, until};
+use support::{Server, refused, until};
 
 #[derive(Default)]
 struct State {
@@ -25,6 +26,8 @@ struct State {
     events: Vec<Value>,
     /// Method and path of every request.
     asked: Vec<String>,
+    /// The stored Lease.
+    lease: Option<Value>,
 }
 
 #[derive(Clone, Default)]
@@ -50,11 +53,10 @@ impl ApiServer {
     }
 
     fn serve(&self, stream: TcpStream) -> Option<()> {
-        let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+        let mut reader = BufReader::new(stream.try_clone().ok()?);
         let mut stream = stream;
         loop {
-            let line = lines.next()?.ok()?;
-            while !lines.next()?.ok()?.is_empty() {}
+            let (line, body) = request(&mut reader)?;
             let target = line.split(' ').nth(1)?;
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
             let is_policy;
@@ -63,10 +65,21 @@ impl ApiServer {
                 if state.down {
                     return None;
                 }
-                state.asked.push(format!("{} {path}", line.split(' ').next()?));
+                let method = line.split(' ').next()?;
+                state.asked.push(format!("{method} {path}"));
                 is_policy = path.ends_with("policies");
                 if query.contains("watch=true") {
                     None
+                } else if let Some((_, name)) = path.split_once("/leases") {
+                    if method != "GET" {
+                        state.lease = serde_json::from_slice(&body).ok();
+                    }
+                    Some(
+                        state
+                            .lease
+                            .clone()
+                            .map_or_else(not_found, |lease| (if name.is_empty() { 201 } else { 200 }, lease)),
+                    )
                 } else if state.installed {
                     Some((
                         200,
@@ -74,11 +87,7 @@ impl ApiServer {
                         "items": if is_policy { &[] } else { &state.objects[..] }}),
                     ))
                 } else {
-                    Some((
-                        404,
-                        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
-                        "reason": "NotFound", "message": "the server could not find the requested resource"}),
-                    ))
+                    Some(not_found())
                 }
             };
             match answer {
@@ -119,6 +128,47 @@ impl ApiServer {
     }
 }
 
+/// The next request: its first line and its body.
+fn request(reader: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
+    let mut line = || {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        Some(line.trim_end().to_owned())
+    };
+    let (first, mut length) = (line()?, 0);
+    loop {
+        let header = line()?.to_ascii_lowercase();
+        if header.is_empty() {
+            break;
+        }
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some((first, body))
+}
+
+fn not_found() -> (u16, Value) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+        "reason": "NotFound", "message": "the server could not find the requested resource"});
+    (404, status)
+}
+
+/// Writes a kubeconfig for a URL, and a serving certificate. Returns the kubeconfig, and the certificate.
+fn configure(dir: &Path, url: &str) -> (PathBuf, String) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(dir.join("tls.crt"), made.cert.pem()).unwrap();
+    fs::write(dir.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
+    let kubeconfig = dir.join("kubeconfig");
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": url}}], "users": [{"name": "c", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]});
+    fs::write(&kubeconfig, config.to_string()).unwrap();
+    (kubeconfig, made.cert.pem())
+}
+
 fn gateway_secret(name: &str, version: &str) -> Value {
     json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "spec": {"sourceSecretName": "root"},
         "metadata": {"namespace": "istio-ingress", "name": name, "uid": name, "resourceVersion": version, "generation": 1,
@@ -131,14 +181,7 @@ fn follows_gatewaysecrets_and_policies_and_nothing_else() {
     api.state().down = true;
     let url = api.start();
     let dir = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    fs::write(dir.path().join("tls.crt"), made.cert.pem()).unwrap();
-    fs::write(dir.path().join("tls.key"), made.signing_key.serialize_pem()).unwrap();
-    let kubeconfig = dir.path().join("kubeconfig");
-    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": url}}], "users": [{"name": "c", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]});
-    fs::write(&kubeconfig, config.to_string()).unwrap();
+    let (kubeconfig, certificate) = configure(dir.path(), &url);
 
     let server = Server::spawn(&[
         "--kubeconfig",
@@ -148,7 +191,7 @@ fn follows_gatewaysecrets_and_policies_and_nothing_else() {
         "--bind-address",
         "127.0.0.1",
     ]);
-    server.trust(&made.cert.pem());
+    server.trust(&certificate);
     let ready = || server.client().get("/readyz").status == 200;
     let metric = |line: &str| server.plain("/metrics").body.lines().any(|l| l == line);
 
@@ -202,4 +245,38 @@ fn follows_gatewaysecrets_and_policies_and_nothing_else() {
     let kinds = ["clusterrotationpolicies", "gatewaysecrets", "rotationpolicies"];
     let expected: Vec<_> = kinds.iter().map(|kind| format!("GET /apis/trustspan.dev/v1alpha1/{kind}")).collect();
     assert!(asked.iter().eq(expected.iter()), "{asked:?}");
+}
+
+#[test]
+fn with_agent_uses_the_lease_of_its_flags_and_releases_it_on_shutdown() {
+    let api = ApiServer::default();
+    api.state().installed = true;
+    let url = api.start();
+    let dir = tempfile::tempdir().unwrap();
+    let (kubeconfig, _) = configure(dir.path(), &url);
+    let (kubeconfig, cert_dir) = (kubeconfig.to_str().unwrap(), dir.path().to_str().unwrap());
+    let mut args = vec!["--kubeconfig", kubeconfig, "--cert-dir", cert_dir, "--bind-address", "127.0.0.1"];
+    args.extend(["--drain-delay", "0s", "--with-agent", "--lease-namespace", "operations", "--lease-name", "rotation"]);
+    args.extend(["--lease-duration", "4s", "--identity", "here"]);
+    let mut server = Server::spawn(&args);
+    let leads = || server.plain("/metrics").body.lines().any(|line| line == "trustspan_agent_leading 1");
+    until("it is the leader", leads);
+    let holder = || api.state().lease.as_ref().map(|lease| lease["spec"]["holderIdentity"].clone());
+    assert_eq!(holder(), Some(json!("here")));
+    assert_eq!(api.state().lease.as_ref().map(|lease| lease["spec"]["leaseDurationSeconds"].clone()), Some(json!(4)));
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    assert_eq!(holder(), Some(Value::Null), "released");
+    let path = "PUT /apis/coordination.k8s.io/v1/namespaces/operations/leases/rotation";
+    let state = api.state();
+    let last_write = state.asked.iter().rfind(|request| !request.starts_with("GET "));
+    assert_eq!(last_write.map(String::as_str), Some(path), "nothing is written after the release");
+}
+
+#[test]
+fn rejects_flags_of_the_controller_without_it() {
+    let (code, error) = refused(&["--lease-name", "rotation"]);
+    assert!(code == Some(2) && error.contains("--with-agent"), "{error}");
+    let (code, error) = refused(&["--manifests", ".", "--with-agent", "--poll", "1s"]);
+    assert!(code == Some(2) && error.contains("cannot be used with"), "{error}");
 }

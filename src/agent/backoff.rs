@@ -1,33 +1,32 @@
-//! How long to rest after a look that failed, and what may end such a rest early. Whatever the cause, a look that goes on failing
-//! must not keep the API server busy.
+//! Delays after failed reconciles and failed status writes, and which changes end such a delay early.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::reconcile_trigger::Known;
+use super::reconcile_trigger::ReconcileInput;
 use crate::registry::Entry;
 
-/// The first rest of a [`Backoff`].
-const FIRST: Duration = Duration::from_secs(2);
+/// First delay of a [`Backoff`].
+const FIRST_DELAY: Duration = Duration::from_secs(2);
 
-/// Looks that failed one after the other.
+/// Exponential delays of consecutive failures.
 #[derive(Debug, Default)]
 pub(super) struct Retry {
     last: Option<Duration>,
 }
 
 impl Retry {
-    /// The rest after one more failure: twice the last one, at least `first`, and `most` at the longest.
-    pub(super) fn rest(&mut self, first: Duration, most: Duration) -> Duration {
-        let rest = self.last.map_or(first, |last| first.max(last.saturating_mul(2))).min(most);
-        self.last = Some(rest);
-        rest
+    /// The delay after one more failure: twice the last one, between `min` and `max`.
+    pub(super) fn next_delay(&mut self, min: Duration, max: Duration) -> Duration {
+        let delay = self.last.map_or(min, |last| min.max(last.saturating_mul(2))).min(max);
+        self.last = Some(delay);
+        delay
     }
 }
 
-/// When something that failed is tried again, beside looks that go on meanwhile.
+/// When a failed write is retried, by reconciles that go on meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     retry: Retry,
@@ -35,42 +34,42 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Whether nothing failed since the last success.
-    pub(super) fn is_first(&self) -> bool {
+    /// Whether there was no failure since the last success.
+    pub(super) fn is_reset(&self) -> bool {
         self.due.is_none()
     }
 
-    /// It failed: the next try follows after a rest, `most` at the longest.
-    pub(super) fn failed(&mut self, now: Instant, most: Duration) {
-        self.due = Some(now + self.retry.rest(FIRST, most));
+    /// Schedules the next attempt after a failure.
+    pub(super) fn record_failure(&mut self, now: Instant, max: Duration) {
+        self.due = Some(now + self.retry.next_delay(FIRST_DELAY, max));
     }
 
-    /// How long the next try has to wait; `None` when it is due.
-    pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
-        self.due.map(|due| due.saturating_duration_since(now)).filter(|rest| !rest.is_zero())
+    /// Time until the next attempt; `None` when it is due.
+    pub(super) fn remaining(&self, now: Instant) -> Option<Duration> {
+        self.due.map(|due| due.saturating_duration_since(now)).filter(|delay| !delay.is_zero())
     }
 }
 
-/// Until a GatewaySecret changes; after a look at it that failed, until it asks for something else.
+/// Waits for a change of a GatewaySecret. After a failed reconcile its status does not count, since that reconcile writes it.
 ///
 /// # Errors
-/// When nobody tells of it any more.
-pub(super) async fn changed(
-    known: &mut watch::Receiver<Known>,
+/// When the GatewaySecret is not reconciled any more.
+pub(super) async fn wait_for_change(
+    input: &mut watch::Receiver<ReconcileInput>,
     failed: Option<&Entry>,
 ) -> Result<(), watch::error::RecvError> {
     loop {
-        known.changed().await?;
-        let now = &known.borrow_and_update().entry;
-        if failed.is_none_or(|failed| !asks_the_same(failed, now)) {
+        input.changed().await?;
+        let now = &input.borrow_and_update().entry;
+        if failed.is_none_or(|failed| !is_status_change(failed, now)) {
             return Ok(());
         }
     }
 }
 
-/// Whether a GatewaySecret asks for the same as before: only its status differs, which a look that fails writes itself.
-fn asks_the_same(before: &Entry, now: &Entry) -> bool {
-    // The API server counts the generation up with each change of the spec (Kubernetes, "API Conventions": Metadata).
+/// Whether at most the status differs.
+fn is_status_change(before: &Entry, now: &Entry) -> bool {
+    // The API server increments the generation with each change of the spec (Kubernetes, "API Conventions": Metadata).
     before.uid == now.uid && before.generation == now.generation && before.being_deleted == now.being_deleted
 }
 
@@ -82,52 +81,52 @@ mod tests {
     use crate::api::Phase;
     use crate::registry::tests::entry;
 
-    const MOST: Duration = Duration::from_secs(30);
+    const MAX: Duration = Duration::from_secs(30);
 
     #[test]
-    fn a_rest_doubles_up_to_the_longest() {
+    fn delays_double_up_to_the_maximum() {
         let mut retry = Retry::default();
-        let rests: Vec<_> = (0..7).map(|_| retry.rest(FIRST, MOST).as_secs()).collect();
-        assert_eq!(rests, [2, 4, 8, 16, 30, 30, 30]);
-        assert_eq!(Retry::default().rest(FIRST, MOST), FIRST, "after a look that did not fail");
-        assert_eq!(Retry::default().rest(FIRST, Duration::from_secs(1)), Duration::from_secs(1));
+        let delays: Vec<_> = (0..7).map(|_| retry.next_delay(FIRST_DELAY, MAX).as_secs()).collect();
+        assert_eq!(delays, [2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(Retry::default().next_delay(FIRST_DELAY, MAX), FIRST_DELAY, "after a success");
+        assert_eq!(Retry::default().next_delay(FIRST_DELAY, Duration::from_secs(1)), Duration::from_secs(1));
     }
 
     #[test]
-    fn a_failure_that_is_soon_over_does_not_shorten_the_rest_of_another() {
+    fn a_conflict_does_not_shorten_the_delay_of_other_failures() {
         let soon = Duration::from_millis(20);
         let mut retry = Retry::default();
-        let rests = [soon, soon, FIRST, soon].map(|first| retry.rest(first, MOST).as_millis());
-        assert_eq!(rests, [20, 40, 2000, 4000]);
+        let delays = [soon, soon, FIRST_DELAY, soon].map(|first| retry.next_delay(first, MAX).as_millis());
+        assert_eq!(delays, [20, 40, 2000, 4000]);
     }
 
     #[test]
-    fn a_write_that_fails_is_due_again_after_ever_longer_rests() {
+    fn a_failed_write_is_retried_after_growing_delays() {
         let (start, mut backoff) = (Instant::now(), Backoff::default());
-        assert!(backoff.is_first() && backoff.rest(start).is_none());
+        assert!(backoff.is_reset() && backoff.remaining(start).is_none());
         for seconds in [2, 4, 8] {
-            let rest = Duration::from_secs(seconds);
-            backoff.failed(start, MOST);
-            assert_eq!(backoff.rest(start), Some(rest));
-            assert_eq!((backoff.rest(start + rest), backoff.is_first()), (None, false));
+            let delay = Duration::from_secs(seconds);
+            backoff.record_failure(start, MAX);
+            assert_eq!(backoff.remaining(start), Some(delay));
+            assert_eq!((backoff.remaining(start + delay), backoff.is_reset()), (None, false));
         }
     }
 
     #[test]
-    fn accepts_a_new_spec_and_rejects_a_new_status_as_a_reason_to_look_again() {
+    fn a_new_spec_ends_a_delay_and_a_new_status_does_not() {
         let before = Entry { generation: Some(1), ..entry("mesh", "root", "gw") };
-        let mut told = before.clone();
-        told.status.phase = Some(Phase::Converged);
-        let ends_a_rest = |failed: bool, now: &Entry| {
-            let known = |entry: &Entry| Known { entry: entry.clone(), is_held_off: false };
-            let (sender, mut receiver) = watch::channel(known(&before));
-            sender.send_replace(known(now));
-            changed(&mut receiver, failed.then_some(&before)).now_or_never().is_some()
+        let mut reported = before.clone();
+        reported.status.phase = Some(Phase::Converged);
+        let ends_a_delay = |failed: bool, now: &Entry| {
+            let input = |entry: &Entry| ReconcileInput { entry: entry.clone(), has_conflict: false };
+            let (sender, mut receiver) = watch::channel(input(&before));
+            sender.send_replace(input(now));
+            wait_for_change(&mut receiver, failed.then_some(&before)).now_or_never().is_some()
         };
-        assert!(ends_a_rest(false, &told), "nothing failed");
-        assert!(!ends_a_rest(true, &told));
-        assert!(ends_a_rest(true, &Entry { generation: Some(2), ..before.clone() }));
-        assert!(ends_a_rest(true, &Entry { uid: Some("another".to_owned()), ..before.clone() }));
-        assert!(ends_a_rest(true, &Entry { being_deleted: true, ..before.clone() }));
+        assert!(ends_a_delay(false, &reported), "nothing failed");
+        assert!(!ends_a_delay(true, &reported));
+        assert!(ends_a_delay(true, &Entry { generation: Some(2), ..before.clone() }));
+        assert!(ends_a_delay(true, &Entry { uid: Some("another".to_owned()), ..before.clone() }));
+        assert!(ends_a_delay(true, &Entry { being_deleted: true, ..before.clone() }));
     }
 }

@@ -1,5 +1,5 @@
-//! What a GatewaySecret's status tells of the cluster around it: Gateways, grants, and where the gateways' pods run. Slow to
-//! change, and read as rarely.
+//! Objects that all GatewaySecrets share: Gateways, ReferenceGrants, the gateways' pods and Services. They change slowly and are read at
+//! each resync interval.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +11,20 @@ use crate::rotation::probe_target::{Probe, probe};
 use crate::rotation::readers::{ReaderTrust, TlsReader, readers};
 use crate::store::{cluster, objects};
 
-/// What was read last. A kind that cannot be listed keeps what was listed of it before.
+/// The last lists. A kind that cannot be listed keeps its previous objects.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClusterSnapshot {
-    /// Gateways, what belongs to them, and ReferenceGrants.
+    /// Gateways, the objects that configure their TLS, and ReferenceGrants.
     gateways: Vec<Value>,
-    /// Kinds that were never listed, and why not: what they name is not known.
+    /// Kinds that were never listed, and why: the Secrets that they name are unknown.
     unlisted: BTreeMap<&'static str, String>,
-    /// Group and kind of those that were listed once.
+    /// Group and kind of those that were listed at least once.
     listed: BTreeSet<(&'static str, &'static str)>,
-    /// Whether a list was tried at all.
+    /// Whether any list was attempted.
     is_read: bool,
-    /// Pods with the labels of a GatewaySecret, by its labels.
+    /// Pods, by the workload labels of GatewaySecrets.
     pods: BTreeMap<BTreeMap<String, String>, Vec<Value>>,
-    /// Services, by namespace, or why they cannot be listed.
+    /// Services by namespace, or why they cannot be listed.
     services: BTreeMap<String, Result<Vec<Value>, String>>,
 }
 
@@ -38,7 +38,7 @@ const GATEWAYS: [(&str, &str, &str); 6] = [
 ];
 
 impl ClusterSnapshot {
-    /// Reads what these GatewaySecrets need.
+    /// Lists what these GatewaySecrets need.
     pub(super) async fn read(client: &Client, entries: &[Entry], before: &Self) -> Self {
         let mut read = Self { is_read: true, ..Self::default() };
         for (group, version, kind) in GATEWAYS {
@@ -54,12 +54,12 @@ impl ClusterSnapshot {
                     let is_of =
                         |object: &&Value| object["kind"] == kind && object["apiVersion"] == api_version.as_str();
                     read.gateways.extend(before.gateways.iter().filter(is_of).cloned());
-                    let why = cluster::told(&error);
-                    tracing::debug!("{kind}s of {group} not read: {why}");
+                    let reason = cluster::error_message(&error);
+                    tracing::debug!("{kind}s of {group} not listed: {reason}");
                     if before.listed.contains(&(group, kind)) {
                         read.listed.insert((group, kind));
                     } else if kind != "ReferenceGrant" {
-                        read.unlisted.insert(kind, why);
+                        read.unlisted.insert(kind, reason);
                     }
                 }
             }
@@ -68,7 +68,8 @@ impl ClusterSnapshot {
             let mut services = Vec::new();
             let listed =
                 objects::each(client, &entry.namespace, ("", "v1", "Service"), |service| services.push(service)).await;
-            let services = listed.map(|()| services).map_err(|error| format!("Services: {}", cluster::told(&error)));
+            let services =
+                listed.map(|()| services).map_err(|error| format!("Services: {}", cluster::error_message(&error)));
             read.services.insert(entry.namespace.clone(), services);
         }
         for entry in entries {
@@ -78,7 +79,7 @@ impl ClusterSnapshot {
             }
             match objects::pods(client, labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))).await {
                 Ok(pods) => drop(read.pods.insert(labels.clone(), pods)),
-                Err(error) => tracing::debug!("pods with {labels:?} not read: {}", cluster::told(&error)),
+                Err(error) => tracing::debug!("pods with {labels:?} not listed: {}", cluster::error_message(&error)),
             }
         }
         read
@@ -89,32 +90,34 @@ impl ClusterSnapshot {
         self.gateways.iter().filter(|object| object["kind"] != "ReferenceGrant")
     }
 
-    /// What gateways read beside a GatewaySecret's managed Secret. Whether one does is not known while a kind is not listed.
+    /// The sources of trust that gateways use besides a GatewaySecret's managed Secret, and those that are unknown because their kind
+    /// cannot be listed.
     pub(super) fn readers(&self, entry: &Entry) -> Vec<TlsReader> {
         let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
         let mut readers = readers(entry, &self.gateways, &pods);
         let unread = (!self.is_read).then_some(("Gateways", "not listed yet"));
-        let unlisted = self.unlisted.iter().map(|(kind, why)| (*kind, why.as_str()));
+        let unlisted = self.unlisted.iter().map(|(kind, reason)| (*kind, reason.as_str()));
         let unlisted = unread.into_iter().chain(unlisted);
-        readers.extend(unlisted.map(|(kind, why)| TlsReader::of(kind, "", ReaderTrust::Unlisted(why.to_owned()))));
+        readers
+            .extend(unlisted.map(|(kind, reason)| TlsReader::of(kind, "", ReaderTrust::Unlisted(reason.to_owned()))));
         readers
     }
 
     /// How a GatewaySecret's gateways are probed.
     ///
     /// # Errors
-    /// Why they are not: part of a sentence.
+    /// Why they cannot be probed: part of a sentence.
     pub(super) fn probe(&self, entry: &Entry) -> Result<Probe, String> {
         let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
         let services = match self.services.get(&entry.namespace) {
             Some(Ok(services)) => services.as_slice(),
-            Some(Err(why)) if entry.policy.probe.target.is_none() => return Err(why.clone()),
+            Some(Err(reason)) if entry.policy.probe.target.is_none() => return Err(reason.clone()),
             _ => &[],
         };
         probe(entry, &self.gateways, &pods, services)
     }
 
-    /// What concerns one GatewaySecret.
+    /// The objects that a GatewaySecret's status is computed from.
     pub(super) fn of(&self, entry: &Entry) -> impl Iterator<Item = &Value> {
         self.gateways.iter().chain(self.pods.get(&entry.spec.workload_labels).into_iter().flatten())
     }

@@ -1,5 +1,5 @@
-//! Reads what one GatewaySecret's rotation depends on. Secrets are read one by one, by name; clients' certificates from
-//! cert-manager's CertificateRequests, which hold public certificates only.
+//! Reads the objects that one GatewaySecret's rotation depends on. Secrets are read by name. Clients' certificates are read from
+//! cert-manager's CertificateRequests, which contain no private keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,57 +24,55 @@ use crate::rotation::{RenewalPolicy, SecretSummary};
 use crate::store::cluster;
 use crate::trust::{self, Duty, Secret, SecretUsage, Severities, bundle, certificates_under};
 
-/// One reading. Has no `Debug`: it holds Secrets.
+/// The objects as read in one reconcile. Has no `Debug`: it holds Secrets.
 pub(super) struct ClusterState {
-    /// By name, those of clients elsewhere by namespace and name.
+    /// By qualified name: see [`Entry::qualified`].
     secrets: BTreeMap<String, (StoredObject, SecretSummary)>,
-    /// Those of `spec.clients.caConfigMapNames`, and what is kept from them.
+    /// The ConfigMaps of `spec.clients.caConfigMapNames`, and the managed ones.
     config_maps: BTreeMap<String, (StoredObject, SecretSummary)>,
     clients: Vec<ClientState>,
-    root_certificate: Option<Issuance>,
+    source_certificate: Option<Issuance>,
     canary_certificate: Option<Issuance>,
-    /// The Certificates that write Secrets, by the Secret's name: each one's own.
-    writers: BTreeMap<String, String>,
-    /// What gateways showed on the wire, when somebody looked.
-    pub(super) wire: Option<ProbeResult>,
-    /// Why nobody can look.
-    pub(super) unprobed: Option<String>,
+    /// Names of the Certificates that write Secrets, by the Secret's name.
+    certificate_of_secret: BTreeMap<String, String>,
+    /// The result of probing the gateways, if they were probed.
+    pub(super) probe_result: Option<ProbeResult>,
+    /// Why the gateways cannot be probed.
+    pub(super) not_probed: Option<String>,
     readers: Vec<TlsReader>,
     sources: BTreeMap<SourceName, SourceState>,
     presented_also: Vec<FurtherCertificate>,
-    /// Readers of the objects of `spec.trustBundleTargets`.
+    /// The readers of `spec.trustBundleTargets`, as clients.
     pub(super) bundle_readers: Vec<ClientState>,
-    /// Those of `spec.clients.namespaces` whose Certificates the agent may not list.
+    /// Namespaces of `spec.clients.namespaces` whose Certificates the agent cannot list.
     unlisted_namespaces: Vec<String>,
-    /// What is remembered.
+    /// The stored journal.
     pub(super) journal: Journal,
-    /// Where that stands, when it is stored already.
+    /// Its ConfigMap, if there is one.
     pub(super) journal_object: Option<Value>,
 }
 
-/// `v1` Secrets, ConfigMaps and cert-manager's objects of a namespace.
+/// The objects of a kind in a namespace.
 pub(super) fn objects(client: &Client, namespace: &str, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
-/// Secrets of a namespace.
 pub(super) fn secrets(client: &Client, namespace: &str) -> Api<DynamicObject> {
     objects(client, namespace, "", "v1", "Secret")
 }
 
-/// ConfigMaps of a namespace.
 pub(super) fn config_maps(client: &Client, namespace: &str) -> Api<DynamicObject> {
     objects(client, namespace, "", "v1", "ConfigMap")
 }
 
-/// What a GatewaySecret's rotation depends on, by name.
+/// The objects that a GatewaySecret's reconciler watches.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct WatchedNames {
     pub(super) secrets: Vec<String>,
-    /// With the journal's.
+    /// Including the journal's.
     pub(super) config_maps: Vec<String>,
-    /// Where Certificates are of its clients and its CAs.
+    /// Namespaces of the Certificates of its clients and CAs.
     pub(super) namespaces: Vec<String>,
 }
 
@@ -82,24 +80,28 @@ impl WatchedNames {
     pub(super) fn of(entry: &Entry) -> Self {
         let mut config_maps = config_map_names(entry);
         config_maps.push(journal_name(&entry.name));
-        Self { secrets: names(entry), config_maps, namespaces: entry.issuing_namespaces().map(str::to_owned).collect() }
+        Self {
+            secrets: secret_names(entry),
+            config_maps,
+            namespaces: entry.issuing_namespaces().map(str::to_owned).collect(),
+        }
     }
 }
 
-/// The names of the ConfigMaps of `spec.clients.caConfigMapNames`, and of what is kept from them.
+/// The names of the ConfigMaps of `spec.clients.caConfigMapNames`, and of the managed ones.
 pub(super) fn config_map_names(entry: &Entry) -> Vec<String> {
     let sources = &entry.spec.clients.ca_config_map_names;
     sources.iter().cloned().chain(sources.iter().map(|name| managed_config_map_name(name))).collect()
 }
 
 /// The names of all Secrets that a GatewaySecret's rotation depends on: see [`Entry::qualified`].
-pub(super) fn names(entry: &Entry) -> Vec<String> {
+pub(super) fn secret_names(entry: &Entry) -> Vec<String> {
     let mut names = vec![entry.source_name().to_owned(), entry.managed_name().to_owned()];
-    // It is not derived yet.
+    // The source Secret's name is empty until it is derived.
     names.retain(|name| !name.is_empty());
     names.extend(names.clone().iter().map(|name| format!("{name}{CACERT_SUFFIX}")));
     names.extend([entry.ca_name(), entry.issuer_name(), entry.own_client_ca_name()].into_iter().flatten());
-    // The CRD refuses one of another namespace; a manifest can still say it.
+    // The CRD rejects names of other namespaces, but a manifest can contain one.
     names.extend(entry.spec.clients.secret_names.iter().filter(|name| !name.contains('/')).cloned());
     names.extend(entry.canary_name().map(str::to_owned));
     names.sort();
@@ -107,40 +109,40 @@ pub(super) fn names(entry: &Entry) -> Vec<String> {
     names
 }
 
-/// What an object is called among a GatewaySecret's: see [`Entry::qualified`].
+/// The qualified name of an object: see [`Entry::qualified`].
 pub(super) fn qualified(entry: &Entry, object: &Value) -> String {
     let metadata = &object["metadata"];
     entry.qualified(metadata["namespace"].as_str().unwrap_or("default"), metadata["name"].as_str().unwrap_or_default())
 }
 
 impl ClusterState {
-    /// Reads it from a cluster.
+    /// Reads the state from a cluster.
     pub(super) async fn read(client: &Client, entry: &Entry, readers: Vec<TlsReader>) -> Result<Self, AgentError> {
-        if let Some(former) = entry.left_behind() {
-            let (former, managed) = (former.to_owned(), entry.managed_name().to_owned());
-            return Err(AgentError::Renamed { former, managed });
+        if let Some(stored_name) = entry.left_behind() {
+            let (stored_name, managed) = (stored_name.to_owned(), entry.managed_name().to_owned());
+            return Err(AgentError::Renamed { stored_name, managed });
         }
         let mut objects_read = Vec::new();
-        for name in names(entry) {
+        for name in secret_names(entry) {
             let (namespace, name) = entry.place_of(&name);
             objects_read.extend(get(&secrets(client, namespace), "secrets", name).await?);
         }
         let configmaps = config_maps(client, &entry.namespace);
         let journal = get(&configmaps, "configmaps", &journal_name(&entry.name)).await?;
-        let mut with_cas = Vec::new();
+        let mut ca_config_maps = Vec::new();
         for name in config_map_names(entry) {
-            with_cas.extend(get(&configmaps, "configmaps", &name).await?);
+            ca_config_maps.extend(get(&configmaps, "configmaps", &name).await?);
         }
-        let issued = Issued::read(client, &entry.namespace, true).await?;
-        let mut elsewhere = Vec::new();
+        let own = CertManagerState::read(client, &entry.namespace, true).await?;
+        let mut others = Vec::new();
         let mut unlisted = Vec::new();
         for namespace in entry.issuing_namespaces().skip(1) {
             let has_clients = entry.client_namespaces().any(|one| one == namespace);
-            match Issued::read(client, namespace, has_clients).await {
-                Ok(issued) => elsewhere.push(issued),
-                // One namespace that cannot be listed, for a missing right or otherwise, says nothing about the others' clients.
+            match CertManagerState::read(client, namespace, has_clients).await {
+                Ok(other) => others.push(other),
+                // A namespace that cannot be listed does not hide the clients in the others.
                 Err(error) if has_clients && !entry.ca_namespaces().contains(namespace) => {
-                    unlisted.push(match error.is(403) {
+                    unlisted.push(match error.has_code(403) {
                         true => namespace.to_owned(),
                         false => format!("{namespace} ({error})"),
                     })
@@ -148,74 +150,76 @@ impl ClusterState {
                 Err(error) => return Err(error),
             }
         }
-        let mut world = Self::of(entry, objects_read, with_cas, journal.as_ref(), Timestamp::now());
-        world.clients = std::iter::once(&issued).chain(&elsewhere).flat_map(|issued| issued.clients(entry)).collect();
-        world.unlisted_namespaces = unlisted;
-        let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| world.client(name)).collect::<Vec<_>>();
-        world.clients.extend(by_name);
-        world.root_certificate = issued.of_secret(entry.source_name());
-        world.writers = std::iter::once(&issued).chain(&elsewhere).flat_map(|issued| issued.writers(entry)).collect();
-        world.canary_certificate = entry.canary_name().and_then(|name| issued.of_secret(name));
-        for source in readers::sources(&readers).into_iter().take(SOURCES).cloned() {
-            let (held, known) = match source.kind {
-                SourceKind::Secret => (&world.secrets, names(entry)),
-                SourceKind::ConfigMap => (&world.config_maps, config_map_names(entry)),
+        let mut state = Self::from_objects(entry, objects_read, ca_config_maps, journal.as_ref(), Timestamp::now());
+        state.clients = std::iter::once(&own).chain(&others).flat_map(|issued| issued.clients(entry)).collect();
+        state.unlisted_namespaces = unlisted;
+        let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| state.client(name)).collect::<Vec<_>>();
+        state.clients.extend(by_name);
+        state.source_certificate = own.issuance_of(entry.source_name());
+        let all = std::iter::once(&own).chain(&others);
+        state.certificate_of_secret = all.flat_map(|issued| issued.certificates_of_secrets(entry)).collect();
+        state.canary_certificate = entry.canary_name().and_then(|name| own.issuance_of(name));
+        for source in readers::sources(&readers).into_iter().take(MAX_SOURCES).cloned() {
+            let (stored, known) = match source.kind {
+                SourceKind::Secret => (&state.secrets, secret_names(entry)),
+                SourceKind::ConfigMap => (&state.config_maps, config_map_names(entry)),
             };
             let is_own = source.namespace == entry.namespace;
-            let state = match held.get(&source.name).filter(|_| is_own) {
-                Some((held, _)) => held_by(source.kind, Some(&held.object)),
+            let source_state = match stored.get(&source.name).filter(|_| is_own) {
+                Some((stored, _)) => source_state(source.kind, Some(&stored.object)),
                 None if is_own && known.contains(&source.name) => SourceState::Absent,
                 None => read_source(client, &source).await,
             };
-            world.sources.insert(source, state);
+            state.sources.insert(source, source_state);
         }
         let names: BTreeSet<_> = readers.iter().flat_map(|reader| &reader.presents_also).collect();
-        for name in names.into_iter().take(SOURCES) {
-            let also = issued.presented(name);
+        for name in names.into_iter().take(MAX_SOURCES) {
+            let also = own.further_certificate(name);
             let chain = match also.chain {
                 Some(chain) => Some(chain),
                 None => match secrets(client, &entry.namespace).get_opt(name).await {
-                    // istiod presents nothing then.
+                    // istiod presents nothing for a Secret that does not exist.
                     Ok(None) => continue,
                     Ok(Some(object)) => chain_of(&object),
                     Err(_) => None,
                 },
             };
-            world.presented_also.push(FurtherCertificate { chain, ..also });
+            state.presented_also.push(FurtherCertificate { chain, ..also });
         }
-        world.readers = readers;
-        Ok(world)
+        state.readers = readers;
+        Ok(state)
     }
 
-    /// The same of manifests, which hold everything there is.
-    pub(super) fn read_from(&mut self, entry: &Entry, objects: &[Value]) {
+    /// Adds the gateways' sources of trust from manifests, which contain all objects.
+    pub(super) fn read_gateways(&mut self, entry: &Entry, objects: &[Value]) {
         let pods: Vec<_> = objects.iter().filter(|object| object["kind"] == "Pod").collect();
         self.readers = readers::readers(entry, objects, &pods);
         for source in readers::sources(&self.readers) {
             let kind = source.kind.name();
-            let is_it = |object: &&Value| {
+            let matches = |object: &&Value| {
                 let metadata = &object["metadata"];
                 object["kind"] == kind
                     && metadata["name"] == source.name.as_str()
                     && metadata["namespace"].as_str().unwrap_or("default") == source.namespace
             };
-            self.sources.insert(source.clone(), held_by(source.kind, objects.iter().find(is_it)));
+            self.sources.insert(source.clone(), source_state(source.kind, objects.iter().find(matches)));
         }
         let also = self.readers.iter().flat_map(|reader| &reader.presents_also);
         let also: BTreeSet<_> = also.collect();
         self.presented_also = also
             .into_iter()
             .map(|name| {
-                let is_it = |object: &&Value| object["kind"] == "Secret" && object["metadata"]["name"] == name.as_str();
-                let secret = objects.iter().find(is_it).and_then(|object| Secret::from_value(object).ok());
+                let matches =
+                    |object: &&Value| object["kind"] == "Secret" && object["metadata"]["name"] == name.as_str();
+                let secret = objects.iter().find(matches).and_then(|object| Secret::from_value(object).ok());
                 let chain = secret.map(|secret| certificates_under(&secret, "tls.crt"));
                 FurtherCertificate { name: name.clone(), chain, certificate: None }
             })
             .collect();
     }
 
-    /// Takes it from Secrets, ConfigMaps with CAs, and the journal's ConfigMap.
-    pub(super) fn of(
+    /// The state that these Secrets, ConfigMaps with CAs and journal show.
+    pub(super) fn from_objects(
         entry: &Entry,
         secrets: impl IntoIterator<Item = Value>,
         config_maps: impl IntoIterator<Item = Value>,
@@ -223,28 +227,28 @@ impl ClusterState {
         now: Timestamp,
     ) -> Self {
         let severities = Severities::default().under(&entry.policy.severities);
-        let held = |object: Value| {
+        let secret = |object: Value| {
             let secret = Secret::from_value(&object).ok()?;
             let name = qualified(entry, &object);
-            let facts = SecretSummary::of(&secret, entry.duty(&name), &severities, now);
-            Some((name, (StoredObject { object, secret }, facts)))
+            let summary = SecretSummary::of(&secret, entry.duty(&name), &severities, now);
+            Some((name, (StoredObject { object, secret }, summary)))
         };
         let bundle = Duty { usage: SecretUsage::TrustBundle, ..entry.duty("") };
         let config_map = |object: Value| {
             let secret = readers::decode(SourceKind::ConfigMap, &object).ok()?;
-            let facts = SecretSummary::of(&secret, bundle, &severities, now);
+            let summary = SecretSummary::of(&secret, bundle, &severities, now);
             let name = object["metadata"]["name"].as_str()?.to_owned();
-            Some((name, (StoredObject { object, secret }, facts)))
+            Some((name, (StoredObject { object, secret }, summary)))
         };
         Self {
-            secrets: secrets.into_iter().filter_map(held).collect(),
+            secrets: secrets.into_iter().filter_map(secret).collect(),
             config_maps: config_maps.into_iter().filter_map(config_map).collect(),
             clients: Vec::new(),
-            root_certificate: None,
+            source_certificate: None,
             canary_certificate: None,
-            writers: BTreeMap::new(),
-            wire: None,
-            unprobed: None,
+            certificate_of_secret: BTreeMap::new(),
+            probe_result: None,
+            not_probed: None,
             readers: Vec::new(),
             sources: BTreeMap::new(),
             presented_also: Vec::new(),
@@ -257,56 +261,56 @@ impl ClusterState {
 
     /// The Certificate that writes a Secret.
     pub(super) fn writer(&self, secret: &str) -> Option<&str> {
-        self.writers.get(secret).map(String::as_str)
+        self.certificate_of_secret.get(secret).map(String::as_str)
     }
 
-    /// Declares the clients whose Secrets were read.
-    pub(super) fn declare(&mut self, names: impl IntoIterator<Item = String>) {
+    /// Takes these Secrets for those of clients.
+    pub(super) fn declare_clients(&mut self, names: impl IntoIterator<Item = String>) {
         self.clients = names.into_iter().filter_map(|name| self.client(&name)).collect();
     }
 
-    /// A client whose Secret was read.
+    /// A client, from its Secret.
     fn client(&self, name: &str) -> Option<ClientState> {
-        let (held, facts) = self.secrets.get(name)?;
+        let (stored, summary) = self.secrets.get(name)?;
         Some(ClientState {
             name: name.to_owned(),
-            // Without its key the Secret presents nothing; a client that has it from elsewhere does.
-            chain: if facts.chain.is_empty() {
-                certificates_under(&held.secret, "tls.crt")
+            // A Secret without a key has no serving pair, but the client may have its key from elsewhere.
+            chain: if summary.chain.is_empty() {
+                certificates_under(&stored.secret, "tls.crt")
             } else {
-                facts.chain.clone()
+                summary.chain.clone()
             },
-            trust: Trust::Read(facts.anchors.clone()),
-            loads_once: held.object["metadata"]["annotations"][RELOAD] == RELOAD_NEVER,
+            trust: Trust::Read(summary.anchors.clone()),
+            loads_once: stored.object["metadata"]["annotations"][RELOAD] == RELOAD_NEVER,
             certificate: None,
             pending: None,
         })
     }
 
-    /// As the decision wants it.
-    pub(super) fn seen<'a>(&'a self, entry: &'a Entry) -> Snapshot<'a> {
+    /// The planner's input.
+    pub(super) fn snapshot<'a>(&'a self, entry: &'a Entry) -> Snapshot<'a> {
         let spec = &entry.spec;
-        let facts = |name: &str| self.secrets.get(name).map(|(_, facts)| facts);
+        let summary = |name: &str| self.secrets.get(name).map(|(_, summary)| summary);
         Snapshot {
             entry,
-            root: facts(entry.source_name()),
-            ca: entry.ca_name().as_deref().and_then(facts),
-            client_ca: entry.own_client_ca_name().as_deref().and_then(facts),
-            issuer: entry.issuer_name().as_deref().and_then(facts),
-            managed: facts(entry.managed_name()),
-            source_sibling: facts(&format!("{}{CACERT_SUFFIX}", entry.source_name())),
-            managed_sibling: copy(entry, self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name()))),
+            root: summary(entry.source_name()),
+            ca: entry.ca_name().as_deref().and_then(summary),
+            client_ca: entry.own_client_ca_name().as_deref().and_then(summary),
+            issuer: entry.issuer_name().as_deref().and_then(summary),
+            managed: summary(entry.managed_name()),
+            source_sibling: summary(&format!("{}{CACERT_SUFFIX}", entry.source_name())),
+            managed_sibling: trust_copy(entry, self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name()))),
             config_maps: spec.clients.ca_config_map_names.iter().map(|name| self.ca_config_map(entry, name)).collect(),
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
-            root_certificate: self.root_certificate.clone(),
+            root_certificate: self.source_certificate.clone(),
             canary: entry
                 .canary_name()
-                .and_then(facts)
-                .map(|facts| Canary { chain: facts.chain.clone(), certificate: self.canary_certificate.clone() }),
-            wire: self.wire.clone(),
-            unprobed: self.unprobed.clone(),
+                .and_then(summary)
+                .map(|summary| Canary { chain: summary.chain.clone(), certificate: self.canary_certificate.clone() }),
+            wire: self.probe_result.clone(),
+            unprobed: self.not_probed.clone(),
             readers: self.readers.clone(),
             sources: self.sources.clone(),
             presented_also: self.presented_also.clone(),
@@ -314,32 +318,32 @@ impl ClusterState {
     }
 
     fn ca_config_map(&self, entry: &Entry, name: &str) -> CaConfigMap<'_> {
-        let source = self.config_maps.get(name).map(|(_, facts)| facts);
-        let managed = copy(entry, self.config_maps.get(&managed_config_map_name(name)));
+        let source = self.config_maps.get(name).map(|(_, summary)| summary);
+        let managed = trust_copy(entry, self.config_maps.get(&managed_config_map_name(name)));
         CaConfigMap { name: name.to_owned(), source, managed }
     }
 
-    /// A ConfigMap with CAs that was read.
-    pub(super) fn held_config_map(&self, name: &str) -> Option<&StoredObject> {
-        self.config_maps.get(name).map(|(held, _)| held)
+    /// A ConfigMap with CAs.
+    pub(super) fn stored_config_map(&self, name: &str) -> Option<&StoredObject> {
+        self.config_maps.get(name).map(|(stored, _)| stored)
     }
 
-    /// A Secret that was read.
-    pub(super) fn held(&self, name: &str) -> Option<&StoredObject> {
-        self.secrets.get(name).map(|(held, _)| held)
+    /// A Secret.
+    pub(super) fn stored_secret(&self, name: &str) -> Option<&StoredObject> {
+        self.secrets.get(name).map(|(stored, _)| stored)
     }
 
-    /// All Secrets, and ConfigMaps with CAs, that were read.
-    pub(super) fn held_objects(&self) -> impl Iterator<Item = &Value> {
-        self.secrets.values().chain(self.config_maps.values()).map(|(held, _)| &held.object)
+    /// All Secrets, and all ConfigMaps with CAs.
+    pub(super) fn stored_objects(&self) -> impl Iterator<Item = &Value> {
+        self.secrets.values().chain(self.config_maps.values()).map(|(stored, _)| &stored.object)
     }
 }
 
-/// What the agent keeps from another object, if it stands.
-fn copy<'h>(entry: &Entry, held: Option<&'h (StoredObject, SecretSummary)>) -> TrustCopy<'h> {
-    match held {
+/// The state of a managed copy.
+fn trust_copy<'s>(entry: &Entry, stored: Option<&'s (StoredObject, SecretSummary)>) -> TrustCopy<'s> {
+    match stored {
         None => TrustCopy::Absent,
-        Some((held, facts)) if owned_objects::is_kept_for(&held.object, entry) => TrustCopy::Managed(facts),
+        Some((stored, summary)) if owned_objects::is_owned_by(&stored.object, entry) => TrustCopy::Managed(summary),
         Some(_) => TrustCopy::Foreign,
     }
 }
@@ -353,28 +357,28 @@ pub(super) async fn get(
     found.map(serde_json::to_value).transpose().map_err(AgentError::Encode)
 }
 
-/// Objects beside the GatewaySecret's own that are read for what gateways take from them. More count as unreadable.
-const SOURCES: usize = 64;
+/// Other sources of trust that are read for one GatewaySecret. Further ones count as unreadable.
+const MAX_SOURCES: usize = 64;
 
 async fn read_source(client: &Client, source: &SourceName) -> SourceState {
     match objects(client, &source.namespace, "", "v1", source.kind.name()).get_opt(&source.name).await {
-        Ok(found) => held_by(source.kind, found.and_then(|found| serde_json::to_value(found).ok()).as_ref()),
-        Err(error) => SourceState::Unreadable(cluster::told(&error)),
+        Ok(found) => source_state(source.kind, found.and_then(|found| serde_json::to_value(found).ok()).as_ref()),
+        Err(error) => SourceState::Unreadable(cluster::error_message(&error)),
     }
 }
 
-/// What a source holds, as istiod and Envoy take it.
-fn held_by(kind: SourceKind, object: Option<&Value>) -> SourceState {
+/// The CAs of a source, as istiod and Envoy read it.
+fn source_state(kind: SourceKind, object: Option<&Value>) -> SourceState {
     let Some(object) = object else { return SourceState::Absent };
     let secret = match readers::decode(kind, object) {
         Ok(secret) => secret,
         Err(error) => return SourceState::Unreadable(error.to_string()),
     };
-    // Proxies keep what they had before where they reject a bundle, or get none.
-    let taken = trust::credential::ca_bundle(&secret).map(|ca| bundle::read(ca.pem));
-    match taken.filter(|bundle| bundle.rejected.is_none()).map(bundle::Bundle::into_certificates) {
+    // Proxies keep the previous bundle if they reject a bundle or get none.
+    let ca_bundle = trust::credential::ca_bundle(&secret).map(|ca| bundle::read(ca.pem));
+    match ca_bundle.filter(|bundle| bundle.rejected.is_none()).map(bundle::Bundle::into_certificates) {
         Some(trust) if !trust.is_empty() => SourceState::Holds(trust),
-        _ => SourceState::Unreadable("it holds no bundle of CAs that Envoy takes".to_owned()),
+        _ => SourceState::Unreadable("it holds no CA bundle that Envoy accepts".to_owned()),
     }
 }
 
@@ -383,17 +387,17 @@ fn chain_of(object: &DynamicObject) -> Option<Vec<trust::Certificate>> {
     Some(certificates_under(&secret, "tls.crt"))
 }
 
-/// cert-manager's objects of a namespace.
-struct Issued {
+/// cert-manager's objects in one namespace.
+struct CertManagerState {
     certificates: Vec<DynamicObject>,
     requests: Vec<DynamicObject>,
 }
 
-impl Issued {
-    /// Without cert-manager there are none. Requests are read only where clients may be.
+impl CertManagerState {
+    /// Reads the objects; none if cert-manager is not installed. Requests are read only in namespaces that may have clients.
     async fn read(client: &Client, namespace: &str, has_clients: bool) -> Result<Self, AgentError> {
         let list = async |kind: &str, plural: &'static str| {
-            // Any version that the API server has in memory: a watch tells of a newer one.
+            // From the API server's watch cache: if it is outdated, a watch event triggers another reconcile.
             let params = ListParams::default().match_any();
             match objects(client, namespace, "cert-manager.io", "v1", kind).list(&params).await {
                 Ok(list) => Ok(list.items),
@@ -401,7 +405,7 @@ impl Issued {
                 Err(error) => Err(AgentError::api("list", plural, "", error)),
             }
         };
-        // Requests last: one that a Certificate counts already is among them.
+        // Requests last, so that they include the request of each Certificate's current revision.
         Ok(Self {
             certificates: list("Certificate", "certificates.cert-manager.io").await?,
             requests: match has_clients {
@@ -411,8 +415,8 @@ impl Issued {
         })
     }
 
-    /// Which Certificate writes which Secret, by the Secret's name.
-    fn writers(&self, entry: &Entry) -> impl Iterator<Item = (String, String)> {
+    /// Names of Secrets, each with the name of the Certificate that writes it.
+    fn certificates_of_secrets(&self, entry: &Entry) -> impl Iterator<Item = (String, String)> {
         let pair = |certificate: &DynamicObject| {
             let namespace = certificate.metadata.namespace.as_deref()?;
             let secret = entry.qualified(namespace, certificate.data["spec"]["secretName"].as_str()?);
@@ -421,16 +425,16 @@ impl Issued {
         self.certificates.iter().filter_map(pair)
     }
 
-    /// The Certificate that writes a Secret.
-    fn of_secret(&self, name: &str) -> Option<Issuance> {
+    /// The issuance of the Certificate that writes a Secret.
+    fn issuance_of(&self, name: &str) -> Option<Issuance> {
         let certificate =
             self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name)?;
         let issued = self.request(certificate).and_then(ready_since);
         Some(Issuance { issued, ..issuance(certificate) })
     }
 
-    /// A Secret that gateways present, with the certificate that was issued for it last.
-    fn presented(&self, name: &str) -> FurtherCertificate {
+    /// Another Secret that gateways present, with the certificate issued last.
+    fn further_certificate(&self, name: &str) -> FurtherCertificate {
         let certificate = self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name);
         let request = certificate.and_then(|certificate| self.request(certificate));
         let chain = request
@@ -445,7 +449,7 @@ impl Issued {
             let namespace = certificate.metadata.namespace.as_deref()?;
             let label = template(certificate)["labels"][CLIENT_LABEL].as_str()?.to_owned();
             let name = entry.qualified(namespace, certificate.data["spec"]["secretName"].as_str()?);
-            // The canary is nobody whom gateways must not refuse.
+            // Gateways may refuse the canary.
             if !entry.has_client(namespace, &label) || entry.canary_name() == Some(&name) {
                 return None;
             }
@@ -469,10 +473,10 @@ impl Issued {
         self.certificates.iter().filter_map(client).collect()
     }
 
-    /// What was issued and is not in the Secret.
+    /// A certificate that was issued and is not in the Secret yet.
     fn pending(&self, certificate: &DynamicObject) -> Option<Pending> {
         let revision = certificate.data["status"]["revision"].as_i64().unwrap_or_default();
-        // Anybody may make a request of another issuer and write a Certificate's name on it.
+        // A request can be created for another issuer and name this Certificate in its annotation.
         let of_issuer =
             |request: &&DynamicObject| request.data["spec"]["issuerRef"] == certificate.data["spec"]["issuerRef"];
         let request =
@@ -481,7 +485,7 @@ impl Issued {
         Some(Pending { chain, at: ready_since(request)? })
     }
 
-    /// The request whose certificate stands in the Secret: cert-manager counts its revision up after it wrote it there.
+    /// The request whose certificate is in the Secret: cert-manager increments the revision after it has written the Secret.
     fn request(&self, certificate: &DynamicObject) -> Option<&DynamicObject> {
         self.requests_of(certificate, certificate.data["status"]["revision"].as_i64()?).next()
     }
@@ -503,7 +507,7 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
     // The defaults of cert-manager's API.
     let field = |name: &str, default: &'static str| reference[name].as_str().unwrap_or(default).to_owned();
     let kind = field("kind", "Issuer");
-    // Kinds that serve all namespaces are called so by all issuers that cert-manager lists.
+    // The external issuers that cert-manager lists also begin the names of their cluster-scoped kinds with `Cluster`.
     let namespace = if kind.contains("Cluster") { None } else { certificate.metadata.namespace.as_deref() };
     let group = field("group", "cert-manager.io");
     Issuance {

@@ -1,4 +1,4 @@
-//! What a step writes: the whole content of a Secret or ConfigMap that the agent keeps.
+//! The data of a Secret or ConfigMap that a step writes.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,21 @@ use crate::registry::Entry;
 use crate::rotation::planner::{PairOf, Step};
 use crate::trust::{Certificate, credential};
 
-/// The content of an object. Has no `Debug`: it may hold a private key.
+/// An object that a step writes. Has no `Debug`: it may hold a private key.
 pub(super) struct DesiredObject {
-    /// A Secret, or a ConfigMap.
     pub(super) kind: SourceKind,
     /// The object's name: see [`Entry::qualified`].
     pub(super) name: String,
     /// The type of a Secret.
     type_: Option<String>,
-    /// Values: in base64 those of a Secret.
+    /// Values; those of a Secret are in base64.
     pub(super) data: BTreeMap<String, String>,
 }
 
 impl DesiredObject {
-    /// What a step writes; `None` for one that writes no content, or whose source is gone.
-    pub(super) fn of(entry: &Entry, world: &ClusterState, step: &Step) -> Option<Self> {
-        let secret = |name: &str| world.held(name).map(|held| &held.secret);
+    /// The object that a step writes; `None` for a step that writes no data, and for one whose source is gone.
+    pub(super) fn of(entry: &Entry, state: &ClusterState, step: &Step) -> Option<Self> {
+        let secret = |name: &str| state.stored_secret(name).map(|stored| &stored.secret);
         let managed = entry.managed_name();
         match step {
             Step::WriteManaged { trust, pair } => {
@@ -50,18 +49,18 @@ impl DesiredObject {
             }
             Step::WriteConfigMap { source, trust } => {
                 let name = managed_config_map_name(source);
-                let held = |name: &str| world.held_config_map(name).map(|held| &held.secret);
-                // Of a source that is gone the lists stay, too.
-                let lists = held(source).or_else(|| held(&name)).and_then(credential::revocation_lists);
+                let data = |name: &str| state.stored_config_map(name).map(|stored| &stored.secret);
+                // The revocation lists of a source that is gone are kept.
+                let lists = data(source).or_else(|| data(&name)).and_then(credential::revocation_lists);
                 let lists = lists.map(|lists| ("ca.crl".to_owned(), String::from_utf8_lossy(lists.pem).into_owned()));
                 let trust = ("ca.crt".to_owned(), trust.iter().map(Certificate::pem).collect());
                 let data = [trust].into_iter().chain(lists).collect();
                 Some(Self { kind: SourceKind::ConfigMap, name, type_: None, data })
             }
             Step::CopyRoot => {
-                let root = secret(entry.source_name())?;
-                let type_ = if root.type_.is_empty() { "Opaque" } else { &root.type_ };
-                Some(Self::new(managed, type_, root.data.iter().map(|(key, value)| (key.as_str(), value.as_slice()))))
+                let source = secret(entry.source_name())?;
+                let type_ = if source.type_.is_empty() { "Opaque" } else { &source.type_ };
+                Some(Self::new(managed, type_, source.data.iter().map(|(key, value)| (key.as_str(), value.as_slice()))))
             }
             Step::PromoteIssuer => {
                 let source = secret(&entry.client_ca_name())?;
@@ -90,16 +89,16 @@ impl DesiredObject {
         object
     }
 
-    /// What stands in its place.
-    pub(super) fn held<'w>(&self, world: &'w ClusterState) -> Option<&'w StoredObject> {
+    /// The stored object of this name.
+    pub(super) fn stored<'s>(&self, state: &'s ClusterState) -> Option<&'s StoredObject> {
         match self.kind {
-            SourceKind::Secret => world.held(&self.name),
-            SourceKind::ConfigMap => world.held_config_map(&self.name),
+            SourceKind::Secret => state.stored_secret(&self.name),
+            SourceKind::ConfigMap => state.stored_config_map(&self.name),
         }
     }
 
-    /// In the place of what an object holds; its own labels and annotations stay.
-    pub(super) fn put_into(&self, object: &Value, entry: &Entry) -> Value {
+    /// A stored object with the data replaced; its other labels and annotations stay.
+    pub(super) fn update(&self, object: &Value, entry: &Entry) -> Value {
         let mut object = object.clone();
         object["data"] = json!(self.data);
         let metadata = metadata(entry, &self.name);

@@ -1,5 +1,5 @@
-//! The same agent on a directory of manifests: what it keeps of a GatewaySecret stands in a file of its own there. Nobody issues
-//! anything in a directory: new certificates are written by hand.
+//! The controller on a directory of manifests. It writes the owned objects of each GatewaySecret to a file. New certificates are added to the
+//! directory by hand.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::cluster_state::{self, ClusterState};
 use super::desired_object::DesiredObject;
 use super::owned_objects;
-use super::{observed_with, readiness, sentence};
+use super::{describe, observe_status, readiness};
 use crate::api::names::{CLIENT_LABEL, KEPT_FOR, journal_name};
 use crate::api::{Phase, SourceKind, TrustAnchor};
 use crate::registry::{Entry, Registry};
@@ -23,12 +23,12 @@ use crate::store::directory::{self, StoreError};
 use crate::store::manifest::ManifestError;
 use crate::trust::{Secret, Severities, bundle, credential};
 
-/// Folder of the files that the agent writes.
+/// Subdirectory of the files that the agent writes.
 const FOLDER: &str = "trustspan";
-/// Between two looks.
-const EVERY: Duration = Duration::from_millis(500);
+/// Time between two reconciles.
+const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Why a step was not taken.
+/// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
@@ -43,35 +43,34 @@ pub enum DirectoryError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// What is written would not be read again.
-    #[error("{}: not a folder of its own ({found}). expected none, or one that is no link: linked folders are not read, since links \
-             may form a ring. take it away", path.display())]
+    /// The agent's subdirectory is not a directory, so its files would not be read.
+    #[error("{}: {found}, expected a directory that is not a symbolic link (links can form a loop, so they are not followed): remove it", path.display())]
     NoFolder {
-        /// The agent's folder.
+        /// The agent's subdirectory.
         path: PathBuf,
-        /// What stands there.
+        /// What was found.
         found: &'static str,
     },
-    /// A Secret is somebody else's.
-    #[error("Secret {name} stands in another manifest than {}: take it out there", path.display())]
+    /// Another manifest contains an owned object.
+    #[error("{name} is in another manifest, expected only in {}: remove it there", path.display())]
     Foreign {
-        /// Its name.
+        /// Its kind and name.
         name: String,
-        /// Where it should stand.
+        /// The agent's file.
         path: PathBuf,
     },
-    /// The managed Secret got another name under its users.
-    #[error("Secret {former} holds what gateways were given last: who names it would not follow to Secret {managed}. set \
-             spec.secretName to {former} again, or, once nothing names that Secret, take it out of {}", path.display())]
+    /// The managed Secret was renamed while it is in use.
+    #[error("Secret {stored_name} is in use, and what names it would not switch to Secret {managed}: set spec.secretName to {stored_name} again, or \
+             remove that Secret from {} when nothing names it any more", path.display())]
     Renamed {
-        /// The name under which it stands.
-        former: String,
-        /// The name that the spec has now.
+        /// The stored Secret's name.
+        stored_name: String,
+        /// The name in the spec.
         managed: String,
-        /// Where it stands.
+        /// The agent's file.
         path: PathBuf,
     },
     /// An object cannot be written as YAML.
@@ -79,41 +78,42 @@ pub enum DirectoryError {
     Yaml(#[from] serde_saphyr::ser_error::Error),
 }
 
-/// Keeps the GatewaySecrets of a directory, and never ends. One process for a directory: there is no Lease.
-pub async fn keep(dir: PathBuf, severities: Severities) {
-    let mut told = String::new();
+/// Reconciles the GatewaySecrets of a directory forever. There is no Lease: run one process for a directory.
+pub async fn run(dir: PathBuf, severities: Severities) {
+    let mut last_error = String::new();
     loop {
-        let (place, severities) = (dir.clone(), severities.clone());
-        // A panic is told by its hook.
-        let kept = tokio::task::spawn_blocking(move || look(&place, &severities, Timestamp::now())).await;
-        match kept {
-            Ok(Err(error)) if error.to_string() != told => {
-                told = error.to_string();
-                tracing::error!("{told}");
+        let (dir, severities) = (dir.clone(), severities.clone());
+        // The panic hook reports a panic.
+        let outcome = tokio::task::spawn_blocking(move || reconcile(&dir, &severities, Timestamp::now())).await;
+        match outcome {
+            Ok(Err(error)) if error.to_string() != last_error => {
+                last_error = error.to_string();
+                tracing::error!("{last_error}");
             }
-            Ok(Ok(())) => told.clear(),
+            Ok(Ok(())) => last_error.clear(),
             _ => {}
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(INTERVAL).await;
     }
 }
 
-/// Looks once, and does what is to be done.
-fn look(dir: &Path, severities: &Severities, now: Timestamp) -> Result<(), DirectoryError> {
-    let kept = Manifests::read(dir, severities, now)?;
-    // One that cannot be kept holds up no other.
-    let results: Vec<_> = kept.registry.entries().iter().map(|entry| kept.keep(entry, now)).collect();
+/// Reconciles all GatewaySecrets once.
+fn reconcile(dir: &Path, severities: &Severities, now: Timestamp) -> Result<(), DirectoryError> {
+    let manifests = Manifests::read(dir, severities, now)?;
+    // One that fails does not block the others.
+    let entries = manifests.registry.entries().iter();
+    let results: Vec<_> = entries.map(|entry| manifests.reconcile(entry, now)).collect();
     results.into_iter().collect()
 }
 
-/// The GatewaySecrets of a directory as webhooks beside the agent see them: with what clients are to trust.
+/// The GatewaySecrets of a directory as the webhooks of the same process use them: with the clients' bundle in their status.
 ///
 /// # Errors
 /// When the manifests cannot be read.
 pub fn load(dir: &Path, severities: &Severities, now: Timestamp) -> Result<Registry, DirectoryError> {
-    let kept = Manifests::read(dir, severities, now)?;
-    let entries: Vec<_> = kept.registry.entries().iter().map(|entry| told(entry, &kept.world(entry, now))).collect();
-    Ok(Registry::new(entries))
+    let manifests = Manifests::read(dir, severities, now)?;
+    let entries = manifests.registry.entries().iter();
+    Ok(Registry::new(entries.map(|entry| with_client_bundle(entry, &manifests.cluster_state(entry, now)))))
 }
 
 /// The GatewaySecrets of a directory with the status that the agent would report.
@@ -121,15 +121,15 @@ pub fn load(dir: &Path, severities: &Severities, now: Timestamp) -> Result<Regis
 /// # Errors
 /// When the manifests cannot be read.
 pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> {
-    let kept = Manifests::read(dir, &Severities::default(), now)?;
-    let reported = kept.registry.entries().iter().map(|entry| {
-        let world = kept.world(entry, now);
-        let entry = &told(entry, &world);
-        let plan = rotation::planner::plan(&world.seen(entry), &world.journal, now);
-        let status = observed_with(entry, world.held_objects().chain(&kept.objects), now);
+    let manifests = Manifests::read(dir, &Severities::default(), now)?;
+    let reported = manifests.registry.entries().iter().map(|entry| {
+        let state = manifests.cluster_state(entry, now);
+        let entry = &with_client_bundle(entry, &state);
+        let plan = rotation::planner::plan(&state.snapshot(entry), &state.journal, now);
+        let status = observe_status(entry, state.stored_objects().chain(&manifests.objects), now);
         let mut status = rotation::report(entry, &plan, status, now);
-        readiness::report(entry, &world, &plan, &mut status, now);
-        // Nobody writes down when a phase began; and what is not written yet is nothing that was reached.
+        readiness::report(entry, &state, &plan, &mut status, now);
+        // The status is not stored, so the start of the phase is unknown. A phase is reached once its steps are written.
         status.phase_since = None;
         if plan.steps.iter().any(|step| !matches!(step, Step::Reissue { .. })) {
             status.phase = Some(Phase::Pending);
@@ -139,9 +139,9 @@ pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> 
     Ok(reported.collect())
 }
 
-/// A GatewaySecret with the clients' bundle in its status: nobody else needs to hear of it than reads the journal.
-fn told(entry: &Entry, world: &ClusterState) -> Entry {
-    let journal = &world.journal;
+/// A GatewaySecret with the clients' bundle in its status. On a cluster the webhooks wait for the stored status.
+fn with_client_bundle(entry: &Entry, state: &ClusterState) -> Entry {
+    let journal = &state.journal;
     let last = || journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
     let bundle = if journal.offered.is_empty() { last() } else { &journal.offered };
     let mut entry = entry.clone();
@@ -149,7 +149,7 @@ fn told(entry: &Entry, world: &ClusterState) -> Entry {
     entry
 }
 
-/// What a directory holds.
+/// The manifests of a directory.
 struct Manifests {
     dir: PathBuf,
     registry: Registry,
@@ -163,10 +163,10 @@ impl Manifests {
         Ok(Self { dir: dir.to_owned(), registry, objects })
     }
 
-    fn world(&self, entry: &Entry, now: Timestamp) -> ClusterState {
+    fn cluster_state(&self, entry: &Entry, now: Timestamp) -> ClusterState {
         let of_kind = |kind: &'static str| self.objects.iter().filter(move |object| object["kind"] == kind);
         let name = |object: &Value| cluster_state::qualified(entry, object);
-        let names = cluster_state::names(entry);
+        let names = cluster_state::secret_names(entry);
         let is_client = |object: &Value| {
             let name = name(object);
             let label = object["metadata"]["labels"][CLIENT_LABEL].as_str();
@@ -175,71 +175,73 @@ impl Manifests {
         };
         let journal = of_kind("ConfigMap").find(|object| name(object) == journal_name(&entry.name));
         let config_maps = cluster_state::config_map_names(entry);
-        let with_cas = of_kind("ConfigMap").filter(|object| config_maps.contains(&name(object)));
-        let counts = |object: &&Value| names.contains(&name(object)) || is_client(object);
-        let mut world =
-            ClusterState::of(entry, of_kind("Secret").filter(counts).cloned(), with_cas.cloned(), journal, now);
-        let named = |object: &&Value| is_client(object) || entry.spec.clients.secret_names.contains(&name(object));
-        world.declare(of_kind("Secret").filter(named).map(name));
-        world.read_from(entry, &self.objects);
-        world
+        let ca_config_maps = of_kind("ConfigMap").filter(|object| config_maps.contains(&name(object)));
+        let is_read = |object: &&Value| names.contains(&name(object)) || is_client(object);
+        let secrets = of_kind("Secret").filter(is_read).cloned();
+        let mut state = ClusterState::from_objects(entry, secrets, ca_config_maps.cloned(), journal, now);
+        let is_declared =
+            |object: &&Value| is_client(object) || entry.spec.clients.secret_names.contains(&name(object));
+        state.declare_clients(of_kind("Secret").filter(is_declared).map(name));
+        state.read_gateways(entry, &self.objects);
+        state
     }
 
-    fn keep(&self, entry: &Entry, now: Timestamp) -> Result<(), DirectoryError> {
+    fn reconcile(&self, entry: &Entry, now: Timestamp) -> Result<(), DirectoryError> {
         if self.registry.conflict(entry).is_some() {
             return Ok(());
         }
-        let world = self.world(entry, now);
-        if let Some(former) = self.left_behind(entry, &world) {
+        let state = self.cluster_state(entry, now);
+        if let Some(stored_name) = self.left_behind(entry, &state) {
             let (managed, path) = (entry.managed_name().to_owned(), self.file(entry, ""));
-            return Err(DirectoryError::Renamed { former, managed, path });
+            return Err(DirectoryError::Renamed { stored_name, managed, path });
         }
-        let entry = &told(entry, &world);
-        let plan = rotation::planner::plan(&world.seen(entry), &world.journal, now);
-        if plan.steps.is_empty() && plan.journal == world.journal {
+        let entry = &with_client_bundle(entry, &state);
+        let plan = rotation::planner::plan(&state.snapshot(entry), &state.journal, now);
+        if plan.steps.is_empty() && plan.journal == state.journal {
             return Ok(());
         }
-        // First what is remembered. In a file of its own: whoever deletes the other loses no trust by that.
-        self.write(&self.file(entry, "journal."), &[owned_objects::journal(entry, &plan.journal)])?;
+        // The journal is written first, and to another file: deleting the objects' file then loses no history.
+        self.write(&self.file(entry, "journal."), &[owned_objects::journal_config_map(entry, &plan.journal)])?;
         if !plan.steps.is_empty() {
-            self.write(&self.file(entry, ""), &self.written(entry, &world, &plan)?)?;
+            self.write(&self.file(entry, ""), &self.desired_objects(entry, &state, &plan)?)?;
         }
         for step in &plan.steps {
-            tracing::info!(namespace = entry.namespace, name = entry.name, "{}", sentence(step));
+            tracing::info!(namespace = entry.namespace, name = entry.name, "{}", describe(step));
         }
         Ok(())
     }
 
-    /// What the agent's file is to hold.
-    fn written(&self, entry: &Entry, world: &ClusterState, plan: &Plan) -> Result<Vec<Value>, DirectoryError> {
-        let mut objects = self.former(entry);
-        let contents: Vec<_> = plan.steps.iter().filter_map(|step| DesiredObject::of(entry, world, step)).collect();
+    /// The objects of the agent's file, after the plan's steps.
+    fn desired_objects(&self, entry: &Entry, state: &ClusterState, plan: &Plan) -> Result<Vec<Value>, DirectoryError> {
+        let mut objects = self.renamed_objects(entry);
+        let desired: Vec<_> = plan.steps.iter().filter_map(|step| DesiredObject::of(entry, state, step)).collect();
         let secrets = owned_objects::written_names(entry).into_iter().map(|name| (SourceKind::Secret, name));
         let config_maps =
             owned_objects::written_config_maps(entry).into_iter().map(|name| (SourceKind::ConfigMap, name));
         for (kind, name) in secrets.chain(config_maps) {
-            let held = match kind {
-                SourceKind::Secret => world.held(&name),
-                SourceKind::ConfigMap => world.held_config_map(&name),
+            let stored = match kind {
+                SourceKind::Secret => state.stored_secret(&name),
+                SourceKind::ConfigMap => state.stored_config_map(&name),
             };
-            let held = held.map(|held| &held.object);
-            let content = contents.iter().find(|content| content.kind == kind && content.name == name);
-            if held.is_some_and(|held| !owned_objects::is_kept_for(held, entry)) && content.is_some() {
+            let stored = stored.map(|stored| &stored.object);
+            let new = desired.iter().find(|object| object.kind == kind && object.name == name);
+            if stored.is_some_and(|stored| !owned_objects::is_owned_by(stored, entry)) && new.is_some() {
+                let name = format!("{} {name}", kind.name());
                 return Err(DirectoryError::Foreign { name, path: self.file(entry, "") });
             }
-            let ours = held.filter(|held| owned_objects::is_kept_for(held, entry)).cloned();
-            objects.extend(content.map(|content| content.object(entry)).or(ours));
+            let owned = stored.filter(|stored| owned_objects::is_owned_by(stored, entry)).cloned();
+            objects.extend(new.map(|object| object.object(entry)).or(owned));
         }
         Ok(objects)
     }
 
-    /// What it kept under a former name: Gateways may still use it.
-    fn former(&self, entry: &Entry) -> Vec<Value> {
+    /// Objects owned under an earlier name, which Gateways may still use.
+    fn renamed_objects(&self, entry: &Entry) -> Vec<Value> {
         let secrets = owned_objects::written_names(entry);
         let mut config_maps = owned_objects::written_config_maps(entry);
-        // In a file of its own.
+        // The journal has its own file.
         config_maps.push(journal_name(&entry.name));
-        let is_former = |object: &&Value| {
+        let is_renamed = |object: &&Value| {
             let metadata = &object["metadata"];
             let names = match object["kind"].as_str() {
                 Some("Secret") => &secrets,
@@ -250,50 +252,51 @@ impl Manifests {
             metadata["annotations"][KEPT_FOR] == entry.name_in(namespace).as_str()
                 && !names.contains(&cluster_state::qualified(entry, object))
         };
-        self.objects.iter().filter(is_former).cloned().collect()
+        self.objects.iter().filter(is_renamed).cloned().collect()
     }
 
-    /// The managed Secret, where it stands under a former name: what gateways were given last tells it from the Issuer's.
-    fn left_behind(&self, entry: &Entry, world: &ClusterState) -> Option<String> {
-        let given = world.journal.gateways.last().filter(|_| world.held(entry.managed_name()).is_none())?;
-        let holds = |secret: &Secret| {
+    /// The earlier name of the managed Secret. The Secret is identified by the last serving certificate in the journal.
+    fn left_behind(&self, entry: &Entry, state: &ClusterState) -> Option<String> {
+        let last = state.journal.gateways.last().filter(|_| state.stored_secret(entry.managed_name()).is_none())?;
+        let is_managed = |secret: &Secret| {
             let pair = credential::serving_pair(secret);
-            pair.is_some_and(|pair| bundle::read_chain(pair.chain).into_certificates() == given.chain)
+            pair.is_some_and(|pair| bundle::read_chain(pair.chain).into_certificates() == last.chain)
         };
-        let former = self.former(entry).into_iter().filter_map(|object| Secret::from_value(&object).ok());
-        former.filter(holds).map(|secret| secret.name.clone()).next()
+        let secrets = self.renamed_objects(entry).into_iter().filter_map(|object| Secret::from_value(&object).ok());
+        secrets.filter(is_managed).map(|secret| secret.name.clone()).next()
     }
 
     fn file(&self, entry: &Entry, part: &str) -> PathBuf {
         self.dir.join(FOLDER).join(format!("{}.{}.{part}yaml", entry.namespace, entry.name))
     }
 
-    /// A journal that is written and not read again would begin anew at each look.
-    fn is_folder_ours(&self) -> Result<(), DirectoryError> {
+    /// Fails if the agent's subdirectory would not be read: each reconcile would then start with an empty journal.
+    fn check_folder(&self) -> Result<(), DirectoryError> {
         let path = self.dir.join(FOLDER);
         let found = match fs::symlink_metadata(&path) {
             Ok(found) if found.is_symlink() => "a symbolic link",
             Ok(found) if !found.is_dir() => "a file",
-            // What else is against it the write tells.
+            // The write reports other errors.
             _ => return Ok(()),
         };
         Err(DirectoryError::NoFolder { path, found })
     }
 
-    /// Replaces a file of the agent in one move. It may hold private keys: nobody else may read it.
+    /// Replaces a file of the agent atomically. Only its owner can read it, since it may contain private keys.
     fn write(&self, path: &Path, objects: &[Value]) -> Result<(), DirectoryError> {
-        let mut text = "# Kept by trustspan: changes are undone.\n".to_owned();
+        let mut text = "# Written by trustspan: changes are overwritten.\n".to_owned();
         for object in objects {
             text += &format!("---\n{}", serde_saphyr::to_string(object)?);
         }
-        self.is_folder_ours()?;
-        let unnamed = path.with_extension("new");
+        self.check_folder()?;
+        let temporary = path.with_extension("new");
         let replace = || {
             fs::create_dir_all(self.dir.join(FOLDER))?;
-            let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unnamed)?;
+            let mut file =
+                fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            fs::rename(&unnamed, path)
+            fs::rename(&temporary, path)
         };
         replace().map_err(|source| DirectoryError::Write { path: path.to_owned(), source })
     }

@@ -1,27 +1,27 @@
-//! Why the agent did not do something, and what mends it.
+//! Errors of the controller, and how to fix them.
 
 use crate::registry::ResolutionError;
 use crate::store::cluster;
 
-/// Why something was not done.
+/// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// The API server refused or failed.
-    #[error("cannot {verb} {resource} {name}: {}", cluster::told(source))]
+    /// The API server refused a request or failed.
+    #[error("cannot {verb} {resource} {name}: {}", cluster::error_message(source))]
     Api {
-        /// What was tried.
+        /// Verb of the request.
         verb: &'static str,
-        /// On which resource.
+        /// Resource.
         resource: &'static str,
-        /// Of which name.
+        /// Name of the object.
         name: String,
-        /// Why not.
+        /// The cause.
         source: Box<kube::Error>,
     },
-    /// An object stands where the agent would write, and it is somebody else's.
+    /// The agent does not own an object that it would write.
     #[error(
-        "{kind} {name} was not made by trustspan: it is not overwritten. Delete it, or allow it with the annotation \
+        "{kind} {name} was not created by trustspan and is not overwritten. Delete it, or let trustspan adopt it with the annotation \
          trustspan.dev/adopt: \"{allowed}\""
     )]
     Foreign {
@@ -34,18 +34,18 @@ pub enum AgentError {
     },
     /// A Secret in another namespace does not exist.
     #[error(
-        "Secret {name} does not exist, and the agent creates none in another namespace. Create it empty, with the annotation \
+        "Secret {name} does not exist, and the agent creates no Secrets in other namespaces. Create it empty, with the annotation \
          trustspan.dev/adopt: {allowed}"
     )]
     NotCreated {
         /// Its namespace and name.
         name: String,
-        /// The value of the annotation that lets the agent write it.
+        /// The value of the annotation that allows it.
         allowed: String,
     },
-    /// cert-manager writes a Secret that the agent is to keep.
+    /// cert-manager writes a Secret that the agent should write.
     #[error(
-        "Certificate {certificate} writes Secret {name}, too: it is left to cert-manager. Set spec.secretName of the Certificate to \
+        "Certificate {certificate} also writes Secret {name}, so the agent does not write it. Set spec.secretName of the Certificate to \
          {instead}"
     )]
     TwoWriters {
@@ -53,51 +53,51 @@ pub enum AgentError {
         name: String,
         /// The Certificate.
         certificate: String,
-        /// What the Certificate may write.
+        /// The Secret that the Certificate can write instead.
         instead: String,
     },
     /// An object of `spec.trustBundleTargets` in another namespace is not declared by its owner, or its namespace is not listed.
     #[error(
-        "{place} is not written: it needs the label trustspan.dev/client: {label}, which its owner sets, and {namespace} in \
-         spec.clients.namespaces"
+        "{target} is not written. Its owner must set the label trustspan.dev/client: {label}, and spec.clients.namespaces must list \
+         {namespace}"
     )]
     NotGranted {
         /// Kind, namespace and name.
-        place: String,
+        target: String,
         /// Its namespace.
         namespace: String,
         /// The value of the label.
         label: String,
     },
-    /// `spec.trustBundleTargets` names a ClusterTrustBundle, and there is no such kind.
+    /// `spec.trustBundleTargets` names a ClusterTrustBundle, which the API server does not serve.
     #[error(
-        "this API server serves no ClusterTrustBundles (certificates.k8s.io), which spec.trustBundleTargets names. Switch them on (feature \
-         gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true, from Kubernetes 1.33 \
-         on), or name a ConfigMap"
+        "spec.trustBundleTargets names a ClusterTrustBundle (certificates.k8s.io), which this API server does not serve. Enable the kind \
+         (feature gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true, Kubernetes 1.33 or \
+         later), or name a ConfigMap"
     )]
     NoClusterTrustBundles,
-    /// The managed Secret got another name under its users.
+    /// The managed Secret was renamed while it is in use.
     #[error(
-        "Secret {former} is in use: who names it would not follow to Secret {managed}, and its pair is not to be had for that. \
-         Nothing is done until spec.secretName is {former} again"
+        "Secret {stored_name} is in use, and the Gateways and workloads that name it would not switch to Secret {managed}. Nothing is written \
+         until spec.secretName is {stored_name} again: set it back"
     )]
     Renamed {
-        /// The name under which it stands.
-        former: String,
-        /// The name that the spec has now.
+        /// The stored Secret's name.
+        stored_name: String,
+        /// The name in the spec.
         managed: String,
     },
-    /// What the spec leaves to be derived cannot be.
+    /// The source Secret cannot be derived from `certificateRef`.
     #[error(transparent)]
     Unresolved(#[from] ResolutionError),
-    /// An object cannot be sent.
+    /// An object cannot be encoded.
     #[error("cannot encode an object: {0}")]
     Encode(serde_json::Error),
     /// The API server does not answer.
     #[error("the API server does not answer")]
     NoAnswer,
-    /// Another process leads by now.
-    #[error("leadership lost")]
+    /// Another process may be the leader.
+    #[error("this process is not the leader any more")]
     NotLeading,
 }
 
@@ -106,48 +106,56 @@ impl AgentError {
         Self::Api { verb, resource, name: name.to_owned(), source: Box::new(source) }
     }
 
-    pub(super) fn is(&self, code: u16) -> bool {
+    /// Whether the API server answered with this status code.
+    pub(super) fn has_code(&self, code: u16) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == code))
     }
 
-    /// Whether the API server, or its storage, refuses an object for its size: a request of 3 MiB (413), etcd's limit of 1.5 MiB, gRPC's
-    /// of 2 MiB, a ConfigMap's of 1 MiB.
+    /// Whether the API server or etcd refuses an object for its size. The limits are 3 MiB for a request (413), 1.5 MiB for etcd, 2 MiB for
+    /// gRPC and 1 MiB for a ConfigMap.
     pub(super) fn is_too_large(&self) -> bool {
         let Self::Api { source, .. } = self else { return false };
         let kube::Error::Api(status) = &**source else { return false };
         let words = ["too large", "larger than max", "Too long"];
-        status.code == 413 || words.iter().any(|said| status.message.contains(said))
+        status.code == 413 || words.iter().any(|words| status.message.contains(words))
     }
 
-    /// Whether the API server does not know what is written into a GatewaySecret: its CRD is another version's.
-    fn is_of_other_crd(&self) -> bool {
+    /// Whether the cluster's CRD rejects a field of a GatewaySecret, because it is another version's.
+    fn is_crd_mismatch(&self) -> bool {
         let Self::Api { resource, source, .. } = self else { return false };
         let kube::Error::Api(status) = &**source else { return false };
-        // What a server-side apply says (structured-merge-diff), and what `fieldValidation=Strict` does.
+        // The messages of server-side apply (structured-merge-diff) and of `fieldValidation=Strict`.
         let is_unknown =
-            ["field not declared in schema", "unknown field"].iter().any(|said| status.message.contains(said));
-        // What this version writes fits its own schema.
+            ["field not declared in schema", "unknown field"].iter().any(|words| status.message.contains(words));
+        // A status fits the schema of its own version.
         resource.starts_with("gatewaysecrets") && (is_unknown || status.code == 422) && !self.is_too_large()
     }
 
-    /// What mends it, and what happened. The same from look to look, as long as the cause is: it is written into the status.
-    pub(super) fn advice(&self) -> String {
-        if self.is_of_other_crd() {
-            // The field that the API server names is another one each time.
-            return "the cluster's CRD is not of this version, and what is told in the status does not fit it. An administrator \
-                    applies it: trustspan crd | kubectl apply -f -"
+    /// The message of a condition: what happened and how to fix it. It is the same in each reconcile while the cause is the same: a
+    /// changed message would be another write of the status.
+    pub(super) fn condition_message(&self) -> String {
+        if self.is_crd_mismatch() {
+            // The API server's message names another field each time.
+            return "The cluster's CustomResourceDefinition is of another version of trustspan, and rejects the status. Apply the current \
+                    one: trustspan crd | kubectl apply -f -"
                 .to_owned();
         }
-        if self.is(403) {
+        if self.has_code(403) {
             return format!(
-                "a right of the agent is missing. An administrator grants it: kubectl get trustspan -A -o yaml | trustspan rbac - | \
-                 kubectl apply -f -. {self}"
+                "The agent lacks a permission. Grant it: kubectl get trustspan -A -o yaml | trustspan rbac - | kubectl apply -f -. \
+                 The API server's answer: {self}"
             );
         }
-        self.to_string()
+        let message = self.to_string();
+        let mut rest = message.chars();
+        // Names of fields stay as they are.
+        match rest.next().filter(|_| !message.starts_with("spec.")) {
+            Some(first) => format!("{}{}", first.to_uppercase(), rest.as_str()),
+            None => message,
+        }
     }
 
-    /// A word for a condition.
+    /// The reason of a condition.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Foreign { .. } => "ForeignObject",
@@ -156,8 +164,8 @@ impl AgentError {
             Self::TwoWriters { .. } => "TwoWriters",
             Self::Unresolved(_) => "Unresolved",
             Self::NoClusterTrustBundles => "NoClusterTrustBundles",
-            error if error.is_of_other_crd() => "CRDOutdated",
-            error if error.is(403) => "Forbidden",
+            error if error.is_crd_mismatch() => "CRDOutdated",
+            error if error.has_code(403) => "Forbidden",
             error if error.is_too_large() => "TooLarge",
             _ => "Failed",
         }
@@ -175,51 +183,51 @@ mod tests {
         AgentError::api("patch", resource, "gw", kube::Error::Api(status.boxed()))
     }
 
-    fn told(error: &AgentError) -> (&'static str, String) {
-        (error.reason(), error.advice())
+    fn reported(error: &AgentError) -> (&'static str, String) {
+        (error.reason(), error.condition_message())
     }
 
     #[test]
-    fn an_older_crd_is_told_in_the_same_words_whichever_field_the_api_server_names() {
+    fn a_crd_mismatch_has_the_same_message_for_every_field() {
         const STATUS: &str = "gatewaysecrets.trustspan.dev/status";
         let unknown = |field: &str| {
             let message = format!(
                 "failed to create typed patch object (mesh/gw; GatewaySecret): {field}: field not declared in schema"
             );
-            told(&refused(STATUS, 500, &message))
+            reported(&refused(STATUS, 500, &message))
         };
         assert_eq!(unknown(".status.waits"), unknown(".status.phaseSince"));
-        let (reason, advice) = unknown(".status.waits");
+        let (reason, message) = unknown(".status.waits");
         assert_eq!(reason, "CRDOutdated");
-        assert!(advice.contains("trustspan crd | kubectl apply -f -"), "{advice}");
-        assert_eq!(told(&refused(STATUS, 400, "strict decoding error: unknown field \"status.waits\"")).0, reason);
+        assert!(message.contains("trustspan crd | kubectl apply -f -"), "{message}");
+        assert_eq!(reported(&refused(STATUS, 400, "strict decoding error: unknown field \"status.waits\"")).0, reason);
         assert_eq!(
-            told(&refused(STATUS, 422, "status.phase: Unsupported value: \"ServingCertificateSwitched\"")).0,
+            reported(&refused(STATUS, 422, "status.phase: Unsupported value: \"ServingCertificateSwitched\"")).0,
             reason
         );
-        assert_eq!(told(&refused(STATUS, 500, "etcdserver: request timed out")).0, "Failed");
-        assert_eq!(told(&refused("secrets", 422, "Secret \"gw\" is invalid")).0, "Failed");
+        assert_eq!(reported(&refused(STATUS, 500, "etcdserver: request timed out")).0, "Failed");
+        assert_eq!(reported(&refused("secrets", 422, "Secret \"gw\" is invalid")).0, "Failed");
     }
 
     #[test]
-    fn a_missing_right_begins_with_how_it_is_granted() {
-        let (reason, advice) = told(&refused("secrets", 403, "secrets \"gw\" is forbidden"));
+    fn a_missing_permission_begins_with_how_to_grant_it() {
+        let (reason, message) = reported(&refused("secrets", 403, "secrets \"gw\" is forbidden"));
         assert_eq!(reason, "Forbidden");
-        let mend = "kubectl get trustspan -A -o yaml | trustspan rbac - | kubectl apply -f -";
-        let at = advice.find(mend).expect("the mend");
-        assert!(at < advice.find("is forbidden").expect("what the API server said"), "{advice}");
+        let command = "kubectl get trustspan -A -o yaml | trustspan rbac - | kubectl apply -f -";
+        let at = message.find(command).expect("the command");
+        assert!(at < message.find("is forbidden").expect("the API server's answer"), "{message}");
     }
 
     #[test]
-    fn rejects_what_is_for_programmers_in_a_sentence() {
+    fn messages_do_not_contain_a_dump_of_the_response() {
         let error = refused("secrets", 500, "no quorum");
         assert_eq!(error.to_string(), "cannot patch secrets gw: no quorum");
-        assert_eq!(told(&error), ("Failed", error.to_string()));
+        assert_eq!(reported(&error), ("Failed", "Cannot patch secrets gw: no quorum".to_owned()));
         assert_eq!(
-            told(&refused("gatewaysecrets.trustspan.dev/status", 500, "etcdserver: request is too large")).0,
+            reported(&refused("gatewaysecrets.trustspan.dev/status", 500, "etcdserver: request is too large")).0,
             "TooLarge"
         );
-        assert_eq!(told(&refused("gatewaysecrets.trustspan.dev/status", 413, "limit is 3145728")).0, "TooLarge");
+        assert_eq!(reported(&refused("gatewaysecrets.trustspan.dev/status", 413, "limit is 3145728")).0, "TooLarge");
         assert_eq!(refused("secrets", 503, "").to_string(), "cannot patch secrets gw: Reason");
     }
 }

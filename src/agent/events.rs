@@ -1,5 +1,5 @@
-//! Tells people what happened, by Events (events.k8s.io/v1) on the GatewaySecret. Nothing waits for one to be written: what cannot
-//! be told is logged and lost.
+//! Records Events (events.k8s.io/v1) on GatewaySecrets. Nothing waits for their writes: an Event that cannot be written is logged and
+//! dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,63 +19,61 @@ use crate::store::cluster;
 
 /// Name of the agent in Events.
 const REPORTER: &str = "trustspan.dev/agent";
-/// Notices that wait to be written; more are lost.
-const WAITING: usize = 256;
-/// The most that writing one may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Different notices that are remembered, so that the same once more counts up an Event's series.
-const KNOWN: usize = 256;
-/// Bytes of a note that the API server takes (`k8s.io/kubernetes/pkg/apis/core/validation/events.go`, `NoteLengthLimit`).
-const NOTE: usize = 1024;
+/// Events that can wait to be written; further ones are dropped.
+const QUEUE_LENGTH: usize = 256;
+/// Limit of one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Different Events that are remembered, so that a repeated one increments the count of its series.
+const MAX_REMEMBERED: usize = 256;
+/// Longest note that the API server accepts, in bytes (`k8s.io/kubernetes/pkg/apis/core/validation/events.go`, `NoteLengthLimit`).
+const MAX_NOTE: usize = 1024;
 
-/// Takes notices.
+/// Records Events.
 #[derive(Clone, Debug)]
 pub(super) struct EventRecorder {
-    waiting: mpsc::Sender<(ObjectReference, StatusEvent)>,
-    /// What this process did.
-    pub(super) tally: Arc<AgentMetrics>,
+    queue: mpsc::Sender<(ObjectReference, StatusEvent)>,
+    pub(super) metrics: Arc<AgentMetrics>,
 }
 
 impl EventRecorder {
-    /// Takes notices on a GatewaySecret, and returns at once.
-    pub(super) fn tell(&self, entry: &Entry, notices: Vec<StatusEvent>) {
-        for notice in notices {
-            if self.waiting.try_send((regarding(entry), notice)).is_err() {
-                self.tally.event_lost();
-                tracing::debug!(namespace = entry.namespace, name = entry.name, "an Event is lost: too many wait");
+    /// Queues Events on a GatewaySecret, without waiting.
+    pub(super) fn record(&self, entry: &Entry, events: Vec<StatusEvent>) {
+        for event in events {
+            if self.queue.try_send((regarding(entry), event)).is_err() {
+                self.metrics.event_dropped();
+                tracing::debug!(namespace = entry.namespace, name = entry.name, "Event dropped: the queue is full");
             }
         }
     }
 }
 
-/// A teller, and the task that writes what it takes.
-pub(super) fn teller(client: Client, tally: Arc<AgentMetrics>) -> (EventRecorder, impl Future<Output = ()>) {
-    let (sender, mut waiting) = mpsc::channel::<(ObjectReference, StatusEvent)>(WAITING);
-    let teller = EventRecorder { waiting: sender, tally: tally.clone() };
+/// A recorder, and the task that writes its Events.
+pub(super) fn recorder(client: Client, metrics: Arc<AgentMetrics>) -> (EventRecorder, impl Future<Output = ()>) {
+    let (sender, mut queue) = mpsc::channel::<(ObjectReference, StatusEvent)>(QUEUE_LENGTH);
+    let recorder = EventRecorder { queue: sender, metrics: metrics.clone() };
     let task = async move {
-        let mut known: BTreeMap<(Option<String>, StatusEvent), Recorder> = BTreeMap::new();
-        while let Some((regarding, notice)) = waiting.recv().await {
-            if known.len() >= KNOWN {
-                known.clear();
+        let mut series: BTreeMap<(Option<String>, StatusEvent), Recorder> = BTreeMap::new();
+        while let Some((regarding, event)) = queue.recv().await {
+            if series.len() >= MAX_REMEMBERED {
+                series.clear();
             }
-            // A recorder folds Events of one reason into a series, whatever they say: so each notice has its own.
-            let recorder = known
-                .entry((regarding.uid.clone(), notice.clone()))
+            // kube's Recorder counts all Events of one reason as one series, whatever their notes say: each note has its own.
+            let recorder = series
+                .entry((regarding.uid.clone(), event.clone()))
                 .or_insert_with(|| Recorder::new(client.clone(), Reporter::from(REPORTER)));
-            let event = event(&notice, &regarding);
-            let written = timeout(PATIENCE, recorder.publish(&event, &regarding)).await;
+            let written = timeout(WRITE_TIMEOUT, recorder.publish(&to_kube(&event, &regarding), &regarding)).await;
             if let Err(error) = written.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
-                tally.event_lost();
-                let reason = notice.reason;
-                let error = cluster::told(&error);
-                tracing::warn!("Event {reason} not written: {error}; `trustspan rbac` prints the right to");
+                metrics.event_dropped();
+                let reason = event.reason;
+                let error = cluster::error_message(&error);
+                tracing::warn!("Event {reason} not written: {error}; `trustspan rbac` prints the permission");
             }
         }
     };
-    (teller, task)
+    (recorder, task)
 }
 
-fn event(notice: &StatusEvent, regarding: &ObjectReference) -> Event {
+fn to_kube(event: &StatusEvent, regarding: &ObjectReference) -> Event {
     let secret = |name: &String| {
         let (namespace, name) = match name.split_once('/') {
             Some((namespace, name)) => (Some(namespace.to_owned()), name),
@@ -85,17 +83,17 @@ fn event(notice: &StatusEvent, regarding: &ObjectReference) -> Event {
         ObjectReference { api_version, kind, namespace, name: Some(name.to_owned()), ..ObjectReference::default() }
     };
     Event {
-        type_: if notice.is_warning { EventType::Warning } else { EventType::Normal },
-        reason: notice.reason.to_owned(),
-        note: Some(cut(&notice.note).to_owned()),
-        action: notice.action.to_owned(),
-        secondary: notice.secret.as_ref().map(secret),
+        type_: if event.is_warning { EventType::Warning } else { EventType::Normal },
+        reason: event.reason.to_owned(),
+        note: Some(truncated(&event.note).to_owned()),
+        action: event.action.to_owned(),
+        secondary: event.secret.as_ref().map(secret),
     }
 }
 
-/// As much of a note as the API server takes.
-fn cut(note: &str) -> &str {
-    &note[..note.floor_char_boundary(NOTE)]
+/// A note, cut to the longest that the API server accepts.
+fn truncated(note: &str) -> &str {
+    &note[..note.floor_char_boundary(MAX_NOTE)]
 }
 
 fn regarding(entry: &Entry) -> ObjectReference {
@@ -114,10 +112,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_notes_of_any_length() {
-        assert_eq!(cut("short"), "short");
-        let long = "ä".repeat(NOTE);
-        assert_eq!(cut(&long).len(), NOTE);
-        assert_eq!(cut(&format!("a{long}")).len(), NOTE - 1, "no character is cut in two");
+    fn long_notes_are_truncated_between_characters() {
+        assert_eq!(truncated("short"), "short");
+        let long = "ä".repeat(MAX_NOTE);
+        assert_eq!(truncated(&long).len(), MAX_NOTE);
+        assert_eq!(truncated(&format!("a{long}")).len(), MAX_NOTE - 1, "no character is split");
     }
 }

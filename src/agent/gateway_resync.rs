@@ -1,6 +1,6 @@
-//! Finds Gateways that slipped by while the webhook was down, and has them written once more. Only an annotation of our own
-//! is touched, so that it is the webhook that rewrites, and the user's next apply meets no conflict. Workloads are
-//! not mended here: that is a rollout.
+//! Resyncs Gateways that the webhook missed while it was down. The agent changes only an annotation of its own: the webhook rewrites
+//! the Gateway during that write, and the user's next apply meets no conflict. Workloads are not resynced here, since that would be a
+//! rollout.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};
@@ -10,64 +10,75 @@ use serde_json::{Value, json};
 
 use super::cluster_snapshot::ClusterSnapshot;
 use super::lease::Leadership;
-use super::{MANAGER, Settings};
+use super::{FIELD_MANAGER, Settings};
 use crate::api::Kind;
 use crate::api::names::RESYNC_REQUESTED_AT;
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::store::cluster;
 
-/// A Gateway is not touched again so soon: the webhook may be down still.
-const AGAIN: SignedDuration = SignedDuration::from_mins(1);
+/// Shortest time between two resyncs of a Gateway: the webhook may still be down.
+const MIN_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 
-/// Touches the Gateways that name a root Secret which they should not name any more.
-pub(super) async fn mend(
+/// Requests a resync of the Gateways that still name a source Secret.
+pub(super) async fn resync(
     client: &Client,
     leadership: &Leadership,
-    around: &ClusterSnapshot,
+    snapshot: &ClusterSnapshot,
     registry: &Registry,
     settings: &Settings,
 ) {
-    let kept = registry.entries().iter().filter(|entry| settings.keeps(entry)).cloned();
-    let (registry, now) = (Registry::new(kept), Timestamp::now());
-    for gateway in around.gateways().filter(|gateway| slipped_by(gateway, &registry, now)) {
-        if !leadership.holds() {
+    let included = registry.entries().iter().filter(|entry| settings.includes(entry)).cloned();
+    let (registry, now) = (Registry::new(included), Timestamp::now());
+    for gateway in snapshot.gateways().filter(|gateway| was_missed(gateway, &registry, now)) {
+        if !leadership.is_leader() {
             return;
         }
         let (namespace, name) = (text(&gateway["metadata"]["namespace"]), text(&gateway["metadata"]["name"]));
-        match touch(client, gateway, namespace, name, now).await {
+        match request_resync(client, gateway, namespace, name, now).await {
             Ok(()) => {
-                tracing::info!(namespace, name, "Gateway written once more: it names a source Secret or ConfigMap")
+                tracing::info!(
+                    namespace,
+                    name,
+                    "requested a resync of a Gateway that names a source Secret or ConfigMap"
+                )
             }
             Err(error) => {
                 tracing::warn!(
                     namespace,
                     name,
-                    "Gateway names a source Secret or ConfigMap, and cannot be touched: {}",
-                    cluster::told(&error)
+                    "cannot request a resync of a Gateway that names a source Secret or ConfigMap: {}",
+                    cluster::error_message(&error)
                 )
             }
         }
     }
 }
 
-/// Whether the webhook would write a Gateway otherwise than it is.
-fn slipped_by(gateway: &Value, registry: &Registry, now: Timestamp) -> bool {
+/// Whether the webhook would rewrite a Gateway that is stored.
+fn was_missed(gateway: &Value, registry: &Registry, now: Timestamp) -> bool {
     let metadata = &gateway["metadata"];
-    let swept = metadata["annotations"][RESYNC_REQUESTED_AT].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    let requested_at =
+        metadata["annotations"][RESYNC_REQUESTED_AT].as_str().and_then(|at| at.parse::<Timestamp>().ok());
     let namespace = text(&metadata["namespace"]);
     let write = Write { kind: Kind::of(gateway), namespace, object: gateway, old: None, by_agent: true };
-    swept.is_none_or(|at| now.duration_since(at) >= AGAIN)
+    requested_at.is_none_or(|at| now.duration_since(at) >= MIN_INTERVAL)
         && metadata["deletionTimestamp"].is_null()
         && rewrite(&write, registry).renamed().len() > 0
 }
 
-async fn touch(client: &Client, gateway: &Value, namespace: &str, name: &str, now: Timestamp) -> kube::Result<()> {
+async fn request_resync(
+    client: &Client,
+    gateway: &Value,
+    namespace: &str,
+    name: &str,
+    now: Timestamp,
+) -> kube::Result<()> {
     let kind = Kind::of(gateway);
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group, kind.version, kind.kind));
     let api: Api<kube::api::DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let patch = json!({ "metadata": { "annotations": { RESYNC_REQUESTED_AT: now.to_string() } } });
-    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     api.patch(name, &params, &Patch::Merge(patch)).await.map(drop)
 }
 
@@ -89,17 +100,17 @@ mod tests {
     }
 
     #[test]
-    fn accepts_only_what_the_webhook_would_rewrite() {
+    fn only_gateways_that_the_webhook_would_rewrite_are_resynced() {
         let (registry, now) = (Registry::new([entry("mesh", "root", "gw")]), Timestamp::UNIX_EPOCH);
-        let slipped = |gateway: &Value| slipped_by(gateway, &registry, now);
-        assert!(slipped(&gateway("root", json!({}))));
-        assert!(!slipped(&gateway("gw", json!({}))));
-        assert!(!slipped(&gateway("root", json!({"trustspan.dev/rewrite": "disabled"}))));
+        let missed = |gateway: &Value| was_missed(gateway, &registry, now);
+        assert!(missed(&gateway("root", json!({}))));
+        assert!(!missed(&gateway("gw", json!({}))));
+        assert!(!missed(&gateway("root", json!({"trustspan.dev/rewrite": "disabled"}))));
         assert!(
-            !slipped(&gateway("root", json!({RESYNC_REQUESTED_AT: "1970-01-01T00:00:00Z"}))),
-            "it was touched just now"
+            !missed(&gateway("root", json!({RESYNC_REQUESTED_AT: "1970-01-01T00:00:00Z"}))),
+            "the last request is too recent"
         );
-        assert!(slipped(&gateway("root", json!({RESYNC_REQUESTED_AT: "1969-12-31T23:00:00Z"}))));
-        assert!(slipped(&gateway("root", json!({RESYNC_REQUESTED_AT: "soon"}))));
+        assert!(missed(&gateway("root", json!({RESYNC_REQUESTED_AT: "1969-12-31T23:00:00Z"}))));
+        assert!(missed(&gateway("root", json!({RESYNC_REQUESTED_AT: "soon"}))));
     }
 }

@@ -1,5 +1,5 @@
-//! Leadership by a Lease (coordination.k8s.io/v1), as client-go's leaderelection does it: the clocks of two machines are never
-//! compared; a Lease is over when its holder has not renewed it for its duration by *our* clock since *we* saw it change.
+//! Leader election by a Lease (coordination.k8s.io/v1), as in client-go's `leaderelection`: clocks of different machines are never
+//! compared. A Lease has expired when it has not changed for its duration, by the local clock, since this process last saw it change.
 
 use std::time::Duration;
 
@@ -13,25 +13,52 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::store::cluster;
 
-/// Where the Lease stands, and who we are.
+/// Configuration of the leader election (client-go: `LeaderElectionConfig`).
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct LeaderElection {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
-    pub lease: String,
-    /// A name that no other process has.
+    pub name: String,
+    /// Unique name of this process.
     pub identity: String,
-    /// How long a Lease lasts that is not renewed; whole seconds. The holder stops to write after two thirds of it, well before
-    /// anybody else begins, and tries to renew it eight times in between.
-    pub duration: Duration,
+    /// How long other candidates wait for a renewal before they acquire the Lease; whole seconds.
+    pub lease_duration: Duration,
 }
 
-/// A name that no other process has: two on one machine, and a pod's next container, differ.
+impl Default for LeaderElection {
+    fn default() -> Self {
+        Self {
+            namespace: "trustspan-system".to_owned(),
+            name: "trustspan-agent".to_owned(),
+            identity: identity(),
+            lease_duration: Duration::from_secs(15),
+        }
+    }
+}
+
+impl LeaderElection {
+    /// How long the leader writes after its last renewal: it stops well before another candidate can acquire the Lease.
+    fn renew_deadline(&self) -> Duration {
+        self.lease_duration * 2 / 3
+    }
+
+    /// Time between two attempts.
+    fn retry_period(&self) -> Duration {
+        self.lease_duration / 8
+    }
+
+    /// Limit of one attempt.
+    fn request_timeout(&self) -> Duration {
+        self.lease_duration / 2
+    }
+}
+
+/// A unique name: two processes on one machine, and two containers of one pod in succession, differ.
 pub fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "agent".to_owned());
     let mut random = [0; 4];
-    // Without randomness the process and the time still tell most apart.
+    // Without a source of randomness the process id still differs in most cases.
     let suffix = match aws_lc_rs::rand::fill(&mut random) {
         Ok(()) => u32::from_be_bytes(random),
         Err(_) => std::process::id(),
@@ -39,51 +66,40 @@ pub fn identity() -> String {
     format!("{host}_{suffix:08x}")
 }
 
-impl Default for Candidate {
-    fn default() -> Self {
-        Self {
-            namespace: "trustspan-system".to_owned(),
-            lease: "trustspan-agent".to_owned(),
-            identity: identity(),
-            duration: Duration::from_secs(15),
-        }
-    }
-}
-
-/// Until when this process leads; shared with everything that writes.
+/// Until when this process is the leader. Checked before each write.
 #[derive(Clone, Debug)]
 pub struct Leadership(watch::Receiver<Option<Instant>>);
 
 #[cfg(test)]
 impl Default for Leadership {
-    /// Nobody's, for ever.
+    /// Never the leader.
     fn default() -> Self {
         Self(watch::channel(None).1)
     }
 }
 
 impl Leadership {
-    /// Whether this process leads at this very instant.
-    pub fn holds(&self) -> bool {
+    /// Whether this process is the leader now.
+    pub fn is_leader(&self) -> bool {
         self.0.borrow().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Waits until this process leads.
-    pub async fn gained(&mut self) {
-        while !self.holds() {
+    /// Waits until this process is the leader.
+    pub async fn acquired(&mut self) {
+        while !self.is_leader() {
             if self.0.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Waits until it does not any more.
+    /// Waits until this process is not the leader any more.
     pub async fn lost(&mut self) {
         loop {
             let Some(until) = *self.0.borrow_and_update() else { return };
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {
-                    if !self.holds() {
+                    if !self.is_leader() {
                         return;
                     }
                 }
@@ -97,86 +113,99 @@ impl Leadership {
     }
 }
 
-/// Tries to hold the Lease for as long as the task runs.
-pub fn contend(client: Client, candidate: Candidate) -> (Leadership, impl Future<Output = ()>) {
+/// The leadership of this process, and the task that acquires and renews the Lease for as long as it runs.
+pub fn elect(client: Client, election: LeaderElection) -> (Leadership, impl Future<Output = ()>) {
     let (sender, receiver) = watch::channel(None);
     let task = async move {
-        let api: Api<Lease> = Api::namespaced(client, &candidate.namespace);
-        let mut seen: Option<(LeaseSpec, Instant)> = None;
+        let api: Api<Lease> = Api::namespaced(client, &election.namespace);
+        let mut observed: Option<(LeaseSpec, Instant)> = None;
         loop {
             let started = Instant::now();
-            // Whoever waits longer than that has lost it.
-            let tried = timeout(candidate.duration / 2, round(&api, &candidate, &mut seen)).await;
-            match tried.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
+            let attempt = try_acquire_or_renew(&api, &election, &mut observed);
+            let outcome = timeout(election.request_timeout(), attempt).await;
+            match outcome.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
                 Ok(true) => {
-                    if sender.send_replace(Some(started + candidate.duration * 2 / 3)).is_none() {
-                        tracing::info!(identity = candidate.identity, "leading");
+                    if sender.send_replace(Some(started + election.renew_deadline())).is_none() {
+                        tracing::info!(identity = election.identity, "became the leader");
                     }
                 }
                 Ok(false) => {
                     if sender.send_replace(None).is_some() {
-                        tracing::warn!("leadership lost to another");
+                        tracing::warn!("another process became the leader");
                     }
                 }
-                // Leadership goes on until its time is over.
-                Err(error) => tracing::warn!("lease {} not renewed: {}", candidate.lease, cluster::told(&error)),
+                // This process stays the leader until the renew deadline.
+                Err(error) => tracing::warn!("Lease {} not renewed: {}", election.name, cluster::error_message(&error)),
             }
-            sleep(candidate.duration / 8).await;
+            sleep(election.retry_period()).await;
         }
     };
     (Leadership(receiver), task)
 }
 
-/// Lets the Lease go, so that another need not wait for its end.
-pub async fn release(client: Client, candidate: &Candidate) {
-    let api: Api<Lease> = Api::namespaced(client, &candidate.namespace);
-    let Ok(Some(mut lease)) = api.get_opt(&candidate.lease).await else { return };
-    if let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&candidate.identity))
-    {
-        spec.holder_identity = None;
-        let _ = api.replace(&candidate.lease, &PostParams::default(), &lease).await;
+/// Gives the Lease up, so that another candidate need not wait for its expiry. Call it when nothing is written any more.
+pub async fn release(client: Client, election: &LeaderElection) {
+    let api: Api<Lease> = Api::namespaced(client, &election.namespace);
+    let release = async {
+        let mut lease = api.get_opt(&election.name).await?;
+        let spec = lease.as_mut().and_then(|lease| lease.spec.as_mut());
+        if let Some(spec) = spec.filter(|spec| spec.holder_identity.as_deref() == Some(&election.identity)) {
+            spec.holder_identity = None;
+            if let Some(lease) = &lease {
+                api.replace(&election.name, &PostParams::default(), lease).await?;
+            }
+        }
+        Ok(())
+    };
+    let outcome = timeout(election.request_timeout(), release).await;
+    if let Err(error) = outcome.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
+        tracing::warn!("Lease {} not released: {}", election.name, cluster::error_message(&error));
     }
 }
 
-/// One try. Whether the Lease is ours after it.
-async fn round(api: &Api<Lease>, candidate: &Candidate, seen: &mut Option<(LeaseSpec, Instant)>) -> kube::Result<bool> {
+/// Acquires the Lease, or renews it as its holder. Whether this process holds it afterwards.
+async fn try_acquire_or_renew(
+    api: &Api<Lease>,
+    election: &LeaderElection,
+    observed: &mut Option<(LeaseSpec, Instant)>,
+) -> kube::Result<bool> {
     let now = || Some(MicroTime(Timestamp::now()));
-    let spec = |transitions| LeaseSpec {
-        holder_identity: Some(candidate.identity.clone()),
-        lease_duration_seconds: i32::try_from(candidate.duration.as_secs()).ok(),
+    let record = |transitions| LeaseSpec {
+        holder_identity: Some(election.identity.clone()),
+        lease_duration_seconds: i32::try_from(election.lease_duration.as_secs()).ok(),
         acquire_time: now(),
         renew_time: now(),
         lease_transitions: Some(transitions),
         ..LeaseSpec::default()
     };
-    let Some(mut lease) = api.get_opt(&candidate.lease).await? else {
-        let metadata = ObjectMeta { name: Some(candidate.lease.clone()), ..ObjectMeta::default() };
-        let lease = Lease { metadata, spec: Some(spec(0)) };
-        return settled(api.create(&PostParams::default(), &lease).await);
+    let Some(mut lease) = api.get_opt(&election.name).await? else {
+        let metadata = ObjectMeta { name: Some(election.name.clone()), ..ObjectMeta::default() };
+        let lease = Lease { metadata, spec: Some(record(0)) };
+        return was_written(api.create(&PostParams::default(), &lease).await);
     };
-    let held = lease.spec.clone().unwrap_or_default();
-    if seen.as_ref().is_none_or(|(before, _)| *before != held) {
-        *seen = Some((held.clone(), Instant::now()));
+    let stored = lease.spec.clone().unwrap_or_default();
+    if observed.as_ref().is_none_or(|(before, _)| *before != stored) {
+        *observed = Some((stored.clone(), Instant::now()));
     }
-    let holder = held.holder_identity.as_deref().filter(|holder| !holder.is_empty());
-    let is_ours = holder == Some(&candidate.identity);
-    let lasts = held
+    let holder = stored.holder_identity.as_deref().filter(|holder| !holder.is_empty());
+    let is_holder = holder == Some(&election.identity);
+    let duration = stored
         .lease_duration_seconds
         .and_then(|seconds| u64::try_from(seconds).ok())
-        .map_or(candidate.duration, Duration::from_secs);
-    let is_over = seen.as_ref().is_some_and(|(_, since)| since.elapsed() > lasts);
-    if holder.is_some() && !is_ours && !is_over {
+        .map_or(election.lease_duration, Duration::from_secs);
+    let has_expired = observed.as_ref().is_some_and(|(_, since)| since.elapsed() > duration);
+    if holder.is_some() && !is_holder && !has_expired {
         return Ok(false);
     }
-    let transitions = held.lease_transitions.unwrap_or_default();
-    let next = spec(if is_ours { transitions } else { transitions + 1 });
-    let acquire_time = if is_ours { held.acquire_time } else { next.acquire_time.clone() };
+    let transitions = stored.lease_transitions.unwrap_or_default();
+    let next = record(if is_holder { transitions } else { transitions + 1 });
+    let acquire_time = if is_holder { stored.acquire_time } else { next.acquire_time.clone() };
     lease.spec = Some(LeaseSpec { acquire_time, ..next });
-    // With its resourceVersion: of two that try at once, one is refused.
-    settled(api.replace(&candidate.lease, &PostParams::default(), &lease).await)
+    // With the resourceVersion that was read: of two candidates that write at once, one gets a conflict.
+    was_written(api.replace(&election.name, &PostParams::default(), &lease).await)
 }
 
-fn settled(result: kube::Result<Lease>) -> kube::Result<bool> {
+fn was_written(result: kube::Result<Lease>) -> kube::Result<bool> {
     match result {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),

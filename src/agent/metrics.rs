@@ -1,5 +1,5 @@
-//! What Prometheus reads of the agent: what status says of each GatewaySecret, and what this process did. Series go with their
-//! GatewaySecret, and each label has a bounded set of values.
+//! Prometheus metrics of the controller: the status of each GatewaySecret, and what this process did. The series of a GatewaySecret end
+//! when it is deleted, and each label has a bounded set of values.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
@@ -21,8 +21,8 @@ use crate::rotation::CONDITION_TYPES;
 use crate::rotation::planner::Step;
 use crate::store::RegistryCache;
 
-/// Clients that have a series of their own, for each GatewaySecret.
-const CLIENTS_NAMED: usize = 20;
+/// Clients with a series of their own, for each GatewaySecret.
+const MAX_CLIENT_SERIES: usize = 20;
 
 const PHASES: [Phase; 6] = [
     Phase::Pending,
@@ -41,106 +41,110 @@ const STEPS: [StepName; 6] = [
     StepName::DropOldCA,
 ];
 
-/// What the agent did since it was started.
+/// Counts since the process started.
 #[derive(Debug, Default)]
 pub struct AgentMetrics {
-    kept: Mutex<BTreeMap<(String, String), Counts>>,
-    events_lost: AtomicU64,
+    counts: Mutex<BTreeMap<(String, String), Counts>>,
+    events_dropped: AtomicU64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Counts {
-    looked: Option<Timestamp>,
+    reconciled_at: Option<Timestamp>,
     writes: BTreeMap<&'static str, u64>,
     failures: BTreeMap<&'static str, u64>,
 }
 
 impl AgentMetrics {
-    /// A look ended, with all that it had to do done.
-    pub(super) fn looked(&self, entry: &Entry, at: Timestamp) {
-        self.of(entry, |counts| counts.looked = Some(at));
+    /// Records a reconcile that did all that it had to.
+    pub(super) fn reconciled(&self, entry: &Entry, at: Timestamp) {
+        self.update(entry, |counts| counts.reconciled_at = Some(at));
     }
 
-    /// A step was taken.
-    pub(super) fn wrote(&self, entry: &Entry, step: &Step) {
+    /// Counts a step that was applied.
+    pub(super) fn step_applied(&self, entry: &Entry, step: &Step) {
         let what = match step {
             Step::WriteManaged { .. } | Step::WriteSibling { .. } | Step::CopyRoot => "managed_secret",
             Step::WriteConfigMap { .. } => "managed_config_map",
             Step::PromoteIssuer => "issuer_secret",
             Step::Reissue { .. } => "reissue",
         };
-        self.count(entry, what);
+        self.count_write(entry, what);
     }
 
-    /// A workload was rolled.
-    pub(super) fn rolled(&self, entry: &Entry) {
-        self.count(entry, "rollout");
+    /// Counts a restart of a workload.
+    pub(super) fn workload_restarted(&self, entry: &Entry) {
+        self.count_write(entry, "rollout");
     }
 
-    fn count(&self, entry: &Entry, what: &'static str) {
-        self.of(entry, |counts| *counts.writes.entry(what).or_default() += 1);
+    fn count_write(&self, entry: &Entry, what: &'static str) {
+        self.update(entry, |counts| *counts.writes.entry(what).or_default() += 1);
     }
 
-    /// A look failed.
-    pub(super) fn failed(&self, entry: &Entry, error: &AgentError) {
-        self.of(entry, |counts| *counts.failures.entry(error.reason()).or_default() += 1);
+    /// Counts a failed reconcile.
+    pub(super) fn reconcile_failed(&self, entry: &Entry, error: &AgentError) {
+        self.update(entry, |counts| *counts.failures.entry(error.reason()).or_default() += 1);
     }
 
-    /// A status was not written, or not whole.
-    pub(super) fn status_not_written(&self, entry: &Entry) {
-        self.of(entry, |counts| *counts.failures.entry("StatusNotWritten").or_default() += 1);
+    /// Counts a status that was not written, or only in part.
+    pub(super) fn status_write_failed(&self, entry: &Entry) {
+        self.update(entry, |counts| *counts.failures.entry("StatusNotWritten").or_default() += 1);
     }
 
-    /// An Event was not written.
-    pub(super) fn event_lost(&self) {
-        self.events_lost.fetch_add(1, Ordering::Relaxed);
+    /// Counts an Event that was not written.
+    pub(super) fn event_dropped(&self) {
+        self.events_dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn of(&self, entry: &Entry, count: impl FnOnce(&mut Counts)) {
-        count(self.kept().entry((entry.namespace.clone(), entry.name.clone())).or_default());
+    fn update(&self, entry: &Entry, change: impl FnOnce(&mut Counts)) {
+        change(self.lock().entry((entry.namespace.clone(), entry.name.clone())).or_default());
     }
 
-    /// Counts are whole at any time: a thread that panicked spoils none.
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<(String, String), Counts>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A panic leaves no count inconsistent, so a poisoned lock is used.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, String), Counts>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads everything at each scrape.
-pub fn collector(live: Arc<RegistryCache>, tally: Arc<AgentMetrics>, leadership: Leadership) -> Box<dyn Collector> {
-    Box::new(Reported { live, tally, leadership })
+/// A collector that reads everything at each scrape.
+pub fn collector(cache: Arc<RegistryCache>, metrics: Arc<AgentMetrics>, leadership: Leadership) -> Box<dyn Collector> {
+    Box::new(AgentCollector { cache, metrics, leadership })
 }
 
 #[derive(Debug)]
-struct Reported {
-    live: Arc<RegistryCache>,
-    tally: Arc<AgentMetrics>,
+struct AgentCollector {
+    cache: Arc<RegistryCache>,
+    metrics: Arc<AgentMetrics>,
     leadership: Leadership,
 }
 
-/// A label beside `namespace` and `name`, if there is one, and the value.
+/// A label in addition to `namespace` and `name`, and the value.
 type Sample = (Option<(&'static str, String)>, i64);
-type Told = (&'static str, &'static str, fn(&Entry) -> Vec<Sample>);
+type StatusGauge = (&'static str, &'static str, fn(&Entry) -> Vec<Sample>);
 
-/// What status says.
-const TOLD: [Told; 9] = [
+/// Gauges that are computed from the status.
+const STATUS_GAUGES: [StatusGauge; 9] = [
     ("gatewaysecret_phase", "1 for the phase that the rotation is in, 0 for the others", phase),
     ("gatewaysecret_phase_since_timestamp_seconds", "When that phase began", phase_since),
     ("gatewaysecret_condition", "1 when the condition is True, -1 when it is Unknown, else 0", conditions),
-    ("gatewaysecret_waiting", "1 when the step is held back", waits),
-    ("gatewaysecret_lagging_clients", "Declared clients that do not follow the rotation yet", lagging),
+    ("gatewaysecret_waiting", "1 when the step is blocked or waits", waits),
+    ("gatewaysecret_lagging_clients", "Declared clients that the rotation waits for", lagging),
     (
         "gatewaysecret_client_lagging_since_timestamp_seconds",
-        "Since when a client does not follow: 20 at most, those that are overdue first",
+        "Since when the rotation waits for a client: at most 20 clients, overdue ones first",
         lagging_since,
     ),
     (
         "gatewaysecret_workloads_behind",
-        "Workloads that name the root Secret, or run with older content of the managed one",
+        "Workloads that name the source Secret, or run with an older managed Secret",
         workloads_behind,
     ),
-    ("gatewaysecret_endpoints", "Endpoints of the gateways, by what they showed when they were looked at", endpoints),
-    ("gatewaysecret_not_after_timestamp_seconds", "End of validity of the served leaf and of CAs", not_after),
+    (
+        "gatewaysecret_endpoints",
+        "Endpoints of the gateways, by the certificate that they showed when probed",
+        endpoints,
+    ),
+    ("gatewaysecret_not_after_timestamp_seconds", "End of validity of the serving certificate and of CAs", not_after),
 ];
 
 fn phase(entry: &Entry) -> Vec<Sample> {
@@ -155,7 +159,7 @@ fn phase_since(entry: &Entry) -> Vec<Sample> {
 fn conditions(entry: &Entry) -> Vec<Sample> {
     let value = |type_: &str| match entry.status.condition(type_).map(|condition| condition.status) {
         Some(ConditionStatus::True) => 1,
-        // What is not known does not fail.
+        // Unknown is not a failure.
         Some(ConditionStatus::Unknown) => -1,
         Some(ConditionStatus::False) | None => 0,
     };
@@ -166,8 +170,8 @@ fn conditions(entry: &Entry) -> Vec<Sample> {
 }
 
 fn waits(entry: &Entry) -> Vec<Sample> {
-    let held = |step| entry.status.waits.iter().any(|wait| wait.step == step);
-    STEPS.map(|step| (Some(("step", format!("{step:?}"))), i64::from(held(step)))).into()
+    let is_waiting = |step| entry.status.waits.iter().any(|wait| wait.step == step);
+    STEPS.map(|step| (Some(("step", format!("{step:?}"))), i64::from(is_waiting(step)))).into()
 }
 
 fn lagging(entry: &Entry) -> Vec<Sample> {
@@ -177,7 +181,7 @@ fn lagging(entry: &Entry) -> Vec<Sample> {
 
 fn lagging_since(entry: &Entry) -> Vec<Sample> {
     let (overdue, others): (Vec<_>, Vec<_>) = entry.status.lagging.iter().partition(|client| client.overdue);
-    let named = overdue.into_iter().chain(others).take(CLIENTS_NAMED);
+    let named = overdue.into_iter().chain(others).take(MAX_CLIENT_SERIES);
     named.map(|client| (Some(("client", client.name.clone())), client.since.as_second())).collect()
 }
 
@@ -186,9 +190,13 @@ fn workloads_behind(entry: &Entry) -> Vec<Sample> {
 }
 
 fn endpoints(entry: &Entry) -> Vec<Sample> {
-    let Some(seen) = entry.status.endpoints else { return Vec::new() };
-    let shown =
-        [("total", seen.total), ("current", seen.current), ("former", seen.former), ("unreachable", seen.unreachable)];
+    let Some(endpoints) = entry.status.endpoints else { return Vec::new() };
+    let shown = [
+        ("total", endpoints.total),
+        ("current", endpoints.current),
+        ("former", endpoints.former),
+        ("unreachable", endpoints.unreachable),
+    ];
     shown.map(|(shown, count)| (Some(("shown", shown.to_owned())), i64::from(count))).into()
 }
 
@@ -201,67 +209,69 @@ fn not_after(entry: &Entry) -> Vec<Sample> {
     ends.into_iter().filter_map(|(kind, end)| Some((Some(("kind", kind.to_owned())), end?.as_second()))).collect()
 }
 
-/// The newest CA of a bundle, and the first end among the others.
+/// The end of the newest CA of a bundle, and the first end among the others.
 fn cas(bundle: &[TrustAnchor], kinds: [&'static str; 2]) -> [(&'static str, Option<Timestamp>); 2] {
     let newest = bundle.iter().max_by_key(|ca| ca.not_before);
     let others = bundle.iter().filter(|ca| newest.is_some_and(|newest| newest.fingerprint != ca.fingerprint));
     [(kinds[0], newest.map(|ca| ca.not_after)), (kinds[1], others.map(|ca| ca.not_after).min())]
 }
 
-impl Collector for Reported {
+impl Collector for AgentCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let registry = self.live.registry();
+        let registry = self.cache.registry();
         let entries = registry.iter().flat_map(|registry| registry.entries());
         let entries: Vec<_> = entries.filter(|entry| !entry.being_deleted).collect();
-        for (name, help, of) in TOLD {
+        for (name, help, of) in STATUS_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for entry in &entries {
                 each(&mut family, entry, of(entry), |value, metric| ConstGauge::new(value).encode(metric))?;
             }
         }
-        let help = "1 while the GatewaySecret cannot be read as it stands";
+        let help = "1 while the stored GatewaySecret cannot be read";
         let mut family = encoder.encode_descriptor("gatewaysecret_unreadable", help, None, MetricType::Gauge)?;
-        for (namespace, name) in self.live.unread().keys() {
+        for (namespace, name) in self.cache.unread().keys() {
             let labels = [("namespace", namespace.as_str()), ("name", name)];
             ConstGauge::new(1_i64).encode(family.encode_family(&labels)?)?;
         }
-        let mut tally = self.tally.kept();
+        let mut all_counts = self.metrics.lock();
         if registry.is_some() {
-            tally.retain(|key, _| entries.iter().any(|entry| (&entry.namespace, &entry.name) == (&key.0, &key.1)));
+            all_counts.retain(|key, _| entries.iter().any(|entry| (&entry.namespace, &entry.name) == (&key.0, &key.1)));
         }
-        let counts = |entry: &Entry| tally.get(&(entry.namespace.clone(), entry.name.clone())).cloned();
-        let kept: Vec<_> = entries.iter().filter_map(|entry| Some((*entry, counts(entry)?))).collect();
-        drop(tally);
+        let counts = |entry: &Entry| all_counts.get(&(entry.namespace.clone(), entry.name.clone())).cloned();
+        let reconciled: Vec<_> = entries.iter().filter_map(|entry| Some((*entry, counts(entry)?))).collect();
+        drop(all_counts);
         let name = "agent_last_look_timestamp_seconds";
-        let help = "When this process last looked, and did all that was to be done";
+        let help = "When this process last reconciled the GatewaySecret without an error";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (entry, counts) in &kept {
-            let looked = counts.looked.iter().map(|at| (None, at.as_second())).collect();
-            each(&mut family, entry, looked, |value, metric| ConstGauge::new(value).encode(metric))?;
+        for (entry, counts) in &reconciled {
+            let reconciled_at = counts.reconciled_at.iter().map(|at| (None, at.as_second())).collect();
+            each(&mut family, entry, reconciled_at, |value, metric| ConstGauge::new(value).encode(metric))?;
         }
         type Of = fn(&Counts) -> &BTreeMap<&'static str, u64>;
         let counters: [(&str, &str, &str, Of); 2] = [
-            ("agent_writes", "Steps taken, and workloads rolled, by this process", "what", |counts| &counts.writes),
-            ("agent_failures", "Looks of this process that failed", "reason", |counts| &counts.failures),
+            ("agent_writes", "Steps applied, and workloads restarted, by this process", "what", |counts| {
+                &counts.writes
+            }),
+            ("agent_failures", "Failed reconciles of this process", "reason", |counts| &counts.failures),
         ];
         for (name, help, label, of) in counters {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (entry, counts) in &kept {
+            for (entry, counts) in &reconciled {
                 let samples = of(counts).iter().map(|(value, count)| (Some((label, (*value).to_owned())), *count));
                 each(&mut family, entry, samples.collect(), |value, metric| ConstCounter::new(value).encode(metric))?;
             }
         }
-        let lost = ConstCounter::new(self.tally.events_lost.load(Ordering::Relaxed));
-        lost.encode(encoder.encode_descriptor(
+        let dropped = ConstCounter::new(self.metrics.events_dropped.load(Ordering::Relaxed));
+        dropped.encode(encoder.encode_descriptor(
             "agent_events_lost",
             "Events not written",
             None,
             MetricType::Counter,
         )?)?;
-        let leads = ConstGauge::new(i64::from(self.leadership.holds()));
+        let leads = ConstGauge::new(i64::from(self.leadership.is_leader()));
         leads.encode(encoder.encode_descriptor(
             "agent_leading",
-            "1 while this process leads",
+            "1 while this process is the leader",
             None,
             MetricType::Gauge,
         )?)

@@ -1,5 +1,5 @@
-//! The agent: carries rotations through. It reads, asks [`crate::rotation::planner`] what to do, does it, and reads again; all it
-//! remembers stands in the cluster, so it may be killed at any instant.
+//! The rotation controller. A reconcile reads the cluster, computes the next steps with [`crate::rotation::planner`] and writes them. All
+//! state is stored in the cluster, so the process can be killed at any time.
 
 mod apply;
 mod backoff;
@@ -34,13 +34,13 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::registry::{Entry, Registry};
-use crate::rotation::{self, Inventory, Outlook};
+use crate::rotation::{self, Inventory, Outlook, counted};
 use crate::store::RegistryCache;
 use cluster_snapshot::ClusterSnapshot;
 use events::EventRecorder;
 use lease::Leadership;
 use probe::Prober;
-use reconcile_trigger::Known;
+use reconcile_trigger::ReconcileInput;
 use reconciler::Reconciler;
 use rollouts::RolloutStatuses;
 
@@ -48,19 +48,19 @@ pub use apply::reissue;
 pub use error::AgentError;
 pub use rbac::{reader_role, role};
 
-/// Field manager of what the agent writes.
-const MANAGER: &str = "trustspan-agent";
-/// The most that one look may take, with all that it writes.
-const TICK: Duration = Duration::from_secs(30);
+/// Field manager of the agent's writes.
+const FIELD_MANAGER: &str = "trustspan-agent";
+/// Limit of one reconcile, with all its writes.
+const RECONCILE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The agent's settings.
+/// The controller's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Only GatewaySecrets in these namespaces are kept; empty: all.
+    /// Only GatewaySecrets in these namespaces are reconciled; empty: all.
     pub namespaces: Vec<String>,
-    /// At least so often everything is looked at, should an event be lost.
+    /// Full resync interval, in case a watch lost an event.
     pub poll: Duration,
-    /// `Some(true)`: every GatewaySecret is treated as of mode `Copy`; `Some(false)`: as of mode `Bundle`.
+    /// `Some(true)`: every GatewaySecret is treated as mode `Copy`; `Some(false)`: as mode `Bundle`.
     pub legacy_copy: Option<bool>,
 }
 
@@ -71,113 +71,113 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether a GatewaySecret is kept.
-    fn keeps(&self, entry: &Entry) -> bool {
+    /// Whether a GatewaySecret is reconciled.
+    fn includes(&self, entry: &Entry) -> bool {
         !entry.being_deleted && (self.namespaces.is_empty() || self.namespaces.contains(&entry.namespace))
     }
 }
 
-/// Keeps the GatewaySecrets of `live` while this process leads, and counts what it does.
+/// Reconciles the GatewaySecrets of `cache` while this process is the leader.
 pub async fn run(
     client: Client,
-    live: Arc<RegistryCache>,
+    cache: Arc<RegistryCache>,
     mut leadership: Leadership,
     settings: Settings,
-    tally: Arc<metrics::AgentMetrics>,
+    metrics: Arc<metrics::AgentMetrics>,
 ) {
-    let (teller, telling) = events::teller(client.clone(), tally);
-    let keeping = async {
+    let (recorder, record_events) = events::recorder(client.clone(), metrics);
+    let reconcile = async {
         loop {
-            leadership.gained().await;
+            leadership.acquired().await;
             let mut end = leadership.clone();
             tokio::select! {
                 () = end.lost() => {}
-                () = keep_all(&client, &live, &leadership, &settings, &teller) => {}
+                () = run_as_leader(&client, &cache, &leadership, &settings, &recorder) => {}
             }
         }
     };
-    tokio::join!(telling, keeping);
+    tokio::join!(record_events, reconcile);
 }
 
-/// Looks around, and keeps one task for each GatewaySecret; all end with this one.
-async fn keep_all(
+/// Runs one reconciler for each GatewaySecret, and what they share. All tasks end with this one.
+async fn run_as_leader(
     client: &Client,
-    live: &RegistryCache,
+    cache: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
-    teller: &EventRecorder,
+    recorder: &EventRecorder,
 ) {
-    let (around, surroundings) = watch::channel(Arc::new(ClusterSnapshot::default()));
-    let (round, rounds) = watch::channel(Arc::default());
+    let (snapshot_sender, snapshot) = watch::channel(Arc::new(ClusterSnapshot::default()));
+    let (rollouts_sender, rollouts) = watch::channel(Arc::default());
     tokio::join!(
-        look_around(client, live, leadership, settings, around),
-        rollouts::keep(client, live, leadership, settings, teller, round),
-        keep_each(client, live, leadership, settings, surroundings, rounds, teller),
+        refresh_snapshot(client, cache, leadership, settings, snapshot_sender),
+        rollouts::run(client, cache, leadership, settings, recorder, rollouts_sender),
+        run_reconcilers(client, cache, leadership, settings, snapshot, rollouts, recorder),
     );
 }
 
-/// Reads the surroundings again and again, and mends Gateways that slipped by.
-async fn look_around(
+/// Reads the cluster snapshot at each resync interval, and resyncs Gateways that the webhook missed.
+async fn refresh_snapshot(
     client: &Client,
-    live: &RegistryCache,
+    cache: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
-    around: watch::Sender<Arc<ClusterSnapshot>>,
+    sender: watch::Sender<Arc<ClusterSnapshot>>,
 ) {
-    let mut ticks = tokio::time::interval(settings.poll);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut interval = tokio::time::interval(settings.poll);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
-        let registry = live.awaited().await;
-        let look = async {
-            let before = around.borrow().clone();
-            let seen = ClusterSnapshot::read(client, registry.entries(), &before).await;
-            gateway_resync::mend(client, leadership, &seen, &registry, settings).await;
-            around.send_replace(Arc::new(seen));
+        interval.tick().await;
+        let registry = cache.wait_for_registry().await;
+        let refresh = async {
+            let before = sender.borrow().clone();
+            let snapshot = ClusterSnapshot::read(client, registry.entries(), &before).await;
+            gateway_resync::resync(client, leadership, &snapshot, &registry, settings).await;
+            sender.send_replace(Arc::new(snapshot));
         };
-        if timeout(TICK, look).await.is_err() {
+        if timeout(RECONCILE_TIMEOUT, refresh).await.is_err() {
             tracing::warn!("the API server does not answer");
         }
     }
 }
 
-async fn keep_each(
+async fn run_reconcilers(
     client: &Client,
-    live: &RegistryCache,
+    cache: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
-    surroundings: watch::Receiver<Arc<ClusterSnapshot>>,
-    rounds: watch::Receiver<Arc<RolloutStatuses>>,
-    teller: &EventRecorder,
+    snapshot: watch::Receiver<Arc<ClusterSnapshot>>,
+    rollouts: watch::Receiver<Arc<RolloutStatuses>>,
+    recorder: &EventRecorder,
 ) {
-    let mut published = live.published();
-    let mut kept: BTreeMap<(String, String), Kept> = BTreeMap::new();
+    let mut published = cache.subscribe();
+    let mut running: BTreeMap<(String, String), RunningReconciler> = BTreeMap::new();
     while published.changed().await.is_ok() {
-        let Some(registry) = live.registry() else { continue };
-        kept.retain(|key, _| find(&registry, key).is_some());
-        let is_ours = |entry: &&Entry| settings.keeps(entry);
-        for entry in registry.entries().iter().filter(is_ours) {
+        let Some(registry) = cache.registry() else { continue };
+        running.retain(|key, _| find(&registry, key).is_some());
+        let is_included = |entry: &&Entry| settings.includes(entry);
+        for entry in registry.entries().iter().filter(is_included) {
             let key = (entry.namespace.clone(), entry.name.clone());
             let names = cluster_state::WatchedNames::of(entry);
-            match kept.get(&key).filter(|kept| kept.names == names) {
-                Some(kept) => reconcile_trigger::renew(&kept.known, entry, &registry),
+            match running.get(&key).filter(|reconciler| reconciler.names == names) {
+                Some(reconciler) => reconcile_trigger::update(&reconciler.input, entry, &registry),
                 None => {
-                    let (sender, receiver) = watch::channel(Known::of(entry, &registry));
-                    let keeper = Reconciler {
+                    let (sender, receiver) = watch::channel(ReconcileInput::of(entry, &registry));
+                    let reconciler = Reconciler {
                         client: client.clone(),
                         leadership: leadership.clone(),
-                        surroundings: surroundings.clone(),
-                        rounds: rounds.clone(),
-                        known: receiver,
-                        teller: teller.clone(),
-                        poll: settings.poll,
+                        snapshot: snapshot.clone(),
+                        rollouts: rollouts.clone(),
+                        input: receiver,
+                        recorder: recorder.clone(),
+                        resync_interval: settings.poll,
                         legacy_copy: settings.legacy_copy,
-                        lookout: Prober::default(),
+                        prober: Prober::default(),
                         status_backoff: backoff::Backoff::default(),
                     };
                     let mut tasks = JoinSet::new();
-                    tasks.spawn(keeper.keep(names.clone()));
-                    kept.insert(key, Kept { names, known: sender, _tasks: tasks });
+                    tasks.spawn(reconciler.run(names.clone()));
+                    running.insert(key, RunningReconciler { names, input: sender, _tasks: tasks });
                 }
             }
         }
@@ -189,15 +189,15 @@ fn find<'r>(registry: &'r Registry, (namespace, name): &(String, String)) -> Opt
     entries.into_iter().find(|entry| entry.namespace == *namespace && entry.name == *name)
 }
 
-/// A task that keeps a GatewaySecret. Ends when dropped.
-struct Kept {
+/// The task of a [`Reconciler`]. Ends when dropped.
+struct RunningReconciler {
     names: cluster_state::WatchedNames,
-    known: watch::Sender<Known>,
+    input: watch::Sender<ReconcileInput>,
     _tasks: JoinSet<()>,
 }
 
-/// The status that objects show.
-fn observed_with<'o>(
+/// The status of a GatewaySecret that these objects show.
+fn observe_status<'o>(
     entry: &Entry,
     objects: impl Iterator<Item = &'o serde_json::Value>,
     now: Timestamp,
@@ -208,19 +208,25 @@ fn observed_with<'o>(
     registry.entries().first().map(|entry| entry.status.clone()).unwrap_or_default()
 }
 
-fn sentence(step: &rotation::planner::Step) -> String {
+/// A step that was applied, for the log.
+fn describe(step: &rotation::planner::Step) -> String {
     use rotation::planner::{PairOf, Step};
     match step {
-        Step::WriteManaged { trust, pair: PairOf::Managed } => format!("managed Secret written: {} CA(s)", trust.len()),
+        Step::WriteManaged { trust, pair: PairOf::Managed } => {
+            format!("wrote the managed Secret with {}", counted(trust.len(), "CA"))
+        }
         Step::WriteManaged { trust, pair: PairOf::Root } => {
-            format!("managed Secret written: {} CA(s), with the root's leaf", trust.len())
+            let cas = counted(trust.len(), "CA");
+            format!("wrote the managed Secret with {cas} and the serving certificate of the source Secret")
         }
-        Step::WriteSibling { trust } => format!("managed -cacert Secret written: {} CA(s)", trust.len()),
+        Step::WriteSibling { trust } => {
+            format!("wrote the managed -cacert Secret with {}", counted(trust.len(), "CA"))
+        }
         Step::WriteConfigMap { source, trust } => {
-            format!("ConfigMap kept from {source} written: {} CA(s)", trust.len())
+            format!("wrote the managed ConfigMap of {source} with {}", counted(trust.len(), "CA"))
         }
-        Step::CopyRoot => "managed Secret written: a copy of the root".to_owned(),
-        Step::PromoteIssuer => "the Issuer's Secret has the new CA".to_owned(),
-        Step::Reissue { certificate } => format!("Certificate {certificate} is being re-issued"),
+        Step::CopyRoot => "wrote the managed Secret as a copy of the source Secret".to_owned(),
+        Step::PromoteIssuer => "wrote the new CA to the Issuer's Secret".to_owned(),
+        Step::Reissue { certificate } => format!("requested a reissue of Certificate {certificate}"),
     }
 }

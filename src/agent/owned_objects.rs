@@ -1,4 +1,4 @@
-//! Objects that the agent keeps, as they are stored.
+//! Objects that the agent owns.
 
 use serde_json::{Value, json};
 
@@ -22,24 +22,28 @@ pub(super) fn written_names(entry: &Entry) -> Vec<String> {
 const JOURNAL_KEY: &str = "journal.json";
 
 /// The journal as a ConfigMap.
-pub(super) fn journal(entry: &Entry, journal: &Journal) -> Value {
+pub(super) fn journal_config_map(entry: &Entry, journal: &Journal) -> Value {
     let metadata = metadata(entry, &journal_name(&entry.name));
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { JOURNAL_KEY: journal.to_text() } })
 }
 
-/// Reads the journal's ConfigMap. One that is not readable is begun anew: what is in the cluster says what to do, only with
-/// longer waits.
+/// Reads the journal's ConfigMap. An unreadable one is replaced by an empty journal: the state of the cluster still determines the next
+/// steps, after longer waits.
 pub(super) fn read_journal(entry: &Entry, object: Option<&Value>) -> Journal {
     let text = object.and_then(|object| object["data"][JOURNAL_KEY].as_str());
     text.map_or_else(Journal::default, |text| {
         Journal::from_text(text).unwrap_or_else(|error| {
-            tracing::warn!(namespace = entry.namespace, name = entry.name, "journal begun anew: {error}");
+            tracing::warn!(
+                namespace = entry.namespace,
+                name = entry.name,
+                "journal unreadable, starting with an empty one: {error}"
+            );
             Journal::default()
         })
     })
 }
 
-/// The metadata of an object that the agent keeps.
+/// The metadata of an owned object.
 pub(super) fn metadata(entry: &Entry, name: &str) -> Value {
     let (namespace, name) = entry.place_of(name);
     json!({
@@ -48,26 +52,25 @@ pub(super) fn metadata(entry: &Entry, name: &str) -> Value {
     })
 }
 
-/// Whether the agent made an object, for this GatewaySecret, or may take it over. In another namespace its owner names the
-/// GatewaySecret: which one may have it is not for every tenant to say.
-pub(super) fn is_kept_for(object: &Value, entry: &Entry) -> bool {
+/// Whether the agent created an object for this GatewaySecret, or may adopt it. An object in another namespace must name the
+/// GatewaySecret: otherwise any tenant's GatewaySecret could claim it.
+pub(super) fn is_owned_by(object: &Value, entry: &Entry) -> bool {
     let metadata = &object["metadata"];
     let namespace = metadata["namespace"].as_str().unwrap_or("default");
     let annotations = &metadata["annotations"];
     annotations[KEPT_FOR] == entry.name_in(namespace).as_str()
-        || annotations[ADOPT] == adoption(entry, namespace).as_str()
+        || annotations[ADOPT] == adopt_value(entry, namespace).as_str()
 }
 
-/// The value of the annotation that lets the agent take over an object of a namespace.
-pub(super) fn adoption(entry: &Entry, namespace: &str) -> String {
+/// The value of annotation `trustspan.dev/adopt` that lets the agent adopt an object of a namespace.
+pub(super) fn adopt_value(entry: &Entry, namespace: &str) -> String {
     if namespace == entry.namespace { "true".to_owned() } else { entry.name_in(namespace) }
 }
 
 /// A Secret as it was read. Has no `Debug`: it holds private keys.
 pub(super) struct StoredObject {
-    /// The object.
     pub(super) object: Value,
-    /// The same, decoded.
+    /// The object, decoded.
     pub(super) secret: Secret,
 }
 
@@ -77,10 +80,10 @@ mod tests {
     use crate::registry::tests::entry;
 
     #[test]
-    fn in_another_namespace_the_owner_names_the_gateway_secret() {
-        let kept = |namespace: &str, key: &str, value: &str| {
+    fn objects_in_other_namespaces_must_name_their_gateway_secret() {
+        let is_owned = |namespace: &str, key: &str, value: &str| {
             let object = json!({ "metadata": { "namespace": namespace, "annotations": { key: value } } });
-            is_kept_for(&object, &entry("mesh", "root", "gw"))
+            is_owned_by(&object, &entry("mesh", "root", "gw"))
         };
         for (namespace, key, value, expected) in [
             ("mesh", KEPT_FOR, "gw", true),
@@ -91,7 +94,7 @@ mod tests {
             ("cert-manager", ADOPT, "true", false),
             ("cert-manager", ADOPT, "evil/gw", false),
         ] {
-            assert_eq!(kept(namespace, key, value), expected, "{key}: {value} in {namespace}");
+            assert_eq!(is_owned(namespace, key, value), expected, "{key}: {value} in {namespace}");
         }
     }
 }

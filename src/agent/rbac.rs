@@ -1,4 +1,4 @@
-//! The rights that the agent needs for one GatewaySecret. It may not grant them to itself: an administrator applies them.
+//! The permissions that the agent needs for one GatewaySecret. It cannot grant them to itself: an administrator applies them.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,33 @@ use crate::api::names::{CACERT_SUFFIX, journal_name};
 use crate::api::{ProbeMode, RestartMode, TrustBundleTargetKind};
 use crate::registry::Entry;
 
-/// ServiceAccount of the agent in the shipped manifests: namespace and name.
-const ACCOUNT: (&str, &str) = ("trustspan-system", "trustspan-agent");
+/// Namespace and name of the agent's ServiceAccount in the shipped manifests.
+const SERVICE_ACCOUNT: (&str, &str) = ("trustspan-system", "trustspan-agent");
 
-/// What may name a Secret, and be behind.
+/// Workloads that can load the managed Secret.
 const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
 
-/// A Role and its binding for each namespace: Secrets by name only, and public certificates of cert-manager.
+/// A Role and its binding for each namespace: Secrets by name only, and cert-manager's certificates, which are public.
 pub fn role(entry: &Entry) -> Vec<Value> {
     let journal = json!([journal_name(&entry.name)]);
-    let mut elsewhere: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    let mut other_namespaces: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for namespace in entry.client_namespaces().skip(1) {
-        elsewhere.entry(namespace).or_default().extend(on_certificates());
+        other_namespaces.entry(namespace).or_default().extend(certificate_rules());
     }
     for namespace in entry.ca_namespaces() {
-        let rules = elsewhere.entry(namespace).or_default();
-        rules.extend(on_secrets(entry, namespace));
+        let rules = other_namespaces.entry(namespace).or_default();
+        rules.extend(secret_rules(entry, namespace));
         rules.push(
             json!({ "apiGroups": ["cert-manager.io"], "resources": ["certificates"], "verbs": ["list", "watch"] }),
         );
     }
-    let mut rules = on_secrets(entry, &entry.namespace);
+    let mut rules = secret_rules(entry, &entry.namespace);
     rules.extend([
         by_name("configmaps", journal, json!(["create", "get", "list", "watch", "patch", "update"])),
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
         json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["list"] }),
     ]);
-    rules.extend(on_certificates());
+    rules.extend(certificate_rules());
     if entry.spec.certificate_ref.is_some() {
         let issuing = ["certificates", "issuers"];
         rules.push(json!({ "apiGroups": ["cert-manager.io"], "resources": issuing, "verbs": ["get"] }));
@@ -56,7 +56,7 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         rules.push(json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["patch"] }));
     }
     if entry.policy.probe.mode == ProbeMode::Auto {
-        // Slices have names of their own, and are found by the label of their Service.
+        // EndpointSlices have generated names, and are found by the label of their Service.
         rules.push(json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"] }));
         if entry.policy.probe.target.is_none() {
             rules.push(json!({ "apiGroups": [""], "resources": ["services"], "verbs": ["list"] }));
@@ -65,9 +65,9 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     for (kind, resource) in
         [(TrustBundleTargetKind::ConfigMap, "configmaps"), (TrustBundleTargetKind::Secret, "secrets")]
     {
-        let distributed =
-            entry.spec.trust_bundle_targets.iter().filter(|place| place.kind == kind && place.namespace.is_none());
-        let names: Vec<_> = distributed.map(|place| place.name.as_str()).collect();
+        let targets =
+            entry.spec.trust_bundle_targets.iter().filter(|target| target.kind == kind && target.namespace.is_none());
+        let names: Vec<_> = targets.map(|target| target.name.as_str()).collect();
         if !names.is_empty() {
             rules.push(by_name(resource, json!(names), json!(["create", "get", "patch"])));
         }
@@ -77,30 +77,34 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         let rule = by_name(resource, json!([source.name]), json!(["get"]));
         match source.namespace == entry.namespace {
             true => rules.push(rule),
-            false => elsewhere.entry(&source.namespace).or_default().push(rule),
+            false => other_namespaces.entry(&source.namespace).or_default().push(rule),
         }
     }
-    // Their owners create them.
-    for place in &entry.spec.trust_bundle_targets {
-        if let Some(namespace) = &place.namespace {
-            let rule = by_name("configmaps", json!([place.name]), json!(["get", "patch"]));
-            elsewhere.entry(namespace).or_default().push(rule);
+    // Targets in other namespaces are created by their owners.
+    for target in &entry.spec.trust_bundle_targets {
+        if let Some(namespace) = &target.namespace {
+            let rule = by_name("configmaps", json!([target.name]), json!(["get", "patch"]));
+            other_namespaces.entry(namespace).or_default().push(rule);
         }
     }
-    let cluster_wide =
-        entry.spec.trust_bundle_targets.iter().filter(|place| place.kind == TrustBundleTargetKind::ClusterTrustBundle);
-    let cluster_wide: Vec<_> = cluster_wide.map(|place| place.name.as_str()).collect();
+    let cluster_wide = entry
+        .spec
+        .trust_bundle_targets
+        .iter()
+        .filter(|target| target.kind == TrustBundleTargetKind::ClusterTrustBundle);
+    let cluster_wide: Vec<_> = cluster_wide.map(|target| target.name.as_str()).collect();
     let name = format!("trustspan-agent-{}", entry.name);
-    // GatewaySecrets of several namespaces may need something in the same place. Their own names have no colon, so each has its own Role.
+    // GatewaySecrets of several namespaces can need Roles in the same namespace. Their names contain no colon, so these names are unique.
     let foreign = format!("trustspan-agent:{}:{}", entry.namespace, entry.name);
-    let own = bound(&entry.namespace, &name, rules);
-    let others = elsewhere.into_iter().flat_map(|(namespace, rules)| bound(namespace, &foreign, rules));
+    let own = role_and_binding(&entry.namespace, &name, rules);
+    let others =
+        other_namespaces.into_iter().flat_map(|(namespace, rules)| role_and_binding(namespace, &foreign, rules));
     let bundles = (!cluster_wide.is_empty()).then(|| {
         let rule = json!({
             "apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"], "resourceNames": cluster_wide,
             "verbs": ["create", "get", "patch"],
         });
-        bound_in("Cluster", json!({ "name": foreign }), vec![rule])
+        scoped_role_and_binding("Cluster", json!({ "name": foreign }), vec![rule])
     });
     own.into_iter().chain(others).chain(bundles.into_iter().flatten()).collect()
 }
@@ -109,21 +113,21 @@ fn by_name(resource: &str, names: Value, verbs: Value) -> Value {
     json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs })
 }
 
-/// The Secrets of one namespace that a rotation reads, and those that the agent writes. In another namespace it creates none.
-fn on_secrets(entry: &Entry, namespace: &str) -> Vec<Value> {
+/// Rules on the Secrets of one namespace that a rotation reads, and on those that it writes. In other namespaces the agent creates none.
+fn secret_rules(entry: &Entry, namespace: &str) -> Vec<Value> {
     let rule = |qualified: Vec<String>, verbs: Value| {
-        let places = qualified.iter().map(|name| entry.place_of(name)).filter(|place| place.0 == namespace);
-        let names: Vec<_> = places.map(|(_, name)| name).collect();
+        let secrets = qualified.iter().map(|name| entry.place_of(name)).filter(|secret| secret.0 == namespace);
+        let names: Vec<_> = secrets.map(|(_, name)| name).collect();
         (!names.is_empty()).then(|| by_name("secrets", json!(names), verbs))
     };
-    let read = rule(cluster_state::names(entry), json!(["get", "list", "watch"]));
+    let read = rule(cluster_state::secret_names(entry), json!(["get", "list", "watch"]));
     let verbs = if namespace == entry.namespace { json!(["create", "patch", "update"]) } else { json!(["update"]) };
     let written = rule(owned_objects::written_names(entry), verbs);
     read.into_iter().chain(written).collect()
 }
 
-/// To see clients and to ask for their re-issue: certificates are public.
-fn on_certificates() -> [Value; 3] {
+/// Rules on the Certificates of clients: to read them, and to request a reissue.
+fn certificate_rules() -> [Value; 3] {
     let rule = |resource: &str, verbs: Value| json!({ "apiGroups": ["cert-manager.io"], "resources": [resource], "verbs": verbs });
     [
         rule("certificates", json!(["list", "watch"])),
@@ -132,28 +136,28 @@ fn on_certificates() -> [Value; 3] {
     ]
 }
 
-/// The right to read one object from which gateways take CAs, and what binds it to the agent.
+/// A Role that allows reading one source of trust, and its binding.
 pub fn reader_role(entry: &Entry, kind: &str, namespace: &str, name: &str) -> [Value; 2] {
     let resource = if kind == "ConfigMap" { "configmaps" } else { "secrets" };
-    // istiod takes Secret `<name>-cacert` where there is one, and the agent looks for both.
+    // istiod prefers Secret `<name>-cacert` if it exists, so the agent reads both.
     let names = match name.strip_suffix(CACERT_SUFFIX) {
         Some(stem) => [name.to_owned(), stem.to_owned()],
         None => [name.to_owned(), format!("{name}{CACERT_SUFFIX}")],
     };
     let rule = json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["get"] });
     let role = format!("trustspan-agent:{}:{}:{name}", entry.namespace, entry.name);
-    bound(namespace, &role, vec![rule])
+    role_and_binding(namespace, &role, vec![rule])
 }
 
-/// A Role, and what binds it to the agent.
-fn bound(namespace: &str, name: &str, rules: Vec<Value>) -> [Value; 2] {
-    bound_in("", json!({ "name": name, "namespace": namespace }), rules)
+/// A Role, and its binding to the agent.
+fn role_and_binding(namespace: &str, name: &str, rules: Vec<Value>) -> [Value; 2] {
+    scoped_role_and_binding("", json!({ "name": name, "namespace": namespace }), rules)
 }
 
-/// The same, for all namespaces where `scope` is `Cluster`.
-fn bound_in(scope: &str, metadata: Value, rules: Vec<Value>) -> [Value; 2] {
+/// The same; with scope `Cluster`, a ClusterRole and its binding.
+fn scoped_role_and_binding(scope: &str, metadata: Value, rules: Vec<Value>) -> [Value; 2] {
     let (api, group) = ("rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io");
-    let subject = json!({ "kind": "ServiceAccount", "namespace": ACCOUNT.0, "name": ACCOUNT.1 });
+    let subject = json!({ "kind": "ServiceAccount", "namespace": SERVICE_ACCOUNT.0, "name": SERVICE_ACCOUNT.1 });
     [
         json!({ "apiVersion": api, "kind": format!("{scope}Role"), "metadata": metadata, "rules": rules }),
         json!({
@@ -170,7 +174,7 @@ mod tests {
     use crate::registry::tests::entry;
 
     #[test]
-    fn accepts_secrets_by_name_only() {
+    fn secrets_are_granted_by_name_only() {
         let mut entry = entry("mesh", "root", "gateway");
         entry.spec.issuer_secret_name = Some("issuer-ca".to_owned());
         let [role, binding] = &role(&entry)[..] else { panic!("one Role and its binding") };
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn config_maps_are_written_by_name_and_their_sources_read() {
+    fn config_maps_are_granted_by_name() {
         let mut entry = entry("mesh", "root", "gateway");
         entry.spec.clients.ca_config_map_names = vec!["partners".to_owned()];
         let rules = role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default();
@@ -204,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_trust_bundles_are_written_by_name_in_no_namespace() {
+    fn cluster_trust_bundles_are_granted_by_name_in_a_cluster_role() {
         let mut entry = entry("mesh", "root", "gateway");
         assert!(role(&entry).iter().all(|object| object["kind"] != "ClusterRole"));
         let (kind, name, key) = (TrustBundleTargetKind::ClusterTrustBundle, "roots".to_owned(), "ca.crt".to_owned());
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_from_which_gateways_take_cas_are_read_by_name_where_they_are() {
+    fn sources_of_trust_are_granted_by_name_in_their_namespaces() {
         let mut entry = entry("mesh", "root", "gateway");
         let source = |kind: &str, namespace: &str| TrustSourceUse {
             kind: kind.to_owned(),
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_only_certificates_and_the_secrets_of_the_ca() {
+    fn other_namespaces_grant_certificates_and_the_secrets_of_cas_only() {
         let mut entry = entry("mesh", "root", "gateway");
         entry.spec.clients.namespaces = vec!["apps".to_owned(), "mesh".to_owned()];
         let namespace = Some("cert-manager".to_owned());
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_write_of_workloads_only_where_they_are_to_be_rolled() {
+    fn workloads_can_be_patched_only_if_restarts_are_enabled() {
         let verbs = |rollouts| {
             let mut entry = entry("mesh", "root", "gateway");
             entry.policy.workload_restarts.mode = rollouts;
@@ -274,10 +278,10 @@ mod tests {
     }
 
     #[test]
-    fn accepts_endpoints_and_the_canary_where_gateways_are_looked_at() {
-        let rules = |probe, reach| {
+    fn probing_grants_endpoints_and_the_canary() {
+        let rules = |mode, target| {
             let mut entry = entry("mesh", "root", "gateway");
-            (entry.policy.probe.mode, entry.policy.probe.target) = (probe, reach);
+            (entry.policy.probe.mode, entry.policy.probe.target) = (mode, target);
             role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default()
         };
         let reads_slices = |rules: &[Value]| rules.iter().any(|rule| rule["resources"] == json!(["endpointslices"]));
@@ -286,11 +290,11 @@ mod tests {
             rules[0]["resources"] == json!(["secrets"]) && names.into_iter().any(|name| name == "canary")
         };
         let reads_services = |rules: &[Value]| rules.iter().any(|rule| rule["resources"] == json!(["services"]));
-        let never = rules(ProbeMode::Disabled, None);
-        assert!(!reads_slices(&never) && !reads_services(&never) && !reads_canary(&never));
-        let found = rules(ProbeMode::Auto, None);
-        assert!(reads_slices(&found) && reads_services(&found) && !reads_canary(&found));
-        let with = rules(
+        let disabled = rules(ProbeMode::Disabled, None);
+        assert!(!reads_slices(&disabled) && !reads_services(&disabled) && !reads_canary(&disabled));
+        let derived = rules(ProbeMode::Auto, None);
+        assert!(reads_slices(&derived) && reads_services(&derived) && !reads_canary(&derived));
+        let explicit = rules(
             ProbeMode::Auto,
             Some(crate::api::ProbeTarget {
                 service_name: "gateway".to_owned(),
@@ -299,6 +303,6 @@ mod tests {
                 client_secret_name: Some("canary".to_owned()),
             }),
         );
-        assert!(reads_slices(&with) && !reads_services(&with) && reads_canary(&with));
+        assert!(reads_slices(&explicit) && !reads_services(&explicit) && reads_canary(&explicit));
     }
 }

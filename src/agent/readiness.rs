@@ -1,5 +1,4 @@
-//! Reports what the next rotation would do. It is simulated with an ephemeral CA, whose keys are dropped as soon as its three certificates
-//! are signed.
+//! Simulates the next rotation with an ephemeral CA. Its keys are dropped as soon as its three certificates are signed.
 
 use std::sync::OnceLock;
 
@@ -16,26 +15,24 @@ use crate::rotation::planner::Plan;
 use crate::rotation::{self, TrialCa};
 use crate::trust::Certificate;
 
-/// Adds the condition to a status, in phase Steady.
+/// Adds condition `RotationReady` to a status in phase Steady.
 pub(super) fn report(
     entry: &Entry,
-    world: &ClusterState,
+    state: &ClusterState,
     plan: &Plan,
     status: &mut GatewaySecretStatus,
     now: Timestamp,
 ) {
     let is_steady = status.phase == Some(Phase::Steady);
-    let simulate = |trial| rotation::forecast(&world.seen(entry), &plan.journal, trial, now);
+    let simulate = |trial| rotation::forecast(&state.snapshot(entry), &plan.journal, trial, now);
     let forecast = trial_ca().filter(|_| is_steady).map(simulate);
     rotation::report_readiness(entry, forecast.as_ref(), status, now);
 }
 
-/// One for the life of the process; `None` where no key can be generated.
+/// One for the lifetime of the process; `None` if no key can be generated.
 fn trial_ca() -> Option<&'static TrialCa> {
     static TRIAL: OnceLock<Option<TrialCa>> = OnceLock::new();
-    TRIAL
-        .get_or_init(|| sign().inspect_err(|error| tracing::warn!("rotations are not simulated: {error}")).ok())
-        .as_ref()
+    TRIAL.get_or_init(|| sign().inspect_err(|error| tracing::warn!("cannot simulate rotations: {error}")).ok()).as_ref()
 }
 
 fn sign() -> Result<TrialCa, rcgen::Error> {

@@ -1,36 +1,36 @@
-//! What a keeper goes by of all GatewaySecrets: its own, and whether an older one has taken its names. It is woken by a change of
-//! that: woken by each, a hundred keepers would look a hundred times whenever one of them writes its status.
+//! What triggers a reconcile from the registry: a change of the GatewaySecret itself, or of a conflict with an older one over a name.
+//! Other changes are ignored: otherwise each status write would cause a reconcile of every GatewaySecret.
 
 use tokio::sync::watch;
 
 use crate::registry::{Entry, Registry};
 
-/// All that a look takes from the registry. What it does not hold, a keeper cannot depend on.
+/// All that a reconcile takes from the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
-    /// The GatewaySecret, as it was heard of last.
+pub(super) struct ReconcileInput {
+    /// The GatewaySecret as last seen by the watch.
     pub(super) entry: Entry,
-    /// An older one claims one of its names, or two of its names are one: nothing is kept for it.
-    pub(super) is_held_off: bool,
+    /// An older GatewaySecret claims one of its names, or two of its names are the same: nothing is written for it.
+    pub(super) has_conflict: bool,
 }
 
-impl Known {
-    /// What a registry says of one of its GatewaySecrets.
+impl ReconcileInput {
+    /// The input of one of a registry's GatewaySecrets.
     pub(super) fn of(entry: &Entry, registry: &Registry) -> Self {
-        Self { entry: entry.clone(), is_held_off: registry.conflict(entry).is_some() }
+        Self { entry: entry.clone(), has_conflict: registry.conflict(entry).is_some() }
     }
 }
 
-/// Hands a keeper what another registry says of its GatewaySecret, and wakes it if that is something else.
-pub(super) fn renew(known: &watch::Sender<Known>, entry: &Entry, registry: &Registry) {
-    known.send_if_modified(|known| {
-        let is_held_off = registry.conflict(entry).is_some();
+/// Passes a newer registry's input on, and triggers a reconcile if it differs.
+pub(super) fn update(input: &watch::Sender<ReconcileInput>, entry: &Entry, registry: &Registry) {
+    input.send_if_modified(|input| {
+        let has_conflict = registry.conflict(entry).is_some();
         // A status holds certificates: it is copied only when it has changed.
-        let wakes = known.is_held_off != is_held_off || known.entry != *entry;
-        if wakes {
-            *known = Known { entry: entry.clone(), is_held_off };
+        let is_changed = input.has_conflict != has_conflict || input.entry != *entry;
+        if is_changed {
+            *input = ReconcileInput { entry: entry.clone(), has_conflict };
         }
-        wakes
+        is_changed
     });
 }
 
@@ -42,13 +42,13 @@ mod tests {
     use crate::api::Phase;
     use crate::registry::tests::entry;
 
-    /// Whether the keeper of the first wakes when one registry follows another. What it then has is what the new one says.
-    fn wakes(before: &[Entry], after: &[Entry]) -> bool {
+    /// Whether the first GatewaySecret is reconciled when one registry replaces another. Its input is then the new one's.
+    fn reconciles(before: &[Entry], after: &[Entry]) -> bool {
         let (old, new) = (Registry::new(before.to_vec()), Registry::new(after.to_vec()));
-        let (sender, mut receiver) = watch::channel(Known::of(&before[0], &old));
+        let (sender, mut receiver) = watch::channel(ReconcileInput::of(&before[0], &old));
         receiver.mark_unchanged();
-        renew(&sender, &after[0], &new);
-        assert_eq!(*receiver.borrow(), Known::of(&after[0], &new));
+        update(&sender, &after[0], &new);
+        assert_eq!(*receiver.borrow(), ReconcileInput::of(&after[0], &new));
         receiver.has_changed().expect("a sender")
     }
 
@@ -59,10 +59,10 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_change_of_another() {
+    fn does_not_reconcile_on_changes_of_other_gateway_secrets() {
         let (own, other) = (entry("mesh", "root", "gw"), entry("mesh", "root-2", "gw-2"));
         let both = [own.clone(), other.clone()];
-        assert!(!wakes(&both, &both), "a list that says the same once more");
+        assert!(!reconciles(&both, &both), "an unchanged list");
         for after in [
             changed(&other, |other| other.status.phase = Some(Phase::Converged)),
             changed(&other, |other| other.resolved.source_secret_name = "root-3".to_owned()),
@@ -70,38 +70,39 @@ mod tests {
             changed(&other, |other| other.unread = Some("a bad duration".to_owned())),
             changed(&other, |other| other.being_deleted = true),
         ] {
-            assert!(!wakes(&both, &[own.clone(), after.clone()]), "{after:?}");
+            assert!(!reconciles(&both, &[own.clone(), after.clone()]), "{after:?}");
         }
-        assert!(!wakes(&both, &both[..1]) && !wakes(&both[..1], &both), "it goes, and comes");
+        assert!(!reconciles(&both, &both[..1]) && !reconciles(&both[..1], &both), "it is deleted, and created");
         let elsewhere = changed(&entry("edge", "root", "gw"), |other| other.created = Some(Timestamp::MIN));
-        assert!(!wakes(&both[..1], &[own, elsewhere]), "the same names in another namespace");
+        assert!(!reconciles(&both[..1], &[own, elsewhere]), "the same names in another namespace");
     }
 
     #[test]
-    fn accepts_a_change_of_its_own() {
+    fn reconciles_on_changes_of_the_gateway_secret() {
         let own = entry("mesh", "root", "gw");
         for after in [
             changed(&own, |own| own.spec.paused = true),
             changed(&own, |own| own.generation = Some(7)),
-            changed(&own, |own| own.uid = Some("made anew".to_owned())),
-            // Somebody else's write of the status is undone.
+            changed(&own, |own| own.uid = Some("created again".to_owned())),
+            // Another writer's status is overwritten.
             changed(&own, |own| own.status.phase = Some(Phase::Converged)),
             changed(&own, |own| own.unread = Some("a bad duration".to_owned())),
             changed(&own, |own| own.being_deleted = true),
         ] {
-            assert!(wakes(std::slice::from_ref(&own), std::slice::from_ref(&after)), "{after:?}");
+            assert!(reconciles(std::slice::from_ref(&own), std::slice::from_ref(&after)), "{after:?}");
         }
     }
 
     #[test]
-    fn accepts_that_another_takes_or_leaves_one_of_its_names() {
+    fn reconciles_when_a_conflict_over_a_name_begins_or_ends() {
         let own = entry("mesh", "root", "gw");
         let older = changed(&entry("mesh", "other", "gw-2"), |other| other.created = Some(Timestamp::MIN));
-        let alone = [own.clone(), older.clone()];
-        for takes in ["root", "gw"] {
-            let taken = [own.clone(), changed(&older, |other| other.resolved.source_secret_name = takes.to_owned())];
-            assert!(wakes(&alone, &taken) && wakes(&taken, &alone), "{takes}");
-            assert!(wakes(&alone[..1], &taken) && wakes(&taken, &alone[..1]), "{takes}");
+        let apart = [own.clone(), older.clone()];
+        for claimed in ["root", "gw"] {
+            let conflicting =
+                [own.clone(), changed(&older, |other| other.resolved.source_secret_name = claimed.to_owned())];
+            assert!(reconciles(&apart, &conflicting) && reconciles(&conflicting, &apart), "{claimed}");
+            assert!(reconciles(&apart[..1], &conflicting) && reconciles(&conflicting, &apart[..1]), "{claimed}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads what a GatewaySecret leaves to be derived: its Certificate, and the issuer of that.
+//! Resolves `certificateRef`: reads the Certificate and its issuer.
 
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -10,19 +10,19 @@ use crate::registry::{CertManagerObjects, Entry, IssuerKey};
 
 const CERT_MANAGER: &str = "cert-manager.io";
 
-/// What the cluster says of it now.
+/// The source Secret and the CA's Secret, as the cluster shows them now.
 ///
 /// # Errors
 /// When an object cannot be read, or the Certificate was never found.
 pub(super) async fn read(client: &Client, entry: &Entry) -> Result<Resolved, AgentError> {
-    let mut issuance = CertManagerObjects::default();
+    let mut objects_read = CertManagerObjects::default();
     if let Some(reference) = &entry.spec.certificate_ref {
         let certificates = objects(client, &entry.namespace, CERT_MANAGER, "v1", "Certificate");
         if let Some(certificate) = get(&certificates, "certificates.cert-manager.io", &reference.name).await? {
-            issuance.take(&certificate, &entry.namespace);
+            objects_read.take(&certificate, &entry.namespace);
         }
         if let Some(IssuerKey { kind, namespace, name, .. }) =
-            issuance.issuer(entry).filter(|issuer| issuer.is_of_cert_manager()).cloned()
+            objects_read.issuer(entry).filter(|issuer| issuer.is_of_cert_manager()).cloned()
         {
             let (api, resource) = match &namespace {
                 Some(namespace) => (objects(client, namespace, CERT_MANAGER, "v1", &kind), "issuers.cert-manager.io"),
@@ -32,9 +32,9 @@ pub(super) async fn read(client: &Client, entry: &Entry) -> Result<Resolved, Age
                 }
             };
             if let Some(issuer) = get(&api, resource, &name).await? {
-                issuance.take(&issuer, &entry.namespace);
+                objects_read.take(&issuer, &entry.namespace);
             }
         }
     }
-    Ok(issuance.resolve(entry)?)
+    Ok(objects_read.resolve(entry)?)
 }

@@ -1,4 +1,4 @@
-//! Keeps the clients' bundle in the objects of `spec.trustBundleTargets`.
+//! Writes the clients' bundle to the objects of `spec.trustBundleTargets`.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::Client;
@@ -6,7 +6,7 @@ use kube::api::{Api, DynamicObject, Patch};
 use kube::discovery::oneshot;
 use serde_json::{Value, json};
 
-use super::apply::apply;
+use super::apply::apply_params;
 use super::cluster_state::{config_maps, get, secrets};
 use super::{AgentError, owned_objects};
 use crate::api::names::{ADOPT, CLIENT_LABEL, KEPT_FOR};
@@ -15,7 +15,7 @@ use crate::registry::Entry;
 use crate::rotation::planner::{ClientState, Plan, Trust};
 use crate::trust::{Certificate, bundle};
 
-/// An object of `spec.trustBundleTargets`, as it was read.
+/// A target of `spec.trustBundleTargets`, and its stored object.
 pub(super) struct BundleTarget {
     target: TrustBundleTarget,
     found: Result<StoredTarget, AgentError>,
@@ -23,35 +23,34 @@ pub(super) struct BundleTarget {
 
 struct StoredTarget {
     api: Api<DynamicObject>,
-    /// With group.
-    version: String,
+    api_version: String,
     object: Option<Value>,
 }
 
-/// Reads all of them. An error is kept with its object, and reported after the steps of the rotation.
+/// Reads all targets. An error is stored with its target, and reported after the steps of the rotation.
 pub(super) async fn read(client: &Client, entry: &Entry) -> Vec<BundleTarget> {
-    let mut places = Vec::new();
+    let mut targets = Vec::new();
     for target in &entry.spec.trust_bundle_targets {
-        places.push(BundleTarget { target: target.clone(), found: find(client, entry, target).await });
+        targets.push(BundleTarget { target: target.clone(), found: find(client, entry, target).await });
     }
-    places
+    targets
 }
 
 async fn find(client: &Client, entry: &Entry, target: &TrustBundleTarget) -> Result<StoredTarget, AgentError> {
-    let (api, version) = match target.kind {
+    let (api, api_version) = match target.kind {
         TrustBundleTargetKind::ConfigMap => (config_maps(client, namespace(entry, target)), "v1".to_owned()),
         TrustBundleTargetKind::Secret => (secrets(client, &entry.namespace), "v1".to_owned()),
         TrustBundleTargetKind::ClusterTrustBundle => cluster_trust_bundles(client).await?,
     };
     let object = get(&api, plural(target.kind), &target.name).await?;
-    Ok(StoredTarget { api, version, object })
+    Ok(StoredTarget { api, api_version, object })
 }
 
 fn namespace<'e>(entry: &'e Entry, target: &'e TrustBundleTarget) -> &'e str {
     target.namespace.as_deref().unwrap_or(&entry.namespace)
 }
 
-/// In the most stable version that the API server serves (v1beta1 from Kubernetes 1.33 on by feature gate, v1 from 1.37 on).
+/// Of the most stable version that the API server serves (v1beta1 from Kubernetes 1.33 on by feature gate, v1 from 1.37 on).
 async fn cluster_trust_bundles(client: &Client) -> Result<(Api<DynamicObject>, String), AgentError> {
     const GROUP: &str = "certificates.k8s.io";
     let group = oneshot::group(client, GROUP).await;
@@ -69,16 +68,16 @@ fn plural(kind: TrustBundleTargetKind) -> &'static str {
     }
 }
 
-/// JSON pointer to the bundle in an object.
+/// JSON pointer to the bundle in a target's object.
 fn pointer(target: &TrustBundleTarget) -> String {
     match target.kind {
         TrustBundleTargetKind::ClusterTrustBundle => "/spec/trustBundle".to_owned(),
-        // Keys of ConfigMaps and Secrets have neither `/` nor `~`.
+        // Keys of ConfigMaps and Secrets contain neither `/` nor `~`, so they need no escapes.
         TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => format!("/data/{}", target.key),
     }
 }
 
-/// The bundle as an object holds it.
+/// The bundle as a target's object stores it.
 fn value(target: &TrustBundleTarget, bundle: &str) -> Value {
     match target.kind {
         TrustBundleTargetKind::Secret => STANDARD.encode(bundle).into(),
@@ -86,40 +85,40 @@ fn value(target: &TrustBundleTarget, bundle: &str) -> Value {
     }
 }
 
-/// The owner that annotation `kept-for` names, with its namespace where the object is not in that.
-fn keeper(entry: &Entry, target: &TrustBundleTarget) -> String {
+/// The value of annotation `kept-for`: the GatewaySecret, with its namespace if the object is in another one.
+fn owner(entry: &Entry, target: &TrustBundleTarget) -> String {
     match target.kind {
         TrustBundleTargetKind::ClusterTrustBundle => entry.name_in(""),
         TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => entry.name_in(namespace(entry, target)),
     }
 }
 
-/// Whether the agent wrote an object for this GatewaySecret, or may write it. A cluster-scoped object is not taken over from another
-/// GatewaySecret, which may be another tenant's. In another namespace its owner declares a client by the label.
-fn is_kept_for(object: &Value, entry: &Entry, target: &TrustBundleTarget) -> bool {
+/// Whether the agent owns an object for this GatewaySecret, or may adopt it. A cluster-scoped object is never taken over from another
+/// GatewaySecret, which may be another tenant's. In another namespace the label of a client declares it.
+fn is_owned_by(object: &Value, entry: &Entry, target: &TrustBundleTarget) -> bool {
     let metadata = &object["metadata"];
     let annotations = &metadata["annotations"];
     let namespace = namespace(entry, target);
     match target.kind {
         TrustBundleTargetKind::ClusterTrustBundle if annotations[KEPT_FOR].is_null() => annotations[ADOPT] == "true",
-        TrustBundleTargetKind::ClusterTrustBundle => annotations[KEPT_FOR] == keeper(entry, target),
+        TrustBundleTargetKind::ClusterTrustBundle => annotations[KEPT_FOR] == owner(entry, target),
         _ if namespace != entry.namespace => {
             metadata["labels"][CLIENT_LABEL].as_str().is_some_and(|label| entry.has_client(namespace, label))
         }
-        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => owned_objects::is_kept_for(object, entry),
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => owned_objects::is_owned_by(object, entry),
     }
 }
 
 impl BundleTarget {
-    /// Those who read it, as a client without a certificate. What cannot be read, or is another's, tells nothing new.
+    /// The readers of the target, as one client without a certificate. A target that cannot be read or is not owned counts as empty.
     fn reader(&self, entry: &Entry) -> ClientState {
         let target = &self.target;
-        let held = self.found.as_ref().ok().and_then(|found| found.object.as_ref());
-        let held = held.filter(|object| is_kept_for(object, entry, target));
-        let held = held.and_then(|object| object.pointer(&pointer(target))?.as_str());
-        let text = held.map(|held| match target.kind {
-            TrustBundleTargetKind::Secret => STANDARD.decode(held).unwrap_or_default(),
-            TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::ClusterTrustBundle => held.as_bytes().to_vec(),
+        let stored = self.found.as_ref().ok().and_then(|found| found.object.as_ref());
+        let stored = stored.filter(|object| is_owned_by(object, entry, target));
+        let bundle = stored.and_then(|object| object.pointer(&pointer(target))?.as_str());
+        let text = bundle.map(|bundle| match target.kind {
+            TrustBundleTargetKind::Secret => STANDARD.decode(bundle).unwrap_or_default(),
+            TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::ClusterTrustBundle => bundle.as_bytes().to_vec(),
         });
         let trust = text.map(|text| bundle::read(&text).into_certificates()).unwrap_or_default();
         ClientState {
@@ -132,51 +131,51 @@ impl BundleTarget {
         }
     }
 
-    /// Puts the bundle there. Other keys of the object are anybody's.
-    async fn keep(self, entry: &Entry, bundle: &str) -> Result<(), AgentError> {
+    /// Writes the bundle. Other keys of the object may have other owners.
+    async fn apply(self, entry: &Entry, bundle: &str) -> Result<(), AgentError> {
         let BundleTarget { target, found } = self;
         let (found, kind, value) = (found?, target.kind, value(&target, bundle));
-        let held = found.object.as_ref().and_then(|object| object.pointer(&pointer(&target)));
-        if held == Some(&value) {
+        let stored = found.object.as_ref().and_then(|object| object.pointer(&pointer(&target)));
+        if stored == Some(&value) {
             return Ok(());
         }
-        let is_ours = found.object.as_ref().is_some_and(|object| is_kept_for(object, entry, &target));
+        let is_owned = found.object.as_ref().is_some_and(|object| is_owned_by(object, entry, &target));
         let namespace = namespace(entry, &target);
-        if namespace != entry.namespace && !is_ours {
+        if namespace != entry.namespace && !is_owned {
             return Err(AgentError::NotGranted {
-                place: format!("{} {namespace}/{}", kind.name(), target.name),
+                target: format!("{} {namespace}/{}", kind.name(), target.name),
                 namespace: namespace.to_owned(),
                 label: format!("{}_{}", entry.namespace, entry.name),
             });
         }
-        if held.is_some() && !is_ours {
+        if stored.is_some() && !is_owned {
             return Err(AgentError::Foreign { kind: kind.name(), name: target.name, allowed: "true".to_owned() });
         }
-        let metadata = json!({ "name": target.name, "annotations": { KEPT_FOR: keeper(entry, &target) } });
-        let mut object = json!({ "apiVersion": found.version, "kind": kind.name(), "metadata": metadata });
+        let metadata = json!({ "name": target.name, "annotations": { KEPT_FOR: owner(entry, &target) } });
+        let mut object = json!({ "apiVersion": found.api_version, "kind": kind.name(), "metadata": metadata });
         match kind {
             TrustBundleTargetKind::ClusterTrustBundle => object["spec"] = json!({ "trustBundle": value }),
             TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => {
                 object["data"] = json!({ target.key: value })
             }
         }
-        let written = found.api.patch(&target.name, &apply(), &Patch::Apply(object)).await;
+        let written = found.api.patch(&target.name, &apply_params(), &Patch::Apply(object)).await;
         written.map(drop).map_err(|error| AgentError::api("patch", plural(kind), &target.name, error))
     }
 }
 
-/// Those who read what is kept.
-pub(super) fn readers(entry: &Entry, places: &[BundleTarget]) -> Vec<ClientState> {
-    places.iter().map(|place| place.reader(entry)).collect()
+/// The readers of all targets.
+pub(super) fn readers(entry: &Entry, targets: &[BundleTarget]) -> Vec<ClientState> {
+    targets.iter().map(|target| target.reader(entry)).collect()
 }
 
-/// Puts the bundle everywhere. One place that fails holds back no other.
-pub(super) async fn keep(entry: &Entry, places: Vec<BundleTarget>, plan: &Plan) -> Result<(), AgentError> {
+/// Writes the bundle to all targets. One that fails does not block the others.
+pub(super) async fn apply(entry: &Entry, targets: Vec<BundleTarget>, plan: &Plan) -> Result<(), AgentError> {
     let text: String = plan.client_bundle.iter().map(Certificate::pem).collect();
     let mut outcome = Ok(());
-    for place in places {
-        if plan.unordered.is_none() || place.target.kind.keeps_order() {
-            outcome = outcome.and(place.keep(entry, &text).await);
+    for target in targets {
+        if plan.unordered.is_none() || target.target.kind.keeps_order() {
+            outcome = outcome.and(target.apply(entry, &text).await);
         }
     }
     outcome
@@ -194,19 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn in_another_namespace_both_owners_agree() {
+    fn a_target_in_another_namespace_needs_the_label_and_its_namespace_in_the_spec() {
         let mut entry = entry("mesh", "root", "gw");
         let there = target(TrustBundleTargetKind::ConfigMap, Some("apps"));
         let labelled = |label: &str| json!({ "metadata": { "namespace": "apps", "labels": { CLIENT_LABEL: label } } });
-        assert!(!is_kept_for(&labelled("mesh_gw"), &entry, &there), "its namespace is not listed");
+        assert!(!is_owned_by(&labelled("mesh_gw"), &entry, &there), "its namespace is not listed");
         entry.spec.clients.namespaces = vec!["apps".to_owned()];
-        assert!(is_kept_for(&labelled("mesh_gw"), &entry, &there));
-        assert!(!is_kept_for(&labelled("other.gw"), &entry, &there));
+        assert!(is_owned_by(&labelled("mesh_gw"), &entry, &there));
+        assert!(!is_owned_by(&labelled("other.gw"), &entry, &there));
         let adopted =
             json!({ "metadata": { "namespace": "apps", "annotations": { ADOPT: "true", KEPT_FOR: "mesh/gw" } } });
-        assert!(!is_kept_for(&adopted, &entry, &there), "the label alone declares it");
+        assert!(!is_owned_by(&adopted, &entry, &there), "the label alone declares it");
         assert_eq!(
-            (keeper(&entry, &there).as_str(), there.readers().as_str()),
+            (owner(&entry, &there).as_str(), there.readers().as_str()),
             ("mesh/gw", "readers of ConfigMap apps/trust (ca.crt)")
         );
     }
@@ -214,14 +213,14 @@ mod tests {
     #[test]
     fn a_cluster_trust_bundle_of_another_gateway_secret_is_never_taken_over() {
         let entry = entry("mesh", "root", "gw");
-        let taken = |annotations: Value| {
+        let is_owned = |annotations: Value| {
             let object = json!({ "metadata": { "annotations": annotations } });
-            is_kept_for(&object, &entry, &target(TrustBundleTargetKind::ClusterTrustBundle, None))
+            is_owned_by(&object, &entry, &target(TrustBundleTargetKind::ClusterTrustBundle, None))
         };
-        assert!(taken(json!({ KEPT_FOR: "mesh/gw" })));
-        assert!(taken(json!({ ADOPT: "true" })));
-        assert!(!taken(json!({})));
-        assert!(!taken(json!({ KEPT_FOR: "gw" })), "of any namespace");
-        assert!(!taken(json!({ KEPT_FOR: "other/gw", ADOPT: "true" })));
+        assert!(is_owned(json!({ KEPT_FOR: "mesh/gw" })));
+        assert!(is_owned(json!({ ADOPT: "true" })));
+        assert!(!is_owned(json!({})));
+        assert!(!is_owned(json!({ KEPT_FOR: "gw" })), "without a namespace");
+        assert!(!is_owned(json!({ KEPT_FOR: "other/gw", ADOPT: "true" })));
     }
 }

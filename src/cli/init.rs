@@ -93,7 +93,9 @@ async fn in_cluster(
             Ok(listed) => found.objects.extend(listed),
             // Not installed.
             Err(error) if is(&error, 404) => {}
-            Err(error) if is_optional => unread.push(format!("{}: {}", plural(kind, group), cluster::told(&error))),
+            Err(error) if is_optional => {
+                unread.push(format!("{}: {}", plural(kind, group), cluster::error_message(&error)))
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -111,7 +113,7 @@ async fn in_cluster(
     for selector in found.selectors() {
         match objects::pods(client, selector.iter().map(|(key, value)| (*key, *value))).await {
             Ok(seen) => pods.extend(seen),
-            Err(error) => unread.push(format!("pods with {selector:?}: {}", cluster::told(&error))),
+            Err(error) => unread.push(format!("pods with {selector:?}: {}", cluster::error_message(&error))),
         }
     }
     found.objects.extend(pods);

@@ -74,7 +74,7 @@ pub enum Failure {
     #[error(transparent)]
     Connect(#[from] cluster::ConnectError),
     /// The cluster does not answer, or refuses.
-    #[error("the cluster: {}", cluster::told(.0))]
+    #[error("the cluster: {}", cluster::error_message(.0))]
     Cluster(#[from] kube::Error),
     /// A directory is no state to decide from.
     #[error(transparent)]

@@ -8,6 +8,7 @@ pub mod agent;
 pub mod check;
 mod cluster_args;
 pub mod completions;
+mod controller_args;
 pub mod crd;
 mod diff;
 pub mod extend_trust;

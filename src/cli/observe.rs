@@ -36,11 +36,12 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = args.now.unwrap_or_else(Timestamp::now);
     let severities = args.severity.severities();
-    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, Outlook::Part, &severities, now);
+    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, &severities, now);
     if let Some(error) = collected.errors.into_iter().next() {
         return Err(error.into());
     }
-    unless_closed(print(collected.context.registry.entries()).map(|()| ExitCode::SUCCESS))
+    let registry = collected.inventory.into_registry(Outlook::Part, now);
+    unless_closed(print(registry.entries()).map(|()| ExitCode::SUCCESS))
 }
 
 fn print(entries: &[Entry]) -> Result<(), Failure> {

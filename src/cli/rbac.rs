@@ -29,17 +29,13 @@ pub struct Args {
 /// # Errors
 /// When an input cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let collected = directory::collect(
-        &args.inputs.open()?,
-        &args.inputs.namespace,
-        Outlook::Part,
-        &Severities::default(),
-        Timestamp::now(),
-    );
+    let now = Timestamp::now();
+    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, &Severities::default(), now);
     if let Some(error) = collected.errors.into_iter().next() {
         return Err(error.into());
     }
-    let entries = collected.context.registry.entries();
+    let registry = collected.inventory.into_registry(Outlook::Part, now);
+    let entries = registry.entries();
     for entry in entries.iter().filter(|entry| entry.source_name().is_empty()) {
         let Entry { namespace, name, .. } = entry;
         anstream::eprintln!(

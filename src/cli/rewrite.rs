@@ -60,11 +60,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let context = manifest::open(&args.context)?;
         let (all, severities) = (context.iter().chain(&sources), args.severity.severities());
         let now = Timestamp::now();
-        let collected = directory::collect(all, rewriter.namespace, Outlook::Whole, &severities, now);
+        let collected = directory::collect(all, rewriter.namespace, &severities, now);
         if let Some(error) = collected.errors.into_iter().next() {
             return Err(error.into());
         }
-        rewriter.registry = collected.context.registry;
+        rewriter.registry = collected.inventory.into_registry(Outlook::Whole, now);
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let done = match args.diff {
@@ -139,7 +139,7 @@ impl Rewriter<'_> {
         }
         Ok(Cow::Owned(match document.edit(patches.iter().map(|(pointer, patch)| (pointer.as_str(), patch)))? {
             Edited::InPlace(text) => text,
-            Edited::Anew(text) => {
+            Edited::Reserialized(text) => {
                 let place = format!("{}:{}", chunk.source_name, document.line());
                 let place = printable(&place);
                 anstream::eprintln!("{place}: written anew, comments are lost: its text cannot be changed in place");

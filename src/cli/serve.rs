@@ -7,12 +7,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use tokio::task::JoinSet;
 
+use super::controller_args::{ControllerArgs, duration};
 use super::log::LogArgs;
 use super::severity::SeverityArgs;
-use crate::agent;
-use crate::agent::lease::{self, Candidate};
+use crate::agent::{self, lease};
 use crate::api::names::AGENT_USERNAME;
 use crate::store::{RegistryCache, cluster, directory, poll};
 use crate::webhook::metrics::Metrics;
@@ -22,6 +23,7 @@ use crate::webhook::{Decide, Webhook, self_signed};
 
 /// Answers admission requests over HTTPS, from the GatewaySecrets of a cluster or of a directory.
 #[derive(Debug, clap::Args)]
+#[command(mut_group("ControllerArgs", |flags| flags.requires("with_agent").conflicts_with("manifests")))]
 pub struct Args {
     /// Kubeconfig of the cluster. Default: the cluster that this process is a pod of.
     #[arg(long, value_name = "FILE")]
@@ -55,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = AGENT_USERNAME)]
     agent_username: String,
 
-    /// Be the agent as well: keep the managed Secrets, and carry rotations through.
+    /// Also run the rotation controller in this process.
     #[arg(long)]
     with_agent: bool,
 
@@ -70,6 +72,10 @@ pub struct Args {
     /// How long requests in flight may take after that.
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
     drain_timeout: Duration,
+
+    // Last: its heading applies to all flags that follow.
+    #[command(flatten, next_help_heading = "Rotation controller on a cluster (with --with-agent)")]
+    controller: ControllerArgs,
 }
 
 /// Why the server does not run.
@@ -135,7 +141,9 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     let metrics = listen(address, args.metrics_port, "--metrics-port")?;
 
     let live = Arc::new(RegistryCache::default());
+    let mut controller = None;
     let certificate = certificate(&args, address)?;
+    let config = certificate.server_config()?;
     let mut metrics_of = Metrics::new(live.clone(), Some(certificate.clone()));
     match &args.manifests {
         Some(dir) => {
@@ -149,19 +157,23 @@ async fn serve(args: Args) -> Result<End, ServeError> {
             live.publish(load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
             tokio::spawn(poll::follow(dir.clone(), live.clone(), load));
             if args.with_agent {
-                tokio::spawn(agent::directory::keep(dir.clone(), args.severity.severities()));
+                tokio::spawn(agent::directory::run(dir.clone(), args.severity.severities()));
             }
         }
         None => {
             let client = cluster::connect(args.kubeconfig.as_deref()).await?;
             tokio::spawn(cluster::follow(client.clone(), live.clone()));
             if args.with_agent {
-                let (leadership, contend) = lease::contend(client.clone(), Candidate::default());
-                tokio::spawn(contend);
-                let tally = Arc::default();
-                let agents = agent::metrics::collector(live.clone(), Arc::clone(&tally), leadership.clone());
-                metrics_of = metrics_of.with(agents);
-                tokio::spawn(agent::run(client, live.clone(), leadership, agent::Settings::default(), tally));
+                let election = args.controller.election();
+                let (leadership, elect) = lease::elect(client.clone(), election.clone());
+                let agent_metrics = Arc::default();
+                let collector = agent::metrics::collector(live.clone(), Arc::clone(&agent_metrics), leadership.clone());
+                metrics_of = metrics_of.with(collector);
+                let settings = args.controller.settings();
+                let mut tasks = JoinSet::new();
+                tasks.spawn(elect);
+                tasks.spawn(agent::run(client.clone(), live.clone(), leadership, settings, agent_metrics));
+                controller = Some((client, election, tasks));
             }
         }
     }
@@ -171,12 +183,17 @@ async fn serve(args: Args) -> Result<End, ServeError> {
         https.local_addr()?
     );
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);
-    let config = certificate.server_config()?;
     let severities = args.severity.severities();
     let webhook = Webhook::new(live, metrics_of, Decide::default(), severities, args.agent_username);
     let endpoints = if args.manifests.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
     let drain = Drain { delay: args.drain_delay.unwrap_or(endpoints), timeout: args.drain_timeout };
-    Ok(server::run(&webhook, (https, config), metrics, drain, signals).await?)
+    let end = server::run(&webhook, (https, config), metrics, drain, signals).await;
+    if let Some((client, election, mut tasks)) = controller {
+        tasks.shutdown().await;
+        // Nothing is written any more: another process may become the leader at once.
+        lease::release(client, &election).await;
+    }
+    Ok(end?)
 }
 
 /// A pair that is there is followed; one that was made here lives as long as the process.
@@ -195,9 +212,4 @@ fn certificate(args: &Args, address: IpAddr) -> Result<Arc<ServingCertificate>, 
 pub(super) fn listen(address: IpAddr, port: u16, flag: &'static str) -> Result<TcpListener, ListenError> {
     let address = SocketAddr::new(address, port);
     TcpListener::bind(address).map_err(|source| ListenError { address, flag, source })
-}
-
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let parsed: SignedDuration = text.parse().map_err(|_| "expected a duration such as 5s or 1m30s".to_owned())?;
-    parsed.try_into().map_err(|_| "expected a duration of zero or more".to_owned())
 }

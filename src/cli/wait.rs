@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::cluster_args::ClusterArgs;
+use super::controller_args::duration;
 use super::sanitize::printable;
-use super::serve::duration;
 use crate::api::Phase;
 
 const EVERY: Duration = Duration::from_millis(500);

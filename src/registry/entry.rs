@@ -1,4 +1,4 @@
-//! A GatewaySecret as the registry takes it.
+//! A GatewaySecret in the registry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub struct Entry {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// `metadata.uid`, by which Events name it. `None` in a manifest.
+    /// `metadata.uid`, which Events refer to. `None` in a manifest.
     pub uid: Option<String>,
     /// `metadata.creationTimestamp`: of two that claim the same name, the older wins. `None` (a manifest) counts as newest.
     pub created: Option<Timestamp>,
@@ -24,20 +24,20 @@ pub struct Entry {
     pub generation: Option<i64>,
     /// It has a `metadata.deletionTimestamp`.
     pub being_deleted: bool,
-    /// Why the object cannot be read as it stands now: `spec` is the last that could be.
+    /// Why the stored object cannot be parsed: `spec` is then the last valid one.
     pub unread: Option<String>,
     /// Spec.
     pub spec: GatewaySecretSpec,
-    /// What the spec leaves to be derived.
+    /// The source Secret and the CA's Secret, explicit or derived from `certificateRef`.
     pub resolved: Resolved,
-    /// What its RotationPolicy, the ClusterRotationPolicy and the defaults add up to.
+    /// Its policy: RotationPolicy, ClusterRotationPolicy and defaults, merged.
     pub policy: RotationPolicySpec,
     /// Status.
     pub status: GatewaySecretStatus,
 }
 
 impl Entry {
-    /// One that no API server has seen, of which nothing is observed, with the default policy.
+    /// A GatewaySecret that is not stored, with the default policy and an empty status.
     pub fn unstored(namespace: String, name: String, spec: GatewaySecretSpec) -> Self {
         let status = GatewaySecretStatus::default();
         Self {
@@ -55,12 +55,12 @@ impl Entry {
         }
     }
 
-    /// The source Secret's name. Empty until it is derived from the Certificate: no Secret has that name.
+    /// The source Secret's name. Empty until it is derived from the Certificate.
     pub fn source_name(&self) -> &str {
         &self.resolved.source_secret_name
     }
 
-    /// The Secret with the client's certificate that the agent presents to gateways.
+    /// The Secret of the canary, the client certificate that the agent presents to gateways.
     pub fn canary_name(&self) -> Option<&str> {
         self.policy.probe.target.as_ref()?.client_secret_name.as_deref()
     }
@@ -70,8 +70,8 @@ impl Entry {
         self.spec.managed_name(&self.name)
     }
 
-    /// A name that stands for two Secrets which have to be apart: the managed Secret's is also the source's, or the Secret that
-    /// the agent keeps for the Issuer is one of the others. One would be written over the other.
+    /// A name of two Secrets that must differ: the managed Secret or the Issuer's Secret is also one of the others, which it would
+    /// overwrite.
     pub fn doubled_name(&self) -> Option<&str> {
         let sources = [Some(self.source_name().to_owned()), self.ca_name(), self.own_client_ca_name()];
         let is_source = |name: &str| sources.iter().flatten().any(|source| source == name);
@@ -88,8 +88,8 @@ impl Entry {
         self.named(self.resolved.ca_secret_ref.as_ref())
     }
 
-    /// The Secret of `spec.issuerSecretName`. It is in the namespace of the CA whose key it holds: whoever may write GatewaySecrets elsewhere
-    /// must not get a copy there.
+    /// The Secret of `spec.issuerSecretName`. It is in the namespace of its CA: a GatewaySecret must not copy that CA's key to another
+    /// namespace.
     pub fn issuer_name(&self) -> Option<String> {
         let ca = self.spec.clients.ca_secret_ref.as_ref().or(self.resolved.ca_secret_ref.as_ref());
         let namespace = ca.and_then(|ca| ca.namespace.as_deref()).unwrap_or(&self.namespace);
@@ -101,7 +101,7 @@ impl Entry {
         self.named(self.spec.clients.ca_secret_ref.as_ref())
     }
 
-    /// The Secret of the CA that signs the gateways' certificate.
+    /// The Secret of the CA that signs the serving certificate.
     pub fn server_ca_name(&self) -> String {
         self.ca_name().unwrap_or_else(|| self.source_name().to_owned())
     }
@@ -115,23 +115,22 @@ impl Entry {
         secret.map(|secret| self.qualified(secret.namespace.as_deref().unwrap_or(&self.namespace), &secret.name))
     }
 
-    /// The namespaces of the CAs' Secrets, without its own.
+    /// The other namespaces of the CAs' Secrets.
     pub fn ca_namespaces(&self) -> BTreeSet<&str> {
         let secrets = [&self.resolved.ca_secret_ref, &self.spec.clients.ca_secret_ref];
         let namespaces = secrets.into_iter().flatten().filter_map(|secret| secret.namespace.as_deref());
         namespaces.filter(|namespace| *namespace != self.namespace).collect()
     }
 
-    /// The namespaces in which cert-manager's objects are read: those of clients, and of the CAs.
+    /// The namespaces of cert-manager's objects that are read: those of clients and CAs.
     pub fn issuing_namespaces(&self) -> impl Iterator<Item = &str> {
         let of_cas = self.ca_namespaces().into_iter();
         self.client_namespaces()
             .chain(of_cas.filter(|namespace| !self.client_namespaces().any(|known| known == *namespace)))
     }
 
-    /// Whether a Secret of `namespace` whose label `trustspan.dev/client` has this value is a client of this GatewaySecret. One in
-    /// another namespace needs both sides: the label there, and its namespace in `spec.clients.namespaces` here. No name of either has
-    /// the separator `_`.
+    /// Whether a Secret in `namespace` with this value of label `trustspan.dev/client` is a client. In another namespace, that namespace
+    /// must also be in `spec.clients.namespaces`. Names cannot contain the separator `_`.
     pub fn has_client(&self, namespace: &str, label: &str) -> bool {
         let is_qualified = label.split_once('_') == Some((self.namespace.as_str(), self.name.as_str()));
         match namespace == self.namespace {
@@ -140,23 +139,23 @@ impl Entry {
         }
     }
 
-    /// The namespaces in which its clients are looked for: its own is the first.
+    /// The namespaces of its clients: its own first.
     pub fn client_namespaces(&self) -> impl Iterator<Item = &str> {
         let granted = self.spec.clients.namespaces.iter().map(String::as_str);
         std::iter::once(self.namespace.as_str()).chain(granted.filter(|granted| *granted != self.namespace))
     }
 
-    /// What a client's Secret or Certificate is called among all its clients: `namespace/name` outside of its own namespace.
+    /// The qualified name of an object: `namespace/name`, or `name` in the GatewaySecret's own namespace.
     pub fn qualified(&self, namespace: &str, name: &str) -> String {
         if namespace == self.namespace { name.to_owned() } else { format!("{namespace}/{name}") }
     }
 
-    /// What the GatewaySecret itself is called in a namespace: `namespace/name` in another one than its own.
+    /// The name of the GatewaySecret as written in a namespace: `namespace/name`, or `name` in its own.
     pub fn name_in(&self, namespace: &str) -> String {
         if namespace == self.namespace { self.name.clone() } else { format!("{}/{}", self.namespace, self.name) }
     }
 
-    /// The namespace and the name behind [`Self::qualified`].
+    /// The namespace and name of a qualified name: see [`Self::qualified`].
     pub fn place_of<'n>(&'n self, qualified: &'n str) -> (&'n str, &'n str) {
         qualified.split_once('/').unwrap_or((&self.namespace, qualified))
     }
@@ -168,12 +167,12 @@ impl Entry {
         version.map_or_else(Proxy::default, |(major, minor)| Proxy::envoy(major, minor))
     }
 
-    /// What a Secret is relied on for, by its name: see [`Self::qualified`].
+    /// The requirements on a Secret, by its qualified name.
     pub fn duty(&self, name: &str) -> Duty<'static> {
         Duty { usage: self.usage(name), oldest_proxy: self.oldest_proxy(), ..Duty::default() }
     }
 
-    /// What a Secret is for, by its name. What gateways serve is that first, whatever else names it.
+    /// The usage of a Secret, by its name. A Secret that gateways serve has that usage, even if it is also a CA's.
     pub fn usage(&self, name: &str) -> SecretUsage {
         let signing = [self.ca_name(), self.issuer_name(), self.own_client_ca_name()];
         let bundled = name.strip_suffix(CACERT_SUFFIX);
@@ -186,30 +185,29 @@ impl Entry {
         }
     }
 
-    /// The managed Secret that was seen under another name than the spec has now. Those who use it would not follow.
+    /// The managed Secret's earlier name, if the spec has another one now. The objects that name it would not switch.
     pub fn left_behind(&self) -> Option<&str> {
-        let former = self.status.secret_name.as_deref()?;
-        (former != self.managed_name() && !self.status.bundle.is_empty()).then_some(former)
+        let stored = self.status.secret_name.as_deref()?;
+        (stored != self.managed_name() && !self.status.bundle.is_empty()).then_some(stored)
     }
 
-    /// Whether a pod, or a pod template, carries all workload labels.
+    /// Whether a pod or pod template has all workload labels.
     pub fn serves(&self, pod: &Value) -> bool {
         let labels = &pod["metadata"]["labels"];
         self.spec.workload_labels.iter().all(|(key, value)| labels[key].as_str() == Some(value))
     }
 
-    /// Whether a selector asks for all workload labels, so that it picks no other pods.
+    /// Whether a selector contains all workload labels, so that it selects no other pods.
     pub fn is_asked_for(&self, selector: &BTreeMap<&str, &str>) -> bool {
         self.spec.workload_labels.iter().all(|(key, value)| selector.get(key.as_str()) == Some(&value.as_str()))
     }
 
-    /// Whether the managed Secret, as the spec names it now, was seen and found sound. A status of another generation, or
-    /// for another name, says nothing of it.
+    /// Whether the managed Secret is Ready. A status of an earlier generation or for another name does not count.
     pub fn is_ready(&self) -> bool {
         self.unready().is_none()
     }
 
-    /// Why the managed Secret cannot be relied on: a word for people.
+    /// Why the managed Secret is not Ready: a reason for messages.
     pub(super) fn unready(&self) -> Option<&str> {
         let status = &self.status;
         let observed_before = status.observed_generation.zip(self.generation).is_some_and(|(seen, now)| seen < now);
@@ -223,7 +221,7 @@ impl Entry {
         }
     }
 
-    /// Sorts the oldest first; name and namespace decide between equals, so that every replica comes to the same order.
+    /// Sort key, oldest first. Name and namespace break ties, so that every replica has the same order.
     pub(super) fn seniority(&self) -> (bool, Option<Timestamp>, &str, &str) {
         (self.created.is_none(), self.created, &self.name, &self.namespace)
     }

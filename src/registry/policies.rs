@@ -1,4 +1,4 @@
-//! The RotationPolicies and ClusterRotationPolicies that there are.
+//! RotationPolicies and ClusterRotationPolicies.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct Policies(BTreeMap<PolicyKey, Value>);
 pub type PolicyKey = (Option<String>, String);
 
 impl Policies {
-    /// The key of an object that is a policy. `namespace` is where an object without one would go.
+    /// The key of a policy object. `namespace` is that of objects without one.
     pub fn key(object: &Value, namespace: &str) -> Option<PolicyKey> {
         let metadata = &object["metadata"];
         let name = metadata["name"].as_str()?.to_owned();
@@ -27,7 +27,7 @@ impl Policies {
         }
     }
 
-    /// Takes an object if it is a policy.
+    /// Adds an object if it is a policy.
     pub fn take(&mut self, object: &Value, namespace: &str) {
         if let Some(key) = Self::key(object, namespace) {
             self.insert(key, object["spec"].clone());
@@ -36,7 +36,7 @@ impl Policies {
 
     /// Adds or replaces a policy.
     pub fn insert(&mut self, key: PolicyKey, spec: Value) {
-        // `spec` is optional: without it the policy changes nothing.
+        // `spec` is optional: a policy without one changes nothing.
         self.0.insert(key, if spec.is_null() { Value::Object(serde_json::Map::new()) } else { spec });
     }
 
@@ -45,10 +45,10 @@ impl Policies {
         self.0.remove(key);
     }
 
-    /// What the policies of a name add up to in a namespace.
+    /// The policies of a name, merged for a namespace.
     ///
     /// # Errors
-    /// When one does not fit the type.
+    /// When one cannot be parsed.
     pub fn policy(&self, namespace: &str, name: &str) -> Result<RotationPolicySpec, serde_json::Error> {
         let of = |namespace: Option<&str>| self.0.get(&(namespace.map(str::to_owned), name.to_owned()));
         RotationPolicySpec::merged([of(None), of(Some(namespace))].into_iter().flatten())
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_uses_its_own_policy_and_that_of_the_cluster() {
+    fn merges_the_policies_of_the_namespace_and_the_cluster() {
         let mut policies = Policies::default();
         let object = |kind: &str, metadata: Value, spec: Value| json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
         policies.take(

@@ -1,4 +1,4 @@
-//! What a GatewaySecret leaves to be derived from the cert-manager Certificate that it names.
+//! Derives the source Secret and the CA's Secret from the cert-manager Certificate that a GatewaySecret names.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ pub const CLUSTER_RESOURCE_NAMESPACE: &str = "cert-manager";
 
 const CERT_MANAGER: &str = "cert-manager.io";
 
-/// Certificates and issuers of cert-manager.
+/// Certificates and issuers of cert-manager, as needed to resolve GatewaySecrets.
 #[derive(Clone, Debug, Default)]
 pub struct CertManagerObjects {
     /// By namespace and name.
-    certificates: BTreeMap<(String, String), CertificateFacts>,
-    /// The name of the Secret of each issuer's CA, none for an issuer of another type.
+    certificates: BTreeMap<(String, String), CertificateFields>,
+    /// The name of the CA's Secret of each issuer; none for an issuer of another type.
     issuers: BTreeMap<IssuerKey, Option<String>>,
 }
 
-/// A Certificate, as far as it matters here.
+/// The fields of a Certificate that are used here.
 #[derive(Clone, Debug)]
-struct CertificateFacts {
+struct CertificateFields {
     secret_name: String,
     issuer: IssuerKey,
     is_ca: bool,
 }
 
-/// What an `issuerRef` refers to.
+/// The target of an `issuerRef`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IssuerKey {
-    /// `Issuer` or `ClusterIssuer`, or another kind of an external issuer.
+    /// `Issuer`, `ClusterIssuer`, or the kind of an external issuer.
     pub kind: String,
     /// API group.
     pub group: String,
@@ -42,13 +42,13 @@ pub struct IssuerKey {
     pub name: String,
 }
 
-/// Why nothing can be derived.
+/// Why the Secrets cannot be derived.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolutionError {
-    /// There is no such Certificate.
+    /// The Certificate does not exist.
     #[error(
-        "Certificate {namespace}/{name} (spec.certificateRef) was not found. create it, or name the source Secret in spec.sourceSecretName"
+        "Certificate {namespace}/{name} (spec.certificateRef) was not found. Create it, or set spec.sourceSecretName"
     )]
     NoCertificate {
         /// Its namespace.
@@ -56,9 +56,9 @@ pub enum ResolutionError {
         /// Its name.
         name: String,
     },
-    /// The Certificate writes what the agent is to write.
+    /// The Certificate writes the managed Secret.
     #[error(
-        "Certificate {certificate} writes Secret {secret}, which is the managed Secret. set spec.secretName of the Certificate to another name"
+        "Certificate {certificate} writes Secret {secret}, which is the managed Secret. Set spec.secretName of the Certificate to another name"
     )]
     WritesManaged {
         /// Its name.
@@ -66,9 +66,9 @@ pub enum ResolutionError {
         /// Name of the Secret.
         secret: String,
     },
-    /// The derived CA is what the agent itself writes.
+    /// The derived CA's Secret is written by the agent.
     #[error(
-        "Secret {secret} of {issuer} is the one that spec.issuerSecretName names, and that the agent writes. name the Secret that holds the CA in spec.caSecretRef"
+        "Secret {secret} of {issuer} is also spec.issuerSecretName, which the agent writes. Set spec.caSecretRef to the Secret of the CA"
     )]
     NoCa {
         /// Name of the Secret.
@@ -79,7 +79,7 @@ pub enum ResolutionError {
 }
 
 impl IssuerKey {
-    /// What a Certificate in a namespace refers to, with the defaults of cert-manager's API.
+    /// The issuer of an `issuerRef` in a namespace, with the defaults of cert-manager's API.
     fn of(reference: &Value, namespace: &str) -> Self {
         let field = |name: &str, default: &str| reference[name].as_str().unwrap_or(default).to_owned();
         let kind = field("kind", "Issuer");
@@ -94,7 +94,7 @@ impl IssuerKey {
 }
 
 impl CertManagerObjects {
-    /// Takes an object if it is a Certificate or an issuer. `namespace` is where an object without one would go.
+    /// Adds an object if it is a Certificate or an issuer. `namespace` is that of objects without one.
     pub fn take(&mut self, object: &Value, namespace: &str) {
         let Kind { group: CERT_MANAGER, kind, .. } = Kind::of(object) else { return };
         let (metadata, spec) = (&object["metadata"], &object["spec"]);
@@ -102,12 +102,12 @@ impl CertManagerObjects {
         let name = metadata["name"].as_str().unwrap_or_default().to_owned();
         match kind {
             "Certificate" => {
-                let facts = CertificateFacts {
+                let fields = CertificateFields {
                     secret_name: spec["secretName"].as_str().unwrap_or_default().to_owned(),
                     issuer: IssuerKey::of(&spec["issuerRef"], namespace),
                     is_ca: spec["isCA"] == true,
                 };
-                self.certificates.insert((namespace.to_owned(), name), facts);
+                self.certificates.insert((namespace.to_owned(), name), fields);
             }
             "Issuer" | "ClusterIssuer" => {
                 let reference = serde_json::json!({ "kind": kind, "name": name });
@@ -118,20 +118,20 @@ impl CertManagerObjects {
         }
     }
 
-    /// The issuer of the Certificate that a GatewaySecret names, if that was taken.
+    /// The issuer of the Certificate that a GatewaySecret names, if that Certificate was added.
     pub fn issuer(&self, entry: &Entry) -> Option<&IssuerKey> {
         self.certificate(entry).map(|certificate| &certificate.issuer)
     }
 
-    fn certificate(&self, entry: &Entry) -> Option<&CertificateFacts> {
+    fn certificate(&self, entry: &Entry) -> Option<&CertificateFields> {
         let reference = entry.spec.certificate_ref.as_ref()?;
         self.certificates.get(&(entry.namespace.clone(), reference.name.clone()))
     }
 
-    /// What a GatewaySecret leaves to be derived. While its Certificate is missing, what was derived last stays.
+    /// The Secrets of a GatewaySecret. While its Certificate is missing, the last result stays.
     ///
     /// # Errors
-    /// When its Certificate was never found, or what follows from it is a Secret that the agent writes.
+    /// When its Certificate was never found, or a derived Secret is one that the agent writes.
     pub fn resolve(&self, entry: &Entry) -> Result<Resolved, ResolutionError> {
         let Some(reference) = &entry.spec.certificate_ref else { return Ok(Resolved::of(&entry.spec, None)) };
         let Some(certificate) = self.certificate(entry) else {
@@ -146,7 +146,7 @@ impl CertManagerObjects {
         let issuer = &certificate.issuer;
         let title = format!("{} {}", issuer.kind, issuer.name);
         let ca = self.issuers.get(issuer).cloned().flatten().filter(|_| !certificate.is_ca);
-        // A ClusterIssuer has its Secrets in one namespace.
+        // A ClusterIssuer's Secrets are in the cluster resource namespace.
         let namespace = (issuer.kind == "ClusterIssuer").then(|| {
             entry.policy.cluster_resource_namespace.as_deref().unwrap_or(CLUSTER_RESOURCE_NAMESPACE).to_owned()
         });
@@ -184,15 +184,15 @@ mod tests {
         Entry::unstored("mesh".to_owned(), "gateway".to_owned(), GatewaySecretSpec::deserialize(spec).unwrap())
     }
 
-    fn issuance(issuer: &Value, certificate: Value) -> CertManagerObjects {
-        let mut issuance = CertManagerObjects::default();
-        issuance.take(issuer, "mesh");
-        issuance.take(&object("Certificate", "edge", certificate), "mesh");
-        issuance
+    fn objects(issuer: &Value, certificate: Value) -> CertManagerObjects {
+        let mut objects = CertManagerObjects::default();
+        objects.take(issuer, "mesh");
+        objects.take(&object("Certificate", "edge", certificate), "mesh");
+        objects
     }
 
     fn resolved(issuer: &Value, certificate: Value, spec: Value) -> Result<Resolved, ResolutionError> {
-        issuance(issuer, certificate).resolve(&entry(spec))
+        objects(issuer, certificate).resolve(&entry(spec))
     }
 
     fn ca(namespace: Option<&str>, name: &str) -> Option<SecretRef> {
@@ -212,7 +212,7 @@ mod tests {
     fn the_ca_of_a_cluster_issuer_is_in_the_cluster_resource_namespace() {
         let issuer = object("ClusterIssuer", "mesh-ca", json!({"ca": {"secretName": "mesh-root"}}));
         let certificate = json!({"secretName": "edge-tls", "issuerRef": {"name": "mesh-ca", "kind": "ClusterIssuer"}});
-        let issuance = issuance(&issuer, certificate);
+        let issuance = objects(&issuer, certificate);
         let mut entry = entry(json!({"certificateRef": {"name": "edge"}}));
         assert_eq!(issuance.resolve(&entry).unwrap().ca_secret_ref, ca(Some("cert-manager"), "mesh-root"));
         entry.policy.cluster_resource_namespace = Some("pki".to_owned());
@@ -231,12 +231,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_spec_says_wins() {
+    fn explicit_fields_override_derived_ones() {
         let issuer = object("Issuer", "mesh-ca", json!({"ca": {"secretName": "staged"}}));
         let certificate = || json!({"secretName": "edge-tls", "issuerRef": {"name": "mesh-ca"}});
         let mut spec = json!({"certificateRef": {"name": "edge"}, "issuerSecretName": "staged"});
         let error = resolved(&issuer, certificate(), spec.clone()).unwrap_err();
-        assert!(error.to_string().contains("name the Secret that holds the CA in spec.caSecretRef"), "{error}");
+        assert!(error.to_string().contains("Set spec.caSecretRef to the Secret of the CA"), "{error}");
         spec["caSecretRef"] = json!({"name": "mesh-root"});
         assert_eq!(resolved(&issuer, certificate(), spec).unwrap().ca_secret_ref, ca(None, "mesh-root"));
     }
@@ -246,11 +246,11 @@ mod tests {
         let issuer = object("Issuer", "mesh-ca", json!({"ca": {"secretName": "mesh-root"}}));
         let certificate = json!({"secretName": "gateway", "issuerRef": {"name": "mesh-ca"}});
         let error = resolved(&issuer, certificate, json!({"certificateRef": {"name": "edge"}})).unwrap_err();
-        assert!(error.to_string().ends_with("set spec.secretName of the Certificate to another name"), "{error}");
+        assert!(error.to_string().ends_with("Set spec.secretName of the Certificate to another name"), "{error}");
     }
 
     #[test]
-    fn a_missing_certificate_changes_nothing_that_is_known() {
+    fn a_missing_certificate_keeps_the_last_result() {
         let mut entry = entry(json!({"certificateRef": {"name": "edge"}}));
         let error = CertManagerObjects::default().resolve(&entry).unwrap_err();
         assert!(error.to_string().starts_with("Certificate mesh/edge (spec.certificateRef) was not found"), "{error}");

@@ -22,7 +22,7 @@ pub enum RewriteBlocker {
     /// Istio takes CAs from `<source>-cacert` first, which would not apply to the managed Secret.
     #[error("Secret {managed} lacks {} of Secret {sibling}; add them there first", counted(*missing, "CA"))]
     Sibling {
-        /// The sibling.
+        /// The `-cacert` Secret.
         sibling: String,
         /// The managed Secret.
         managed: String,
@@ -53,15 +53,15 @@ pub enum RewriteBlocker {
     },
     /// The namespaces of the selected workloads are not in status yet.
     #[error(
-        "the workloads of this Gateway have not been observed yet, so Secret {root} stays in use; write the Gateway again later"
+        "the workloads of this Gateway have not been observed yet, so Secret {secret} stays in use; write the Gateway again later"
     )]
     Unobserved {
         /// The source Secret.
-        root: String,
+        secret: String,
     },
     /// The status of the GatewaySecret cannot list all namespaces, so that any could be one of them.
     #[error(
-        "GatewaySecret {name} affects {count} namespaces, more than its status can list, so Secret {root} stays in use; do what \
+        "GatewaySecret {name} affects {count} namespaces, more than its status can list, so Secret {secret} stays in use; do what \
          condition StatusComplete says"
     )]
     Unlisted {
@@ -70,37 +70,37 @@ pub enum RewriteBlocker {
         /// The number of namespaces.
         count: u32,
         /// The source Secret.
-        root: String,
+        secret: String,
     },
     /// The selector matches no known workload.
     #[error(
-        "no running workload matches this Gateway's selector, so Secret {root} stays in use; start one, then write the Gateway again"
+        "no running workload matches this Gateway's selector, so Secret {secret} stays in use; start one, then write the Gateway again"
     )]
     NoWorkload {
         /// The source Secret.
-        root: String,
+        secret: String,
     },
     /// A namespace with selected workloads has no GatewaySecret for this source Secret.
-    #[error("a namespace with workloads of this Gateway has no GatewaySecret for Secret {root}; create one there")]
+    #[error("a namespace with workloads of this Gateway has no GatewaySecret for Secret {secret}; create one there")]
     Unmapped {
         /// The source Secret.
-        root: String,
+        secret: String,
     },
     /// The namespaces of the selected workloads have different managed names for the source Secret.
     #[error(
-        "the namespaces of this Gateway's workloads have different managed Secrets for Secret {root}; use one spec.secretName"
+        "the namespaces of this Gateway's workloads have different managed Secrets for Secret {secret}; use one spec.secretName"
     )]
     Differs {
         /// The source Secret.
-        root: String,
+        secret: String,
     },
     /// The managed Secret's `ca.crt` differs from the one that the pod loads from the source Secret.
     #[error(
-        "Secret {managed} has the clients' CA in ca.crt, not the CA of {root}; mount only tls.crt and tls.key to use it"
+        "Secret {managed} has the clients' CA in ca.crt, not the CA of {secret}; mount only tls.crt and tls.key to use it"
     )]
     OtherCa {
         /// The source Secret.
-        root: String,
+        secret: String,
         /// The managed Secret.
         managed: String,
     },
@@ -108,7 +108,7 @@ pub enum RewriteBlocker {
 
 impl RewriteBlocker {
     pub(super) fn unlisted(entry: &Entry, count: u32) -> Self {
-        Self::Unlisted { name: entry.name.clone(), count, root: entry.source_name().to_owned() }
+        Self::Unlisted { name: entry.name.clone(), count, secret: entry.source_name().to_owned() }
     }
 
     pub(super) fn not_ready(entry: &Entry, reason: &str) -> Self {

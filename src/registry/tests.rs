@@ -10,7 +10,7 @@ use crate::api::{
 };
 use crate::trust::fixtures::{ca, parsed};
 
-/// A Ready GatewaySecret `namespace/managed` for root `root`, whose workloads run in its own namespace.
+/// A Ready GatewaySecret `namespace/managed` with source Secret `root`, whose workloads run in its own namespace.
 pub(crate) fn entry(namespace: &str, root: &str, managed: &str) -> Entry {
     Entry {
         namespace: namespace.to_owned(),
@@ -52,33 +52,33 @@ fn selected(registry: &Registry, selector: &[(&str, &str)]) -> Option<Result<Str
 const INGRESS: &[(&str, &str)] = &[("istio", "ingressgateway")];
 
 #[test]
-fn accepts_a_ready_root_in_its_namespace() {
+fn rewrites_a_source_secret_in_its_namespace() {
     let registry = Registry::new([entry("mesh", "root", "gw")]);
     let rename = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap();
     assert_eq!(rename.managed_name(), "gw");
     assert_eq!(registry.rename(&Place::Namespace("other"), "root"), None);
-    assert_eq!(registry.rename(&Place::Namespace("mesh"), "gw"), None, "the managed name is nobody's root");
+    assert_eq!(registry.rename(&Place::Namespace("mesh"), "gw"), None, "the managed Secret is not a source");
 }
 
 #[test]
-fn rejects_a_root_whose_managed_secret_is_not_ready() {
+fn does_not_rewrite_until_the_managed_secret_is_ready() {
     let unready = with(entry("mesh", "root", "gw"), |e| e.status.conditions.clear());
     let registry = Registry::new([unready]);
-    let hold = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
-    assert!(matches!(hold, RewriteBlocker::NotReady { .. }), "{hold}");
+    let blocker = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
+    assert!(matches!(blocker, RewriteBlocker::NotReady { .. }), "{blocker}");
     assert_eq!(registry.counterparts(&Place::Namespace("mesh"), "root"), ["gw"]);
 }
 
 #[test]
-fn rejects_a_rename_that_leaves_a_cacert_sibling_behind() {
+fn does_not_rewrite_if_the_managed_secret_lacks_cas_of_the_cacert_sibling() {
     let sibling = CacertSibling { name: "root-cacert".to_owned(), missing: vec!["ab".to_owned()] };
     let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.cacert_sibling = Some(sibling))]);
-    let hold = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
-    assert!(matches!(hold, RewriteBlocker::Sibling { missing: 1, .. }), "{hold}");
+    let blocker = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
+    assert!(matches!(blocker, RewriteBlocker::Sibling { missing: 1, .. }), "{blocker}");
 }
 
 #[test]
-fn rejects_a_cross_namespace_rename_that_the_grant_does_not_cover() {
+fn does_not_rewrite_across_namespaces_without_a_grant() {
     let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| {
         e.status.ungranted_namespaces = Some(vec!["apps".to_owned()])
     })]);
@@ -87,25 +87,25 @@ fn rejects_a_cross_namespace_rename_that_the_grant_does_not_cover() {
     assert!(at("other").is_ok());
     let unobserved = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.ungranted_namespaces = None)]);
     let at = |from| unobserved.rename(&Place::Granted { namespace: "mesh", from }, "root").unwrap();
-    assert!(matches!(at("other"), Err(RewriteBlocker::Ungranted { .. })), "nothing is known of grants");
+    assert!(matches!(at("other"), Err(RewriteBlocker::Ungranted { .. })), "grants are not observed");
 }
 
 #[test]
-fn rejects_a_status_that_does_not_speak_of_this_spec() {
+fn does_not_rewrite_with_the_status_of_another_spec() {
     let changes: [fn(&mut Entry); 3] = [
-        |e| e.status.secret_name = Some("former".to_owned()),
+        |e| e.status.secret_name = Some("other".to_owned()),
         |e| (e.generation, e.status.observed_generation) = (Some(2), Some(1)),
         |e| e.being_deleted = true,
     ];
     for change in changes {
         let registry = Registry::new([with(entry("mesh", "root", "gw"), change)]);
-        let hold = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
-        assert!(matches!(hold, RewriteBlocker::NotReady { .. }), "{hold}");
+        let blocker = registry.rename(&Place::Namespace("mesh"), "root").unwrap().unwrap_err();
+        assert!(matches!(blocker, RewriteBlocker::NotReady { .. }), "{blocker}");
     }
 }
 
 #[test]
-fn accepts_a_selector_that_asks_for_the_workload_labels() {
+fn rewrites_a_selector_with_all_workload_labels() {
     let registry = Registry::new([entry("mesh", "root", "gw")]);
     assert_eq!(selected(&registry, INGRESS), Some(Ok("gw".to_owned())));
     assert_eq!(selected(&registry, &[("istio", "ingressgateway"), ("team", "a")]), Some(Ok("gw".to_owned())));
@@ -114,7 +114,7 @@ fn accepts_a_selector_that_asks_for_the_workload_labels() {
 }
 
 #[test]
-fn rejects_a_selector_whose_workloads_are_not_observed() {
+fn does_not_rewrite_if_the_selected_workloads_are_not_observed() {
     let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.workload_namespaces = None)]);
     assert!(matches!(selected(&registry, INGRESS), Some(Err(RewriteBlocker::Unobserved { .. }))));
     let registry = Registry::new([with(entry("mesh", "root", "gw"), |e| e.status.workload_namespaces = Some(vec![]))]);
@@ -122,7 +122,7 @@ fn rejects_a_selector_whose_workloads_are_not_observed() {
 }
 
 #[test]
-fn rejects_a_selector_that_also_picks_workloads_of_an_unmapped_namespace() {
+fn does_not_rewrite_if_a_selected_namespace_has_no_gateway_secret() {
     let both = || Some(vec!["mesh".to_owned(), "tenant".to_owned()]);
     let mesh = with(entry("mesh", "root", "gw"), |e| e.status.workload_namespaces = both());
     let registry = Registry::new([mesh.clone()]);
@@ -143,7 +143,7 @@ fn rejects_a_selector_that_also_picks_workloads_of_an_unmapped_namespace() {
 
 #[test]
 fn a_tenant_cannot_move_a_gateway_of_another_team() {
-    // The tenant declares the platform's labels, but runs no such workload: what is observed says so.
+    // The tenant declares the platform's labels, but no such workload is observed in its namespace.
     let tenant = with(entry("tenant", "root", "evil"), |e| {
         e.status.workload_namespaces = Some(vec!["mesh".to_owned()]);
     });
@@ -153,17 +153,17 @@ fn a_tenant_cannot_move_a_gateway_of_another_team() {
 }
 
 #[test]
-fn the_older_of_two_that_claim_a_name_wins() {
+fn the_older_gateway_secret_keeps_a_name() {
     let older = entry("mesh", "root", "gw");
     let later: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-    for (root, managed) in [("root", "gw2"), ("root2", "gw"), ("gw", "gw3"), ("root3", "root")] {
-        let newer = with(entry("mesh", root, managed), |e| {
+    for (source, managed) in [("root", "gw2"), ("root2", "gw"), ("gw", "gw3"), ("root3", "root")] {
+        let newer = with(entry("mesh", source, managed), |e| {
             e.name = "newer".to_owned();
             e.spec.secret_name = Some(managed.to_owned());
             e.created = Some(later);
         });
         let registry = Registry::new([newer.clone(), older.clone()]);
-        assert_eq!(registry.conflict(&newer).map(|e| e.name.as_str()), Some("gw"), "{root} to {managed}");
+        assert_eq!(registry.conflict(&newer).map(|e| e.name.as_str()), Some("gw"), "{source} to {managed}");
         assert!(registry.conflict(&older).is_none());
         assert!(registry.rename(&Place::Namespace("mesh"), "root").unwrap().is_ok());
         let elsewhere = with(newer, |e| e.namespace = "other".to_owned());
@@ -172,7 +172,7 @@ fn the_older_of_two_that_claim_a_name_wins() {
 }
 
 #[test]
-fn a_root_that_is_its_own_managed_secret_has_no_effect() {
+fn a_source_that_is_its_own_managed_secret_has_no_effect() {
     let same = with(entry("mesh", "root", "root"), |_| {});
     let registry = Registry::new([same.clone()]);
     assert!(registry.conflict(&same).is_some());
@@ -180,7 +180,7 @@ fn a_root_that_is_its_own_managed_secret_has_no_effect() {
 }
 
 #[test]
-fn an_issuers_secret_that_is_another_as_well_has_no_effect() {
+fn an_issuers_secret_with_the_name_of_another_has_no_effect() {
     for issuer in ["root", "gw", "ca"] {
         let doubled = with(entry("mesh", "root", "gw"), |e| {
             e.resolved.ca_secret_ref = Some("ca".into());
@@ -194,7 +194,7 @@ fn an_issuers_secret_that_is_another_as_well_has_no_effect() {
 }
 
 #[test]
-fn siblings_have_a_role() {
+fn secrets_have_roles() {
     let registry = Registry::new([entry("mesh", "root", "gw")]);
     let role = |name| registry.role("mesh", name).map(|(_, role)| role);
     assert_eq!(role("root"), Some(Role::Root));
@@ -205,27 +205,27 @@ fn siblings_have_a_role() {
 }
 
 #[test]
-fn a_managed_secret_under_a_former_name_is_left_behind() {
-    let seen = |secret_name: &str, bundle: Vec<TrustAnchor>| {
+fn a_renamed_managed_secret_is_left_behind() {
+    let with_status = |secret_name: &str, bundle: Vec<TrustAnchor>| {
         with(entry("mesh", "root", "gw"), |e| {
             e.status.secret_name = Some(secret_name.to_owned());
             e.status.bundle = bundle;
         })
     };
-    let held = || vec![TrustAnchor::from(&parsed(ca("one").der()))];
-    assert_eq!(seen("former", held()).left_behind(), Some("former"));
-    assert_eq!(seen("former", vec![]).left_behind(), None, "it was never made");
-    assert_eq!(seen("gw", held()).left_behind(), None);
+    let bundle = || vec![TrustAnchor::from(&parsed(ca("one").der()))];
+    assert_eq!(with_status("old", bundle()).left_behind(), Some("old"));
+    assert_eq!(with_status("old", vec![]).left_behind(), None, "it was never written");
+    assert_eq!(with_status("gw", bundle()).left_behind(), None);
 }
 
 #[test]
-fn a_secret_is_for_what_a_gateway_secret_of_its_namespace_says() {
+fn the_gateway_secrets_of_a_namespace_determine_the_usage_of_a_secret() {
     let entry = with(entry("mesh", "root", "gw"), |entry| {
         entry.resolved.ca_secret_ref = Some("ca".into());
         entry.spec.issuer_secret_name = Some("issuer".to_owned());
         entry.spec.clients.ca_secret_ref = Some("clients".into());
     });
-    // A source Secret that holds the CA itself is served all the same.
+    // A source Secret that is also the CA's is served.
     let own = with(super::tests::entry("mesh", "self", "own"), |entry| {
         entry.resolved.ca_secret_ref = Some("self".into());
     });
@@ -247,21 +247,22 @@ fn a_secret_is_for_what_a_gateway_secret_of_its_namespace_says() {
 }
 
 #[test]
-fn of_two_that_keep_a_copy_of_one_config_map_the_older_does() {
-    let keeper = |name: &str, created| {
+fn the_older_gateway_secret_owns_a_managed_config_map() {
+    let owner = |name: &str, created| {
         with(entry("mesh", &format!("{name}-source"), name), |entry| {
             entry.created = Some(created);
             entry.spec.clients.ca_config_map_names = vec!["cas".to_owned()];
         })
     };
     let newer = Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_hours(1);
-    let registry = Registry::new([keeper("b", newer), keeper("c", Timestamp::UNIX_EPOCH)]);
-    let of = |namespace| registry.keeper_of(&Place::Namespace(namespace), "cas").map(|entry| entry.name.as_str());
+    let registry = Registry::new([owner("b", newer), owner("c", Timestamp::UNIX_EPOCH)]);
+    let of =
+        |namespace| registry.config_map_owner(&Place::Namespace(namespace), "cas").map(|entry| entry.name.as_str());
     assert_eq!((of("mesh"), of("apps")), (Some("c"), None));
 }
 
 #[test]
-fn a_client_elsewhere_needs_the_label_there_and_its_namespace_here() {
+fn a_client_in_another_namespace_needs_a_label_and_its_namespace_in_the_spec() {
     let gateway = with(entry("mesh", "root", "gw"), |e| e.spec.clients.namespaces = vec!["apps".to_owned()]);
     for (namespace, label, expected) in [
         ("mesh", "gw", true),
@@ -275,14 +276,14 @@ fn a_client_elsewhere_needs_the_label_there_and_its_namespace_here() {
     ] {
         assert_eq!(gateway.has_client(namespace, label), expected, "{label} in {namespace}");
     }
-    // A dot belongs to a name: of two GatewaySecrets the label means one.
+    // Names can contain dots, so a dot separates nothing.
     assert!(!entry("a", "root", "b").has_client("mesh", "a.b"));
     assert!(entry("mesh", "root", "a.b").has_client("mesh", "a.b"));
     assert!(entry("mesh", "root", "a.b").has_client("mesh", "mesh_a.b"));
 }
 
 #[test]
-fn secrets_of_one_name_in_two_namespaces_are_two() {
+fn secrets_of_different_namespaces_are_different() {
     let names = |namespace: Option<&str>, issuer: &str| {
         with(entry("mesh", "root", "gw"), |e| {
             let namespace = namespace.map(str::to_owned);

@@ -122,9 +122,11 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
         let (place, name) = (&reference.place, reference.name);
         let counterparts = match reference.kind {
             SourceKind::Secret => registry.counterparts(place, name).into_iter().map(str::to_owned).collect(),
-            SourceKind::ConfigMap => {
-                registry.keeper_of(place, name).map(|_| managed_config_map_name(name)).into_iter().collect::<Vec<_>>()
-            }
+            SourceKind::ConfigMap => registry
+                .config_map_owner(place, name)
+                .map(|_| managed_config_map_name(name))
+                .into_iter()
+                .collect::<Vec<_>>(),
         };
         counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
     };

@@ -1,4 +1,4 @@
-//! GatewaySecrets and policies of a cluster, watched. Nothing else is listed or watched: no right to read a Secret is needed.
+//! Watches the GatewaySecrets and policies of a cluster. Nothing else is listed or watched, so no permission to read Secrets is needed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,30 +20,30 @@ use crate::api::{
 };
 use crate::registry::{Entry, Policies, PolicyKey, Registry};
 
-/// Why there is no client for a cluster.
+/// Why no client can be created for a cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The kubeconfig cannot be used.
-    #[error("{}: not a kubeconfig that can be used: {source}", path.display())]
+    #[error("{}: cannot use this kubeconfig: {source}", path.display())]
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: kube::config::KubeconfigError,
     },
-    /// No kubeconfig was given, and this is no pod.
-    #[error("not in a cluster ({0}): name one with --kubeconfig, or a directory with --manifests")]
+    /// No kubeconfig was given, and this process does not run in a pod.
+    #[error("not in a cluster ({0}): set --kubeconfig, or --manifests for a directory")]
     InCluster(#[from] kube::config::InClusterError),
     /// No kubeconfig was found.
-    #[error("no cluster: {0}")]
+    #[error("no kubeconfig found: {0}")]
     Infer(#[from] kube::config::InferConfigError),
-    /// The client cannot be built.
-    #[error("cannot build a client for the cluster: {0}")]
+    /// The client cannot be created.
+    #[error("cannot create a client for the cluster: {0}")]
     Client(#[from] kube::Error),
 }
 
-/// A client for the cluster of a kubeconfig, or else for the one that this process is a pod of. Does not connect yet.
+/// A client for the cluster of a kubeconfig, or without one for the cluster that this pod runs in. Does not connect yet.
 ///
 /// # Errors
 /// When the kubeconfig cannot be used, or none is given outside a cluster.
@@ -59,10 +59,10 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     Ok(Client::try_from(config)?)
 }
 
-/// The same for a person: without a kubeconfig, as kubectl finds one.
+/// The same; without a kubeconfig, the one that kubectl would use.
 ///
 /// # Errors
-/// When there is none that can be used.
+/// When there is no usable kubeconfig.
 pub async fn connect_as_kubectl(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
     match kubeconfig {
         Some(_) => connect(kubeconfig).await,
@@ -70,7 +70,7 @@ pub async fn connect_as_kubectl(kubeconfig: Option<&Path>) -> Result<Client, Con
     }
 }
 
-/// All GatewaySecrets, once, and those that do not fit the type.
+/// Lists all GatewaySecrets, and those that cannot be parsed.
 ///
 /// # Errors
 /// When they cannot be listed.
@@ -85,7 +85,7 @@ pub async fn list(client: Client) -> kube::Result<(Vec<Entry>, Unread)> {
     let (mut entries, mut unread) = (Vec::new(), Unread::new());
     for object in listed.items {
         let key = key(&object);
-        match read(object).and_then(|entry| under(&entry, &policies)) {
+        match parse(object).and_then(|entry| with_policy(&entry, &policies)) {
             Ok(entry) => entries.push(entry),
             Err(error) => drop(unread.insert(key, error)),
         }
@@ -103,31 +103,31 @@ fn policy_key(policy: &DynamicObject) -> PolicyKey {
 }
 
 /// A GatewaySecret with its policy.
-fn under(entry: &Entry, policies: &Policies) -> Result<Entry, String> {
+fn with_policy(entry: &Entry, policies: &Policies) -> Result<Entry, String> {
     let policy = policies.policy(&entry.namespace, entry.spec.policy_name());
     let policy = policy
         .map_err(|error| format!("policy {}: {}", entry.spec.policy_name(), with_short_quotes(&error.to_string())))?;
     Ok(Entry { policy, ..entry.clone() })
 }
 
-/// A GatewaySecret as it stands now, with the policy as it is known. One that does not fit the type any more stays as it is known, with its stored status; `None`
-/// when it is gone, or about to be.
+/// The GatewaySecret as it is stored now, with the known policy; `None` when it is deleted or being deleted. One that cannot be parsed keeps
+/// its known spec, with its stored status.
 ///
 /// # Errors
 /// When it cannot be read.
 pub async fn current(client: Client, known: &Entry) -> kube::Result<Option<Entry>> {
     let resource = ApiResource::erase::<GatewaySecret>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client, &known.namespace, &resource);
-    let entry = api.get_opt(&known.name).await?.map(|object| last_good(object, known));
+    let entry = api.get_opt(&known.name).await?.map(|object| parse_or_keep(object, known));
     Ok(entry.filter(|entry| !entry.being_deleted))
 }
 
-fn last_good(object: DynamicObject, known: &Entry) -> Entry {
+fn parse_or_keep(object: DynamicObject, known: &Entry) -> Entry {
     let status = GatewaySecretStatus::deserialize(&object.data["status"]).unwrap_or_else(|_| known.status.clone());
     let being_deleted = object.metadata.deletion_timestamp.is_some();
     let guarded = serde_json::to_value(object).and_then(serde_json::from_value).map_err(|error| error.to_string());
-    let read = guarded.and_then(read).map(|entry| Entry { policy: known.policy.clone(), ..entry });
-    read.unwrap_or_else(|error| Entry { unread: Some(error), being_deleted, status, ..known.clone() })
+    let parsed = guarded.and_then(parse).map(|entry| Entry { policy: known.policy.clone(), ..entry });
+    parsed.unwrap_or_else(|error| Entry { unread: Some(error), being_deleted, status, ..known.clone() })
 }
 
 /// cert-manager's Certificates of a namespace.
@@ -136,7 +136,7 @@ pub fn certificates(client: Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client, namespace, &resource)
 }
 
-/// One GatewaySecret of a watch; an object that does not fit the type spoils itself only, not the list.
+/// A GatewaySecret of a watch. An object that cannot be parsed does not fail the whole list.
 pub type Guarded = DeserializeGuard<GatewaySecret>;
 
 /// An event of one of the watches.
@@ -145,98 +145,98 @@ enum Change {
     Policy(PolicyKind, Box<Event<DynamicObject>>),
 }
 
-/// Index of a kind of policy in [`policy_resources`].
+/// Index of the kind in [`policy_resources`].
 type PolicyKind = usize;
 
-/// Keeps `live` up to date with the cluster. Lost connections, an API server that is down and a CRD that is not
-/// installed are told once, and tried again at growing intervals of up to half a minute; the last registry stays meanwhile.
-pub async fn follow(client: Client, live: Arc<RegistryCache>) {
+/// Publishes the cluster's GatewaySecrets in `cache`. Lost connections, an unavailable API server and a missing CRD are logged once and
+/// retried with exponential backoff of up to half a minute; meanwhile the last registry stays.
+pub async fn follow(client: Client, cache: Arc<RegistryCache>) {
     let gateway_secrets = watcher::watcher(Api::<Guarded>::all(client.clone()), watcher::Config::default());
     let policies = policy_resources().map(|resource| {
         watcher::watcher(Api::<DynamicObject>::all_with(client.clone(), &resource), watcher::Config::default())
     });
-    feed(gateway_secrets, policies, &live).await;
+    publish_events(gateway_secrets, policies, &cache).await;
 }
 
-/// What the watches have shown so far.
+/// The objects that the watches have shown.
 #[derive(Default)]
-struct Watched {
+struct WatchState {
     known: BTreeMap<ObjectKey, Entry>,
     unread: Unread,
-    /// A list that is not complete yet.
+    /// An initial list in progress.
     listed: (BTreeMap<ObjectKey, Entry>, Unread),
     is_listed: bool,
     policies: [Option<BTreeMap<PolicyKey, Value>>; 2],
     listed_policies: [BTreeMap<PolicyKey, Value>; 2],
 }
 
-/// Feeds the events of watches into `live`.
-async fn feed<P: Stream<Item = watcher::Result<Event<DynamicObject>>> + Send>(
+/// Publishes the events of the watches in `cache`.
+async fn publish_events<P: Stream<Item = watcher::Result<Event<DynamicObject>>> + Send>(
     gateway_secrets: impl Stream<Item = watcher::Result<Event<Guarded>>> + Send,
     policies: [P; 2],
-    live: &RegistryCache,
+    cache: &RegistryCache,
 ) {
     let gateway_secrets =
         watch::with_backoff(gateway_secrets).map(|event| event.map(|event| Change::GatewaySecret(Box::new(event))));
-    let [near, cluster] = policies;
-    let policies = [watch::with_backoff(near).boxed(), watch::with_backoff(cluster).boxed()];
+    let [namespaced, cluster] = policies;
+    let policies = [watch::with_backoff(namespaced).boxed(), watch::with_backoff(cluster).boxed()];
     let policies = policies.into_iter().enumerate().map(|(kind, events)| {
         events.map(move |event| event.map(|event| Change::Policy(kind, Box::new(event)))).boxed()
     });
     let mut events = stream::select_all(std::iter::once(gateway_secrets.boxed()).chain(policies));
-    let mut watched = Watched::default();
-    let mut trouble = Trouble::default();
+    let mut state = WatchState::default();
+    let mut last_error = LastError::default();
     while let Some(event) = events.next().await {
         if event.is_ok() {
-            trouble = Trouble::default();
+            last_error = LastError::default();
         }
         match event {
-            Ok(Change::GatewaySecret(event)) => watched.take(*event, live),
-            Ok(Change::Policy(kind, event)) => watched.take_policy(kind, *event, live),
+            Ok(Change::GatewaySecret(event)) => state.apply(*event, cache),
+            Ok(Change::Policy(kind, event)) => state.apply_policy(kind, *event, cache),
             Err(error) => {
-                watched.listed = Default::default();
-                watched.listed_policies = Default::default();
-                live.failed();
-                if let Some(sentence) = trouble.news(sentence(&error)) {
-                    tracing::warn!("{sentence}");
+                state.listed = Default::default();
+                state.listed_policies = Default::default();
+                cache.record_failure();
+                if let Some(message) = last_error.replace(describe(&error)) {
+                    tracing::warn!("{message}");
                 }
             }
         }
     }
 }
 
-impl Watched {
-    fn take(&mut self, event: Event<Guarded>, live: &RegistryCache) {
+impl WatchState {
+    fn apply(&mut self, event: Event<Guarded>, cache: &RegistryCache) {
         match event {
             Event::Init => self.listed = Default::default(),
-            // managedFields and the rest of the object end here: an entry is identity, spec and status.
+            // Only identity, spec and status are kept: not managedFields and the rest of the object.
             Event::InitApply(object) => {
                 let key = key(&object);
-                let former = self.known.get(&key).cloned();
-                let entry = take(object, former, &mut self.listed.1, live);
+                let known = self.known.get(&key).cloned();
+                let entry = parse_or_log(object, known, &mut self.listed.1, cache);
                 self.listed.0.extend(entry.map(|entry| (key, entry)));
             }
             Event::InitDone => {
                 (self.known, self.unread) = std::mem::take(&mut self.listed);
                 self.is_listed = true;
                 tracing::info!(gatewaysecrets = self.known.len(), "GatewaySecrets listed");
-                self.publish(live);
+                self.publish(cache);
             }
             Event::Apply(object) => {
                 let key = key(&object);
-                let former = self.known.get(&key).cloned();
-                self.known.extend(take(object, former, &mut self.unread, live).map(|entry| (key, entry)));
-                self.publish(live);
+                let known = self.known.get(&key).cloned();
+                self.known.extend(parse_or_log(object, known, &mut self.unread, cache).map(|entry| (key, entry)));
+                self.publish(cache);
             }
             Event::Delete(object) => {
                 self.known.remove(&key(&object));
                 self.unread.remove(&key(&object));
-                self.publish(live);
+                self.publish(cache);
             }
         }
     }
 
-    fn take_policy(&mut self, kind: PolicyKind, event: Event<DynamicObject>, live: &RegistryCache) {
+    fn apply_policy(&mut self, kind: PolicyKind, event: Event<DynamicObject>, cache: &RegistryCache) {
         let listed = &mut self.listed_policies[kind];
         let known = &mut self.policies[kind];
         match event {
@@ -246,52 +246,52 @@ impl Watched {
             }
             Event::InitDone => {
                 *known = Some(std::mem::take(listed));
-                self.publish(live);
+                self.publish(cache);
             }
             Event::Apply(policy) => {
                 known.get_or_insert_default().insert(policy_key(&policy), policy.data["spec"].clone());
-                self.publish(live);
+                self.publish(cache);
             }
             Event::Delete(policy) => {
                 known.get_or_insert_default().remove(&policy_key(&policy));
-                self.publish(live);
+                self.publish(cache);
             }
         }
     }
 
-    /// Publishes what is known, once all kinds were listed: without its policy a GatewaySecret would be judged by the defaults.
-    fn publish(&mut self, live: &RegistryCache) {
-        let [Some(near), Some(cluster)] = &self.policies else { return };
+    /// Publishes the registry once all kinds were listed: without its policy, a GatewaySecret would have the default one.
+    fn publish(&mut self, cache: &RegistryCache) {
+        let [Some(namespaced), Some(cluster)] = &self.policies else { return };
         if !self.is_listed {
             return;
         }
         let mut policies = Policies::default();
-        for (key, spec) in near.iter().chain(cluster) {
+        for (key, spec) in namespaced.iter().chain(cluster) {
             policies.insert(key.clone(), spec.clone());
         }
         let mut unread = self.unread.clone();
         for (key, entry) in &mut self.known {
-            match under(entry, &policies) {
-                Ok(read) => *entry = read,
-                // It keeps the policy that it had.
+            match with_policy(entry, &policies) {
+                Ok(updated) => *entry = updated,
+                // The last policy stays.
                 Err(error) => drop(unread.insert(key.clone(), error)),
             }
         }
-        live.publish_unread(unread.clone());
-        live.publish(Registry::new(self.known.values().cloned()).with_unread(unread.keys().cloned()));
+        cache.publish_unread(unread.clone());
+        cache.publish(Registry::new(self.known.values().cloned()).with_unread(unread.keys().cloned()));
     }
 }
 
-/// What was said last of tries that fail one after the other.
+/// The message that was logged last for consecutive errors.
 #[derive(Debug, Default)]
-struct Trouble(Option<String>);
+struct LastError(Option<String>);
 
-impl Trouble {
-    /// A sentence that was not said just before.
-    fn news(&mut self, sentence: String) -> Option<&str> {
-        let is_new = self.0.as_ref() != Some(&sentence);
-        let said = self.0.insert(sentence);
-        is_new.then_some(said)
+impl LastError {
+    /// The message, if it differs from the last one.
+    fn replace(&mut self, message: String) -> Option<&str> {
+        let is_new = self.0.as_ref() != Some(&message);
+        let message = self.0.insert(message);
+        is_new.then_some(message)
     }
 }
 
@@ -301,27 +301,30 @@ fn key(object: &Guarded) -> ObjectKey {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// What an object says. Where it does not fit the type its former state stays in place: to forget it would leave its Secret
-/// unguarded.
-fn take(object: Guarded, former: Option<Entry>, unread: &mut Unread, live: &RegistryCache) -> Option<Entry> {
+/// The entry of an object. If the object cannot be parsed, the last entry stays: without one its Secret would be unguarded.
+fn parse_or_log(object: Guarded, known: Option<Entry>, unread: &mut Unread, cache: &RegistryCache) -> Option<Entry> {
     let key = key(&object);
-    match read(object) {
+    match parse(object) {
         Ok(entry) => {
             unread.remove(&key);
             Some(entry)
         }
         Err(error) => {
-            live.failed();
+            cache.record_failure();
             let (namespace, name) = (&key.0, &key.1);
-            tracing::error!(namespace, name, "GatewaySecret not read, its last good state stays: {error}");
+            tracing::error!(
+                namespace,
+                name,
+                "GatewaySecret cannot be parsed, its last valid version stays in use: {error}"
+            );
             unread.insert(key, error.clone());
-            former.map(|former| Entry { unread: Some(error), ..former })
+            known.map(|known| Entry { unread: Some(error), ..known })
         }
     }
 }
 
-/// Why not, for an object that does not fit the type.
-fn read(object: Guarded) -> Result<Entry, String> {
+/// The entry of an object, or why it cannot be parsed.
+fn parse(object: Guarded) -> Result<Entry, String> {
     let (namespace, name) = key(&object);
     let object = object.0.map_err(|error| with_short_quotes(&error.to_string()))?;
     let status = object.status.unwrap_or_default();
@@ -340,29 +343,29 @@ fn read(object: Guarded) -> Result<Entry, String> {
     })
 }
 
-/// What the API server said of a request that failed, or what went wrong before it could: a sentence.
-pub fn told(error: &kube::Error) -> String {
+/// The API server's message about a failed request, or what failed before the request was answered.
+pub fn error_message(error: &kube::Error) -> String {
     match error {
-        // kube's own words end with a dump of the answer.
+        // kube's message ends with a dump of the response.
         kube::Error::Api(status) if status.message.is_empty() => status.reason.clone(),
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
     }
 }
 
-fn sentence(error: &watcher::Error) -> String {
+fn describe(error: &watcher::Error) -> String {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     match error {
         InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status))
             if status.code == 404 =>
         {
-            "the cluster lacks a kind of trustspan: install the CRDs (`trustspan crd | kubectl apply -f -`); trying again"
+            "a kind of trustspan.dev is not installed, retrying: install the CRDs (`trustspan crd | kubectl apply -f -`)"
                 .to_owned()
         }
-        InitialListFailed(e) => format!("cannot list GatewaySecrets or policies, trying again: {}", told(e)),
-        WatchStartFailed(e) | WatchFailed(e) => format!("cannot watch GatewaySecrets or policies, trying again: {}", told(e)),
-        WatchError(status) => format!("a watch on GatewaySecrets or policies ended, trying again: {}", status.message),
-        other => format!("cannot follow GatewaySecrets, trying again: {other}"),
+        InitialListFailed(e) => format!("cannot list GatewaySecrets or policies, retrying: {}", error_message(e)),
+        WatchStartFailed(e) | WatchFailed(e) => format!("cannot watch GatewaySecrets or policies, retrying: {}", error_message(e)),
+        WatchError(status) => format!("a watch on GatewaySecrets or policies ended, retrying: {}", status.message),
+        other => format!("cannot follow GatewaySecrets, retrying: {other}"),
     }
 }
 
@@ -380,7 +383,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// Both kinds are installed, and there is none.
+    /// Both kinds are installed, without any object.
     fn no_policies() -> [impl Stream<Item = watcher::Result<Event<DynamicObject>>>; 2] {
         let none = || stream::iter([Ok(Event::Init), Ok(Event::InitDone)]);
         [none(), none()]
@@ -395,10 +398,10 @@ mod tests {
     }
 
     async fn names_after(events: Vec<watcher::Result<Event<Guarded>>>) -> (Option<Vec<String>>, u64) {
-        let live = RegistryCache::default();
-        feed(stream::iter(events), no_policies(), &live).await;
-        let names = live.registry().map(|r| r.entries().iter().map(|e| e.name.clone()).collect());
-        (names, live.failures())
+        let cache = RegistryCache::default();
+        publish_events(stream::iter(events), no_policies(), &cache).await;
+        let names = cache.registry().map(|r| r.entries().iter().map(|e| e.name.clone()).collect());
+        (names, cache.failures())
     }
 
     #[tokio::test(start_paused = true)]
@@ -415,27 +418,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rejects_what_a_list_told_that_then_failed() {
+    async fn discards_a_list_that_failed() {
         let mut events = vec![Ok(Event::Init), Ok(Event::InitApply(good("gone"))), Err(lost())];
         events.extend([Ok(Event::Init), Ok(Event::InitApply(good("a"))), Ok(Event::InitDone)]);
         assert_eq!(names_after(events).await, (Some(vec!["a".to_owned()]), 1));
     }
 
     #[test]
-    fn a_trouble_that_lasts_is_told_once() {
+    fn a_repeated_error_is_logged_once() {
         let missing = || {
             let status = Status::failure("the server could not find the requested resource", "NotFound").with_code(404);
-            sentence(&watcher::Error::InitialListFailed(kube::Error::Api(status.boxed())))
+            describe(&watcher::Error::InitialListFailed(kube::Error::Api(status.boxed())))
         };
-        let mut trouble = Trouble::default();
-        assert!(trouble.news(missing()).expect("news").contains("install the CRD"));
-        assert_eq!(trouble.news(missing()), None);
-        assert!(trouble.news(sentence(&lost())).is_some(), "another one");
-        assert!(trouble.news(missing()).is_some(), "it is back");
+        let mut last_error = LastError::default();
+        assert!(last_error.replace(missing()).expect("a new message").contains("install the CRD"));
+        assert_eq!(last_error.replace(missing()), None);
+        assert!(last_error.replace(describe(&lost())).is_some(), "another error");
+        assert!(last_error.replace(missing()).is_some(), "the first error again");
     }
 
     #[tokio::test]
-    async fn a_malformed_object_spoils_only_itself() {
+    async fn a_malformed_object_does_not_affect_others() {
         let events = vec![
             Ok(Event::Init),
             Ok(Event::InitApply(good("a"))),
@@ -447,29 +450,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_told_until_it_can() {
-        let live = RegistryCache::default();
+    async fn lists_gateway_secrets_that_cannot_be_parsed() {
+        let cache = RegistryCache::default();
         let bad = |name| object(name, json!({"sourceSecretName": "root", "mode": "Other"}));
         let events = [Event::Init, Event::InitApply(good("a")), Event::InitApply(bad("b")), Event::InitDone];
-        feed(stream::iter(events.into_iter().chain([Event::Apply(bad("a"))]).map(Ok)), no_policies(), &live).await;
-        let unread = live.unread();
+        publish_events(stream::iter(events.into_iter().chain([Event::Apply(bad("a"))]).map(Ok)), no_policies(), &cache)
+            .await;
+        let unread = cache.unread();
         let names: Vec<_> = unread.keys().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
-        assert!(unread.values().all(|why| why.contains("variant Other")), "{unread:?}");
-        let registry = live.registry().expect("a registry");
+        assert!(unread.values().all(|reason| reason.contains("variant Other")), "{unread:?}");
+        let registry = cache.registry().expect("a registry");
         assert!(["a", "b"].iter().all(|name| registry.knows("istio-ingress", name)), "{registry:?}");
         let known = registry.entries();
         assert!(known.len() == 1 && known[0].unread.is_some() && known[0].source_name() == "root", "{known:?}");
 
-        feed(stream::iter([Event::Init, Event::InitApply(good("a")), Event::InitDone].map(Ok)), no_policies(), &live)
-            .await;
-        assert_eq!(live.unread().len(), 0);
-        assert!(!live.registry().expect("a registry").knows("istio-ingress", "b"));
+        publish_events(
+            stream::iter([Event::Init, Event::InitApply(good("a")), Event::InitDone].map(Ok)),
+            no_policies(),
+            &cache,
+        )
+        .await;
+        assert_eq!(cache.unread().len(), 0);
+        assert!(!cache.registry().expect("a registry").knows("istio-ingress", "b"));
     }
 
     #[test]
-    fn the_last_good_spec_is_kept_with_the_stored_status() {
-        let known = read(good("a")).expect("an entry");
+    fn the_last_valid_spec_is_kept_with_the_stored_status() {
+        let known = parse(good("a")).expect("an entry");
         let stored = |spec: serde_json::Value| -> DynamicObject {
             serde_json::from_value(
                 json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "spec": spec,
@@ -477,10 +485,10 @@ mod tests {
             )
             .expect("an object")
         };
-        let kept = last_good(stored(json!({"sourceSecretName": 7})), &known);
+        let kept = parse_or_keep(stored(json!({"sourceSecretName": 7})), &known);
         assert_eq!((kept.source_name(), kept.status.phase), ("root", Some(crate::api::Phase::Steady)));
         assert!(kept.unread.is_some());
-        let read = last_good(stored(json!({"sourceSecretName": "other"})), &known);
-        assert!(read.source_name() == "other" && read.unread.is_none(), "{read:?}");
+        let parsed = parse_or_keep(stored(json!({"sourceSecretName": "other"})), &known);
+        assert!(parsed.source_name() == "other" && parsed.unread.is_none(), "{parsed:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A directory of manifests in the place of a cluster.
+//! Reads GatewaySecrets, and the objects that they depend on, from manifests.
 
 use std::path::Path;
 
@@ -7,48 +7,47 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::manifest::{self, Document, ManifestError, Object, Source};
-use crate::admission::Context;
 use crate::api::names::KEPT_FOR;
 use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, Resolved, RotationPolicySpec, with_short_quotes};
 use crate::registry::{CertManagerObjects, Entry, Policies, Registry};
 use crate::rotation::{Inventory, Outlook};
 use crate::trust::Severities;
 
-/// Why a directory of manifests is no state to decide from.
+/// Why manifests cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A document is not readable.
+    /// A document cannot be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// A GatewaySecret has a field that its definition does not allow.
-    #[error("{place}: {cause}")]
+    /// A GatewaySecret does not match its schema.
+    #[error("{location}: {cause}")]
     GatewaySecret {
         /// `file:line`.
-        place: String,
-        /// Which field, and what was expected.
+        location: String,
+        /// The field, and what was expected.
         cause: GatewaySecretError,
     },
 }
 
-/// Why an object is no readable GatewaySecret.
+/// Why an object is not a valid GatewaySecret.
 #[derive(Debug, thiserror::Error)]
 #[error("{part} of GatewaySecret {name:?}: {cause}")]
 pub struct GatewaySecretError {
     part: &'static str,
     name: String,
-    /// serde's words, with what they quote shortened.
+    /// serde's message, with quoted values shortened.
     cause: String,
 }
 
-/// What a set of manifests says, and what of it could not be read.
+/// The result of [`collect`].
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// The GatewaySecrets with the status that the manifests show, and the Secrets that Gateways name.
-    pub context: Context,
-    /// GatewaySecrets that were passed over.
+    /// The GatewaySecrets, and what the other objects show of them.
+    pub inventory: Inventory,
+    /// Why GatewaySecrets were skipped.
     pub errors: Vec<StoreError>,
-    /// Other documents that could not be read. Whoever reads the sources again meets them there.
+    /// Other documents that could not be read. A second pass over the sources reports them again.
     pub unreadable: Vec<ManifestError>,
 }
 
@@ -58,59 +57,57 @@ pub struct Collected {
 /// When one cannot be read.
 pub fn load(directory: &Path, severities: &Severities, now: Timestamp) -> Result<Registry, StoreError> {
     let sources = manifest::open(&[directory.to_owned()])?;
-    let collected = collect(&sources, "default", Outlook::Whole, severities, now);
+    let collected = collect(&sources, "default", severities, now);
     match collected.errors.into_iter().chain(collected.unreadable.into_iter().map(StoreError::from)).next() {
         Some(error) => Err(error),
-        None => Ok(collected.context.registry),
+        None => Ok(collected.inventory.into_registry(Outlook::Whole, now)),
     }
 }
 
-/// Reads what decisions need to know from sources, twice: GatewaySecrets first, since they say what else counts. Memory
-/// grows with GatewaySecrets and Gateways, not with the sources. An object without a namespace is taken to be in
-/// `namespace`; `severities` are the cluster-wide weights.
+/// Reads GatewaySecrets, and then the objects that they depend on: the sources are read twice. Memory grows with GatewaySecrets and
+/// Gateways, not with the sources. `namespace` is that of objects without one; `severities` are the cluster-wide severities.
 pub fn collect<'s>(
     sources: impl IntoIterator<Item = &'s Source, IntoIter: Clone>,
     namespace: &str,
-    outlook: Outlook,
     severities: &Severities,
     now: Timestamp,
 ) -> Collected {
     let sources = sources.into_iter();
     let mut errors = Vec::new();
     let mut entries = Vec::new();
-    let (mut policies, mut issuance) = (Policies::default(), CertManagerObjects::default());
+    let (mut policies, mut cert_manager) = (Policies::default(), CertManagerObjects::default());
     let read = each(sources.clone(), &[GROUP, "cert-manager.io"], |object| {
         policies.take(&object.value, namespace);
-        issuance.take(&object.value, namespace);
+        cert_manager.take(&object.value, namespace);
         if is_gateway_secret(&object.value) {
             match entry(&object.value, namespace) {
                 Ok(entry) => entries.push((entry, object.source())),
-                Err(cause) => errors.push(StoreError::GatewaySecret { place: object.source(), cause }),
+                Err(cause) => errors.push(StoreError::GatewaySecret { location: object.source(), cause }),
             }
         }
     });
     errors.extend(read.into_iter().map(StoreError::from));
-    let entries = entries.into_iter().filter_map(|(mut entry, place)| {
+    let entries = entries.into_iter().filter_map(|(mut entry, location)| {
         match policies.policy(&entry.namespace, entry.spec.policy_name()) {
             Ok(policy) => entry.policy = policy,
             Err(cause) => {
                 let part = "policy";
                 let cause = GatewaySecretError { part, name: entry.name, cause: with_short_quotes(&cause.to_string()) };
-                errors.push(StoreError::GatewaySecret { place, cause });
+                errors.push(StoreError::GatewaySecret { location, cause });
                 return None;
             }
         }
-        // Manifests without its Certificate leave the source unknown.
-        entry.resolved = issuance.resolve(&entry).unwrap_or(entry.resolved);
+        // Without its Certificate among the manifests, the source Secret stays unknown.
+        entry.resolved = cert_manager.resolve(&entry).unwrap_or(entry.resolved);
         Some(entry)
     });
     let entries: Vec<_> = entries.collect();
     let mut inventory = Inventory::new(entries).with_severities(severities.clone());
     let unreadable = each(sources, &OBSERVED, |object| inventory.take(&object.value, namespace, now));
-    Collected { context: Context::new(inventory, outlook, now), errors, unreadable }
+    Collected { inventory, errors, unreadable }
 }
 
-/// Words without which a document holds nothing that an [`Inventory`] takes.
+/// A document without any of these words contains no object that an [`Inventory`] uses.
 const OBSERVED: [&str; 10] = [
     "Secret",
     "Gateway",
@@ -124,8 +121,8 @@ const OBSERVED: [&str; 10] = [
     KEPT_FOR,
 ];
 
-/// Visits the objects of all documents that contain one of the words; most documents of a large stream are not even
-/// parsed. Returns what could not be read.
+/// Visits the objects of all documents that contain one of the words; most documents of a large stream are not
+/// parsed. Returns the errors.
 fn each<'s>(
     sources: impl Iterator<Item = &'s Source>,
     words: &[&str],
@@ -144,7 +141,7 @@ fn each<'s>(
                         let objects = document.iter().flat_map(Document::objects);
                         objects.for_each(|object| visit(&object));
                     }
-                    // The next document may be sound.
+                    // The next documents are still read.
                     Err(error) => errors.push(error),
                 }
             }
@@ -157,7 +154,7 @@ fn each<'s>(
     errors
 }
 
-/// All objects of the manifests of a directory. They are held in memory.
+/// All objects of a directory, in memory.
 ///
 /// # Errors
 /// When one cannot be read.
@@ -173,16 +170,16 @@ pub fn objects(directory: &Path) -> Result<Vec<Value>, ManifestError> {
     Ok(objects)
 }
 
-/// Whether an object is a GatewaySecret of any version.
+/// Whether an object is a GatewaySecret, of any version.
 pub fn is_gateway_secret(object: &Value) -> bool {
     let group = object["apiVersion"].as_str().and_then(|v| v.split_once('/')).map(|(group, _)| group);
     group == Some(GROUP) && object["kind"] == "GatewaySecret"
 }
 
-/// Reads a GatewaySecret object, with the status that is written in it.
+/// Parses a GatewaySecret with its status.
 ///
 /// # Errors
-/// When a field is missing or of a wrong type.
+/// When a field is missing or has a wrong type.
 pub fn entry(object: &Value, namespace: &str) -> Result<Entry, GatewaySecretError> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
@@ -218,7 +215,7 @@ mod tests {
     const GOOD: &str = "apiVersion: trustspan.dev/v1alpha1\nkind: GatewaySecret\nmetadata: {name: gw, namespace: istio-system}\nspec: {sourceSecretName: gw-root}\n";
 
     #[test]
-    fn gateway_secrets_of_a_directory() {
+    fn reads_gateway_secrets_of_a_directory() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::create_dir(directory.path().join("a")).expect("a directory");
         fs::write(directory.path().join("a/gws.yaml"), format!("kind: Other\n---\n{GOOD}")).expect("a file");
@@ -234,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named_with_its_place() {
+    fn errors_name_the_file_the_line_and_the_field() {
         let directory = tempfile::tempdir().expect("a directory");
         let text = GOOD.replace("gw-root}", "gw-root, mode: Other}");
         fs::write(directory.path().join("gws.yaml"), format!("\n{text}")).expect("a file");

@@ -1,4 +1,4 @@
-//! Where objects live: a cluster, or a directory of manifests. Both feed the same [`RegistryCache`] registry.
+//! Sources of objects: a cluster, or a directory of manifests. Both publish their GatewaySecrets in a [`RegistryCache`].
 
 pub mod cluster;
 pub mod directory;

@@ -1,14 +1,14 @@
-//! Objects of a cluster, read once.
+//! Lists objects of a cluster.
 
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// The objects of a kind in all namespaces, as of any version that the API server has in memory.
+/// The objects of a kind in all namespaces, from the API server's watch cache.
 ///
 /// # Errors
-/// When they cannot be listed, such as where the kind is not installed (404).
+/// When they cannot be listed, for example because the kind is not installed (404).
 pub async fn list(client: &Client, group: &str, version: &str, kind: &str) -> kube::Result<Vec<Value>> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -16,26 +16,26 @@ pub async fn list(client: &Client, group: &str, version: &str, kind: &str) -> ku
     Ok(listed.items.into_iter().filter_map(|object| typed(&resource, &object)).collect())
 }
 
-/// Objects of a page of [`each`]: what is in memory at a time. A Deployment is some ten KiB.
-const PAGE: u32 = 100;
+/// Objects of a page of [`each`], which are in memory at the same time. A Deployment has about ten KiB.
+const PAGE_SIZE: u32 = 100;
 
-/// Shows every object of a kind in a namespace, page by page.
+/// Visits every object of a kind in a namespace, page by page.
 ///
 /// # Errors
-/// When they cannot be listed to their end.
+/// When a page cannot be listed.
 pub async fn each(
     client: &Client,
     namespace: &str,
     (group, version, kind): (&str, &str, &str),
-    mut see: impl FnMut(Value),
+    mut visit: impl FnMut(Value),
 ) -> kube::Result<()> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-    // Not of any version in memory: for that one the API server heeds no limit.
-    let mut params = ListParams::default().limit(PAGE);
+    // Not from the watch cache (`resourceVersion=0`): the API server ignores the limit for it.
+    let mut params = ListParams::default().limit(PAGE_SIZE);
     loop {
         let page = api.list(&params).await?;
-        page.items.iter().filter_map(|object| typed(&resource, object)).for_each(&mut see);
+        page.items.iter().filter_map(|object| typed(&resource, object)).for_each(&mut visit);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(()),
@@ -43,7 +43,7 @@ pub async fn each(
     }
 }
 
-/// The items of a list do not say what they are.
+/// Adds `apiVersion` and `kind`, which the items of a list lack.
 fn typed(resource: &ApiResource, object: &DynamicObject) -> Option<Value> {
     let mut value = serde_json::to_value(object).ok()?;
     value["apiVersion"] = resource.api_version.clone().into();
@@ -51,7 +51,7 @@ fn typed(resource: &ApiResource, object: &DynamicObject) -> Option<Value> {
     Some(value)
 }
 
-/// Pods with these labels in all namespaces: where they are, and nothing else of them.
+/// The metadata of pods with these labels in all namespaces.
 ///
 /// # Errors
 /// When they cannot be listed.
@@ -66,7 +66,7 @@ pub async fn pods<'l>(
     Ok(listed.items.into_iter().map(|item| pod(item.metadata)).collect())
 }
 
-/// One Secret, by its name.
+/// A Secret.
 ///
 /// # Errors
 /// When it cannot be read.

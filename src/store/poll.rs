@@ -1,4 +1,4 @@
-//! A directory of manifests, read again whenever a file in it changes.
+//! Follows a directory of manifests: it is read again when a file changes.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -13,41 +13,41 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::RegistryCache;
 use crate::registry::Registry;
 
-const EVERY: Duration = Duration::from_secs(1);
-/// A status computed from manifests depends on the clock too (a certificate runs out), so it is never older than this.
-const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
-/// Directories below the first; ends a loop of symbolic links.
-const DEPTH: usize = 8;
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A status computed from manifests also depends on the clock (certificates expire), so it is never older than this.
+const MAX_AGE: Duration = Duration::from_secs(60);
+/// Deepest nesting of directories; ends a loop of symbolic links.
+const MAX_DEPTH: usize = 8;
 
-/// Keeps `live` up to date with the directory. A directory that cannot be read leaves the last good registry in place.
+/// Publishes the directory's GatewaySecrets in `cache`. While the directory cannot be read, the last registry stays.
 pub async fn follow<E: Display + Send + 'static>(
     dir: PathBuf,
-    live: Arc<RegistryCache>,
+    cache: Arc<RegistryCache>,
     load: impl Fn(&Path, Timestamp) -> Result<Registry, E> + Clone + Send + 'static,
 ) {
-    let mut seen = None;
+    let mut last_listing = None;
     let mut read_at = Instant::now();
-    let mut ticks = interval(EVERY);
+    let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (place, known, load) = (dir.clone(), seen.clone(), load.clone());
-        let aged = read_at.elapsed() >= AT_LEAST_EVERY;
-        let step = spawn_blocking(move || {
-            // Listed before it is read: a change in between is seen at the next tick.
-            let listing = list(&place, DEPTH).map_err(|e| e.to_string());
-            (aged || known.as_ref() != Some(&listing)).then(|| (listing, load(&place, Timestamp::now())))
+        let (dir, known, load) = (dir.clone(), last_listing.clone(), load.clone());
+        let is_too_old = read_at.elapsed() >= MAX_AGE;
+        let read = spawn_blocking(move || {
+            // Listed before it is read: a change in between is seen at the next interval.
+            let listing = list(&dir, MAX_DEPTH).map_err(|e| e.to_string());
+            (is_too_old || known.as_ref() != Some(&listing)).then(|| (listing, load(&dir, Timestamp::now())))
         });
-        let Ok(Some((listing, read))) = step.await else { continue };
-        (seen, read_at) = (Some(listing), Instant::now());
-        match read {
+        let Ok(Some((listing, registry))) = read.await else { continue };
+        (last_listing, read_at) = (Some(listing), Instant::now());
+        match registry {
             Ok(registry) => {
                 tracing::debug!(gatewaysecrets = registry.entries().len(), "manifests read");
-                live.publish(registry);
+                cache.publish(registry);
             }
             Err(error) => {
-                live.failed();
-                tracing::error!("manifests not read, the last good ones stay: {error}");
+                cache.record_failure();
+                tracing::error!("manifests not read, the last registry stays: {error}");
             }
         }
     }
@@ -59,14 +59,14 @@ fn list(dir: &Path, depth: usize) -> io::Result<Listing> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        // `..data` and its like: what a mounted ConfigMap is made of; its files are listed through their links.
+        // `..data` of a mounted ConfigMap; its files are listed through their links.
         if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
             continue;
         }
         match fs::metadata(&path) {
             Ok(meta) if meta.is_dir() && depth > 0 => found.extend(list(&path, depth - 1)?),
             Ok(meta) => found.push((path, meta.len(), meta.modified().ok())),
-            // Gone since the directory was listed, or a dangling link: still part of the listing.
+            // Removed since the directory was listed, or a dangling link: still part of the listing.
             Err(_) => found.push((path, 0, None)),
         }
     }
@@ -79,10 +79,10 @@ mod tests {
     use super::*;
     use crate::registry::Entry;
 
-    /// One entry for each file; a file that says `bad` is an error.
+    /// One entry for each file; a file that contains `bad` is an error.
     fn count(dir: &Path, _now: Timestamp) -> Result<Registry, String> {
         let mut entries = Vec::new();
-        for (path, ..) in list(dir, DEPTH).map_err(|e| e.to_string())? {
+        for (path, ..) in list(dir, MAX_DEPTH).map_err(|e| e.to_string())? {
             if fs::read_to_string(&path).map_err(|e| e.to_string())?.contains("bad") {
                 return Err("a bad file".to_owned());
             }
@@ -92,9 +92,9 @@ mod tests {
         Ok(Registry::new(entries))
     }
 
-    async fn until(what: impl Fn() -> bool) {
+    async fn until(condition: impl Fn() -> bool) {
         let waited = tokio::time::timeout(Duration::from_secs(60), async {
-            while !what() {
+            while !condition() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
@@ -102,11 +102,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn follows_changes_and_keeps_the_last_good_registry() {
+    async fn follows_changes_and_keeps_the_last_registry_on_errors() {
         let dir = tempfile::tempdir().unwrap();
-        let live = Arc::new(RegistryCache::default());
-        let task = tokio::spawn(follow(dir.path().to_owned(), live.clone(), count));
-        let known = || live.registry().map(|r| r.entries().len());
+        let cache = Arc::new(RegistryCache::default());
+        let task = tokio::spawn(follow(dir.path().to_owned(), cache.clone(), count));
+        let known = || cache.registry().map(|r| r.entries().len());
         until(|| known() == Some(0)).await;
 
         fs::create_dir(dir.path().join("sub")).unwrap();
@@ -114,7 +114,7 @@ mod tests {
         until(|| known() == Some(1)).await;
 
         fs::write(dir.path().join("b.yaml"), "bad").unwrap();
-        until(|| live.failures() > 0).await;
+        until(|| cache.failures() > 0).await;
         assert_eq!(known(), Some(1));
 
         fs::write(dir.path().join("b.yaml"), "good again").unwrap();

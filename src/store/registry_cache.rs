@@ -1,4 +1,4 @@
-//! The latest registry, shared between the store that feeds it and the webhook that reads it.
+//! The latest registry, written by a store and read by the webhook and the controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use tokio::sync::watch;
 
 use crate::registry::Registry;
 
-/// Objects that cannot be read as they stand, by namespace and name: why not.
+/// GatewaySecrets that cannot be parsed, by namespace and name, with the reason.
 pub type Unread = BTreeMap<(String, String), String>;
 
-/// The latest registry; reading it never waits. What was good stays until something better comes.
+/// The latest registry. Reading it never waits. It stays in place while the store cannot be read.
 #[derive(Debug, Default)]
 pub struct RegistryCache {
     registry: ArcSwapOption<Registry>,
@@ -22,19 +22,19 @@ pub struct RegistryCache {
 }
 
 impl RegistryCache {
-    /// The latest registry; `None` until all GatewaySecrets were read for the first time.
+    /// The latest registry; `None` until all GatewaySecrets were read once.
     pub fn registry(&self) -> Option<Arc<Registry>> {
         self.registry.load_full()
     }
 
-    /// The same, waited for until there is one.
-    pub async fn awaited(&self) -> Arc<Registry> {
-        let mut published = self.published();
+    /// Waits for the first registry.
+    pub async fn wait_for_registry(&self) -> Arc<Registry> {
+        let mut published = self.subscribe();
         loop {
             if let Some(registry) = self.registry() {
                 return registry;
             }
-            // Fails when nobody can publish any more, which takes what is borrowed here.
+            // Cannot fail: `self` owns the sender.
             let _ = published.changed().await;
         }
     }
@@ -45,29 +45,29 @@ impl RegistryCache {
         self.published.send_replace(());
     }
 
-    /// The GatewaySecrets that cannot be read as they stand, whether or not an earlier state of them is known.
+    /// The GatewaySecrets that cannot be parsed now. The registry may still contain an earlier version of them.
     pub fn unread(&self) -> Arc<Unread> {
         self.unread.load_full()
     }
 
-    /// Replaces these.
+    /// Replaces the GatewaySecrets that cannot be parsed.
     pub fn publish_unread(&self, unread: Unread) {
         self.unread.store(Arc::new(unread));
     }
 
-    /// Tells of each new registry; what was published before the call is told too.
-    pub fn published(&self) -> watch::Receiver<()> {
-        let mut published = self.published.subscribe();
-        published.mark_changed();
-        published
+    /// Notifies of each new registry, including one that was published before the call.
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        let mut receiver = self.published.subscribe();
+        receiver.mark_changed();
+        receiver
     }
 
-    /// Counts a read that failed.
-    pub fn failed(&self) {
+    /// Counts a failed read of the store.
+    pub fn record_failure(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many reads failed.
+    /// The number of failed reads.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -81,13 +81,13 @@ mod tests {
     use crate::registry::tests::entry;
 
     #[tokio::test]
-    async fn the_first_registry_is_waited_for_and_a_later_one_is_there_at_once() {
-        let live = RegistryCache::default();
-        let mut first = std::pin::pin!(live.awaited());
+    async fn waits_for_the_first_registry_only() {
+        let cache = RegistryCache::default();
+        let mut first = std::pin::pin!(cache.wait_for_registry());
         assert!(first.as_mut().now_or_never().is_none(), "nothing is read yet");
-        live.publish(Registry::default());
+        cache.publish(Registry::default());
         assert_eq!(first.await.entries().len(), 0);
-        live.publish(Registry::new([entry("mesh", "root", "gw")]));
-        assert_eq!(live.awaited().now_or_never().expect("a registry").entries().len(), 1);
+        cache.publish(Registry::new([entry("mesh", "root", "gw")]));
+        assert_eq!(cache.wait_for_registry().now_or_never().expect("a registry").entries().len(), 1);
     }
 }

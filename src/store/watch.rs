@@ -1,4 +1,4 @@
-//! Watches that go on for good.
+//! Watches with backoff.
 
 use std::time::Duration;
 
@@ -7,31 +7,33 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 
-/// The longest rest between two tries: so long what has come may wait to be seen.
-const MOST: Duration = Duration::from_secs(30);
+/// Longest delay between two attempts, and so the longest time until an event is seen after a failure.
+const MAX_DELAY: Duration = Duration::from_secs(30);
 
-/// The events of a watch, which is tried again at growing intervals, of up to half a minute, while it fails.
+/// The events of a watch, which is retried with exponential backoff of up to half a minute while it fails.
 ///
-/// [`Event::Init`] is left out: it is said before the API server was asked, each time when that then fails, and would make tries
-/// follow each other as if there had been no failure. What was listed before an error counts no more after it.
+/// [`Event::Init`] is dropped. kube emits it before it sends a request, so it would reset the backoff before each failure. A list that
+/// ends with an error must be discarded: the next one starts from its beginning.
 pub fn with_backoff<T>(
     events: impl Stream<Item = watcher::Result<Event<T>>>,
 ) -> impl Stream<Item = watcher::Result<Event<T>>> {
-    events.try_filter(|event| future::ready(!matches!(event, Event::Init))).backoff(Rests(DefaultBackoff::default()))
+    events
+        .try_filter(|event| future::ready(!matches!(event, Event::Init)))
+        .backoff(CappedBackoff(DefaultBackoff::default()))
 }
 
-/// kube's rests, which chance makes up to a minute long.
-struct Rests(DefaultBackoff);
+/// kube's default backoff, which jitter extends to up to a minute, with a maximum.
+struct CappedBackoff(DefaultBackoff);
 
-impl Iterator for Rests {
+impl Iterator for CappedBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        self.0.next().map(|rest| rest.min(MOST))
+        self.0.next().map(|delay| delay.min(MAX_DELAY))
     }
 }
 
-impl Backoff for Rests {
+impl Backoff for CappedBackoff {
     fn reset(&mut self) {
         self.0.reset();
     }
@@ -46,29 +48,29 @@ mod tests {
 
     use super::*;
 
-    /// A watch that fails for so long: what kube says of it.
-    fn failing(end: Instant, mut each: impl FnMut()) -> impl Stream<Item = watcher::Result<Event<()>>> {
-        let tries = stream::repeat_with(move || {
-            each();
+    /// kube's events of a watch that fails until an instant.
+    fn failing(end: Instant, mut on_attempt: impl FnMut()) -> impl Stream<Item = watcher::Result<Event<()>>> {
+        let attempts = stream::repeat_with(move || {
+            on_attempt();
             let listed = Instant::now() >= end;
             [Ok(Event::Init), if listed { Ok(Event::InitDone) } else { Err(watcher::Error::NoResourceVersion) }]
         });
-        tries.flat_map(stream::iter)
+        attempts.flat_map(stream::iter)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rejects_to_try_again_and_again_at_once() {
-        let (minutes, mut tries) = (Duration::from_secs(300), 0);
-        let events = with_backoff(failing(Instant::now() + minutes * 2, || tries += 1));
-        let _ = timeout(minutes, events.for_each(|_| future::ready(()))).await;
-        assert!((5..40).contains(&tries), "{tries} tries in five minutes");
+    async fn a_failing_watch_is_not_retried_in_a_tight_loop() {
+        let (limit, mut attempts) = (Duration::from_secs(300), 0);
+        let events = with_backoff(failing(Instant::now() + limit * 2, || attempts += 1));
+        let _ = timeout(limit, events.for_each(|_| future::ready(()))).await;
+        assert!((5..40).contains(&attempts), "{attempts} attempts in five minutes");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn accepts_what_comes_at_last_half_a_minute_later_at_most() {
+    async fn events_are_seen_half_a_minute_after_the_last_failure_at_most() {
         let end = Instant::now() + Duration::from_secs(600);
         let mut events = pin!(with_backoff(failing(end, || ())).skip_while(|event| future::ready(event.is_err())));
         assert!(matches!(events.next().await, Some(Ok(Event::InitDone))));
-        assert!(end.elapsed() <= MOST + Duration::from_millis(1), "{:?} later", end.elapsed());
+        assert!(end.elapsed() <= MAX_DELAY + Duration::from_millis(1), "{:?} later", end.elapsed());
     }
 }

@@ -114,7 +114,7 @@ fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
         kept.set_policy("workloadRestarts", &json!({ "mode": "Enabled" }))?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
-        let why = "a dry run shows that the webhook does not mend deployment/app";
+        let why = "a dry run shows that the webhook does not update deployment/app";
         kept.wait_condition("WorkloadsCurrent", "Held", &[why])?;
         let stored = get(kept, "app")?;
         expect("the spec", &stored["spec"], before)?;

@@ -112,12 +112,13 @@ pub(crate) fn judge(chunks: &[Chunk]) {
 pub(crate) fn judge_file(path: &Path) {
     let now = jiff::Timestamp::now();
     let sources = open(&[path.to_owned()]).expect("a file");
-    let collected = directory::collect(&sources, NAMESPACE, Outlook::Whole, &Severities::default(), now);
+    let collected = directory::collect(&sources, NAMESPACE, &Severities::default(), now);
+    let context = Context::new(collected.inventory, Outlook::Whole, now);
     for source in &sources {
         for chunk in source.chunks().expect("a file").flatten() {
             let Ok(document) = chunk.parse() else { continue };
             for object in document.iter().flat_map(Document::objects) {
-                admission::check(&object.value, NAMESPACE, &collected.context, now);
+                admission::check(&object.value, NAMESPACE, &context, now);
             }
         }
     }

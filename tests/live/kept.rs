@@ -20,7 +20,7 @@ const PAUSED_WITHIN: Duration = Duration::from_secs(8);
 /// So much longer it stands still, at most, when another leads.
 const PAUSED_ON: Duration = Duration::from_secs(2);
 /// What an agent says that finds another leading.
-const LOST: &str = "leadership lost to another";
+const LOST: &str = "another process became the leader";
 /// Twelve minutes of real life; clients renew with half of their time left.
 const OUTAGE: Duration = Duration::from_secs(8);
 /// New CAs in one overlap.

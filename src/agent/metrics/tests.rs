@@ -4,11 +4,11 @@ use crate::registry::{Registry, tests::entry};
 use crate::rotation::{JOURNAL, LEAF, WINDOWS, planner::PairOf, set};
 use crate::webhook::metrics::Metrics;
 
-fn scraped(entries: &[Entry], tally: &Arc<AgentMetrics>) -> String {
-    let live = Arc::new(RegistryCache::default());
-    live.publish(Registry::new(entries.to_vec()));
+fn scrape(entries: &[Entry], agent_metrics: &Arc<AgentMetrics>) -> String {
+    let cache = Arc::new(RegistryCache::default());
+    cache.publish(Registry::new(entries.to_vec()));
     let leadership = Leadership::default();
-    let metrics = Metrics::new(live.clone(), None).with(collector(live, tally.clone(), leadership));
+    let metrics = Metrics::new(cache.clone(), None).with(collector(cache, agent_metrics.clone(), leadership));
     metrics.encode().expect("metrics")
 }
 
@@ -26,27 +26,27 @@ fn anchor(fingerprint: &str, from: i64, to: i64) -> TrustAnchor {
 }
 
 #[test]
-fn status_and_what_was_done_are_told_for_each_gateway_secret() {
+fn reports_status_and_counts_for_each_gateway_secret() {
     let mut entry = entry("mesh", "root", "gw");
     entry.status.phase = Some(Phase::Converged);
     entry.status.phase_since = Some(Timestamp::from_second(100).expect("an instant"));
     entry.status.waits = vec![Wait { step: StepName::SwitchServingCertificate, reason: String::new(), until: None }];
-    // An old CA that ends later stands first while a namesake needs that.
+    // An old CA with the same subject can be the first in the bundle, and end later.
     entry.status.bundle = vec![anchor("old", 1, 900), anchor("new", 2, 800), anchor("older", 0, 700)];
     entry.status.workloads_behind = Some(2);
     entry.status.endpoints = Some(Endpoints { total: 3, current: 1, former: 0, unreachable: 2 });
     for (type_, value) in
         [(LEAF, ConditionStatus::Unknown), (JOURNAL, ConditionStatus::False), (WINDOWS, ConditionStatus::False)]
     {
-        let (former, said) = (entry.clone(), (value, "Reason", String::new()));
-        set(&former, &mut entry.status, type_, said, Timestamp::UNIX_EPOCH);
+        let (before, condition) = (entry.clone(), (value, "Reason", String::new()));
+        set(&before, &mut entry.status, type_, condition, Timestamp::UNIX_EPOCH);
     }
-    let tally = Arc::new(AgentMetrics::default());
-    tally.wrote(&entry, &Step::CopyRoot);
-    tally.wrote(&entry, &Step::CopyRoot);
-    tally.failed(&entry, &AgentError::NoAnswer);
-    tally.looked(&entry, Timestamp::from_second(50).expect("an instant"));
-    let text = scraped(&[entry.clone()], &tally);
+    let agent_metrics = Arc::new(AgentMetrics::default());
+    agent_metrics.step_applied(&entry, &Step::CopyRoot);
+    agent_metrics.step_applied(&entry, &Step::CopyRoot);
+    agent_metrics.reconcile_failed(&entry, &AgentError::NoAnswer);
+    agent_metrics.reconciled(&entry, Timestamp::from_second(50).expect("an instant"));
+    let text = scrape(&[entry.clone()], &agent_metrics);
     for line in [
         r#"gatewaysecret_phase{namespace="mesh",name="gw",phase="Converged"} 1"#,
         r#"gatewaysecret_phase{namespace="mesh",name="gw",phase="Steady"} 0"#,
@@ -73,41 +73,41 @@ fn status_and_what_was_done_are_told_for_each_gateway_secret() {
         assert!(text.contains(&format!("trustspan_{line}\n")), "{line} not in:\n{text}");
     }
     assert!(!text.contains("server_ca") && !text.contains("DistrustApplied"), "{text}");
-    // With the GatewaySecret its series go.
-    let text = scraped(&[], &tally);
+    // A deleted GatewaySecret has no series.
+    let text = scrape(&[], &agent_metrics);
     assert!(!text.contains("mesh"), "{text}");
-    assert!(!scraped(&[entry], &tally).contains("agent_writes_total{"), "it was forgotten");
+    assert!(!scrape(&[entry], &agent_metrics).contains("agent_writes_total{"), "its counts are dropped");
 }
 
 #[test]
-fn the_page_names_every_metric_and_its_alerts_no_other() {
+fn the_documentation_lists_exactly_these_metrics() {
     let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
-    let text = scraped(&[], &Arc::default());
+    let text = scrape(&[], &Arc::default());
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE trustspan_")?.split_once(' '));
     let name = |(name, kind): (&str, &str)| format!("{name}{}", if kind == "counter" { "_total" } else { "" });
     let names: Vec<_> = types.map(name).collect();
     let ours = |name: &&String| name.starts_with("gatewaysecret_") || name.starts_with("agent_");
     for name in names.iter().filter(ours) {
-        assert!(page.contains(&format!("| `{name}`")), "docs/operations.md does not tell of {name}");
+        assert!(page.contains(&format!("| `{name}`")), "docs/operations.md does not list {name}");
     }
     for word in page
         .split("trustspan_")
         .skip(1)
         .filter_map(|rest| rest.split(|c: char| c != '_' && !c.is_alphanumeric()).next())
     {
-        assert!(word.is_empty() || names.iter().any(|name| name == word), "docs/operations.md tells of {word}");
+        assert!(word.is_empty() || names.iter().any(|name| name == word), "docs/operations.md lists {word}");
     }
 }
 
 #[test]
-fn the_page_names_all_that_is_counted_as_a_write() {
-    let (entry, tally) = (entry("mesh", "root", "gw"), Arc::new(AgentMetrics::default()));
+fn the_documentation_lists_all_writes() {
+    let (entry, agent_metrics) = (entry("mesh", "root", "gw"), Arc::new(AgentMetrics::default()));
     let write = Step::WriteManaged { trust: Vec::new(), pair: PairOf::Managed };
-    for step in [write, Step::CopyRoot, Step::PromoteIssuer, Step::Reissue { certificate: "till".to_owned() }] {
-        tally.wrote(&entry, &step);
+    for step in [write, Step::CopyRoot, Step::PromoteIssuer, Step::Reissue { certificate: "payments".to_owned() }] {
+        agent_metrics.step_applied(&entry, &step);
     }
-    tally.rolled(&entry);
-    let text = scraped(&[entry], &tally);
+    agent_metrics.workload_restarted(&entry);
+    let text = scrape(&[entry], &agent_metrics);
     let counts =
         text.lines().filter_map(|line| line.strip_prefix("trustspan_agent_writes_total{")?.split_once("what=\""));
     let counts: Vec<_> = counts.filter_map(|(_, count)| count.split_once("\"} ")).collect();
@@ -115,28 +115,28 @@ fn the_page_names_all_that_is_counted_as_a_write() {
     let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
     let row = page.lines().find(|line| line.starts_with("| `agent_writes_total`")).expect("a row");
     for (what, _) in counts {
-        assert!(row.contains(&format!("`{what}`")), "docs/operations.md does not tell of {what}: {row}");
+        assert!(row.contains(&format!("`{what}`")), "docs/operations.md does not list {what}: {row}");
     }
 }
 
 #[test]
-fn what_cannot_be_read_is_told_by_name() {
-    let live = Arc::new(RegistryCache::default());
+fn reports_gateway_secrets_that_cannot_be_read() {
+    let cache = Arc::new(RegistryCache::default());
     let key = ("mesh".to_owned(), "gw".to_owned());
-    live.publish_unread([(key, "a bad duration".to_owned())].into());
-    let metrics = Metrics::new(live.clone(), None).with(collector(live, Arc::default(), Leadership::default()));
+    cache.publish_unread([(key, "a bad duration".to_owned())].into());
+    let metrics = Metrics::new(cache.clone(), None).with(collector(cache, Arc::default(), Leadership::default()));
     let text = metrics.encode().expect("metrics");
     assert!(text.contains(r#"trustspan_gatewaysecret_unreadable{namespace="mesh",name="gw"} 1"#), "{text}");
 }
 
 #[test]
-fn series_of_clients_are_bounded() {
+fn client_series_are_limited() {
     let mut entry = entry("mesh", "root", "gw");
     let client =
         |n: usize| LaggingClient { name: format!("client-{n:03}"), since: Timestamp::UNIX_EPOCH, overdue: n == 99 };
     entry.status.lagging = (0..100).map(client).collect();
-    let text = scraped(&[entry], &Arc::default());
+    let text = scrape(&[entry], &Arc::default());
     assert!(text.contains(r#"lagging_clients{namespace="mesh",name="gw"} 100"#), "{text}");
-    assert_eq!(text.matches("client=\"").count(), CLIENTS_NAMED);
+    assert_eq!(text.matches("client=\"").count(), MAX_CLIENT_SERIES);
     assert!(text.contains("client=\"client-099\"") && !text.contains("client=\"client-019\""), "{text}");
 }

@@ -1,4 +1,4 @@
-//! The client's certificate that is presented to gateways: one of a Secret, or one that the agent signs for some minutes.
+//! The canary: a client certificate that is presented to gateways. It is read from a Secret, or signed by the agent for a few minutes.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,17 +12,17 @@ use rustls::sign::CertifiedKey;
 
 use crate::trust::{Certificate, Secret, bundle, credential};
 
-/// For how long a signed one is valid, before and after: longer than a look takes, with clocks that differ.
+/// Validity of a signed canary, before and after now: longer than a probe takes, with a margin for clock skew.
 const LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 
-/// A chain, and the same with its key for a handshake. Has no `Debug`: it holds a private key.
+/// A certificate chain with its private key. Has no `Debug`: it holds that key.
 pub(super) struct ClientIdentity {
     pub(super) chain: Vec<Certificate>,
     pub(super) certified: Arc<CertifiedKey>,
 }
 
-/// What a Secret holds; `None` without a pair that can be presented.
-pub(super) fn held(secret: &Secret) -> Option<ClientIdentity> {
+/// The canary of a Secret; `None` if it has no valid pair of certificate and key.
+pub(super) fn from_secret(secret: &Secret) -> Option<ClientIdentity> {
     let pair = credential::serving_pair(secret)?;
     let chain = CertificateDer::pem_slice_iter(pair.chain).collect::<Result<Vec<_>, _>>().ok()?;
     let key = PrivateKeyDer::from_pem_slice(pair.private_key).ok()?;
@@ -30,9 +30,9 @@ pub(super) fn held(secret: &Secret) -> Option<ClientIdentity> {
     Some(ClientIdentity { chain: bundle::read_chain(pair.chain).into_certificates(), certified: Arc::new(certified) })
 }
 
-/// One that a CA's Secret signs, with a key of its own that nobody keeps: a client without a name that anybody would let do anything.
-/// `None` where the Secret holds no key that can sign.
-pub(super) fn signed(ca: &Secret, now: Timestamp) -> Option<ClientIdentity> {
+/// A canary signed with the key of a CA's Secret. Its own key is never stored, and no authorization policy names it. `None` if the Secret
+/// has no key that can sign.
+pub(super) fn sign(ca: &Secret, now: Timestamp) -> Option<ClientIdentity> {
     let pair = credential::serving_pair(ca)?;
     let authority = bundle::read_chain(pair.chain).into_certificates().into_iter().next().filter(|ca| ca.is_ca)?;
     let mut params = CertificateParams::default();
@@ -41,15 +41,15 @@ pub(super) fn signed(ca: &Secret, now: Timestamp) -> Option<ClientIdentity> {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
-    // Not before its CA, which may be minutes old.
+    // The CA may be only minutes old.
     params.not_before = SystemTime::from(now.checked_sub(LIFETIME).ok()?.max(authority.not_before)).into();
     params.not_after = SystemTime::from(now.checked_add(LIFETIME).ok()?).into();
     let signer = KeyPair::from_pem(std::str::from_utf8(pair.private_key).ok()?).ok()?;
-    let authorities = CertificateDer::pem_slice_iter(pair.chain).collect::<Result<Vec<_>, _>>().ok()?;
-    let issuer = Issuer::from_ca_cert_der(authorities.first()?, signer).ok()?;
+    let issuers = CertificateDer::pem_slice_iter(pair.chain).collect::<Result<Vec<_>, _>>().ok()?;
+    let issuer = Issuer::from_ca_cert_der(issuers.first()?, signer).ok()?;
     let key = KeyPair::generate().ok()?;
     let leaf = params.signed_by(&key, &issuer).ok()?.der().clone();
-    let der: Vec<_> = std::iter::once(leaf).chain(authorities).collect();
+    let der: Vec<_> = std::iter::once(leaf).chain(issuers).collect();
     let chain = der.iter().map(|der| Certificate::parse(der)).collect::<Result<Vec<_>, _>>().ok()?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let certified = CertifiedKey::from_der(der, key, &aws_lc_rs::default_provider()).ok()?;

@@ -1,4 +1,4 @@
-//! Looks at the gateways of a GatewaySecret on the wire: which leaf each of them serves, and whether it lets the canary in.
+//! Probes the gateways of a GatewaySecret over TLS: which serving certificate each presents, and whether it accepts the canary.
 
 mod canary;
 mod targets;
@@ -19,68 +19,68 @@ use crate::rotation::probe_target::Probe;
 use canary::ClientIdentity;
 use targets::Target;
 
-/// Between two looks at gateways that may have a former content.
-pub(super) const PACE: Duration = Duration::from_secs(2);
-/// What a connection may take, with the answer to the canary. Refusals come within one round trip.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// What all of them may take together: less than one look of the agent.
-const ROUND: Duration = Duration::from_secs(10);
-/// Connections at a time.
-const AT_ONCE: usize = 32;
+/// Time between two probes while gateways may have an older Secret.
+pub(super) const INTERVAL: Duration = Duration::from_secs(2);
+/// Limit of one connection. Gateways refuse a canary within one round trip.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
+/// Limit of all connections together: less than that of a reconcile.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Concurrent connections.
+const CONCURRENCY: usize = 32;
 
-/// Looks while something is to be seen, at a steady pace.
+/// Probes gateways at most once per [`INTERVAL`].
 #[derive(Default)]
 pub(super) struct Prober {
     last: Option<(Instant, Probe, ProbeResult)>,
 }
 
 impl Prober {
-    /// What the gateways show now, or showed a moment ago; `None` when nothing is to be seen: all have the newest content.
+    /// The result of a probe, or of the last one if it is recent; `None` if all gateways are known to have the newest Secret.
     ///
     /// # Errors
-    /// When the endpoints cannot be listed. That is found out before anything depends on it.
-    pub(super) async fn look(
+    /// When the endpoints cannot be listed. They are listed even if nothing is probed, so that a missing permission is reported early.
+    pub(super) async fn probe(
         &mut self,
         client: &Client,
         entry: &Entry,
         probe: &Probe,
-        world: &ClusterState,
+        state: &ClusterState,
     ) -> Result<Option<ProbeResult>, AgentError> {
         let targets = targets::of(client, &entry.namespace, &probe.reach).await?;
-        if !world.journal.is_converging() {
+        if !state.journal.is_converging() {
             self.last = None;
             return Ok(None);
         }
-        if let Some((at, of, wire)) = &self.last
-            && of == probe
-            && at.elapsed() < PACE
+        if let Some((at, last_probe, result)) = &self.last
+            && last_probe == probe
+            && at.elapsed() < INTERVAL
         {
-            return Ok(Some(wire.clone()));
+            return Ok(Some(result.clone()));
         }
-        let secret = |name: &str| world.held(name).map(|held| &held.secret);
+        let secret = |name: &str| state.stored_secret(name).map(|stored| &stored.secret);
         let canary = match entry.canary_name() {
-            Some(name) => secret(name).and_then(canary::held),
-            None => secret(&entry.client_ca_name()).and_then(|ca| canary::signed(ca, Timestamp::now())),
+            Some(name) => secret(name).and_then(canary::from_secret),
+            None => secret(&entry.client_ca_name()).and_then(|ca| canary::sign(ca, Timestamp::now())),
         };
-        let wire = look_at(targets, &probe.hosts, canary).await;
-        self.last = Some((Instant::now(), probe.clone(), wire.clone()));
-        Ok(Some(wire))
+        let result = probe_all(targets, &probe.hosts, canary).await;
+        self.last = Some((Instant::now(), probe.clone(), result.clone()));
+        Ok(Some(result))
     }
 }
 
-/// Looks at all of them: each is asked for one host after the other, until it serves one. Without a canary only what they serve is
-/// seen.
-async fn look_at(targets: Vec<Target>, hosts: &[String], canary: Option<ClientIdentity>) -> ProbeResult {
+/// Probes all targets, each with one host after the other until it presents a certificate. Without a canary only that certificate is
+/// reported.
+async fn probe_all(targets: Vec<Target>, hosts: &[String], canary: Option<ClientIdentity>) -> ProbeResult {
     let certified = canary.as_ref().map(|presented| &presented.certified);
-    let end = Instant::now() + ROUND;
-    let look = |target: Target| async move {
+    let end = Instant::now() + PROBE_TIMEOUT;
+    let probe = |target: Target| async move {
         let mut shown = Err(String::new());
         let mut at = Timestamp::now();
-        let until = end.min(Instant::now() + PATIENCE);
+        let deadline = end.min(Instant::now() + CONNECTION_TIMEOUT);
         for host in hosts {
             at = Timestamp::now();
             shown = match &target.socket {
-                Ok(socket) => tls_session::at(*socket, host, certified.cloned(), until).await,
+                Ok(socket) => tls_session::connect(*socket, host, certified.cloned(), deadline).await,
                 Err(error) => Err(error.clone()),
             };
             if shown.is_ok() {
@@ -89,7 +89,7 @@ async fn look_at(targets: Vec<Target>, hosts: &[String], canary: Option<ClientId
         }
         Endpoint { address: target.address, pod: target.pod, at, shown }
     };
-    let endpoints = stream::iter(targets).map(look).buffered(AT_ONCE).collect().await;
+    let endpoints = stream::iter(targets).map(probe).buffered(CONCURRENCY).collect().await;
     ProbeResult { canary: canary.map(|presented| presented.chain).unwrap_or_default(), endpoints }
 }
 

@@ -1,4 +1,4 @@
-//! Where the gateways are: the EndpointSlices of their Service.
+//! The gateways' addresses, from the EndpointSlices of their Service.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,48 +10,48 @@ use kube::{Api, Client};
 use super::super::AgentError;
 use crate::api::ProbeTarget;
 
-/// The label by which an EndpointSlice says whose it is (Kubernetes, "EndpointSlices": Ownership).
-const SERVICE: &str = "kubernetes.io/service-name";
+/// The label that names an EndpointSlice's Service (Kubernetes, "EndpointSlices": Ownership).
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// A gateway.
+/// An endpoint of the gateways' Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// Its address, as people see it.
+    /// Its address, for messages.
     pub(super) address: String,
-    /// Name of its pod, where the slice says it.
+    /// Name of its pod, if the EndpointSlice names it.
     pub(super) pod: Option<String>,
-    /// Where to connect, or why that is not known.
+    /// The socket address, or why it is unknown.
     pub(super) socket: Result<SocketAddr, String>,
 }
 
-/// The gateways behind a Service.
+/// The endpoints of a Service.
 ///
 /// # Errors
 /// When its EndpointSlices cannot be listed.
-pub(super) async fn of(client: &Client, namespace: &str, reach: &ProbeTarget) -> Result<Vec<Target>, AgentError> {
+pub(super) async fn of(client: &Client, namespace: &str, target: &ProbeTarget) -> Result<Vec<Target>, AgentError> {
     let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
-    let params = ListParams::default().labels(&format!("{SERVICE}={}", reach.service_name));
+    let params = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={}", target.service_name));
     let slices = api
         .list(&params)
         .await
-        .map_err(|error| AgentError::api("list", "endpointslices", &reach.service_name, error))?;
-    Ok(targets(&slices.items, &reach.port_name))
+        .map_err(|error| AgentError::api("list", "endpointslices", &target.service_name, error))?;
+    Ok(targets(&slices.items, &target.port_name))
 }
 
-/// Each address once: while a Service changes, an endpoint may stand in two slices.
+/// Each address once: while a Service changes, two EndpointSlices can contain the same endpoint.
 fn targets(slices: &[EndpointSlice], port_name: &str) -> Vec<Target> {
     let mut targets = BTreeMap::new();
     for slice in slices {
         let mut ports = slice.ports.iter().flatten();
         let port = ports.find(|port| port.name.as_deref().unwrap_or_default() == port_name).and_then(|port| port.port);
         let port = port.and_then(|port| u16::try_from(port).ok());
-        // All addresses of an endpoint are the same pod's.
-        let addresses = slice.endpoints.iter().flatten().filter(|endpoint| is_there(endpoint));
+        // All addresses of an endpoint belong to the same pod.
+        let addresses = slice.endpoints.iter().flatten().filter(|endpoint| can_serve(endpoint));
         for (endpoint, address) in addresses.filter_map(|endpoint| Some((endpoint, endpoint.addresses.first()?))) {
             let socket = match (address.parse::<IpAddr>(), port) {
                 (Ok(ip), Some(port)) => Ok(SocketAddr::new(ip, port)),
-                (Ok(_), None) => Err(format!("it has no port called {port_name:?}")),
-                (Err(_), _) => Err("it is not an IP address".to_owned()),
+                (Ok(_), None) => Err(format!("its EndpointSlice has no port named {port_name:?}")),
+                (Err(_), _) => Err("its address is not an IP address".to_owned()),
             };
             let address = socket.as_ref().map_or_else(|_| address.clone(), SocketAddr::to_string);
             targets.insert(address.clone(), Target { address, pod: pod(endpoint), socket });
@@ -64,8 +64,8 @@ fn pod(endpoint: &Endpoint) -> Option<String> {
     endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"))?.name.clone()
 }
 
-/// One that is not ready may be soon. One that ends and takes no more connections is gone.
-fn is_there(endpoint: &Endpoint) -> bool {
+/// Whether an endpoint serves, or will: not one that terminates and accepts no more connections.
+fn can_serve(endpoint: &Endpoint) -> bool {
     let Some(conditions) = &endpoint.conditions else { return true };
     !conditions.terminating.unwrap_or(false) || conditions.serving.unwrap_or(true)
 }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_every_endpoint_of_every_slice_once() {
+    fn lists_each_endpoint_once() {
         let ports = json!([{ "name": "status", "port": 15021 }, { "name": "https", "port": 8443 }]);
         let one = slice(
             &ports,
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_named_where_the_slice_says_it() {
+    fn pods_are_named_by_the_target_reference() {
         let endpoint =
             |kind: &str| json!({ "addresses": ["10.0.0.1"], "targetRef": { "kind": kind, "name": "gateway-a" } });
         let pod = |endpoint: Value| {
@@ -113,18 +113,18 @@ mod tests {
     }
 
     #[test]
-    fn accepts_one_that_ends_as_long_as_it_serves() {
+    fn lists_terminating_endpoints_while_they_serve() {
         let endpoint = |address: &str, serving: bool| {
             let conditions = json!({ "ready": false, "serving": serving, "terminating": true });
             json!({ "addresses": [address], "conditions": conditions })
         };
         let endpoints = json!([endpoint("10.0.0.1", true), endpoint("10.0.0.2", false)]);
-        let seen = addresses(&[slice(&json!([{ "name": "https", "port": 8443 }]), &endpoints)]);
-        assert_eq!(seen, [("10.0.0.1:8443".to_owned(), true)]);
+        let listed = addresses(&[slice(&json!([{ "name": "https", "port": 8443 }]), &endpoints)]);
+        assert_eq!(listed, [("10.0.0.1:8443".to_owned(), true)]);
     }
 
     #[test]
-    fn rejects_to_connect_where_nobody_says_how() {
+    fn endpoints_without_a_port_or_an_ip_address_have_no_socket() {
         let endpoints = json!([{ "addresses": ["10.0.0.1"] }]);
         let other_port = slice(&json!([{ "name": "http2", "port": 8080 }]), &endpoints);
         assert_eq!(addresses(&[other_port]), [("10.0.0.1".to_owned(), false)]);

@@ -1,4 +1,4 @@
-//! Against real TLS servers of this process.
+//! Probes of TLS servers in this process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ fn canary(authority: &Authority) -> Secret {
     secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])
 }
 
-/// A gateway's pair. Any key may stand beside any leaf.
+/// A gateway's certificate and key, which need not match.
 #[derive(Debug)]
 struct Served(Arc<CertifiedKey>);
 
@@ -55,7 +55,7 @@ impl ResolvesServerCert for Served {
     }
 }
 
-/// Serves a pair to clients of a CA, or to anybody, and answers whatever they ask.
+/// A TLS server that requires client certificates of a CA, or none.
 async fn gateway(
     served: Served,
     clients: Option<&Authority>,
@@ -94,38 +94,46 @@ fn target(socket: SocketAddr) -> Target {
 }
 
 async fn shown(socket: SocketAddr, canary: Option<&Secret>) -> Result<Shown, String> {
-    let wire = look_at(vec![target(socket)], &[HOST.to_owned()], canary.and_then(canary::held)).await;
-    wire.endpoints.into_iter().next().unwrap().shown
+    let result = probe_all(vec![target(socket)], &[HOST.to_owned()], canary.and_then(canary::from_secret)).await;
+    result.endpoints.into_iter().next().unwrap().shown
 }
 
-fn seen(leaf: &Leaf, canary: Option<Answer>) -> Result<Shown, String> {
+fn expected(leaf: &Leaf, canary: Option<Answer>) -> Result<Shown, String> {
     Ok(Shown { leaf: parsed(leaf.der()).fingerprint, canary })
 }
 
 #[tokio::test]
-async fn accepts_what_a_gateway_serves_and_whom_it_lets_in() {
+async fn reports_the_serving_certificate_and_the_answer_to_the_canary() {
     let (clients, servers, strangers) = (ca("clients"), ca("servers"), ca("strangers"));
     let leaf = leaf(&servers, HOST);
     for version in VERSIONS {
         let gateway = gateway(Served::new(&leaf, &leaf), Some(&clients), version).await;
-        assert_eq!(shown(gateway, Some(&canary(&clients))).await, seen(&leaf, Some(Answer::Accepted)), "{version:?}");
-        assert_eq!(shown(gateway, Some(&canary(&strangers))).await, seen(&leaf, Some(Answer::Refused)), "{version:?}");
-        assert_eq!(shown(gateway, None).await, seen(&leaf, None), "{version:?}");
+        assert_eq!(
+            shown(gateway, Some(&canary(&clients))).await,
+            expected(&leaf, Some(Answer::Accepted)),
+            "{version:?}"
+        );
+        assert_eq!(
+            shown(gateway, Some(&canary(&strangers))).await,
+            expected(&leaf, Some(Answer::Refused)),
+            "{version:?}"
+        );
+        assert_eq!(shown(gateway, None).await, expected(&leaf, None), "{version:?}");
     }
 }
 
 #[tokio::test]
-async fn a_gateway_that_asks_for_no_certificate_says_nothing_of_the_canary() {
+async fn a_gateway_that_requests_no_client_certificate_does_not_answer_to_the_canary() {
     let servers = ca("servers");
     let leaf = leaf(&servers, HOST);
     for version in VERSIONS {
         let gateway = gateway(Served::new(&leaf, &leaf), None, version).await;
-        assert_eq!(shown(gateway, Some(&canary(&ca("clients")))).await, seen(&leaf, None), "{version:?}");
+        assert_eq!(shown(gateway, Some(&canary(&ca("clients")))).await, expected(&leaf, None), "{version:?}");
     }
 }
 
 #[tokio::test]
-async fn rejects_a_leaf_whose_key_the_gateway_does_not_hold() {
+async fn rejects_a_certificate_without_proof_of_its_key() {
     let servers = ca("servers");
     let (shown_leaf, other) = (leaf(&servers, HOST), leaf(&servers, HOST));
     for version in VERSIONS {
@@ -136,21 +144,21 @@ async fn rejects_a_leaf_whose_key_the_gateway_does_not_hold() {
 }
 
 #[tokio::test]
-async fn rejects_what_does_not_speak_tls_in_time() {
+async fn rejects_endpoints_that_do_not_complete_a_handshake_in_time() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let end = Instant::now() + Duration::from_millis(200);
-    let error = tls_session::at(silent.local_addr().unwrap(), HOST, None, end).await.unwrap_err();
+    let error = tls_session::connect(silent.local_addr().unwrap(), HOST, None, end).await.unwrap_err();
     assert!(error.contains("timed out"), "{error}");
     let error = shown(closed, None).await.unwrap_err();
     assert!(error.to_lowercase().contains("connection refused"), "{error}");
-    let end = Instant::now() + PATIENCE;
-    let error = tls_session::at(closed, "a..b", None, end).await.unwrap_err();
+    let end = Instant::now() + CONNECTION_TIMEOUT;
+    let error = tls_session::connect(closed, "a..b", None, end).await.unwrap_err();
     assert!(error.contains("a..b"), "{error}");
 }
 
 #[tokio::test]
-async fn each_endpoint_is_looked_at_and_one_does_not_hide_another() {
+async fn all_endpoints_are_reported() {
     let servers = ca("servers");
     let (old, new) = (leaf(&servers, HOST), leaf(&servers, HOST));
     let mut targets = Vec::new();
@@ -160,55 +168,55 @@ async fn each_endpoint_is_looked_at_and_one_does_not_hide_another() {
     targets.push(Target {
         address: "gateway".to_owned(),
         pod: None,
-        socket: Err("it is not an IP address".to_owned()),
+        socket: Err("its address is not an IP address".to_owned()),
     });
-    let wire = look_at(targets.clone(), &[HOST.to_owned()], None).await;
-    let shown: Vec<_> = wire.endpoints.iter().map(|endpoint| endpoint.shown.clone()).collect();
-    assert_eq!(shown, [seen(&old, None), seen(&new, None), Err("it is not an IP address".to_owned())]);
-    assert!(wire.endpoints.iter().map(|endpoint| &endpoint.address).eq(targets.iter().map(|target| &target.address)));
+    let result = probe_all(targets.clone(), &[HOST.to_owned()], None).await;
+    let shown: Vec<_> = result.endpoints.iter().map(|endpoint| endpoint.shown.clone()).collect();
+    assert_eq!(shown, [expected(&old, None), expected(&new, None), Err("its address is not an IP address".to_owned())]);
+    assert!(result.endpoints.iter().map(|endpoint| &endpoint.address).eq(targets.iter().map(|target| &target.address)));
 }
 
 #[tokio::test]
-async fn rejects_to_present_a_pair_that_is_none() {
+async fn a_canary_needs_a_certificate_with_its_key() {
     let clients = ca("clients");
     let (one, two) = (leaf(&clients, "canary"), leaf(&clients, "canary"));
     let other_key = secret(&[("tls.crt", &one.pem()), ("tls.key", &two.key_pem())]);
     for broken in [other_key, secret(&[("tls.crt", &one.pem())])] {
-        assert!(canary::held(&broken).is_none());
+        assert!(canary::from_secret(&broken).is_none());
     }
-    assert_eq!(canary::held(&canary(&clients)).unwrap().chain.len(), 1);
+    assert_eq!(canary::from_secret(&canary(&clients)).unwrap().chain.len(), 1);
 }
 
 #[tokio::test]
-async fn a_canary_signed_by_the_clients_ca_is_let_in_where_that_is_trusted() {
+async fn a_signed_canary_is_accepted_by_gateways_that_trust_its_ca() {
     let (clients, others) = (ca("clients"), ca("others"));
     let leaf = leaf(&ca("servers"), HOST);
     for version in VERSIONS {
         let gateway = gateway(Served::new(&leaf, &leaf), Some(&clients), version).await;
         for (authority, answer) in [(&clients, Answer::Accepted), (&others, Answer::Refused)] {
             let pair = secret(&[("tls.crt", &authority.pem()), ("tls.key", &authority.key_pem())]);
-            let signed = canary::signed(&pair, Timestamp::now()).unwrap();
-            let wire = look_at(vec![target(gateway)], &[HOST.to_owned()], Some(signed)).await;
-            assert_eq!(wire.endpoints[0].shown, seen(&leaf, Some(answer)), "{version:?}");
-            assert_eq!(wire.canary.len(), 2, "with its CA");
+            let signed = canary::sign(&pair, Timestamp::now()).unwrap();
+            let result = probe_all(vec![target(gateway)], &[HOST.to_owned()], Some(signed)).await;
+            assert_eq!(result.endpoints[0].shown, expected(&leaf, Some(answer)), "{version:?}");
+            assert_eq!(result.canary.len(), 2, "with its CA");
         }
     }
 }
 
 #[test]
-fn no_canary_is_signed_without_the_key_of_a_ca() {
+fn signing_a_canary_needs_the_key_of_a_ca() {
     let authority = ca("clients");
     let leaf = leaf(&authority, "client");
     for (chain, key) in [(authority.pem(), String::new()), (leaf.pem(), leaf.key_pem())] {
         let pair = secret(&[("tls.crt", &chain), ("tls.key", &key)]);
-        assert!(canary::signed(&pair, Timestamp::now()).is_none());
+        assert!(canary::sign(&pair, Timestamp::now()).is_none());
     }
 }
 
 #[tokio::test]
-async fn a_gateway_is_asked_for_another_host_where_it_does_not_serve_the_first() {
+async fn further_hosts_are_tried_until_a_gateway_presents_a_certificate() {
     let leaf = leaf(&ca("servers"), HOST);
     let gateway = gateway(Served::new(&leaf, &leaf), None, &version::TLS13).await;
-    let wire = look_at(vec![target(gateway)], &["other.example.com".to_owned(), HOST.to_owned()], None).await;
-    assert_eq!(wire.endpoints[0].shown, seen(&leaf, None));
+    let result = probe_all(vec![target(gateway)], &["other.example.com".to_owned(), HOST.to_owned()], None).await;
+    assert_eq!(result.endpoints[0].shown, expected(&leaf, None));
 }

@@ -1,5 +1,5 @@
-//! One connection to a gateway, to see the leaf that it serves and what it makes of the canary. Nothing is trusted by it, and
-//! nothing secret is sent: every certificate is taken, as long as its key signs the handshake.
+//! One TLS connection to a gateway, which reports its serving certificate and whether it accepts the canary. Every certificate whose key
+//! signs the handshake is accepted: nothing received is trusted, and nothing secret is sent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,65 +20,65 @@ use tokio_rustls::TlsConnector;
 use crate::rotation::planner::{Answer, Shown};
 use crate::trust::Certificate;
 
-/// A request without a host: a proxy refuses it by itself (RFC 9112 §3.2), so that nobody behind it is asked for anything.
+/// A request without a host: the proxy itself rejects it (RFC 9112 §3.2), so it reaches no upstream.
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n";
 
-/// Looks once, until an instant at the latest.
+/// Connects once.
 ///
 /// # Errors
-/// Why no leaf was seen: a few words.
-pub(super) async fn at(
+/// Why no serving certificate was seen, in a few words.
+pub(super) async fn connect(
     socket: SocketAddr,
     host: &str,
     canary: Option<Arc<CertifiedKey>>,
-    until: Instant,
+    deadline: Instant,
 ) -> Result<Shown, String> {
     let name = ServerName::try_from(host.to_owned()).map_err(|error| format!("host {host}: {error}"))?;
-    let observer = Arc::new(Observer::default());
-    let presented = Arc::new(ServedChain { canary, is_shown: AtomicBool::new(false) });
-    let config = config(observer.clone(), presented.clone()).map_err(|error| error.to_string())?;
-    let talk = async {
+    let verifier = Arc::new(RecordingVerifier::default());
+    let resolver = Arc::new(CanaryResolver { canary, was_presented: AtomicBool::new(false) });
+    let config = config(verifier.clone(), resolver.clone()).map_err(|error| error.to_string())?;
+    let exchange = async {
         let stream = TcpStream::connect(socket).await?;
-        answered(stream, config, name).await
+        is_accepted(stream, config, name).await
     };
-    let outcome = timeout_at(until, talk).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    let Some(leaf) = observer.leaf.get().cloned() else {
-        return Err(outcome.err().map_or("no certificate that can be read".to_owned(), |error| error.to_string()));
+    let outcome = timeout_at(deadline, exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let Some(leaf) = verifier.leaf.get().cloned() else {
+        return Err(outcome.err().map_or("it presented no valid certificate".to_owned(), |error| error.to_string()));
     };
     let answer = match outcome {
         Ok(true) => Some(Answer::Accepted),
         Ok(false) => None,
         Err(error) => is_refusal(&error).then_some(Answer::Refused),
     };
-    Ok(Shown { leaf, canary: answer.filter(|_| presented.is_shown.load(Ordering::Relaxed)) })
+    Ok(Shown { leaf, canary: answer.filter(|_| resolver.was_presented.load(Ordering::Relaxed)) })
 }
 
-fn config(observer: Arc<Observer>, presented: Arc<ServedChain>) -> Result<Arc<ClientConfig>, rustls::Error> {
+fn config(verifier: Arc<RecordingVerifier>, resolver: Arc<CanaryResolver>) -> Result<Arc<ClientConfig>, rustls::Error> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
         .dangerous()
-        .with_custom_certificate_verifier(observer)
-        .with_client_cert_resolver(presented);
-    // A resumed session shows no certificate.
+        .with_custom_certificate_verifier(verifier)
+        .with_client_cert_resolver(resolver);
+    // A resumed session contains no certificate.
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
 
-/// Whether the gateway let the client in; false when it did not say.
-async fn answered(stream: TcpStream, config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<bool> {
+/// Whether the gateway accepted the client; false when it did not answer.
+async fn is_accepted(stream: TcpStream, config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<bool> {
     stream.set_nodelay(true)?;
     let mut tls = TlsConnector::from(config).connect(name, stream).await?;
-    // In TLS 1.2 the server finishes when it has verified the client (RFC 5246 §7.3), in TLS 1.3 before that (RFC 8446 §2).
+    // In TLS 1.2 the handshake ends after the server has verified the client (RFC 5246 §7.3), in TLS 1.3 before that (RFC 8446 §2).
     if tls.get_ref().1.protocol_version() == Some(ProtocolVersion::TLSv1_2) {
         return Ok(true);
     }
-    // A gateway that has refused may have closed the socket already, but its alert is there to be read.
+    // A gateway that refused may have closed the socket, but its alert can still be read.
     let _ = tls.write_all(REQUEST).await;
     let _ = tls.flush().await;
     Ok(tls.read(&mut [0]).await? > 0)
 }
 
-/// Whether an error is the gateway's alert that it does not take the client's certificate (RFC 8446 §6.2).
+/// Whether an error is an alert that refuses the client's certificate (RFC 8446 §6.2).
 fn is_refusal(error: &io::Error) -> bool {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::AlertReceived(alert)) = tls else { return false };
@@ -94,22 +94,22 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Writes down the leaf of a server that holds its key.
+/// Records the leaf certificate of a server that proves possession of its key.
 #[derive(Debug)]
-struct Observer {
+struct RecordingVerifier {
     algorithms: WebPkiSupportedAlgorithms,
     leaf: OnceLock<String>,
 }
 
-impl Default for Observer {
+impl Default for RecordingVerifier {
     fn default() -> Self {
         let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
         Self { algorithms, leaf: OnceLock::new() }
     }
 }
 
-impl Observer {
-    fn signed(
+impl RecordingVerifier {
+    fn record(
         &self,
         leaf: &CertificateDer<'_>,
         valid: Result<HandshakeSignatureValid, rustls::Error>,
@@ -121,7 +121,7 @@ impl Observer {
     }
 }
 
-impl ServerCertVerifier for Observer {
+impl ServerCertVerifier for RecordingVerifier {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -130,7 +130,7 @@ impl ServerCertVerifier for Observer {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        // What is served is to be seen, whatever it is.
+        // Any certificate is recorded.
         Ok(ServerCertVerified::assertion())
     }
 
@@ -140,7 +140,7 @@ impl ServerCertVerifier for Observer {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signed(cert, verify_tls12_signature(message, cert, dss, &self.algorithms))
+        self.record(cert, verify_tls12_signature(message, cert, dss, &self.algorithms))
     }
 
     fn verify_tls13_signature(
@@ -149,7 +149,7 @@ impl ServerCertVerifier for Observer {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signed(cert, verify_tls13_signature(message, cert, dss, &self.algorithms))
+        self.record(cert, verify_tls13_signature(message, cert, dss, &self.algorithms))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -157,25 +157,25 @@ impl ServerCertVerifier for Observer {
     }
 }
 
-/// The canary, when there is one, and whether it was shown: a gateway that does not ask for it says nothing by letting it in.
-struct ServedChain {
+/// The canary, if there is one, and whether the gateway requested it: otherwise accepting the connection says nothing about it.
+struct CanaryResolver {
     canary: Option<Arc<CertifiedKey>>,
-    is_shown: AtomicBool,
+    was_presented: AtomicBool,
 }
 
-// rustls asks for it; a derived one might show the key some day.
-impl std::fmt::Debug for ServedChain {
+// rustls requires it. A derived one could print the key.
+impl std::fmt::Debug for CanaryResolver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Presented").finish_non_exhaustive()
+        f.debug_struct("CanaryResolver").finish_non_exhaustive()
     }
 }
 
-impl ResolvesClientCert for ServedChain {
+impl ResolvesClientCert for CanaryResolver {
     fn resolve(&self, _issuers: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        // Whether or not the gateway names its issuer: the answer is what is asked for.
-        let shown = self.canary.clone().filter(|canary| canary.key.choose_scheme(schemes).is_some());
-        self.is_shown.store(shown.is_some(), Ordering::Relaxed);
-        shown
+        // Presented even if the gateway does not name its issuer: a refusal is an answer, too.
+        let presented = self.canary.clone().filter(|canary| canary.key.choose_scheme(schemes).is_some());
+        self.was_presented.store(presented.is_some(), Ordering::Relaxed);
+        presented
     }
 
     fn has_certs(&self) -> bool {

@@ -69,8 +69,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Ok(Input::Manifest(source)) => Some(source),
         _ => None,
     });
-    let mut context =
-        directory::collect(manifests, namespace, Outlook::Whole, &args.severity.severities(), now).context;
+    let collected = directory::collect(manifests, namespace, &args.severity.severities(), now);
+    let mut context = Context::new(collected.inventory, Outlook::Whole, now);
     context.may_break_glass = args.break_glass;
     let stdout = anstream::AutoStream::auto(io::stdout().lock());
     let mut reporter = Reporter::new(args.output, BufWriter::new(stdout));

@@ -107,7 +107,7 @@ fn namespaces_that_do_not_fit_hold_every_rename() {
     let registry = Registry::new([entry.clone()]);
     let held = |place: Place<'_>| registry.rename(&place, "root").unwrap().unwrap_err();
     let selector = [("istio", "gateway")].into_iter().collect();
-    let unlisted = RewriteBlocker::Unlisted { name: "gw".to_owned(), count: 600, root: "root".to_owned() };
+    let unlisted = RewriteBlocker::Unlisted { name: "gw".to_owned(), count: 600, secret: "root".to_owned() };
     assert_eq!(held(Place::Selected(std::sync::Arc::new(selector))), unlisted);
     assert_eq!(held(Place::Granted { namespace: "mesh", from: "apps" }), unlisted);
     // What was left out stays unknown, though fewer are seen now.

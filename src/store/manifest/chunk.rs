@@ -1,4 +1,4 @@
-//! A stream, cut into the texts of its documents without parsing them. The texts joined are the stream.
+//! Splits a stream into the texts of its documents, without parsing them. The concatenated texts are the stream.
 
 use std::cell::OnceCell;
 use std::io::{self, BufRead, Read};
@@ -12,24 +12,24 @@ use super::tree::Composed;
 pub struct Chunk {
     /// Name of the source.
     pub source_name: Arc<str>,
-    /// Which document of its source this is, from 1.
+    /// Index of the document in its source, from 1.
     pub number: usize,
-    /// Line of the source on which the text begins, from 1.
+    /// First line of the text in its source, from 1.
     pub line: usize,
     /// The text, without a byte order mark.
     pub text: String,
-    /// Whether a byte order mark stands before the text.
+    /// Whether a byte order mark precedes the text.
     pub bom: bool,
-    /// What the text reads as, once somebody has asked.
+    /// The parsed text, once it was needed.
     pub(super) composed: OnceCell<Composed>,
 }
 
-/// Reads a stream chunk by chunk. After a chunk that is not UTF-8 the next ones still follow.
+/// Reads a stream chunk by chunk, and continues after a chunk that is not UTF-8.
 #[derive(Debug)]
 pub struct Chunks<R> {
     source_name: Arc<str>,
     reader: R,
-    /// A piece that was read and belongs to the next chunk; whether it starts a line.
+    /// A piece that belongs to the next chunk, and whether it begins a line.
     pending: Option<(Vec<u8>, bool)>,
     at_line_start: bool,
     line: usize,
@@ -37,8 +37,8 @@ pub struct Chunks<R> {
     done: bool,
 }
 
-/// Lines are read in pieces of this size, so that JSON documents on one endless line need no more memory than others.
-const PIECE: u64 = 64 * 1024;
+/// Lines are read in pieces of this size, so that JSON documents on one long line need no more memory than others.
+const PIECE_SIZE: u64 = 64 * 1024;
 
 impl<R: BufRead> Chunks<R> {
     /// Reads from `reader`; `source_name` appears in errors.
@@ -52,26 +52,26 @@ impl<R: BufRead> Chunks<R> {
         }
         let at_line_start = self.at_line_start;
         let mut piece = Vec::new();
-        self.reader.by_ref().take(PIECE).read_until(b'\n', &mut piece)?;
+        self.reader.by_ref().take(PIECE_SIZE).read_until(b'\n', &mut piece)?;
         self.at_line_start = piece.ends_with(b"\n");
         Ok((!piece.is_empty()).then_some((piece, at_line_start)))
     }
 
-    fn cut(&mut self) -> io::Result<Vec<u8>> {
+    fn next_text(&mut self) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut state = State::default();
         while let Some((mut piece, at_line_start)) = self.piece()? {
             match state.take(&piece, at_line_start) {
-                Take::All => text.append(&mut piece),
-                Take::AllAndEnd => {
+                Extent::All => text.append(&mut piece),
+                Extent::AllAndEnd => {
                     text.append(&mut piece);
                     break;
                 }
-                Take::UpTo(0) => {
+                Extent::UpTo(0) => {
                     self.pending = Some((piece, at_line_start));
                     break;
                 }
-                Take::UpTo(end) => {
+                Extent::UpTo(end) => {
                     self.pending = Some((piece.split_off(end), false));
                     text.append(&mut piece);
                     break;
@@ -92,7 +92,7 @@ impl<R: BufRead> Iterator for Chunks<R> {
         }
         let source_name = self.source_name.clone();
         let line = self.line;
-        let mut text = match self.cut() {
+        let mut text = match self.next_text() {
             Ok(text) => text,
             Err(cause) => {
                 self.done = true;
@@ -115,7 +115,7 @@ impl<R: BufRead> Iterator for Chunks<R> {
                 Err(ManifestError::Syntax {
                     source_name: source_name.to_string(),
                     line: line + good.iter().filter(|&&b| b == b'\n').count(),
-                    seen: "bytes that are not UTF-8; expected YAML or JSON text in UTF-8".to_owned(),
+                    found: "bytes that are not UTF-8; expected YAML or JSON text in UTF-8".to_owned(),
                 })
             }
         })
@@ -124,7 +124,8 @@ impl<R: BufRead> Iterator for Chunks<R> {
 
 const BOM: &[u8] = "\u{feff}".as_bytes();
 
-enum Take {
+/// How much of a piece belongs to the document.
+enum Extent {
     All,
     AllAndEnd,
     UpTo(usize),
@@ -132,52 +133,52 @@ enum Take {
 
 #[derive(Default)]
 struct State {
-    /// A `---` line was seen.
+    /// A `---` line was read.
     marked: bool,
-    /// Something other than blanks, comments, directives was seen.
+    /// Something other than blanks, comments and directives was read.
     content: bool,
     json: Json,
 }
 
 impl State {
-    fn take(&mut self, piece: &[u8], at_line_start: bool) -> Take {
+    fn take(&mut self, piece: &[u8], at_line_start: bool) -> Extent {
         let piece_start = if at_line_start && piece.starts_with(BOM) { BOM.len() } else { 0 };
         let line = &piece[piece_start..];
         let mut from = piece_start;
         if at_line_start && is_marker(line, b"---") {
             if self.marked || self.content {
-                return Take::UpTo(0);
+                return Extent::UpTo(0);
             }
             self.marked = true;
             from += 3;
         } else if at_line_start && is_marker(line, b"...") {
-            return Take::AllAndEnd;
+            return Extent::AllAndEnd;
         }
         let Some(first) = piece[from..].iter().position(|b| !b.is_ascii_whitespace()).map(|i| from + i) else {
-            return Take::All;
+            return Extent::All;
         };
         match piece[first] {
-            b'#' if !self.content || matches!(self.json, Json::Closed) => return Take::All,
-            b'%' if !self.content && !self.marked && at_line_start => return Take::All,
-            b'{' if matches!(self.json, Json::Closed) => return Take::UpTo(0),
+            b'#' if !self.content || matches!(self.json, Json::Closed) => return Extent::All,
+            b'%' if !self.content && !self.marked && at_line_start => return Extent::All,
+            b'{' if matches!(self.json, Json::Closed) => return Extent::UpTo(0),
             b'{' if !self.content => self.json = Json::Open { depth: 0, string: false, escape: false },
             _ => {}
         }
         self.content = true;
-        let Some(end) = self.json.feed(&piece[from..]).map(|i| from + i) else { return Take::All };
+        let Some(end) = self.json.feed(&piece[from..]).map(|i| from + i) else { return Extent::All };
         match piece[end..].iter().position(|b| !b.is_ascii_whitespace()) {
-            Some(next) if piece[end + next] == b'{' => Take::UpTo(end + next),
-            _ => Take::All,
+            Some(next) if piece[end + next] == b'{' => Extent::UpTo(end + next),
+            _ => Extent::All,
         }
     }
 }
 
-/// YAML 1.2.2 \[206\] c-forbidden: the marker, then a blank or the line's end.
+/// YAML 1.2.2 \[206\] c-forbidden: the marker, then a blank or the end of the line.
 fn is_marker(line: &[u8], marker: &[u8]) -> bool {
     line.strip_prefix(marker).is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace))
 }
 
-/// Follows the braces of a JSON object, to find the next one in a stream that has nothing between them.
+/// Tracks the braces of a JSON object, to find the next object of a stream without separators.
 #[derive(Default)]
 enum Json {
     /// Not JSON: only marker lines end the document.
@@ -209,7 +210,7 @@ impl Json {
                         return Some(i + 1);
                     }
                 }
-                // YAML in flow style: braces may hide in comments and in other quotes.
+                // YAML in flow style: comments and other quotes may contain braces.
                 b'#' | b'\'' => {
                     *self = Self::No;
                     return None;
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn cut(text: &str) -> Vec<(usize, usize, String)> {
+    fn chunks(text: &str) -> Vec<(usize, usize, String)> {
         Chunks::new("t".into(), text.as_bytes())
             .map(|c| c.expect("UTF-8"))
             .map(|c| (c.number, c.line, c.text))
@@ -234,13 +235,13 @@ mod tests {
     }
 
     fn texts(text: &str) -> Vec<String> {
-        cut(text).into_iter().map(|c| c.2).collect()
+        chunks(text).into_iter().map(|c| c.2).collect()
     }
 
     #[test]
-    fn markers_cut() {
+    fn splits_at_markers() {
         assert_eq!(
-            cut("# lead\n---\na: 1\n---\n# none\n--- # two\nb: |\n  x\n ---\n...\n%YAML 1.2\n---\nc: 1"),
+            chunks("# lead\n---\na: 1\n---\n# none\n--- # two\nb: |\n  x\n ---\n...\n%YAML 1.2\n---\nc: 1"),
             [
                 (1, 1, "# lead\n---\na: 1\n".to_owned()),
                 (1, 4, "---\n# none\n".to_owned()),
@@ -254,23 +255,23 @@ mod tests {
     }
 
     #[test]
-    fn json_objects_are_cut_where_they_close() {
+    fn splits_after_json_objects() {
         assert_eq!(texts("{\"a\":\"}{\"}{\"b\":1}\n {\"c\":{}}\n"), ["{\"a\":\"}{\"}", "{\"b\":1}\n", " {\"c\":{}}\n"]);
         assert_eq!(texts("{\n\"a\": \"\\\"}\"\n}\n\n---\n{}"), ["{\n\"a\": \"\\\"}\"\n}\n\n", "---\n{}"]);
-        // YAML in flow style, with a brace that closes nothing.
+        // YAML in flow style, with an unmatched brace in quotes.
         assert_eq!(texts("{a: '}', b: c}\n"), ["{a: '}', b: c}\n"]);
-        let long = format!("{{\"a\":\"{}\"}}", "x".repeat(PIECE as usize));
+        let long = format!("{{\"a\":\"{}\"}}", "x".repeat(PIECE_SIZE as usize));
         assert_eq!(texts(&format!("{long}{long}")), [long.as_str(), long.as_str()]);
     }
 
     #[test]
-    fn a_byte_order_mark_is_set_aside() {
+    fn a_byte_order_mark_is_not_part_of_the_text() {
         let chunks: Vec<_> = Chunks::new("t".into(), "\u{feff}---\na: 1\n".as_bytes()).flatten().collect();
         assert_eq!((chunks.len(), chunks[0].bom, chunks[0].text.as_str()), (1, true, "---\na: 1\n"));
     }
 
     #[test]
-    fn other_encodings_are_named_and_the_rest_is_read() {
+    fn continues_after_a_document_that_is_not_utf_8() {
         let mut chunks = Chunks::new("t".into(), &b"a: 1\nb: \xff\n---\nc: 1\n"[..]);
         let error = chunks.next().expect("a chunk").expect_err("not UTF-8").to_string();
         assert!(error.starts_with("t:2: bytes that are not UTF-8"), "{error}");
@@ -281,7 +282,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn nothing_is_lost(text in r#"([{}"'#%a\\ ]|---|\.\.\.|\r?\n){0,60}"#) {
+        fn concatenated_chunks_are_the_stream(text in r#"([{}"'#%a\\ ]|---|\.\.\.|\r?\n){0,60}"#) {
             prop_assert_eq!(texts(&text).concat(), text);
         }
     }

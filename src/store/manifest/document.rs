@@ -1,4 +1,4 @@
-//! A document that was read, and the objects in it.
+//! A parsed document and its objects.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::tree::{Shape, Tree, YamlNode, compose, fields};
 use super::{Chunk, ManifestError};
 
-/// A document: its text, its value, and where each node of the value stands in the text.
+/// A document: its text, its value, and the position of each node in the text.
 #[derive(Debug)]
 pub struct Document<'c> {
     pub(super) chunk: &'c Chunk,
@@ -18,19 +18,19 @@ pub struct Document<'c> {
 /// A Kubernetes object: a document, or an item of a List.
 #[derive(Debug)]
 pub struct Object<'d> {
-    /// Line of the source on which it begins.
+    /// First line in the source.
     pub line: usize,
-    /// The object. An item of a typed list (`SecretList`) gets the kind that the list implies.
+    /// The object. Items of a typed list (`SecretList`) get the kind that the list implies.
     pub value: Cow<'d, Value>,
     chunk: &'d Chunk,
-    /// JSON pointer of the list that it is an item of, and which.
-    place: Option<(Rc<str>, usize)>,
+    /// JSON pointer of its list, and its index.
+    list_item: Option<(Rc<str>, usize)>,
 }
 
 impl Object<'_> {
     /// JSON pointer from the document's value to the object: empty, or `/items/N`.
     pub fn pointer(&self) -> String {
-        self.place.as_ref().map(|(list, index)| format!("{list}/{index}")).unwrap_or_default()
+        self.list_item.as_ref().map(|(list, index)| format!("{list}/{index}")).unwrap_or_default()
     }
 
     /// Path of the file, or `stdin`.
@@ -44,43 +44,43 @@ impl Object<'_> {
     }
 }
 
-/// Where an object is, without a copy of anything: a hostile List has hundreds of thousands.
+/// An object without copies: a hostile List has hundreds of thousands of items.
 struct FoundObject<'d> {
     value: &'d Value,
     node: &'d YamlNode,
-    place: Option<(Rc<str>, usize)>,
+    list_item: Option<(Rc<str>, usize)>,
     /// Kind and `apiVersion` that a typed list implies for an item that has none.
     implied: Option<(&'d str, &'d Value)>,
 }
 
 impl Chunk {
-    /// Reads the text, once; `None` for a document that holds nothing but comments.
+    /// Parses the text, once; `None` for a document with nothing but comments.
     ///
     /// # Errors
     /// When the text is not YAML (of which JSON is a part), or not a map.
     pub fn parse(&self) -> Result<Option<Document<'_>>, ManifestError> {
-        let fail = |at: usize, seen| ManifestError::Syntax {
+        let fail = |at: usize, found| ManifestError::Syntax {
             source_name: self.source_name.to_string(),
             line: self.line + at.max(1) - 1,
-            seen,
+            found,
         };
         let tree = match self.composed.get_or_init(|| compose(&self.text)) {
             Ok(Some(tree)) => tree,
             Ok(None) => return Ok(None),
-            Err(error) => return Err(fail(error.line, error.seen.clone())),
+            Err(error) => return Err(fail(error.line, error.found.clone())),
         };
-        let seen = match tree.value {
+        let found = match tree.value {
             Value::Object(_) | Value::Null => return Ok(Some(Document { chunk: self, tree })),
             Value::Array(_) => "a sequence",
             Value::String(_) => "a string",
             _ => "a single value",
         };
-        Err(fail(tree.root.line, format!("{seen}; expected a Kubernetes object, with apiVersion and kind")))
+        Err(fail(tree.root.line, format!("{found}; expected a Kubernetes object, with apiVersion and kind")))
     }
 }
 
 impl Document<'_> {
-    /// Line of the source on which its content begins.
+    /// First line of the content in the source.
     pub fn line(&self) -> usize {
         self.chunk.line + self.tree.root.line - 1
     }
@@ -90,25 +90,28 @@ impl Document<'_> {
         &self.tree.value
     }
 
-    /// Its objects: a List's items, those of Lists among them too, or the document itself. None when it has no `kind`.
+    /// The items of a List (and of nested Lists), or the document itself. None if it has no `kind`.
     pub fn objects(&self) -> impl Iterator<Item = Object<'_>> {
         let mut found = Vec::new();
-        collect(FoundObject { value: &self.tree.value, node: &self.tree.root, place: None, implied: None }, &mut found);
+        collect(
+            FoundObject { value: &self.tree.value, node: &self.tree.root, list_item: None, implied: None },
+            &mut found,
+        );
         found.into_iter().map(|found| self.object(found))
     }
 
-    fn object<'d>(&'d self, FoundObject { value, node, place, implied }: FoundObject<'d>) -> Object<'d> {
+    fn object<'d>(&'d self, FoundObject { value, node, list_item, implied }: FoundObject<'d>) -> Object<'d> {
         let mut value = Cow::Borrowed(value);
         if let Some((kind, api_version)) = implied {
             let fields = value.to_mut();
             fields["kind"] = kind.into();
             fields["apiVersion"] = api_version.clone();
         }
-        Object { line: self.chunk.line + node.line - 1, value, chunk: self.chunk, place }
+        Object { line: self.chunk.line + node.line - 1, value, chunk: self.chunk, list_item }
     }
 }
 
-/// Recursion is bounded by the depth that a document may have.
+/// The recursion is limited by the depth that a document may have.
 fn collect<'d>(one: FoundObject<'d>, found: &mut Vec<FoundObject<'d>>) {
     let FoundObject { value, node, .. } = one;
     let (kind, api_version) = one.implied.unwrap_or_else(|| (text(&value["kind"]), &value["apiVersion"]));
@@ -128,12 +131,12 @@ fn collect<'d>(one: FoundObject<'d>, found: &mut Vec<FoundObject<'d>>) {
         Some(Shape::Sequence { items }) => items.as_slice(),
         _ => &[],
     };
-    let pointer: Rc<str> = one.place.map_or("/items".into(), |(list, at)| format!("{list}/{at}/items").into());
+    let pointer: Rc<str> = one.list_item.map_or("/items".into(), |(list, at)| format!("{list}/{at}/items").into());
     for (index, value) in items.iter().enumerate() {
         let kindless = value.as_object().is_some_and(|item| !item.contains_key("kind"));
         let implied = (kindless && !item_kind.is_empty()).then_some((item_kind, api_version));
-        let place = Some((Rc::clone(&pointer), index));
-        collect(FoundObject { value, node: nodes.get(index).unwrap_or(node), place, implied }, found);
+        let list_item = Some((Rc::clone(&pointer), index));
+        collect(FoundObject { value, node: nodes.get(index).unwrap_or(node), list_item, implied }, found);
     }
 }
 
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_know_their_lines() {
+    fn objects_have_their_lines() {
         assert_eq!(
             objects("# c\n\nkind: A\nmetadata: {name: a}\n---\n---\n# c\nkind: B\n--- {kind: C}\n--- ~\n---\nx: 1\n"),
             [at("f:3", "", "A \"a\""), at("f:8", "", "B null"), at("f:9", "", "C null")]
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_opened() {
+    fn lists_are_flattened() {
         assert_eq!(
             objects("apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: A\n-\n  kind: B\nkind: List\n"),
             [at("f:3", "/items/0", "A null"), at("f:6", "/items/1", "B null")]
@@ -200,7 +203,7 @@ mod tests {
         for (text, message) in [
             ("a: 1\n---\nb: [\n", "f:"),
             ("\n- a\n", "f:2: a sequence; expected a Kubernetes object, with apiVersion and kind"),
-            ("a: 1\n---\na: 1\na: 2\n", "f:4: the key \"a\" a second time in one map"),
+            ("a: 1\n---\na: 1\na: 2\n", "f:4: a second key \"a\" in the same map"),
         ] {
             let error = Chunks::new("f".into(), text.as_bytes())
                 .find_map(|chunk| chunk.and_then(|c| c.parse().map(drop)).err())

@@ -1,8 +1,8 @@
-//! Scalars: what a plain one means, and how a string is written so that it is read as that string.
+//! Scalars: the value of a plain scalar, and how to write a string so that it is read as a string.
 //!
 //! kubectl turns YAML into JSON with sigs.k8s.io/yaml, whose plain scalars are those of go-yaml v2
-//! (`resolve.go`): the YAML 1.2 core schema, and `yes`, `on`, `0644` (octal), `1_000` of YAML 1.1 as well. Reading them in any other way would
-//! judge another object than the one that the API server is sent, and writing a document anew would change it.
+//! (`resolve.go`): the YAML 1.2 core schema, and `yes`, `on`, `0644` (octal), `1_000` of YAML 1.1 as well. With
+//! other rules, another object would be judged than the API server gets, and reserialising a document would change it.
 
 use serde_json::{Number, Value};
 
@@ -62,10 +62,10 @@ fn float(text: &str) -> Option<Number> {
     (shape && (!whole.is_empty() || !fraction.is_empty())).then(|| text.parse().ok().and_then(Number::from_f64))?
 }
 
-/// Whether every reader takes the text, written plain, in block and in flow style, as a string.
+/// Whether the text, written as a plain scalar in block or flow style, is a string for every parser.
 pub(super) fn is_plain_safe(text: &str) -> bool {
     let word = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'/');
-    // A first digit may also begin a date, a time or a number in one of many notations.
+    // A digit may begin a date, a time or a number in one of many notations.
     let starts = |b: u8| b.is_ascii_alphabetic() || b == b'_';
     let digits_then_letter = || {
         let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -77,27 +77,27 @@ pub(super) fn is_plain_safe(text: &str) -> bool {
         && matches!(resolve(text), Ok(Value::String(_)))
 }
 
-/// A string between single quotes, if it has only characters that stand for themselves there.
+/// A string in single quotes, if it needs no escapes.
 pub(super) fn single_quoted(text: &str) -> Option<String> {
-    text.chars().all(stands_for_itself).then(|| format!("'{}'", text.replace('\'', "''")))
+    text.chars().all(needs_no_escape).then(|| format!("'{}'", text.replace('\'', "''")))
 }
 
-/// A string between double quotes: JSON's escapes, which YAML shares, and the line ends of YAML 1.1 escaped as well.
+/// A string in double quotes, with JSON's escapes, which YAML shares, and the line breaks of YAML 1.1 escaped as well.
 pub(super) fn double_quoted(text: &str) -> String {
     let json = Value::String(text.to_owned()).to_string();
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
-        if stands_for_itself(c) {
+        if needs_no_escape(c) {
             out.push(c);
         } else {
-            // All of them are below U+10000: one escape each.
+            // All of them are below U+10000, so each is one escape.
             out.push_str(&format!("\\u{:04x}", u32::from(c)));
         }
     }
     out
 }
 
-fn stands_for_itself(c: char) -> bool {
+fn needs_no_escape(c: char) -> bool {
     !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn plain_scalars_mean_what_kubectl_sends() {
+    fn plain_scalars_have_the_values_that_kubectl_sends() {
         for (text, value) in [
             ("~", json!(null)),
             ("yes", json!(true)),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn only_safe_words_are_written_plain() {
+    fn only_safe_strings_are_written_plain() {
         for text in ["istio-gw", "trustspan.dev/undo", "1password", "A"] {
             assert!(is_plain_safe(text), "{text}");
         }

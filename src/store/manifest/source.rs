@@ -1,4 +1,4 @@
-//! Paths to sources: a directory becomes its manifests, a pipe becomes a file that can be read twice.
+//! Resolves paths to sources: a directory to its manifests, a pipe to a file that can be read twice.
 
 use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
@@ -12,35 +12,35 @@ use zeroize::Zeroizing;
 
 use super::{Chunk, Chunks, ManifestError};
 
-/// A file, or a spooled pipe. It can be read any number of times, one reader at a time.
+/// A file, or a spooled pipe. It can be read several times, by one reader at a time.
 #[derive(Debug)]
 pub struct Source {
     name: Arc<str>,
     origin: Origin,
-    /// What was read of it, all of it.
-    kept: OnceCell<Vec<Rc<Chunk>>>,
-    room: Room,
+    /// All of its chunks, if they were cached.
+    cached: OnceCell<Vec<Rc<Chunk>>>,
+    budget: CacheBudget,
 }
 
-/// Bytes of text that are still kept of all sources that are opened together, for whoever reads them again: at first as much as etcd
-/// takes for an object (`--max-request-bytes`). What was parsed is kept with them, and takes some thirty times as much.
+/// Bytes of text that can still be cached for the sources that are opened together. The initial budget is etcd's limit of an object
+/// (`--max-request-bytes`). The parsed values are cached with the text, and take about thirty times as much.
 #[derive(Clone, Debug)]
-struct Room(Rc<Cell<usize>>);
+struct CacheBudget(Rc<Cell<usize>>);
 
-impl Default for Room {
+impl Default for CacheBudget {
     fn default() -> Self {
         Self(Rc::new(Cell::new(3 << 19)))
     }
 }
 
-impl Room {
+impl CacheBudget {
     fn take(&self, bytes: usize) -> bool {
         let left = self.0.get().checked_sub(bytes);
         self.0.set(left.unwrap_or(self.0.get()));
         left.is_some()
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         self.0.set(self.0.get() + bytes);
     }
 }
@@ -48,21 +48,21 @@ impl Room {
 #[derive(Debug)]
 enum Origin {
     File(PathBuf),
-    /// An unlinked temporary file: it ends with the process, and nobody else can open it. A pipe may carry private keys.
+    /// An unlinked temporary file, which no other process can open and which ends with this one: a pipe may contain private keys.
     Spool(File),
 }
 
-/// The files that are taken of a directory.
+/// The files of a directory that are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Files {
     /// `*.yaml`, `*.yml` and `*.json`.
     #[default]
     Manifests,
-    /// These, and `*.pem`, `*.crt` and `*.cer`.
+    /// Manifests, and `*.pem`, `*.crt` and `*.cer`.
     ManifestsAndPem,
 }
 
-/// Resolves paths, as [`open_each`] does, to manifests.
+/// Resolves paths to manifests, as [`open_each`] does.
 ///
 /// # Errors
 /// When one does not exist or cannot be read.
@@ -70,32 +70,34 @@ pub fn open(paths: &[PathBuf]) -> Result<Vec<Source>, ManifestError> {
     open_each(paths, Files::Manifests).into_iter().collect()
 }
 
-/// Resolves paths: `-` is stdin; a directory means its `files` and those of the directories below it, in the order of
-/// their names. Hidden entries are passed over (a mounted ConfigMap holds each file a second time below `..data`). What does not exist
-/// or cannot be read is an error in its place.
+/// Resolves paths. `-` is stdin. A directory is its `files` and those of its subdirectories, sorted by name; hidden entries are
+/// skipped (a mounted ConfigMap contains each file a second time below `..data`). A path that does not exist or cannot be read is an error
+/// at its position.
 pub fn open_each(paths: &[PathBuf], files: Files) -> Vec<Result<Source, ManifestError>> {
-    let mut opening = Opening { files, ..Opening::default() };
+    let mut set = SourceSet { files, ..SourceSet::default() };
     for path in paths {
         match path.as_os_str() == "-" {
-            true => opening.push(spool(io::stdin().lock()), "stdin"),
-            false => opening.enter(path).unwrap_or_else(|error| opening.sources.push(Err(error))),
+            true => set.push(spool(io::stdin().lock()), "stdin"),
+            false => set.enter(path).unwrap_or_else(|error| set.sources.push(Err(error))),
         }
     }
-    opening.sources
+    set.sources
 }
 
 /// Sources that are opened together.
 #[derive(Default)]
-struct Opening {
+struct SourceSet {
     files: Files,
     sources: Vec<Result<Source, ManifestError>>,
-    room: Room,
+    budget: CacheBudget,
 }
 
-impl Opening {
+impl SourceSet {
     fn push(&mut self, origin: io::Result<Origin>, name: &str) {
         self.sources.push(match origin {
-            Ok(origin) => Ok(Source { name: name.into(), origin, kept: OnceCell::new(), room: self.room.clone() }),
+            Ok(origin) => {
+                Ok(Source { name: name.into(), origin, cached: OnceCell::new(), budget: self.budget.clone() })
+            }
             Err(cause) => Err(ManifestError::Read { source_name: name.to_owned(), cause }),
         });
     }
@@ -126,10 +128,10 @@ impl Opening {
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            // A linked file is read, a linked directory is not entered: links may form a ring.
+            // Linked files are read, but linked directories are not entered: links can form a loop.
             if entry.file_type().map_err(failed)?.is_dir() {
                 self.walk(&entry.path()).unwrap_or_else(|error| self.sources.push(Err(error)));
-            } else if self.files.take(&entry.path()) && entry.path().is_file() {
+            } else if self.files.include(&entry.path()) && entry.path().is_file() {
                 self.push_file(&entry.path());
             }
         }
@@ -148,7 +150,7 @@ fn spool(mut pipe: impl io::Read) -> io::Result<Origin> {
 }
 
 impl Files {
-    fn take(self, path: &Path) -> bool {
+    fn include(self, path: &Path) -> bool {
         let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
         matches!(extension, "yaml" | "yml" | "json")
             || (self == Self::ManifestsAndPem && PEM_EXTENSIONS.contains(&extension))
@@ -156,7 +158,7 @@ impl Files {
 }
 
 const PEM_EXTENSIONS: [&str; 3] = ["pem", "crt", "cer"];
-/// A text that begins with this is PEM (RFC 7468 section 2), and no manifest.
+/// A text with this prefix is PEM (RFC 7468 section 2) and not a manifest.
 const PEM_BEGIN: &[u8] = b"-----BEGIN ";
 
 impl Source {
@@ -165,7 +167,7 @@ impl Source {
         &self.name
     }
 
-    /// Whether it is a PEM file rather than a manifest: by its extension, or by how it begins.
+    /// Whether it is a PEM file and not a manifest, by its extension or its first bytes.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -178,7 +180,7 @@ impl Source {
         Ok(begin == PEM_BEGIN)
     }
 
-    /// All of its bytes.
+    /// All bytes.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -188,18 +190,18 @@ impl Source {
         Ok(bytes)
     }
 
-    /// Reads from the start; what is small is read, cut and parsed once only. A second reader of a spooled pipe moves the first one's
-    /// position: use one at a time.
+    /// Reads from the start. Small sources are read and parsed only once. A second reader of a spooled pipe moves the position of the
+    /// first: use one at a time.
     ///
     /// # Errors
     /// When the file cannot be opened.
     pub fn chunks(&self) -> Result<impl Iterator<Item = Result<Rc<Chunk>, ManifestError>>, ManifestError> {
-        let kept = self.kept.get();
-        let reading = match kept {
+        let cached = self.cached.get();
+        let reader = match cached {
             Some(_) => None,
-            None => Some(Reading { source: self, chunks: self.read()?, kept: Some(Vec::new()) }),
+            None => Some(CachingReader { source: self, chunks: self.read()?, cache: Some(Vec::new()) }),
         };
-        Ok(kept.into_iter().flatten().map(|chunk| Ok(Rc::clone(chunk))).chain(reading.into_iter().flatten()))
+        Ok(cached.into_iter().flatten().map(|chunk| Ok(Rc::clone(chunk))).chain(reader.into_iter().flatten()))
     }
 
     fn read(&self) -> Result<Chunks<BufReader<File>>, ManifestError> {
@@ -219,43 +221,43 @@ impl Source {
     }
 }
 
-/// Reads a source, and leaves with it what was read if that was all, without an error, and there was room for it.
-struct Reading<'s> {
+/// Reads a source, and caches its chunks if all are read without an error and fit into the budget.
+struct CachingReader<'s> {
     source: &'s Source,
     chunks: Chunks<BufReader<File>>,
-    kept: Option<Vec<Rc<Chunk>>>,
+    cache: Option<Vec<Rc<Chunk>>>,
 }
 
-impl Reading<'_> {
-    fn forget(&mut self) {
-        let bytes = self.kept.take().iter().flatten().map(|chunk| chunk.text.len()).sum();
-        self.source.room.give_back(bytes);
+impl CachingReader<'_> {
+    fn discard(&mut self) {
+        let bytes = self.cache.take().iter().flatten().map(|chunk| chunk.text.len()).sum();
+        self.source.budget.release(bytes);
     }
 }
 
-impl Iterator for Reading<'_> {
+impl Iterator for CachingReader<'_> {
     type Item = Result<Rc<Chunk>, ManifestError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let Some(next) = self.chunks.next() else {
-            // Of two readers at a time the first has it.
-            self.kept = self.kept.take().and_then(|kept| self.source.kept.set(kept).err());
-            self.forget();
+            // Of two concurrent readers, the first fills the cache.
+            self.cache = self.cache.take().and_then(|cache| self.source.cached.set(cache).err());
+            self.discard();
             return None;
         };
         let next = next.map(Rc::new);
-        match (&mut self.kept, &next) {
-            (Some(kept), Ok(chunk)) if self.source.room.take(chunk.text.len()) => kept.push(Rc::clone(chunk)),
-            _ => self.forget(),
+        match (&mut self.cache, &next) {
+            (Some(cache), Ok(chunk)) if self.source.budget.take(chunk.text.len()) => cache.push(Rc::clone(chunk)),
+            _ => self.discard(),
         }
         Some(next)
     }
 }
 
-impl Drop for Reading<'_> {
-    /// Whoever leaves in the middle keeps nothing.
+impl Drop for CachingReader<'_> {
+    /// A source that was not read to its end is not cached.
     fn drop(&mut self) {
-        self.forget();
+        self.discard();
     }
 }
 
@@ -264,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_its_manifests_in_order() -> io::Result<()> {
+    fn a_directory_resolves_to_its_manifests_in_order() -> io::Result<()> {
         let root = tempfile::tempdir()?;
         fs::create_dir_all(root.path().join("b/..data"))?;
         for name in ["b/z.yml", "b/..data/z.yml", "c.json", "a.yaml", "README.md", ".hidden.yaml"] {
@@ -280,53 +282,53 @@ mod tests {
     }
 
     #[test]
-    fn pem_files_are_taken_where_they_are_asked_for() -> io::Result<()> {
+    fn pem_files_are_read_if_requested() -> io::Result<()> {
         let root = tempfile::tempdir()?;
         for name in ["a.yaml", "ca.crt", "ca.pem", "key.txt"] {
             fs::write(root.path().join(name), "-----BEGIN CERTIFICATE-----")?;
         }
-        let taken = |files| open_each(&[root.path().to_owned()], files).into_iter().flatten().collect::<Vec<_>>();
-        assert_eq!([Files::Manifests, Files::ManifestsAndPem].map(|files| taken(files).len()), [1, 3]);
-        let mut opening = Opening::default();
-        opening.push(spool(&b"-----BEGIN CERTIFICATE-----"[..]), "stdin");
-        opening.push(spool(&b"--- # a manifest"[..]), "stdin");
-        let are_pem: Vec<_> = opening.sources.iter().flatten().map(|source| source.is_pem().ok()).collect();
+        let opened = |files| open_each(&[root.path().to_owned()], files).into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!([Files::Manifests, Files::ManifestsAndPem].map(|files| opened(files).len()), [1, 3]);
+        let mut set = SourceSet::default();
+        set.push(spool(&b"-----BEGIN CERTIFICATE-----"[..]), "stdin");
+        set.push(spool(&b"--- # a manifest"[..]), "stdin");
+        let are_pem: Vec<_> = set.sources.iter().flatten().map(|source| source.is_pem().ok()).collect();
         assert_eq!(are_pem, [Some(true), Some(false)]);
         Ok(())
     }
 
     #[test]
-    fn a_spool_is_read_twice() {
-        let mut opening = Opening::default();
-        opening.push(spool(&b"a: 1\n---\nb: 2\n"[..]), "stdin");
-        let [Ok(source)] = &opening.sources[..] else { panic!("a spool") };
+    fn a_spooled_pipe_can_be_read_twice() {
+        let mut set = SourceSet::default();
+        set.push(spool(&b"a: 1\n---\nb: 2\n"[..]), "stdin");
+        let [Ok(source)] = &set.sources[..] else { panic!("a spool") };
         for _ in 0..2 {
             assert_eq!(source.chunks().expect("a reader").count(), 2);
         }
     }
 
-    fn are_kept(source: &Source) -> bool {
+    fn are_cached(source: &Source) -> bool {
         let read = || source.chunks().expect("a reader").flatten().collect::<Vec<_>>();
         std::iter::zip(read(), read()).all(|(one, other)| Rc::ptr_eq(&one, &other))
     }
 
     #[test]
-    fn what_is_small_is_read_once() {
-        let mut opening = Opening::default();
-        let room = opening.room.0.get();
-        opening.push(spool(&b"a: 1\n---\nb: 2\n"[..]), "small");
-        opening.push(spool("#\n".repeat(room / 2).as_bytes()), "large");
-        opening.push(spool(&b"a: \xff\n---\nb: 2\n"[..]), "broken");
-        opening.push(spool(&b"a: 1\n"[..]), "another");
-        let sources: Vec<_> = opening.sources.into_iter().flatten().collect();
-        assert_eq!(sources.iter().map(are_kept).collect::<Vec<_>>(), [true, false, false, true]);
-        assert_eq!(room - opening.room.0.get(), 19, "what is not kept takes no room");
+    fn small_sources_are_cached() {
+        let mut set = SourceSet::default();
+        let budget = set.budget.0.get();
+        set.push(spool(&b"a: 1\n---\nb: 2\n"[..]), "small");
+        set.push(spool("#\n".repeat(budget / 2).as_bytes()), "large");
+        set.push(spool(&b"a: \xff\n---\nb: 2\n"[..]), "broken");
+        set.push(spool(&b"a: 1\n"[..]), "another");
+        let sources: Vec<_> = set.sources.into_iter().flatten().collect();
+        assert_eq!(sources.iter().map(are_cached).collect::<Vec<_>>(), [true, false, false, true]);
+        assert_eq!(budget - set.budget.0.get(), 19, "sources that are not cached use no budget");
         drop(sources[1].chunks().expect("a reader").next());
-        assert_eq!(room - opening.room.0.get(), 19, "nor does what nobody reads to its end");
+        assert_eq!(budget - set.budget.0.get(), 19, "a source that is not read to its end uses no budget");
     }
 
     #[test]
-    fn a_missing_path_is_named() {
+    fn errors_name_a_missing_path() {
         let error = open(&[PathBuf::from("no/such.yaml")]).expect_err("no such file");
         assert!(error.to_string().starts_with("no/such.yaml: cannot be read: "), "{error}");
     }

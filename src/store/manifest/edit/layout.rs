@@ -1,4 +1,4 @@
-//! From an old and a new value to edits of the text, in the style that stands around them.
+//! Computes edits of the text from the old and the new value, in the style of the surrounding text.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::super::scalar::{double_quoted, is_plain_safe, single_quoted};
 use super::super::tree::{MapEntry, Shape, YamlNode, fields};
 
-/// A document's text and habits.
+/// A document's text and style.
 pub(super) struct Layout<'t> {
     text: &'t str,
     /// The document is JSON, not YAML in flow style.
@@ -20,10 +20,10 @@ pub(super) struct Layout<'t> {
     edits: Vec<(Range<usize>, String)>,
 }
 
-/// Where a node hangs, which decides how another may take its place.
+/// A node's position, which determines how it can be replaced.
 #[derive(Clone, Copy)]
 enum Slot {
-    /// Value of an entry of a block mapping whose keys stand in this column.
+    /// Value of an entry of a block mapping with its keys in this column.
     Block { column: usize, after_colon: usize },
     /// Value in a flow mapping.
     Flow,
@@ -31,7 +31,7 @@ enum Slot {
     Other,
 }
 
-/// Every step gives `None` when the text cannot follow.
+/// Every method returns `None` if the text cannot be edited.
 impl<'t> Layout<'t> {
     pub(super) fn new(text: &'t str, root: &YamlNode) -> Self {
         let first = match &root.shape {
@@ -49,7 +49,7 @@ impl<'t> Layout<'t> {
         Self { text, json, compact, eol, edits: Vec::new() }
     }
 
-    /// The text of `new`.
+    /// The text with the value `new`.
     pub(super) fn edit(mut self, root: &YamlNode, old: &Value, new: &Value) -> Option<String> {
         self.node(root, old, new, Slot::Other)?;
         self.edits.sort_by_key(|(range, _)| (range.start, range.end));
@@ -72,18 +72,18 @@ impl<'t> Layout<'t> {
         match (&node.shape, old, new) {
             (Shape::Mapping { flow, entries }, Value::Object(old), Value::Object(new)) => {
                 if !old.keys().eq(new.keys()) {
-                    let gone =
+                    let removed =
                         fields(entries, old).filter(|(_, own)| own.is_some_and(|(key, _)| !new.contains_key(key)));
-                    let gone: BTreeSet<_> = gone.map(|(entry, _)| entry.key_span.start).collect();
-                    let kept = |entry: &MapEntry| !gone.contains(&entry.key_span.start);
+                    let removed: BTreeSet<_> = removed.map(|(entry, _)| entry.key_span.start).collect();
+                    let kept = |entry: &MapEntry| !removed.contains(&entry.key_span.start);
                     let added: Vec<_> = new.iter().filter(|(key, _)| !old.contains_key(*key)).collect();
                     match flow {
-                        _ if added.is_empty() && gone.is_empty() => {}
+                        _ if added.is_empty() && removed.is_empty() => {}
                         true => self.flow_entries(node, entries, &kept, &added)?,
                         false => self.block_entries(entries, &kept, &added, slot)?,
                     }
                 }
-                // Not in flow style: all of a JSON document may stand on one line.
+                // Not in flow style: a JSON document can be one line.
                 let first = entries.first().filter(|_| !flow).map(|e| e.key_span.start);
                 let column = first.map_or(0, |start| start - self.line_start(start));
                 fields(entries, old).try_for_each(|(entry, field)| {
@@ -103,17 +103,17 @@ impl<'t> Layout<'t> {
                 .zip(old.iter().zip(new))
                 .try_for_each(|(item, (old, new))| self.node(item, old, new, Slot::Other)),
             _ if old == new => Some(()),
-            _ => self.exchange(node, old, new, slot),
+            _ => self.replace_node(node, old, new, slot),
         }
     }
 
-    /// Another kind of node, or another scalar.
-    fn exchange(&mut self, node: &YamlNode, old: &Value, new: &Value, slot: Slot) -> Option<()> {
+    /// Replaces a node by one of another kind, or by another scalar.
+    fn replace_node(&mut self, node: &YamlNode, old: &Value, new: &Value, slot: Slot) -> Option<()> {
         let current = &self.text[node.span.clone()];
         let scalar = !new.is_object() && !new.is_array();
         match (&node.shape, slot) {
             (Shape::Scalar(ScalarStyle::Literal | ScalarStyle::Folded), _) => None,
-            // What stands for null decides which style the map gets, so that the way back finds it again.
+            // The notation of null determines the style of the map, so that the inverse edit restores it.
             (Shape::Scalar(_), Slot::Block { column, after_colon }) if current.is_empty() => match new {
                 Value::Object(fields) if !fields.is_empty() => {
                     let lines = self.block_lines(fields.iter(), column + 2);
@@ -140,7 +140,7 @@ impl<'t> Layout<'t> {
                 self.replace(node.span.clone(), null)
             }
             (Shape::Mapping { flow: false, .. }, Slot::Block { after_colon, .. }) if new.is_null() => {
-                self.blank(after_colon..node.span.start)?;
+                self.check_blank(after_colon..node.span.start)?;
                 self.replace(after_colon..self.end(node, node.span.end), "")
             }
             _ => None,
@@ -169,7 +169,7 @@ impl<'t> Layout<'t> {
             return match (added.is_empty(), slot) {
                 (false, _) => self.replace(start..end, lines),
                 (true, Slot::Block { after_colon, .. }) => {
-                    self.blank(after_colon..start)?;
+                    self.check_blank(after_colon..start)?;
                     self.replace(after_colon..end, " {}")
                 }
                 _ => None,
@@ -183,16 +183,16 @@ impl<'t> Layout<'t> {
         }
         let mut removed = entries.iter().enumerate().filter(|(_, e)| !kept(e)).collect::<Vec<_>>();
         if !alone && first_kept > 0 {
-            // The first key shares its line with a dash, which stays.
+            // The first key is on the line of a dash, which stays.
             for pair in entries[..=first_kept].windows(2) {
-                self.blank(self.entry_end(&pair[0])..pair[1].key_span.start)?;
+                self.check_blank(self.entry_end(&pair[0])..pair[1].key_span.start)?;
             }
             self.replace(start..entries[first_kept].key_span.start, "")?;
             removed.retain(|(index, _)| *index > first_kept);
         }
         removed.into_iter().try_for_each(|(_, entry)| {
             let line = self.line_start(entry.key_span.start);
-            self.blank(line..entry.key_span.start)?;
+            self.check_blank(line..entry.key_span.start)?;
             let end = self.entry_end(entry);
             let rest = self.text[end..].split_inclusive('\n').next().unwrap_or_default();
             let comment = rest.trim_start();
@@ -219,7 +219,7 @@ impl<'t> Layout<'t> {
             return self.replace(open..open, new.join(comma));
         };
         let start = first.key_span.start;
-        self.blank(open..start)?;
+        self.check_blank(open..start)?;
         let Some(first_kept) = entries.iter().position(kept) else {
             return self.replace(start..self.entry_end(last), new.join(comma));
         };
@@ -305,7 +305,7 @@ impl<'t> Layout<'t> {
         self.end(&entry.node, self.after_colon(entry).unwrap_or(entry.key_span.end))
     }
 
-    /// Where a node's last character stands; `empty` for a node of none.
+    /// The end of a node's last character; `empty` for an empty node.
     fn end(&self, node: &YamlNode, empty: usize) -> usize {
         match &node.shape {
             Shape::Mapping { flow: false, entries } => entries.last().map_or(empty, |entry| self.entry_end(entry)),
@@ -318,8 +318,8 @@ impl<'t> Layout<'t> {
         }
     }
 
-    /// Only white space stands there: no comment, anchor or tag would be lost.
-    fn blank(&self, range: Range<usize>) -> Option<()> {
+    /// Fails if a range contains more than white space: a comment, anchor or tag would be lost.
+    fn check_blank(&self, range: Range<usize>) -> Option<()> {
         self.text.get(range)?.trim().is_empty().then_some(())
     }
 }

@@ -1,8 +1,8 @@
-//! Changes of a document's text: everything that a patch does not touch stays as it was, byte for byte.
+//! Edits a document's text: everything that a patch does not touch stays as it is, byte for byte.
 //!
-//! The patches are applied to the value, and the changed value is compared with the old one along the tree of nodes:
-//! so the text is walked once, however many operations there are. The result is read again and compared; where the
-//! text cannot follow (an anchor whose other users must not change, say) the document is written anew instead.
+//! The patches are applied to the value, and the new value is compared with the old one along the tree of nodes, so the
+//! cost does not grow with the number of operations. The result is parsed again and compared. Where the text cannot be
+//! edited (for example, an anchor whose other aliases must not change), the document is reserialised.
 
 mod layout;
 #[cfg(test)]
@@ -18,17 +18,17 @@ use layout::Layout;
 /// A document's text after patches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edited {
-    /// Changed in place.
+    /// Edited in place.
     InPlace(String),
-    /// Written anew: comments and layout are lost.
-    Anew(String),
+    /// Reserialised: comments and layout are lost.
+    Reserialized(String),
 }
 
 impl Edited {
     /// The text.
     pub fn text(&self) -> &str {
         match self {
-            Self::InPlace(text) | Self::Anew(text) => text,
+            Self::InPlace(text) | Self::Reserialized(text) => text,
         }
     }
 }
@@ -42,7 +42,7 @@ impl Document<'_> {
         let mut target = self.tree.value.clone();
         for (pointer, patch) in patches {
             if let Some(object) = target.pointer_mut(pointer) {
-                // What a failure leaves behind is not looked at.
+                // After an error the partly patched value is discarded.
                 json_patch::patch_unsafe(object, patch).map_err(|cause| ManifestError::Patch {
                     source_name: self.chunk.source_name.to_string(),
                     line: self.line(),
@@ -53,11 +53,11 @@ impl Document<'_> {
         let in_place = Layout::new(&self.chunk.text, &self.tree.root).edit(&self.tree.root, &self.tree.value, &target);
         Ok(match in_place.filter(|text| reads_as(text, &target)) {
             Some(text) => Edited::InPlace(text),
-            None => Edited::Anew(self.anew(&target)),
+            None => Edited::Reserialized(self.reserialized(&target)),
         })
     }
 
-    fn anew(&self, target: &Value) -> String {
+    fn reserialized(&self, target: &Value) -> String {
         let text = &self.chunk.text;
         let layout = Layout::new(text, &self.tree.root);
         let end = if text.ends_with('\n') { layout.eol } else { "" };
@@ -75,13 +75,13 @@ impl Document<'_> {
             .map(|yaml| format!("{start}{}\n{tail}", yaml.trim_end()))
             .ok()
             .filter(|yaml| reads_as(yaml, target));
-        // JSON is YAML that leaves nothing open.
+        // JSON is unambiguous YAML.
         yaml.unwrap_or_else(|| format!("{start}{target:#}\n{tail}"))
     }
 }
 
 fn reads_as(text: &str, target: &Value) -> bool {
-    // JSON is YAML, and quicker to read as JSON.
+    // Parsing JSON as JSON is faster.
     let json = || serde_json::from_str::<Value>(text).is_ok_and(|value| value == *target);
     text.starts_with('{') && json() || matches!(compose(text), Ok(Some(tree)) if tree.value == *target)
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn block_style() {
+    fn edits_block_style() {
         both_ways(
             "# lead\nkind: A # a\nmetadata:\n  # who\n  name: a\nspec:\n- ref: 'root' # r\n  n: 0644\n- { ref: \"root\" }\n",
             json!([
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn places_for_a_first_key() {
+    fn adds_a_first_key_in_every_style() {
         let add = json!([{"op": "add", "path": "/m/k", "value": "v"}]);
         let remove = json!([{"op": "remove", "path": "/m/k"}]);
         for (before, after) in [
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn null_and_back() {
+    fn replaces_null_and_back() {
         let map = json!([{"op": "replace", "path": "/m", "value": {"k": "v"}}]);
         let null = json!([{"op": "replace", "path": "/m", "value": null}]);
         for (before, after) in [
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn removals() {
+    fn removes_keys() {
         for (before, path, after) in [
             ("a: 1\nb: # x\n  c: |\n    t\n\nd: 2\n", "/b", "a: 1\n\nd: 2\n"),
             ("a: 1\nb: 2", "/b", "a: 1\n"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_change_only_when_all_their_users_do() {
+    fn an_anchor_is_edited_only_with_all_its_aliases() {
         let text = "a: &x root # c\nb: *x\n";
         let both = json!([
             {"op": "replace", "path": "/a", "value": "new"},
@@ -194,13 +194,13 @@ mod tests {
         ]);
         assert_eq!(edit(text, both), Edited::InPlace("a: &x new # c\nb: new\n".to_owned()));
         let one = json!([{"op": "replace", "path": "/a", "value": "new"}]);
-        assert_eq!(edit(text, one), Edited::Anew("a: new\nb: root\n".to_owned()));
+        assert_eq!(edit(text, one), Edited::Reserialized("a: new\nb: root\n".to_owned()));
         let alias = json!([{"op": "replace", "path": "/b", "value": "new"}]);
         assert_eq!(edit(text, alias), Edited::InPlace("a: &x root # c\nb: new\n".to_owned()));
     }
 
     #[test]
-    fn a_merge_key_among_others_stays() {
+    fn keeps_merge_keys() {
         both_ways(
             "x: &x {k: 1}\nm:\n  a: 1\n  <<: *x\n  b: root\n",
             json!([{"op": "replace", "path": "/m/b", "value": "new"}, {"op": "add", "path": "/m/c", "value": 2}]),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_written_anew_means_the_same_to_kubectl() {
+    fn a_reserialised_document_has_the_same_value_for_kubectl() {
         let text =
             "---\na: &m {k: 'yes', mode: 0644, t: '2024-01-01', s: \"l1\\nl2\\n\", p: '012', o: 'on'}\nb: *m\n...\n";
         let edited = edit(text, json!([{"op": "replace", "path": "/b/k", "value": "no"}]));
@@ -236,7 +236,7 @@ mod tests {
           o: "on"
         ...
         "#);
-        assert!(matches!(edited, Edited::Anew(_)));
+        assert!(matches!(edited, Edited::Reserialized(_)));
     }
 
     #[test]

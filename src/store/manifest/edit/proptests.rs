@@ -1,4 +1,4 @@
-//! Documents in all styles: an edit reads as the patched value, and its inverse restores every byte.
+//! Properties of edits in all styles: the result has the patched value, and the inverse edit restores every byte.
 
 use json_patch::Patch;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ enum Tree {
     Seq(Vec<Tree>, bool),
 }
 
-/// How the text is laid out.
+/// Style of the text.
 #[derive(Clone, Copy, Debug)]
 enum Style {
     Yaml { comments: bool, crlf: bool, step: usize },
@@ -37,7 +37,7 @@ fn tree() -> impl Strategy<Value = Tree> {
         ]
     });
     map(deep).prop_map(|mut map| {
-        map.push(("kind".to_owned(), Tree::Text("ConnectionLimiter-way".to_owned(), 0)));
+        map.push(("kind".to_owned(), Tree::Text("Gate-way".to_owned(), 0)));
         Tree::Map(map, false)
     })
 }
@@ -93,7 +93,7 @@ impl Tree {
         }
     }
 
-    /// Writes the node at a column, the cursor standing there, and ends its last line.
+    /// Writes the node at a column, from the current position, and ends its last line.
     fn block(&self, out: &mut String, column: usize, step: usize, comments: bool) {
         let note = |out: &mut String, text: &str| {
             if comments && text.len().is_multiple_of(2) {
@@ -149,14 +149,14 @@ impl Tree {
     }
 }
 
-/// Operations of a rewrite at places that the picks choose, and the way back.
+/// A patch with operations like those of a rewrite at the chosen positions, and its inverse.
 fn patches(value: &Value, picks: &[(Index, u8)]) -> (Patch, Patch) {
-    let mut places = Vec::new();
-    collect(value, &mut String::new(), &mut places);
+    let mut positions = Vec::new();
+    collect(value, &mut String::new(), &mut positions);
     let (mut forth, mut back, mut used) = (Vec::new(), Vec::new(), Vec::<String>::new());
     for (pick, form) in picks {
-        let (path, at) = pick.get(&places);
-        // An operation inside, or around, another one's place would need its outcome.
+        let (path, at) = pick.get(&positions);
+        // Operations inside or around another one would depend on its result.
         if used.iter().any(|u| {
             format!("{path}/").starts_with(&format!("{u}/")) || format!("{u}/").starts_with(&format!("{path}/"))
         }) {
@@ -190,29 +190,29 @@ fn patches(value: &Value, picks: &[(Index, u8)]) -> (Patch, Patch) {
     (patch(forth), patch(back))
 }
 
-/// Places of maps, strings, and of nulls that a mapping holds.
-fn collect(value: &Value, path: &mut String, places: &mut Vec<(String, Value)>) {
+/// Positions of maps, strings, and of nulls in mappings.
+fn collect(value: &Value, path: &mut String, positions: &mut Vec<(String, Value)>) {
     let length = path.len();
     let mut child = |step: String, child: &Value, in_map: bool, path: &mut String| {
         path.push_str(&step);
         if child.is_string() || (child.is_null() && in_map) {
-            places.push((path.clone(), child.clone()));
+            positions.push((path.clone(), child.clone()));
         }
-        collect(child, path, places);
+        collect(child, path, positions);
         path.truncate(length);
     };
     match value {
         Value::Object(map) => {
             map.iter()
                 .for_each(|(key, v)| child(format!("/{}", key.replace('~', "~0").replace('/', "~1")), v, true, path));
-            places.push((path.clone(), value.clone()));
+            positions.push((path.clone(), value.clone()));
         }
         Value::Array(items) => items.iter().enumerate().for_each(|(i, v)| child(format!("/{i}"), v, false, path)),
         _ => {}
     }
 }
 
-fn cut(text: &str) -> Chunk {
+fn chunk_of(text: &str) -> Chunk {
     let mut chunks = Chunks::new("f".into(), text.as_bytes());
     let chunk = chunks.next().expect("a chunk").expect("UTF-8");
     assert!(chunks.next().is_none(), "one document: {text}");
@@ -236,40 +236,40 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_edit_and_its_inverse(
+    fn an_inverse_edit_restores_the_text(
         tree in tree(),
         style in style(),
         picks in prop::collection::vec((any::<Index>(), any::<u8>()), 1..6),
     ) {
         let text = tree.text(style);
-        let chunk = cut(&text);
+        let chunk = chunk_of(&text);
         let document = read(&chunk);
         prop_assert_eq!(document.value(), &tree.value(), "{}", text);
         let (forth, back) = patches(document.value(), &picks);
         let mut expected = tree.value();
         json_patch::patch(&mut expected, &forth).expect("applies");
         let edited = document.edit([("", &forth)]).expect("applies");
-        prop_assert!(matches!(edited, Edited::InPlace(_)), "written anew:\n{}\n{}", text, edited.text());
-        let chunk = cut(edited.text());
+        prop_assert!(matches!(edited, Edited::InPlace(_)), "reserialised:\n{}\n{}", text, edited.text());
+        let chunk = chunk_of(edited.text());
         let edited = read(&chunk);
         prop_assert_eq!(edited.value(), &expected);
         let restored = edited.edit([("", &back)]).expect("applies");
         prop_assert_eq!(restored, Edited::InPlace(text));
     }
 
-    /// Any change whatever reads as what it should, in place or anew.
+    /// Every change has the right value, in place or reserialised.
     #[test]
-    fn never_wrong(tree in tree(), other in tree(), style in style()) {
-        let chunk = cut(&tree.text(style));
+    fn edits_have_the_right_value(tree in tree(), other in tree(), style in style()) {
+        let chunk = chunk_of(&tree.text(style));
         let document = read(&chunk);
         let patch = json_patch::diff(&tree.value(), &other.value());
         let edited = document.edit([("", &patch)]).expect("applies");
-        let chunk = cut(edited.text());
+        let chunk = chunk_of(edited.text());
         let read = read(&chunk);
         prop_assert_eq!(read.value(), &other.value());
     }
 
-    /// Whatever text reads as a document can be edited: no panic, and never a wrong result.
+    /// Every text that parses can be edited: without a panic, and with the right value.
     #[test]
     fn any_text_can_be_edited(
         soup in r#"(a|é|k|-|: |:|,|, |\[|\]|\{|\}|'|"|\||>|&x|\*x|!!str | #c|\?|~|<<: |%|\\|\t|\r?\n|\n  |\n- |  ){1,25}"#,
@@ -284,11 +284,11 @@ proptest! {
             let (forth, back) = patches(document.value(), &picks);
             let mut expected = document.value().clone();
             json_patch::patch(&mut expected, &forth).expect("applies");
-            let edited = cut(document.edit([("", &forth)]).expect("applies").text());
+            let edited = chunk_of(document.edit([("", &forth)]).expect("applies").text());
             let edited = read(&edited);
             prop_assert_eq!(edited.value(), &expected, "{}", chunk.text);
             let restored = edited.edit([("", &back)]).expect("applies");
-            let restored = cut(restored.text());
+            let restored = chunk_of(restored.text());
             let restored = restored.parse().expect("a document");
             prop_assert_eq!(restored.as_ref().map(Document::value), Some(document.value()), "{}", chunk.text);
         }

@@ -2,15 +2,15 @@ use super::*;
 use serde_json::json;
 
 fn value(text: &str) -> Value {
-    compose(text).unwrap_or_else(|e| panic!("{text:?}: {}: {}", e.line, e.seen)).map_or(Value::Null, |tree| tree.value)
+    compose(text).unwrap_or_else(|e| panic!("{text:?}: {}: {}", e.line, e.found)).map_or(Value::Null, |tree| tree.value)
 }
 
 fn error(text: &str) -> (usize, String) {
-    compose(text).map(drop).map_err(|e| (e.line, e.seen)).expect_err("an error")
+    compose(text).map(drop).map_err(|e| (e.line, e.found)).expect_err("an error")
 }
 
 #[test]
-fn values() {
+fn composes_values() {
     assert_eq!(
         value("a: &x {k: [1, yes, ~]}\nb: *x\n'c': \"\\u00e9\"\nd: |\n  l\n1: !!str 2\n"),
         json!({
@@ -23,37 +23,37 @@ fn values() {
 }
 
 #[test]
-fn nothing_there() {
+fn empty_documents_have_no_value() {
     for text in ["", "\n", "...\n", "---\r\n\r\n...\r\n", "# c\n", "---\n", "--- # c\n...\n", "%YAML 1.2\n---\n"] {
-        assert!(compose(text).unwrap_or_else(|e| panic!("{text:?}: {}", e.seen)).is_none(), "{text:?}");
+        assert!(compose(text).unwrap_or_else(|e| panic!("{text:?}: {}", e.found)).is_none(), "{text:?}");
     }
     assert_eq!(value("--- ~\n"), Value::Null);
 }
 
 #[test]
 fn errors_name_line_and_cause() {
-    assert_eq!(error("a: 1\nb: 2\na: 3\n"), (3, "the key \"a\" a second time in one map".to_owned()));
+    assert_eq!(error("a: 1\nb: 2\na: 3\n"), (3, "a second key \"a\" in the same map".to_owned()));
     assert_eq!(error("a:\n- {b: .inf}\n").0, 2);
-    assert_eq!(error("a: &x [*x]\n"), (1, "an alias inside the node that it stands for".to_owned()));
+    assert_eq!(error("a: &x [*x]\n"), (1, "an alias inside the node that it refers to".to_owned()));
     assert_eq!(error("{\"a\": 1} {\"b\": 2}").0, 1);
-    assert_eq!(error("? [a]\n: b\n").1, "a key that is no scalar; expected a name");
+    assert_eq!(error("? [a]\n: b\n").1, "a key that is not a scalar; expected a name");
     assert!(!error("a: [1\nb: 2").1.is_empty());
-    let of_no_items = (1, "a List whose items are no sequence".to_owned());
-    assert_eq!(error("kind: List\napiVersion: v1\nitems: {a: {kind: Secret}}\n"), of_no_items);
-    assert_eq!(error("{items: 1, kind: SecretList, apiVersion: v1}"), of_no_items);
+    let no_sequence = (1, "a List whose items are not a sequence".to_owned());
+    assert_eq!(error("kind: List\napiVersion: v1\nitems: {a: {kind: Secret}}\n"), no_sequence);
+    assert_eq!(error("{items: 1, kind: SecretList, apiVersion: v1}"), no_sequence);
     assert_eq!(value("kind: List\napiVersion: v1\nitems:\n")["items"], Value::Null);
     assert_eq!(value("kind: AllowList\napiVersion: x/v1\nitems: {}\n")["items"], json!({}));
 }
 
 #[test]
-fn errors_tell_little_of_what_may_be_a_private_key() {
+fn errors_shorten_what_could_be_a_private_key() {
     let key = "MC4CAQAwBQYDK2VwBCIEIPublic";
-    assert_eq!(error(&format!("{key}: 1\n{key}: 2\n")).1, "the key \"MC4CAQAwBQYDK2VwBCI…\" a second time in one map");
+    assert_eq!(error(&format!("{key}: 1\n{key}: 2\n")).1, "a second key \"MC4CAQAwBQYDK2VwBCI…\" in the same map");
     assert_eq!(error(&format!("a: !!int {key}\n")).1, "\"MC4CAQAwBQYDK2VwBCI…\" under the tag !!int");
 }
 
 #[test]
-fn keys_and_values_are_bounded_by_the_size_of_the_text() {
+fn keys_and_values_are_limited_by_the_size_of_the_text() {
     let list = |item: &str, count| format!("a: [{}]", vec![item; count].join(","));
     assert!(compose(&list("1", 20_000)).is_ok());
     assert!(compose(&list("1234567", 50_000)).is_ok());
@@ -61,25 +61,25 @@ fn keys_and_values_are_bounded_by_the_size_of_the_text() {
 }
 
 #[test]
-fn keys_and_values_of_one_object_are_bounded_and_a_list_is_many_objects() {
+fn keys_and_values_of_each_object_are_limited() {
     let object = |entries| (0..entries).map(|n| format!("key-{n}: value,")).collect::<String>();
     let list = |kind: &str, objects: &[usize]| {
         let items = objects.iter().map(|entries| format!("{{{}}},", object(*entries))).collect::<String>();
         [format!("{{items: [{items}], kind: {kind}}}"), format!("{{kind: {kind}, items: [{items}]}}")]
     };
-    let of_one = "more than 60000 keys and values in one object; split it";
+    let message = "more than 60000 keys and values in one object; split it";
     assert!(compose(&format!("{{{}}}", object(29_999))).is_ok());
-    assert_eq!(error(&format!("{{{}}}", object(30_000))).1, of_one);
+    assert_eq!(error(&format!("{{{}}}", object(30_000))).1, message);
     for two in list("SecretList", &[20_000, 20_000]) {
         assert!(compose(&two).is_ok());
     }
     for text in list("SecretList", &[1, 30_000]).into_iter().chain(list("Secret", &[20_000, 20_000])) {
-        assert_eq!(error(&text).1, of_one);
+        assert_eq!(error(&text).1, message);
     }
 }
 
 #[test]
-fn depth_and_aliases_are_bounded() {
+fn depth_and_aliases_are_limited() {
     assert!(compose(&format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH))).is_ok());
     assert_eq!(error(&"[".repeat(10_000)).0, 1);
     assert_eq!(error(&"{\"a\":".repeat(10_000)).0, 1);
