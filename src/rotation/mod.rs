@@ -26,6 +26,7 @@ pub use conditions::{DISTRUST, JOURNAL, PREVIOUS_CAS, SOURCES, SYNCED, report, s
 pub use events::{StatusEvent, notices, status_not_written};
 pub use forecast::{Forecast, READINESS, TrialCa, forecast, report_readiness};
 pub use inventory::{Inventory, Outlook};
+pub(crate) use name_list::counted;
 pub use observe::{ObservedState, SecretSummary, observe};
 pub use renewal::{RenewalPolicy, RenewalWindow};
 pub use rollouts::WORKLOADS;

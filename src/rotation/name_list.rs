@@ -20,6 +20,11 @@ pub(super) fn first<S: AsRef<str> + PartialEq>(most: usize, names: impl IntoIter
     }
 }
 
+/// A number with its noun: `1 client`, `3 clients`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +39,10 @@ mod tests {
     #[test]
     fn rejects_a_sentence_about_nobody() {
         assert_eq!(few([""; 0]), None);
+    }
+
+    #[test]
+    fn computes_plurals() {
+        assert_eq!([0, 1, 2].map(|number| counted(number, "client")), ["0 clients", "1 client", "2 clients"]);
     }
 }
