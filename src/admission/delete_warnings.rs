@@ -30,9 +30,7 @@ fn warnings(old: &Value) -> Option<Vec<String>> {
                 .to_owned(),
         ]);
     }
-    warnings.push(format!(
-        "gateways keep the certificates they have, but these are not renewed any more: Secret {managed}"
-    ));
+    warnings.push(format!("gateways continue to use Secret {managed}, which is not renewed any more"));
     Some(warnings)
 }
 
@@ -79,7 +77,7 @@ mod tests {
             let shown = notes_on(&object(phase), |_| ());
             assert!(shown[0].contains(&format!("the rotation stops in phase {phase}: no further step")), "{shown:?}");
             assert!(shown[1].contains("trustspan wait --for Steady"), "{shown:?}");
-            assert!(shown[2].ends_with("Secret gateway"), "{shown:?}");
+            assert!(shown[2].contains("Secret gateway, which is not renewed"), "{shown:?}");
             assert!(shown.iter().all(|note| note.len() <= 120), "{shown:?}");
         }
     }
@@ -87,7 +85,10 @@ mod tests {
     #[test]
     fn warns_that_certificates_are_not_renewed() {
         let shown = notes_on(&object("Steady"), |_| ());
-        assert!(matches!(&shown[..], [one] if one.contains("not renewed any more: Secret gateway")), "{shown:?}");
+        assert!(
+            matches!(&shown[..], [one] if one.contains("Secret gateway, which is not renewed any more")),
+            "{shown:?}"
+        );
     }
 
     #[test]
