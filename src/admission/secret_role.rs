@@ -10,7 +10,9 @@ use crate::trust::{Duty, ParsedSecret, Proxy, SecretUsage, connectivity};
 
 /// What the Secret of a write is used for.
 pub(super) fn duty<'r>(write: &SecretWrite<'r>, new: &ParsedSecret<'_>) -> Duty<'r> {
-    let had_bundle = write.old.as_ref().is_some_and(|old| CA_KEYS.iter().any(|key| old.secret.data.contains_key(*key)));
+    // From the object itself: a stored Secret that cannot be decoded may have had a bundle.
+    let old = write.request.old_object;
+    let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][key].is_string()));
     match write.claim {
         Some((entry, role)) => claimed(entry, role, had_bundle, write.now),
         None => unclaimed(write, new),
