@@ -57,7 +57,7 @@ impl Unreadable {
             ),
             Self::Kubeconfig(field) => KUBECONFIG_UNREADABLE.finding(
                 field.as_str(),
-                "not base64. client-go rejects the whole kubeconfig; expected base64 of a PEM text",
+                "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
             ),
             // A warning: client-go may be able to read them.
             Self::TooManyKeys(field) => {

@@ -1,4 +1,4 @@
-//! Carry-over: a Secret with the annotation keeps its old CAs, after the new ones, in the write that replaces them, whoever writes it.
+//! Carry-over: a Secret with the annotation keeps its old CAs, after the new ones, in the write that replaces them, by any user.
 //! Stateless: computed from `object` and `oldObject`.
 
 use std::collections::HashSet;

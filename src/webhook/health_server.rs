@@ -11,8 +11,8 @@ use super::router::{readiness, scraped};
 use crate::store::RegistryCache;
 
 /// `/metrics`, `/livez` and `/readyz`: ready after all GatewaySecrets have been read.
-pub fn router(live: Arc<RegistryCache>, metrics: Metrics) -> Router {
-    let state = Arc::new((live, metrics));
+pub fn router(cache: Arc<RegistryCache>, metrics: Metrics) -> Router {
+    let state = Arc::new((cache, metrics));
     Router::new()
         .route("/metrics", get(async |State(state): State<Arc<(Arc<RegistryCache>, Metrics)>>| scraped(&state.1)))
         .route("/livez", get(async || "ok\n"))

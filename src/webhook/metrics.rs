@@ -99,8 +99,8 @@ impl ReviewedObject {
 }
 
 impl Metrics {
-    /// Counters at zero; the state of `live` and `certificate` is read at each scrape.
-    pub fn new(live: Arc<RegistryCache>, certificate: Option<Arc<ServingCertificate>>) -> Self {
+    /// Counters at zero; the state of `cache` and `certificate` is read at each scrape.
+    pub fn new(cache: Arc<RegistryCache>, certificate: Option<Arc<ServingCertificate>>) -> Self {
         let mut registry = Registry::with_prefix("trustspan");
         let (requests, findings, break_glass) = (Family::default(), Family::default(), Family::default());
         // 0.25 ms to 4 s: the timeouts of the webhooks are at most 5 s.
@@ -114,7 +114,7 @@ impl Metrics {
             "Time from the head of a request to its response",
             duration.clone(),
         );
-        registry.register_collector(Box::new(State { live, certificate }));
+        registry.register_collector(Box::new(State { cache, certificate }));
         Self { registry, requests, findings, break_glass, duration }
     }
 
@@ -185,13 +185,13 @@ impl Metrics {
 
 #[derive(Debug)]
 struct State {
-    live: Arc<RegistryCache>,
+    cache: Arc<RegistryCache>,
     certificate: Option<Arc<ServingCertificate>>,
 }
 
 impl Collector for State {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let registry = self.live.registry();
+        let registry = self.cache.registry();
         let mut gauge = |name, help, value: i64| {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
@@ -210,7 +210,7 @@ impl Collector for State {
         counter(
             "store_failures",
             "Failed reads of GatewaySecrets; the previous ones stay in use",
-            self.live.failures(),
+            self.cache.failures(),
         )?;
         if let Some(certificate) = &self.certificate {
             let name = "serving_certificate_reload_failures";

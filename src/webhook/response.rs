@@ -204,8 +204,8 @@ mod tests {
 
     #[test]
     fn overrides_are_in_the_audit_log() {
-        let seen = |rule, reason: &str| crate::admission::Override { rule, reason: reason.to_owned() };
-        let overrides = vec![seen("expired", "ticket 7"), seen("empty", "ticket 8")];
+        let applied = |rule, reason: &str| crate::admission::Override { rule, reason: reason.to_owned() };
+        let overrides = vec![applied("expired", "ticket 7"), applied("empty", "ticket 8")];
         let answer = answered(&Decision { overrides, ..Decision::default() });
         assert_eq!(
             answer["response"]["auditAnnotations"],

@@ -45,7 +45,7 @@ impl Default for Decide {
 /// The state that all requests share.
 #[derive(Debug)]
 pub struct Webhook {
-    live: Arc<RegistryCache>,
+    cache: Arc<RegistryCache>,
     metrics: Metrics,
     decide: Decide,
     severities: Severities,
@@ -76,16 +76,16 @@ const PATHS: [(&str, Path); 5] = [
 struct HttpError(StatusCode, String);
 
 impl Webhook {
-    /// A webhook that decides from `live`, with cluster-wide `severities`. `agent` is the username of trustspan's agent.
+    /// A webhook that decides from `cache`, with cluster-wide `severities`. `agent` is the username of trustspan's agent.
     pub fn new(
-        live: Arc<RegistryCache>,
+        cache: Arc<RegistryCache>,
         metrics: Metrics,
         decide: Decide,
         severities: Severities,
         agent: String,
     ) -> Arc<Self> {
         Arc::new(Self {
-            live,
+            cache,
             metrics,
             decide,
             severities,
@@ -166,7 +166,7 @@ impl Webhook {
             }
         };
         // An empty registry would allow every request.
-        let registry = self.live.registry().ok_or_else(|| unavailable("GatewaySecrets have not been read yet"))?;
+        let registry = self.cache.registry().ok_or_else(|| unavailable("GatewaySecrets have not been read yet"))?;
         let Ok(_review) = self.reviews.acquire().await else { return Err(unavailable("shutting down")) };
 
         // Not on the I/O threads: parsing, judging and dropping 7 MiB takes a while. A panic is contained there as well.
@@ -201,13 +201,13 @@ async fn ready(State(webhook): State<Arc<Webhook>>) -> (StatusCode, &'static str
     if webhook.draining.load(Ordering::Acquire) {
         (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
     } else {
-        readiness(&webhook.live)
+        readiness(&webhook.cache)
     }
 }
 
 /// Ready after all GatewaySecrets have been read.
-pub(super) fn readiness(live: &RegistryCache) -> (StatusCode, &'static str) {
-    match live.registry() {
+pub(super) fn readiness(cache: &RegistryCache) -> (StatusCode, &'static str) {
+    match cache.registry() {
         None => (StatusCode::SERVICE_UNAVAILABLE, "GatewaySecrets have not been read yet\n"),
         Some(_) => (StatusCode::OK, "ok\n"),
     }

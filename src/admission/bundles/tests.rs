@@ -381,10 +381,10 @@ fn severities_and_break_glass_apply() {
     let off: Severities = [("empty".to_owned(), Level::Off)].into_iter().collect();
     assert_eq!(validate(&request(&object, None), &Registry::default(), &off, now()).verdict(), Verdict::Allow);
     object["metadata"]["annotations"] = json!({"breakglass.trustspan.dev/empty": "ticket 7"});
-    let mut asked = request(&object, None);
-    let refused = decided(&asked, &Registry::default());
-    assert_eq!(refused.denials().map(|finding| finding.rule).collect::<Vec<_>>(), ["empty", "break-glass"]);
-    asked.may_break_glass = true;
-    let decision = decided(&asked, &Registry::default());
+    let mut request = request(&object, None);
+    let rejected = decided(&request, &Registry::default());
+    assert_eq!(rejected.denials().map(|finding| finding.rule).collect::<Vec<_>>(), ["empty", "break-glass"]);
+    request.may_break_glass = true;
+    let decision = decided(&request, &Registry::default());
     assert_eq!((decision.verdict(), decision.overrides.len()), (Verdict::Warn, 1));
 }

@@ -120,7 +120,7 @@ impl Cluster {
         inventory.into_registry(crate::rotation::Outlook::Whole, now)
     }
 
-    fn asked(&self, name: &str, content: &Content, now: Timestamp) -> Decision {
+    fn decide(&self, name: &str, content: &Content, now: Timestamp) -> Decision {
         let (object, old) = (content.object(name), self.secrets.get(name).map(|old| old.object(name)));
         let request = Request {
             operation: if old.is_some() { Operation::Update } else { Operation::Create },
@@ -140,8 +140,8 @@ impl Cluster {
 
     /// Messages of connectivity.
     fn broken(&self, name: &str, content: &Content) -> Vec<(Severity, String)> {
-        let found = self.asked(name, content, at(2030)).findings;
-        found.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| (f.severity, f.message)).collect()
+        let findings = self.decide(name, content, at(2030)).findings;
+        findings.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| (f.severity, f.message)).collect()
     }
 
     /// The findings when the first of two CAs is removed.
@@ -154,10 +154,10 @@ impl Cluster {
     /// For each client: whether gateways accept it, and whether it verifies them.
     fn works(&self, now: Timestamp) -> BTreeMap<String, (bool, bool)> {
         let managed = &self.secrets["gw"];
-        let (held, served) = (managed.anchors(), managed.chain());
+        let (bundle, served) = (managed.anchors(), managed.chain());
         let clients = self.secrets.iter().filter(|(name, _)| *name != "gw");
         let works = clients.map(|(name, client)| {
-            let admitted = connectivity::admits(&held, &client.chain(), now);
+            let admitted = connectivity::admits(&bundle, &client.chain(), now);
             (name.clone(), (admitted, connectivity::verifies(&client.anchors(), &served, now)))
         });
         works.collect()
@@ -343,7 +343,7 @@ fn rejects_a_serving_certificate_that_clients_do_not_verify() {
     let cluster = Cluster::new(Content::new(&[0], 0))
         .with("shop", Content::new(&[0, 1], 0))
         .with("payments", Content::new(&[0], 0))
-        .with("odd", Content::new(&[2], 0));
+        .with("reports", Content::new(&[2], 0));
     let found = cluster.broken("gw", &Content::new(&[0, 1], 1));
     assert!(found[0].1.contains("what clients trust (1 CA(s)) does not verify the new leaf"), "{found:?}");
     // One client has the renewed CA, another the old one: they count as one CA.
@@ -372,8 +372,8 @@ fn rejects_a_client_certificate_before_gateways_trust_its_ca() {
     // The canary comes before: it shows whether gateways trust the CA.
     assert_eq!(cluster.broken("canary", &renewed), []);
     // A certificate that is rejected already may stay.
-    let odd = cluster.with("odd", renewed.clone());
-    assert_eq!(odd.broken("odd", &renewed), []);
+    let rejected = cluster.with("reports", renewed.clone());
+    assert_eq!(rejected.broken("reports", &renewed), []);
 }
 
 #[derive(Clone, Debug)]
@@ -415,7 +415,7 @@ proptest! {
             let waited = matches!(step, Step::Wait);
             match step {
                 Step::Write { name, content } => {
-                    if cluster.asked(name, &content, at(year)).verdict() == Verdict::Deny {
+                    if cluster.decide(name, &content, at(year)).verdict() == Verdict::Deny {
                         continue;
                     }
                     written = (name != "gw" && cluster.secrets.get(name).map(|old| old.leaf) != Some(content.leaf))
@@ -429,8 +429,8 @@ proptest! {
             for (name, (admitted, verifies)) in &after {
                 let (was_admitted, verified) = before.get(name).copied().unwrap_or((false, false));
                 let ended = |name: &str| waited && next.has_ended(name, at(year));
-                prop_assert!(*admitted || !was_admitted || ended(name), "{name} is refused: {cluster:?}\n{next:?}");
-                prop_assert!(*verifies || !verified || ended("gw"), "{name} refuses: {cluster:?}\n{next:?}");
+                prop_assert!(*admitted || !was_admitted || ended(name), "{name} is rejected: {cluster:?}\n{next:?}");
+                prop_assert!(*verifies || !verified || ended("gw"), "{name} rejects gateways: {cluster:?}\n{next:?}");
                 prop_assert!(*admitted || written != Some(name.as_str()), "{name} came too early: {next:?}");
             }
             cluster = next;

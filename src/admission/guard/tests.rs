@@ -79,12 +79,12 @@ fn case() -> impl Strategy<Value = Case> {
     let bundle = proptest::option::of((select(&["ca.crt", "cacert"][..]), 0..BUNDLES.len()));
     let what = (
         select(&["Secret", "Secret", "ConfigMap"][..]),
-        select(&["root", "gw", "gw-cacert", "stranger", "kube-root-ca.crt"][..]),
+        select(&["root", "gw", "gw-cacert", "other", "kube-root-ca.crt"][..]),
         select(&["Opaque", "kubernetes.io/tls", "kubernetes.io/service-account-token"][..]),
         select(labels),
     );
-    let holds = (bundle, proptest::option::of((any::<bool>(), 0..PAIRS.len())), proptest::bool::weighted(0.95));
-    (what, holds, any::<bool>(), any::<bool>()).prop_map(
+    let content = (bundle, proptest::option::of((any::<bool>(), 0..PAIRS.len())), proptest::bool::weighted(0.95));
+    (what, content, any::<bool>(), any::<bool>()).prop_map(
         |((kind, name, type_, label), (bundle, pair, is_base64), has_gateway_secret, is_guarded)| Case {
             kind,
             name,
@@ -134,13 +134,13 @@ impl Case {
     fn is_sent(&self, object: &Value) -> bool {
         let has_label = self.label.is_some_and(|(key, _)| key.starts_with("trustspan.dev/"));
         let has = |keys: &[&str]| keys.iter().any(|key| object["data"].get(*key).is_some());
-        let holds = match self.kind {
+        let has_certificates = match self.kind {
             "Secret" => {
                 self.type_ != "kubernetes.io/service-account-token" && has(&["ca.crt", "tls.crt", "cacert", "cert"])
             }
             _ => self.name != "kube-root-ca.crt" && has(&["ca.crt", "cacert"]),
         };
-        has_label || (self.is_guarded && holds)
+        has_label || (self.is_guarded && has_certificates)
     }
 
     fn registry(&self) -> Registry {

@@ -25,9 +25,9 @@ fn panics(_: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decisi
 }
 
 fn webhook(decide: Decide) -> Arc<Webhook> {
-    let live = Arc::new(RegistryCache::default());
-    live.publish(Registry::default());
-    Webhook::new(live.clone(), Metrics::new(live, None), decide, Severities::default(), "agent".to_owned())
+    let cache = Arc::new(RegistryCache::default());
+    cache.publish(Registry::default());
+    Webhook::new(cache.clone(), Metrics::new(cache, None), decide, Severities::default(), "agent".to_owned())
 }
 
 fn denying() -> Arc<Webhook> {
@@ -56,8 +56,8 @@ async fn get(router: Router, path: &str) -> (StatusCode, String) {
 }
 
 fn breaks_glass(request: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decision {
-    let seen = || admission::Override { rule: "expired", reason: "ticket 7".to_owned() };
-    Decision { overrides: request.may_break_glass.then(seen).into_iter().collect(), ..Decision::default() }
+    let applied = || admission::Override { rule: "expired", reason: "ticket 7".to_owned() };
+    Decision { overrides: request.may_break_glass.then(applied).into_iter().collect(), ..Decision::default() }
 }
 
 #[tokio::test]
@@ -214,10 +214,10 @@ async fn rejects_requests_over_the_limits() {
 
 #[tokio::test]
 async fn answers_no_review_before_the_store_is_read() {
-    let live = Arc::new(RegistryCache::default());
+    let cache = Arc::new(RegistryCache::default());
     let webhook = Webhook::new(
-        live.clone(),
-        Metrics::new(live.clone(), None),
+        cache.clone(),
+        Metrics::new(cache.clone(), None),
         Decide::default(),
         Severities::default(),
         "agent".to_owned(),
@@ -225,7 +225,7 @@ async fn answers_no_review_before_the_store_is_read() {
     assert_eq!(get(webhook.router(), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
     assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::SERVICE_UNAVAILABLE);
-    live.publish(Registry::default());
+    cache.publish(Registry::default());
     assert_eq!(get(webhook.metrics_router(), "/readyz").await.0, StatusCode::OK);
     assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::OK);
 }
@@ -247,11 +247,11 @@ async fn serves_while_draining_and_closes_connections() {
 
 #[tokio::test]
 async fn a_dry_run_gets_the_same_response() {
-    let live = Arc::new(RegistryCache::default());
-    live.publish(Registry::new([crate::registry::tests::entry("mesh", "root", "gw")]));
+    let cache = Arc::new(RegistryCache::default());
+    cache.publish(Registry::new([crate::registry::tests::entry("mesh", "root", "gw")]));
     let webhook = Webhook::new(
-        live.clone(),
-        Metrics::new(live, None),
+        cache.clone(),
+        Metrics::new(cache, None),
         Decide::default(),
         Severities::default(),
         "agent".to_owned(),
