@@ -2,7 +2,7 @@
 //!
 //! The API server keeps idle connections for 90 s (Go's `IdleConnTimeout`) and does not repeat a POST that failed because the server closed the
 //! connection. An idle connection is therefore kept for longer, by hyper's header timeout, which starts at the end of the previous response. A
-//! slow client would get as much time for the head of its request, so `TimeoutStream` limits that to [`HEAD_TIMEOUT`] from the first byte, and
+//! slow client would get as much time for the head of its request, so `TimeoutStream` limits that to `HEAD_TIMEOUT` from the first byte, and
 //! for the first request from the handshake.
 
 use std::io;
