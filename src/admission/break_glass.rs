@@ -1,5 +1,5 @@
-//! Break-glass: an annotation on a Secret that turns the denial of one rule into a warning, with a reason, for requesters
-//! who hold a right of their own (docs/adr/0006).
+//! Break-glass: an annotation on a Secret that turns the denials of one rule into warnings, with a reason, for users with the right to override
+//! rules (docs/adr/0006).
 
 use std::collections::BTreeMap;
 
@@ -10,77 +10,79 @@ use super::{Decision, Operation, Request};
 use crate::api::names::BREAK_GLASS_PREFIX;
 use crate::trust::{Finding, Severity};
 
-/// Characters of a reason that are told.
-const REASON: usize = 80;
+/// Characters of a reason that are shown.
+const REASON_LENGTH: usize = 80;
 
 /// A denial that was overridden.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The rule.
     pub rule: &'static str,
-    /// The reason, as the annotation gives it.
+    /// The reason, from the annotation.
     pub reason: String,
 }
 
-/// Overrides what the requester may override; refuses annotations that were set without the right, so that nobody plants
-/// one for a privileged writer who comes later.
+/// Overrides the denials that the user may override. Rejects annotations of a user without the right: they would apply to the next writer with
+/// it.
 pub(super) fn apply(request: &Request<'_>, decision: &mut Decision) {
     let object = if request.operation == Operation::Delete { request.old_object } else { request.object };
     let Some(object) = object else { return };
-    let asked = annotations(object);
-    if asked.is_empty() {
+    let overrides = annotations(object);
+    if overrides.is_empty() {
         return;
     }
     if !request.may_break_glass {
         if request.operation != Operation::Delete && !request.is_being_deleted() {
             let before = request.old_object.map(annotations).unwrap_or_default();
-            let planted = asked.iter().filter(|(rule, reason)| before.get(*rule) != Some(*reason));
-            decision.findings.extend(planted.map(|(rule, _)| refused(rule, request.namespace)));
+            let changed = overrides.iter().filter(|(rule, reason)| before.get(*rule) != Some(*reason));
+            decision.findings.extend(changed.map(|(rule, _)| not_permitted(rule, request.namespace)));
         }
         return;
     }
     let (mut overridden, mut others) = (Vec::new(), Vec::new());
     for mut finding in std::mem::take(&mut decision.findings) {
-        match reason(&asked, &finding) {
+        match reason(&overrides, &finding) {
             Some(reason) => {
                 override_by(&reason, &mut finding);
-                let seen = Override { rule: finding.rule, reason };
-                if !decision.overrides.contains(&seen) {
-                    decision.overrides.push(seen);
+                let applied = Override { rule: finding.rule, reason };
+                if !decision.overrides.contains(&applied) {
+                    decision.overrides.push(applied);
                 }
                 overridden.push(finding);
             }
             None => others.push(finding),
         }
     }
-    // First, so that they are not among the warnings that are left out.
+    // First, since only a few warnings are shown.
     overridden.append(&mut others);
     decision.findings = overridden;
-    decision.notes.extend(asked.iter().filter_map(|(rule, reason)| useless(rule, reason)));
+    decision.notes.extend(overrides.iter().filter_map(|(rule, reason)| without_effect(rule, reason)));
 }
 
-/// What `trustspan check` says of an object's annotations, since it does not know who will apply it: a denial that those
-/// with the right may override stays one, and tells so, unless the findings are wanted as `if_allowed` for them.
-pub(super) fn foresee(object: &Value, mut findings: Vec<Finding>, if_allowed: bool) -> Vec<Finding> {
-    let asked = annotations(object);
+/// Applies the annotations of an object for `trustspan check`, which does not know the user: a denial that can be overridden stays a denial,
+/// with a hint, unless `if_allowed` assumes a user with the right.
+pub(super) fn preview(object: &Value, mut findings: Vec<Finding>, if_allowed: bool) -> Vec<Finding> {
+    let overrides = annotations(object);
     for finding in &mut findings {
-        let Some(reason) = reason(&asked, finding) else { continue };
+        let Some(reason) = reason(&overrides, finding) else { continue };
         if if_allowed {
             override_by(&reason, finding);
         } else {
-            finding.message.push_str("; an annotation overrides this for those who may break glass: see --break-glass");
+            finding
+                .message
+                .push_str("; an annotation overrides this for users with the right breakglass: see --break-glass");
         }
     }
     findings
 }
 
-/// Annotations that can override nothing, as `trustspan check` tells them of an object that nobody writes.
+/// The annotations that override nothing, for `trustspan check`.
 pub(super) fn ignored(object: &Value) -> Vec<Finding> {
-    let told = |(rule, reason): (&str, &str)| {
+    let finding = |(rule, reason): (&str, &str)| {
         let field = format!("metadata.annotations[{BREAK_GLASS_PREFIX}{rule}]");
-        Some(VALUE_IGNORED.finding(field, useless(rule, reason)?))
+        Some(VALUE_IGNORED.finding(field, without_effect(rule, reason)?))
     };
-    annotations(object).into_iter().filter_map(told).collect()
+    annotations(object).into_iter().filter_map(finding).collect()
 }
 
 fn override_by(reason: &str, finding: &mut Finding) {
@@ -88,45 +90,46 @@ fn override_by(reason: &str, finding: &mut Finding) {
     finding.message = format!("break-glass ({reason}): {}", finding.message);
 }
 
-/// The reason by which annotations override a finding, if they do.
-fn reason(asked: &BTreeMap<&str, &str>, finding: &Finding) -> Option<String> {
+/// The reason for which annotations override a finding; `None` if they do not.
+fn reason(overrides: &BTreeMap<&str, &str>, finding: &Finding) -> Option<String> {
     let overridable = finding.severity == Severity::Deny && is_overridable(finding.rule);
-    asked.get(finding.rule).map(|reason| told(reason)).filter(|reason| overridable && !reason.is_empty())
+    overrides.get(finding.rule).map(|reason| one_line(reason)).filter(|reason| overridable && !reason.is_empty())
 }
 
 fn is_overridable(rule: &str) -> bool {
     ![UNREADABLE.id, BREAK_GLASS.id].contains(&rule)
 }
 
-/// Rule to reason.
+/// The reasons by rule.
 fn annotations(object: &Value) -> BTreeMap<&str, &str> {
     let all = object["metadata"]["annotations"].as_object().into_iter().flatten();
     all.filter_map(|(key, value)| Some((key.strip_prefix(BREAK_GLASS_PREFIX)?, value.as_str().unwrap_or_default())))
         .collect()
 }
 
-/// A reason in one short line: it goes to terminals and the audit log.
-fn told(reason: &str) -> String {
-    let line: String = reason.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(REASON).collect();
+/// A reason as one short line, for terminals and the audit log.
+fn one_line(reason: &str) -> String {
+    let line: String =
+        reason.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(REASON_LENGTH).collect();
     line.trim_end().to_owned()
 }
 
-fn refused(rule: &str, namespace: &str) -> Finding {
+fn not_permitted(rule: &str, namespace: &str) -> Finding {
     let key = format!("{BREAK_GLASS_PREFIX}{rule}");
     let message = format!(
-        "{key} is new or changed, and its requester may not override rules. expected the right to breakglass \
-         gatewaysecrets.trustspan.dev {}; ask somebody who holds it, or take the annotation off",
+        "{key} was added or changed by a user who may not override rules. expected the right breakglass on \
+         gatewaysecrets.trustspan.dev {}; ask a user with this right, or remove the annotation",
         if namespace.is_empty() { "in the whole cluster" } else { "in this namespace" },
     );
     BREAK_GLASS.finding("metadata.annotations", message)
 }
 
-/// What an annotation that overrides nothing lacks.
-fn useless(rule: &str, reason: &str) -> Option<String> {
+/// The warning about an annotation that overrides nothing.
+fn without_effect(rule: &str, reason: &str) -> Option<String> {
     let why = match RuleInfo::find(rule) {
         None => "no such rule; see `trustspan rules`",
         Some(rule) if !is_overridable(rule.id) => "this rule cannot be overridden",
-        Some(_) if told(reason).is_empty() => "it needs a reason as its value",
+        Some(_) if one_line(reason).is_empty() => "it needs a reason as its value",
         Some(_) => return None,
     };
     Some(format!("{BREAK_GLASS_PREFIX}{rule} overrides nothing: {why}"))

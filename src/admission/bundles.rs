@@ -1,5 +1,5 @@
-//! CA bundles beside the Secrets of gateways: where they stand, and how they are judged. By the rules on Secrets, each as its
-//! reader reads it, and by the same policy: what the stored object had already only warns.
+//! CA bundles in other objects than the Secrets of gateways. The rules on Secrets apply, each bundle is parsed as its reader parses it, and
+//! what the stored object already had only warns.
 
 mod api_objects;
 mod config_map;
@@ -10,8 +10,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::owned_objects::CLEANERS;
+use super::owned_objects::CLEANUP_CONTROLLERS;
 use super::rules::{KUBECONFIG_UNREADABLE, UNREADABLE};
+use super::secret_write::SecretWrite;
 use super::{Kind, Operation, Request, connectivity, guard};
 use crate::api::SourceKind;
 use crate::registry::Registry;
@@ -20,8 +21,8 @@ use crate::trust::{self, Duty, Finding, ParsedSecret, Secret, Severities, Severi
 
 /// Texts of one object that are read together, as the content of a Secret.
 struct BundleLocation {
-    /// What stands before a key in the name of its field: `spec.conversion.webhook.clientConfig.`; empty when the content
-    /// stands under `data` as a Secret's does.
+    /// The prefix of a key in the name of its field, such as `spec.conversion.webhook.clientConfig.`; empty where the content is under
+    /// `data`, as in a Secret.
     prefix: String,
     duty: Duty<'static>,
     texts: Secret,
@@ -31,16 +32,16 @@ struct BundleLocation {
 #[derive(PartialEq, Eq, Hash)]
 enum Unreadable {
     /// A caBundle that is not base64.
-    NoBundle(String),
-    /// Not base64 where a kubeconfig has base64.
-    NotBase64(String),
-    /// A kubeconfig of more nodes than are read.
+    CaBundle(String),
+    /// A field of a kubeconfig that is not base64.
+    Kubeconfig(String),
+    /// A kubeconfig with more YAML nodes than are read.
     TooLarge(String),
-    /// A kubeconfig of more private keys than are read.
+    /// A kubeconfig with more private keys than are read.
     TooManyKeys(String),
 }
 
-/// What an object holds.
+/// The bundles of an object.
 #[derive(Default)]
 struct BundleLocations {
     readable: Vec<BundleLocation>,
@@ -50,18 +51,18 @@ struct BundleLocations {
 impl Unreadable {
     fn finding(&self) -> Finding {
         match self {
-            Self::NoBundle(field) => UNREADABLE.finding(
+            Self::CaBundle(field) => UNREADABLE.finding(
                 field.as_str(),
-                "not base64. the API server refuses the whole object; expected base64 of a PEM text",
+                "not base64. the API server rejects the whole object; expected base64 of a PEM text",
             ),
-            Self::NotBase64(field) => KUBECONFIG_UNREADABLE.finding(
+            Self::Kubeconfig(field) => KUBECONFIG_UNREADABLE.finding(
                 field.as_str(),
                 "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
             ),
-            // client-go may well read them.
+            // A warning: client-go may be able to read them.
             Self::TooManyKeys(field) => {
                 let message = format!(
-                    "a kubeconfig of more than {} private keys, or of long ones: the users behind them are not judged. expected \
+                    "the kubeconfig has more than {} private keys, or very long ones: the users after them are not judged. expected \
                      fewer; split it",
                     kubeconfig::KEYS_READ
                 );
@@ -69,8 +70,8 @@ impl Unreadable {
             }
             Self::TooLarge(field) => {
                 let message = format!(
-                    "a kubeconfig of more than {} YAML nodes, or one that grows by aliases: what is in it is not judged. \
-                     expected one of a few hundred entries; split it",
+                    "the kubeconfig has more than {} YAML nodes, or aliases that expand to as many: its content is not judged. \
+                     expected at most a few hundred entries; split it",
                     kubeconfig::NODES
                 );
                 Finding { severity: Severity::Warn, ..KUBECONFIG_UNREADABLE.finding(field.as_str(), message) }
@@ -92,8 +93,8 @@ impl BundleLocation {
         Self { prefix, duty, texts }
     }
 
-    /// Names a finding's field as users write it.
-    fn told(&self, mut finding: Finding) -> Finding {
+    /// A finding with its field as users write it.
+    fn with_field(&self, mut finding: Finding) -> Finding {
         if let Some(key) = finding.field.strip_prefix("data[").and_then(|rest| rest.strip_suffix(']'))
             && !self.prefix.is_empty()
         {
@@ -103,15 +104,21 @@ impl BundleLocation {
     }
 }
 
-/// The findings on a write of an object that is no gateway's: a kubeconfig in a Secret, a caBundle; `None` when it has no place for one.
-pub(super) fn written(request: &Request<'_>, severities: &Severities, now: Timestamp) -> Option<Vec<Finding>> {
-    let object = request.object.filter(|_| !request.is_being_deleted())?;
+/// The findings on the caBundles of an object that is created or changed; `None` if its kind has none.
+pub(super) fn api_object(request: &Request<'_>, severities: &Severities, now: Timestamp) -> Option<Vec<Finding>> {
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
-    findings(request.kind, object, old, severities, now)
+    findings(request.kind, request.stored_object()?, old, severities, now)
 }
 
-/// The findings on a write or the deletion of a ConfigMap: on what it holds where it is guarded, and on what becomes of the clients of
-/// gateways that take CAs from it.
+/// The findings on the kubeconfigs in a Secret; `None` if it has none.
+pub(super) fn kubeconfigs(write: &SecretWrite<'_>) -> Option<Vec<Finding>> {
+    let new = kubeconfig::locations(write.new.as_ref().ok()?.secret)?;
+    let old = write.old.as_ref().and_then(|old| kubeconfig::locations(old.secret)).unwrap_or_default();
+    Some(compared(&new, &old, &write.severities, write.now))
+}
+
+/// The findings on a ConfigMap that is created, changed or deleted: on its content if it is guarded, and on the clients of gateways that take
+/// CAs from it.
 pub(super) fn config_map(
     request: &Request<'_>,
     registry: &Registry,
@@ -119,19 +126,19 @@ pub(super) fn config_map(
     now: Timestamp,
 ) -> Vec<Finding> {
     let is_source = registry.readers_of(request.kind.kind, request.namespace, request.name).next().is_some();
-    let new = request.object.filter(|_| !request.is_being_deleted());
+    let new = request.stored_object();
     let old = request.old_object.filter(|_| request.operation != Operation::Create);
     let mut all = Vec::new();
     if let Some(object) = new.filter(|_| guard::is_guarded(request)) {
         all.extend(findings(request.kind, object, old, severities, now).unwrap_or_default());
     }
-    let is_over = match request.operation {
-        Operation::Delete => CLEANERS.contains(&request.username),
+    let is_exempt = match request.operation {
+        Operation::Delete => CLEANUP_CONTROLLERS.contains(&request.username),
         _ => request.is_being_deleted(),
     };
     let decoded = |object| decode(SourceKind::ConfigMap, object).ok();
     if is_source
-        && !is_over
+        && !is_exempt
         && let Some(old) = old.and_then(decoded)
     {
         let new = new.and_then(decoded);
@@ -142,7 +149,7 @@ pub(super) fn config_map(
     all
 }
 
-/// The findings on an object, or on the change of one; `None` when it has no place for a CA bundle.
+/// The findings on an object that is created or changed; `None` if it has no bundle.
 fn findings(
     kind: Kind<'_>,
     object: &Value,
@@ -150,14 +157,20 @@ fn findings(
     severities: &Severities,
     now: Timestamp,
 ) -> Option<Vec<Finding>> {
-    let new = places(kind, object, old)?;
-    let old = old.and_then(|old| places(kind, old, None)).unwrap_or_default();
+    let new = locations(kind, object, old)?;
+    let old = old.and_then(|old| locations(kind, old, None)).unwrap_or_default();
+    Some(compared(&new, &old, severities, now))
+}
+
+fn compared(new: &BundleLocations, old: &BundleLocations, severities: &Severities, now: Timestamp) -> Vec<Finding> {
     let mut all = Vec::new();
-    // By name, since a hostile kubeconfig has thousands of entries.
+    // In sets and maps, since a hostile kubeconfig has thousands of entries.
     let was_unreadable: HashSet<_> = old.unreadable.iter().collect();
-    // Of places with one name each is compared with the one that stood there in its turn, so that none is read twice.
+    // Locations with the same name are compared in their order, so that each old one is read once.
     let mut before: HashMap<_, VecDeque<_>> = HashMap::new();
-    old.readable.iter().for_each(|place| before.entry(place.prefix.as_str()).or_default().push_back(&place.texts));
+    for location in &old.readable {
+        before.entry(location.prefix.as_str()).or_default().push_back(&location.texts);
+    }
     for text in &new.unreadable {
         let mut finding = text.finding();
         if was_unreadable.contains(text) {
@@ -165,21 +178,20 @@ fn findings(
         }
         all.extend(severities.apply(finding));
     }
-    for place in &new.readable {
-        let judged = match before.get_mut(place.prefix.as_str()).and_then(VecDeque::pop_front) {
-            Some(before) => trust::judge_update_with(before, &place.texts, place.duty, severities, now),
-            None => trust::judge_with(&place.texts, place.duty, severities, now),
+    for location in &new.readable {
+        let judged = match before.get_mut(location.prefix.as_str()).and_then(VecDeque::pop_front) {
+            Some(before) => trust::judge_update_with(before, &location.texts, location.duty, severities, now),
+            None => trust::judge_with(&location.texts, location.duty, severities, now),
         };
-        all.extend(judged.into_iter().map(|finding| place.told(finding)));
+        all.extend(judged.into_iter().map(|finding| location.with_field(finding)));
     }
-    Some(all)
+    all
 }
 
-fn places(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Option<BundleLocations> {
+fn locations(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Option<BundleLocations> {
     match kind {
-        config_map::KIND => config_map::places(object, old),
-        Kind { group: "", version: "v1", kind: "Secret" } => kubeconfig::places(object),
-        kind => api_objects::places(kind, object),
+        config_map::KIND => config_map::locations(object, old),
+        kind => api_objects::locations(kind, object),
     }
 }
 

@@ -1,5 +1,5 @@
-//! What a declared client trusts: the webhook writes the GatewaySecret's whole bundle into its Secret in the very write that
-//! re-issues its leaf. cert-manager alone would put the new CA there, while gateways still serve a leaf of the old one.
+//! The trust of a declared client: when its certificate is reissued, the webhook adds the whole bundle of the GatewaySecret to the same write
+//! of its Secret. cert-manager alone would write only the new CA while gateways still serve a certificate of the old one.
 
 use std::collections::HashSet;
 
@@ -12,31 +12,31 @@ use crate::connectivity;
 use crate::registry::{Entry, Registry};
 use crate::trust::{Certificate, bundle, decoded, is_distrusted};
 
-/// The key of a client's Secret that programs take CAs from.
+/// The key of a client's Secret with its trust anchors.
 pub(super) const KEY: &str = "ca.crt";
 
-/// The bundle that a declared client's Secret shall hold; `None` for any other Secret, and when it has it.
+/// The bundle to write into the Secret of a declared client; `None` if the Secret is no declared client's, or already has this bundle.
 pub(super) fn wanted(object: &Value, namespace: &str, registry: &Registry) -> Option<Vec<Certificate>> {
     let entry = declared(object["metadata"]["labels"][CLIENT_LABEL].as_str(), namespace, registry)?;
-    let held = certificates(object["data"].as_object()?.get(KEY))?;
-    let wanted = whole(entry, &held);
-    (entry.spec.mode == Mode::Bundle && wanted != held).then_some(wanted)
+    let present = certificates(object["data"].as_object()?.get(KEY))?;
+    let wanted = whole(entry, &present);
+    (entry.spec.mode == Mode::Bundle && wanted != present).then_some(wanted)
 }
 
-/// The GatewaySecret's bundle, and after it what the issuer or the user wrote beside it.
-fn whole(entry: &Entry, held: &[Certificate]) -> Vec<Certificate> {
+/// The bundle of the GatewaySecret, followed by the other CAs that the issuer or the user wrote.
+fn whole(entry: &Entry, present: &[Certificate]) -> Vec<Certificate> {
     let mut whole = connectivity::observed(&entry.status.client_bundle);
     if whole.is_empty() {
-        return held.to_vec();
+        return present.to_vec();
     }
-    // By fingerprint, since a hostile bundle has thousands.
+    // In a set, since a hostile bundle has thousands.
     let mut known: HashSet<_> = whole.iter().map(|certificate| certificate.fingerprint.clone()).collect();
-    let others = held.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrusted_cas));
+    let others = present.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrusted_cas));
     whole.extend(others.filter(|certificate| known.insert(certificate.fingerprint.clone())).cloned());
     whole
 }
 
-/// The bundle under a key; `None` when it is not one that a program would load whole. The validating webhook says why.
+/// The bundle under a key; `None` if a program would not load all of it. The validating webhook reports why.
 fn certificates(value: Option<&Value>) -> Option<Vec<Certificate>> {
     let bytes = decoded(value.and_then(Value::as_str).unwrap_or_default())?;
     let read = bundle::read(&bytes);
@@ -69,17 +69,17 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_whole_bundle_and_what_stands_beside_it() {
+    fn adds_the_whole_bundle_and_keeps_other_cas() {
         let (old, new, own) = (ca("old"), ca("new"), ca("own"));
         let registry = registry(&[&new, &old]);
         assert_eq!(names(&client(&[&new]), &registry), Some(vec!["CN=new".to_owned(), "CN=old".to_owned()]));
         let with_own = names(&client(&[&own, &new]), &registry);
         assert_eq!(with_own, Some(["CN=new", "CN=old", "CN=own"].map(str::to_owned).to_vec()));
-        assert_eq!(names(&client(&[&new, &old, &own]), &registry), None, "once is enough");
+        assert_eq!(names(&client(&[&new, &old, &own]), &registry), None, "it has the bundle already");
     }
 
     #[test]
-    fn accepts_a_client_elsewhere_that_both_sides_declare() {
+    fn adds_the_bundle_in_another_namespace_if_both_owners_agree() {
         let (old, new) = (ca("old"), ca("new"));
         let names = |granted: &[&str], label: &str| {
             let mut entry = registry(&[&new, &old]).entries()[0].clone();
@@ -89,17 +89,17 @@ mod tests {
             wanted(&object, "apps", &Registry::new([entry])).map(|cas| cas.len())
         };
         assert_eq!(names(&["apps"], "mesh_gateway"), Some(2));
-        assert_eq!(names(&[], "mesh_gateway"), None, "its owner grants nothing");
-        assert_eq!(names(&["apps"], "gateway"), None, "the label names one in its own namespace");
+        assert_eq!(names(&[], "mesh_gateway"), None, "the GatewaySecret does not list the namespace");
+        assert_eq!(names(&["apps"], "gateway"), None, "the label names a GatewaySecret in the same namespace");
     }
 
     #[test]
-    fn rejects_secrets_of_others() {
+    fn does_not_change_other_secrets() {
         let (old, new) = (ca("old"), ca("new"));
         let mut other = client(&[&new]);
         other["metadata"]["labels"][CLIENT_LABEL] = "another".into();
         assert_eq!(names(&other, &registry(&[&new, &old])), None);
-        assert_eq!(names(&client(&[&new]), &registry(&[])), None, "no agent keeps a bundle");
+        assert_eq!(names(&client(&[&new]), &registry(&[])), None, "status has no bundle");
         let mut broken = client(&[]);
         broken["data"][KEY] = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n").into();
         assert_eq!(names(&broken, &registry(&[&new, &old])), None);

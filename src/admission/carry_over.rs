@@ -1,5 +1,5 @@
-//! Carry-over: a Secret that asks for it by annotation keeps its old CAs beside the new ones in the very write that rotates
-//! them, whoever writes it. Stateless: from `object` and `oldObject` alone.
+//! Carry-over: a Secret with the annotation keeps its old CAs, after the new ones, in the write that replaces them, by any user.
+//! Stateless: computed from `object` and `oldObject`.
 
 use std::collections::HashSet;
 
@@ -9,27 +9,27 @@ use serde_json::Value;
 use crate::api::names::CARRY_OVER;
 use crate::trust::{Certificate, Secret, bundle, credential};
 
-/// Old CAs that are kept unless the annotation says otherwise.
+/// Old CAs that are kept by the value `true`.
 const DEFAULT: usize = 1;
 
-/// The CA key of a Secret, and the bundle that it shall hold; `None` when nothing is to be carried over.
+/// The CA key of a Secret, and the bundle to write under it; `None` if no CA is carried over.
 ///
-/// The old CAs are taken in their order, which is new first, up to the number in the annotation; expired ones, and those
-/// that a CA of the same name and key replaces, are left out. A write that brings the old ones itself is not changed.
+/// The old CAs are kept in their order, which is newest first, up to the number in the annotation. Expired CAs are dropped, and so are those
+/// that a CA with the same name and key replaces. A write that has the old CAs already is not changed.
 pub(super) fn bundle(object: &Value, old: &Value, now: Timestamp) -> Option<(&'static str, Vec<Certificate>)> {
     let most = most(object["metadata"]["annotations"][CARRY_OVER].as_str()?)?;
-    let (key, new) = held(object)?;
-    let (_, old) = held(old)?;
+    let (key, new) = loaded_bundle(object)?;
+    let (_, old) = loaded_bundle(old)?;
     let mut whole = new.clone();
-    // By name and key, as [`Certificate::supersedes`] has it: a hostile bundle has thousands.
-    let is_there: HashSet<_> = new.iter().map(|ca| (&ca.subject_der, &ca.public_key)).collect();
-    let is_there = |ca: &Certificate| is_there.contains(&(&ca.subject_der, &ca.public_key));
-    let kept = old.into_iter().filter(|ca| ca.is_ca && !ca.is_expired(now) && !is_there(ca));
+    // By name and key, as in [`Certificate::supersedes`]. In a set, since a hostile bundle has thousands.
+    let present: HashSet<_> = new.iter().map(|ca| (&ca.subject_der, &ca.public_key)).collect();
+    let is_present = |ca: &Certificate| present.contains(&(&ca.subject_der, &ca.public_key));
+    let kept = old.into_iter().filter(|ca| ca.is_ca && !ca.is_expired(now) && !is_present(ca));
     whole.extend(kept.take(most));
     (whole.len() > new.len()).then_some((key, whole))
 }
 
-/// How many old CAs the annotation wants kept; `None` for a value that has no effect.
+/// The number of old CAs to keep; `None` for a value without effect.
 pub(super) fn most(annotation: &str) -> Option<usize> {
     match annotation {
         "true" => Some(DEFAULT),
@@ -37,8 +37,8 @@ pub(super) fn most(annotation: &str) -> Option<usize> {
     }
 }
 
-/// The bundle in force; `None` for one that a proxy would not load whole: the validating webhook says why.
-fn held(object: &Value) -> Option<(&'static str, Vec<Certificate>)> {
+/// The key and CAs of the bundle that a proxy loads; `None` if it would not load all of it. The validating webhook reports why.
+fn loaded_bundle(object: &Value) -> Option<(&'static str, Vec<Certificate>)> {
     let secret = Secret::from_value(object).ok()?;
     let ca = credential::ca_bundle(&secret)?;
     let read = bundle::read(ca.pem);
@@ -64,11 +64,11 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_old_ca_beside_the_new() {
+    fn keeps_the_old_ca_after_the_new_one() {
         let (old, new, newer) = (ca("old"), ca("new"), ca("newer"));
         let names = |names: &[&str]| Some(names.iter().map(|name| format!("CN={name}")).collect::<Vec<_>>());
         assert_eq!(carried("true", &[&new], &[&old]), names(&["new", "old"]));
-        // The same manifest again, a write that brings both, and the next rotation.
+        // The same manifest again, a write that has both, and the next rotation.
         assert_eq!(carried("true", &[&new], &[&new, &old]), names(&["new", "old"]));
         assert_eq!(carried("true", &[&new, &old], &[&new, &old]), None);
         assert_eq!(carried("true", &[&newer], &[&new, &old]), names(&["newer", "new"]));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_is_not_to_be_kept() {
+    fn drops_expired_and_replaced_cas() {
         let (old, new, expired) = (ca("old"), ca("new"), ca_between("expired", 2020, 2025));
         assert_eq!(carried("true", &[&new], &[&expired]), None);
         assert_eq!(carried("true", &[&old.renewed(2029, 2045)], &[&old]), None);

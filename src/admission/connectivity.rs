@@ -1,50 +1,61 @@
-//! Where connectivity is judged: managed Secrets, their `-cacert` siblings, other sources of gateways' trust, and Secrets of declared
-//! clients. Roots are the issuer's right.
+//! Whether clients and gateways that work together now still do after a write. It is judged for managed Secrets, their `-cacert` siblings,
+//! other objects from which gateways take CAs, and Secrets of declared clients. A source Secret is its issuer's: gateways use the managed
+//! Secret.
 
 use jiff::Timestamp;
 
 use super::Request;
 use super::rules::CONNECTIVITY;
+use super::secret_write::SecretWrite;
 use crate::api::Mode;
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
 use crate::connectivity::{self, Broken};
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{Finding, ParsedSecret, Severities, Severity};
 
-/// What a write of a Secret breaks of what works now.
-pub(super) fn findings(
+/// The connections that a write of a Secret breaks.
+pub(super) fn findings(write: &SecretWrite<'_>) -> Vec<Finding> {
+    let (Ok(new), old) = (&write.new, write.old.as_ref()) else { return Vec::new() };
+    let mut findings = Vec::new();
+    if let Some((entry, broken)) = broken(write, new, old) {
+        findings.extend(broken.into_iter().filter_map(|broken| finding(entry, broken, &write.severities)));
+    }
+    if let Some(old) = old {
+        findings.extend(of_source(write.request, old, Some(new), write.registry, &write.severities, write.now));
+    }
+    findings
+}
+
+/// The connections of the GatewaySecret to which the Secret belongs.
+fn broken<'r>(
+    write: &SecretWrite<'r>,
     new: &ParsedSecret<'_>,
     old: Option<&ParsedSecret<'_>>,
-    namespace: &str,
-    claim: Option<(&Entry, Role)>,
-    registry: &Registry,
-    severities: &Severities,
-    now: Timestamp,
-) -> Vec<Finding> {
-    let (entry, broken) = match claim {
+) -> Option<(&'r Entry, Vec<Broken>)> {
+    let (namespace, now) = (write.request.namespace, write.now);
+    let (entry, broken) = match write.claim {
         Some((entry, Role::Managed)) => {
-            let Some(old) = old else { return Vec::new() };
-            (entry, connectivity::managed(old, new, &entry.status, &entry.spec.distrusted_cas, namespace, now))
+            (entry, connectivity::managed(old?, new, &entry.status, &entry.spec.distrusted_cas, namespace, now))
         }
         Some((entry, Role::CacertSibling)) if is_of_managed(new, entry) => {
             let broken = connectivity::sibling(old, new, &entry.status, &entry.spec.distrusted_cas, namespace, now);
             (entry, broken.into_iter().collect())
         }
-        Some(_) => return Vec::new(),
+        Some(_) => return None,
         None => {
             let label = new.secret.labels.get(CLIENT_LABEL).map(String::as_str);
-            let Some(entry) = declared(label, namespace, registry) else { return Vec::new() };
+            let entry = declared(label, namespace, write.registry)?;
             if entry.namespace == namespace && entry.canary_name() == Some(new.secret.name.as_str()) {
-                // It is to be of the new CA before gateways are known to trust that: it is what shows it.
-                return Vec::new();
+                // The canary gets a certificate of the new CA before gateways trust it: a probe with it shows whether they do.
+                return None;
             }
             (entry, connectivity::client(old, new, &entry.status, &entry.spec.distrusted_cas, now))
         }
     };
-    broken.into_iter().filter_map(|broken| weighed(entry, broken, severities)).collect()
+    Some((entry, broken))
 }
 
-fn weighed(entry: &Entry, (field, message): Broken, severities: &Severities) -> Option<Finding> {
+fn finding(entry: &Entry, (field, message): Broken, severities: &Severities) -> Option<Finding> {
     let mut finding = CONNECTIVITY.finding(field, message);
     if entry.spec.mode == Mode::Copy {
         finding.severity = Severity::Warn;
@@ -52,8 +63,8 @@ fn weighed(entry: &Entry, (field, message): Broken, severities: &Severities) -> 
     severities.under(&entry.policy.severities).apply(finding)
 }
 
-/// What an update breaks of a Secret or ConfigMap beside the managed Secret from which gateways take their clients' CAs, or its
-/// deletion, where `new` is `None`.
+/// The connections that an update breaks of a Secret or ConfigMap other than the managed Secret from which gateways take their clients' CAs.
+/// `new` is `None` for its deletion.
 pub(super) fn of_source(
     request: &Request<'_>,
     old: &ParsedSecret<'_>,
@@ -67,17 +78,17 @@ pub(super) fn of_source(
         let (field, message) =
             connectivity::source(old, new, &entry.status, &entry.spec.distrusted_cas, namespace, now)?;
         let message = format!("{message}. {} takes its clients' CAs from it", source.used_by);
-        weighed(entry, (field, message), severities)
+        finding(entry, (field, message), severities)
     });
     found.collect()
 }
 
-/// Whether a `-cacert` sibling is the managed Secret's, and not the root's.
+/// Whether a `-cacert` Secret belongs to the managed Secret, not to the source Secret.
 fn is_of_managed(sibling: &ParsedSecret<'_>, entry: &Entry) -> bool {
     sibling.secret.name.strip_suffix(CACERT_SUFFIX) == Some(entry.managed_name())
 }
 
-/// The GatewaySecret whose client a Secret says it is, by its label.
+/// The GatewaySecret that the client label of a Secret names.
 pub(super) fn declared<'r>(label: Option<&str>, namespace: &str, registry: &'r Registry) -> Option<&'r Entry> {
     let entry =
         registry.entries().iter().find(|entry| label.is_some_and(|label| entry.has_client(namespace, label)))?;

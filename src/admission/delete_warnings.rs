@@ -1,38 +1,37 @@
-//! What the deletion of a GatewaySecret leaves behind: warnings, on a dry run too. Nothing that the agent wrote has an owner, so nothing
-//! goes with it; but nobody goes on with it, either.
+//! Warnings about the deletion of a GatewaySecret, on a dry run too. The objects that the agent wrote have no owner, so they are not deleted;
+//! but they are not renewed any more.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::owned_objects::CLEANERS;
+use super::owned_objects::CLEANUP_CONTROLLERS;
 use super::{Operation, Request};
 use crate::api::Phase;
 
-/// Sentences of at most 120 characters, as clients show them; none where nothing was written.
+/// At most 120 characters each, which is what clients show; none if the agent wrote nothing.
 pub(super) fn notes(request: &Request<'_>) -> Vec<String> {
     let old = request.old_object.filter(|_| request.operation == Operation::Delete);
-    // Who ends a namespace reads no warning.
-    old.filter(|_| !CLEANERS.contains(&request.username)).and_then(told).unwrap_or_default()
+    old.filter(|_| !CLEANUP_CONTROLLERS.contains(&request.username)).and_then(warnings).unwrap_or_default()
 }
 
-fn told(old: &Value) -> Option<Vec<String>> {
+fn warnings(old: &Value) -> Option<Vec<String>> {
     let status = &old["status"];
     let phase = Phase::deserialize(&status["phase"]).ok()?;
     let managed = status["secretName"].as_str()?;
-    let is_begun = status["bundle"].as_array().is_some_and(|bundle| !bundle.is_empty());
-    let is_new = old["metadata"]["deletionTimestamp"].is_null();
-    let mut told = match phase {
-        _ if !is_begun || !is_new => return None,
-        Phase::Steady => Vec::new(),
-        _ => vec![
-            format!("the rotation is {phase:?}, and stops there: no step that is left is taken, no old CA is dropped"),
-            "made again from its manifest it goes on; better let it end first: trustspan wait --for Steady".to_owned(),
-        ],
-    };
-    told.push(format!(
-        "what was written stays: gateways go on with it, and nobody renews it any more: Secret {managed}"
-    ));
-    Some(told)
+    let has_bundle = status["bundle"].as_array().is_some_and(|bundle| !bundle.is_empty());
+    if !has_bundle || !old["metadata"]["deletionTimestamp"].is_null() {
+        return None;
+    }
+    let mut warnings = Vec::new();
+    if phase != Phase::Steady {
+        warnings.extend([
+            format!("the rotation stops in phase {phase:?}: no further step is taken, and no old CA is removed"),
+            "finish the rotation first: trustspan wait --for Steady. A GatewaySecret created again continues it"
+                .to_owned(),
+        ]);
+    }
+    warnings.push(format!("gateways continue to use Secret {managed}, which is not renewed any more"));
+    Some(warnings)
 }
 
 #[cfg(test)]
@@ -51,7 +50,7 @@ mod tests {
         })
     }
 
-    fn asked(object: &Value, change: impl FnOnce(&mut Request<'_>)) -> Vec<String> {
+    fn notes_on(object: &Value, change: impl FnOnce(&mut Request<'_>)) -> Vec<String> {
         let mut request = Request {
             operation: Operation::Delete,
             kind: Kind { group: "trustspan.dev", version: "v1alpha1", kind: "GatewaySecret" },
@@ -68,45 +67,48 @@ mod tests {
         };
         change(&mut request);
         let decision = validate(&request, &Registry::default(), &Severities::default(), now());
-        assert_ne!(decision.verdict(), Verdict::Deny, "a deletion is never refused");
+        assert_ne!(decision.verdict(), Verdict::Deny, "a deletion is never rejected");
         decision.notes
     }
 
     #[test]
-    fn rejects_nothing_but_warns_of_what_is_left_undone() {
+    fn warns_that_the_rotation_stops() {
         for phase in ["Pending", "TrustExpanded", "Converged", "ClientsMigrated", "ServingCertificateSwitched"] {
-            let said = asked(&object(phase), |_| ());
-            assert!(said[0].contains(&format!("the rotation is {phase}, and stops there")), "{said:?}");
-            assert!(said[1].contains("trustspan wait --for Steady"), "{said:?}");
-            assert!(said[2].ends_with("Secret gateway"), "{said:?}");
-            assert!(said.iter().all(|note| note.len() <= 120), "{said:?}");
+            let shown = notes_on(&object(phase), |_| ());
+            assert!(shown[0].contains(&format!("the rotation stops in phase {phase}: no further step")), "{shown:?}");
+            assert!(shown[1].contains("trustspan wait --for Steady"), "{shown:?}");
+            assert!(shown[2].contains("Secret gateway, which is not renewed"), "{shown:?}");
+            assert!(shown.iter().all(|note| note.len() <= 120), "{shown:?}");
         }
     }
 
     #[test]
-    fn rejects_nothing_but_warns_of_what_nobody_renews() {
-        let said = asked(&object("Steady"), |_| ());
-        assert!(matches!(&said[..], [one] if one.contains("nobody renews it any more: Secret gateway")), "{said:?}");
+    fn warns_that_certificates_are_not_renewed() {
+        let shown = notes_on(&object("Steady"), |_| ());
+        assert!(
+            matches!(&shown[..], [one] if one.contains("Secret gateway, which is not renewed any more")),
+            "{shown:?}"
+        );
     }
 
     #[test]
-    fn accepts_the_end_of_one_that_wrote_nothing() {
-        let mut unmade = object("Pending");
-        unmade["status"]["bundle"] = json!([]);
-        let mut unseen = object("Steady");
-        unseen["status"] = json!({});
-        for object in [unmade, unseen, object("OfAnotherVersion")] {
-            assert_eq!(asked(&object, |_| ()), [""; 0], "{object}");
+    fn does_not_warn_before_the_agent_wrote_anything() {
+        let mut without_bundle = object("Pending");
+        without_bundle["status"]["bundle"] = json!([]);
+        let mut without_status = object("Steady");
+        without_status["status"] = json!({});
+        for object in [without_bundle, without_status, object("OfAnotherVersion")] {
+            assert_eq!(notes_on(&object, |_| ()), [""; 0], "{object}");
         }
     }
 
     #[test]
-    fn accepts_a_change_a_cleaner_and_what_is_going_already() {
+    fn does_not_warn_on_updates_cleanup_and_repeated_deletions() {
         let rotating = object("Converged");
-        assert_eq!(asked(&rotating, |request| request.username = CLEANERS[0]), [""; 0]);
-        assert_eq!(asked(&rotating, |request| request.operation = Operation::Update), [""; 0]);
-        let mut going = rotating;
-        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        assert_eq!(asked(&going, |_| ()), [""; 0]);
+        assert_eq!(notes_on(&rotating, |request| request.username = CLEANUP_CONTROLLERS[0]), [""; 0]);
+        assert_eq!(notes_on(&rotating, |request| request.operation = Operation::Update), [""; 0]);
+        let mut deleted = rotating;
+        deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(notes_on(&deleted, |_| ()), [""; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a Gateway takes its clients' CAs from, judged at admission.
+//! The source of the clients' CAs of a Gateway.
 
 use serde_json::Value;
 
@@ -9,23 +9,23 @@ use crate::registry::{Entry, Registry};
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 use crate::trust::{Finding, Severity};
 
-/// Servers that let in every client, or reset every connection. One that the stored object already had only warns: its other
-/// fields can still be changed.
+/// Servers that accept every client, or reset every connection. One that the stored object already has only warns, so that its other fields
+/// can still be changed.
 pub(super) fn findings(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Vec<Finding> {
-    let before = old.map(|old| named_for_nothing(kind, old)).unwrap_or_default();
+    let before = old.map(|old| names_without_cas(kind, old)).unwrap_or_default();
     let finding = |(field, name): (String, &str)| {
         let message = format!(
-            "{name}: istiod serves this Secret as a certificate, so the gateway gets no CA and lets in every client. \
-             Expected the name of a CA Secret with the suffix -cacert, or configmap://NAMESPACE/NAME"
+            "{name}: istiod serves this Secret as a certificate, so the gateway gets no CA and accepts every client. \
+             expected the name of a CA Secret with the suffix -cacert, or configmap://NAMESPACE/NAME"
         );
-        let is_known = before.iter().any(|(_, known)| *known == name);
+        let is_stored = before.iter().any(|(_, stored)| *stored == name);
         let finding = ADMITS_EVERYBODY.finding(field, message);
-        if is_known { Finding { severity: Severity::Warn, ..finding } } else { finding }
+        if is_stored { Finding { severity: Severity::Warn, ..finding } } else { finding }
     };
-    named_for_nothing(kind, object).into_iter().map(finding).collect()
+    names_without_cas(kind, object).into_iter().map(finding).collect()
 }
 
-fn named_for_nothing<'a>(kind: Kind<'_>, object: &'a Value) -> Vec<(String, &'a str)> {
+fn names_without_cas<'a>(kind: Kind<'_>, object: &'a Value) -> Vec<(String, &'a str)> {
     let of = |settings: TlsSettings<'a>| match settings.trust {
         TrustSource::Nothing(name) => Some((settings.field(), name)),
         _ => None,
@@ -33,7 +33,7 @@ fn named_for_nothing<'a>(kind: Kind<'_>, object: &'a Value) -> Vec<(String, &'a 
     tls_settings(kind, object, "").into_iter().filter_map(of).collect()
 }
 
-/// Servers that present a managed certificate and take their clients' CAs from elsewhere: a rotation waits for that source.
+/// Servers with a managed certificate that take their clients' CAs from another object: a rotation waits for it.
 pub(super) fn notes(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Registry) -> Vec<String> {
     let of = |settings: TlsSettings<'_>| {
         let entry = settings.presents.iter().find_map(|named| registry.user_of(&named.place, named.name))?;
@@ -41,7 +41,7 @@ pub(super) fn notes(kind: Kind<'_>, object: &Value, namespace: &str, registry: &
             TrustSource::Secret { place, name } if registry.user_of(place, name).is_some() => return None,
             TrustSource::NotVerified | TrustSource::Nothing(_) => return None,
             TrustSource::Secret { name, .. } => format!("Secret {name}-cacert or {name}"),
-            TrustSource::ConfigMap { namespace, name } if keeps(entry, namespace, name) => return None,
+            TrustSource::ConfigMap { namespace, name } if is_managed_source(entry, namespace, name) => return None,
             TrustSource::ConfigMap { namespace, name } => format!("ConfigMap {namespace}/{name}"),
             TrustSource::Unknowable(what) => (*what).to_owned(),
         };
@@ -49,15 +49,15 @@ pub(super) fn notes(kind: Kind<'_>, object: &Value, namespace: &str, registry: &
     };
     let mut notes: Vec<_> = tls_settings(kind, object, namespace).into_iter().filter_map(of).collect();
     notes.dedup();
-    // The API server shows a few; a hostile Gateway has thousands.
+    // A response has few warnings, and a hostile Gateway has thousands of servers.
     notes.truncate(3);
     notes
 }
 
-/// Whether the agent keeps a ConfigMap, or keeps another from it: what holds the rename is said then.
-fn keeps(entry: &Entry, namespace: &str, name: &str) -> bool {
-    let is_kept = |source: &String| source == name || managed_config_map_name(source) == name;
-    entry.namespace == namespace && entry.spec.clients.ca_config_map_names.iter().any(is_kept)
+/// Whether the agent writes a ConfigMap, or writes another one from it: then the message on a blocked rewrite names it.
+fn is_managed_source(entry: &Entry, namespace: &str, name: &str) -> bool {
+    let is_named = |source: &String| source == name || managed_config_map_name(source) == name;
+    entry.namespace == namespace && entry.spec.clients.ca_config_map_names.iter().any(is_named)
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_secret_for_cas_is_denied_and_a_stored_one_only_warns() {
+    fn rejects_a_secret_without_cas_and_warns_about_a_stored_one() {
         let mutual =
             |name: &str| gateway(json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": name}));
         let of = |object: &Value, old: Option<&Value>| findings(Kind::of(object), object, old);
@@ -95,20 +95,20 @@ mod tests {
     }
 
     #[test]
-    fn a_config_map_that_is_kept_is_not_noted() {
+    fn does_not_warn_about_a_config_map_that_the_agent_writes() {
         let mut entry = entry("mesh", "root", "gw");
         entry.spec.clients.ca_config_map_names = vec!["cas".to_owned()];
         let registry = Registry::new([entry]);
-        let noted = |name: &str| {
+        let warns = |name: &str| {
             let tls = json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": name});
             !notes(Kind::of(&gateway(json!({}))), &gateway(tls), "apps", &registry).is_empty()
         };
-        assert!(!noted("configmap://mesh/cas") && !noted("configmap://mesh/cas.trustspan"));
-        assert!(noted("configmap://apps/cas") && noted("configmap://mesh/others"));
+        assert!(!warns("configmap://mesh/cas") && !warns("configmap://mesh/cas.trustspan"));
+        assert!(warns("configmap://apps/cas") && warns("configmap://mesh/others"));
     }
 
     #[test]
-    fn another_source_of_cas_is_noted_beside_a_managed_certificate_alone() {
+    fn warns_about_another_source_of_cas_only_with_a_managed_certificate() {
         let registry = Registry::new([entry("mesh", "root", "gw")]);
         let of = |tls: Value| notes(Kind::of(&gateway(json!({}))), &gateway(tls), "apps", &registry);
         for name in ["root", "gw"] {

@@ -1,4 +1,4 @@
-//! One admission request to one decision. Pure: the webhook and the CLI call the same two functions.
+//! The decision on one admission request. Pure: the webhook and the CLI call the same two functions.
 
 mod annotation_validation;
 mod break_glass;
@@ -8,15 +8,15 @@ mod carry_over;
 mod check;
 mod connectivity;
 mod delete_warnings;
+mod gateway_secret;
 mod gateway_trust;
 mod guard;
-mod managed_name;
 mod mutate;
 mod owned_objects;
 mod policy;
 mod rules;
 mod secret_role;
-mod spec_change;
+mod secret_write;
 mod unknown_gateway_secret;
 mod validate;
 
@@ -33,35 +33,35 @@ pub(crate) use rules::INVALID_RESOURCE;
 pub use rules::{RuleInfo, rules};
 pub use validate::validate;
 
-/// What the API server asks about (`admission.k8s.io/v1` AdmissionRequest), as far as decisions need it.
+/// The fields of an AdmissionRequest (`admission.k8s.io/v1`) that decisions need.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// What is being done.
+    /// `request.operation`.
     pub operation: Operation,
     /// `request.kind`: the kind as sent to the webhook.
     pub kind: Kind<'a>,
     /// `request.subResource`; empty for the object itself.
     pub sub_resource: &'a str,
-    /// Namespace of the request (an object in a CREATE may leave its own out).
+    /// Namespace of the request: the object of a CREATE may have none.
     pub namespace: &'a str,
-    /// Name; empty for `generateName`.
+    /// Name of the object; empty for `generateName`.
     pub name: &'a str,
     /// `userInfo.username`.
     pub username: &'a str,
-    /// The user is trustspan's own agent.
+    /// The user is trustspan's agent.
     pub by_agent: bool,
-    /// The API server has found that the user may override rules (docs/adr/0006).
+    /// The user may override rules, according to the API server (docs/adr/0006).
     pub may_break_glass: bool,
-    /// The API server has found that the namespace has label `trustspan.dev/guard: enabled` (docs/guard.md).
+    /// The namespace has label `trustspan.dev/guard: enabled`, according to the API server (docs/guard.md).
     pub in_guarded_namespace: bool,
-    /// The object as it shall be; `None` for DELETE.
+    /// The new object; `None` for DELETE.
     pub object: Option<&'a Value>,
-    /// The object as it is; `None` for CREATE.
+    /// The stored object; `None` for CREATE.
     pub old_object: Option<&'a Value>,
 }
 
 impl<'a> Request<'a> {
-    /// The CREATE of an object by a user without rights, in a namespace without a guard.
+    /// The CREATE of an object by a user without special rights, in an unguarded namespace.
     pub fn create(object: &'a Value, namespace: &'a str) -> Self {
         Self {
             operation: Operation::Create,
@@ -78,10 +78,17 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether the object is on its way out: its finalizers can be taken off whatever it holds.
+    /// The object that an allowed request stores. `None` for a deletion, and for an object that is being deleted: its finalizers can be removed
+    /// whatever its content is.
+    pub(super) fn stored_object(&self) -> Option<&'a Value> {
+        let is_write = matches!(self.operation, Operation::Create | Operation::Update);
+        self.object.filter(|_| is_write && !self.is_being_deleted())
+    }
+
+    /// Whether the object is being deleted and waits for its finalizers.
     ///
-    /// A new object never is. One that server-side apply creates with a `metadata.deletionTimestamp` is stored with it
-    /// (measured with 1.36; any other create takes it off), and gateways read it as they read any other.
+    /// A new object never is. Server-side apply can create one with a `metadata.deletionTimestamp`, and gateways load it like any other
+    /// (measured with Kubernetes 1.36; any other create removes the field).
     pub(super) fn is_being_deleted(&self) -> bool {
         self.operation == Operation::Update
             && self.object.is_some_and(|object| object["metadata"]["deletionTimestamp"].is_string())
@@ -91,36 +98,36 @@ impl<'a> Request<'a> {
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// A new object.
+    /// `CREATE`.
     Create,
-    /// A change of an object.
+    /// `UPDATE`.
     Update,
-    /// The end of an object.
+    /// `DELETE`.
     Delete,
-    /// A connection (`exec`, `proxy`): never judged.
+    /// `CONNECT` (`exec`, `proxy`): never judged.
     Connect,
 }
 
-/// What to answer.
+/// The response to a request.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
-    /// Changes to owned fields; empty when nothing changes.
+    /// Changes to the object; empty for none.
     pub patch: Patch,
-    /// What rules found. A `deny` among them refuses the request; the others are warnings.
+    /// Findings of rules. One with severity `deny` rejects the request; the others are warnings.
     pub findings: Vec<Finding>,
-    /// Warnings that are not findings of a rule, e.g. why a rewrite was held back. One sentence each, at most 120 characters.
+    /// Warnings that are not findings of a rule, such as the reason for which a rewrite is blocked. At most 120 characters each.
     pub notes: Vec<String>,
-    /// Denials that were turned into warnings.
+    /// Denials that were overridden.
     pub overrides: Vec<Override>,
 }
 
 impl Decision {
-    /// The verdict that the findings add up to.
+    /// The verdict of all findings together.
     pub fn verdict(&self) -> Verdict {
         Verdict::of(&self.findings)
     }
 
-    /// The findings that refuse the request.
+    /// The findings that reject the request.
     pub fn denials(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|f| f.severity == Severity::Deny)
     }

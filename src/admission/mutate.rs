@@ -10,8 +10,8 @@ use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::trust::Certificate;
 
-/// Rewrites a Gateway or workload to name the managed Secret, and lets the Secret of a declared client, or one that asks for
-/// it, keep the trust that it needs. Never denies; the same under dry-run.
+/// Rewrites a Gateway or workload to use the managed Secret, and adds CAs to the Secret of a declared client, or to one with the annotation
+/// `trustspan.dev/carry-over`. Never denies, and decides the same on a dry run.
 pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Decision {
     let (Operation::Create | Operation::Update, "") = (request.operation, request.sub_resource) else {
         return Decision::default();
@@ -19,28 +19,28 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
     let Some(object) = request.object else { return Decision::default() };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
     if let Kind { group: "", version: "v1", kind: "Secret" } = request.kind {
-        return Decision { patch: trust(object, old, request.namespace, registry, now), ..Decision::default() };
+        return Decision { patch: added_cas(object, old, request.namespace, registry, now), ..Decision::default() };
     }
     let write = Write { kind: request.kind, namespace: request.namespace, object, old, by_agent: request.by_agent };
     let outcome = rewrite(&write, registry);
-    let held = outcome.blockers.iter().map(|hold| format!("not rewritten: {hold}"));
+    let blocked = outcome.blockers.iter().map(|hold| format!("not rewritten: {hold}"));
     let unrecorded =
-        outcome.unrecorded.then_some("annotations are full: trustspan rewrite --undo will not restore this object");
-    let trust = gateway_trust::notes(request.kind, object, request.namespace, registry);
-    let notes = held.chain(unrecorded.map(str::to_owned)).chain(trust).collect();
-    // No rule refuses a Gateway or workload: whatever its weight, this is a warning.
+        outcome.unrecorded.then_some("annotations are full, so trustspan rewrite --undo cannot restore this object");
+    let ca_sources = gateway_trust::notes(request.kind, object, request.namespace, registry);
+    let notes = blocked.chain(unrecorded.map(str::to_owned)).chain(ca_sources).collect();
+    // Only a warning, whatever the severity of the rule: a Gateway or workload is never rejected for an annotation.
     let findings = annotation_validation::findings(request.kind, object, old);
     Decision { patch: outcome.patch, notes, findings, ..Decision::default() }
 }
 
-/// The CA bundle that a Secret gets in this write, if any.
-fn trust(object: &Value, old: Option<&Value>, namespace: &str, registry: &Registry, now: Timestamp) -> Patch {
+/// The patch that adds CAs to a Secret.
+fn added_cas(object: &Value, old: Option<&Value>, namespace: &str, registry: &Registry, now: Timestamp) -> Patch {
     if object["metadata"]["deletionTimestamp"].is_string() {
         return Patch::default();
     }
-    let of_client = || ca_injection::wanted(object, namespace, registry).map(|cas| (ca_injection::KEY, cas));
+    let injected = || ca_injection::wanted(object, namespace, registry).map(|cas| (ca_injection::KEY, cas));
     let carried = || carry_over::bundle(object, old?, now);
-    let Some((key, cas)) = of_client().or_else(carried) else { return Patch::default() };
+    let Some((key, cas)) = injected().or_else(carried) else { return Patch::default() };
     let text: String = cas.iter().map(Certificate::pem).collect();
     let path = PointerBuf::from_tokens(["data", key]);
     Patch(vec![PatchOperation::Add(AddOperation { path, value: STANDARD.encode(text).into() })])

@@ -1,4 +1,4 @@
-//! RotationPolicies and ClusterRotationPolicies: what their schema cannot tell.
+//! RotationPolicies and ClusterRotationPolicies: what their schema cannot express.
 
 use std::collections::HashSet;
 
@@ -9,20 +9,20 @@ use super::rules::{INVALID_RESOURCE, RuleInfo, SEVERITY_IGNORED};
 use crate::api::{ChangeWindow, RotationPolicySpec};
 use crate::trust::{Finding, Severity};
 
-/// The findings on a policy of a manifest.
-pub(super) fn stored(object: &Value) -> Vec<Finding> {
+/// The findings on a policy in a manifest.
+pub(super) fn findings(object: &Value) -> Vec<Finding> {
     // `spec` may be left out.
     let spec = Some(&object["spec"]).filter(|spec| !spec.is_null());
     if let Err(error) = RotationPolicySpec::merged(spec) {
         return vec![INVALID_RESOURCE.finding("spec", error.to_string())];
     }
-    [ignored_severities(object), unknown_zones(object, None)].concat()
+    [ignored_severities(object), unknown_time_zones(object, None)].concat()
 }
 
-/// Severities that change nothing.
+/// Severities without effect.
 fn ignored_severities(object: &Value) -> Vec<Finding> {
     let named = object["spec"]["severities"].as_object().into_iter().flatten();
-    let why = named.filter_map(|(rule, _)| match RuleInfo::find(rule) {
+    let reasons = named.filter_map(|(rule, _)| match RuleInfo::find(rule) {
         Some(rule) if !rule.is_fixed() => None,
         Some(_) => Some((rule, "the severity of", " is fixed: this one changes nothing. remove it".to_owned())),
         None => {
@@ -30,16 +30,17 @@ fn ignored_severities(object: &Value) -> Vec<Finding> {
             Some((rule, "there is no rule", expected))
         }
     });
-    why.map(|(rule, head, tail)| {
-        SEVERITY_IGNORED.finding(format!("spec.severities[{rule}]"), format!("{head} {rule}{tail}"))
-    })
-    .collect()
+    reasons
+        .map(|(rule, head, tail)| {
+            SEVERITY_IGNORED.finding(format!("spec.severities[{rule}]"), format!("{head} {rule}{tail}"))
+        })
+        .collect()
 }
 
-/// Change windows that never open. One that the stored object already had only warns: a label can still be changed.
-pub(super) fn unknown_zones(object: &Value, old: Option<&Value>) -> Vec<Finding> {
-    // By message, since a hostile spec has thousands.
-    let before: HashSet<_> = old.map(unknown).unwrap_or_default().into_iter().map(|(_, former)| former).collect();
+/// Change windows that never open. One that the stored object already has only warns, so that its labels can still be changed.
+pub(super) fn unknown_time_zones(object: &Value, old: Option<&Value>) -> Vec<Finding> {
+    // In a set, since a hostile spec has thousands.
+    let before: HashSet<_> = old.map(unknown).unwrap_or_default().into_iter().map(|(_, message)| message).collect();
     let finding = |(at, message): (usize, String)| {
         let known = before.contains(&message);
         let finding = INVALID_RESOURCE.finding(format!("spec.changeWindows[{at}].timeZone"), message);
@@ -48,7 +49,7 @@ pub(super) fn unknown_zones(object: &Value, old: Option<&Value>) -> Vec<Finding>
     unknown(object).into_iter().map(finding).collect()
 }
 
-/// Where an unknown zone stands, and what to say of it.
+/// The index of each window with an unknown time zone, and the message about it.
 fn unknown(object: &Value) -> Vec<(usize, String)> {
     let windows = object["spec"]["changeWindows"].as_array().into_iter().flatten().enumerate();
     let zone = |(at, window)| Some((at, ChangeWindow::deserialize(window).ok()?.zone().err()?.to_string()));
@@ -68,25 +69,25 @@ mod tests {
     }
 
     #[test]
-    fn accepts_zones_of_the_database() {
-        assert_eq!(unknown_zones(&object(&["Europe/Berlin", "UTC"]), None), []);
+    fn accepts_time_zones_of_the_iana_database() {
+        assert_eq!(unknown_time_zones(&object(&["Europe/Berlin", "UTC"]), None), []);
         assert_eq!(
-            unknown_zones(&json!({ "spec": { "changeWindows": [{ "from": "22:00", "to": "02:00" }] } }), None),
+            unknown_time_zones(&json!({ "spec": { "changeWindows": [{ "from": "22:00", "to": "02:00" }] } }), None),
             []
         );
     }
 
     #[test]
-    fn rejects_others_unless_they_were_there_before() {
+    fn rejects_new_unknown_time_zones_and_warns_about_stored_ones() {
         let new = object(&["UTC", "Europe/Berlni"]);
-        let seen = |old: Option<&Value>| {
-            let found = unknown_zones(&new, old);
+        let findings = |old: Option<&Value>| {
+            let found = unknown_time_zones(&new, old);
             found.iter().map(|finding| (finding.severity, finding.field.clone())).collect::<Vec<_>>()
         };
         let field = "spec.changeWindows[1].timeZone".to_owned();
-        assert_eq!(seen(None), [(Severity::Deny, field.clone())]);
-        assert_eq!(seen(Some(&object(&["Mars/Base"]))), [(Severity::Deny, field.clone())]);
-        assert_eq!(seen(Some(&object(&["Europe/Berlni"]))), [(Severity::Warn, field)]);
-        assert!(unknown_zones(&new, None)[0].message.contains("expected a name of the IANA Time Zone Database"));
+        assert_eq!(findings(None), [(Severity::Deny, field.clone())]);
+        assert_eq!(findings(Some(&object(&["Mars/Base"]))), [(Severity::Deny, field.clone())]);
+        assert_eq!(findings(Some(&object(&["Europe/Berlni"]))), [(Severity::Warn, field)]);
+        assert!(unknown_time_zones(&new, None)[0].message.contains("expected a name of the IANA Time Zone Database"));
     }
 }

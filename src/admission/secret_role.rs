@@ -1,42 +1,73 @@
-//! What a Secret is relied on for, as the GatewaySecret that names it knows.
+//! What a Secret is used for, and so which rules apply to its content.
 
 use jiff::Timestamp;
-use serde_json::Value;
 
+use super::secret_write::SecretWrite;
+use crate::api::names::MANAGED_LABEL;
 use crate::connectivity;
 use crate::registry::{Entry, Role};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{Duty, SecretUsage};
+use crate::trust::{Duty, ParsedSecret, Proxy, SecretUsage};
 
-/// Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them. A root of a public issuer has
-/// no CA and never had one; a root that had one must not lose it.
-pub(super) fn duty<'e>(claim: Option<(&'e Entry, Role)>, old: Option<&Value>, now: Timestamp) -> Duty<'e> {
-    let Some((entry, role)) = claim else { return Duty::default() };
-    let had_one = || old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][key].is_string()));
+/// What the Secret of a write is used for.
+pub(super) fn duty<'r>(write: &SecretWrite<'r>, new: &ParsedSecret<'_>) -> Duty<'r> {
+    // From the object itself: a stored Secret that cannot be decoded may have had a bundle.
+    let old = write.request.old_object;
+    let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][key].is_string()));
+    match write.claim {
+        Some((entry, role)) => claimed(entry, role, had_bundle, write.now),
+        None => unclaimed(write, new),
+    }
+}
+
+/// The use of a Secret that a GatewaySecret names. Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them.
+/// The source Secret of a public issuer never has a CA, and one that has a CA must not lose it.
+fn claimed(entry: &Entry, role: Role, had_bundle: bool, now: Timestamp) -> Duty<'_> {
     let status = &entry.status;
     let sibling = status.cacert_sibling.as_ref().filter(|_| role != Role::CacertSibling);
-    let ca_required = sibling.is_none() && (role != Role::Root || had_one());
+    let ca_required = sibling.is_none() && (role != Role::Root || had_bundle);
+    let oldest_proxy = entry.oldest_proxy();
     if role == Role::CacertSibling {
-        let oldest_proxy = entry.oldest_proxy();
         return Duty { ca_required, usage: SecretUsage::TrustBundle, oldest_proxy, ..Duty::default() };
     }
     Duty {
         ca_required,
         is_rotated: true,
         distributes_trust: connectivity::distributes(status, now),
-        // It is the root's; under the managed name it does not apply.
+        // Istio uses the sibling of the source Secret only for Gateways that name the source Secret.
         sibling: sibling.filter(|_| role == Role::Root).map(|sibling| sibling.name.as_str()),
         gateways: status.gateways.as_deref().unwrap_or_default(),
-        oldest_proxy: entry.oldest_proxy(),
+        oldest_proxy,
         ..Duty::default()
     }
 }
 
+/// The use of a Secret that no GatewaySecret names as its source or managed Secret: this replica may not know its GatewaySecret yet. A Secret
+/// with a CA is an issuer's, since gateways serve leaves.
+fn unclaimed(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> Duty<'static> {
+    let mut duty = write.registry.duty(write.request.namespace, write.request.name);
+    let is_managed = new.secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true");
+    if duty.usage == SecretUsage::Serving && new.presents_ca() && !is_managed {
+        duty.usage = SecretUsage::SigningCa;
+    }
+    if duty.usage == SecretUsage::SigningCa {
+        // No proxy reads it. A rotation to a CA that some proxies cannot verify with waits, and its conditions say so.
+        duty.oldest_proxy = Proxy::NEWEST;
+    }
+    duty
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::admission::Request;
+    use crate::admission::secret_write::DecodedWrite;
     use crate::api::{CacertSibling, GatewayUse, Leaf, LeafKind, TrustAnchor};
+    use crate::registry::Registry;
     use crate::registry::tests::entry;
+    use crate::trust::Severities;
     use crate::trust::fixtures::{Authority, ca, now, parsed};
 
     /// A GatewaySecret whose bundle holds some CAs, whose clients trust others, and whose gateways serve a leaf.
@@ -61,44 +92,51 @@ mod tests {
     }
 
     fn distributes(entry: &Entry) -> bool {
-        duty(Some((entry, Role::Managed)), None, now()).distributes_trust
+        claimed(entry, Role::Managed, false, now()).distributes_trust
     }
 
     #[test]
-    fn accepts_that_clients_take_their_trust_from_the_bundle() {
+    fn clients_trust_the_managed_bundle_when_it_verifies_the_serving_certificate() {
         let (one, two) = (ca("one"), ca("two"));
         assert!(distributes(&observed(&[&one, &two], &[&one], &one)));
     }
 
     #[test]
-    fn rejects_that_clients_of_another_server_ca_do() {
+    fn clients_of_another_server_ca_do_not_trust_the_managed_bundle() {
         let (clients, servers) = (ca("clients"), ca("servers"));
         assert!(!distributes(&observed(&[&clients], &[&servers], &servers)));
-        assert!(!distributes(&observed(&[&clients], &[&servers, &clients], &servers)), "they trust both, and need one");
-        assert!(!distributes(&entry("mesh", "root", "gw")), "nothing was observed");
+        assert!(
+            !distributes(&observed(&[&clients], &[&servers, &clients], &servers)),
+            "they trust both CAs and need only one"
+        );
+        assert!(!distributes(&entry("mesh", "root", "gw")), "status has no bundle");
     }
 
     #[test]
-    fn accepts_a_sibling_of_the_root_alone() {
+    fn only_the_source_secret_has_a_cacert_sibling() {
         let mut entry = entry("mesh", "root", "gw");
         entry.status.cacert_sibling = Some(CacertSibling { name: "root-cacert".to_owned(), missing: Vec::new() });
-        let of = |role| duty(Some((&entry, role)), None, now()).sibling;
+        let of = |role| claimed(&entry, role, false, now()).sibling;
         let siblings = [Role::Root, Role::Managed, Role::CacertSibling].map(of);
         assert_eq!(siblings, [Some("root-cacert"), None, None]);
     }
 
     #[test]
-    fn accepts_no_duty_of_a_secret_that_nobody_names() {
-        assert_eq!(duty(None, None, now()), Duty::default());
+    fn a_secret_that_no_gateway_secret_names_has_the_default_duty() {
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other"}});
+        let (request, registry) = (Request::create(&object, "mesh"), Registry::default());
+        let decoded = DecodedWrite::new(&request).unwrap();
+        let write = SecretWrite::new(&request, &decoded, &registry, &Severities::default(), now());
+        assert_eq!(duty(&write, write.new.as_ref().unwrap()), Duty::default());
     }
 
     #[test]
-    fn accepts_gateways_and_rotation_of_root_and_managed_secret() {
+    fn source_and_managed_secret_are_rotated_and_serve_gateways() {
         let mut entry = entry("mesh", "root", "gw");
         let (group, namespace, name) = ("networking.istio.io".to_owned(), "mesh".to_owned(), "public".to_owned());
         entry.status.gateways = Some(vec![GatewayUse { group, namespace, name, hosts: Vec::new() }]);
         for (role, counts) in [(Role::Root, true), (Role::Managed, true), (Role::CacertSibling, false)] {
-            let duty = duty(Some((&entry, role)), None, now());
+            let duty = claimed(&entry, role, false, now());
             assert_eq!((duty.is_rotated, duty.gateways.len() == 1), (counts, counts), "{role:?}");
         }
     }

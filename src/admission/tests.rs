@@ -93,7 +93,7 @@ fn rejects_a_managed_secret_that_breaks_trust() {
 }
 
 #[test]
-fn rejects_taking_the_ca_out() {
+fn rejects_the_removal_of_the_ca() {
     let old = sound();
     let mut new = old.clone();
     new["stringData"].as_object_mut().unwrap().remove("ca.crt");
@@ -101,7 +101,7 @@ fn rejects_taking_the_ca_out() {
 }
 
 #[test]
-fn accepts_a_root_of_an_issuer_without_a_ca() {
+fn accepts_a_source_secret_that_never_had_a_ca() {
     let mut object = with(sound(), "/metadata/name", json!("root"));
     let old = with(object.clone(), "/data", json!({"ca.crt": "eA=="}));
     object["stringData"].as_object_mut().unwrap().remove("ca.crt");
@@ -111,7 +111,7 @@ fn accepts_a_root_of_an_issuer_without_a_ca() {
 }
 
 #[test]
-fn accepts_a_missing_ca_where_a_sibling_holds_it() {
+fn accepts_a_missing_ca_if_a_sibling_has_it() {
     let mut object = sound();
     object["stringData"].as_object_mut().unwrap().remove("ca.crt");
     let mut entry = used();
@@ -120,7 +120,7 @@ fn accepts_a_missing_ca_where_a_sibling_holds_it() {
 }
 
 #[test]
-fn a_finding_that_was_there_before_only_warns() {
+fn only_warns_about_what_the_stored_object_has() {
     let old = with(sound(), "/stringData/ca.crt", json!("prose"));
     let relabelled = with(old.clone(), "/metadata/annotations", json!({"note": "x"}));
     let (deny, warn) = verdict(&request(Operation::Update, Some(&relabelled), Some(&old)), used());
@@ -128,17 +128,17 @@ fn a_finding_that_was_there_before_only_warns() {
 }
 
 #[test]
-fn accepts_whatever_is_not_guarded() {
+fn does_not_judge_unguarded_secrets() {
     let mut object = with(sound(), "/stringData/ca.crt", json!("prose"));
     let create = |object: &Value, in_guarded_namespace| {
         verdict(&Request { in_guarded_namespace, ..request(Operation::Create, Some(object), None) }, used())
     };
-    for name in ["stranger", "root"] {
+    for name in ["other", "root"] {
         object["metadata"] = json!({"namespace": "mesh", "name": name});
         assert_eq!(create(&object, false), (vec![], vec![]), "{name}");
         assert_eq!(create(&object, true).0, ["empty"], "{name}");
     }
-    // A label is enough: this replica may not have heard of the GatewaySecret yet.
+    // The label is enough: this replica may not know the GatewaySecret yet.
     for labels in [json!({MANAGED_LABEL: "true"}), json!({GUARD: GUARD_ENABLED})] {
         object["metadata"]["labels"] = labels;
         assert_eq!(create(&object, false).0, ["empty"], "{object}");
@@ -146,35 +146,35 @@ fn accepts_whatever_is_not_guarded() {
 }
 
 #[test]
-fn warns_of_a_managed_secret_without_its_label() {
+fn warns_about_a_managed_secret_without_its_label() {
     let object = with(sound(), "/metadata/labels", json!({}));
     assert_eq!(create(&object), (vec![], vec!["managed-unlabelled"]));
 }
 
-fn weights(list: &[(&str, Level)]) -> std::collections::BTreeMap<String, Level> {
+fn severities(list: &[(&str, Level)]) -> std::collections::BTreeMap<String, Level> {
     list.iter().map(|(rule, level)| ((*rule).to_owned(), *level)).collect()
 }
 
 #[test]
-fn weights_of_a_gateway_secret_win_over_those_of_the_cluster() {
+fn severities_of_a_gateway_secret_override_those_of_the_cluster() {
     let object = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
     let request = request(Operation::Create, Some(&object), None);
-    let cluster = Severities::default().under(&weights(&[("not-a-ca", Level::Warn)]));
+    let cluster = Severities::default().under(&severities(&[("not-a-ca", Level::Warn)]));
     let verdict = |near: &[(&str, Level)], cluster: &Severities| {
         let mut entry = used();
-        entry.policy.severities = weights(near);
+        entry.policy.severities = severities(near);
         validate(&request, &Registry::new([entry]), cluster, now()).verdict()
     };
     assert_eq!(verdict(&[], &Severities::default()), Verdict::Deny);
     assert_eq!(verdict(&[], &cluster), Verdict::Warn);
     assert_eq!(verdict(&[("not-a-ca", Level::Off)], &cluster), Verdict::Allow);
     assert_eq!(verdict(&[("not-a-ca", Level::Deny)], &cluster), Verdict::Deny);
-    assert_eq!(verdict(&[("empty", Level::Off)], &cluster), Verdict::Warn, "another rule's weight");
+    assert_eq!(verdict(&[("empty", Level::Off)], &cluster), Verdict::Warn, "the severity of another rule");
 }
 
 #[test]
-fn weights_change_neither_fixed_rules_nor_other_secrets() {
-    let off = weights(&[("managed-in-use", Level::Off), ("not-a-ca", Level::Off), ("unreadable", Level::Off)]);
+fn severities_change_neither_fixed_rules_nor_other_secrets() {
+    let off = severities(&[("managed-in-use", Level::Off), ("not-a-ca", Level::Off), ("unreadable", Level::Off)]);
     let entry = || {
         let mut entry = used();
         entry.policy.severities = off.clone();
@@ -185,21 +185,21 @@ fn weights_change_neither_fixed_rules_nor_other_secrets() {
     let bad_base64 = with(sound(), "/data", json!({"ca.crt": "%%%"}));
     assert_eq!(verdict(&request(Operation::Create, Some(&bad_base64), None), entry()).0, ["unreadable"]);
     let mut other = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
-    other["metadata"]["name"] = json!("labelled-stranger");
+    other["metadata"]["name"] = json!("other");
     assert_eq!(verdict(&request(Operation::Create, Some(&other), None), entry()).0, ["not-a-ca"]);
 }
 
 #[test]
-fn check_gives_the_same_weights() {
+fn check_applies_the_same_severities() {
     let leaf = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
     let mut entry = used();
     let mut context = Context { registry: Registry::new([entry.clone()]), ..Context::default() };
     assert_eq!(checked(&leaf, &context), Some(vec![("not-a-ca", Severity::Deny)]));
     context.severities =
-        Severities::default().under(&weights(&[("not-a-ca", Level::Off), ("name-conflict", Level::Deny)]));
+        Severities::default().under(&severities(&[("not-a-ca", Level::Off), ("name-conflict", Level::Deny)]));
     assert_eq!(checked(&leaf, &context), Some(vec![]));
     entry.policy.severities =
-        weights(&[("not-a-ca", Level::Warn), ("expird", Level::Off), ("unreadable", Level::Warn)]);
+        severities(&[("not-a-ca", Level::Warn), ("expird", Level::Off), ("unreadable", Level::Warn)]);
     context.registry = Registry::new([entry.clone()]);
     assert_eq!(checked(&leaf, &context), Some(vec![("not-a-ca", Severity::Warn)]));
 
@@ -238,7 +238,7 @@ fn break_glass_overrides_the_named_rule_with_its_reason() {
 }
 
 #[test]
-fn check_says_what_break_glass_would_do() {
+fn check_previews_break_glass() {
     let unsound = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
     let annotated = overriding(&unsound, "not-a-ca", "ticket 7");
     let judged = |object: &Value, may_break_glass| {
@@ -248,7 +248,7 @@ fn check_says_what_break_glass_would_do() {
     };
     let (severity, message) = judged(&annotated, false);
     assert_eq!(severity, Severity::Deny);
-    assert!(message.ends_with("for those who may break glass: see --break-glass"), "{message}");
+    assert!(message.ends_with("for users with the right breakglass: see --break-glass"), "{message}");
     let (severity, message) = judged(&annotated, true);
     assert_eq!(severity, Severity::Warn);
     assert!(message.starts_with("break-glass (ticket 7): "), "{message}");
@@ -259,24 +259,24 @@ fn check_says_what_break_glass_would_do() {
 }
 
 #[test]
-fn break_glass_without_the_right_overrides_nothing_and_plants_nothing() {
+fn rejects_break_glass_annotations_without_the_right() {
     let unsound = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
     let rules = |decision: Decision| decision.denials().map(|finding| finding.rule).collect::<Vec<_>>();
     let annotated = overriding(&unsound, "not-a-ca", "x");
     assert_eq!(rules(decided(false, &annotated, None)), ["not-a-ca", "break-glass"]);
-    // Annotated by somebody who may: it stays, and helps nobody else.
+    // An annotation of a user with the right stays, and does not apply to other users.
     let sound = overriding(&sound(), "not-a-ca", "x");
     assert_eq!(rules(decided(false, &annotated, Some(&sound))), ["not-a-ca"]);
     assert_eq!(rules(decided(false, &sound, Some(&sound))), [""; 0]);
     assert_eq!(rules(decided(false, &overriding(&sound, "not-a-ca", "y"), Some(&sound))), ["break-glass"]);
-    // A stranger's Secret too: it could become a managed one.
-    let mut stranger = overriding(&sound, "break-glass", "x");
-    stranger["metadata"]["name"] = json!("stranger");
-    assert_eq!(rules(decided(false, &stranger, None)), ["break-glass"]);
+    // Also on a Secret that no GatewaySecret names: it could become a managed one.
+    let mut other = overriding(&sound, "break-glass", "x");
+    other["metadata"]["name"] = json!("other");
+    assert_eq!(rules(decided(false, &other, None)), ["break-glass"]);
 }
 
 #[test]
-fn break_glass_lets_a_managed_secret_go_and_never_the_unreadable() {
+fn break_glass_overrides_managed_in_use_but_not_unreadable() {
     let old = overriding(&sound(), "managed-in-use", "the namespace is moved");
     let delete = |may_break_glass| {
         let request = Request { may_break_glass, ..request(Operation::Delete, None, Some(&old)) };
@@ -294,20 +294,20 @@ fn accepts_an_object_that_is_being_deleted() {
     assert_eq!(verdict(&request(Operation::Update, Some(&object), Some(&sound())), used()), (vec![], vec![]));
 }
 
-/// Server-side apply creates such objects, and gateways read them.
+/// Server-side apply creates such objects, and gateways load them.
 #[test]
-fn rejects_a_new_object_that_says_it_is_being_deleted() {
-    let dying = |object: Value| with(object, "/metadata/deletionTimestamp", json!("2030-01-01T00:00:00Z"));
-    let unsound = dying(with(sound(), "/stringData/ca.crt", json!("prose")));
+fn rejects_a_new_object_with_a_deletion_timestamp() {
+    let for_deletion = |object: Value| with(object, "/metadata/deletionTimestamp", json!("2030-01-01T00:00:00Z"));
+    let unsound = for_deletion(with(sound(), "/stringData/ca.crt", json!("prose")));
     assert_eq!(create(&unsound).0, ["empty", "managed-in-use"]);
-    // Nothing judges what is written to it from then on.
-    let decision = decided(false, &dying(sound()), None);
-    let told = decision.denials().map(|finding| (finding.rule, finding.field.as_str())).collect::<Vec<_>>();
-    assert_eq!(told, [("managed-in-use", "metadata.deletionTimestamp")]);
+    // No later write to it would be judged.
+    let decision = decided(false, &for_deletion(sound()), None);
+    let denials = decision.denials().map(|finding| (finding.rule, finding.field.as_str())).collect::<Vec<_>>();
+    assert_eq!(denials, [("managed-in-use", "metadata.deletionTimestamp")]);
     let root = with(unsound, "/metadata/name", json!("root"));
     assert_eq!(create(&root).0, ["empty"]);
-    let planted = overriding(&dying(with(sound(), "/metadata/name", json!("stranger"))), "empty", "x");
-    assert_eq!(decided(false, &planted, None).denials().map(|f| f.rule).collect::<Vec<_>>(), ["break-glass"]);
+    let annotated = overriding(&for_deletion(with(sound(), "/metadata/name", json!("other"))), "empty", "x");
+    assert_eq!(decided(false, &annotated, None).denials().map(|f| f.rule).collect::<Vec<_>>(), ["break-glass"]);
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn rejects_the_deletion_of_a_managed_secret_in_use() {
 }
 
 #[test]
-fn only_secrets_are_judged_and_only_gateways_and_workloads_rewritten() {
+fn judges_only_secrets_and_rewrites_only_gateways_and_workloads() {
     let object = with(sound(), "/stringData/ca.crt", json!("prose"));
     let registry = Registry::new([used()]);
     for kind in [Kind { version: "v2", ..SECRET }, Kind { group: "x", ..SECRET }, Kind { kind: "ConfigMap", ..SECRET }]
@@ -361,7 +361,7 @@ fn checked(object: &Value, context: &Context) -> Option<Vec<(&'static str, Sever
 }
 
 #[test]
-fn an_inventory_makes_a_gateway_secret_ready() {
+fn a_gateway_secret_is_ready_with_the_inventory_of_its_secret() {
     let context = context(&[sound(), gateway("root")]);
     let entry = &context.registry.entries()[0];
     assert!(entry.status.is_ready(), "{:?}", entry.status.conditions);
@@ -372,9 +372,9 @@ fn an_inventory_makes_a_gateway_secret_ready() {
 }
 
 #[test]
-fn what_slipped_by_is_found_where_it_is_stored() {
+fn finds_stored_objects_that_the_webhook_missed() {
     let context = context(&[sound()]);
-    assert_eq!(checked(&gateway("root"), &context), Some(vec![]), "a manifest will be rewritten when it is applied");
+    assert_eq!(checked(&gateway("root"), &context), Some(vec![]), "a manifest is rewritten when it is applied");
     let stored = with(gateway("root"), "/metadata/uid", json!("6e7d"));
     assert_eq!(checked(&stored, &context), Some(vec![("not-rewritten", Severity::Warn)]));
     let stored = with(gateway("gw"), "/metadata/uid", json!("6e7d"));
@@ -382,27 +382,27 @@ fn what_slipped_by_is_found_where_it_is_stored() {
 }
 
 #[test]
-fn a_held_rename_is_told() {
+fn reports_a_blocked_rewrite() {
     assert_eq!(checked(&gateway("root"), &context(&[])), Some(vec![("rewrite-held", Severity::Warn)]));
 }
 
 #[test]
-fn a_secret_of_a_namespace_that_is_shown_without_a_guard_only_warns() {
+fn only_warns_about_a_secret_in_an_unguarded_namespace_of_the_input() {
     let mut object = with(sound(), "/stringData/ca.crt", json!("prose"));
-    object["metadata"] = json!({"namespace": "mesh", "name": "stranger"});
+    object["metadata"] = json!({"namespace": "mesh", "name": "other"});
     let namespace = |labels: Value| {
         let metadata = json!({"name": "mesh", "labels": labels});
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     };
     let severities = |context: &Context| checked(&object, context).unwrap().into_iter().map(|(_, s)| s).max();
     assert_eq!(severities(&Context::default()), Some(Severity::Deny));
-    assert_eq!(severities(&context(&[gateway("root")])), Some(Severity::Deny), "whatever is beside it");
+    assert_eq!(severities(&context(&[gateway("root")])), Some(Severity::Deny), "the input has other objects");
     assert_eq!(severities(&context(&[namespace(json!({GUARD: GUARD_ENABLED}))])), Some(Severity::Deny));
     assert_eq!(severities(&context(&[namespace(json!({"team": "mesh"}))])), Some(Severity::Warn));
 }
 
 #[test]
-fn a_secret_without_gateway_keys_is_not_judged() {
+fn does_not_judge_a_secret_without_gateway_keys() {
     let object = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "password"}, "stringData": {"password": "x"},
     });
@@ -411,7 +411,7 @@ fn a_secret_without_gateway_keys_is_not_judged() {
 }
 
 #[test]
-fn gateway_secrets_are_checked_against_each_other() {
+fn finds_conflicts_between_gateway_secrets() {
     let object = |name: &str, root: &str| {
         json!({
             "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret",

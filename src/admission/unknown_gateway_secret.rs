@@ -1,4 +1,4 @@
-//! A client of a GatewaySecret that there is none of: no rotation waits for it, and nobody would say so.
+//! A client whose label names no GatewaySecret: no rotation waits for it.
 
 use serde_json::Value;
 
@@ -10,8 +10,8 @@ use crate::api::names::CLIENT_LABEL;
 use crate::registry::Registry;
 use crate::trust::{Finding, Severities, Severity};
 
-/// Judges the label of a Secret, or of the one that a Certificate of cert-manager makes. Never more than a warning, whatever the
-/// rule's weight: the GatewaySecret may be on its way.
+/// Judges the client label of a Secret, or of the Secret that a Certificate of cert-manager makes. Only warns, whatever the severity of the
+/// rule: the GatewaySecret may be created later.
 pub(super) fn finding(
     kind: Kind<'_>,
     object: &Value,
@@ -19,14 +19,14 @@ pub(super) fn finding(
     registry: &Registry,
     severities: &Severities,
 ) -> Option<Finding> {
-    let place = metadata_of_secret(kind)?;
-    let named = object.pointer(place)?["labels"][CLIENT_LABEL].as_str()?;
+    let metadata = metadata_of_secret(kind)?;
+    let named = object.pointer(metadata)?["labels"][CLIENT_LABEL].as_str()?;
     if registry.knows(namespace, named) || declared(Some(named), namespace, registry).is_some() {
         return None;
     }
-    let field = field(place, "labels", CLIENT_LABEL);
+    let field = field(metadata, "labels", CLIENT_LABEL);
     let message = match named.split_once('_').filter(|(elsewhere, _)| *elsewhere != namespace) {
-        // The same words whether there is one that does not list it: its owner does not tell strangers.
+        // The same message whether it exists or not, so that it reveals nothing about another namespace.
         Some((elsewhere, name)) => format!(
             "no GatewaySecret {name} in {elsewhere} lists namespace {namespace}: the client is not declared. expected {namespace} in its \
              spec.clients.namespaces; ask its owner"
@@ -53,30 +53,30 @@ mod tests {
 
     fn secret(named: &str) -> Value {
         json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "till", "labels": {CLIENT_LABEL: named}},
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "payments", "labels": {CLIENT_LABEL: named}},
             "data": {"note": ""},
         })
     }
 
     fn certificate(named: &str) -> Value {
         json!({
-            "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"name": "till"},
-            "spec": {"secretName": "till", "secretTemplate": {"labels": {CLIENT_LABEL: named}}},
+            "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"name": "payments"},
+            "spec": {"secretName": "payments", "secretTemplate": {"labels": {CLIENT_LABEL: named}}},
         })
     }
 
-    /// What the webhook says, and what `check` does, of an object in namespace `mesh`.
-    fn said(object: &Value, entries: &[Entry], severities: &Severities) -> [Vec<String>; 2] {
-        said_by(object, Registry::new(entries.to_vec()), severities)
+    /// The messages of the webhook and of `check` on an object in namespace `mesh`.
+    fn messages(object: &Value, entries: &[Entry], severities: &Severities) -> [Vec<String>; 2] {
+        messages_with(object, Registry::new(entries.to_vec()), severities)
     }
 
-    fn said_by(object: &Value, registry: Registry, severities: &Severities) -> [Vec<String>; 2] {
+    fn messages_with(object: &Value, registry: Registry, severities: &Severities) -> [Vec<String>; 2] {
         let request = Request {
             operation: Operation::Create,
             kind: Kind::of(object),
             sub_resource: "",
             namespace: "mesh",
-            name: "till",
+            name: "payments",
             username: "jane",
             by_agent: false,
             may_break_glass: false,
@@ -95,21 +95,21 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_client_of_one_that_there_is() {
+    fn accepts_a_client_of_an_existing_gateway_secret() {
         let known = [entry("mesh", "root", "gateway")];
-        let mut going = known.clone();
-        going[0].being_deleted = true;
+        let mut deleted = known.clone();
+        deleted[0].being_deleted = true;
         for object in [secret("gateway"), certificate("gateway"), json!({"apiVersion": "v1", "kind": "Secret"})] {
-            for known in [&known, &going] {
-                assert_eq!(said(&object, known, &Severities::default()), [[""; 0]; 2], "{object}");
+            for known in [&known, &deleted] {
+                assert_eq!(messages(&object, known, &Severities::default()), [[""; 0]; 2], "{object}");
             }
             let unread = Registry::new([]).with_unread([("mesh".to_owned(), "gateway".to_owned())]);
-            assert_eq!(said_by(&object, unread, &Severities::default()), [[""; 0]; 2], "{object}");
+            assert_eq!(messages_with(&object, unread, &Severities::default()), [[""; 0]; 2], "{object}");
         }
     }
 
     #[test]
-    fn rejects_nothing_but_warns_of_another_name_or_namespace() {
+    fn warns_about_an_unknown_name_or_namespace() {
         let known = [entry("mesh", "root", "gateway"), entry("edge", "root", "public")];
         for named in ["gatway", "public"] {
             let message = format!(
@@ -120,29 +120,29 @@ mod tests {
                 for level in [None, Some(Level::Deny)] {
                     let raised = level.map(|level| (NO_SUCH_GATEWAY_SECRET.id.to_owned(), level));
                     let expected = [format!("{place}.labels[trustspan.dev/client]: {message}")];
-                    assert_eq!(said(&object, &known, &raised.into_iter().collect()), [expected.clone(), expected]);
+                    assert_eq!(messages(&object, &known, &raised.into_iter().collect()), [expected.clone(), expected]);
                 }
             }
         }
         let off = [(NO_SUCH_GATEWAY_SECRET.id.to_owned(), Level::Off)].into_iter().collect();
-        assert_eq!(said(&secret("gatway"), &known, &off), [[""; 0]; 2]);
+        assert_eq!(messages(&secret("gatway"), &known, &off), [[""; 0]; 2]);
     }
 
     #[test]
-    fn warns_of_one_elsewhere_unless_it_lists_the_namespace() {
+    fn warns_about_another_namespace_unless_it_lists_the_clients() {
         let mut known = [entry("edge", "root", "public")];
-        let [webhook, check] = said(&secret("edge_public"), &known, &Severities::default());
+        let [webhook, check] = messages(&secret("edge_public"), &known, &Severities::default());
         assert!(webhook[0].contains("no GatewaySecret public in edge lists namespace mesh"), "{webhook:?}");
-        let unknown = said(&secret("edge_none"), &known, &Severities::default());
-        let alike = unknown[0][0].replace("none", "public");
-        assert_eq!([webhook, check], [[alike.clone()], [alike]], "a stranger learns of no GatewaySecret by it");
+        let unknown = messages(&secret("edge_none"), &known, &Severities::default());
+        let same = unknown[0][0].replace("none", "public");
+        assert_eq!([webhook, check], [[same.clone()], [same]], "it reveals no GatewaySecret");
         known[0].spec.clients.namespaces = vec!["mesh".to_owned()];
-        assert_eq!(said(&secret("edge_public"), &known, &Severities::default()), [[""; 0]; 2]);
+        assert_eq!(messages(&secret("edge_public"), &known, &Severities::default()), [[""; 0]; 2]);
     }
 
     #[test]
-    fn what_shows_no_gateway_secret_is_a_part_but_the_cluster_is_not() {
-        let [webhook, check] = said(&certificate("gateway"), &[], &Severities::default());
+    fn check_does_not_warn_without_gateway_secrets_in_the_input() {
+        let [webhook, check] = messages(&certificate("gateway"), &[], &Severities::default());
         assert_eq!((webhook.len(), check.len()), (1, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! The plain HTTP port of a process that answers no admission requests: the agent.
+//! The plain HTTP port of the agent, a process without admission requests.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use super::metrics::Metrics;
 use super::router::{readiness, scraped};
 use crate::store::RegistryCache;
 
-/// `/metrics`, `/livez` and `/readyz`: ready once all GatewaySecrets were read.
-pub fn router(live: Arc<RegistryCache>, metrics: Metrics) -> Router {
-    let state = Arc::new((live, metrics));
+/// `/metrics`, `/livez` and `/readyz`: ready after all GatewaySecrets have been read.
+pub fn router(cache: Arc<RegistryCache>, metrics: Metrics) -> Router {
+    let state = Arc::new((cache, metrics));
     Router::new()
         .route("/metrics", get(async |State(state): State<Arc<(Arc<RegistryCache>, Metrics)>>| scraped(&state.1)))
         .route("/livez", get(async || "ok\n"))

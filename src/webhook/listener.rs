@@ -1,16 +1,15 @@
-//! Connections: how many there may be, and how long each may take for a part of the conversation.
+//! The number of connections, and the timeouts of each.
 //!
-//! The API server keeps idle connections for 90 s (Go's `IdleConnTimeout`) and does not send a POST again that failed
-//! on one that we closed. So an idle connection is kept for longer than that, by hyper's header time-out, which runs
-//! from the end of the former answer. That alone would give a slow client as long for its head; `TimeoutStream` therefore
-//! gives a head [`HEAD`] from its first byte on, and the first one from the handshake on.
+//! The API server keeps idle connections for 90 s (Go's `IdleConnTimeout`) and does not repeat a POST that failed because the server closed the
+//! connection. An idle connection is therefore kept for longer, by hyper's header timeout, which starts at the end of the previous response. A
+//! slow client would get as much time for the head of its request, so `TimeoutStream` limits that to `HEAD_TIMEOUT` from the first byte, and
+//! for the first request from the handshake.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use axum_server::accept::Accept;
 use futures::future::BoxFuture;
@@ -20,27 +19,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tower::Service;
 
-/// Time for a TLS handshake.
-pub const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Time for the head of a request, from its first byte.
-pub const HEAD: Duration = Duration::from_secs(10);
-/// Time that a connection may be idle: longer than the 90 s after which the API server closes its own.
-pub const IDLE: Duration = Duration::from_secs(120);
-/// Time in which a client must take a part of an answer.
-const WRITE: Duration = Duration::from_secs(20);
-/// Open connections; more are closed at once.
-const CONNECTIONS: usize = 1024;
+use super::limits::{CONNECTIONS, HEAD_TIMEOUT, WRITE_TIMEOUT};
 
-/// Accepts at most so many connections, and paces each. Wraps the acceptor that does the TLS, if any.
+/// Limits the number of connections and adds timeouts to each. Wraps the acceptor that does the TLS, if any.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionLimiter<A> {
     inner: A,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl<A> ConnectionLimiter<A> {
     pub(super) fn new(inner: A) -> Self {
-        Self { inner, places: Arc::new(Semaphore::new(CONNECTIONS)) }
+        Self { inner, permits: Arc::new(Semaphore::new(CONNECTIONS)) }
     }
 }
 
@@ -56,49 +46,50 @@ where
     type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let place = self.places.clone().try_acquire_owned();
-        // Nagle's algorithm would hold an answer's last segment back.
+        let permit = self.permits.clone().try_acquire_owned();
+        // Nagle's algorithm would delay the last segment of a response.
         let ready = stream.set_nodelay(true);
-        let accepted = place.is_ok().then(|| self.inner.accept(stream, service));
+        let accepted = permit.is_ok().then(|| self.inner.accept(stream, service));
         Box::pin(async move {
             ready?;
-            let (Ok(place), Some(accepted)) = (place, accepted) else {
+            let (Ok(permit), Some(accepted)) = (permit, accepted) else {
                 return Err(io::Error::other("too many connections"));
             };
             let (stream, service) = accepted.await?;
-            let turn = Arc::new(AtomicUsize::new(0));
-            Ok((TimeoutStream::new(stream, turn.clone(), place), RequestTracker { inner: service, turn }))
+            let boundaries = Arc::new(AtomicUsize::new(0));
+            let stream = TimeoutStream::new(stream, boundaries.clone(), permit);
+            Ok((stream, RequestTracker { inner: service, boundaries }))
         })
     }
 }
 
-/// A stream that fails when the head of a request, or the taking of an answer, takes too long.
+/// A stream that fails if the client is too slow to send the head of a request, or to read a response.
 #[derive(Debug)]
 pub(super) struct TimeoutStream<IO> {
     io: IO,
-    /// Even between requests, odd within one.
-    turn: Arc<AtomicUsize>,
-    /// The turn in which a head began, and when it must be complete.
+    /// The number of starts and ends of requests: even between requests, odd within one.
+    boundaries: Arc<AtomicUsize>,
+    /// The value of `boundaries` when a head began, and its timeout.
     head: Option<(usize, Pin<Box<Sleep>>)>,
     write: Option<Pin<Box<Sleep>>>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl<IO> TimeoutStream<IO> {
-    fn new(io: IO, turn: Arc<AtomicUsize>, place: OwnedSemaphorePermit) -> Self {
-        // A connection that never asks anything holds its place no longer than a slow one.
-        let head = Some((0, Box::pin(sleep(HEAD))));
-        Self { io, turn, head, write: None, _place: place }
+    fn new(io: IO, boundaries: Arc<AtomicUsize>, permit: OwnedSemaphorePermit) -> Self {
+        // So that a connection without a request ends too.
+        let head = Some((0, Box::pin(sleep(HEAD_TIMEOUT))));
+        Self { io, boundaries, head, write: None, _permit: permit }
     }
 
-    /// Bounds how long a write may be pending.
-    fn written<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Fails a write that is pending for too long.
+    fn with_timeout<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
             self.write = None;
             return poll;
         }
-        let clock = self.write.get_or_insert_with(|| Box::pin(sleep(WRITE)));
-        ready!(clock.as_mut().poll(cx));
+        let timeout = self.write.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+        ready!(timeout.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -107,15 +98,15 @@ impl<IO: AsyncRead + Unpin> AsyncRead for TimeoutStream<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.io).poll_read(cx, buf);
-        let turn = self.turn.load(Ordering::Acquire);
-        if self.head.as_ref().is_some_and(|(began, _)| *began != turn) {
+        let boundaries = self.boundaries.load(Ordering::Acquire);
+        if self.head.as_ref().is_some_and(|(began, _)| *began != boundaries) {
             self.head = None;
         }
-        if turn.is_multiple_of(2) && buf.filled().len() > before && self.head.is_none() {
-            self.head = Some((turn, Box::pin(sleep(HEAD))));
+        if boundaries.is_multiple_of(2) && buf.filled().len() > before && self.head.is_none() {
+            self.head = Some((boundaries, Box::pin(sleep(HEAD_TIMEOUT))));
         }
-        if let Some((_, clock)) = &mut self.head
-            && clock.as_mut().poll(cx).is_ready()
+        if let Some((_, timeout)) = &mut self.head
+            && timeout.as_mut().poll(cx).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -126,7 +117,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for TimeoutStream<IO> {
 impl<IO: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.written(cx, poll)
+        self.with_timeout(cx, poll)
     }
 
     fn poll_write_vectored(
@@ -135,7 +126,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<IO> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-        self.written(cx, poll)
+        self.with_timeout(cx, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -144,26 +135,26 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<IO> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.io).poll_flush(cx);
-        self.written(cx, poll)
+        self.with_timeout(cx, poll)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.io).poll_shutdown(cx);
-        self.written(cx, poll)
+        self.with_timeout(cx, poll)
     }
 }
 
-/// A connection's service; tells its stream where a request begins and ends.
+/// The service of a connection; counts the starts and ends of requests for its stream.
 #[derive(Clone, Debug)]
 pub(super) struct RequestTracker<S> {
     inner: S,
-    turn: Arc<AtomicUsize>,
+    boundaries: Arc<AtomicUsize>,
 }
 
-/// Ends the turn, also when the request is dropped halfway.
-struct End(Arc<AtomicUsize>);
+/// Counts the end of a request, also of one that is cancelled.
+struct EndGuard(Arc<AtomicUsize>);
 
-impl Drop for End {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Release);
     }
@@ -183,28 +174,30 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        self.turn.fetch_add(1, Ordering::Release);
-        let end = End(self.turn.clone());
-        let answer = self.inner.call(request);
+        self.boundaries.fetch_add(1, Ordering::Release);
+        let guard = EndGuard(self.boundaries.clone());
+        let response = self.inner.call(request);
         Box::pin(async move {
-            let _end = end;
-            answer.await
+            let _guard = guard;
+            response.await
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::{advance, timeout};
 
     use super::*;
 
-    fn paced() -> (TimeoutStream<DuplexStream>, DuplexStream, Arc<AtomicUsize>) {
+    fn stream() -> (TimeoutStream<DuplexStream>, DuplexStream, Arc<AtomicUsize>) {
         let (near, far) = duplex(64);
-        let turn = Arc::new(AtomicUsize::new(0));
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        (TimeoutStream::new(near, turn.clone(), place), far, turn)
+        let boundaries = Arc::new(AtomicUsize::new(0));
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        (TimeoutStream::new(near, boundaries.clone(), permit), far, boundaries)
     }
 
     async fn is_quiet(io: &mut TimeoutStream<DuplexStream>, time: Duration) -> bool {
@@ -212,47 +205,47 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_idle_connection_waits_and_a_head_does_not() {
-        let (mut io, mut far, turn) = paced();
-        // The first request, and its answer.
-        turn.fetch_add(2, Ordering::Release);
-        assert!(is_quiet(&mut io, HEAD * 20).await);
+    async fn closes_on_a_slow_head_but_not_while_idle() {
+        let (mut io, mut far, boundaries) = stream();
+        // The first request, and its response.
+        boundaries.fetch_add(2, Ordering::Release);
+        assert!(is_quiet(&mut io, HEAD_TIMEOUT * 20).await);
         far.write_all(b"a").await.unwrap();
         assert_eq!(io.read_u8().await.unwrap(), b'a');
-        advance(HEAD / 2).await;
-        // More bytes give no more time.
+        advance(HEAD_TIMEOUT / 2).await;
+        // More bytes do not extend the timeout.
         far.write_all(b"b").await.unwrap();
         assert_eq!(io.read_u8().await.unwrap(), b'b');
-        let error = timeout(HEAD, io.read_u8()).await.expect("ends within the time for a head").unwrap_err();
+        let error = timeout(HEAD_TIMEOUT, io.read_u8()).await.expect("ends within the time for a head").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_never_asks_is_left() {
-        let (mut io, _far, _) = paced();
-        let error = timeout(HEAD * 2, io.read_u8()).await.expect("ends").unwrap_err();
+    async fn closes_without_a_request() {
+        let (mut io, _far, _) = stream();
+        let error = timeout(HEAD_TIMEOUT * 2, io.read_u8()).await.expect("ends").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_ends_the_time_for_its_head() {
-        let (mut io, mut far, turn) = paced();
+    async fn a_started_request_stops_the_head_timeout() {
+        let (mut io, mut far, boundaries) = stream();
         far.write_all(b"a").await.unwrap();
         io.read_u8().await.unwrap();
-        // A request that came in one piece, answered before the stream is read again.
-        turn.fetch_add(2, Ordering::Release);
-        assert!(is_quiet(&mut io, HEAD * 2).await);
+        // A request that arrived at once, and was answered before the stream is read again.
+        boundaries.fetch_add(2, Ordering::Release);
+        assert!(is_quiet(&mut io, HEAD_TIMEOUT * 2).await);
         // A body is not a head.
-        turn.fetch_add(1, Ordering::Release);
+        boundaries.fetch_add(1, Ordering::Release);
         far.write_all(b"b").await.unwrap();
         io.read_u8().await.unwrap();
-        assert!(is_quiet(&mut io, HEAD * 2).await);
+        assert!(is_quiet(&mut io, HEAD_TIMEOUT * 2).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_no_answer_is_left() {
-        let (mut io, _far, _) = paced();
-        let error = timeout(WRITE * 2, io.write_all(&[0; 1000])).await.expect("ends").unwrap_err();
+    async fn closes_if_the_client_does_not_read_the_response() {
+        let (mut io, _far, _) = stream();
+        let error = timeout(WRITE_TIMEOUT * 2, io.write_all(&[0; 1000])).await.expect("ends").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -1,4 +1,4 @@
-//! What Prometheus reads. Every label has a bounded set of values, whatever a review says.
+//! Metrics for Prometheus. Every label has a bounded set of values, whatever a review contains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 const OTHER: &str = "other";
 
-/// The kinds that are told apart; all others count as `other`.
+/// The kinds with labels of their own; all others are `other`.
 const KINDS: [(&str, &str); 13] = [
     ("", "ConfigMap"),
     ("", "Secret"),
@@ -38,7 +38,7 @@ const KINDS: [(&str, &str); 13] = [
     ("trustspan.dev", "ClusterRotationPolicy"),
 ];
 
-/// Counters of the webhook, and the state of what it serves from.
+/// Counters of the webhook, and the state of its registry and certificate.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -48,7 +48,7 @@ pub struct Metrics {
     duration: Family<WebhookLabel, Histogram, fn() -> Histogram>,
 }
 
-/// What a request was about, as far as labels tell.
+/// The labels for the object of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReviewedObject {
     group: &'static str,
@@ -82,7 +82,7 @@ struct WebhookLabel {
 }
 
 impl ReviewedObject {
-    /// A request that could not be read.
+    /// The labels of a request that could not be parsed.
     pub const UNREAD: Self = Self { group: OTHER, kind: OTHER, operation: OTHER };
 
     /// The labels of a request.
@@ -99,11 +99,11 @@ impl ReviewedObject {
 }
 
 impl Metrics {
-    /// Counters at zero; the state of `live` and `certificate` is read at each scrape.
-    pub fn new(live: Arc<RegistryCache>, certificate: Option<Arc<ServingCertificate>>) -> Self {
+    /// Counters at zero; the state of `cache` and `certificate` is read at each scrape.
+    pub fn new(cache: Arc<RegistryCache>, certificate: Option<Arc<ServingCertificate>>) -> Self {
         let mut registry = Registry::with_prefix("trustspan");
         let (requests, findings, break_glass) = (Family::default(), Family::default(), Family::default());
-        // 0.25 ms to 4 s: the webhook time-outs are at most 5 s.
+        // 0.25 ms to 4 s: the timeouts of the webhooks are at most 5 s.
         let duration: Family<_, _, fn() -> _> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_25, 2.0, 15)));
         registry.register("admission_requests", "Admission requests answered", Family::clone(&requests));
@@ -111,14 +111,14 @@ impl Metrics {
         registry.register("break_glass", "Denials that were overridden", Family::clone(&break_glass));
         registry.register(
             "admission_duration_seconds",
-            "Time from the head of a request to its answer",
+            "Time from the head of a request to its response",
             duration.clone(),
         );
-        registry.register_collector(Box::new(State { live, certificate }));
+        registry.register_collector(Box::new(State { cache, certificate }));
         Self { registry, requests, findings, break_glass, duration }
     }
 
-    /// With more, read at each scrape.
+    /// Adds a collector, which is read at each scrape.
     pub fn with(mut self, collector: Box<dyn Collector>) -> Self {
         self.registry.register_collector(collector);
         self
@@ -143,22 +143,22 @@ impl Metrics {
         }
     }
 
-    /// Counts the denials that a decision overrode. None is where another denial still refuses the request.
+    /// Counts the denials that were overridden: none if another denial still rejects the request.
     pub fn overrode(&self, decision: &Decision) {
         if decision.verdict() == Verdict::Deny {
             return;
         }
-        for seen in &decision.overrides {
-            self.break_glass.get_or_create(&RuleLabel { rule: seen.rule }).inc();
+        for applied in &decision.overrides {
+            self.break_glass.get_or_create(&RuleLabel { rule: applied.rule }).inc();
         }
     }
 
-    /// Counts a request that got no decision.
+    /// Counts a request without a decision.
     pub fn failed(&self, webhook: &'static str, subject: ReviewedObject) {
         self.count(webhook, subject, "error");
     }
 
-    /// Notes how long an answer took.
+    /// Records the time that a response took.
     pub fn took(&self, webhook: &'static str, time: Duration) {
         self.duration.get_or_create(&WebhookLabel { webhook }).observe(time.as_secs_f64());
     }
@@ -185,18 +185,18 @@ impl Metrics {
 
 #[derive(Debug)]
 struct State {
-    live: Arc<RegistryCache>,
+    cache: Arc<RegistryCache>,
     certificate: Option<Arc<ServingCertificate>>,
 }
 
 impl Collector for State {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let registry = self.live.registry();
+        let registry = self.cache.registry();
         let mut gauge = |name, help, value: i64| {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
         };
-        gauge("store_synced", "1 once all GatewaySecrets were read", i64::from(registry.is_some()))?;
+        gauge("store_synced", "1 after all GatewaySecrets have been read", i64::from(registry.is_some()))?;
         let known = registry.map_or(0, |r| r.entries().len());
         gauge("gatewaysecrets", "GatewaySecrets known", i64::try_from(known).unwrap_or(i64::MAX))?;
         if let Some(certificate) = &self.certificate {
@@ -207,10 +207,18 @@ impl Collector for State {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
         };
-        counter("store_failures", "Failed reads of GatewaySecrets; the last good ones stay", self.live.failures())?;
+        counter(
+            "store_failures",
+            "Failed reads of GatewaySecrets; the previous ones stay in use",
+            self.cache.failures(),
+        )?;
         if let Some(certificate) = &self.certificate {
             let name = "serving_certificate_reload_failures";
-            counter(name, "Serving certificates not taken; the last good one stays", certificate.failures())?;
+            counter(
+                name,
+                "Serving certificates that could not be loaded; the previous one stays in use",
+                certificate.failures(),
+            )?;
         }
         Ok(())
     }
@@ -223,7 +231,7 @@ mod tests {
     use crate::trust::Finding;
 
     #[test]
-    fn what_is_refused_all_the_same_overrides_nothing() {
+    fn does_not_count_overrides_of_a_rejected_request() {
         let metrics = Metrics::new(Arc::default(), None);
         let finding = |rule, severity| Finding { rule, severity, field: String::new(), message: String::new() };
         let overrides = vec![Override { rule: "empty", reason: "ticket 7".to_owned() }];

@@ -1,9 +1,10 @@
-//! The webhook's HTTPS side: AdmissionReview in, decision asked for, answer out. It decides nothing itself.
+//! HTTPS for the webhook: parses an AdmissionReview, asks for the decision and writes the response.
 //!
-//! Bounds stand before every step, since whoever reaches the port may call: connections and their pace ([`listener`]),
-//! requests in flight, body size and time ([`Webhook`]), nesting ([`review`]), labels ([`metrics`]).
+//! Every step is bounded, since any caller that reaches the port may send requests: connections and their timeouts ([`listener`]), requests in
+//! flight, size and time of the body ([`Webhook`]), nesting ([`review`]), labels ([`metrics`]).
 
 pub mod health_server;
+mod limits;
 pub mod listener;
 pub mod metrics;
 pub mod response;
@@ -13,4 +14,5 @@ pub mod self_signed;
 pub mod server;
 pub mod tls;
 
-pub use router::{BODY_LIMIT, Decide, Webhook};
+pub use limits::BODY_LIMIT;
+pub use router::{Decide, Webhook};

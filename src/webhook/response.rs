@@ -1,20 +1,14 @@
-//! A decision, as the API server takes it: `admission.k8s.io/v1` AdmissionReview with a response.
+//! A decision as the API server reads it: an `admission.k8s.io/v1` AdmissionReview with a response.
 
 use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
 
+use super::limits::{DENIALS, WARNING_LENGTH, WARNINGS};
 use super::review::{API_VERSION, KIND};
 use crate::admission::Decision;
 use crate::trust::{Finding, Severity, Verdict};
-
-/// Characters of one warning; the API server cuts at 256 and kubectl users stop reading before.
-const WARNING_LENGTH: usize = 120;
-/// Warnings of one answer: five of 120 characters stay under the 4 KiB that the API server passes on.
-const WARNINGS: usize = 5;
-/// Findings listed in one denial.
-const DENIALS: usize = 10;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -50,10 +44,10 @@ struct Status {
     message: String,
 }
 
-/// The body of the answer to the review with this uid.
+/// The body of the response to the review with this uid.
 ///
 /// # Errors
-/// When the patch cannot be written as JSON.
+/// If the patch cannot be written as JSON.
 pub fn answer(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Error> {
     let allowed = decision.verdict() != Verdict::Deny;
     let patch = if allowed && !decision.patch.0.is_empty() {
@@ -81,18 +75,18 @@ pub fn answer(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Err
     })
 }
 
-/// One finding on the line that kubectl begins; several on a line each below it.
+/// One finding continues the line of kubectl; several are on a line each below it.
 fn denial(decision: &Decision) -> String {
     let mut lines: Vec<_> = decision.denials().map(line).collect();
     if let [only] = lines.as_slice() {
         return only.clone();
     }
-    let (found, left_out) = (lines.len(), lines.len().saturating_sub(DENIALS));
+    let (all, left_out) = (lines.len(), lines.len().saturating_sub(DENIALS));
     lines.truncate(DENIALS);
     if left_out > 0 {
         lines.push(format!("and {left_out} more"));
     }
-    format!("{found} findings:\n  {}", lines.join("\n  "))
+    format!("{all} findings:\n  {}", lines.join("\n  "))
 }
 
 fn warnings(decision: &Decision) -> Vec<String> {
@@ -107,9 +101,10 @@ fn warnings(decision: &Decision) -> Vec<String> {
     all
 }
 
-/// The API server puts the webhook's name before each key.
+/// The audit annotations. The API server prefixes each key with the name of the webhook.
 fn audit(decision: &Decision) -> BTreeMap<&'static str, String> {
-    let overrides: Vec<_> = decision.overrides.iter().map(|seen| format!("{}: {}", seen.rule, seen.reason)).collect();
+    let overrides: Vec<_> =
+        decision.overrides.iter().map(|applied| format!("{}: {}", applied.rule, applied.reason)).collect();
     let overridden = (!overrides.is_empty()).then(|| ("break-glass", printable(&overrides.join("; "))));
     [("denied-by", Severity::Deny), ("warned-by", Severity::Warn)]
         .into_iter()
@@ -129,8 +124,8 @@ fn line(finding: &Finding) -> String {
     printable(&if field.is_empty() { format!("{rule}: {message}") } else { format!("{rule}: {field}: {message}") })
 }
 
-/// Names in a message come from the object. A control character in a warning would make the API server drop it, and
-/// one in a denial would reach a terminal.
+/// Replaces control characters, which can be in names from the object: the API server drops a warning with one, and a denial is shown in a
+/// terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -141,7 +136,7 @@ fn clip(text: &str, limit: usize) -> String {
     let head = &text[..end];
     let room = head.char_indices().next_back().map_or(0, |(last, _)| last);
     let cut = match head[..room].rfind(' ') {
-        // A word as long as half the line is cut itself: better than to lose that half.
+        // A word as long as half the line is cut instead.
         Some(space) if space >= room / 2 => space,
         _ => room,
     };
@@ -163,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_say() {
+    fn allows_without_findings() {
         assert_eq!(
             answered(&Decision::default()),
             json!({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": "u-1", "allowed": true}})
@@ -181,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn denials_read_well_and_carry_no_patch() {
+    fn a_denial_lists_its_findings_and_has_no_patch() {
         let patch = serde_json::from_value(json!([{"op": "remove", "path": "/a"}])).unwrap();
         let mut decision = Decision { patch, ..Decision::default() };
         decision.findings.push(finding("no-ca", Severity::Deny, "data[ca.crt]", "no CA\x1b[31m; put one there"));
@@ -208,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn overrides_stand_in_the_audit_log() {
-        let seen = |rule, reason: &str| crate::admission::Override { rule, reason: reason.to_owned() };
-        let overrides = vec![seen("expired", "ticket 7"), seen("empty", "ticket 8")];
+    fn overrides_are_in_the_audit_log() {
+        let applied = |rule, reason: &str| crate::admission::Override { rule, reason: reason.to_owned() };
+        let overrides = vec![applied("expired", "ticket 7"), applied("empty", "ticket 8")];
         let answer = answered(&Decision { overrides, ..Decision::default() });
         assert_eq!(
             answer["response"]["auditAnnotations"],
@@ -219,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_few_and_short() {
+    fn limits_number_and_length_of_warnings() {
         let decision = Decision {
             findings: (0..40).map(|_| finding("r", Severity::Warn, "spec", &"wörter ".repeat(80))).collect(),
             notes: vec!["a note\nof two lines".to_owned()],
@@ -233,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn clips_between_words() {
+    fn cuts_between_words() {
         assert_eq!(clip("short", 5), "short");
         assert_eq!(clip("two words", 9), "two words");
         assert_eq!(clip("two words here", 10), "two words…");

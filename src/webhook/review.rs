@@ -1,7 +1,7 @@
-//! `admission.k8s.io/v1` AdmissionReview, as it comes in.
+//! Parses an `admission.k8s.io/v1` AdmissionReview.
 //!
-//! A review is hostile until proven otherwise: whoever reaches the port may post one. Only the fields that decisions
-//! need are read; `object` and `oldObject` stay untyped, so that unknown fields and number formats survive.
+//! Any caller that reaches the port may send one, so it is hostile until proven otherwise. Only the fields that decisions need are parsed;
+//! `object` and `oldObject` stay untyped, so that unknown fields and number formats are preserved.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,27 +9,27 @@ use serde_json::error::Category;
 
 use crate::admission::{Kind, Operation, Request};
 
-/// The `apiVersion` that is spoken, and the only one.
+/// The only supported `apiVersion`.
 pub const API_VERSION: &str = "admission.k8s.io/v1";
 /// The `kind` of a review.
 pub const KIND: &str = "AdmissionReview";
 
-/// A review with everything in it that an answer needs. Has no `Debug`: the objects may hold private keys.
+/// A valid review. Has no `Debug`: the objects may contain private keys.
 pub struct Review {
-    /// `request.uid`; the answer carries it.
+    /// `request.uid`; the response repeats it.
     pub uid: String,
     operation: Operation,
     request: ReviewRequest,
 }
 
-/// Why a body is no review. Names what was wrong, never what the objects hold.
+/// Why a body is not a valid review. Never quotes the objects.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReviewError {
-    /// No JSON, or JSON that is cut short or nested too deep.
-    #[error("the body is not JSON that can be read: {what} at line {line}, column {column}")]
+    /// Invalid JSON, or JSON that is incomplete or nested too deeply.
+    #[error("the body is not JSON that can be parsed: {what} at line {line}, column {column}")]
     Json {
-        /// What the parser stumbled over.
+        /// The kind of error.
         what: &'static str,
         /// Line, from 1.
         line: usize,
@@ -37,12 +37,12 @@ pub enum ReviewError {
         column: usize,
     },
     /// `apiVersion` and `kind` are not those of a review.
-    #[error("the body is {seen}, expected {API_VERSION} {KIND}")]
+    #[error("the body is {found}, expected {API_VERSION} {KIND}")]
     NotAReview {
-        /// What it says it is.
-        seen: String,
+        /// The `apiVersion` and `kind` of the body.
+        found: String,
     },
-    /// A field that every review has is missing or empty.
+    /// A required field is missing or empty.
     #[error("the AdmissionReview has no {0}")]
     Missing(&'static str),
     /// `request.operation` is none of the four.
@@ -89,16 +89,16 @@ struct UserInfo {
 }
 
 impl Review {
-    /// Reads the body of a request.
+    /// Parses the body of a request.
     ///
     /// # Errors
-    /// When the body is not JSON, not a review of the spoken version, or has no request, uid, kind or operation.
+    /// If the body is not JSON, not a review of the supported version, or has no request, uid, kind or operation.
     pub fn parse(body: &[u8]) -> Result<Self, ReviewError> {
-        // serde_json refuses more than 128 levels, so neither reading nor dropping a value can exhaust the stack.
+        // serde_json rejects more than 128 levels, so neither parsing nor dropping a value can exhaust the stack.
         let envelope: Envelope = serde_json::from_slice(body).map_err(|e| ReviewError::json(&e))?;
         let (version, kind) = (envelope.api_version.unwrap_or_default(), envelope.kind.unwrap_or_default());
         if version != API_VERSION || kind != KIND {
-            return Err(ReviewError::NotAReview { seen: seen(&version, &kind) });
+            return Err(ReviewError::NotAReview { found: found(&version, &kind) });
         }
         let request = envelope.request.ok_or(ReviewError::Missing("request"))?;
         let uid = request.uid.clone().filter(|uid| !uid.is_empty()).ok_or(ReviewError::Missing("request.uid"))?;
@@ -116,12 +116,12 @@ impl Review {
         Ok(Self { uid, operation, request })
     }
 
-    /// Whether nothing is stored, whatever the answer.
+    /// Whether nothing is stored, whatever the response.
     pub fn is_dry_run(&self) -> bool {
         self.request.dry_run == Some(true)
     }
 
-    /// What decisions are made on. `agent` is the username of trustspan's own agent.
+    /// The request to decide on. `agent` is the username of trustspan's agent.
     pub fn request(&self, agent: &str) -> Request<'_> {
         fn text(field: &Option<String>) -> &str {
             field.as_deref().unwrap_or_default()
@@ -151,9 +151,9 @@ impl Review {
 impl ReviewError {
     fn json(error: &serde_json::Error) -> Self {
         let what = match error.classify() {
-            // serde_json's own text may quote a value of the object; these do not.
-            Category::Data => "a field of another type than an AdmissionReview's",
-            Category::Eof => "an early end",
+            // The message of serde_json may quote a value of the object; these do not.
+            Category::Data => "a field of the wrong type for an AdmissionReview",
+            Category::Eof => "an unexpected end",
             Category::Syntax if error.to_string().starts_with("recursion limit exceeded") => "more than 128 levels",
             Category::Syntax | Category::Io => "a syntax error",
         };
@@ -161,7 +161,7 @@ impl ReviewError {
     }
 }
 
-fn seen(version: &str, kind: &str) -> String {
+fn found(version: &str, kind: &str) -> String {
     if version.is_empty() && kind.is_empty() {
         return "without apiVersion and kind".to_owned();
     }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_review() {
+    fn parses_a_review() {
         let body = br#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","extra":[1],
             "kind":{"group":"apps","version":"v1","kind":"Deployment"},"operation":"UPDATE","subResource":"scale",
             "namespace":"ns","name":"n","userInfo":{"username":"me","groups":["a"]},"object":{"x":1.0},"oldObject":null}}"#;
@@ -197,12 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn errors_say_what_is_wrong() {
         let review = |rest: &str| format!(r#"{{"apiVersion":"{API_VERSION}","kind":"{KIND}"{rest}}}"#);
         let kind = r#""kind":{"kind":"Secret","version":"v1"}"#;
         for (body, expected) in [
-            (String::new(), "not JSON that can be read: an early end at line 1, column 0"),
-            ("[]".to_owned(), "a field of another type"),
+            (String::new(), "not JSON that can be parsed: an unexpected end at line 1, column 0"),
+            ("[]".to_owned(), "a field of the wrong type"),
             ("{}".to_owned(), "the body is without apiVersion and kind, expected admission.k8s.io/v1 AdmissionReview"),
             (
                 review("").replace("/v1", "/v1beta1"),
@@ -215,24 +215,26 @@ mod tests {
             (review(&format!(r#","request":{{"uid":"u",{kind}}}"#)), "has no request.operation"),
             (review(&format!(r#","request":{{"uid":"u",{kind},"operation":"PATCH"}}"#)), "request.operation is not"),
         ] {
-            let said = error(&body);
-            assert!(said.contains(expected), "{body}: {said}");
+            let message = error(&body);
+            assert!(message.contains(expected), "{body}: {message}");
         }
     }
 
     #[test]
-    fn depth_is_bounded() {
+    fn limits_the_depth() {
         for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
             let deep = format!("{}1{}", open.repeat(10_000), close.repeat(10_000));
             let body = format!(r#"{{"apiVersion":"{API_VERSION}","kind":"{KIND}","request":{{"object":{deep}}}}}"#);
             assert!(error(&body).contains("more than 128 levels"));
-            assert!(error(&deep).contains("not JSON that can be read") || error(&deep).contains("without apiVersion"));
+            assert!(
+                error(&deep).contains("not JSON that can be parsed") || error(&deep).contains("without apiVersion")
+            );
         }
     }
 
     #[test]
     fn errors_do_not_quote_objects() {
-        let said = error(r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":"hunter2"}"#);
-        assert!(!said.contains("hunter2"), "{said}");
+        let message = error(r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":"hunter2"}"#);
+        assert!(!message.contains("hunter2"), "{message}");
     }
 }

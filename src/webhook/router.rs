@@ -1,8 +1,8 @@
-//! Paths, and how a request becomes an answer.
+//! Paths, and the way from a request to its response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::limits::{BODY_BLOCK, BODY_BLOCKS, BODY_LIMIT, BODY_TIMEOUT, REQUESTS, REVIEWS};
 use super::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, ReviewedObject};
 use super::response::answer;
 use super::review::Review;
@@ -26,27 +27,12 @@ use crate::registry::Registry;
 use crate::store::RegistryCache;
 use crate::trust::Severities;
 
-/// Bytes of a review. An UPDATE carries two objects, each of at most the 1.5 MiB that etcd stores, and Go's JSON encoder writes `<`, `>`
-/// and `&` in six bytes. One that is refused for its size would be stored without a judgement (`failurePolicy: Ignore`).
-pub const BODY_LIMIT: usize = 20 * 1024 * 1024;
-
-/// Time for a whole body. The webhook configurations give up after 5 s or less.
-const BODY_TIME: Duration = Duration::from_secs(10);
-/// Requests in flight; more are refused.
-const IN_FLIGHT: usize = 128;
-/// Memory of the bodies in flight, in pieces of [`PIECE`]: 64 MiB. More are refused; the memory comes with the bytes, so
-/// that announcing a body takes nothing from others.
-const PIECES: usize = 1024;
-const PIECE: usize = 64 * 1024;
-/// Reviews parsed and judged at a time: a hostile 20 MiB of JSON takes 300 MiB and more once parsed.
-const JUDGED: usize = 2;
-
-/// The decisions that are asked for; [`Default`] is [`admission`]'s.
+/// The functions that decide; by [`Default`] those of [`admission`].
 #[derive(Clone, Copy, Debug)]
 pub struct Decide {
-    /// The mutating webhook's.
+    /// The decision of the mutating webhook.
     pub mutate: fn(&Request<'_>, &Registry, Timestamp) -> Decision,
-    /// The validating webhook's.
+    /// The decision of the validating webhook.
     pub validate: fn(&Request<'_>, &Registry, &Severities, Timestamp) -> Decision,
 }
 
@@ -56,18 +42,18 @@ impl Default for Decide {
     }
 }
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub struct Webhook {
-    live: Arc<RegistryCache>,
+    cache: Arc<RegistryCache>,
     metrics: Metrics,
     decide: Decide,
     severities: Severities,
     agent: String,
     draining: AtomicBool,
-    in_flight: Semaphore,
-    pieces: Semaphore,
-    judged: Semaphore,
+    requests: Semaphore,
+    body_blocks: Semaphore,
+    reviews: Semaphore,
 }
 
 #[derive(Clone, Copy)]
@@ -76,8 +62,8 @@ enum Path {
     Validate { in_guarded_namespace: bool, may_break_glass: bool },
 }
 
-/// What the HTTPS port answers. A path says what the API server has found out: to those with `-breakglass` it sends only requests
-/// whose requester may override rules, to those with `-guarded` only those in namespaces with label `trustspan.dev/guard`.
+/// The paths of the HTTPS port. A path tells what the API server has checked: it sends requests of users who may override rules to those with
+/// `-breakglass`, and requests in namespaces with label `trustspan.dev/guard` to those with `-guarded`.
 const PATHS: [(&str, Path); 5] = [
     ("mutate", Path::Mutate),
     ("validate", Path::Validate { in_guarded_namespace: false, may_break_glass: false }),
@@ -86,32 +72,32 @@ const PATHS: [(&str, Path); 5] = [
     ("validate-guarded-breakglass", Path::Validate { in_guarded_namespace: true, may_break_glass: true }),
 ];
 
-/// A status and a sentence.
-struct Refusal(StatusCode, String);
+/// A status and its message.
+struct HttpError(StatusCode, String);
 
 impl Webhook {
-    /// A webhook that decides from `live`, with cluster-wide `severities`. `agent` is the username of trustspan's own agent.
+    /// A webhook that decides from `cache`, with cluster-wide `severities`. `agent` is the username of trustspan's agent.
     pub fn new(
-        live: Arc<RegistryCache>,
+        cache: Arc<RegistryCache>,
         metrics: Metrics,
         decide: Decide,
         severities: Severities,
         agent: String,
     ) -> Arc<Self> {
         Arc::new(Self {
-            live,
+            cache,
             metrics,
             decide,
             severities,
             agent,
             draining: AtomicBool::new(false),
-            in_flight: Semaphore::new(IN_FLIGHT),
-            pieces: Semaphore::new(PIECES),
-            judged: Semaphore::new(JUDGED),
+            requests: Semaphore::new(REQUESTS),
+            body_blocks: Semaphore::new(BODY_BLOCKS),
+            reviews: Semaphore::new(REVIEWS),
         })
     }
 
-    /// What the HTTPS port serves.
+    /// The routes of the HTTPS port.
     pub fn router(self: &Arc<Self>) -> Router {
         let with = |router: Router<Arc<Self>>, (name, path)| {
             router.route(
@@ -122,12 +108,12 @@ impl Webhook {
         self.finish(PATHS.into_iter().fold(Router::new(), with))
     }
 
-    /// What the metrics port serves.
+    /// The routes of the metrics port.
     pub fn metrics_router(self: &Arc<Self>) -> Router {
         self.finish(Router::new().route("/metrics", get(scrape)))
     }
 
-    /// From now on not ready, and every answer closes its connection, so that the caller opens its next one elsewhere.
+    /// From now on this process is not ready, and every response closes its connection, so that the caller connects to another replica.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
     }
@@ -145,11 +131,11 @@ impl Webhook {
         let mut subject = ReviewedObject::UNREAD;
         let response = match self.clone().judge(name, path, request, &mut subject).await {
             Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
-            Err(Refusal(status, sentence)) => {
-                // Sentences quote no object, so this is safe to log.
-                tracing::warn!(webhook = name, status = status.as_u16(), "{sentence}");
+            Err(HttpError(status, message)) => {
+                // No message quotes an object, so it is safe to log.
+                tracing::warn!(webhook = name, status = status.as_u16(), "{message}");
                 self.metrics.failed(name, subject);
-                (status, sentence + "\n").into_response()
+                (status, message + "\n").into_response()
             }
         };
         self.metrics.took(name, start.elapsed());
@@ -162,31 +148,31 @@ impl Webhook {
         path: Path,
         request: HttpRequest,
         subject: &mut ReviewedObject,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<u8>, HttpError> {
         if !is_json(request.headers()) {
-            return Err(Refusal(
+            return Err(HttpError(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "the Content-Type is not application/json".to_owned(),
             ));
         }
-        let Ok(_place) = self.in_flight.try_acquire() else {
+        let Ok(_permit) = self.requests.try_acquire() else {
             return Err(unavailable("too many requests in flight"));
         };
-        let (body, _memory) = match timeout(BODY_TIME, read(request, &self.pieces)).await {
+        let (body, _memory) = match timeout(BODY_TIMEOUT, read(request, &self.body_blocks)).await {
             Ok(body) => body?,
             Err(_) => {
-                let sentence = format!("the body was not complete after {} s", BODY_TIME.as_secs());
-                return Err(Refusal(StatusCode::REQUEST_TIMEOUT, sentence));
+                let message = format!("the body was not complete after {} s", BODY_TIMEOUT.as_secs());
+                return Err(HttpError(StatusCode::REQUEST_TIMEOUT, message));
             }
         };
-        // Better no answer than one from an empty registry: it would let everything pass.
-        let registry = self.live.registry().ok_or_else(|| unavailable("the GatewaySecrets are not read yet"))?;
-        let Ok(_turn) = self.judged.acquire().await else { return Err(unavailable("shutting down")) };
+        // An empty registry would allow every request.
+        let registry = self.cache.registry().ok_or_else(|| unavailable("GatewaySecrets have not been read yet"))?;
+        let Ok(_review) = self.reviews.acquire().await else { return Err(unavailable("shutting down")) };
 
-        // Off the I/O threads: parsing, judging and dropping 7 MiB takes a while. A panic ends there as well.
+        // Not on the I/O threads: parsing, judging and dropping 7 MiB takes a while. A panic is contained there as well.
         let (webhook, decide) = (self.clone(), self.decide);
         let judged = spawn_blocking(move || {
-            let review = Review::parse(&body).map_err(|e| Refusal(StatusCode::BAD_REQUEST, e.to_string()))?;
+            let review = Review::parse(&body).map_err(|e| HttpError(StatusCode::BAD_REQUEST, e.to_string()))?;
             drop(body);
             let (mut request, is_dry_run) = (review.request(&webhook.agent), review.is_dry_run());
             let subject = ReviewedObject::of(request.kind, request.operation);
@@ -201,9 +187,9 @@ impl Webhook {
             let body = answer(&review.uid, &decision).map_err(|_| internal())?;
             Ok((subject, decision, body, is_dry_run))
         });
-        let (about, decision, body, is_dry_run) = judged.await.unwrap_or_else(|_| Err(internal()))?;
-        *subject = about;
-        self.metrics.decided(name, about, &decision);
+        let (reviewed, decision, body, is_dry_run) = judged.await.unwrap_or_else(|_| Err(internal()))?;
+        *subject = reviewed;
+        self.metrics.decided(name, reviewed, &decision);
         if !is_dry_run {
             self.metrics.overrode(&decision);
         }
@@ -215,14 +201,14 @@ async fn ready(State(webhook): State<Arc<Webhook>>) -> (StatusCode, &'static str
     if webhook.draining.load(Ordering::Acquire) {
         (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
     } else {
-        readiness(&webhook.live)
+        readiness(&webhook.cache)
     }
 }
 
-/// Ready once all GatewaySecrets were read.
-pub(super) fn readiness(live: &RegistryCache) -> (StatusCode, &'static str) {
-    match live.registry() {
-        None => (StatusCode::SERVICE_UNAVAILABLE, "the GatewaySecrets are not read yet\n"),
+/// Ready after all GatewaySecrets have been read.
+pub(super) fn readiness(cache: &RegistryCache) -> (StatusCode, &'static str) {
+    match cache.registry() {
+        None => (StatusCode::SERVICE_UNAVAILABLE, "GatewaySecrets have not been read yet\n"),
         Some(_) => (StatusCode::OK, "ok\n"),
     }
 }
@@ -231,7 +217,7 @@ async fn scrape(State(webhook): State<Arc<Webhook>>) -> Response {
     scraped(&webhook.metrics)
 }
 
-/// What Prometheus gets.
+/// The response to a scrape of Prometheus.
 pub(super) fn scraped(metrics: &Metrics) -> Response {
     match metrics.encode() {
         Ok(text) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
@@ -247,12 +233,12 @@ async fn close_while_draining(State(webhook): State<Arc<Webhook>>, request: Http
     response
 }
 
-fn unavailable(why: &str) -> Refusal {
-    Refusal(StatusCode::SERVICE_UNAVAILABLE, format!("{why}; try again"))
+fn unavailable(reason: &str) -> HttpError {
+    HttpError(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}; try again"))
 }
 
-fn internal() -> Refusal {
-    Refusal(StatusCode::INTERNAL_SERVER_ERROR, "the request met a fault in trustspan; its log says where".to_owned())
+fn internal() -> HttpError {
+    HttpError(StatusCode::INTERNAL_SERVER_ERROR, "internal error in trustspan; see its log".to_owned())
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -261,10 +247,10 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.trim().eq_ignore_ascii_case("application/json")
 }
 
-async fn read(request: HttpRequest, pieces: &Semaphore) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refusal> {
-    let too_large = || Refusal(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes"));
+async fn read(request: HttpRequest, blocks: &Semaphore) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), HttpError> {
+    let too_large = || HttpError(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes"));
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
-    // A client that waits for `100 Continue` sends nothing before its body is asked for.
+    // A client that waits for `100 Continue` has not sent its body yet.
     let waits = request.headers().contains_key(EXPECT);
     if announced.is_some_and(|length| length > BODY_LIMIT) {
         if !waits {
@@ -276,26 +262,26 @@ async fn read(request: HttpRequest, pieces: &Semaphore) -> Result<(Vec<u8>, Vec<
     let mut memory = Vec::new();
     let mut chunks = request.into_body().into_data_stream();
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|_| Refusal(StatusCode::BAD_REQUEST, "the body ended early".to_owned()))?;
+        let chunk = chunk.map_err(|_| HttpError(StatusCode::BAD_REQUEST, "the body ended early".to_owned()))?;
         if body.len() + chunk.len() > BODY_LIMIT {
             skip(Body::from_stream(chunks), body.len()).await;
             return Err(too_large());
         }
-        while (body.len() + chunk.len()).div_ceil(PIECE) > memory.len() {
-            memory.push(pieces.try_acquire().map_err(|_| unavailable("too many large requests in flight"))?);
+        while (body.len() + chunk.len()).div_ceil(BODY_BLOCK) > memory.len() {
+            memory.push(blocks.try_acquire().map_err(|_| unavailable("too many large requests in flight"))?);
         }
         body.extend_from_slice(&chunk);
     }
     Ok((body, memory))
 }
 
-/// Reads on for as much as a legal body, and forgets it: a connection closed on unread bytes is reset, and the client
-/// would not see the answer.
-async fn skip(body: Body, mut seen: usize) {
+/// Reads and discards as much again as a valid body has: a connection that is closed with unread bytes is reset, and the client would not get
+/// the response.
+async fn skip(body: Body, mut read: usize) {
     let mut chunks = body.into_data_stream();
     while let Some(Ok(chunk)) = chunks.next().await {
-        seen += chunk.len();
-        if seen > 2 * BODY_LIMIT {
+        read += chunk.len();
+        if read > 2 * BODY_LIMIT {
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! The embedded default's serving certificate, made at start. Its keys never leave this process.
+//! A serving certificate that is generated at start, for `trustspan serve --manifests` without one. Its keys never leave this process.
 
 use std::fs;
 use std::io::Write;
@@ -17,10 +17,10 @@ use super::tls::{ServingCertificate, ServingCertificateError, ServingPairFiles, 
 /// File name of the CA certificate in `--cert-dir`.
 pub const CA: &str = "ca.crt";
 
-/// Makes a CA and a leaf for localhost and `bound`, valid for a year, and writes the CA certificate to `dir/ca.crt`.
+/// Generates a CA and a serving certificate for localhost and `bound`, valid for a year, and writes the CA certificate to `dir/ca.crt`.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn make(
     dir: &Path,
     bound: IpAddr,
@@ -35,14 +35,14 @@ pub fn make(
 }
 
 fn generate(bound: IpAddr, now: Timestamp) -> Result<(String, ServingPairFiles), String> {
-    let say = |e: rcgen::Error| e.to_string();
+    let text = |e: rcgen::Error| e.to_string();
     let today = now.to_zoned(TimeZone::UTC).date();
     let mut ca = params("trustspan ephemeral CA", today)?;
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    // ECDSA P-256 is rcgen's default.
-    let ca_key = KeyPair::generate().map_err(say)?;
-    let ca_certificate = ca.self_signed(&ca_key).map_err(say)?;
+    // ECDSA P-256, the default of rcgen.
+    let ca_key = KeyPair::generate().map_err(text)?;
+    let ca_certificate = ca.self_signed(&ca_key).map_err(text)?;
 
     let mut leaf = params("trustspan", today)?;
     leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -52,15 +52,15 @@ fn generate(bound: IpAddr, now: Timestamp) -> Result<(String, ServingPairFiles),
     if !bound.is_unspecified() && !addresses.contains(&bound) {
         addresses.push(bound);
     }
-    leaf.subject_alt_names = vec![SanType::DnsName("localhost".try_into().map_err(say)?)];
+    leaf.subject_alt_names = vec![SanType::DnsName("localhost".try_into().map_err(text)?)];
     leaf.subject_alt_names.extend(addresses.into_iter().map(SanType::IpAddress));
-    let leaf_key = KeyPair::generate().map_err(say)?;
-    let leaf = leaf.signed_by(&leaf_key, &Issuer::new(ca, ca_key)).map_err(say)?;
+    let leaf_key = KeyPair::generate().map_err(text)?;
+    let leaf = leaf.signed_by(&leaf_key, &Issuer::new(ca, ca_key)).map_err(text)?;
 
     let der = leaf.der().clone();
-    let ends = not_after(&der).ok_or("its validity does not parse")?;
+    let not_after = not_after(&der).ok_or("its validity does not parse")?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(leaf_key.serialize_der()));
-    let pair = ServingPairFiles::new(vec![der], key, ends, [0; 32]).map_err(|e| e.to_string())?;
+    let pair = ServingPairFiles::new(vec![der], key, not_after, [0; 32]).map_err(|e| e.to_string())?;
     Ok((ca_certificate.pem(), pair))
 }
 
@@ -76,13 +76,13 @@ fn params(name: &str, today: Date) -> Result<CertificateParams, String> {
             day.map_err(|e| e.to_string())?,
         ))
     };
-    // From yesterday: the caller's clock may be behind.
+    // From yesterday: the clock of the caller may be slow.
     params.not_before = at(today.checked_sub(1.day()).map_err(|e| e.to_string())?)?;
     params.not_after = at(today.checked_add(1.year()).map_err(|e| e.to_string())?)?;
     Ok(params)
 }
 
-/// All of the file or none of it: `curl --cacert` may read it while another server starts.
+/// Writes the file atomically: `curl --cacert` may read it while another server starts.
 fn write(dir: &Path, path: &Path, text: &str) -> std::io::Result<()> {
     fs::create_dir_all(dir)?;
     let mut file = tempfile::Builder::new().prefix(".ca.crt").tempfile_in(dir)?;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_ca_certificate_is_written() {
+    fn writes_only_the_ca_certificate() {
         let dir = tempfile::tempdir().unwrap();
         let into = dir.path().join("new/certs");
         let now: Timestamp = "2028-02-29T12:00:00Z".parse().unwrap();

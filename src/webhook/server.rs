@@ -1,4 +1,4 @@
-//! Both ports, from the first connection to the last answer.
+//! Serves both ports until they are drained.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -17,23 +17,24 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use super::Webhook;
-use super::listener::{ConnectionLimiter, HANDSHAKE, IDLE};
+use super::limits::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT};
+use super::listener::ConnectionLimiter;
 
-/// How to stop.
+/// The shutdown of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Drain {
-    /// How long to go on as before, except for readiness: the Service's endpoints need a moment to forget this pod.
+    /// Time to keep serving, but not ready: this pod is not removed from the Service's endpoints immediately.
     pub delay: Duration,
-    /// How long requests in flight may take after that.
+    /// Time for requests in flight after that.
     pub timeout: Duration,
 }
 
 /// How the server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All requests were answered, or the drain time was over.
+    /// All requests were answered, or the drain timeout expired.
     Drained,
-    /// A second signal came.
+    /// A second signal arrived.
     Cut,
 }
 
@@ -45,15 +46,15 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over from the default, which is to die.
+    /// Replaces the default handlers, which end the process.
     ///
     /// # Errors
-    /// When the operating system refuses.
+    /// If the operating system rejects a handler.
     pub fn new() -> io::Result<Self> {
         Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}
@@ -62,10 +63,10 @@ impl Signals {
     }
 }
 
-/// Serves until a signal comes, then drains.
+/// Serves until a signal arrives, then drains.
 ///
 /// # Errors
-/// When a listener fails for good.
+/// If a listener fails permanently.
 pub async fn run(
     webhook: &Arc<Webhook>,
     https: (TcpListener, ServerConfig),
@@ -74,7 +75,7 @@ pub async fn run(
     mut signals: Signals,
 ) -> io::Result<End> {
     let (listener, config) = https;
-    let tls = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config))).handshake_timeout(HANDSHAKE);
+    let tls = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config))).handshake_timeout(HANDSHAKE_TIMEOUT);
     let mut https = Port::open(listener, tls, webhook.router())?;
     let mut metrics = Port::open(metrics, DefaultAcceptor, webhook.metrics_router())?;
 
@@ -85,22 +86,22 @@ pub async fn run(
     }
     tracing::info!("shutting down: not ready, still serving for {:?}", drain.delay);
     webhook.drain();
-    let rest = async {
+    let drained = async {
         tokio::time::sleep(drain.delay).await;
-        tracing::info!("no new connections; up to {:?} for requests in flight", drain.timeout);
+        tracing::info!("no new connections are accepted; requests in flight have up to {:?}", drain.timeout);
         https.handle.graceful_shutdown(Some(drain.timeout));
         let _ = (&mut https.task).await;
-        // Last, so that probes and a last scrape see the whole drain.
+        // Last, so that probes and scrapes work during the whole drain.
         metrics.handle.shutdown();
         let _ = (&mut metrics.task).await;
     };
     tokio::select! {
-        () = rest => Ok(End::Drained),
+        () = drained => Ok(End::Drained),
         () = signals.next() => Ok(End::Cut),
     }
 }
 
-/// Serves a router over plain HTTP. Ends only when the listener fails, with why.
+/// Serves a router over plain HTTP. Returns only if the listener fails.
 pub async fn plain(listener: TcpListener, router: Router) -> io::Error {
     match Port::open(listener, DefaultAcceptor, router) {
         Ok(port) => ended(port.task.await),
@@ -123,8 +124,8 @@ impl Port {
         listener.set_nonblocking(true)?;
         let handle = Handle::new();
         let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).http1_only();
-        // hyper's time for a head begins with the end of the former answer, so it is also the time to be idle.
-        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+        // The header timeout of hyper starts at the end of the previous response, so it is the idle timeout.
+        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
         let task = tokio::spawn(server.acceptor(ConnectionLimiter::new(acceptor)).serve(router.into_make_service()));
         Ok(Self { handle, task })
     }
@@ -134,6 +135,6 @@ fn ended(end: Result<io::Result<()>, tokio::task::JoinError>) -> io::Error {
     match end {
         Ok(Err(error)) => error,
         Err(error) => io::Error::other(error),
-        Ok(Ok(())) => io::Error::other("a listener ended"),
+        Ok(Ok(())) => io::Error::other("a listener stopped"),
     }
 }

@@ -1,4 +1,4 @@
-//! The serving certificate: read as one pair, replaced while serving.
+//! The serving certificate of the webhook. It is reloaded when its files change.
 
 use std::fs;
 use std::io;
@@ -25,53 +25,53 @@ pub const CERTIFICATE: &str = "tls.crt";
 /// File name of the private key in `--cert-dir`.
 pub const KEY: &str = "tls.key";
 
-const EVERY: Duration = Duration::from_secs(2);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Why a certificate cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServingCertificateError {
-    /// A file cannot be read.
+    /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The chain holds no certificate, or one that does not parse.
+    /// The chain has no certificate, or one that cannot be parsed.
     #[error("{}: not a certificate chain in PEM", path.display())]
     Chain {
         /// The file.
         path: PathBuf,
     },
-    /// The key file holds no private key.
+    /// The key file has no private key.
     #[error("{}: not a private key in PEM", path.display())]
     Key {
         /// The file.
         path: PathBuf,
     },
-    /// Both parse, but do not belong together, or are of a kind that rustls cannot serve.
+    /// The files can be parsed, but do not belong together, or rustls cannot serve with them.
     #[error("{CERTIFICATE} and {KEY} in {}: {source}; expected the key of the first certificate", dir.display())]
     ServingPairFiles {
         /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         source: rustls::Error,
     },
-    /// The certificate for the embedded default cannot be made.
-    #[error("cannot make a serving certificate: {0}")]
+    /// A serving certificate cannot be generated.
+    #[error("cannot generate a serving certificate: {0}")]
     Make(String),
 }
 
-/// The certificate that new connections get.
+/// The certificate for new connections.
 #[derive(Debug)]
 pub struct ServingCertificate {
     current: ArcSwap<ServingPairFiles>,
     failures: AtomicU64,
 }
 
-/// A chain with its key, and what tells two apart.
+/// A chain with its key, and a digest to detect changes.
 #[derive(Debug)]
 pub(super) struct ServingPairFiles {
     certified: Arc<CertifiedKey>,
@@ -87,25 +87,25 @@ impl ServingCertificate {
     /// Reads `tls.crt` and `tls.key`.
     ///
     /// # Errors
-    /// When one is missing or does not parse, or the key is not that of the certificate.
+    /// If one is missing or cannot be parsed, or the key does not belong to the certificate.
     pub fn read(dir: &Path) -> Result<Self, ServingCertificateError> {
         Ok(Self::new(ServingPairFiles::read(dir)?))
     }
 
-    /// End of validity of the leaf.
+    /// End of validity of the serving certificate.
     pub fn not_after(&self) -> Timestamp {
         self.current.load().not_after
     }
 
-    /// How often a changed pair was not taken.
+    /// The number of changed pairs that could not be loaded.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// TLS 1.2 and 1.3 with this certificate, for HTTP/1.1 only: the API server keeps connections and never multiplexes.
+    /// TLS 1.2 and 1.3 with this certificate, for HTTP/1.1 only: the API server keeps connections and does not multiplex them.
     ///
     /// # Errors
-    /// When the crypto provider lacks one of the versions.
+    /// If the crypto provider lacks one of the versions.
     pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, rustls::Error> {
         let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
@@ -115,31 +115,31 @@ impl ServingCertificate {
         Ok(config)
     }
 
-    /// Reads the pair again every few seconds, and serves it once it is sound. By content, not by file events: a
-    /// mounted Secret changes by a symbolic link (`..data`), which writes to no watched file. Returns never.
+    /// Reads the pair every few seconds, and serves it if it is valid. It compares contents instead of watching files: a mounted Secret changes
+    /// by a symbolic link (`..data`), and no file in it is written. Never returns.
     pub async fn follow(self: Arc<Self>, dir: PathBuf) {
-        let mut refused: Option<String> = None;
-        let mut ticks = interval(EVERY);
+        let mut reported: Option<String> = None;
+        let mut ticks = interval(RELOAD_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let place = dir.clone();
-            let Ok(read) = spawn_blocking(move || ServingPairFiles::read(&place)).await else { continue };
+            let path = dir.clone();
+            let Ok(read) = spawn_blocking(move || ServingPairFiles::read(&path)).await else { continue };
             match read {
                 Ok(pair) => {
-                    refused = None;
+                    reported = None;
                     if pair.digest != self.current.load().digest {
                         tracing::info!(not_after = %pair.not_after, "new serving certificate");
                         self.current.store(Arc::new(pair));
                     }
                 }
-                // Said and counted once for each cause, not every two seconds.
+                // Reported and counted once for each cause, not at every interval.
                 Err(error) => {
-                    let said = error.to_string();
-                    if refused.as_ref() != Some(&said) {
+                    let message = error.to_string();
+                    if reported.as_ref() != Some(&message) {
                         self.failures.fetch_add(1, Ordering::Relaxed);
-                        tracing::error!("serving certificate not taken, the last good one stays: {said}");
-                        refused = Some(said);
+                        tracing::error!("new serving certificate not loaded, the previous one stays in use: {message}");
+                        reported = Some(message);
                     }
                 }
             }
@@ -155,7 +155,7 @@ impl ResolvesServerCert for ServingCertificate {
 
 impl ServingPairFiles {
     fn read(dir: &Path) -> Result<Self, ServingCertificateError> {
-        // Both files through one generation of the mount: the link may move between two reads.
+        // Both files from one version of the mount: the link may change between two reads.
         let from = dir.join("..data").canonicalize().unwrap_or_else(|_| dir.to_owned());
         let from = if from.join(CERTIFICATE).exists() { from } else { dir.to_owned() };
         let file = |name| {
@@ -185,7 +185,7 @@ impl ServingPairFiles {
         not_after: Timestamp,
         digest: [u8; 32],
     ) -> Result<Self, rustls::Error> {
-        // Compares the key with the leaf.
+        // This fails if the key does not belong to the first certificate.
         let certified = Arc::new(CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())?);
         Ok(Self { certified, not_after, digest })
     }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_taken_whole_or_not_at_all() {
+    fn loads_certificate_and_key_together() {
         let dir = tempfile::tempdir().unwrap();
         let read = || ServingPairFiles::read(dir.path()).map(|p| p.digest).map_err(|e| e.to_string());
         assert!(read().unwrap_err().contains("tls.crt: No such file"));

@@ -13,7 +13,7 @@ cases![
     a_namespace_with_a_rotation_drains,
 ];
 
-const WARNING: &str = "the rotation is Converged, and stops there";
+const WARNING: &str = "the rotation stops in phase Converged: no further step";
 
 fn delete(kept: &Kept<'_>, more: &[&str]) -> Result<Output> {
     let args = ["delete", "gatewaysecret", "gateway"];
@@ -42,7 +42,7 @@ fn a_deletion_in_mid_rotation_warns_and_loses_nothing(cluster: &Cluster) -> Resu
         let _agent = kept.agents.start("a")?;
         kept.wait_phase("Steady")?;
         let dry = ["--dry-run=server"];
-        ensure!(!delete(kept, &dry)?.stderr.contains("the rotation is"), "a warning while nothing rotates");
+        ensure!(!delete(kept, &dry)?.stderr.contains("the rotation stops"), "a warning while nothing rotates");
 
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;

@@ -76,8 +76,8 @@ impl Rotation<'_> {
         let kept = self.kept;
         expect("the phase", &kept.status()?["phase"], phase)?;
         let (before, root) = (self.secret("managed")?, self.secret("root")?);
-        let warning =
-            format!("spec.mode: Copy cuts off {} live client(s) at once: {}", cut_off.len(), cut_off.join(", "));
+        let clients = if cut_off.len() == 1 { "client" } else { "clients" };
+        let warning = format!("spec.mode: Copy cuts off {} {clients} at once: {}", cut_off.len(), cut_off.join(", "));
         let told = |said: &str| if cut_off.is_empty() { !said.contains("cuts off") } else { said.contains(&warning) };
         let mut said = String::new();
         let dry = wait_for("the webhook to know what the agent knows", SOON, || {

@@ -1,6 +1,6 @@
-//! `caBundle` of the objects by which the API server calls others: CRD conversion, aggregated APIs, webhooks.
+//! `caBundle` of the objects that configure calls of the API server: CRD conversion, aggregated APIs, webhooks.
 //!
-//! Read with `AppendCertsFromPEM` by client-go (`transport.rootCertPool`); an empty one means the system's roots. Sources:
+//! client-go parses it with `AppendCertsFromPEM` (`transport.rootCertPool`); an empty one means the roots of the system. Sources:
 //! `CustomResourceConversion`, `APIServiceSpec` and `WebhookClientConfig` of the Kubernetes API.
 
 use std::cell::LazyCell;
@@ -14,28 +14,28 @@ use crate::trust::{Duty, TlsConsumer, decoded};
 
 const KEY: &str = "caBundle";
 
-/// By what cert-manager's cainjector is told to fill a caBundle in.
+/// Prefix of the annotations by which cert-manager's cainjector fills in a caBundle.
 const INJECTED: &str = "cert-manager.io/inject-";
 
-/// The places of an object; `None` for other kinds.
-pub(super) fn places(kind: Kind<'_>, object: &Value) -> Option<BundleLocations> {
-    let mut places = BundleLocations::default();
-    // Asked once: a hostile object has thousands of annotations, and of webhooks.
+/// The locations in an object; `None` for other kinds.
+pub(super) fn locations(kind: Kind<'_>, object: &Value) -> Option<BundleLocations> {
+    let mut locations = BundleLocations::default();
+    // Computed once: a hostile object has thousands of annotations, and of webhooks.
     let is_filled_in = LazyCell::new(|| is_injected(object));
-    let mut add = |prefix: String, holder: &Value| {
-        let text = match &holder[KEY] {
+    let mut add = |prefix: String, parent: &Value| {
+        let text = match &parent[KEY] {
             Value::Null => return,
             text => text.as_str().and_then(decoded),
         };
         let Some(text) = text else {
-            return places.unreadable.push(Unreadable::NoBundle(format!("{prefix}{KEY}")));
+            return locations.unreadable.push(Unreadable::CaBundle(format!("{prefix}{KEY}")));
         };
         if is_placeholder(kind, &is_filled_in, &text) {
             return;
         }
-        let mut place = BundleLocation::new(prefix, Duty { reader: TlsConsumer::Go, ..Duty::default() });
-        place.texts.data.insert(KEY.to_owned(), Zeroizing::new(text));
-        places.readable.push(place);
+        let mut location = BundleLocation::new(prefix, Duty { reader: TlsConsumer::Go, ..Duty::default() });
+        location.texts.data.insert(KEY.to_owned(), Zeroizing::new(text));
+        locations.readable.push(location);
     };
     let spec = &object["spec"];
     match (kind.group, kind.kind) {
@@ -51,17 +51,17 @@ pub(super) fn places(kind: Kind<'_>, object: &Value) -> Option<BundleLocations> 
         }
         _ => return None,
     }
-    Some(places)
+    Some(locations)
 }
 
-/// Nothing is there, or blanks that will be overwritten: manifests often have a line break where a caBundle is injected.
+/// Whether a caBundle is empty, or whitespace that will be overwritten: manifests often have a line break where a caBundle is injected.
 fn is_placeholder<F: FnOnce() -> bool>(kind: Kind<'_>, is_filled_in: &LazyCell<bool, F>, text: &[u8]) -> bool {
-    // The conversion of a CRD takes blanks for nothing (apiextensions-apiserver, webhook_converter.go).
-    let forgiven = || kind.kind == "CustomResourceDefinition" || **is_filled_in;
-    text.is_empty() || (text.trim_ascii().is_empty() && forgiven())
+    // The conversion of a CRD treats whitespace as empty (apiextensions-apiserver, webhook_converter.go).
+    let may_be_blank = || kind.kind == "CustomResourceDefinition" || **is_filled_in;
+    text.is_empty() || (text.trim_ascii().is_empty() && may_be_blank())
 }
 
-/// Whether an object's annotations have cert-manager fill it in.
+/// Whether cert-manager fills in the caBundles of an object.
 fn is_injected(object: &Value) -> bool {
     let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
     annotations.into_iter().any(|(key, _)| key.starts_with(INJECTED))

@@ -1,7 +1,7 @@
-//! ConfigMaps from which gateways take CAs: `ca.crt` or `cacert` under `data`, read by Envoy.
+//! ConfigMaps from which gateways take CAs: `ca.crt` or `cacert` under `data`, loaded by Envoy.
 //!
-//! istiod looks at `data` only, and prefers `cacert` (`GetConfigMapCaCert`, pilot/pkg/credentials/kube/secrets.go); the
-//! Gateway API knows `ca.crt` (`caCertificateRefs`).
+//! istiod reads `data` only, and prefers `cacert` (`GetConfigMapCaCert`, pilot/pkg/credentials/kube/secrets.go); the Gateway API defines
+//! `ca.crt` (`caCertificateRefs`).
 
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -13,16 +13,16 @@ use crate::trust::credential::CA_KEYS;
 
 pub(super) const KIND: Kind<'static> = Kind { group: "", version: "v1", kind: "ConfigMap" };
 
-/// The place of its bundle; `None` when it has none, and had none.
-pub(super) fn places(object: &Value, old: Option<&Value>) -> Option<BundleLocations> {
+/// The location of its bundle; `None` if neither version has one.
+pub(super) fn locations(object: &Value, old: Option<&Value>) -> Option<BundleLocations> {
     let text = |object: &Value, key: &str| object["data"][key].as_str().map(|text| text.as_bytes().to_vec());
-    let had_one = old.is_some_and(|old| CA_KEYS.iter().any(|key| text(old, key).is_some()));
-    let mut place = BundleLocation::new(String::new(), Duty { ca_required: had_one, ..Duty::default() });
+    let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| text(old, key).is_some()));
+    let mut location = BundleLocation::new(String::new(), Duty { ca_required: had_bundle, ..Duty::default() });
     for key in CA_KEYS {
         if let Some(text) = text(object, key) {
-            place.texts.data.insert(key.to_owned(), Zeroizing::new(text));
+            location.texts.data.insert(key.to_owned(), Zeroizing::new(text));
         }
     }
-    let counts = had_one || !place.texts.data.is_empty();
-    counts.then(|| BundleLocations { readable: vec![place], ..BundleLocations::default() })
+    let is_source = had_bundle || !location.texts.data.is_empty();
+    is_source.then(|| BundleLocations { readable: vec![location], ..BundleLocations::default() })
 }

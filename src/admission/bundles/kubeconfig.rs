@@ -9,26 +9,26 @@ use zeroize::Zeroizing;
 use super::{BundleLocation, BundleLocations, Unreadable};
 use crate::trust::{Duty, Secret, TlsConsumer, decoded};
 
-/// Keys of a Secret under which kubeconfigs are kept.
+/// Keys of a Secret that hold kubeconfigs.
 const KEYS: [&str; 3] = ["value", "kubeconfig", "config"];
 
-/// YAML nodes of a kubeconfig, which are enough for a thousand clusters with their users. A mebibyte of small nodes takes
-/// longer to read than an answer may.
+/// YAML nodes of a kubeconfig that are read: enough for a thousand clusters with their users. A mebibyte of small nodes would take longer to
+/// read than a review may.
 pub(super) const NODES: usize = 20_000;
 
-/// Bytes of its texts, what aliases repeat included: a Secret holds a mebibyte.
+/// Bytes of its texts, with repetitions by aliases: a Secret holds a mebibyte.
 const TEXT: usize = 2 << 20;
 
-/// Private keys of a kubeconfig that are read, each of which takes 0.1 ms (RSA of 2048 bits) to 0.25 ms (P-521). Kubeconfigs are written
-/// for one user; those that people merge have as many as they have clusters.
+/// Private keys of a kubeconfig that are read. Each takes 0.1 ms (RSA of 2048 bits) to 0.25 ms (P-521). A generated kubeconfig has one user;
+/// a merged one has about as many as clusters.
 pub(super) const KEYS_READ: usize = 128;
 
-/// A list in a kubeconfig, of entries with a name.
+/// A list of named entries in a kubeconfig.
 struct List {
     name: &'static str,
-    /// What each entry holds.
+    /// The field of an entry that has the certificates.
     entry: &'static str,
-    /// The fields that are read together, and those that name a file instead, on the machine that uses the kubeconfig.
+    /// The fields that are read together, each with the field that names a file instead, on the machine that uses the kubeconfig.
     fields: &'static [(&'static str, &'static str)],
 }
 
@@ -41,44 +41,43 @@ const LISTS: [List; 2] = [
     },
 ];
 
-/// The places of a Secret; `None` when no kubeconfig is in it.
-pub(super) fn places(object: &Value) -> Option<BundleLocations> {
-    let secret = Secret::from_value(object).ok()?;
-    let (mut places, mut keys) = (None, KEYS_READ);
+/// The locations in a Secret; `None` if it has no kubeconfig.
+pub(super) fn locations(secret: &Secret) -> Option<BundleLocations> {
+    let (mut locations, mut keys) = (None, KEYS_READ);
     for key in KEYS {
         let config = match secret.data.get(key).map(|text| read(text)) {
             None | Some(Ok(None)) => continue,
             Some(Ok(Some(config))) => config,
             Some(Err(TooLarge)) => {
-                let places = places.get_or_insert_with(BundleLocations::default);
-                places.unreadable.push(Unreadable::TooLarge(format!("data[{key}]")));
+                let locations = locations.get_or_insert_with(BundleLocations::default);
+                locations.unreadable.push(Unreadable::TooLarge(format!("data[{key}]")));
                 continue;
             }
         };
-        let places = places.get_or_insert_with(BundleLocations::default);
+        let locations = locations.get_or_insert_with(BundleLocations::default);
         for List { name: list, entry, fields } in LISTS {
             for item in config[list].as_array().into_iter().flatten() {
                 let Some(left) = keys.checked_sub(keys_cost(&item[entry])) else {
-                    places.unreadable.push(Unreadable::TooManyKeys(format!("data[{key}].{list}")));
+                    locations.unreadable.push(Unreadable::TooManyKeys(format!("data[{key}].{list}")));
                     break;
                 };
                 keys = left;
                 let name = item["name"].as_str().unwrap_or_default();
                 let prefix = format!("data[{key}].{list}[{name}].");
-                take(places, prefix, &item[entry], fields);
+                add(locations, prefix, &item[entry], fields);
             }
         }
     }
-    places
+    locations
 }
 
-/// There is more of it than is read.
+/// The kubeconfig has more nodes or text than is read.
 struct TooLarge;
 
-/// What client-go takes for a kubeconfig has one of its lists; other programs keep other things under these keys.
+/// A kubeconfig; `None` for a text without one of its lists: other programs store other data under these keys.
 fn read(text: &[u8]) -> Result<Option<Value>, TooLarge> {
     let budget = serde_saphyr::budget! { max_nodes: NODES, max_total_scalar_bytes: TEXT };
-    // The text may hold private keys, and an error shall hold none of it.
+    // The text may contain private keys, so an error must not quote it.
     let options = serde_saphyr::options! { budget: budget, with_snippet: false };
     let Ok(text) = std::str::from_utf8(text) else { return Ok(None) };
     match serde_saphyr::from_str_with_options::<Value>(text, options) {
@@ -88,31 +87,31 @@ fn read(text: &[u8]) -> Result<Option<Value>, TooLarge> {
     }
 }
 
-/// Whether a text that is not read to its end could hold what is judged here.
+/// Whether a text that was not read to its end may have certificates of a kubeconfig.
 fn mentions_content(text: &str) -> bool {
     LISTS.iter().any(|list| text.contains(list.name) && list.fields.iter().any(|(data, _)| text.contains(data)))
 }
 
-/// What the private key of an entry costs of [`KEYS_READ`]: a long one several times as much.
+/// How much of [`KEYS_READ`] the private key of an entry uses: a long one uses more.
 fn keys_cost(entry: &Value) -> usize {
     entry["client-key-data"].as_str().map_or(0, |text| 1 + (text.len() / 4_000).pow(2))
 }
 
-fn take(places: &mut BundleLocations, prefix: String, entry: &Value, fields: &[(&str, &str)]) {
+fn add(locations: &mut BundleLocations, prefix: String, entry: &Value, fields: &[(&str, &str)]) {
     let content = |key: &str| entry[key].as_str().filter(|text| !text.is_empty());
-    // Half of it is in a file that nobody sees from here.
+    // The other part is in a file, which cannot be read here.
     if fields.iter().any(|(data, file)| content(data).is_none() && content(file).is_some()) {
         return;
     }
-    let mut place = BundleLocation::new(prefix, Duty { reader: TlsConsumer::Go, ..Duty::default() });
+    let mut location = BundleLocation::new(prefix, Duty { reader: TlsConsumer::Go, ..Duty::default() });
     for (key, _) in fields {
         let Some(text) = content(key) else { continue };
         match decoded(text) {
-            Some(text) => drop(place.texts.data.insert((*key).to_owned(), Zeroizing::new(text))),
-            None => return places.unreadable.push(Unreadable::NotBase64(format!("{}{key}", place.prefix))),
+            Some(text) => drop(location.texts.data.insert((*key).to_owned(), Zeroizing::new(text))),
+            None => return locations.unreadable.push(Unreadable::Kubeconfig(format!("{}{key}", location.prefix))),
         }
     }
-    if !place.texts.data.is_empty() {
-        places.readable.push(place);
+    if !location.texts.data.is_empty() {
+        locations.readable.push(location);
     }
 }

@@ -4,6 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
 
 use super::*;
+use crate::admission::secret_write::DecodedWrite;
 use crate::admission::{Decision, validate};
 use crate::api::Level;
 use crate::api::names::{GUARD, GUARD_ENABLED};
@@ -65,10 +66,19 @@ fn secret(key: &str, text: &str) -> Value {
 }
 
 fn judged(object: &Value, old: Option<&Value>) -> Vec<Finding> {
+    if object["kind"] == "Secret" {
+        return on_kubeconfigs(object, old).unwrap_or_default();
+    }
     findings(Kind::of(object), object, old, &Severities::default(), now()).unwrap_or_default()
 }
 
-/// Rule and field of what denies.
+fn on_kubeconfigs(object: &Value, old: Option<&Value>) -> Option<Vec<Finding>> {
+    let (request, registry) = (request(object, old), Registry::default());
+    let decoded = DecodedWrite::new(&request).unwrap();
+    kubeconfigs(&SecretWrite::new(&request, &decoded, &registry, &Severities::default(), now()))
+}
+
+/// Rule and field of each denial.
 fn denials(object: &Value, old: Option<&Value>) -> Vec<(&'static str, String)> {
     let denies = |finding: &Finding| finding.severity == Severity::Deny;
     judged(object, old).into_iter().filter(denies).map(|finding| (finding.rule, finding.field)).collect()
@@ -77,8 +87,8 @@ fn denials(object: &Value, old: Option<&Value>) -> Vec<(&'static str, String)> {
 /// An object with this bundle.
 type Make = fn(&str) -> Value;
 
-/// Where Go reads a bundle, and the field that is told.
-const PLACES: [(Make, &str); 4] = [
+/// Objects with a bundle that Go reads, and its field.
+const LOCATIONS: [(Make, &str); 4] = [
     (definition, "spec.conversion.webhook.clientConfig.caBundle"),
     (api_service, "spec.caBundle"),
     (webhooks, "webhooks[a.example.com].clientConfig.caBundle"),
@@ -88,7 +98,7 @@ const PLACES: [(Make, &str); 4] = [
 #[test]
 fn accepts_sound_bundles_and_none() {
     let sound = ca("one").pem() + &ca("two").pem();
-    for (object, field) in PLACES {
+    for (object, field) in LOCATIONS {
         assert_eq!(judged(&object(&sound), None), [], "{field}");
         assert_eq!(judged(&object(""), None), [], "{field}");
     }
@@ -102,21 +112,21 @@ fn accepts_what_go_reads_and_envoy_does_not() {
     let (old, new) = (ca_between("root", 2020, 2025).pem(), ca("root").pem());
     let own = ca("root").leaf("webhook").pem();
     let garbage = block("CERTIFICATE", b"garbage");
-    for (object, field) in PLACES {
+    for (object, field) in LOCATIONS {
         // Go tries every CA of a name, and trusts a server's own certificate.
         assert_eq!(denials(&object(&format!("{old}{new}")), None), [], "{field}");
         assert_eq!(denials(&object(&own), None), [], "{field}");
-        // One broken block does not spoil the whole, but its CA is lost.
+        // One broken block does not invalidate the bundle, but its CA is lost.
         assert_eq!(denials(&object(&format!("{new}{garbage}")), None), [("dropped-by-proxy", field.to_owned())]);
     }
     assert_eq!(denials(&config_map(&format!("{new}{garbage}")), None), [("unparsable", "data[ca.crt]".to_owned())]);
 }
 
 #[test]
-fn rejects_bundles_that_nobody_is_verified_with() {
+fn rejects_bundles_that_verify_no_server() {
     let sound = ca("root").pem();
     let key = ca("root").leaf("a").key_pem();
-    for (object, field) in PLACES {
+    for (object, field) in LOCATIONS {
         for (bundle, rule) in [
             ("no PEM at all".to_owned(), "empty"),
             (format!("\u{feff}{sound}{}", ca("two").pem()), "dropped-by-proxy"),
@@ -134,7 +144,7 @@ fn rejects_bundles_that_nobody_is_verified_with() {
 }
 
 #[test]
-fn messages_speak_of_servers_where_go_reads() {
+fn messages_on_bundles_of_go_programs_mention_servers() {
     let expired = judged(&api_service(&ca_between("old", 2020, 2025).pem()), None);
     assert_eq!(
         expired[0].message,
@@ -143,14 +153,14 @@ fn messages_speak_of_servers_where_go_reads() {
     );
     let empty = judged(&api_service("prose"), None);
     assert!(empty[0].message.ends_with("no server can be verified with it; add the CA"), "{}", empty[0].message);
-    for (object, _) in PLACES {
+    for (object, _) in LOCATIONS {
         let text = format!("{:?}", judged(&object(&ca_between("old", 2020, 2025).pem()), None));
         assert!(!text.contains("gateway") && !text.contains("proxy rejects") && !text.contains("client is"), "{text}");
     }
 }
 
 #[test]
-fn accepts_blanks_that_are_filled_in() {
+fn accepts_whitespace_that_is_filled_in() {
     assert_eq!(judged(&definition("\n"), None), []);
     assert_eq!(denials(&webhooks("\n"), None).len(), 1);
     let mut injected = webhooks("\n");
@@ -159,7 +169,7 @@ fn accepts_blanks_that_are_filled_in() {
 }
 
 #[test]
-fn rejects_pairs_that_nobody_can_log_in_with() {
+fn rejects_unusable_client_certificates() {
     let (root, leaf) = (ca("root"), ca("root").leaf("admin"));
     let other = root.leaf("other").key_pem();
     let field = |key: &str| format!("data[value].users[admin].{key}");
@@ -179,9 +189,9 @@ fn rejects_pairs_that_nobody_can_log_in_with() {
 }
 
 #[test]
-fn accepts_secrets_that_hold_no_kubeconfig() {
+fn does_not_judge_secrets_without_a_kubeconfig() {
     for text in ["password", "a: [", "clusters: none", "- a\n- b\n", "\u{0}"] {
-        assert!(places(Kind::of(&secret("value", text)), &secret("value", text), None).is_none(), "{text}");
+        assert!(on_kubeconfigs(&secret("value", text), None).is_none(), "{text}");
     }
     let files = "clusters: [{name: a, cluster: {certificate-authority: ca.pem}}]\n\
                  users: [{name: a, user: {client-certificate: a.pem, client-key-data: eA==}}]\n";
@@ -189,7 +199,7 @@ fn accepts_secrets_that_hold_no_kubeconfig() {
 }
 
 #[test]
-fn accepts_a_text_that_grows_without_end_as_no_kubeconfig() {
+fn does_not_read_a_text_that_aliases_expand_without_limit() {
     let mut text = "a0: &a0 [x]\n".to_owned();
     for level in 1..40 {
         let before = format!("*a{}, ", level - 1).repeat(9);
@@ -198,12 +208,12 @@ fn accepts_a_text_that_grows_without_end_as_no_kubeconfig() {
     text += "clusters: *a39\n";
     let many = "users:\n".to_owned() + &"- {name: a, user: {token: b}}\n".repeat(10_000);
     for text in [text, many] {
-        assert!(places(Kind::of(&secret("value", &text)), &secret("value", &text), None).is_none());
+        assert!(on_kubeconfigs(&secret("value", &text), None).is_none());
     }
 }
 
 #[test]
-fn rejects_a_kubeconfig_that_is_too_large_with_a_warning() {
+fn warns_about_a_kubeconfig_that_is_too_large() {
     let user = "- {name: a, user: {client-certificate-data: eA==, client-key-data: eA==}}\n";
     for (count, expected) in [(100, None), (10_000, Some(Severity::Warn))] {
         let object = secret("value", &format!("users:\n{}", user.repeat(count)));
@@ -215,9 +225,9 @@ fn rejects_a_kubeconfig_that_is_too_large_with_a_warning() {
     }
 }
 
-/// The clusters are judged, and as many users.
+/// The clusters are judged, and the first users.
 #[test]
-fn rejects_more_private_keys_than_are_read_with_a_warning() {
+fn warns_about_more_private_keys_than_are_read() {
     let clusters = format!("clusters: [{{name: a, cluster: {{certificate-authority-data: {}}}}}]\n", base64("x"));
     let user = "- {name: a, user: {client-certificate-data: eA==, client-key-data: eA==}}\n";
     let object = secret("value", &format!("{clusters}users:\n{}", user.repeat(1_000)));
@@ -232,7 +242,7 @@ fn rejects_more_private_keys_than_are_read_with_a_warning() {
 }
 
 #[test]
-fn places_of_one_name_are_compared_in_their_order() {
+fn entries_with_one_name_are_compared_in_their_order() {
     let expired = |name: &str| ca_between(name, 2020, 2025).pem();
     let cluster =
         |bundle: &str| format!("- {{name: a, cluster: {{certificate-authority-data: {}}}}}\n", base64(bundle));
@@ -313,9 +323,9 @@ fn decided(request: &Request<'_>, registry: &Registry) -> Decision {
 }
 
 #[test]
-fn a_finding_that_was_there_before_only_warns() {
+fn only_warns_about_what_the_stored_object_has() {
     let (expired, sound) = (ca_between("old", 2020, 2025).pem(), ca("new").pem());
-    for (object, field) in PLACES {
+    for (object, field) in LOCATIONS {
         let (old, new) = (object(&expired), object(&sound));
         let verdict = |new: &Value, old: &Value| decided(&request(new, Some(old)), &Registry::default()).verdict();
         let mut relabelled = old.clone();
@@ -330,14 +340,14 @@ fn a_finding_that_was_there_before_only_warns() {
 #[test]
 fn accepts_objects_that_are_being_deleted_and_other_operations() {
     let mut object = api_service("prose");
-    let asked = request(&object, None);
-    for quiet in [
-        Request { operation: Operation::Delete, object: None, old_object: Some(&object), ..asked.clone() },
-        Request { sub_resource: "status", ..asked.clone() },
+    let created = request(&object, None);
+    for request in [
+        Request { operation: Operation::Delete, object: None, old_object: Some(&object), ..created.clone() },
+        Request { sub_resource: "status", ..created.clone() },
     ] {
-        assert_eq!(decided(&quiet, &Registry::default()).verdict(), Verdict::Allow);
+        assert_eq!(decided(&request, &Registry::default()).verdict(), Verdict::Allow);
     }
-    assert_eq!(decided(&asked, &Registry::default()).verdict(), Verdict::Deny);
+    assert_eq!(decided(&created, &Registry::default()).verdict(), Verdict::Deny);
     object["metadata"]["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
     let sound = api_service(&ca("a").pem());
     assert_eq!(decided(&request(&object, Some(&sound)), &Registry::default()).verdict(), Verdict::Allow);
@@ -345,7 +355,7 @@ fn accepts_objects_that_are_being_deleted_and_other_operations() {
 }
 
 #[test]
-fn of_config_maps_those_are_judged_that_are_said_to_be_for_gateways() {
+fn judges_only_guarded_config_maps() {
     let labelled = config_map("prose");
     let mut plain = labelled.clone();
     plain["metadata"]["labels"] = json!({});
@@ -355,26 +365,26 @@ fn of_config_maps_those_are_judged_that_are_said_to_be_for_gateways() {
         let request = Request { in_guarded_namespace, ..request(object, None) };
         assert_eq!(decided(&request, &Registry::default()).verdict(), expected, "{object}");
     }
-    // Taking the label off in the same write is no way around.
+    // So is the write that removes the label.
     assert_eq!(
         decided(&request(&plain, Some(&config_map(&ca("a").pem()))), &Registry::default()).verdict(),
         Verdict::Deny
     );
-    let mut gone = config_map("");
-    gone["data"] = json!({});
-    assert_eq!(denials(&gone, Some(&config_map(&ca("a").pem()))), [("empty", "data".to_owned())]);
+    let mut without_ca = config_map("");
+    without_ca["data"] = json!({});
+    assert_eq!(denials(&without_ca, Some(&config_map(&ca("a").pem()))), [("empty", "data".to_owned())]);
 }
 
 #[test]
-fn weights_and_break_glass_hold_here_too() {
+fn severities_and_break_glass_apply() {
     let mut object = api_service("prose");
     let off: Severities = [("empty".to_owned(), Level::Off)].into_iter().collect();
     assert_eq!(validate(&request(&object, None), &Registry::default(), &off, now()).verdict(), Verdict::Allow);
     object["metadata"]["annotations"] = json!({"breakglass.trustspan.dev/empty": "ticket 7"});
-    let mut asked = request(&object, None);
-    let refused = decided(&asked, &Registry::default());
-    assert_eq!(refused.denials().map(|finding| finding.rule).collect::<Vec<_>>(), ["empty", "break-glass"]);
-    asked.may_break_glass = true;
-    let decision = decided(&asked, &Registry::default());
+    let mut request = request(&object, None);
+    let rejected = decided(&request, &Registry::default());
+    assert_eq!(rejected.denials().map(|finding| finding.rule).collect::<Vec<_>>(), ["empty", "break-glass"]);
+    request.may_break_glass = true;
+    let decision = decided(&request, &Registry::default());
     assert_eq!((decision.verdict(), decision.overrides.len()), (Verdict::Warn, 1));
 }

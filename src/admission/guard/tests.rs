@@ -1,4 +1,4 @@
-//! The webhook and `check` deny the same, over random objects.
+//! The webhook and `check` deny the same random objects.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -11,12 +11,12 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 
 use super::*;
-use crate::admission::{Context, check, validate};
+use crate::admission::{Context, Operation, check, validate};
 use crate::api::names::CLIENT_LABEL;
 use crate::registry::Registry;
 use crate::registry::tests::entry;
 use crate::trust::fixtures::{block, ca, ca_between, ca_without_key_id, now};
-use crate::trust::{Severities, Severity};
+use crate::trust::{Finding, Severities, Severity};
 
 const CASES: u32 = 2_000;
 
@@ -54,7 +54,7 @@ static PAIRS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
 });
 
 #[derive(Clone, Debug)]
-struct Drawn {
+struct Case {
     kind: &'static str,
     name: &'static str,
     type_: &'static str,
@@ -66,7 +66,7 @@ struct Drawn {
     is_guarded: bool,
 }
 
-fn drawn() -> impl Strategy<Value = Drawn> {
+fn case() -> impl Strategy<Value = Case> {
     let labels = vec![
         None,
         None,
@@ -79,13 +79,13 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     let bundle = proptest::option::of((select(&["ca.crt", "cacert"][..]), 0..BUNDLES.len()));
     let what = (
         select(&["Secret", "Secret", "ConfigMap"][..]),
-        select(&["root", "gw", "gw-cacert", "stranger", "kube-root-ca.crt"][..]),
+        select(&["root", "gw", "gw-cacert", "other", "kube-root-ca.crt"][..]),
         select(&["Opaque", "kubernetes.io/tls", "kubernetes.io/service-account-token"][..]),
         select(labels),
     );
-    let holds = (bundle, proptest::option::of((any::<bool>(), 0..PAIRS.len())), proptest::bool::weighted(0.95));
-    (what, holds, any::<bool>(), any::<bool>()).prop_map(
-        |((kind, name, type_, label), (bundle, pair, is_base64), has_gateway_secret, is_guarded)| Drawn {
+    let content = (bundle, proptest::option::of((any::<bool>(), 0..PAIRS.len())), proptest::bool::weighted(0.95));
+    (what, content, any::<bool>(), any::<bool>()).prop_map(
+        |((kind, name, type_, label), (bundle, pair, is_base64), has_gateway_secret, is_guarded)| Case {
             kind,
             name,
             type_,
@@ -99,7 +99,7 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     )
 }
 
-impl Drawn {
+impl Case {
     /// As the API server stores it.
     fn object(&self) -> Value {
         let is_secret = self.kind == "Secret";
@@ -130,17 +130,17 @@ impl Drawn {
         object
     }
 
-    /// Whether the selectors and conditions of manifests/base/webhooks.yaml send it: said once more, as they do.
+    /// Whether the selectors and conditions of manifests/base/webhooks.yaml send it: implemented a second time, in their form.
     fn is_sent(&self, object: &Value) -> bool {
-        let asks = self.label.is_some_and(|(key, _)| key.starts_with("trustspan.dev/"));
+        let has_label = self.label.is_some_and(|(key, _)| key.starts_with("trustspan.dev/"));
         let has = |keys: &[&str]| keys.iter().any(|key| object["data"].get(*key).is_some());
-        let holds = match self.kind {
+        let has_certificates = match self.kind {
             "Secret" => {
                 self.type_ != "kubernetes.io/service-account-token" && has(&["ca.crt", "tls.crt", "cacert", "cert"])
             }
             _ => self.name != "kube-root-ca.crt" && has(&["ca.crt", "cacert"]),
         };
-        asks || (self.is_guarded && holds)
+        has_label || (self.is_guarded && has_certificates)
     }
 
     fn registry(&self) -> Registry {
@@ -155,29 +155,29 @@ fn denials(findings: &[Finding]) -> Denials {
     denials.map(|finding| (finding.rule, finding.field.clone())).collect()
 }
 
-fn by_webhook(drawn: &Drawn, object: &Value) -> Denials {
-    if !drawn.is_sent(object) {
+fn by_webhook(case: &Case, object: &Value) -> Denials {
+    if !case.is_sent(object) {
         return Denials::new();
     }
-    let request = Request { in_guarded_namespace: drawn.is_guarded, ..Request::create(object, "mesh") };
-    denials(&validate(&request, &drawn.registry(), &Severities::default(), now()).findings)
+    let request = Request { in_guarded_namespace: case.is_guarded, ..Request::create(object, "mesh") };
+    denials(&validate(&request, &case.registry(), &Severities::default(), now()).findings)
 }
 
-fn by_check(drawn: &Drawn, object: &Value) -> (Denials, usize) {
-    let unguarded = (!drawn.is_guarded).then(|| "mesh".to_owned()).into_iter().collect();
-    let context = Context { registry: drawn.registry(), unguarded, ..Context::default() };
+fn by_check(case: &Case, object: &Value) -> (Denials, usize) {
+    let unguarded = (!case.is_guarded).then(|| "mesh".to_owned()).into_iter().collect();
+    let context = Context { registry: case.registry(), unguarded, ..Context::default() };
     let findings = check(object, "mesh", &context, now()).unwrap_or_default();
     (denials(&findings), findings.len())
 }
 
-/// A failure prints what was drawn, as small as it gets.
+/// A failure prints the smallest case.
 #[test]
 fn the_webhook_and_check_deny_the_same() {
     let (denied, warned) = (Cell::new(0), Cell::new(0));
     let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
-    let result = runner.run(&drawn(), |drawn| {
-        let object = drawn.object();
-        let (here, (there, findings)) = (by_webhook(&drawn, &object), by_check(&drawn, &object));
+    let result = runner.run(&case(), |case| {
+        let object = case.object();
+        let (here, (there, findings)) = (by_webhook(&case, &object), by_check(&case, &object));
         prop_assert_eq!(&here, &there, "webhook and check on {}", object);
         denied.set(denied.get() + u32::from(!here.is_empty()));
         warned.set(warned.get() + u32::from(here.is_empty() && findings > 0));
@@ -187,23 +187,23 @@ fn the_webhook_and_check_deny_the_same() {
     println!("{CASES} objects: {} denied by both, {} only warned of", denied.get(), warned.get());
     assert!(
         denied.get() > CASES / 5 && warned.get() > CASES / 10,
-        "{denied:?} {warned:?}: hardly anything was compared"
+        "{denied:?} {warned:?}: too few cases were compared"
     );
 }
 
 #[test]
-fn taking_the_label_off_is_judged() {
+fn judges_the_removal_of_the_label() {
     let secret = |labels: Value, bundle: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "partners", "labels": labels}, "stringData": {"ca.crt": bundle}});
     let (old, new) = (secret(json!({GUARD: GUARD_ENABLED}), &BUNDLES[0]), secret(json!({}), "prose"));
     let request =
         |old| Request { operation: Operation::Update, old_object: Some(old), ..Request::create(&new, "mesh") };
     let denied = |old| denials(&validate(&request(old), &Registry::default(), &Severities::default(), now()).findings);
     assert_eq!(denied(&old).into_iter().map(|(rule, _)| rule).collect::<Vec<_>>(), ["empty"]);
-    assert_eq!(denied(&new), Denials::new(), "no label asks for it");
+    assert_eq!(denied(&new), Denials::new(), "neither version has the label");
 }
 
 #[test]
-fn a_gateway_secret_in_an_unguarded_namespace_warns_once() {
+fn warns_about_a_gateway_secret_in_an_unguarded_namespace() {
     let object = |mode: &str| json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": {"name": "gw"}, "spec": {"sourceSecretName": "root", "mode": mode}});
     let (new, old) = (object("Copy"), object("Bundle"));
     let rules = |operation, old, in_guarded_namespace| {
@@ -218,7 +218,7 @@ fn a_gateway_secret_in_an_unguarded_namespace_warns_once() {
 }
 
 #[test]
-fn a_ca_of_an_issuer_and_an_account_key_are_no_serving_pairs() {
+fn accepts_the_ca_of_an_issuer_and_an_account_key() {
     let authority = crate::trust::fixtures::ca_with("issuer", |params| {
         params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
     });
@@ -234,6 +234,6 @@ fn a_ca_of_an_issuer_and_an_account_key_are_no_serving_pairs() {
     let (pem, key) = crate::trust::fixtures::self_signed(&rcgen::PKCS_ML_DSA_65);
     let too_new = secret(json!({}), json!({"ca.crt": pem, "tls.crt": pem, "tls.key": key}));
     assert_eq!(denied(&too_new), Denials::new(), "a rotation waits until all gateways verify with it");
-    // A managed Secret is served, though this replica has not heard of its GatewaySecret yet.
+    // Gateways serve a managed Secret, even if this replica does not know its GatewaySecret yet.
     assert_eq!(denied(&ca(json!({MANAGED_LABEL: "true"}))).len(), 1);
 }

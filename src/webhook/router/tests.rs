@@ -20,14 +20,14 @@ fn deny(request: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> De
     Decision { findings: vec![finding], ..Decision::default() }
 }
 
-fn fall(_: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decision {
-    panic!("as the test wants it")
+fn panics(_: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decision {
+    panic!("expected by the test")
 }
 
 fn webhook(decide: Decide) -> Arc<Webhook> {
-    let live = Arc::new(RegistryCache::default());
-    live.publish(Registry::default());
-    Webhook::new(live.clone(), Metrics::new(live, None), decide, Severities::default(), "agent".to_owned())
+    let cache = Arc::new(RegistryCache::default());
+    cache.publish(Registry::default());
+    Webhook::new(cache.clone(), Metrics::new(cache, None), decide, Severities::default(), "agent".to_owned())
 }
 
 fn denying() -> Arc<Webhook> {
@@ -56,12 +56,12 @@ async fn get(router: Router, path: &str) -> (StatusCode, String) {
 }
 
 fn breaks_glass(request: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decision {
-    let seen = || admission::Override { rule: "expired", reason: "ticket 7".to_owned() };
-    Decision { overrides: request.may_break_glass.then(seen).into_iter().collect(), ..Decision::default() }
+    let applied = || admission::Override { rule: "expired", reason: "ticket 7".to_owned() };
+    Decision { overrides: request.may_break_glass.then(applied).into_iter().collect(), ..Decision::default() }
 }
 
 #[tokio::test]
-async fn only_its_path_gives_the_right_to_break_glass() {
+async fn only_its_paths_allow_break_glass() {
     let webhook = webhook(Decide { mutate: allow, validate: breaks_glass });
     let overridden = || json!({"break-glass": "expired: ticket 7"});
     for (path, audit) in [
@@ -79,7 +79,7 @@ async fn only_its_path_gives_the_right_to_break_glass() {
 }
 
 #[tokio::test]
-async fn each_path_asks_its_own_decision() {
+async fn each_path_calls_its_decision() {
     let webhook = denying();
     let (status, body) = post(&webhook, "/mutate", review().to_string()).await;
     let answer: Value = serde_json::from_str(&body).unwrap();
@@ -103,7 +103,7 @@ async fn each_path_asks_its_own_decision() {
 }
 
 #[tokio::test]
-async fn unknown_kinds_pass_with_their_uid() {
+async fn allows_unknown_kinds() {
     let mut review = review();
     review["request"]["kind"] = json!({"group": "example.com", "version": "v9", "kind": "Thing"});
     for path in ["/mutate", "/validate"] {
@@ -114,25 +114,25 @@ async fn unknown_kinds_pass_with_their_uid() {
 }
 
 #[tokio::test]
-async fn refuses_what_is_no_review() {
+async fn rejects_bodies_that_are_no_review() {
     let webhook = denying();
     for (body, expected) in [
         (String::new(), "not JSON"),
-        ("{\"apiVersion\": \"admis".to_owned(), "an early end"),
+        ("{\"apiVersion\": \"admis".to_owned(), "an unexpected end"),
         (review().to_string().replace("k8s.io/v1", "k8s.io/v1beta1"), "expected admission.k8s.io/v1 AdmissionReview"),
         (review().to_string().replace("u-1", ""), "has no request.uid"),
         (review().to_string().replace(r#"{"kind":"Secret"}"#, &"[".repeat(10_000)), "more than 128 levels"),
     ] {
-        let (status, said) = post(&webhook, "/validate", body).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{said}");
-        assert!(said.contains(expected), "{said}");
+        let (status, message) = post(&webhook, "/validate", body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{message}");
+        assert!(message.contains(expected), "{message}");
     }
     let (_, metrics) = get(webhook.metrics_router(), "/metrics").await;
     assert!(metrics.contains(r#"kind="other",operation="other",result="error"} 5"#), "{metrics}");
 }
 
 #[tokio::test]
-async fn only_posts_of_json() {
+async fn accepts_only_posts_of_json() {
     let webhook = denying();
     for (given, expected) in [
         ("application/json", StatusCode::OK),
@@ -165,7 +165,7 @@ async fn the_body_limit_is_exact() {
     let chunks = body.chunks(64 * 1024).map(|c| Ok::<_, std::io::Error>(c.to_vec())).collect::<Vec<_>>();
     let chunked = Body::from_stream(futures::stream::iter(chunks));
     assert_eq!(post(&webhook, "/mutate", chunked).await.0, StatusCode::PAYLOAD_TOO_LARGE);
-    // Announced only: refused before a byte of it is read.
+    // Only announced: rejected before a byte of it is read.
     let request = HttpRequest::post("/mutate")
         .header(CONTENT_TYPE, JSON)
         .header(CONTENT_LENGTH, BODY_LIMIT + 1)
@@ -175,46 +175,49 @@ async fn the_body_limit_is_exact() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_not_waited_for() {
+async fn a_slow_body_times_out() {
     let endless = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
     assert_eq!(post(&denying(), "/mutate", endless).await.0, StatusCode::REQUEST_TIMEOUT);
 }
 
 #[tokio::test]
-async fn a_panic_is_a_500_and_the_next_request_is_answered() {
-    let webhook = webhook(Decide { mutate: allow, validate: fall });
-    let (status, said) = post(&webhook, "/validate", review().to_string()).await;
+async fn answers_500_to_a_panic_and_serves_the_next_request() {
+    let webhook = webhook(Decide { mutate: allow, validate: panics });
+    let (status, message) = post(&webhook, "/validate", review().to_string()).await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-    assert!(!said.contains("as the test wants it"), "{said}");
+    assert!(!message.contains("expected by the test"), "{message}");
     assert_eq!(post(&webhook, "/mutate", review().to_string()).await.0, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_full_house_refuses() {
+async fn rejects_requests_over_the_limits() {
     let webhook = denying();
-    let all = webhook.in_flight.try_acquire_many(u32::try_from(IN_FLIGHT).unwrap()).unwrap();
-    let (status, said) = post(&webhook, "/mutate", review().to_string()).await;
-    assert_eq!((status, said.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "too many requests in flight; try again\n"));
+    let all = webhook.requests.try_acquire_many(u32::try_from(REQUESTS).unwrap()).unwrap();
+    let (status, message) = post(&webhook, "/mutate", review().to_string()).await;
+    assert_eq!(
+        (status, message.as_str()),
+        (StatusCode::SERVICE_UNAVAILABLE, "too many requests in flight; try again\n")
+    );
     assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
     drop(all);
     assert_eq!(post(&webhook, "/mutate", review().to_string()).await.0, StatusCode::OK);
 
-    let all_but_one = webhook.pieces.try_acquire_many(u32::try_from(PIECES - 1).unwrap()).unwrap();
+    let all_but_one = webhook.body_blocks.try_acquire_many(u32::try_from(BODY_BLOCKS - 1).unwrap()).unwrap();
     let mut large = review().to_string().into_bytes();
     assert_eq!(post(&webhook, "/mutate", large.clone()).await.0, StatusCode::OK);
-    large.resize(PIECE + 1, b' ');
+    large.resize(BODY_BLOCK + 1, b' ');
     assert_eq!(post(&webhook, "/mutate", large.clone()).await.0, StatusCode::SERVICE_UNAVAILABLE);
     drop(all_but_one);
     assert_eq!(post(&webhook, "/mutate", large).await.0, StatusCode::OK);
-    assert_eq!(webhook.pieces.available_permits(), PIECES);
+    assert_eq!(webhook.body_blocks.available_permits(), BODY_BLOCKS);
 }
 
 #[tokio::test]
-async fn decides_nothing_before_the_store_is_read() {
-    let live = Arc::new(RegistryCache::default());
+async fn answers_no_review_before_the_store_is_read() {
+    let cache = Arc::new(RegistryCache::default());
     let webhook = Webhook::new(
-        live.clone(),
-        Metrics::new(live.clone(), None),
+        cache.clone(),
+        Metrics::new(cache.clone(), None),
         Decide::default(),
         Severities::default(),
         "agent".to_owned(),
@@ -222,13 +225,13 @@ async fn decides_nothing_before_the_store_is_read() {
     assert_eq!(get(webhook.router(), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
     assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::SERVICE_UNAVAILABLE);
-    live.publish(Registry::default());
+    cache.publish(Registry::default());
     assert_eq!(get(webhook.metrics_router(), "/readyz").await.0, StatusCode::OK);
     assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn draining_goes_on_serving_and_closes_connections() {
+async fn serves_while_draining_and_closes_connections() {
     let webhook = denying();
     webhook.drain();
     for router in [webhook.router(), webhook.metrics_router()] {
@@ -243,12 +246,12 @@ async fn draining_goes_on_serving_and_closes_connections() {
 }
 
 #[tokio::test]
-async fn a_dry_run_gets_the_same_answer() {
-    let live = Arc::new(RegistryCache::default());
-    live.publish(Registry::new([crate::registry::tests::entry("mesh", "root", "gw")]));
+async fn a_dry_run_gets_the_same_response() {
+    let cache = Arc::new(RegistryCache::default());
+    cache.publish(Registry::new([crate::registry::tests::entry("mesh", "root", "gw")]));
     let webhook = Webhook::new(
-        live.clone(),
-        Metrics::new(live, None),
+        cache.clone(),
+        Metrics::new(cache, None),
         Decide::default(),
         Severities::default(),
         "agent".to_owned(),
