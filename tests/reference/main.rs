@@ -56,7 +56,8 @@ fn troubleshooting_has_every_step_and_condition() {
     for step in steps {
         assert!(page.contains(&format!("\n### {step}\n")), "docs/troubleshooting.md lacks {step}");
     }
-    let (_, conditions) = monitoring.split_once("| condition | `False` when |\n|---|---|\n").unwrap();
+    let (_, conditions) =
+        monitoring.split_once("| condition | `True` | `False` or `Unknown` |\n|---|---|---|\n").unwrap();
     let conditions = conditions.lines().map_while(|line| line.strip_prefix("| `")?.split_once('`'));
     let conditions: Vec<_> = conditions.map(|(condition, _)| condition).collect();
     assert!(conditions.len() > 10, "{conditions:?}");

@@ -130,7 +130,7 @@ fn clients_that_the_switch_will_cut_off_are_reported_before() {
     let mut scene = before_the_switch(&old, &new, false);
     scene.unlisted_namespaces = vec!["apps".to_owned()];
     let plan = scene.reconcile();
-    for (condition, expected) in [(LEAF, "Cannot list Certificates in apps"), (CLIENTS, "trustspan rbac")] {
+    for (condition, expected) in [(LEAF, "cannot list Certificates in apps"), (CLIENTS, "trustspan rbac")] {
         let (status, message) = said(&scene, &plan, condition);
         assert!(status == ConditionStatus::Unknown && message.contains(expected), "{message}");
     }
