@@ -140,7 +140,7 @@ impl AgentError {
         }
         if self.is(403) {
             return format!(
-                "a right of the agent is missing. An administrator grants it: kubectl get trustspan -A -o yaml | trustspan rbac - | \
+                "a right of the agent is missing. An administrator grants it: kubectl get trustspan -A -o yaml | trustspan rbac -f - | \
                  kubectl apply -f -. {self}"
             );
         }
@@ -205,7 +205,7 @@ mod tests {
     fn a_missing_right_begins_with_how_it_is_granted() {
         let (reason, advice) = told(&refused("secrets", 403, "secrets \"gw\" is forbidden"));
         assert_eq!(reason, "Forbidden");
-        let mend = "kubectl get trustspan -A -o yaml | trustspan rbac - | kubectl apply -f -";
+        let mend = "kubectl get trustspan -A -o yaml | trustspan rbac -f - | kubectl apply -f -";
         let at = advice.find(mend).expect("the mend");
         assert!(at < advice.find("is forbidden").expect("what the API server said"), "{advice}");
     }

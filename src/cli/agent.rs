@@ -1,4 +1,4 @@
-//! `trustspan agent`: carries rotations through.
+//! `trustspan agent`: the rotation controller.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -15,47 +15,49 @@ use crate::webhook::health_server;
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::{self, Signals};
 
-/// Keeps the managed Secrets of a cluster, and carries a rotation through: trust first, then clients, then the leaf, then the
-/// old CA goes.
+/// Run the rotation controller.
+///
+/// It maintains the managed Secrets of a cluster. A rotation first adds the new CA to all bundles, then reissues client
+/// certificates, then switches the serving certificate, then removes the old CA.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Kubeconfig of the cluster. Default: the cluster that this process is a pod of.
+    /// Path to the kubeconfig. Default: the in-cluster configuration.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Namespace of the Lease by which one of several agents leads.
-    #[arg(long, value_name = "NAMESPACE", default_value = "trustspan-system")]
+    /// Namespace of the leader-election Lease.
+    #[arg(long, value_name = "NAMESPACE", default_value = "trustspan-system", help_heading = "Leader election")]
     lease_namespace: String,
 
-    /// Name of that Lease.
-    #[arg(long, value_name = "NAME", default_value = "trustspan-agent")]
+    /// Name of the leader-election Lease.
+    #[arg(long, value_name = "NAME", default_value = "trustspan-agent", help_heading = "Leader election")]
     lease_name: String,
 
-    /// How long the Lease lasts when it is not renewed; whole seconds.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    /// Duration of the Lease without a renewal, in whole seconds.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration, help_heading = "Leader election")]
     lease_duration: Duration,
 
-    /// This process' name in the Lease. Default: the pod's name, and a random part.
-    #[arg(long, value_name = "NAME")]
+    /// Identity of this process in the Lease. Default: the pod name with a random suffix.
+    #[arg(long, value_name = "NAME", help_heading = "Leader election")]
     identity: Option<String>,
 
-    /// Everything is looked at so often, should an event of a watch be lost.
+    /// Full resync interval.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     poll: Duration,
 
-    /// Keep only the GatewaySecrets in this namespace; may be given more than once. Default: all.
+    /// Reconcile GatewaySecrets in this namespace only. Repeatable. Default: all.
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Vec<String>,
 
-    /// Address of the HTTP port.
+    /// Address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::UNSPECIFIED.into())]
     bind_address: IpAddr,
 
-    /// Plain HTTP port: /metrics, /livez, /readyz.
+    /// HTTP port for /metrics, /livez and /readyz.
     #[arg(long, value_name = "PORT", default_value_t = 9402)]
     metrics_port: u16,
 
-    /// true: treat every GatewaySecret as of mode Copy; false: as of mode Bundle. Default: as its spec.mode says.
+    /// Override spec.mode of every GatewaySecret: true for Copy, false for Bundle.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     legacy_copy: Option<bool>,
 
@@ -63,39 +65,39 @@ pub struct Args {
     log: LogArgs,
 }
 
-/// Why the agent does not run.
+/// Why the controller cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// The port cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// There is no client for the cluster.
+    /// No client for the cluster could be created.
     #[error(transparent)]
     Cluster(#[from] cluster::ConnectError),
-    /// The operating system refuses threads or signals.
+    /// The operating system does not provide threads or signals.
     #[error("cannot run: {0}")]
     Io(#[from] std::io::Error),
 }
 
-/// Runs until SIGTERM or SIGINT, and lets the Lease go then.
+/// Runs until SIGTERM or SIGINT, then releases the Lease.
 ///
 /// # Errors
 /// When it cannot start.
 pub fn run(args: Args) -> Result<ExitCode, RunError> {
     args.log.start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let end = runtime.block_on(keep(args));
+    let end = runtime.block_on(run_until_signal(args));
     runtime.shutdown_background();
     end
 }
 
-async fn keep(args: Args) -> Result<ExitCode, RunError> {
+async fn run_until_signal(args: Args) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
     let listener = listen(args.bind_address, args.metrics_port, "--metrics-port")?;
     let address = listener.local_addr()?;
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
-    let live = Arc::new(RegistryCache::default());
+    let registry = Arc::new(RegistryCache::default());
     let candidate = Candidate {
         namespace: args.lease_namespace,
         lease: args.lease_name,
@@ -108,21 +110,22 @@ async fn keep(args: Args) -> Result<ExitCode, RunError> {
         poll: args.poll.max(Duration::from_millis(100)),
         legacy_copy: args.legacy_copy,
     };
-    let tally = Arc::default();
-    let metrics = Metrics::new(live.clone(), None);
-    let metrics = metrics.with(agent::metrics::collector(live.clone(), Arc::clone(&tally), leadership.clone()));
+    let agent_metrics = Arc::default();
+    let metrics = Metrics::new(registry.clone(), None);
+    let metrics =
+        metrics.with(agent::metrics::collector(registry.clone(), Arc::clone(&agent_metrics), leadership.clone()));
     tracing::info!("listening on http://{address}: /metrics, /livez, /readyz");
     let end = tokio::select! {
         () = contend => Ok(ExitCode::SUCCESS),
-        () = cluster::follow(client.clone(), live.clone()) => Ok(ExitCode::SUCCESS),
-        error = server::plain(listener, health_server::router(live.clone(), metrics)) => Err(error.into()),
-        () = agent::run(client.clone(), live, leadership, settings, tally) => Ok(ExitCode::SUCCESS),
+        () = cluster::follow(client.clone(), registry.clone()) => Ok(ExitCode::SUCCESS),
+        error = server::plain(listener, health_server::router(registry.clone(), metrics)) => Err(error.into()),
+        () = agent::run(client.clone(), registry, leadership, settings, agent_metrics) => Ok(ExitCode::SUCCESS),
         () = signals.next() => {
-            tracing::info!("ending");
+            tracing::info!("shutting down");
             Ok(ExitCode::SUCCESS)
         }
     };
-    // Nothing is written any more: another may begin at once.
+    // This process writes nothing more, so another one can lead at once.
     lease::release(client, &candidate).await;
     end
 }

@@ -19,9 +19,10 @@ use crate::rotation::readers::extended;
 
 const MANAGER: &str = "trustspan-extend-trust";
 
-/// Add the CAs of a managed Secret to another object from which gateways take their clients' CAs.
+/// Add the CAs of a managed Secret to another trust source.
 ///
-/// What the object holds stays: the missing CAs are put before it, with the rights of whoever runs this.
+/// Another trust source is a Secret or ConfigMap that gateways read CAs from.
+/// Missing CAs are prepended; existing content is kept. The write uses the permissions of the current user.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the GatewaySecret.
@@ -31,19 +32,19 @@ pub struct Args {
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// The object to extend: secret/NAME or configmap/NAME.
+    /// Object to extend: secret/NAME or configmap/NAME.
     #[arg(long, value_name = "KIND/NAME", value_parser = target)]
     to: Target,
 
-    /// Namespace of that object. Default: the GatewaySecret's.
+    /// Namespace of that object. Default: the namespace of the GatewaySecret.
     #[arg(long, value_name = "NAMESPACE")]
     to_namespace: Option<String>,
 
-    /// Also let the agent read the object: apply a Role and a RoleBinding for it in its namespace.
+    /// Also apply a Role and a RoleBinding that allow the rotation controller to read the object.
     #[arg(long)]
     grant: bool,
 
-    /// Print the CAs that would be added, and change nothing.
+    /// Print the CAs to add without adding them.
     #[arg(long)]
     dry_run: bool,
 }
@@ -72,7 +73,7 @@ fn target(text: &str) -> Result<Target, String> {
 /// When there is no such GatewaySecret or object, when it may not be written, or holds no readable CAs.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.source.is_directory() {
-        let reason = "extend-trust changes objects of a cluster: edit the manifest, or leave --manifests out";
+        let reason = "extend-trust changes objects of a cluster: edit the manifest, or omit -f";
         return Err(Failure::Impossible(reason.to_owned()));
     }
     let found = args.source.read(std::slice::from_ref(&args.name))?;

@@ -12,7 +12,9 @@ use crate::agent;
 use crate::api::Phase;
 use crate::store::cluster;
 
-/// Starts a rotation: has cert-manager issue the CA anew. The agent carries it through.
+/// Start a rotation.
+///
+/// The command requests a new CA from cert-manager. The rotation controller completes the rotation.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the GatewaySecret.
@@ -22,7 +24,7 @@ pub struct Args {
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// Tell what would be done, and who would be concerned.
+    /// Print the planned changes and affected clients without applying them.
     #[arg(long)]
     dry_run: bool,
 }

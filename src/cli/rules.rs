@@ -9,10 +9,10 @@ use super::inputs::unless_closed;
 use crate::admission::{RuleInfo, rules};
 use crate::trust::Severity;
 
-/// Lists the rules that findings name.
+/// List the rules that findings refer to.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to print: text for people, a JSON array, or the page docs/rules.md.
+    /// Output format: text, a JSON array, or docs/rules.md.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: RulesFormat,
 }

@@ -20,59 +20,62 @@ use crate::webhook::server::{self, Drain, End, Signals};
 use crate::webhook::tls::{CERTIFICATE, KEY, ServingCertificate, ServingCertificateError};
 use crate::webhook::{Decide, Webhook, self_signed};
 
-/// Answers admission requests over HTTPS, from the GatewaySecrets of a cluster or of a directory.
+/// Serve the admission webhooks.
+///
+/// They use the GatewaySecrets of a cluster or of a directory of manifests.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Kubeconfig of the cluster. Default: the cluster that this process is a pod of.
+    /// Path to the kubeconfig. Default: the in-cluster configuration.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Take GatewaySecrets from the manifests in this directory instead of a cluster; changes are followed.
-    #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
-    manifests: Option<PathBuf>,
+    /// Watch manifests in this directory instead of a cluster.
+    #[arg(short = 'f', long = "filename", value_name = "DIR", conflicts_with = "kubeconfig")]
+    directory: Option<PathBuf>,
 
-    /// Address of both ports. Default: 127.0.0.1 with --manifests, else 0.0.0.0.
+    /// Address to listen on. Default: 127.0.0.1 with -f, otherwise 0.0.0.0.
     #[arg(long, value_name = "ADDRESS")]
     bind_address: Option<IpAddr>,
 
-    /// HTTPS port: /mutate, /validate, /validate-guarded, the latter two with -breakglass too, /livez, /readyz.
+    /// HTTPS port for /mutate, /validate[-guarded][-breakglass], /livez and /readyz.
     #[arg(long, value_name = "PORT", default_value_t = 8443)]
     port: u16,
 
-    /// Plain HTTP port: /metrics, /livez, /readyz.
+    /// HTTP port for /metrics, /livez and /readyz.
     #[arg(long, value_name = "PORT", default_value_t = 9402)]
     metrics_port: u16,
 
-    /// Directory of the serving certificate, tls.crt and tls.key; a changed pair is taken while serving. With
-    /// --manifests and neither file there, a certificate is made at start and that of its CA written here as ca.crt.
+    /// Directory of the serving certificate: tls.crt and tls.key. Certificates are reloaded when the files change.
+    ///
+    /// With -f and without these files, a certificate is generated at start, and the certificate of its CA is written to ca.crt
+    /// in this directory.
     #[arg(long, value_name = "DIR", default_value = "certs")]
     cert_dir: PathBuf,
 
     #[command(flatten)]
     severity: SeverityArgs,
 
-    /// Username of trustspan's own agent, which rolls workloads by a newer hash.
+    /// Username of the rotation controller. Only it may restart workloads by setting the rotation hash.
     #[arg(long, value_name = "NAME", default_value = AGENT_USERNAME)]
     agent_username: String,
 
-    /// Be the agent as well: keep the managed Secrets, and carry rotations through.
+    /// Also run the rotation controller in this process.
     #[arg(long)]
     with_agent: bool,
 
     #[command(flatten)]
     log: LogArgs,
 
-    /// How long to go on serving after SIGTERM, not ready any more, until endpoints forget this pod. Default: 5s, and none
-    /// with --manifests.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    /// How long to accept connections after SIGTERM, while not ready, until endpoints are updated. Default: 5s, 0s with -f.
+    #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Shutdown")]
     drain_delay: Option<Duration>,
 
-    /// How long requests in flight may take after that.
-    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
+    /// Maximum time for requests in flight after that.
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration, help_heading = "Shutdown")]
     drain_timeout: Duration,
 }
 
-/// Why the server does not run.
+/// Why the server cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -80,23 +83,23 @@ pub enum ServeError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The manifests cannot be read.
-    #[error("--manifests {}: {reason}", dir.display())]
+    #[error("-f {}: {reason}", dir.display())]
     Manifests {
         /// The directory.
         dir: PathBuf,
         /// Why.
         reason: String,
     },
-    /// There is no serving certificate.
+    /// The serving certificate cannot be loaded.
     #[error("no serving certificate: {0}")]
     Certificate(#[from] ServingCertificateError),
-    /// The certificate cannot be served.
+    /// The serving certificate cannot be used.
     #[error("cannot serve TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// There is no client for the cluster.
+    /// No client for the cluster could be created.
     #[error(transparent)]
     Cluster(#[from] cluster::ConnectError),
-    /// The operating system refuses threads, signals or a listener.
+    /// The operating system does not provide threads, signals or a listener.
     #[error("cannot serve: {0}")]
     Io(#[from] io::Error),
 }
@@ -118,7 +121,7 @@ pub fn run(args: Args) -> Result<ExitCode, ServeError> {
     args.log.start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let end = runtime.block_on(serve(args));
-    // Not waiting for threads that still judge: their callers are gone.
+    // Do not wait for threads that still evaluate requests: their callers are gone.
     runtime.shutdown_background();
     Ok(match end? {
         End::Drained => ExitCode::SUCCESS,
@@ -127,17 +130,17 @@ pub fn run(args: Args) -> Result<ExitCode, ServeError> {
 }
 
 async fn serve(args: Args) -> Result<End, ServeError> {
-    // First, so that a signal during the start is not lost.
+    // Registered first, so that a signal during startup is not lost.
     let signals = Signals::new()?;
-    let default = if args.manifests.is_some() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+    let default = if args.directory.is_some() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
     let address = args.bind_address.unwrap_or(default.into());
     let https = listen(address, args.port, "--port")?;
     let metrics = listen(address, args.metrics_port, "--metrics-port")?;
 
-    let live = Arc::new(RegistryCache::default());
+    let registry = Arc::new(RegistryCache::default());
     let certificate = certificate(&args, address)?;
-    let mut metrics_of = Metrics::new(live.clone(), Some(certificate.clone()));
-    match &args.manifests {
+    let mut webhook_metrics = Metrics::new(registry.clone(), Some(certificate.clone()));
+    match &args.directory {
         Some(dir) => {
             let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
             let severities = args.severity.severities();
@@ -146,22 +149,29 @@ async fn serve(args: Args) -> Result<End, ServeError> {
                 true => agent::directory::load(dir, &severities, now),
                 false => Ok(directory::load(dir, &severities, now)?),
             };
-            live.publish(load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
-            tokio::spawn(poll::follow(dir.clone(), live.clone(), load));
+            registry.publish(load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
+            tokio::spawn(poll::follow(dir.clone(), registry.clone(), load));
             if args.with_agent {
                 tokio::spawn(agent::directory::keep(dir.clone(), args.severity.severities()));
             }
         }
         None => {
             let client = cluster::connect(args.kubeconfig.as_deref()).await?;
-            tokio::spawn(cluster::follow(client.clone(), live.clone()));
+            tokio::spawn(cluster::follow(client.clone(), registry.clone()));
             if args.with_agent {
                 let (leadership, contend) = lease::contend(client.clone(), Candidate::default());
                 tokio::spawn(contend);
-                let tally = Arc::default();
-                let agents = agent::metrics::collector(live.clone(), Arc::clone(&tally), leadership.clone());
-                metrics_of = metrics_of.with(agents);
-                tokio::spawn(agent::run(client, live.clone(), leadership, agent::Settings::default(), tally));
+                let agent_metrics = Arc::default();
+                let collector =
+                    agent::metrics::collector(registry.clone(), Arc::clone(&agent_metrics), leadership.clone());
+                webhook_metrics = webhook_metrics.with(collector);
+                tokio::spawn(agent::run(
+                    client,
+                    registry.clone(),
+                    leadership,
+                    agent::Settings::default(),
+                    agent_metrics,
+                ));
             }
         }
     }
@@ -173,18 +183,18 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);
     let config = certificate.server_config()?;
     let severities = args.severity.severities();
-    let webhook = Webhook::new(live, metrics_of, Decide::default(), severities, args.agent_username);
-    let endpoints = if args.manifests.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
-    let drain = Drain { delay: args.drain_delay.unwrap_or(endpoints), timeout: args.drain_timeout };
+    let webhook = Webhook::new(registry, webhook_metrics, Decide::default(), severities, args.agent_username);
+    let default_delay = if args.directory.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
+    let drain = Drain { delay: args.drain_delay.unwrap_or(default_delay), timeout: args.drain_timeout };
     Ok(server::run(&webhook, (https, config), metrics, drain, signals).await?)
 }
 
-/// A pair that is there is followed; one that was made here lives as long as the process.
+/// An existing certificate is reloaded when its files change; a generated one lasts as long as the process.
 fn certificate(args: &Args, address: IpAddr) -> Result<Arc<ServingCertificate>, ServingCertificateError> {
     let dir = &args.cert_dir;
-    if args.manifests.is_some() && !dir.join(CERTIFICATE).exists() && !dir.join(KEY).exists() {
+    if args.directory.is_some() && !dir.join(CERTIFICATE).exists() && !dir.join(KEY).exists() {
         let (certificate, ca) = self_signed::make(dir, address, Timestamp::now())?;
-        tracing::info!("serving certificate made for this run; its CA is in {}", ca.display());
+        tracing::info!("generated a serving certificate for this run; its CA is in {}", ca.display());
         return Ok(Arc::new(certificate));
     }
     let certificate = Arc::new(ServingCertificate::read(dir)?);

@@ -4,10 +4,10 @@ use crate::admission::RuleInfo;
 use crate::api::Level;
 use crate::trust::Severities;
 
-/// Other weights of rules, for all namespaces.
+/// Severities of rules, for all namespaces.
 #[derive(Debug, clap::Args)]
 pub(super) struct SeverityArgs {
-    /// Weight of a rule: RULE=deny, RULE=warn or RULE=off. Repeatable; that of a RotationPolicy wins.
+    /// Severity of a rule: RULE=deny, RULE=warn or RULE=off. Repeatable. A RotationPolicy overrides it.
     #[arg(long = "severity", value_name = "RULE=LEVEL", value_parser = weight)]
     severities: Vec<(String, Level)>,
 }

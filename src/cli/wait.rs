@@ -11,7 +11,9 @@ use crate::api::Phase;
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Waits until a GatewaySecret's rotation stands at a phase, or beyond it. Exit code 1 when the time is over.
+/// Wait for a rotation to reach a phase.
+///
+/// Exit code: 0 when the phase is reached or passed, 1 after the timeout, 2 on an error.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the GatewaySecret.
@@ -21,14 +23,13 @@ pub struct Args {
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// The phase. Steady is the last: it is reached when the rotation is over.
+    /// Phase to wait for: Pending, TrustExpanded, Converged, ClientsMigrated, ServingCertificateSwitched or Steady.
     ///
-    /// Pending, TrustExpanded, Converged, ClientsMigrated, ServingCertificateSwitched or Steady. Pending, the first, is always reached: it asks
-    /// whether the GatewaySecret is there.
+    /// Steady is the last phase: the rotation is complete. Pending is the first: every existing GatewaySecret has reached it.
     #[arg(long = "for", value_name = "PHASE", default_value = "Steady", value_parser = phase)]
     phase: Phase,
 
-    /// How long to wait.
+    /// Maximum time to wait.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     timeout: Duration,
 }

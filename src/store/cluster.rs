@@ -33,7 +33,7 @@ pub enum ConnectError {
         source: kube::config::KubeconfigError,
     },
     /// No kubeconfig was given, and this is no pod.
-    #[error("not in a cluster ({0}): name one with --kubeconfig, or a directory with --manifests")]
+    #[error("not in a cluster ({0}): name a kubeconfig with --kubeconfig, or a directory with -f")]
     InCluster(#[from] kube::config::InClusterError),
     /// No kubeconfig was found.
     #[error("no cluster: {0}")]

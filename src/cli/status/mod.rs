@@ -18,21 +18,23 @@ use crate::rotation::StatusSummary;
 /// Between two looks of --watch.
 const WATCH: Duration = Duration::from_secs(2);
 
-/// Tells where rotations stand: the phase and what it waits for, the bundle, who depends on which CA, and a timeline.
+/// Show rotation status.
+///
+/// The status consists of the phase, blocked steps, the CA bundle, the users of each CA, and a timeline.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Names of GatewaySecrets. Default: all.
+    /// GatewaySecrets to show. Default: all.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// Go on looking, until Ctrl-C.
+    /// Watch for changes.
     #[arg(long)]
     watch: bool,
 
-    /// How to print.
+    /// Output format.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     output: Output,
 }
