@@ -28,7 +28,7 @@ PHRASES = {
     "tells?|told|telling": "report, print, say",
     r"look(s|ed|ing)?(?![ _]up)": "reconcile, probe, check",
     "glances?": "probe",
-    "stands?|stood|standing": "is, has",
+    "stands?(?!-in)|stood|standing": "is, has",
     "mend(s|ed|ing)?": "fix",
     "anew": "again; written without its comments; reissued",
     "former": "previous, old",
@@ -65,6 +65,7 @@ PHRASES = {
 EXCEPTIONS = [
     ("", r"[\"]?weight[\"]?:"),  # a field of Istio's routes
     ("tests/", r"(?i)worlds?"),  # the environment of a test
+    ("tests/live/load.rs", r"(?i)ticks?"),  # of processors
     ("README.md", r"Kyma calls it the root secret"),  # once
 ]
 
