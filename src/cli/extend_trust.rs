@@ -67,7 +67,7 @@ fn target(text: &str) -> Result<Target, String> {
     Ok(Target { kind, name: name.to_owned() })
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When there is no such GatewaySecret or object, when it may not be written, or holds no readable CAs.

@@ -29,7 +29,7 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When there is no such GatewaySecret, or no Certificate of cert-manager stands for its CA.

@@ -34,7 +34,7 @@ pub struct Args {
     timeout: Duration,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When the cluster or the manifests cannot be read, or the name is not there.

@@ -45,7 +45,7 @@ enum Output {
     Json,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When the cluster or the manifests cannot be read, or a name is not there.
