@@ -55,8 +55,8 @@ pub(crate) fn by_poll(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
         })?;
         // Writes that nothing asks for, and a change of the GatewaySecret that no watch tells of.
         wait_quiet(cluster)?;
-        let longer = r#"{ "spec": { "clients": { "secretNames": ["none"] } } }"#;
-        cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", longer]).ns(ns).ok()?;
+        let paused = r#"{ "spec": { "paused": true } }"#;
+        cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", paused]).ns(ns).ok()?;
         let generation = cluster.get("gatewaysecret", ns, "gateway")?["metadata"]["generation"].take();
         wait_for("the change to be seen", SOON, || Ok(kept.status()?["observedGeneration"] == generation))?;
         ensure!(proxy.watches() == SECRETS, "expected {SECRETS} mute watches, saw {}", proxy.watches());
