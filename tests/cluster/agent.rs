@@ -339,7 +339,10 @@ fn what_init_proposes_is_kept(cluster: &Cluster) -> Result<()> {
             Ok(String::from_utf8(printed.stdout)?)
         };
         let proposed = init()?;
-        ensure!(proposed.contains("used by Istio Gateway") && proposed.contains("the clients are unknown"), "{proposed}");
+        ensure!(
+            proposed.contains("used by Istio Gateway") && proposed.contains("the clients are unknown"),
+            "{proposed}"
+        );
         ensure!(cluster.list("gatewaysecrets", ns, "")?.is_empty(), "init wrote something");
         cluster.apply(ns, &proposed)?;
         let _agent = Agents::new(cluster, ns)?.start("a")?;
