@@ -53,9 +53,9 @@ enum Command {
     Init(init::Args),
     /// Prints the rights that the agent needs for GatewaySecrets.
     Rbac(rbac::Args),
-    /// Tells where rotations stand.
+    /// Show rotation status.
     Status(status::Args),
-    /// Waits until a rotation stands somewhere.
+    /// Wait for a rotation to reach a phase.
     Wait(wait::Args),
     /// Starts a rotation.
     Rotate(rotate::Args),
