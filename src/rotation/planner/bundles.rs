@@ -84,12 +84,22 @@ fn bundle(
     };
     let mut open: Vec<_> = chains.iter().filter(|chain| !in_some_order(&bundle.trust, chain, now)).collect();
     let mut idle = Vec::new();
-    for authority in issuers.iter().filter(|authority| !authority.current) {
+    let is_candidate = |authority: &&Authority| {
         let certificate = &authority.certificate;
-        if certificate.is_expired(now)
-            || is_distrusted(certificate, distrusted_cas)
-            || bundle.trust.contains(certificate)
-        {
+        !authority.current && !certificate.is_expired(now) && !is_distrusted(certificate, distrusted_cas)
+    };
+    // Of one key's CAs (a renewed CA keeps its key) the one that lasts longest: a certificate that it signed outlasts the others.
+    let outlasts = |other: &Authority, certificate: &Certificate| {
+        let other = &other.certificate;
+        other.supersedes(certificate) && other.not_after > certificate.not_after && !other.is_not_yet_valid(now)
+    };
+    for authority in issuers.iter().filter(is_candidate) {
+        let certificate = &authority.certificate;
+        if bundle.trust.contains(certificate) {
+            continue;
+        }
+        if issuers.iter().filter(is_candidate).any(|other| outlasts(other, certificate)) {
+            idle.push(authority);
             continue;
         }
         bundle.trust.push(certificate.clone());

@@ -234,7 +234,7 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
             Some(known) if known.chain == client.chain && matches!(client.trust, Trust::Issued { .. }) => {
                 known.trust.clone()
             }
-            _ => trusted(client, journal, snapshot.entry.policy.propagation_delays.admission, now),
+            _ => trusted(snapshot, client, journal, now),
         };
         let recorded = journal.clients.entry(client.name.clone()).or_default();
         recorded.loads_once = client.loads_once;
@@ -252,27 +252,37 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
 }
 
 /// The least that a client's Secret holds: of the bundles that the webhook may have added, what they have in common.
-fn trusted(client: &ClientState, journal: &Journal, lag: Period, now: Timestamp) -> Vec<Certificate> {
+fn trusted(snapshot: &Snapshot<'_>, client: &ClientState, journal: &Journal, now: Timestamp) -> Vec<Certificate> {
     let (ca, at) = match &client.trust {
         Trust::Read(trust) => return trust.clone(),
         Trust::Issued { ca, at } => (ca, *at),
     };
-    let from = at.saturating_sub(lag.duration()).unwrap_or(Timestamp::MIN);
+    let lag = snapshot.entry.policy.propagation_delays.admission.duration();
+    let from = at.saturating_sub(lag).unwrap_or(Timestamp::MIN);
     let in_force = journal
         .client_bundles
         .iter()
         .filter(|bundle| bundle.since <= now && bundle.replaced.is_none_or(|replaced| replaced >= from));
     let in_force: Vec<_> = in_force.collect();
     let mut trust = ca.clone();
-    // If no bundle was in force when that time began, the first writes may have passed without one.
-    if let Some((first, others)) = in_force.split_first().filter(|(first, _)| first.since <= from) {
-        let in_offer = |ca: &Certificate| journal.offered.is_empty() || journal.offered.contains(ca);
-        let in_all = |ca: &Certificate| in_offer(ca) && others.iter().all(|bundle| bundle.trust.contains(ca));
-        let common = first.trust.iter().filter(|ca| in_all(ca));
-        for certificate in common {
-            if !trust.contains(certificate) {
-                trust.push(certificate.clone());
-            }
+    match in_force.split_first().filter(|(first, _)| first.since <= from) {
+        Some((first, others)) => {
+            let in_offer = |ca: &Certificate| journal.offered.is_empty() || journal.offered.contains(ca);
+            let in_all = |ca: &Certificate| in_offer(ca) && others.iter().all(|bundle| bundle.trust.contains(ca));
+            let common = first.trust.iter().filter(|held| in_all(held) && !ca.contains(held));
+            trust.extend(common.cloned());
+        }
+        // If no bundle was in force when that time began, the first writes may have passed without one. If the issuer's CA does not verify
+        // gateways, the client has the CA that does from another writer, and needs it.
+        None => {
+            // Before the first managed Secret, gateways serve the source Secret.
+            let served = journal.gateways.last().map(|version| &version.chain);
+            let source = || snapshot.usable_source().ok().map(|source| &source.chain);
+            let served = served.or_else(source).map(Vec::as_slice).unwrap_or_default();
+            let known = journal.server_issuers.iter().map(|authority| &authority.certificate);
+            let verify = known.filter(|ca| verifies_to_the_end(std::slice::from_ref(*ca), served, now));
+            let first_to_end = verify.min_by_key(|ca| ca.not_after).filter(|_| !verifies_to_the_end(ca, served, now));
+            trust.extend(first_to_end.cloned());
         }
     }
     trust

@@ -5,10 +5,10 @@ use jiff::SignedDuration;
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, subjects, waits};
 use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, StepName};
 use crate::rotation::journal::{Journal, JournalError};
-use crate::rotation::planner::{PairOf, Step};
+use crate::rotation::planner::{ClientState, Issuance, PairOf, Step, Trust};
 use crate::rotation::{PREVIOUS_CAS, SecretSummary, StatusSummary};
 use crate::trust::Certificate;
-use crate::trust::fixtures::{ca, ca_between, certificates, parsed};
+use crate::trust::fixtures::{ca, ca_between, certificates, now, parsed};
 
 #[test]
 fn a_plain_rotation_goes_step_by_step() {
@@ -204,6 +204,60 @@ fn a_slow_clock_drops_no_renewed_ca_in_use() {
         scene.take(&plan);
     }
     assert_eq!(scene.managed.unwrap().anchors, [parsed(new.der()), parsed(renewed.der())]);
+}
+
+#[test]
+fn of_a_previous_ca_and_its_renewal_the_one_that_lasts_longest_is_kept() {
+    let (first, new) = (ca_between("old", 2026, 2032), ca("new"));
+    let renewed = first.renewed(2027, 2040);
+    for restored in [true, false] {
+        let mut scene = Scene::steady(&first);
+        // The first certificate is restored, and the serving certificate outlasts it.
+        for held in [&renewed, if restored { &first } else { &renewed }, &new] {
+            scene.ca = source(held);
+            let plan = scene.reconcile();
+            scene.take(&plan);
+            scene.now += SignedDuration::from_mins(1);
+        }
+        assert_eq!(scene.managed.unwrap().anchors, [parsed(new.der()), parsed(renewed.der())], "{restored}");
+        let trusted: Vec<_> = scene.entry.status.client_bundle.iter().map(|ca| ca.fingerprint.clone()).collect();
+        assert_eq!(trusted, [&new, &renewed].map(|ca| parsed(ca.der()).fingerprint), "{restored}");
+    }
+}
+
+#[test]
+fn a_client_that_was_issued_before_the_first_bundle_is_waited_for() {
+    let (old, new, of_clients) = (ca("old"), ca("new"), ca("clients"));
+    let mut scene = Scene::steady_with(source(&old), pair(&old, "gateway"), pair(&of_clients, "client"));
+    scene.entry.spec.clients.ca_secret_ref = Some("client-ca".into());
+    (scene.client_ca, scene.issuer) = (Some(source(&of_clients)), source(&of_clients));
+    scene.managed = Some(SecretSummary { anchors: source(&of_clients).anchors, ..scene.root.clone() });
+    scene.journal = Journal::default();
+    scene.entry.status = GatewaySecretStatus::default();
+    // Its Secret is not read, and was written before the agent ran. It verifies gateways, so it has their CA.
+    let clients = || {
+        let ca = source(&of_clients).anchors;
+        let trust = Trust::Issued { ca, at: now() - HOUR };
+        let certificate = Some(Issuance { name: "client".to_owned(), ..Issuance::default() });
+        let chain = pair(&of_clients, "client").chain;
+        vec![ClientState { name: "client".to_owned(), chain, trust, loads_once: true, certificate, pending: None }]
+    };
+    let clients = clients();
+    let reconcile = |scene: &mut Scene| {
+        let plan = scene.plan_with(clients.clone());
+        scene.journal = plan.journal.clone();
+        scene.now += HOUR;
+        plan
+    };
+    assert_eq!(reconcile(&mut scene).steps, []);
+    scene.ca = source(&new);
+    // Its owner reissues the serving certificate early.
+    scene.root = pair(&new, "gateway");
+    for _ in 0..2 {
+        let plan = reconcile(&mut scene);
+        assert!(waits(&plan).contains(&StepName::SwitchServingCertificate), "{:?}", plan.waits);
+        assert!(!plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { .. })), "{:?}", plan.steps);
+    }
 }
 
 #[test]
