@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::AgentError;
 use super::owned_objects::{self, StoredObject};
-use crate::api::SourceKind;
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name, managed_config_map_name};
+use crate::api::{AdditionalTrust, SourceKind};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
@@ -88,10 +88,19 @@ impl WatchedNames {
     }
 }
 
-/// The names of the ConfigMaps of `spec.clients.caConfigMapNames`, and of the managed ones.
+/// The names of the ConfigMaps of `spec.clients.caConfigMapNames`, of the managed ones, and of those of `spec.additionalTrust`.
 pub(super) fn config_map_names(entry: &Entry) -> Vec<String> {
     let sources = &entry.spec.clients.ca_config_map_names;
-    sources.iter().cloned().chain(sources.iter().map(|name| managed_config_map_name(name))).collect()
+    let copies = sources.iter().map(|name| managed_config_map_name(name));
+    let mut names: Vec<_> =
+        sources.iter().cloned().chain(copies).chain(additional_trust(entry, SourceKind::ConfigMap)).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn additional_trust(entry: &Entry, kind: SourceKind) -> impl Iterator<Item = String> {
+    entry.spec.additional_trust.iter().filter(move |named| named.kind == kind).map(|named| named.name.clone())
 }
 
 /// The names of all Secrets that a GatewaySecret's rotation depends on: see [`Entry::qualified`].
@@ -104,6 +113,7 @@ pub(super) fn secret_names(entry: &Entry) -> Vec<String> {
     // The CRD rejects names of other namespaces, but a manifest can contain one.
     names.extend(entry.spec.clients.secret_names.iter().filter(|name| !name.contains('/')).cloned());
     names.extend(entry.canary_name().map(str::to_owned));
+    names.extend(additional_trust(entry, SourceKind::Secret));
     names.sort();
     names.dedup();
     names
@@ -300,6 +310,7 @@ impl ClusterState {
             managed: summary(entry.managed_name()),
             source_sibling: summary(&format!("{}{CACERT_SUFFIX}", entry.source_name())),
             managed_sibling: trust_copy(entry, self.secrets.get(&format!("{}{CACERT_SUFFIX}", entry.managed_name()))),
+            additional_trust: spec.additional_trust.iter().map(|named| self.additional_trust(named)).collect(),
             config_maps: spec.clients.ca_config_map_names.iter().map(|name| self.ca_config_map(entry, name)).collect(),
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
@@ -315,6 +326,14 @@ impl ClusterState {
             sources: self.sources.clone(),
             presented_also: self.presented_also.clone(),
         }
+    }
+
+    fn additional_trust(&self, named: &AdditionalTrust) -> Option<&SecretSummary> {
+        let stored = match named.kind {
+            SourceKind::Secret => &self.secrets,
+            SourceKind::ConfigMap => &self.config_maps,
+        };
+        stored.get(&named.name).map(|(_, summary)| summary)
     }
 
     fn ca_config_map(&self, entry: &Entry, name: &str) -> CaConfigMap<'_> {

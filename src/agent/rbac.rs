@@ -40,12 +40,11 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         let issuing = ["certificates", "issuers"];
         rules.push(json!({ "apiGroups": ["cert-manager.io"], "resources": issuing, "verbs": ["get"] }));
     }
+    let config_maps = cluster_state::config_map_names(entry);
+    if !config_maps.is_empty() {
+        rules.push(by_name("configmaps", json!(config_maps), json!(["get", "list", "watch"])));
+    }
     if !entry.spec.clients.ca_config_map_names.is_empty() {
-        rules.push(by_name(
-            "configmaps",
-            json!(cluster_state::config_map_names(entry)),
-            json!(["get", "list", "watch"]),
-        ));
         rules.push(by_name(
             "configmaps",
             json!(owned_objects::written_config_maps(entry)),
@@ -170,7 +169,7 @@ fn scoped_role_and_binding(scope: &str, metadata: Value, rules: Vec<Value>) -> [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::TrustSourceUse;
+    use crate::api::{AdditionalTrust, SourceKind, TrustSourceUse};
     use crate::registry::tests::entry;
 
     #[test]
@@ -205,6 +204,22 @@ mod tests {
         };
         assert_eq!(verbs("partners"), ["get", "list", "watch"]);
         assert_eq!(verbs("partners.trustspan"), ["get", "list", "watch", "create", "patch", "update"]);
+    }
+
+    #[test]
+    fn additional_trust_is_only_read() {
+        let mut entry = entry("mesh", "root", "gateway");
+        entry.spec.additional_trust = [(SourceKind::ConfigMap, "partners"), (SourceKind::Secret, "legacy-ca")]
+            .map(|(kind, name)| AdditionalTrust { kind, name: name.to_owned() })
+            .to_vec();
+        let rules = role(&entry)[0]["rules"].as_array().cloned().unwrap_or_default();
+        for name in ["partners", "legacy-ca"] {
+            let of = rules
+                .iter()
+                .filter(|rule| rule["resourceNames"].as_array().is_some_and(|all| all.contains(&name.into())));
+            let verbs: Vec<_> = of.flat_map(|rule| rule["verbs"].as_array().cloned().unwrap_or_default()).collect();
+            assert_eq!(verbs, ["get", "list", "watch"], "{name}");
+        }
     }
 
     #[test]

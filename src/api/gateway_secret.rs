@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "edge")]
 use super::GatewaySecretStatus;
-use super::{Clients, TrustBundleTarget};
+use super::{AdditionalTrust, Clients, TrustBundleTarget};
 
 /// A managed Secret between the source Secret, which an issuer writes, and the gateways that use it.
 ///
@@ -79,6 +79,13 @@ pub struct GatewaySecretSpec {
     #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
     pub clients: Clients,
+
+    /// Further signers of client certificates: their CAs follow those of the rotation in the managed Secret, in this order. Each signer rotates
+    /// on its own. A CA that its object no longer holds, or whose object is deleted, stays while a certificate needs it. Mode `Copy`
+    /// ignores it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 16), transform = without_default)]
+    pub additional_trust: Vec<AdditionalTrust>,
 
     /// ConfigMaps, Secrets and ClusterTrustBundles into which the agent writes the CAs that clients have to trust.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

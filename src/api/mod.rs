@@ -18,7 +18,7 @@ pub use period::Period;
 pub use rotation_policy::*;
 use serde_json::Value;
 pub(crate) use shortened::{shortened, with_short_quotes};
-pub use source_kind::SourceKind;
+pub use source_kind::{AdditionalTrust, SourceKind};
 pub use status::*;
 pub use trust_bundle_target::{TrustBundleTarget, TrustBundleTargetKind};
 pub(crate) use window::time_zone;

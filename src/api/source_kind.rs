@@ -1,7 +1,12 @@
-//! The kinds of object that hold CAs for gateways.
+//! Objects that hold CAs for gateways.
 
-/// A kind of object that istiod reads CAs from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::gateway_secret::DNS_SUBDOMAIN;
+
+/// A kind of object that holds CAs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
 pub enum SourceKind {
     /// A Secret.
     Secret,
@@ -16,5 +21,22 @@ impl SourceKind {
             Self::Secret => "Secret",
             Self::ConfigMap => "ConfigMap",
         }
+    }
+}
+
+/// An object with CAs that sign client certificates, in the namespace of the GatewaySecret.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct AdditionalTrust {
+    /// The kind of object.
+    pub kind: SourceKind,
+    /// Its name. The CAs are read from the key `ca.crt`, or from `tls.crt` of a Secret without it.
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub name: String,
+}
+
+impl AdditionalTrust {
+    /// Kind and name, for people.
+    pub fn label(&self) -> String {
+        format!("{} {}", self.kind.name(), self.name)
     }
 }

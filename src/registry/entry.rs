@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::api::names::CACERT_SUFFIX;
-use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY, Resolved, RotationPolicySpec, SecretRef};
+use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY, Resolved, RotationPolicySpec, SecretRef, SourceKind};
 use crate::trust::{Duty, Proxy, SecretUsage};
 
 /// Identity, spec, policy and status of a GatewaySecret, without the rest of the object.
@@ -175,12 +175,14 @@ impl Entry {
     /// The usage of a Secret, by its name. A Secret that gateways serve has that usage, even if it is also a CA's.
     pub fn usage(&self, name: &str) -> SecretUsage {
         let signing = [self.ca_name(), self.issuer_name(), self.own_client_ca_name()];
+        let mut further = self.spec.additional_trust.iter().filter(|named| named.kind == SourceKind::Secret);
         let bundled = name.strip_suffix(CACERT_SUFFIX);
         let serves = |name| [self.source_name(), self.managed_name()].contains(&name);
         match name {
             name if serves(name) => SecretUsage::Serving,
             name if signing.iter().flatten().any(|ca| ca == name) => SecretUsage::SigningCa,
             _ if bundled.is_some_and(serves) => SecretUsage::TrustBundle,
+            name if further.any(|named| named.name == name) => SecretUsage::SigningCa,
             _ => SecretUsage::Serving,
         }
     }

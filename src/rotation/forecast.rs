@@ -219,6 +219,7 @@ impl<'s> Simulation<'s> {
             managed: self.managed.as_ref(),
             source_sibling: self.real.source_sibling,
             managed_sibling: self.managed_sibling.seen(),
+            additional_trust: self.real.additional_trust.clone(),
             config_maps: maps
                 .map(|(real, kept)| CaConfigMap { name: real.name.clone(), source: real.source, managed: kept.seen() })
                 .collect(),

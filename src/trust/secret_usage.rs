@@ -24,8 +24,8 @@ pub enum SecretUsage {
     /// A proxy serves its pair, and verifies peers with its bundle: the source and the managed Secret.
     #[default]
     Serving,
-    /// An issuer signs with its pair: `spec.caSecretRef`, `spec.issuerSecretName`, `spec.clients.caSecretRef`. No proxy
-    /// reads the Secret; its CAs get into bundles that proxies verify with.
+    /// An issuer signs with its pair: `spec.caSecretRef`, `spec.issuerSecretName`, `spec.clients.caSecretRef`, `spec.additionalTrust`.
+    /// No proxy reads the Secret; its CAs get into bundles that proxies verify with.
     SigningCa,
     /// Istio reads CAs and revocation lists from it, and no pair: a `-cacert` sibling.
     TrustBundle,

@@ -42,6 +42,7 @@ mod outage;
 mod pki;
 mod rollouts;
 mod secrets;
+mod several_signers;
 mod stage;
 mod wakes;
 mod wire;
@@ -75,6 +76,7 @@ const MODULES: &[&[Case]] = &[
     outage::CASES,
     rollouts::CASES,
     secrets::CASES,
+    several_signers::CASES,
     wakes::CASES,
     wire::CASES,
     workloads::CASES,

@@ -199,6 +199,7 @@ fn plan(lagging: &[&str]) -> planner::Plan {
         presented_also: Vec::new(),
         source_sibling: None,
         managed_sibling: planner::TrustCopy::Absent,
+        additional_trust: Vec::new(),
         config_maps: Vec::new(),
     };
     let lagging = lagging.iter().map(|name| (*name).to_owned()).collect();

@@ -59,6 +59,7 @@ fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forec
         managed: Some(&root),
         source_sibling: None,
         managed_sibling: TrustCopy::Absent,
+        additional_trust: Vec::new(),
         config_maps: Vec::new(),
         clients,
         bundle_readers: Vec::new(),

@@ -61,7 +61,11 @@ fn adopt_authorities(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timest
     client.extend(connectivity::observed(&status.bundle));
     let signing = snapshot.issuer.filter(|issuer| issuer.denials.is_empty()).map(authorities).unwrap_or_default();
     client.extend(signing);
-    let mut server = if is_shared { client.clone() } else { source };
+    let further: Vec<_> = snapshot.usable_additional_trust().filter_map(Result::ok).flat_map(authorities).collect();
+    let mut server: Vec<_> = match is_shared {
+        true => client.iter().filter(|ca| !further.contains(ca)).cloned().collect(),
+        false => source,
+    };
     server.extend(connectivity::observed(&status.client_bundle));
     for (list, found) in [(&mut journal.server_issuers, server), (&mut journal.client_issuers, client)] {
         for certificate in found {
@@ -123,8 +127,17 @@ fn record_issuers(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     let is_shared = snapshot.entry.spec.clients.ca_secret_ref.is_none();
     let signing = snapshot.issuer.and_then(|issuer| issuer.chain.first());
     // A source without any CA is broken: the CAs that it held before stay current.
-    let client_ca = snapshot.usable_client_ca().map(authorities).unwrap_or_default();
+    let mut client_ca = snapshot.usable_client_ca().map(authorities).unwrap_or_default();
     if !client_ca.is_empty() {
+        for further in snapshot.usable_additional_trust() {
+            let held = match further {
+                Ok(held) => authorities(held),
+                // Which of the CAs it held before is not recorded.
+                Err(_) => journal.client_issuers.iter().filter(|a| a.current).map(|a| a.certificate.clone()).collect(),
+            };
+            let new: Vec<_> = held.into_iter().filter(|ca| !client_ca.contains(ca)).collect();
+            client_ca.extend(new);
+        }
         follow(&mut journal.client_issuers, &client_ca, signing, now);
     }
     if let Ok(source) = snapshot.usable_server_ca() {

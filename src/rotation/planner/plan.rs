@@ -208,7 +208,8 @@ fn trouble(snapshot: &Snapshot<'_>) -> Option<String> {
     let name = snapshot.entry.client_ca_name();
     let faults = [snapshot.usable_source(), snapshot.usable_server_ca(), client_ca];
     let no_ca = || format!("Secret {name} holds no CA. Set spec.caSecretRef to the Secret that does");
-    faults.into_iter().find_map(Result::err).or_else(|| (!has_ca).then(no_ca))
+    let further = || snapshot.usable_additional_trust().find_map(Result::err);
+    faults.into_iter().find_map(Result::err).or_else(|| (!has_ca).then(no_ca)).or_else(further)
 }
 
 /// Whether the only fault of the managed Secret is that its certificate expired, with `onServingCertificateExpiry: Keep`.
@@ -250,6 +251,12 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) ->
             decided.wait(StepName::ExpandTrust, None, reason);
         }
     }
+    for named in missing_signers(view) {
+        let reason = format!(
+            "{named} does not exist, so its CAs are dropped when no certificate needs them. Create it, or remove it from spec.additionalTrust"
+        );
+        decided.wait(StepName::ExpandTrust, None, reason);
+    }
     if let Some(certificate) = probe::canary_to_reissue(view) {
         decided.reissue(certificate);
     }
@@ -267,6 +274,12 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) ->
     decided.undistrusted = undistrusted(view);
     decided.waits.extend(decided.undistrusted.iter().map(|reason| wait(StepName::DropOldCA, None, reason.as_str())));
     decided
+}
+
+/// The objects of `spec.additionalTrust` that do not exist.
+fn missing_signers(view: &View<'_>) -> impl Iterator<Item = String> {
+    let named = view.entry.spec.additional_trust.iter().zip(&view.snapshot.additional_trust);
+    named.filter(|(_, held)| held.is_none()).map(|(named, _)| named.label())
 }
 
 /// Mode `Copy`: the managed Secret holds what the source Secret does.

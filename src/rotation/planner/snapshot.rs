@@ -32,6 +32,8 @@ pub struct Snapshot<'a> {
     pub source_sibling: Option<&'a SecretSummary>,
     /// `<managed>-cacert`, the same for the managed Secret.
     pub managed_sibling: TrustCopy<'a>,
+    /// The objects of `spec.additionalTrust`, in that order.
+    pub additional_trust: Vec<Option<&'a SecretSummary>>,
     /// The ConfigMaps of `spec.clients.caConfigMapNames`.
     pub config_maps: Vec<CaConfigMap<'a>>,
     /// The declared clients.
@@ -268,6 +270,24 @@ impl<'a> Snapshot<'a> {
             Some(name) => usable(self.client_ca, &name),
             None => self.usable_server_ca(),
         }
+    }
+
+    /// The objects of `spec.additionalTrust` that exist.
+    ///
+    /// # Errors
+    /// Why one cannot be used: a sentence.
+    pub(super) fn usable_additional_trust(&self) -> impl Iterator<Item = Result<&'a SecretSummary, String>> {
+        let named = self.entry.spec.additional_trust.iter().zip(&self.additional_trust);
+        named.filter_map(|(named, held)| Some((named, (*held)?))).map(|(named, held)| {
+            let label = named.label();
+            match held.denials.first() {
+                Some(finding) => Err(format!("{label}: {}: {}: {}", finding.rule, finding.field, finding.message)),
+                None if authorities(held).is_empty() => {
+                    Err(format!("{label} holds no CA. Add one, or remove it from spec.additionalTrust"))
+                }
+                None => Ok(held),
+            }
+        })
     }
 
     /// The object that decides which clients a reader accepts.

@@ -69,6 +69,7 @@ impl Look {
             presented_also: self.presented_also.clone(),
             source_sibling: None,
             managed_sibling: crate::rotation::planner::TrustCopy::Absent,
+            additional_trust: Vec::new(),
             config_maps: self.foreign.config_maps(),
         }
     }

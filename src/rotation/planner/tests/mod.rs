@@ -26,5 +26,6 @@ mod renewal;
 mod scene;
 #[path = "../../../../tests/bed/seed.rs"]
 mod seed;
+mod several_signers;
 mod thousand_clients;
 mod traffic;

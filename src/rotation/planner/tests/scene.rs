@@ -35,6 +35,8 @@ pub(super) struct Scene {
     pub(super) presented_also: Vec<FurtherCertificate>,
     pub(super) source_sibling: Option<SecretSummary>,
     pub(super) managed_sibling: Option<SecretSummary>,
+    /// The objects of `spec.additionalTrust`.
+    pub(super) additional_trust: Vec<Option<SecretSummary>>,
     pub(super) config_maps: Vec<ConfigMapScene>,
     pub(super) declared: bool,
     /// The client's new certificate, which admission rejects.
@@ -106,6 +108,7 @@ impl Scene {
             presented_also: Vec::new(),
             source_sibling: None,
             managed_sibling: None,
+            additional_trust: Vec::new(),
             config_maps: Vec::new(),
             declared: true,
             pending: None,
@@ -160,6 +163,7 @@ impl Scene {
             presented_also: self.presented_also.clone(),
             source_sibling: self.source_sibling.as_ref(),
             managed_sibling: self.managed_sibling.as_ref().map_or(TrustCopy::Absent, TrustCopy::Managed),
+            additional_trust: self.additional_trust.iter().map(Option::as_ref).collect(),
             config_maps: self.config_maps.iter().map(ConfigMapScene::seen).collect(),
         };
         plan(&seen, &self.journal, self.now)
