@@ -15,6 +15,7 @@ mod mutate;
 mod owned_objects;
 mod policy;
 mod rules;
+mod secret_checks;
 mod secret_role;
 mod secret_write;
 mod unknown_gateway_secret;
