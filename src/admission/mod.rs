@@ -16,7 +16,7 @@ mod owned_objects;
 mod policy;
 mod rules;
 mod secret_checks;
-mod secret_role;
+mod secret_usage;
 mod secret_write;
 mod unknown_gateway_secret;
 mod validate;

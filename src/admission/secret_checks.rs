@@ -2,7 +2,7 @@
 
 use super::rules::{MANAGED_UNLABELLED, UNREADABLE};
 use super::secret_write::SecretWrite;
-use super::{connectivity, guard, secret_role};
+use super::{connectivity, guard, secret_usage};
 use crate::api::names::MANAGED_LABEL;
 use crate::registry::Role;
 use crate::trust::{self, Finding, SecretError};
@@ -21,10 +21,10 @@ fn content(write: &SecretWrite<'_>) -> Vec<Finding> {
         Ok(new) => new,
         Err(error) => return vec![unreadable(error)],
     };
-    let duty = secret_role::duty(write, new);
+    let usage = secret_usage::usage(write, new);
     match &write.old {
-        Some(old) => trust::judge_parsed_update(old, new, duty, &write.severities, write.now),
-        None => trust::judge_parsed(new, duty, &write.severities, write.now),
+        Some(old) => trust::judge_parsed_update(old, new, usage, &write.severities, write.now),
+        None => trust::judge_parsed(new, usage, &write.severities, write.now),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::rotation::planner::{
 use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{RenewalPolicy, SecretSummary};
 use crate::store::cluster;
-use crate::trust::{self, Duty, Secret, SecretUsage, Severities, bundle, certificates_under};
+use crate::trust::{self, Secret, SecretUsage, Severities, UsageKind, bundle, certificates_under};
 
 /// The objects as read in one reconcile. Has no `Debug`: it holds Secrets.
 pub(super) struct ClusterState {
@@ -230,10 +230,10 @@ impl ClusterState {
         let secret = |object: Value| {
             let secret = Secret::from_value(&object).ok()?;
             let name = qualified(entry, &object);
-            let summary = SecretSummary::of(&secret, entry.duty(&name), &severities, now);
+            let summary = SecretSummary::of(&secret, entry.usage(&name), &severities, now);
             Some((name, (StoredObject { object, secret }, summary)))
         };
-        let bundle = Duty { usage: SecretUsage::TrustBundle, ..entry.duty("") };
+        let bundle = SecretUsage { kind: UsageKind::TrustBundle, ..entry.usage("") };
         let config_map = |object: Value| {
             let secret = readers::decode(SourceKind::ConfigMap, &object).ok()?;
             let summary = SecretSummary::of(&secret, bundle, &severities, now);

@@ -18,7 +18,7 @@ pub use rewrite_blocker::RewriteBlocker;
 
 use crate::api::TrustSourceUse;
 use crate::api::names::managed_config_map_name;
-use crate::trust::{Duty, SecretUsage};
+use crate::trust::{SecretUsage, UsageKind};
 
 /// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
 #[derive(Clone, Debug, Default)]
@@ -148,14 +148,14 @@ impl Registry {
         Some((&self.entries[*index], Role::CacertSibling))
     }
 
-    /// The requirements on a Secret. A Secret that gateways serve for one GatewaySecret has that usage, even if it is a CA's for another.
-    pub fn duty(&self, namespace: &str, name: &str) -> Duty<'static> {
+    /// How a Secret is used. A Secret that gateways serve for one GatewaySecret counts as that, even if it is a CA's for another.
+    pub fn usage(&self, namespace: &str, name: &str) -> SecretUsage<'static> {
         if let Some((entry, _)) = self.role(namespace, name) {
-            return entry.duty(name);
+            return entry.usage(name);
         }
         let entries = self.entries.iter().filter(|entry| entry.namespace == namespace);
-        let mut duties = entries.map(|entry| entry.duty(name));
-        duties.find(|duty| duty.usage != SecretUsage::Serving).unwrap_or_default()
+        let mut usages = entries.map(|entry| entry.usage(name));
+        usages.find(|usage| usage.kind != UsageKind::Serving).unwrap_or_default()
     }
 
     /// The GatewaySecrets whose gateways use an object other than the managed Secret as a source of trust, each with that use.

@@ -191,8 +191,8 @@ impl Inventory {
         // An unreadable Secret counts as missing here; judging it says why.
         let claim = self.claims.role(namespace, name);
         let severities = claim.map(|(entry, _)| self.severities.under(&entry.policy.severities)).unwrap_or_default();
-        let duty = self.claims.duty(namespace, name);
-        *place = Secret::from_value(object).ok().map(|secret| SecretSummary::of(&secret, duty, &severities, now));
+        let usage = self.claims.usage(namespace, name);
+        *place = Secret::from_value(object).ok().map(|secret| SecretSummary::of(&secret, usage, &severities, now));
     }
 
     fn take_client(&mut self, object: &Value, namespace: &str, name: &str) {

@@ -11,7 +11,7 @@ use crate::api::{
     READY, TrustAnchor,
 };
 use crate::registry::Entry;
-use crate::trust::{self, Certificate, Duty, Finding, Secret, Severities, Severity};
+use crate::trust::{self, Certificate, Finding, Secret, SecretUsage, Severities, Severity};
 
 /// The keys whose public certificates are hashed.
 const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
@@ -36,13 +36,13 @@ pub struct SecretSummary {
 }
 
 impl SecretSummary {
-    /// Reads a Secret at an instant, by its usage; `severities` are those of the GatewaySecret that names it.
-    pub fn of(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Self {
+    /// Reads a Secret at an instant, by its use; `severities` are those of the GatewaySecret that names it.
+    pub fn of(secret: &Secret, usage: SecretUsage<'_>, severities: &Severities, now: Timestamp) -> Self {
         let hashed = HASHED_KEYS.iter().filter(|key| secret.data.contains_key(**key)).filter_map(|key| {
             let certificates = trust::certificates_under(secret, key);
             (!certificates.is_empty()).then(|| ((*key).to_owned(), trust::content_hash(&certificates)))
         });
-        let findings = trust::judge_with(secret, duty, severities, now);
+        let findings = trust::judge_with(secret, usage, severities, now);
         let anchors = trust::anchors(secret);
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),

@@ -9,7 +9,7 @@ use crate::api::{ChangeWindow, ConditionStatus, Mode, OnServingCertificateExpiry
 use crate::rotation::planner::{PairOf, Plan, Step};
 use crate::rotation::{CLIENTS, CONNECT, DISTRUST, LEAF, SecretSummary};
 use crate::trust::fixtures::{Authority, ca, parsed, secret};
-use crate::trust::{Duty, Severities, certificates_under};
+use crate::trust::{SecretUsage, Severities, certificates_under};
 
 /// Open from 02:00 to 03:00 UTC each day; the scenes begin at midnight.
 fn at_two() -> Vec<ChangeWindow> {
@@ -196,7 +196,7 @@ fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
     let served = old.leaf_with("gateway", |params| params.not_after = rcgen::date_time_ymd(2030, 6, 1));
     let stored =
         secret(&[("ca.crt", &(new.pem() + &old.pem())), ("tls.crt", &served.pem()), ("tls.key", &served.key_pem())]);
-    let facts = |now| SecretSummary::of(&stored, Duty::default(), &Severities::default(), now);
+    let facts = |now| SecretSummary::of(&stored, SecretUsage::default(), &Severities::default(), now);
     scene.managed = Some(facts(scene.now));
     scene.pass(HOUR);
     let end = certificates_under(&stored, "tls.crt")[0].not_after;

@@ -10,18 +10,18 @@ use crate::rotation::SecretSummary;
 use crate::rotation::planner::{PairOf, Step};
 use crate::trust::ca_profiles::{Profile, profiles};
 use crate::trust::fixtures::{now, parsed};
-use crate::trust::{Duty, Secret, SecretUsage, Severities};
+use crate::trust::{Secret, SecretUsage, Severities, UsageKind};
 
-fn facts(secret: &Secret, usage: SecretUsage) -> SecretSummary {
-    SecretSummary::of(secret, Duty { usage, ..Duty::default() }, &Severities::default(), now())
+fn facts(secret: &Secret, kind: UsageKind) -> SecretSummary {
+    SecretSummary::of(secret, SecretUsage { kind, ..SecretUsage::default() }, &Severities::default(), now())
 }
 
 fn pair(profile: &Profile, name: &str) -> SecretSummary {
-    facts(&profile.leaf_secret(name), SecretUsage::Serving)
+    facts(&profile.leaf_secret(name), UsageKind::Serving)
 }
 
 fn signing(profile: &Profile) -> SecretSummary {
-    facts(&profile.secret(), SecretUsage::SigningCa)
+    facts(&profile.secret(), UsageKind::SigningCa)
 }
 
 #[test]
