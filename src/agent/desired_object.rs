@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::cluster_state::ClusterState;
 use super::owned_objects::{StoredObject, metadata};
 use crate::api::SourceKind;
-use crate::api::names::{CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, managed_config_map_name};
+use crate::api::names::{CACERT_SUFFIX, GATEWAY_SECRET, MANAGED_LABEL, managed_config_map_name};
 use crate::registry::Entry;
 use crate::rotation::planner::{PairOf, Step};
 use crate::trust::{Certificate, credential};
@@ -102,7 +102,7 @@ impl DesiredObject {
         let mut object = object.clone();
         object["data"] = json!(self.data);
         let metadata = metadata(entry, &self.name);
-        for (field, key) in [("labels", MANAGED_LABEL), ("annotations", KEPT_FOR)] {
+        for (field, key) in [("labels", MANAGED_LABEL), ("annotations", GATEWAY_SECRET)] {
             object["metadata"][field][key] = metadata[field][key].clone();
         }
         object
