@@ -177,7 +177,7 @@ fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Regis
         return None;
     }
     let outcome = rewrite(&Write { kind, namespace, object, old: None, by_agent: false }, registry);
-    let blocked = outcome.blockers.iter().map(|hold| REWRITE_HELD.finding("spec", hold.to_string()));
+    let blocked = outcome.blockers.iter().map(|blocker| REWRITE_HELD.finding("spec", blocker.to_string()));
     let stored = !object["metadata"]["uid"].is_null();
     // An apply of the same manifest sends no request.
     let fix = match object["spec"]["template"].is_object() {

@@ -25,7 +25,7 @@ pub(super) fn usage<'r>(write: &SecretWrite<'r>, new: &ParsedSecret<'_>) -> Secr
 fn claimed(entry: &Entry, role: Role, had_bundle: bool, now: Timestamp) -> SecretUsage<'_> {
     let status = &entry.status;
     let sibling = status.cacert_sibling.as_ref().filter(|_| role != Role::CacertSibling);
-    let ca_required = sibling.is_none() && (role != Role::Root || had_bundle);
+    let ca_required = sibling.is_none() && (role != Role::Source || had_bundle);
     let oldest_proxy = entry.oldest_proxy();
     if role == Role::CacertSibling {
         return SecretUsage { ca_required, kind: UsageKind::TrustBundle, oldest_proxy, ..SecretUsage::default() };
@@ -35,7 +35,7 @@ fn claimed(entry: &Entry, role: Role, had_bundle: bool, now: Timestamp) -> Secre
         is_rotated: true,
         distributes_trust: connectivity::distributes(status, now),
         // Istio uses the sibling of the source Secret only for Gateways that name the source Secret.
-        sibling: sibling.filter(|_| role == Role::Root).map(|sibling| sibling.name.as_str()),
+        sibling: sibling.filter(|_| role == Role::Source).map(|sibling| sibling.name.as_str()),
         gateways: status.gateways.as_deref().unwrap_or_default(),
         oldest_proxy,
         ..SecretUsage::default()
@@ -117,7 +117,7 @@ mod tests {
         let mut entry = entry("mesh", "root", "gw");
         entry.status.cacert_sibling = Some(CacertSibling { name: "root-cacert".to_owned(), missing: Vec::new() });
         let of = |role| claimed(&entry, role, false, now()).sibling;
-        let siblings = [Role::Root, Role::Managed, Role::CacertSibling].map(of);
+        let siblings = [Role::Source, Role::Managed, Role::CacertSibling].map(of);
         assert_eq!(siblings, [Some("root-cacert"), None, None]);
     }
 
@@ -135,7 +135,7 @@ mod tests {
         let mut entry = entry("mesh", "root", "gw");
         let (group, namespace, name) = ("networking.istio.io".to_owned(), "mesh".to_owned(), "public".to_owned());
         entry.status.gateways = Some(vec![GatewayUse { group, namespace, name, hosts: Vec::new() }]);
-        for (role, counts) in [(Role::Root, true), (Role::Managed, true), (Role::CacertSibling, false)] {
+        for (role, counts) in [(Role::Source, true), (Role::Managed, true), (Role::CacertSibling, false)] {
             let usage = claimed(&entry, role, false, now());
             assert_eq!((usage.is_rotated, usage.gateways.len() == 1), (counts, counts), "{role:?}");
         }

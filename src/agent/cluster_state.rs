@@ -293,7 +293,7 @@ impl ClusterState {
         let summary = |name: &str| self.secrets.get(name).map(|(_, summary)| summary);
         Snapshot {
             entry,
-            root: summary(entry.source_name()),
+            source: summary(entry.source_name()),
             ca: entry.ca_name().as_deref().and_then(summary),
             client_ca: entry.own_client_ca_name().as_deref().and_then(summary),
             issuer: entry.issuer_name().as_deref().and_then(summary),
@@ -304,12 +304,12 @@ impl ClusterState {
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
-            root_certificate: self.source_certificate.clone(),
+            source_certificate: self.source_certificate.clone(),
             canary: entry
                 .canary_name()
                 .and_then(summary)
                 .map(|summary| Canary { chain: summary.chain.clone(), certificate: self.canary_certificate.clone() }),
-            wire: self.probe_result.clone(),
+            probe_result: self.probe_result.clone(),
             unprobed: self.not_probed.clone(),
             readers: self.readers.clone(),
             sources: self.sources.clone(),

@@ -33,7 +33,7 @@ impl DesiredObject {
             Step::WriteManaged { trust, pair } => {
                 let from = match pair {
                     PairOf::Managed => managed,
-                    PairOf::Root => entry.source_name(),
+                    PairOf::Source => entry.source_name(),
                 };
                 let pair = credential::serving_pair(secret(from)?)?;
                 let trust: String = trust.iter().map(Certificate::pem).collect();
@@ -57,7 +57,7 @@ impl DesiredObject {
                 let data = [trust].into_iter().chain(lists).collect();
                 Some(Self { kind: SourceKind::ConfigMap, name, type_: None, data })
             }
-            Step::CopyRoot => {
+            Step::CopySource => {
                 let source = secret(entry.source_name())?;
                 let type_ = if source.type_.is_empty() { "Opaque" } else { &source.type_ };
                 Some(Self::new(managed, type_, source.data.iter().map(|(key, value)| (key.as_str(), value.as_slice()))))

@@ -40,7 +40,7 @@ pub struct Registry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The source Secret, written by the issuer.
-    Root,
+    Source,
     /// The managed Secret, written by the agent and used by gateways.
     Managed,
     /// `<source>-cacert` or `<managed>-cacert`, whose CAs Istio prefers.
@@ -90,7 +90,7 @@ impl Registry {
         entries.sort_by(|a, b| a.seniority().cmp(&b.seniority()));
         let mut registry = Self::default();
         for (index, entry) in entries.iter().enumerate() {
-            let names = [(entry.source_name(), Role::Root), (entry.managed_name(), Role::Managed)];
+            let names = [(entry.source_name(), Role::Source), (entry.managed_name(), Role::Managed)];
             let claims = registry.claims.entry(entry.namespace.clone()).or_default();
             if let Some((owner, _)) = names.iter().find_map(|(name, _)| claims.get(*name)) {
                 registry.conflicts.insert(index, *owner);
@@ -274,7 +274,7 @@ impl Registry {
     }
 
     fn by_source_name(&self, namespace: &str, name: &str) -> Option<&Entry> {
-        self.role(namespace, name).filter(|(_, role)| *role == Role::Root).map(|(entry, _)| entry)
+        self.role(namespace, name).filter(|(_, role)| *role == Role::Source).map(|(entry, _)| entry)
     }
 
     /// The GatewaySecrets whose workload labels a selector contains. The namespaces in their status then include every

@@ -197,7 +197,7 @@ fn an_issuers_secret_with_the_name_of_another_has_no_effect() {
 fn secrets_have_roles() {
     let registry = Registry::new([entry("mesh", "root", "gw")]);
     let role = |name| registry.role("mesh", name).map(|(_, role)| role);
-    assert_eq!(role("root"), Some(Role::Root));
+    assert_eq!(role("root"), Some(Role::Source));
     assert_eq!(role("gw"), Some(Role::Managed));
     assert_eq!(role("root-cacert"), Some(Role::CacertSibling));
     assert_eq!(role("gw-cacert"), Some(Role::CacertSibling));

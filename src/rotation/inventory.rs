@@ -142,9 +142,9 @@ impl Inventory {
         let seen = ObservedState {
             entry,
             holder,
-            root: secret(entry.source_name()),
+            source: secret(entry.source_name()),
             managed,
-            root_sibling: sibling(entry.source_name()),
+            source_sibling: sibling(entry.source_name()),
             managed_sibling: sibling(entry.managed_name()),
             managed_config_maps: self.managed_config_maps(entry),
             workload_namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),

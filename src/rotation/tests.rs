@@ -54,12 +54,12 @@ fn ready_says_what_is_missing() {
 }
 
 #[test]
-fn the_phase_compares_the_bundle_with_the_root() {
+fn the_phase_compares_the_bundle_with_the_source_secret() {
     let (old, new) = (ca("old"), ca("new"));
-    let root = secret("root", json!({"ca.crt": new.pem()}));
+    let source = secret("root", json!({"ca.crt": new.pem()}));
     assert_eq!(status(&[]).phase, Some(Phase::Pending));
-    assert_eq!(status(&[root.clone(), managed(&[&new])]).phase, Some(Phase::Steady));
-    assert_eq!(status(&[root, managed(&[&new, &old])]).phase, Some(Phase::TrustExpanded));
+    assert_eq!(status(&[source.clone(), managed(&[&new])]).phase, Some(Phase::Steady));
+    assert_eq!(status(&[source, managed(&[&new, &old])]).phase, Some(Phase::TrustExpanded));
 }
 
 #[test]

@@ -59,11 +59,11 @@ fn rotates_every_profile_that_may_sign() {
                 scene.client.anchors.push(parsed(old.anchor().der()));
             }
             if reissues(&plan).contains(&"gateway") {
-                scene.root = pair(&new, "gateway");
+                scene.source = pair(&new, "gateway");
             }
             scene.take(&plan);
             let is_switched =
-                plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. }));
+                plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Source, .. }));
             scene.now += if is_switched { HOUR } else { SignedDuration::from_mins(5) };
         }
         phases.dedup();
@@ -75,7 +75,7 @@ fn rotates_every_profile_that_may_sign() {
         assert_eq!(scene.issuer.chain, [parsed(new.ca.der())], "{name}");
         let managed = scene.managed.as_ref().expect("a managed Secret");
         assert_eq!(managed.anchors, [parsed(new.anchor().der())], "{name}");
-        assert_eq!(managed.chain, scene.root.chain, "{name}");
+        assert_eq!(managed.chain, scene.source.chain, "{name}");
         rotated.push(name);
     }
     assert_eq!(rotated.len(), 12, "{rotated:?}");
