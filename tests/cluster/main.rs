@@ -40,11 +40,11 @@ mod outage;
 #[allow(dead_code)] // Envoy's clients need more of it.
 #[path = "../envoy/pki.rs"]
 mod pki;
+mod probe;
 mod rollouts;
 mod secrets;
 mod stage;
 mod wakes;
-mod wire;
 mod workloads;
 
 use std::{
@@ -73,10 +73,10 @@ const MODULES: &[&[Case]] = &[
     hostile_gateways::CASES,
     install::CASES,
     outage::CASES,
+    probe::CASES,
     rollouts::CASES,
     secrets::CASES,
     wakes::CASES,
-    wire::CASES,
     workloads::CASES,
 ];
 
