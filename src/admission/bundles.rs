@@ -17,14 +17,14 @@ use super::{Kind, Operation, Request, connectivity, guard};
 use crate::api::SourceKind;
 use crate::registry::Registry;
 use crate::rotation::readers::decode;
-use crate::trust::{self, Duty, Finding, ParsedSecret, Secret, Severities, Severity, TlsConsumer};
+use crate::trust::{self, Finding, ParsedSecret, Secret, SecretUsage, Severities, Severity, TlsConsumer};
 
 /// Texts of one object that are read together, as the content of a Secret.
 struct BundleLocation {
     /// The prefix of a key in the name of its field, such as `spec.conversion.webhook.clientConfig.`; empty where the content is under
     /// `data`, as in a Secret.
     prefix: String,
-    duty: Duty<'static>,
+    usage: SecretUsage<'static>,
     texts: Secret,
 }
 
@@ -81,7 +81,7 @@ impl Unreadable {
 }
 
 impl BundleLocation {
-    fn new(prefix: String, duty: Duty<'static>) -> Self {
+    fn new(prefix: String, usage: SecretUsage<'static>) -> Self {
         let texts = Secret {
             namespace: String::new(),
             name: String::new(),
@@ -90,7 +90,7 @@ impl BundleLocation {
             immutable: false,
             data: Default::default(),
         };
-        Self { prefix, duty, texts }
+        Self { prefix, usage, texts }
     }
 
     /// A finding with its field as users write it.
@@ -180,8 +180,8 @@ fn compared(new: &BundleLocations, old: &BundleLocations, severities: &Severitie
     }
     for location in &new.readable {
         let judged = match before.get_mut(location.prefix.as_str()).and_then(VecDeque::pop_front) {
-            Some(before) => trust::judge_update_with(before, &location.texts, location.duty, severities, now),
-            None => trust::judge_with(&location.texts, location.duty, severities, now),
+            Some(before) => trust::judge_update_with(before, &location.texts, location.usage, severities, now),
+            None => trust::judge_with(&location.texts, location.usage, severities, now),
         };
         all.extend(judged.into_iter().map(|finding| location.with_field(finding)));
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::rules::{INVALID_RESOURCE, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD};
 use super::secret_write::{DecodedWrite, SecretWrite};
 use super::{
-    Request, annotation_validation, break_glass, bundles, gateway_secret, gateway_trust, guard, policy,
+    Request, annotation_validation, break_glass, bundles, gateway_secret, gateway_trust, guard, policy, secret_checks,
     unknown_gateway_secret,
 };
 use crate::api::{GROUP, GatewaySecretSpec, Kind};
@@ -76,8 +76,9 @@ fn findings(object: &Value, namespace: &str, context: &Context, now: Timestamp) 
             let decoded = DecodedWrite::new(&request)?;
             let write = SecretWrite::new(&request, &decoded, registry, severities, now);
             let is_ours = write.claim.is_some() || guard::holds_trust(kind, object) || guard::is_guarded(&request);
-            let content =
-                |request: &Request<'_>| SecretWrite::new(request, &decoded, registry, severities, now).findings();
+            let content = |request: &Request<'_>| {
+                secret_checks::findings(&SecretWrite::new(request, &decoded, registry, severities, now))
+            };
             let content = is_ours.then(|| with_unguarded(&request, content));
             return match (content, bundles::kubeconfigs(&write)) {
                 (None, None) => None,
@@ -176,7 +177,7 @@ fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Regis
         return None;
     }
     let outcome = rewrite(&Write { kind, namespace, object, old: None, by_agent: false }, registry);
-    let blocked = outcome.blockers.iter().map(|hold| REWRITE_HELD.finding("spec", hold.to_string()));
+    let blocked = outcome.blockers.iter().map(|blocker| REWRITE_HELD.finding("spec", blocker.to_string()));
     let stored = !object["metadata"]["uid"].is_null();
     // An apply of the same manifest sends no request.
     let fix = match object["spec"]["template"].is_object() {

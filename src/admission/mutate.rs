@@ -23,7 +23,7 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
     }
     let write = Write { kind: request.kind, namespace: request.namespace, object, old, by_agent: request.by_agent };
     let outcome = rewrite(&write, registry);
-    let blocked = outcome.blockers.iter().map(|hold| format!("not rewritten: {hold}"));
+    let blocked = outcome.blockers.iter().map(|blocker| format!("not rewritten: {blocker}"));
     let unrecorded =
         outcome.unrecorded.then_some("annotations are full, so trustspan rewrite --undo cannot restore this object");
     let ca_sources = gateway_trust::notes(request.kind, object, request.namespace, registry);

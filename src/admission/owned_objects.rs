@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::rules::KEPT_BY_AGENT;
 use super::{Operation, Request};
 use crate::api::TrustBundleTargetKind;
-use crate::api::names::{CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, journal_name, managed_config_map_name};
+use crate::api::names::{CACERT_SUFFIX, GATEWAY_SECRET, MANAGED_LABEL, journal_name, managed_config_map_name};
 use crate::registry::{Entry, Registry};
 use crate::trust::{Finding, Severities};
 
@@ -26,7 +26,7 @@ pub(super) fn finding(request: &Request<'_>, registry: &Registry, severities: &S
     if request.by_agent || CLEANUP_CONTROLLERS.contains(&request.username) {
         return None;
     }
-    let owner = old["metadata"]["annotations"][KEPT_FOR].as_str()?;
+    let owner = old["metadata"]["annotations"][GATEWAY_SECRET].as_str()?;
     let is_owner = |entry: &&Entry| entry.name_in(request.namespace) == owner;
     let entry = registry.entries().iter().filter(|entry| !entry.being_deleted).find(is_owner)?;
     if !is_owned_name(entry, request.kind.kind, &entry.qualified(request.namespace, request.name)) {
@@ -87,7 +87,7 @@ fn owned_fields(object: &Value) -> [&Value; 6] {
         &object["binaryData"],
         &object["type"],
         &object["immutable"],
-        &metadata["annotations"][KEPT_FOR],
+        &metadata["annotations"][GATEWAY_SECRET],
         &metadata["labels"][MANAGED_LABEL],
     ]
 }
@@ -105,7 +105,7 @@ mod tests {
 
     fn owned(data: &str) -> Value {
         json!({
-            "metadata": {"name": "gateway", "annotations": {KEPT_FOR: "gateway"}, "labels": {MANAGED_LABEL: "true"}},
+            "metadata": {"name": "gateway", "annotations": {GATEWAY_SECRET: "gateway"}, "labels": {MANAGED_LABEL: "true"}},
             "data": {"ca.crt": data},
         })
     }
@@ -179,7 +179,7 @@ mod tests {
             let namespace = Some("cert-manager".to_owned());
             entry.resolved.ca_secret_ref = Some(SecretRef { namespace, name: "ca".to_owned() });
             let mut old = owned("a");
-            old["metadata"]["annotations"][KEPT_FOR] = owner.into();
+            old["metadata"]["annotations"][GATEWAY_SECRET] = owner.into();
             let found = found(entry, &Severities::default(), &old, None, |request| {
                 (request.namespace, request.name) = ("cert-manager", name);
             });

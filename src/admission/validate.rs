@@ -8,7 +8,7 @@ use super::rules::MANAGED_IN_USE;
 use super::secret_write::{DecodedWrite, SecretWrite};
 use super::{
     Decision, Kind, Operation, Request, annotation_validation, break_glass, bundles, connectivity, delete_warnings,
-    gateway_secret, gateway_trust, owned_objects, policy, unknown_gateway_secret,
+    gateway_secret, gateway_trust, owned_objects, policy, secret_checks, unknown_gateway_secret,
 };
 use crate::api::GROUP;
 use crate::registry::{Entry, Registry, Role};
@@ -66,7 +66,7 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
 fn secret(request: &Request<'_>, registry: &Registry, severities: &Severities, now: Timestamp) -> Vec<Finding> {
     let Some(decoded) = DecodedWrite::new(request) else { return Vec::new() };
     let write = SecretWrite::new(request, &decoded, registry, severities, now);
-    let mut findings = write.findings();
+    let mut findings = secret_checks::findings(&write);
     findings.extend(labels(request, write.object, registry, &write.severities));
     findings.extend(created_for_deletion(&write));
     findings.extend(bundles::kubeconfigs(&write).into_iter().flatten());

@@ -22,7 +22,7 @@ use crate::rotation::planner::{
 use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{RenewalPolicy, SecretSummary};
 use crate::store::cluster;
-use crate::trust::{self, Duty, Secret, SecretUsage, Severities, bundle, certificates_under};
+use crate::trust::{self, Secret, SecretUsage, Severities, UsageKind, bundle, certificates_under};
 
 /// The objects as read in one reconcile. Has no `Debug`: it holds Secrets.
 pub(super) struct ClusterState {
@@ -240,10 +240,10 @@ impl ClusterState {
         let secret = |object: Value| {
             let secret = Secret::from_value(&object).ok()?;
             let name = qualified(entry, &object);
-            let summary = SecretSummary::of(&secret, entry.duty(&name), &severities, now);
+            let summary = SecretSummary::of(&secret, entry.usage(&name), &severities, now);
             Some((name, (StoredObject { object, secret }, summary)))
         };
-        let bundle = Duty { usage: SecretUsage::TrustBundle, ..entry.duty("") };
+        let bundle = SecretUsage { kind: UsageKind::TrustBundle, ..entry.usage("") };
         let config_map = |object: Value| {
             let secret = readers::decode(SourceKind::ConfigMap, &object).ok()?;
             let summary = SecretSummary::of(&secret, bundle, &severities, now);
@@ -303,7 +303,7 @@ impl ClusterState {
         let summary = |name: &str| self.secrets.get(name).map(|(_, summary)| summary);
         Snapshot {
             entry,
-            root: summary(entry.source_name()),
+            source: summary(entry.source_name()),
             ca: entry.ca_name().as_deref().and_then(summary),
             client_ca: entry.own_client_ca_name().as_deref().and_then(summary),
             issuer: entry.issuer_name().as_deref().and_then(summary),
@@ -315,12 +315,12 @@ impl ClusterState {
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
-            root_certificate: self.source_certificate.clone(),
+            source_certificate: self.source_certificate.clone(),
             canary: entry
                 .canary_name()
                 .and_then(summary)
                 .map(|summary| Canary { chain: summary.chain.clone(), certificate: self.canary_certificate.clone() }),
-            wire: self.probe_result.clone(),
+            probe_result: self.probe_result.clone(),
             unprobed: self.not_probed.clone(),
             readers: self.readers.clone(),
             sources: self.sources.clone(),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::cluster_state::ClusterState;
 use super::owned_objects::{StoredObject, metadata};
 use crate::api::SourceKind;
-use crate::api::names::{CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, managed_config_map_name};
+use crate::api::names::{CACERT_SUFFIX, GATEWAY_SECRET, MANAGED_LABEL, managed_config_map_name};
 use crate::registry::Entry;
 use crate::rotation::planner::{PairOf, Step};
 use crate::trust::{Certificate, credential};
@@ -33,7 +33,7 @@ impl DesiredObject {
             Step::WriteManaged { trust, pair } => {
                 let from = match pair {
                     PairOf::Managed => managed,
-                    PairOf::Root => entry.source_name(),
+                    PairOf::Source => entry.source_name(),
                 };
                 let pair = credential::serving_pair(secret(from)?)?;
                 let trust: String = trust.iter().map(Certificate::pem).collect();
@@ -57,7 +57,7 @@ impl DesiredObject {
                 let data = [trust].into_iter().chain(lists).collect();
                 Some(Self { kind: SourceKind::ConfigMap, name, type_: None, data })
             }
-            Step::CopyRoot => {
+            Step::CopySource => {
                 let source = secret(entry.source_name())?;
                 let type_ = if source.type_.is_empty() { "Opaque" } else { &source.type_ };
                 Some(Self::new(managed, type_, source.data.iter().map(|(key, value)| (key.as_str(), value.as_slice()))))
@@ -102,7 +102,7 @@ impl DesiredObject {
         let mut object = object.clone();
         object["data"] = json!(self.data);
         let metadata = metadata(entry, &self.name);
-        for (field, key) in [("labels", MANAGED_LABEL), ("annotations", KEPT_FOR)] {
+        for (field, key) in [("labels", MANAGED_LABEL), ("annotations", GATEWAY_SECRET)] {
             object["metadata"][field][key] = metadata[field][key].clone();
         }
         object

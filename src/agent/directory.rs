@@ -14,7 +14,7 @@ use super::cluster_state::{self, ClusterState};
 use super::desired_object::DesiredObject;
 use super::owned_objects;
 use super::{describe, observe_status, readiness};
-use crate::api::names::{CLIENT_LABEL, KEPT_FOR, journal_name};
+use crate::api::names::{CLIENT_LABEL, GATEWAY_SECRET, journal_name};
 use crate::api::{Phase, SourceKind, TrustAnchor};
 use crate::registry::{Entry, Registry};
 use crate::rotation;
@@ -249,7 +249,7 @@ impl Manifests {
                 _ => return false,
             };
             let namespace = metadata["namespace"].as_str().unwrap_or("default");
-            metadata["annotations"][KEPT_FOR] == entry.name_in(namespace).as_str()
+            metadata["annotations"][GATEWAY_SECRET] == entry.name_in(namespace).as_str()
                 && !names.contains(&cluster_state::qualified(entry, object))
         };
         self.objects.iter().filter(is_renamed).cloned().collect()

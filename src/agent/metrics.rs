@@ -64,7 +64,7 @@ impl AgentMetrics {
     /// Counts a step that was applied.
     pub(super) fn step_applied(&self, entry: &Entry, step: &Step) {
         let what = match step {
-            Step::WriteManaged { .. } | Step::WriteSibling { .. } | Step::CopyRoot => "managed_secret",
+            Step::WriteManaged { .. } | Step::WriteSibling { .. } | Step::CopySource => "managed_secret",
             Step::WriteConfigMap { .. } => "managed_config_map",
             Step::PromoteIssuer => "issuer_secret",
             Step::Reissue { .. } => "reissue",

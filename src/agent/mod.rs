@@ -215,7 +215,7 @@ fn describe(step: &rotation::planner::Step) -> String {
         Step::WriteManaged { trust, pair: PairOf::Managed } => {
             format!("wrote the managed Secret with {}", counted(trust.len(), "CA"))
         }
-        Step::WriteManaged { trust, pair: PairOf::Root } => {
+        Step::WriteManaged { trust, pair: PairOf::Source } => {
             let cas = counted(trust.len(), "CA");
             format!("wrote the managed Secret with {cas} and the serving certificate of the source Secret")
         }
@@ -225,7 +225,7 @@ fn describe(step: &rotation::planner::Step) -> String {
         Step::WriteConfigMap { source, trust } => {
             format!("wrote the managed ConfigMap of {source} with {}", counted(trust.len(), "CA"))
         }
-        Step::CopyRoot => "wrote the managed Secret as a copy of the source Secret".to_owned(),
+        Step::CopySource => "wrote the managed Secret as a copy of the source Secret".to_owned(),
         Step::PromoteIssuer => "wrote the new CA to the Issuer's Secret".to_owned(),
         Step::Reissue { certificate } => format!("requested a reissue of Certificate {certificate}"),
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::names::{ADOPT, CACERT_SUFFIX, KEPT_FOR, MANAGED_LABEL, journal_name, managed_config_map_name};
+use crate::api::names::{ADOPT, CACERT_SUFFIX, GATEWAY_SECRET, MANAGED_LABEL, journal_name, managed_config_map_name};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::trust::Secret;
@@ -48,7 +48,7 @@ pub(super) fn metadata(entry: &Entry, name: &str) -> Value {
     let (namespace, name) = entry.place_of(name);
     json!({
         "namespace": namespace, "name": name,
-        "labels": { MANAGED_LABEL: "true" }, "annotations": { KEPT_FOR: entry.name_in(namespace) },
+        "labels": { MANAGED_LABEL: "true" }, "annotations": { GATEWAY_SECRET: entry.name_in(namespace) },
     })
 }
 
@@ -58,7 +58,7 @@ pub(super) fn is_owned_by(object: &Value, entry: &Entry) -> bool {
     let metadata = &object["metadata"];
     let namespace = metadata["namespace"].as_str().unwrap_or("default");
     let annotations = &metadata["annotations"];
-    annotations[KEPT_FOR] == entry.name_in(namespace).as_str()
+    annotations[GATEWAY_SECRET] == entry.name_in(namespace).as_str()
         || annotations[ADOPT] == adopt_value(entry, namespace).as_str()
 }
 
@@ -86,11 +86,11 @@ mod tests {
             is_owned_by(&object, &entry("mesh", "root", "gw"))
         };
         for (namespace, key, value, expected) in [
-            ("mesh", KEPT_FOR, "gw", true),
+            ("mesh", GATEWAY_SECRET, "gw", true),
             ("mesh", ADOPT, "true", true),
-            ("cert-manager", KEPT_FOR, "mesh/gw", true),
+            ("cert-manager", GATEWAY_SECRET, "mesh/gw", true),
             ("cert-manager", ADOPT, "mesh/gw", true),
-            ("cert-manager", KEPT_FOR, "gw", false),
+            ("cert-manager", GATEWAY_SECRET, "gw", false),
             ("cert-manager", ADOPT, "true", false),
             ("cert-manager", ADOPT, "evil/gw", false),
         ] {

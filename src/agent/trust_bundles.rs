@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::apply::apply_params;
 use super::cluster_state::{config_maps, get, secrets};
 use super::{AgentError, owned_objects};
-use crate::api::names::{ADOPT, CLIENT_LABEL, KEPT_FOR};
+use crate::api::names::{ADOPT, CLIENT_LABEL, GATEWAY_SECRET};
 use crate::api::{TrustBundleTarget, TrustBundleTargetKind};
 use crate::registry::Entry;
 use crate::rotation::planner::{ClientState, Plan, Trust};
@@ -85,7 +85,7 @@ fn value(target: &TrustBundleTarget, bundle: &str) -> Value {
     }
 }
 
-/// The value of annotation `kept-for`: the GatewaySecret, with its namespace if the object is in another one.
+/// The value of annotation `trustspan.dev/gateway-secret`: the GatewaySecret, with its namespace if the object is in another one.
 fn owner(entry: &Entry, target: &TrustBundleTarget) -> String {
     match target.kind {
         TrustBundleTargetKind::ClusterTrustBundle => entry.name_in(""),
@@ -100,8 +100,10 @@ fn is_owned_by(object: &Value, entry: &Entry, target: &TrustBundleTarget) -> boo
     let annotations = &metadata["annotations"];
     let namespace = namespace(entry, target);
     match target.kind {
-        TrustBundleTargetKind::ClusterTrustBundle if annotations[KEPT_FOR].is_null() => annotations[ADOPT] == "true",
-        TrustBundleTargetKind::ClusterTrustBundle => annotations[KEPT_FOR] == owner(entry, target),
+        TrustBundleTargetKind::ClusterTrustBundle if annotations[GATEWAY_SECRET].is_null() => {
+            annotations[ADOPT] == "true"
+        }
+        TrustBundleTargetKind::ClusterTrustBundle => annotations[GATEWAY_SECRET] == owner(entry, target),
         _ if namespace != entry.namespace => {
             metadata["labels"][CLIENT_LABEL].as_str().is_some_and(|label| entry.has_client(namespace, label))
         }
@@ -151,7 +153,7 @@ impl BundleTarget {
         if stored.is_some() && !is_owned {
             return Err(AgentError::Foreign { kind: kind.name(), name: target.name, allowed: "true".to_owned() });
         }
-        let metadata = json!({ "name": target.name, "annotations": { KEPT_FOR: owner(entry, &target) } });
+        let metadata = json!({ "name": target.name, "annotations": { GATEWAY_SECRET: owner(entry, &target) } });
         let mut object = json!({ "apiVersion": found.api_version, "kind": kind.name(), "metadata": metadata });
         match kind {
             TrustBundleTargetKind::ClusterTrustBundle => object["spec"] = json!({ "trustBundle": value }),
@@ -202,7 +204,7 @@ mod tests {
         assert!(is_owned_by(&labelled("mesh_gw"), &entry, &there));
         assert!(!is_owned_by(&labelled("other.gw"), &entry, &there));
         let adopted =
-            json!({ "metadata": { "namespace": "apps", "annotations": { ADOPT: "true", KEPT_FOR: "mesh/gw" } } });
+            json!({ "metadata": { "namespace": "apps", "annotations": { ADOPT: "true", GATEWAY_SECRET: "mesh/gw" } } });
         assert!(!is_owned_by(&adopted, &entry, &there), "the label alone declares it");
         assert_eq!(
             (owner(&entry, &there).as_str(), there.readers().as_str()),
@@ -217,10 +219,10 @@ mod tests {
             let object = json!({ "metadata": { "annotations": annotations } });
             is_owned_by(&object, &entry, &target(TrustBundleTargetKind::ClusterTrustBundle, None))
         };
-        assert!(is_owned(json!({ KEPT_FOR: "mesh/gw" })));
+        assert!(is_owned(json!({ GATEWAY_SECRET: "mesh/gw" })));
         assert!(is_owned(json!({ ADOPT: "true" })));
         assert!(!is_owned(json!({})));
-        assert!(!is_owned(json!({ KEPT_FOR: "gw" })), "without a namespace");
-        assert!(!is_owned(json!({ KEPT_FOR: "other/gw", ADOPT: "true" })));
+        assert!(!is_owned(json!({ GATEWAY_SECRET: "gw" })), "without a namespace");
+        assert!(!is_owned(json!({ GATEWAY_SECRET: "other/gw", ADOPT: "true" })));
     }
 }

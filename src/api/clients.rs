@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::SecretRef;
-use super::gateway_secret::{DNS_LABEL, DNS_SUBDOMAIN};
+use super::schema::{DNS_LABEL, DNS_SUBDOMAIN};
 
 /// The clients of the gateways, and the objects that hold their CAs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]

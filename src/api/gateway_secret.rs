@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "edge")]
 use super::GatewaySecretStatus;
-use super::{AdditionalTrust, Clients, TrustBundleTarget};
+use super::schema::{DNS_SUBDOMAIN, is_default, without_default};
+use super::{AdditionalTrust, Clients, SecretRef, TrustBundleTarget};
 
 /// A managed Secret between the source Secret, which an issuer writes, and the gateways that use it.
 ///
@@ -128,31 +129,6 @@ pub struct CertificateRef {
     pub name: String,
 }
 
-/// Reference to a Secret.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub struct SecretRef {
-    /// Its namespace. Default: the namespace of the GatewaySecret. The CA of a ClusterIssuer is in cert-manager's cluster resource
-    /// namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = DNS_LABEL))]
-    pub namespace: Option<String>,
-    /// Its name.
-    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
-    pub name: String,
-}
-
-impl From<&str> for SecretRef {
-    /// A Secret in the same namespace.
-    fn from(name: &str) -> Self {
-        Self { namespace: None, name: name.to_owned() }
-    }
-}
-
-/// Removes the default from a schema: the API server would store it, and a client-side apply that sets other labels later would keep it.
-pub(super) fn without_default(schema: &mut schemars::Schema) {
-    schema.remove("default");
-}
-
 /// A SHA-256 fingerprint in hex.
 #[derive(JsonSchema)]
 struct Fingerprint(
@@ -160,14 +136,6 @@ struct Fingerprint(
     #[allow(dead_code)]
     String,
 );
-
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-pub(super) const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
-
-pub(super) const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 
 fn default_workload_labels() -> BTreeMap<String, String> {
     BTreeMap::from([("istio".to_owned(), "ingressgateway".to_owned())])

@@ -33,7 +33,7 @@ pub const AGENT_USERNAME: &str = "system:serviceaccount:trustspan-system:trustsp
 pub const CACERT_SUFFIX: &str = "-cacert";
 
 /// Annotation of a Secret or ConfigMap that the agent writes: the name of its GatewaySecret.
-pub const KEPT_FOR: &str = "trustspan.dev/kept-for";
+pub const GATEWAY_SECRET: &str = "trustspan.dev/gateway-secret";
 
 /// Annotation that lets the agent take over a Secret that it did not create: `trustspan.dev/adopt: "true"`, or
 /// `NAMESPACE/NAME` of a GatewaySecret in another namespace.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::gateway_secret::{DNS_SUBDOMAIN, is_default, without_default};
+use super::schema::{DNS_SUBDOMAIN, is_default, without_default};
 use super::{ChangeWindow, Level, Period};
 
 /// How carefully CAs are rotated.
@@ -81,7 +81,7 @@ pub struct RotationPolicySpec {
     /// cert-manager's cluster resource namespace (its flag `--cluster-resource-namespace`), which holds the Secrets of ClusterIssuers.
     /// Default: `cert-manager`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = super::gateway_secret::DNS_LABEL))]
+    #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = super::schema::DNS_LABEL))]
     pub cluster_resource_namespace: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::gateway_secret::DNS_SUBDOMAIN;
+use super::schema::DNS_SUBDOMAIN;
 
 /// A kind of object that holds CAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::gateway_secret::{DNS_LABEL, DNS_SUBDOMAIN};
+use super::schema::{DNS_LABEL, DNS_SUBDOMAIN};
 
 /// An object into which the agent writes the CAs that clients have to trust.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]

@@ -19,7 +19,7 @@ use crate::api::names::{GUARD, GUARD_ENABLED};
 use crate::rotation::SecretSummary;
 use crate::rotation::generate::{GenerateInput, Proposal, Proposals, SecretLookup, propose};
 use crate::store::{cluster, directory, objects};
-use crate::trust::{Duty, Secret, Severities};
+use crate::trust::{Secret, SecretUsage, Severities};
 
 /// Proposes a GatewaySecret for each Secret that Gateways serve with, and the agent's rights for it. Nothing is written: read
 /// what is printed, change it, and apply it.
@@ -132,7 +132,7 @@ async fn in_cluster(
 fn read(secret: &Value, now: Timestamp) -> Result<SecretLookup, Failure> {
     let name = &secret["metadata"]["name"];
     let read = Secret::from_value(secret).map_err(|error| Failure::Unreadable(format!("Secret {name}: {error}")))?;
-    Ok(SecretLookup::Read(SecretSummary::of(&read, Duty::default(), &Severities::default(), now)))
+    Ok(SecretLookup::Read(SecretSummary::of(&read, SecretUsage::default(), &Severities::default(), now)))
 }
 
 fn plural(kind: &str, group: &str) -> String {

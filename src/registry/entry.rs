@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::api::names::CACERT_SUFFIX;
 use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY, Resolved, RotationPolicySpec, SecretRef, SourceKind};
-use crate::trust::{Duty, Proxy, SecretUsage};
+use crate::trust::{Proxy, SecretUsage, UsageKind};
 
 /// Identity, spec, policy and status of a GatewaySecret, without the rest of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,23 +167,23 @@ impl Entry {
         version.map_or_else(Proxy::default, |(major, minor)| Proxy::envoy(major, minor))
     }
 
-    /// The requirements on a Secret, by its qualified name.
-    pub fn duty(&self, name: &str) -> Duty<'static> {
-        Duty { usage: self.usage(name), oldest_proxy: self.oldest_proxy(), ..Duty::default() }
+    /// How a Secret is used, by its qualified name.
+    pub fn usage(&self, name: &str) -> SecretUsage<'static> {
+        SecretUsage { kind: self.usage_kind(name), oldest_proxy: self.oldest_proxy(), ..SecretUsage::default() }
     }
 
-    /// The usage of a Secret, by its name. A Secret that gateways serve has that usage, even if it is also a CA's.
-    pub fn usage(&self, name: &str) -> SecretUsage {
+    /// The kind of use of a Secret, by its name. A Secret that gateways serve counts as that, even if it is also a CA's.
+    pub fn usage_kind(&self, name: &str) -> UsageKind {
         let signing = [self.ca_name(), self.issuer_name(), self.own_client_ca_name()];
         let mut further = self.spec.additional_trust.iter().filter(|named| named.kind == SourceKind::Secret);
         let bundled = name.strip_suffix(CACERT_SUFFIX);
         let serves = |name| [self.source_name(), self.managed_name()].contains(&name);
         match name {
-            name if serves(name) => SecretUsage::Serving,
-            name if signing.iter().flatten().any(|ca| ca == name) => SecretUsage::SigningCa,
-            _ if bundled.is_some_and(serves) => SecretUsage::TrustBundle,
-            name if further.any(|named| named.name == name) => SecretUsage::SigningCa,
-            _ => SecretUsage::Serving,
+            name if serves(name) => UsageKind::Serving,
+            name if signing.iter().flatten().any(|ca| ca == name) => UsageKind::SigningCa,
+            _ if bundled.is_some_and(serves) => UsageKind::TrustBundle,
+            name if further.any(|named| named.name == name) => UsageKind::SigningCa,
+            _ => UsageKind::Serving,
         }
     }
 

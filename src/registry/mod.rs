@@ -18,7 +18,7 @@ pub use rewrite_blocker::RewriteBlocker;
 
 use crate::api::TrustSourceUse;
 use crate::api::names::managed_config_map_name;
-use crate::trust::{Duty, SecretUsage};
+use crate::trust::{SecretUsage, UsageKind};
 
 /// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,7 @@ pub struct Registry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The source Secret, written by the issuer.
-    Root,
+    Source,
     /// The managed Secret, written by the agent and used by gateways.
     Managed,
     /// `<source>-cacert` or `<managed>-cacert`, whose CAs Istio prefers.
@@ -90,7 +90,7 @@ impl Registry {
         entries.sort_by(|a, b| a.seniority().cmp(&b.seniority()));
         let mut registry = Self::default();
         for (index, entry) in entries.iter().enumerate() {
-            let names = [(entry.source_name(), Role::Root), (entry.managed_name(), Role::Managed)];
+            let names = [(entry.source_name(), Role::Source), (entry.managed_name(), Role::Managed)];
             let claims = registry.claims.entry(entry.namespace.clone()).or_default();
             if let Some((owner, _)) = names.iter().find_map(|(name, _)| claims.get(*name)) {
                 registry.conflicts.insert(index, *owner);
@@ -148,14 +148,14 @@ impl Registry {
         Some((&self.entries[*index], Role::CacertSibling))
     }
 
-    /// The requirements on a Secret. A Secret that gateways serve for one GatewaySecret has that usage, even if it is a CA's for another.
-    pub fn duty(&self, namespace: &str, name: &str) -> Duty<'static> {
+    /// How a Secret is used. A Secret that gateways serve for one GatewaySecret counts as that, even if it is a CA's for another.
+    pub fn usage(&self, namespace: &str, name: &str) -> SecretUsage<'static> {
         if let Some((entry, _)) = self.role(namespace, name) {
-            return entry.duty(name);
+            return entry.usage(name);
         }
         let entries = self.entries.iter().filter(|entry| entry.namespace == namespace);
-        let mut duties = entries.map(|entry| entry.duty(name));
-        duties.find(|duty| duty.usage != SecretUsage::Serving).unwrap_or_default()
+        let mut usages = entries.map(|entry| entry.usage(name));
+        usages.find(|usage| usage.kind != UsageKind::Serving).unwrap_or_default()
     }
 
     /// The GatewaySecrets whose gateways use an object other than the managed Secret as a source of trust, each with that use.
@@ -274,7 +274,7 @@ impl Registry {
     }
 
     fn by_source_name(&self, namespace: &str, name: &str) -> Option<&Entry> {
-        self.role(namespace, name).filter(|(_, role)| *role == Role::Root).map(|(entry, _)| entry)
+        self.role(namespace, name).filter(|(_, role)| *role == Role::Source).map(|(entry, _)| entry)
     }
 
     /// The GatewaySecrets whose workload labels a selector contains. The namespaces in their status then include every

@@ -197,7 +197,7 @@ fn an_issuers_secret_with_the_name_of_another_has_no_effect() {
 fn secrets_have_roles() {
     let registry = Registry::new([entry("mesh", "root", "gw")]);
     let role = |name| registry.role("mesh", name).map(|(_, role)| role);
-    assert_eq!(role("root"), Some(Role::Root));
+    assert_eq!(role("root"), Some(Role::Source));
     assert_eq!(role("gw"), Some(Role::Managed));
     assert_eq!(role("root-cacert"), Some(Role::CacertSibling));
     assert_eq!(role("gw-cacert"), Some(Role::CacertSibling));
@@ -231,19 +231,19 @@ fn the_gateway_secrets_of_a_namespace_determine_the_usage_of_a_secret() {
     });
     let registry = Registry::new([entry, own]);
     for (name, usage) in [
-        ("root", SecretUsage::Serving),
-        ("gw", SecretUsage::Serving),
-        ("self", SecretUsage::Serving),
-        ("other", SecretUsage::Serving),
-        ("ca", SecretUsage::SigningCa),
-        ("issuer", SecretUsage::SigningCa),
-        ("clients", SecretUsage::SigningCa),
-        ("root-cacert", SecretUsage::TrustBundle),
-        ("gw-cacert", SecretUsage::TrustBundle),
+        ("root", UsageKind::Serving),
+        ("gw", UsageKind::Serving),
+        ("self", UsageKind::Serving),
+        ("other", UsageKind::Serving),
+        ("ca", UsageKind::SigningCa),
+        ("issuer", UsageKind::SigningCa),
+        ("clients", UsageKind::SigningCa),
+        ("root-cacert", UsageKind::TrustBundle),
+        ("gw-cacert", UsageKind::TrustBundle),
     ] {
-        assert_eq!(registry.duty("mesh", name).usage, usage, "{name}");
+        assert_eq!(registry.usage("mesh", name).kind, usage, "{name}");
     }
-    assert_eq!(registry.duty("other", "ca").usage, SecretUsage::Serving);
+    assert_eq!(registry.usage("other", "ca").kind, UsageKind::Serving);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::condition_types::{CLIENTS, CONNECT, GATEWAYS, LEAF, TRUST, set};
 use super::name_list::{counted, few, sentence};
-use super::planner::{LeafHold, Plan, ReaderHold};
+use super::planner::{Plan, SwitchBlocker, TrustSourceBlocker};
 use super::status_limits::count;
 use crate::api::{ConditionStatus, Endpoints, GatewaySecretStatus, LaggingClient, Period, TrustBundleTarget};
 use crate::registry::Entry;
@@ -95,7 +95,7 @@ fn gateways(entry: &Entry, plan: &Plan) -> Said {
 }
 
 fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> Said {
-    let Some((ReaderHold { reason, message, .. }, deadline)) = &plan.reader_hold else {
+    let Some((TrustSourceBlocker { reason, message, .. }, deadline)) = &plan.trust_source_blocker else {
         let message = "Every known gateway verifies its clients by a source that has the CA which signs them.";
         return (ConditionStatus::True, "Current", message.to_owned());
     };
@@ -154,7 +154,7 @@ fn time_to_follow(entry: &Entry) -> SignedDuration {
 
 /// Whether gateways may switch their serving certificate, and what happens to clients that do not trust the next one.
 fn serving_certificate(entry: &Entry, plan: &Plan, is_overdue: bool, now: Timestamp) -> Said {
-    let Some(LeafHold { clients, end, switch }) = &plan.leaf_hold else {
+    let Some(SwitchBlocker { clients, end, switch }) = &plan.switch_blocker else {
         if !plan.has_next_leaf {
             let message =
                 "The source Secret has no serving certificate to switch to, so whether clients trust it is not known.";

@@ -65,7 +65,7 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Sta
             if !removed.is_empty() {
                 events.push(write("OldCADropped", format!("Gateways no longer trust {}.", removed.join(", "))));
             }
-            if *pair == PairOf::Root && !status.bundle.is_empty() {
+            if *pair == PairOf::Source && !status.bundle.is_empty() {
                 let note = format!("Gateways switch to the certificate of Secret {}.", former.source_name());
                 events.push(write("ServingCertificateSwitched", note));
             }
@@ -81,7 +81,7 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Sta
             let note = format!("ConfigMap {name}, a copy of ConfigMap {source}, holds {}.", counted(trust.len(), "CA"));
             vec![normal("ManagedConfigMapWritten", "WriteManagedConfigMap", note)]
         }
-        Step::CopyRoot => {
+        Step::CopySource => {
             let note = format!("Secret {managed} is a copy of Secret {}.", former.source_name());
             vec![about(managed, normal("ManagedSecretWritten", "WriteManagedSecret", note))]
         }

@@ -9,8 +9,8 @@ use super::journal::Journal;
 use super::name_list::counted;
 use super::observe::SecretSummary;
 use super::planner::{
-    self, CaConfigMap, ClientState, FurtherCertificate, Issuance, LeafHold, PairOf, Plan, Snapshot, SourceState, Step,
-    Trust, TrustCopy,
+    self, CaConfigMap, ClientState, FurtherCertificate, Issuance, PairOf, Plan, Snapshot, SourceState, Step,
+    SwitchBlocker, Trust, TrustCopy,
 };
 use super::readers::SourceName;
 use super::renewal::RenewalPolicy;
@@ -49,7 +49,7 @@ pub struct Forecast {
     /// What it waits for. Empty when it completed.
     pub waits: Vec<Wait>,
     /// Which clients block the switch of the serving certificate.
-    pub leaf_hold: Option<LeafHold>,
+    pub switch_blocker: Option<SwitchBlocker>,
 }
 
 /// Simulates a rotation that starts at `now`. Change windows and pauses are ignored: they delay a rotation, and do not stop it. Where
@@ -90,7 +90,7 @@ struct Simulation<'s> {
     real: &'s Snapshot<'s>,
     trial: &'s TrialCa,
     entry: Entry,
-    root: Option<SecretSummary>,
+    source: Option<SecretSummary>,
     ca: Option<SecretSummary>,
     client_ca: Option<SecretSummary>,
     issuer: Option<SecretSummary>,
@@ -100,7 +100,7 @@ struct Simulation<'s> {
     clients: Vec<ClientState>,
     bundle_readers: Vec<ClientState>,
     presented_also: Vec<FurtherCertificate>,
-    root_certificate: Option<Issuance>,
+    source_certificate: Option<Issuance>,
     sources: BTreeMap<SourceName, SourceState>,
     journal: Journal,
     now: Timestamp,
@@ -127,7 +127,7 @@ impl<'s> Simulation<'s> {
             real,
             trial,
             entry,
-            root: real.root.cloned(),
+            source: real.source.cloned(),
             ca: real.ca.cloned(),
             client_ca: real.client_ca.cloned(),
             issuer: real.issuer.cloned(),
@@ -137,7 +137,7 @@ impl<'s> Simulation<'s> {
             clients,
             bundle_readers: real.bundle_readers.clone(),
             presented_also: real.presented_also.iter().cloned().map(|also| presented(also, now)).collect(),
-            root_certificate: real.root_certificate.clone().map(|certificate| idle(certificate, now)),
+            source_certificate: real.source_certificate.clone().map(|certificate| idle(certificate, now)),
             sources: real.sources.clone(),
             journal,
             now,
@@ -146,11 +146,11 @@ impl<'s> Simulation<'s> {
         match () {
             () if of_clients => simulation.client_ca = new,
             () if real.entry.resolved.ca_secret_ref.is_some() => simulation.ca = new,
-            () if real.root.is_some_and(|root| root.chain.first().is_some_and(|leaf| leaf.is_ca)) => {
-                simulation.root = new
+            () if real.source.is_some_and(|source| source.chain.first().is_some_and(|leaf| leaf.is_ca)) => {
+                simulation.source = new
             }
             // The new CA comes with its next certificate.
-            () => simulation.root = Some(simulation.serving()),
+            () => simulation.source = Some(simulation.serving()),
         }
         simulation
     }
@@ -179,7 +179,7 @@ impl<'s> Simulation<'s> {
             }
             let completes = plan.phase == Phase::Steady && plan.cut_off.is_empty();
             // At its deadline the serving certificate is switched regardless of clients that do not trust the new one.
-            let switch = plan.leaf_hold.as_ref().and_then(|hold| hold.switch);
+            let switch = plan.switch_blocker.as_ref().and_then(|blocker| blocker.switch);
             let helps =
                 |wake: &Timestamp| wake.duration_since(self.now) <= PATIENCE && switch.is_none_or(|at| *wake < at);
             match plan.wake.filter(|wake| plan.phase != Phase::Steady && helps(wake)) {
@@ -193,8 +193,8 @@ impl<'s> Simulation<'s> {
 
     fn end(&self, started: Timestamp, completes: bool, plan: Plan) -> Forecast {
         let waits = if completes { Vec::new() } else { plan.waits };
-        let leaf_hold = plan.leaf_hold.filter(|_| !completes);
-        Forecast { takes: self.now.duration_since(started), completes, waits, leaf_hold }
+        let switch_blocker = plan.switch_blocker.filter(|_| !completes);
+        Forecast { takes: self.now.duration_since(started), completes, waits, switch_blocker }
     }
 
     /// One plan, and its propagation to webhooks and readers of bundles.
@@ -212,7 +212,7 @@ impl<'s> Simulation<'s> {
         let maps = self.real.config_maps.iter().zip(&self.config_maps);
         Snapshot {
             entry: &self.entry,
-            root: self.root.as_ref(),
+            source: self.source.as_ref(),
             ca: self.ca.as_ref(),
             client_ca: self.client_ca.as_ref(),
             issuer: self.issuer.as_ref(),
@@ -226,9 +226,9 @@ impl<'s> Simulation<'s> {
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
             unlisted_namespaces: self.real.unlisted_namespaces,
-            root_certificate: self.root_certificate.clone(),
+            source_certificate: self.source_certificate.clone(),
             canary: None,
-            wire: None,
+            probe_result: None,
             unprobed: None,
             readers: self.real.readers.clone(),
             sources: self.sources.clone(),
@@ -241,7 +241,7 @@ impl<'s> Simulation<'s> {
             Step::WriteManaged { trust, pair } => {
                 let from = match pair {
                     PairOf::Managed => self.managed.as_ref(),
-                    PairOf::Root => self.root.as_ref(),
+                    PairOf::Source => self.source.as_ref(),
                 };
                 let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
                 self.managed = Some(SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() });
@@ -262,18 +262,19 @@ impl<'s> Simulation<'s> {
                 let source = SourceName { kind: SourceKind::ConfigMap, namespace: self.entry.namespace.clone(), name };
                 self.sources.insert(source, SourceState::Holds(trust.clone()));
             }
-            Step::CopyRoot => self.managed = self.root.clone(),
+            Step::CopySource => self.managed = self.source.clone(),
             Step::PromoteIssuer => {
                 let own = self.entry.spec.clients.ca_secret_ref.is_some();
-                self.issuer = if own { self.client_ca.clone() } else { self.ca.clone().or_else(|| self.root.clone()) };
+                self.issuer =
+                    if own { self.client_ca.clone() } else { self.ca.clone().or_else(|| self.source.clone()) };
             }
             Step::Reissue { certificate } => self.reissue(certificate, plan),
         }
     }
 
     fn reissue(&mut self, certificate: &str, plan: &Plan) {
-        if self.real.root_certificate.as_ref().is_some_and(|root| root.name == certificate) {
-            self.root = Some(self.serving());
+        if self.real.source_certificate.as_ref().is_some_and(|source| source.name == certificate) {
+            self.source = Some(self.serving());
         }
         let is_it = |issuance: &Option<planner::Issuance>| issuance.as_ref().is_some_and(|one| one.name == certificate);
         for client in self.clients.iter_mut().filter(|client| is_it(&client.certificate)) {
@@ -288,7 +289,7 @@ impl<'s> Simulation<'s> {
 
 /// A Certificate between two issues. Renewal windows delay a rotation, as change windows do, and block it only if none ever opens.
 fn idle(certificate: Issuance, now: Timestamp) -> Issuance {
-    let opens = certificate.renewal.hold(now).is_none_or(|hold| hold.until.is_some());
+    let opens = certificate.renewal.blocker(now).is_none_or(|blocker| blocker.until.is_some());
     let renewal = if opens { RenewalPolicy::Anytime } else { certificate.renewal };
     Issuance { is_issuing: false, renewal, ..certificate }
 }
@@ -335,7 +336,7 @@ pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut
         false => {
             let blocked = blocked(entry, &forecast.waits);
             let blocked = blocked.trim_end_matches('.');
-            let then = forecast.leaf_hold.as_ref().map(consequence).unwrap_or_default();
+            let then = forecast.switch_blocker.as_ref().map(consequence).unwrap_or_default();
             let message = format!("A CA rotation started now would not complete: {blocked}.{then}");
             (ConditionStatus::False, "Blocked", message)
         }
@@ -356,8 +357,8 @@ fn blocked(entry: &Entry, waits: &[Wait]) -> String {
 }
 
 /// What happens to clients that block the switch of the serving certificate.
-fn consequence(hold: &LeafHold) -> String {
-    let LeafHold { clients, end, switch } = hold;
+fn consequence(blocker: &SwitchBlocker) -> String {
+    let SwitchBlocker { clients, end, switch } = blocker;
     let Some(at) = switch else {
         return format!(" Gateways would keep serving the current certificate, which expires at {end}.");
     };

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::active_certificates::{common, leaf};
 use super::status_limits::count;
 use super::{ObservedState, SecretSummary, observe, readers};
-use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, GUARD, GUARD_ENABLED, KEPT_FOR, managed_config_map_name};
+use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, GATEWAY_SECRET, GUARD, GUARD_ENABLED, managed_config_map_name};
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind, ManagedConfigMap, SourceKind};
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
@@ -37,8 +37,8 @@ pub struct Inventory {
     workloads: BTreeMap<usize, BTreeSet<String>>,
     gateways: BTreeMap<usize, BTreeSet<GatewayUse>>,
     grants: Vec<Grant>,
-    /// Those that agents keep, by namespace and name: the GatewaySecret's name.
-    kept_config_maps: BTreeMap<(String, String), String>,
+    /// ConfigMaps that the agent writes, by namespace and name: the GatewaySecret's name.
+    owned_config_maps: BTreeMap<(String, String), String>,
     clients: BTreeMap<usize, BTreeMap<String, DeclaredClient>>,
     unguarded: BTreeSet<String>,
 }
@@ -142,9 +142,9 @@ impl Inventory {
         let seen = ObservedState {
             entry,
             holder,
-            root: secret(entry.source_name()),
+            source: secret(entry.source_name()),
             managed,
-            root_sibling: sibling(entry.source_name()),
+            source_sibling: sibling(entry.source_name()),
             managed_sibling: sibling(entry.managed_name()),
             managed_config_maps: self.managed_config_maps(entry),
             workload_namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
@@ -191,8 +191,8 @@ impl Inventory {
         // An unreadable Secret counts as missing here; judging it says why.
         let claim = self.claims.role(namespace, name);
         let severities = claim.map(|(entry, _)| self.severities.under(&entry.policy.severities)).unwrap_or_default();
-        let duty = self.claims.duty(namespace, name);
-        *place = Secret::from_value(object).ok().map(|secret| SecretSummary::of(&secret, duty, &severities, now));
+        let usage = self.claims.usage(namespace, name);
+        *place = Secret::from_value(object).ok().map(|secret| SecretSummary::of(&secret, usage, &severities, now));
     }
 
     fn take_client(&mut self, object: &Value, namespace: &str, name: &str) {
@@ -268,25 +268,26 @@ impl Inventory {
 
     fn take_config_map(&mut self, object: &Value, namespace: &str) {
         let metadata = &object["metadata"];
-        let (Some(name), Some(keeper)) = (metadata["name"].as_str(), metadata["annotations"][KEPT_FOR].as_str()) else {
+        let (Some(name), Some(owner)) = (metadata["name"].as_str(), metadata["annotations"][GATEWAY_SECRET].as_str())
+        else {
             return;
         };
         let holds_cas =
-            readers::decode(SourceKind::ConfigMap, object).is_ok_and(|kept| !trust::anchors(&kept).is_empty());
+            readers::decode(SourceKind::ConfigMap, object).is_ok_and(|data| !trust::anchors(&data).is_empty());
         if holds_cas {
-            self.kept_config_maps.insert((namespace.to_owned(), name.to_owned()), keeper.to_owned());
+            self.owned_config_maps.insert((namespace.to_owned(), name.to_owned()), owner.to_owned());
         }
     }
 
-    /// What is kept from the ConfigMaps of `spec.clients.caConfigMapNames`.
+    /// The copies that the agent wrote of the ConfigMaps of `spec.clients.caConfigMapNames`.
     fn managed_config_maps(&self, entry: &Entry) -> Vec<ManagedConfigMap> {
-        let kept = |source: &String| {
+        let copy = |source: &String| {
             let name = managed_config_map_name(source);
-            let keeper = self.kept_config_maps.get(&(entry.namespace.clone(), name.clone()))?;
+            let owner = self.owned_config_maps.get(&(entry.namespace.clone(), name.clone()))?;
             let ungranted_namespaces = self.ungranted(entry, SourceKind::ConfigMap, [source, &name]);
-            (*keeper == entry.name).then(|| ManagedConfigMap { source: source.clone(), name, ungranted_namespaces })
+            (*owner == entry.name).then(|| ManagedConfigMap { source: source.clone(), name, ungranted_namespaces })
         };
-        entry.spec.clients.ca_config_map_names.iter().filter_map(kept).collect()
+        entry.spec.clients.ca_config_map_names.iter().filter_map(copy).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::api::{
     READY, TrustAnchor,
 };
 use crate::registry::Entry;
-use crate::trust::{self, Certificate, Duty, Finding, Secret, Severities, Severity};
+use crate::trust::{self, Certificate, Finding, Secret, SecretUsage, Severities, Severity};
 
 /// The keys whose public certificates are hashed.
 const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
@@ -36,13 +36,13 @@ pub struct SecretSummary {
 }
 
 impl SecretSummary {
-    /// Reads a Secret at an instant, by its usage; `severities` are those of the GatewaySecret that names it.
-    pub fn of(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Self {
+    /// Reads a Secret at an instant, by its use; `severities` are those of the GatewaySecret that names it.
+    pub fn of(secret: &Secret, usage: SecretUsage<'_>, severities: &Severities, now: Timestamp) -> Self {
         let hashed = HASHED_KEYS.iter().filter(|key| secret.data.contains_key(**key)).filter_map(|key| {
             let certificates = trust::certificates_under(secret, key);
             (!certificates.is_empty()).then(|| ((*key).to_owned(), trust::content_hash(&certificates)))
         });
-        let findings = trust::judge_with(secret, duty, severities, now);
+        let findings = trust::judge_with(secret, usage, severities, now);
         let anchors = trust::anchors(secret);
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),
@@ -74,11 +74,11 @@ pub struct ObservedState<'a> {
     /// The older GatewaySecret that claims one of its names.
     pub holder: Option<&'a Entry>,
     /// The source Secret.
-    pub root: Option<&'a SecretSummary>,
+    pub source: Option<&'a SecretSummary>,
     /// The managed Secret.
     pub managed: Option<&'a SecretSummary>,
     /// The `<source>-cacert` sibling.
-    pub root_sibling: Option<&'a SecretSummary>,
+    pub source_sibling: Option<&'a SecretSummary>,
     /// The `<managed>-cacert` sibling.
     pub managed_sibling: Option<&'a SecretSummary>,
     /// See [`GatewaySecretStatus::managed_config_maps`].
@@ -123,7 +123,7 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
         gateways: seen.gateways.clone(),
         gateway_count: former.gateway_count,
         host_count: former.host_count,
-        cacert_sibling: seen.root_sibling.map(|sibling| CacertSibling {
+        cacert_sibling: seen.source_sibling.map(|sibling| CacertSibling {
             name: format!("{}{}", seen.entry.source_name(), crate::api::names::CACERT_SUFFIX),
             missing: missing(&sibling.anchors, seen.managed_sibling.or(seen.managed)),
         }),
@@ -191,9 +191,9 @@ fn readiness(seen: &ObservedState<'_>) -> (ConditionStatus, &'static str, String
 }
 
 fn phase(seen: &ObservedState<'_>, ready: ConditionStatus) -> Phase {
-    let extra = || seen.managed.is_some_and(|managed| !missing(&managed.anchors, seen.root).is_empty());
+    let extra = || seen.managed.is_some_and(|managed| !missing(&managed.anchors, seen.source).is_empty());
     match ready {
-        ConditionStatus::True if seen.root.is_some() && extra() => Phase::TrustExpanded,
+        ConditionStatus::True if seen.source.is_some() && extra() => Phase::TrustExpanded,
         ConditionStatus::True => Phase::Steady,
         _ => Phase::Pending,
     }

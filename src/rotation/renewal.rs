@@ -33,7 +33,7 @@ pub struct RenewalWindow {
 
 /// Why a Certificate may not be re-issued now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RenewalHold {
+pub(super) struct RenewalBlocker {
     /// When a window opens.
     pub(super) until: Option<Timestamp>,
     /// The field that says so, and what it says.
@@ -53,11 +53,11 @@ impl RenewalPolicy {
     }
 
     /// Why the Certificate may not be re-issued now.
-    pub(super) fn hold(&self, now: Timestamp) -> Option<RenewalHold> {
+    pub(super) fn blocker(&self, now: Timestamp) -> Option<RenewalBlocker> {
         let windows = match self {
             Self::Anytime => return None,
             Self::Disabled => {
-                return Some(RenewalHold { until: None, reason: "spec.renewal.policy is Disabled".to_owned() });
+                return Some(RenewalBlocker { until: None, reason: "spec.renewal.policy is Disabled".to_owned() });
             }
             Self::Windows(windows) => windows,
         };
@@ -71,7 +71,7 @@ impl RenewalPolicy {
             (None, Some(error)) => format!("no window of spec.renewal.windows ever opens: {error}"),
             (None, None) => "no window of spec.renewal.windows ever opens".to_owned(),
         };
-        Some(RenewalHold { until, reason })
+        Some(RenewalBlocker { until, reason })
     }
 }
 
@@ -128,9 +128,9 @@ mod tests {
 
     use super::*;
 
-    fn hold(renewal: &Value, now: &str) -> Option<(Option<String>, String)> {
-        let hold = RenewalPolicy::of(renewal).hold(now.parse().expect("an instant"))?;
-        Some((hold.until.map(|until| until.to_string()), hold.reason))
+    fn blocker(renewal: &Value, now: &str) -> Option<(Option<String>, String)> {
+        let blocker = RenewalPolicy::of(renewal).blocker(now.parse().expect("an instant"))?;
+        Some((blocker.until.map(|until| until.to_string()), blocker.reason))
     }
 
     #[test]
@@ -138,9 +138,9 @@ mod tests {
         for anytime in
             [json!(null), json!({}), json!({"policy": "RenewBefore"}), json!({"policy": "RenewBefore", "windows": []})]
         {
-            assert_eq!(hold(&anytime, "2026-07-01T12:00:00Z"), None, "{anytime}");
+            assert_eq!(blocker(&anytime, "2026-07-01T12:00:00Z"), None, "{anytime}");
         }
-        let disabled = hold(&json!({"policy": "Disabled"}), "2026-07-01T12:00:00Z");
+        let disabled = blocker(&json!({"policy": "Disabled"}), "2026-07-01T12:00:00Z");
         assert_eq!(disabled, Some((None, "spec.renewal.policy is Disabled".to_owned())));
     }
 
@@ -154,16 +154,16 @@ mod tests {
             ("2026-07-04T23:59:59Z", None),
             ("2026-07-05T00:00:00Z", Some("2026-07-11T20:00:00Z")),
         ] {
-            let held = hold(&renewal, now);
+            let held = blocker(&renewal, now);
             assert_eq!(held.map(|held| held.0.expect("an opening")).as_deref(), until, "{now}");
         }
         // The next of several, and one that is longer than its schedule's gaps.
         let early = json!({"cron": "0 3 * * *", "windowDuration": "1h30m"});
         let both = json!({"windows": [night, early]});
-        let held = hold(&both, "2026-07-05T00:00:00Z").expect("a hold");
+        let held = blocker(&both, "2026-07-05T00:00:00Z").expect("a blocker");
         assert_eq!(held.1, "no window of spec.renewal.windows is open until 2026-07-05T03:00:00Z");
         let always = json!({"windows": [{"cron": "@daily", "windowDuration": "25h"}]});
-        assert_eq!(hold(&always, "2026-07-05T00:00:00Z"), None);
+        assert_eq!(blocker(&always, "2026-07-05T00:00:00Z"), None);
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
                 "no such time zone: Mars/Base",
             ),
         ] {
-            let (until, reason) = hold(&json!({"windows": [window]}), "2026-07-05T00:00:00Z").expect("a hold");
+            let (until, reason) = blocker(&json!({"windows": [window]}), "2026-07-05T00:00:00Z").expect("a blocker");
             assert!(until.is_none() && reason.contains(why), "{reason}");
         }
     }

@@ -54,12 +54,12 @@ fn ready_says_what_is_missing() {
 }
 
 #[test]
-fn the_phase_compares_the_bundle_with_the_root() {
+fn the_phase_compares_the_bundle_with_the_source_secret() {
     let (old, new) = (ca("old"), ca("new"));
-    let root = secret("root", json!({"ca.crt": new.pem()}));
+    let source = secret("root", json!({"ca.crt": new.pem()}));
     assert_eq!(status(&[]).phase, Some(Phase::Pending));
-    assert_eq!(status(&[root.clone(), managed(&[&new])]).phase, Some(Phase::Steady));
-    assert_eq!(status(&[root, managed(&[&new, &old])]).phase, Some(Phase::TrustExpanded));
+    assert_eq!(status(&[source.clone(), managed(&[&new])]).phase, Some(Phase::Steady));
+    assert_eq!(status(&[source, managed(&[&new, &old])]).phase, Some(Phase::TrustExpanded));
 }
 
 #[test]
@@ -136,10 +136,10 @@ fn workloads_and_grants_are_observed() {
 fn config_maps_that_are_kept_are_observed_with_who_may_not_name_them() {
     let mut entry = bare();
     entry.spec.clients.ca_config_map_names = vec!["partners".to_owned(), "early".to_owned(), "taken".to_owned()];
-    let config_map = |name: &str, keeper: &str| {
+    let config_map = |name: &str, owner: &str| {
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "data": {"ca.crt": ca("root").pem()},
-            "metadata": {"namespace": "mesh", "name": name, "annotations": {"trustspan.dev/kept-for": keeper}},
+            "metadata": {"namespace": "mesh", "name": name, "annotations": {"trustspan.dev/gateway-secret": owner}},
         })
     };
     let grant = |name: Option<&str>, from: &str| {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::manifest::{self, Document, ManifestError, Object, Source};
-use crate::api::names::KEPT_FOR;
+use crate::api::names::GATEWAY_SECRET;
 use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, Resolved, RotationPolicySpec, with_short_quotes};
 use crate::registry::{CertManagerObjects, Entry, Policies, Registry};
 use crate::rotation::{Inventory, Outlook};
@@ -118,7 +118,7 @@ const OBSERVED: [&str; 10] = [
     "StatefulSet",
     "DaemonSet",
     "Pod",
-    KEPT_FOR,
+    GATEWAY_SECRET,
 ];
 
 /// Visits the objects of all documents that contain one of the words; most documents of a large stream are not

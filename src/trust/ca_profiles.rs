@@ -119,10 +119,10 @@ mod tests {
 
     use super::{Profile, profiles};
     use crate::trust::fixtures::{NOTHING, ca, now, secret};
-    use crate::trust::{Duty, Finding, Secret, SecretUsage, Severity, judge};
+    use crate::trust::{Finding, Secret, SecretUsage, Severity, UsageKind, judge};
 
-    fn judged(secret: &Secret, usage: SecretUsage) -> Vec<Finding> {
-        judge(secret, Duty { usage, ..Duty::default() }, now())
+    fn judged(secret: &Secret, kind: UsageKind) -> Vec<Finding> {
+        judge(secret, SecretUsage { kind, ..SecretUsage::default() }, now())
     }
 
     fn rules(found: &[Finding], severity: Severity) -> Vec<&'static str> {
@@ -157,11 +157,11 @@ mod tests {
         assert_eq!(profiles.len(), table.len());
         for (profile, (name, serves, signs, trusted)) in profiles.iter().zip(table) {
             assert_eq!(profile.name, name);
-            let denied = |secret: &Secret, usage| rules(&judged(secret, usage), Severity::Deny);
-            assert_eq!(denied(&profile.secret(), SecretUsage::Serving), serves, "{name} is served");
-            assert_eq!(denied(&profile.secret(), SecretUsage::SigningCa), signs, "{name} signs");
-            for usage in [SecretUsage::TrustBundle, SecretUsage::SigningCa] {
-                assert_eq!(denied(&bundle(profile), usage), trusted, "{name} in a bundle, {usage:?}");
+            let denied = |secret: &Secret, kind| rules(&judged(secret, kind), Severity::Deny);
+            assert_eq!(denied(&profile.secret(), UsageKind::Serving), serves, "{name} is served");
+            assert_eq!(denied(&profile.secret(), UsageKind::SigningCa), signs, "{name} signs");
+            for kind in [UsageKind::TrustBundle, UsageKind::SigningCa] {
+                assert_eq!(denied(&bundle(profile), kind), trusted, "{name} in a bundle, {kind:?}");
             }
         }
     }
@@ -170,13 +170,13 @@ mod tests {
     fn warns_of_an_intermediate_whose_extended_key_usage_lacks_client_auth() {
         let profiles = profiles("one");
         let profile = profiles.iter().find(|profile| profile.name == "public CA, servers only").expect("in the table");
-        let found = judged(&profile.secret(), SecretUsage::SigningCa);
+        let found = judged(&profile.secret(), UsageKind::SigningCa);
         assert_eq!(rules(&found, Severity::Warn), ["not-a-ca"]);
         assert!(found[0].message.contains("lacks clientAuth"), "{}", found[0].message);
         // Proxies ignore it in a CA of the bundle.
         let (chain, key) = (profile.ca.pem(), profile.ca.key_pem());
         let anchored = secret(&[("tls.crt", &chain), ("tls.key", &key), ("ca.crt", &chain)]);
-        assert_eq!(rules(&judged(&anchored, SecretUsage::SigningCa), Severity::Warn), NOTHING);
+        assert_eq!(rules(&judged(&anchored, UsageKind::SigningCa), Severity::Warn), NOTHING);
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
             (ahead.pem(), one.key_pem(), "not-yet-valid"),
             ("no certificate".to_owned(), one.key_pem(), "unparsable"),
         ] {
-            let found = judged(&secret(&[("tls.crt", &pem), ("tls.key", &key)]), SecretUsage::SigningCa);
+            let found = judged(&secret(&[("tls.crt", &pem), ("tls.key", &key)]), UsageKind::SigningCa);
             assert_eq!(rules(&found, Severity::Deny), [rule], "{found:?}");
         }
     }
@@ -207,19 +207,19 @@ mod tests {
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         });
         let secret = secret(&[("tls.crt", &ed25519.pem()), ("tls.key", &ed25519.key_pem())]);
-        assert_eq!(rules(&judged(&secret, SecretUsage::SigningCa), Severity::Deny), NOTHING);
-        assert_eq!(rules(&judged(&secret, SecretUsage::Serving), Severity::Deny), ["key-mismatch"]);
+        assert_eq!(rules(&judged(&secret, UsageKind::SigningCa), Severity::Deny), NOTHING);
+        assert_eq!(rules(&judged(&secret, UsageKind::Serving), Severity::Deny), ["key-mismatch"]);
     }
 
     #[test]
     fn ignores_the_pair_of_a_sibling() {
         let one = ca("one");
         let leaf = one.leaf_between("shop.example.com", 2020, 2025);
-        let found = |usage| {
+        let found = |kind| {
             let pair = secret(&[("ca.crt", &one.pem()), ("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]);
-            rules(&judged(&pair, usage), Severity::Deny)
+            rules(&judged(&pair, kind), Severity::Deny)
         };
-        assert_eq!(found(SecretUsage::Serving), ["expired"]);
-        assert_eq!(found(SecretUsage::TrustBundle), NOTHING);
+        assert_eq!(found(UsageKind::Serving), ["expired"]);
+        assert_eq!(found(UsageKind::TrustBundle), NOTHING);
     }
 }

@@ -13,6 +13,27 @@ pub const CRL_KEYS: [&str; 2] = ["crl", "ca.crl"];
 /// Certificate and private key of serving pairs, the preferred pair first.
 pub const PAIR_KEYS: [(&str, &str); 2] = [("cert", "key"), ("tls.crt", "tls.key")];
 
+/// Keys of a kubeconfig's user: certificate and private key.
+const CLIENT_PAIR: (&str, &str) = ("client-certificate-data", "client-key-data");
+
+impl TlsConsumer {
+    /// The keys of a CA bundle, the preferred one first.
+    pub fn ca_keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Envoy => &CA_KEYS,
+            Self::Go => &["caBundle", "certificate-authority-data"],
+        }
+    }
+
+    /// The keys of pairs, certificate first, the preferred pair first.
+    pub fn pair_keys(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Envoy => &PAIR_KEYS,
+            Self::Go => &[CLIENT_PAIR],
+        }
+    }
+}
+
 /// The CA bundle in use.
 #[derive(Clone, Copy)]
 pub struct CaBundle<'a> {

@@ -12,7 +12,7 @@ use rcgen::{
 use zeroize::Zeroizing;
 
 use super::chain::Crl;
-use super::{Certificate, Duty, Finding, Secret, Severity, judge};
+use super::{Certificate, Finding, Secret, SecretUsage, Severity, judge};
 
 /// A CA.
 pub(crate) struct Authority {
@@ -362,7 +362,7 @@ pub(crate) fn secret(data: &[(&str, &str)]) -> Secret {
 
 /// The findings on a Secret now.
 pub(crate) fn findings(secret: &Secret) -> Vec<Finding> {
-    judge(secret, Duty::default(), now())
+    judge(secret, SecretUsage::default(), now())
 }
 
 /// The rules that have a finding on a Secret now.

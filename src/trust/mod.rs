@@ -44,7 +44,7 @@ pub use rule_context::RuleContext;
 pub use rules::{Observation, RULES, Rule};
 pub use secret::{CLIENT_LABEL, MANAGED_LABEL, Secret, SecretError};
 pub(crate) use secret::{decoded, field};
-pub use secret_usage::{GatewayUse, SecretUsage};
+pub use secret_usage::{GatewayUse, SecretUsage, UsageKind};
 pub use severities::{FIXED, Level, Severities};
 pub use tls_consumer::TlsConsumer;
 
@@ -56,49 +56,33 @@ use rules::JudgedSecret;
 /// Findings of one rule on one field that are reported one by one; the others are counted.
 const REPORTED: usize = 5;
 
-/// The role of a Secret, and the facts about its use that rules need.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Duty<'a> {
-    /// Its role.
-    pub usage: SecretUsage,
-    /// Gateways take their trust anchors from this Secret, so it must have a CA bundle.
-    pub ca_required: bool,
-    /// Its reader.
-    pub reader: TlsConsumer,
-    /// The oldest proxy that verifies peers with it.
-    pub oldest_proxy: Proxy,
-    /// It is the source or managed Secret of a GatewaySecret: rotations change it.
-    pub is_rotated: bool,
-    /// Clients take their trust from its bundle ([`crate::connectivity::distributes`]), so it must verify its serving pair.
-    pub distributes_trust: bool,
-    /// The `-cacert` Secret from which Istio takes CAs instead.
-    pub sibling: Option<&'a str>,
-    /// The Gateways that serve with it.
-    pub gateways: &'a [GatewayUse],
-}
-
 /// Judges a Secret at an instant.
-pub fn judge(secret: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
-    judge_with(secret, duty, &Severities::default(), now)
+pub fn judge(secret: &Secret, usage: SecretUsage<'_>, now: Timestamp) -> Vec<Finding> {
+    judge_with(secret, usage, &Severities::default(), now)
 }
 
 /// Judges a Secret at an instant, with configured severities.
-pub fn judge_with(secret: &Secret, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<Finding> {
-    judge_parsed(&ParsedSecret::new(secret, duty.reader), duty, severities, now)
+pub fn judge_with(secret: &Secret, usage: SecretUsage<'_>, severities: &Severities, now: Timestamp) -> Vec<Finding> {
+    judge_parsed(&ParsedSecret::new(secret, usage.reader), usage, severities, now)
 }
 
 /// Judges a Secret that may already be parsed.
 pub fn judge_parsed(
     contents: &ParsedSecret<'_>,
-    duty: Duty<'_>,
+    usage: SecretUsage<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    report(judged(contents, duty, severities, now))
+    report(judged(contents, usage, severities, now))
 }
 
-fn judged(contents: &ParsedSecret<'_>, duty: Duty<'_>, severities: &Severities, now: Timestamp) -> Vec<JudgedSecret> {
-    let judged = rules::run(RuleContext::new(contents, duty, now));
+fn judged(
+    contents: &ParsedSecret<'_>,
+    usage: SecretUsage<'_>,
+    severities: &Severities,
+    now: Timestamp,
+) -> Vec<JudgedSecret> {
+    let judged = rules::run(RuleContext::new(contents, usage, now));
     judged.into_iter().filter_map(|judged| judged.with_severity(severities)).collect()
 }
 
@@ -106,8 +90,8 @@ fn judged(contents: &ParsedSecret<'_>, duty: Duty<'_>, severities: &Severities, 
 ///
 /// Both are judged at the same `now`: a finding that time alone has caused does not block a write, nor does one on another line than
 /// before. A finding that was less severe in `old` keeps its new severity.
-pub fn judge_update(old: &Secret, new: &Secret, duty: Duty<'_>, now: Timestamp) -> Vec<Finding> {
-    judge_update_with(old, new, duty, &Severities::default(), now)
+pub fn judge_update(old: &Secret, new: &Secret, usage: SecretUsage<'_>, now: Timestamp) -> Vec<Finding> {
+    judge_update_with(old, new, usage, &Severities::default(), now)
 }
 
 /// Judges the update of a Secret, with configured severities. They apply to `old`, too: a rule that is set to deny only warns of findings
@@ -115,27 +99,27 @@ pub fn judge_update(old: &Secret, new: &Secret, duty: Duty<'_>, now: Timestamp) 
 pub fn judge_update_with(
     old: &Secret,
     new: &Secret,
-    duty: Duty<'_>,
+    usage: SecretUsage<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    let [old, new] = [old, new].map(|secret| ParsedSecret::new(secret, duty.reader));
-    judge_parsed_update(&old, &new, duty, severities, now)
+    let [old, new] = [old, new].map(|secret| ParsedSecret::new(secret, usage.reader));
+    judge_parsed_update(&old, &new, usage, severities, now)
 }
 
 /// Judges the update of a Secret. Both versions may already be parsed.
 pub fn judge_parsed_update(
     old: &ParsedSecret<'_>,
     new: &ParsedSecret<'_>,
-    duty: Duty<'_>,
+    usage: SecretUsage<'_>,
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    let mut judged_new = judged(new, duty, severities, now);
+    let mut judged_new = judged(new, usage, severities, now);
     if old.secret.data == new.secret.data {
         judged_new.iter_mut().for_each(|j| j.finding.severity = Severity::Warn);
     } else if judged_new.iter().any(|j| j.finding.severity == Severity::Deny) {
-        let before = judged(old, duty, severities, now);
+        let before = judged(old, usage, severities, now);
         JudgedSecret::lower(&mut judged_new, &before);
     }
     report(judged_new)
@@ -173,13 +157,18 @@ mod tests {
     use super::*;
 
     fn update(old: &str, new: &str) -> Verdict {
-        Verdict::of(&judge_update(&secret(&[("ca.crt", old)]), &secret(&[("ca.crt", new)]), Duty::default(), now()))
+        Verdict::of(&judge_update(
+            &secret(&[("ca.crt", old)]),
+            &secret(&[("ca.crt", new)]),
+            SecretUsage::default(),
+            now(),
+        ))
     }
 
     #[test]
     fn an_update_that_changes_no_data_only_warns() {
         assert_eq!(update("broken", "broken"), Verdict::Warn);
-        let required = Duty { ca_required: true, ..Duty::default() };
+        let required = SecretUsage { ca_required: true, ..SecretUsage::default() };
         assert_eq!(Verdict::of(&judge_update(&secret(&[]), &secret(&[]), required, now())), Verdict::Warn);
     }
 
@@ -206,7 +195,7 @@ mod tests {
         let raised: Severities = [("expired".to_owned(), Level::Deny)].into_iter().collect();
         let update = |old: &str, new: &str| {
             let (old, new) = (secret(&[("ca.crt", old)]), secret(&[("ca.crt", new)]));
-            Verdict::of(&judge_update_with(&old, &new, Duty::default(), &raised, now()))
+            Verdict::of(&judge_update_with(&old, &new, SecretUsage::default(), &raised, now()))
         };
         assert_eq!(update(&new, &format!("{new}{one}")), Verdict::Deny, "it only warns by default");
         assert_eq!(update(&format!("{new}{one}"), &format!("{one}{new}")), Verdict::Warn);
@@ -216,7 +205,7 @@ mod tests {
     #[test]
     fn many_findings_of_a_rule_are_counted() {
         let text: String = (0..8).map(|n| ca_between(&format!("ca {n}"), 2020, 2025).pem()).collect();
-        let found = judge(&secret(&[("ca.crt", &text)]), Duty::default(), now());
+        let found = judge(&secret(&[("ca.crt", &text)]), SecretUsage::default(), now());
         assert_eq!(found.len(), REPORTED);
         assert!(found[REPORTED - 1].message.ends_with("; and 3 more like this"), "{}", found[REPORTED - 1].message);
         assert!(!found[0].message.contains("more like this"));
@@ -238,7 +227,7 @@ mod tests {
         ] {
             let secret = secret(&[("ca.crt", &ca), ("ca.crl", &crl)]);
             let start = Instant::now();
-            let found = judge(&secret, Duty::default(), now());
+            let found = judge(&secret, SecretUsage::default(), now());
             let took = start.elapsed();
             println!("{name}: {took:?}, {} findings", found.len());
             let most = if cfg!(debug_assertions) { 5_000 } else { 250 };
@@ -268,7 +257,7 @@ mod tests {
             for key in ["ca.crt", "tls.crt"] {
                 let secret = secret(&[(key, text.as_str()), ("tls.key", text.as_str())]);
                 let start = Instant::now();
-                let found = judge_update(&fixtures::secret(&[]), &secret, Duty::default(), now());
+                let found = judge_update(&fixtures::secret(&[]), &secret, SecretUsage::default(), now());
                 let took = start.elapsed();
                 println!("{name} under {key}: {took:?}, {} findings", found.len());
                 let most = if cfg!(debug_assertions) { 5_000 } else { 250 };

@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use super::duplicate_subjects::{self, Pairs, SameSubject};
 use super::parsed_secret::{Pair, ParsedSecret, Text};
 use super::revocation::Revocation;
-use super::{Certificate, Duty, Secret, SecretUsage};
+use super::{Certificate, Secret, SecretUsage, UsageKind};
 
 /// A Secret for rules. Has no `Debug`: it contains the Secret.
 pub struct RuleContext<'a> {
     /// The Secret itself.
     pub secret: &'a Secret,
     /// Its role.
-    pub duty: Duty<'a>,
+    pub usage: SecretUsage<'a>,
     /// The instant of the verdict.
     pub now: Timestamp,
     /// The CA bundle in use; `None` without a CA key.
@@ -28,16 +28,16 @@ pub struct RuleContext<'a> {
 }
 
 impl<'a> RuleContext<'a> {
-    /// The parts of a Secret that its role uses; `contents` must be parsed for the duty's reader.
-    pub fn new(contents: &'a ParsedSecret<'_>, duty: Duty<'a>, now: Timestamp) -> Self {
+    /// The parts of a Secret that matter for its use; `contents` must be parsed for the reader in `usage`.
+    pub fn new(contents: &'a ParsedSecret<'_>, usage: SecretUsage<'a>, now: Timestamp) -> Self {
         Self {
             secret: contents.secret,
-            duty,
+            usage,
             now,
             ca: contents.ca(),
             // Proxies read no lists from a signing CA's Secret, and no pair from a bundle's.
-            crl: contents.crl().filter(|_| duty.usage != SecretUsage::SigningCa),
-            pair: contents.pair().filter(|_| duty.usage != SecretUsage::TrustBundle),
+            crl: contents.crl().filter(|_| usage.kind != UsageKind::SigningCa),
+            pair: contents.pair().filter(|_| usage.kind != UsageKind::TrustBundle),
             revocation: OnceLock::new(),
             same_subjects: OnceLock::new(),
         }

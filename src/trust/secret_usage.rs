@@ -1,7 +1,9 @@
-//! The role of a Secret, and the Gateways that use it.
+//! How a Secret is used, and by which Gateways.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::{Proxy, TlsConsumer};
 
 /// A Gateway that uses the source or the managed Secret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
@@ -18,9 +20,30 @@ pub struct GatewayUse {
     pub hosts: Vec<String>,
 }
 
-/// The role of a Secret, which selects the rules that apply to it.
+/// How a Secret is used: what rules need to know apart from its content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SecretUsage {
+pub struct SecretUsage<'a> {
+    /// The kind of use.
+    pub kind: UsageKind,
+    /// Gateways take their trust anchors from this Secret, so it must have a CA bundle.
+    pub ca_required: bool,
+    /// Its reader.
+    pub reader: TlsConsumer,
+    /// The oldest proxy that verifies peers with it.
+    pub oldest_proxy: Proxy,
+    /// It is the source or managed Secret of a GatewaySecret: rotations change it.
+    pub is_rotated: bool,
+    /// Clients take their trust from its bundle ([`crate::connectivity::distributes`]), so it must verify its serving pair.
+    pub distributes_trust: bool,
+    /// The `-cacert` Secret from which Istio takes CAs instead.
+    pub sibling: Option<&'a str>,
+    /// The Gateways that serve with it.
+    pub gateways: &'a [GatewayUse],
+}
+
+/// The kind of use, which selects the rules that apply to a Secret.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UsageKind {
     /// A proxy serves its pair, and verifies peers with its bundle: the source and the managed Secret.
     #[default]
     Serving,
@@ -46,8 +69,8 @@ const SERVING_ONLY: [&str; 7] = [
 const PAIR_ONLY: [&str; 5] =
     ["pair-incomplete", "key-mismatch", "refused-by-clients", "leaf-not-trusted", "hosts-not-covered"];
 
-impl SecretUsage {
-    /// Whether a rule, by its id, applies to a Secret of this role.
+impl UsageKind {
+    /// Whether a rule, by its id, applies to a Secret that is used so.
     pub fn applies(self, rule: &str) -> bool {
         match self {
             Self::Serving => true,

@@ -1,7 +1,6 @@
-//! Programs that read certificates, with the keys, rules and words that depend on them.
+//! Programs that read certificates, with the rules and words that depend on them.
 
 use super::bundle::{self, Bundle};
-use super::credential::{CA_KEYS, PAIR_KEYS};
 use super::go;
 use super::private_key::{self, KeyError};
 
@@ -14,9 +13,6 @@ pub enum TlsConsumer {
     /// Go's crypto/x509 and crypto/tls in the API server and client-go: verifies servers, and presents the pair to them.
     Go,
 }
-
-/// Keys of a kubeconfig's user: certificate and private key.
-const CLIENT_PAIR: (&str, &str) = ("client-certificate-data", "client-key-data");
 
 /// Rules that apply to Envoy only. Go tries every CA with a subject until a chain is valid, and a client sends no subjects of its bundle
 /// in a handshake.
@@ -53,22 +49,6 @@ impl TlsConsumer {
     /// Whether a rule, by its id, applies to this reader.
     pub fn applies(self, rule: &str) -> bool {
         self == Self::Envoy || !ENVOY_ONLY.contains(&rule)
-    }
-
-    /// The keys of a CA bundle, the preferred one first.
-    pub fn ca_keys(self) -> &'static [&'static str] {
-        match self {
-            Self::Envoy => &CA_KEYS,
-            Self::Go => &["caBundle", "certificate-authority-data"],
-        }
-    }
-
-    /// The keys of pairs, certificate first, the preferred pair first.
-    pub fn pair_keys(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Envoy => &PAIR_KEYS,
-            Self::Go => &[CLIENT_PAIR],
-        }
     }
 
     /// Whether a bundle without a CA may be intended. With Go that pins a webhook's self-signed certificate; in a gateway's bundle it is a

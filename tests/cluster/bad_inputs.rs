@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::gateways::ISTIO;
 use crate::pki::{Dates, Identity, Keys, Kind, Spec};
 use crate::secrets::{put, with};
-use crate::stage::{MANAGED, ROOT, Stage, credential, expect, on_stage, sound};
+use crate::stage::{MANAGED, SOURCE, Stage, credential, expect, on_stage, sound};
 use crate::testbed::{Authority, Cluster, Output, SOON, Seed, wait_for_value};
 
 cases![
@@ -70,7 +70,7 @@ fn filled(secret: &Value, data: &[(&str, String)]) -> Value {
 
 fn refuses_what_would_break_trust(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        for (name, labelled) in [(MANAGED, true), (ROOT, false)] {
+        for (name, labelled) in [(MANAGED, true), (SOURCE, false)] {
             let (_, secret) = sound(name, labelled)?;
             passed(stage, &secret)?;
             let stored = stage.get("secret", name)?;
@@ -201,7 +201,7 @@ fn odd_requests_are_judged_like_others(cluster: &Cluster) -> Result<()> {
             stage.kubectl(["delete", created.trim()]).ok()?;
         }
         // A status is nobody's spec.
-        stage.apply(&stage.istio("shop", ROOT))?;
+        stage.apply(&stage.istio("shop", SOURCE))?;
         let status = json!({ "status": { "observedGeneration": "1" } }).to_string();
         let patch = ["patch", ISTIO, "shop", "--subresource=status", "--type=merge", "--patch", &status];
         cluster.kubectl(patch).ns(&stage.ns).ok()?;

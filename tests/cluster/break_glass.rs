@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::secrets::with;
-use crate::stage::{MANAGED, ROOT, Stage, on_stage, sound};
+use crate::stage::{MANAGED, SOURCE, Stage, on_stage, sound};
 use crate::testbed::{Cluster, Kubectl, SOON, wait_for};
 
 cases![
@@ -52,7 +52,7 @@ fn unsound(name: &str, rule: &str) -> Result<Value> {
 fn who_holds_the_right_overrides_with_a_warning(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         bind(stage)?;
-        for name in [MANAGED, ROOT] {
+        for name in [MANAGED, SOURCE] {
             let output = put(stage, ON_CALL, &unsound(name, "empty")?, &[]).run()?;
             ensure!(output.success(), "{name}: {output:?}");
             ensure!(output.stderr.contains("break-glass (ticket 4711)"), "{name}: saw {output:?}");
@@ -82,7 +82,7 @@ fn who_holds_the_right_overrides_with_a_warning(cluster: &Cluster) -> Result<()>
 fn who_lacks_the_right_is_refused(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         bind(stage)?;
-        for name in [MANAGED, ROOT] {
+        for name in [MANAGED, SOURCE] {
             let refused = put(stage, OTHER, &unsound(name, "empty")?, &[]).fails()?;
             ensure!(
                 refused.contains("empty: data[ca.crt]") && refused.contains("break-glass:"),
@@ -145,7 +145,7 @@ fn a_new_secret_is_not_taken_for_one_being_deleted(cluster: &Cluster) -> Result<
             secret["metadata"]["finalizers"] = json!(["example.com/hold"]);
             secret
         };
-        for name in [MANAGED, ROOT] {
+        for name in [MANAGED, SOURCE] {
             let refused = put(stage, OTHER, &dying(unsound(name, "empty")?), &[]).fails()?;
             ensure!(
                 refused.contains("empty: data[ca.crt]") && refused.contains("break-glass:"),

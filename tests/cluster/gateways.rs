@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::{MANAGED, ROOT, credential, expect, on_stage, set_status, status};
+use crate::stage::{MANAGED, SOURCE, credential, expect, on_stage, set_status, status};
 use crate::testbed::{Cluster, SOON, wait_for};
 
 cases![
@@ -25,19 +25,19 @@ pub(crate) const ISTIO: &str = "gateways.v1.networking.istio.io";
 fn rewrites_every_istio_version(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         for version in ["v1", "v1beta1", "v1alpha3"] {
-            let mut gateway = stage.istio(version, ROOT);
+            let mut gateway = stage.istio(version, SOURCE);
             gateway["apiVersion"] = json!(format!("networking.istio.io/{version}"));
             stage.apply(&gateway)?;
             expect(version, credential(&stage.get(ISTIO, version)?), MANAGED)?;
         }
-        let mut many = stage.istio("many", ROOT);
-        many["spec"]["servers"][0]["tls"] = json!({ "mode": "MUTUAL", "credentialNames": [ROOT, "other"], "caCertCredentialName": format!("{ROOT}-cacert") });
+        let mut many = stage.istio("many", SOURCE);
+        many["spec"]["servers"][0]["tls"] = json!({ "mode": "MUTUAL", "credentialNames": [SOURCE, "other"], "caCertCredentialName": format!("{SOURCE}-cacert") });
         stage.apply(&many)?;
         let tls = &stage.get(ISTIO, "many")?["spec"]["servers"][0]["tls"];
         expect("credentialNames", &tls["credentialNames"], json!([MANAGED, "other"]))?;
         expect("caCertCredentialName", &tls["caCertCredentialName"], format!("{MANAGED}-cacert"))?;
         // Under a plain name istiod serves no CA.
-        many["spec"]["servers"][0]["tls"]["caCertCredentialName"] = json!(ROOT);
+        many["spec"]["servers"][0]["tls"]["caCertCredentialName"] = json!(SOURCE);
         let denied = stage.apply(&many).expect_err("a denial").to_string();
         ensure!(denied.contains("admits-everybody"), "{denied}");
         Ok(())
@@ -47,7 +47,7 @@ fn rewrites_every_istio_version(cluster: &Cluster) -> Result<()> {
 fn rewrites_every_gateway_api_version(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         for version in ["v1", "v1beta1"] {
-            let reference = json!({ "group": "", "kind": "Secret", "name": ROOT });
+            let reference = json!({ "group": "", "kind": "Secret", "name": SOURCE });
             let gateway = json!({
                 "apiVersion": format!("gateway.networking.k8s.io/{version}"), "kind": "Gateway",
                 "metadata": { "name": version },
@@ -83,7 +83,7 @@ fn rewrites_every_gateway_api_version(cluster: &Cluster) -> Result<()> {
 
 fn a_second_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let gateway = stage.istio("shop", ROOT);
+        let gateway = stage.istio("shop", SOURCE);
         stage.apply(&gateway)?;
         let before = stage.version(ISTIO, "shop")?;
         stage.apply(&gateway)?;
@@ -94,7 +94,7 @@ fn a_second_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
 
 fn a_second_server_side_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let gateway = stage.istio("shop", ROOT).to_string();
+        let gateway = stage.istio("shop", SOURCE).to_string();
         let apply = ["apply", "--server-side", "-f", "-"];
         stage.kubectl(apply).stdin(gateway.clone()).ok()?;
         expect("stored", credential(&stage.get(ISTIO, "shop")?), MANAGED)?;
@@ -107,7 +107,7 @@ fn a_second_server_side_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
 
 fn a_dry_run_shows_the_rewrite_and_stores_nothing(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let gateway = stage.istio("shop", ROOT).to_string();
+        let gateway = stage.istio("shop", SOURCE).to_string();
         let dry_run = ["apply", "--dry-run=server", "-o", "json", "-f", "-"];
         let shown: Value = serde_json::from_str(&stage.kubectl(dry_run).stdin(gateway.clone()).ok()?)?;
         expect("shown", credential(&shown), MANAGED)?;
@@ -126,15 +126,15 @@ fn replace_patch_and_edit_end_up_rewritten(cluster: &Cluster) -> Result<()> {
         stage.kubectl(["create", "-f", "-"]).stdin(stage.istio("shop", "other").to_string()).ok()?;
         expect("a stranger's Secret", credential(&stage.get(ISTIO, "shop")?), "other")?;
 
-        stage.kubectl(["replace", "-f", "-"]).stdin(stage.istio("shop", ROOT).to_string()).ok()?;
+        stage.kubectl(["replace", "-f", "-"]).stdin(stage.istio("shop", SOURCE).to_string()).ok()?;
         stored("replace")?;
 
-        let back = json!([{ "op": "replace", "path": "/spec/servers/0/tls/credentialName", "value": ROOT }]);
+        let back = json!([{ "op": "replace", "path": "/spec/servers/0/tls/credentialName", "value": SOURCE }]);
         stage.kubectl(["patch", ISTIO, "shop", "--type=json", "--patch", &back.to_string()]).ok()?;
         stored("patch")?;
 
         // The host tells that the edit was stored.
-        let editor = format!("sed -i -e 's/{MANAGED}$/{ROOT}/' -e 's/shop.example.com/edited.example.com/'");
+        let editor = format!("sed -i -e 's/{MANAGED}$/{SOURCE}/' -e 's/shop.example.com/edited.example.com/'");
         stage.kubectl(["edit", ISTIO, "shop"]).env("KUBE_EDITOR", editor).ok()?;
         expect("host", &stage.get(ISTIO, "shop")?["spec"]["servers"][0]["hosts"], json!(["edited.example.com"]))?;
         stored("edit")
@@ -143,7 +143,7 @@ fn replace_patch_and_edit_end_up_rewritten(cluster: &Cluster) -> Result<()> {
 
 fn generate_name_ends_up_rewritten(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let mut gateway = stage.istio("", ROOT);
+        let mut gateway = stage.istio("", SOURCE);
         gateway["metadata"] = json!({ "generateName": "shop-" });
         stage.kubectl(["create", "-f", "-"]).stdin(gateway.to_string()).ok()?;
         let stored = cluster.list(ISTIO, &stage.ns, "")?;
@@ -154,7 +154,7 @@ fn generate_name_ends_up_rewritten(cluster: &Cluster) -> Result<()> {
 
 fn a_delete_and_a_finalizer_go_through(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let mut gateway = stage.istio("shop", ROOT);
+        let mut gateway = stage.istio("shop", SOURCE);
         gateway["metadata"]["finalizers"] = json!(["example.com/hold"]);
         stage.apply(&gateway)?;
         stage.kubectl(["delete", ISTIO, "shop", "--wait=false"]).ok()?;
@@ -171,14 +171,14 @@ fn passes_unchanged_with_a_warning_while_not_ready(cluster: &Cluster) -> Result<
         unready["conditions"][0]["status"] = json!("False");
         unready["conditions"][0]["reason"] = json!("SecretMissing");
         set_status(cluster, &stage.ns, &unready)?;
-        let gateway = stage.istio("shop", ROOT).to_string();
+        let gateway = stage.istio("shop", SOURCE).to_string();
         wait_for("a warning", SOON, || {
             let output = stage.kubectl(["apply", "--dry-run=server", "-f", "-"]).stdin(gateway.clone()).run()?;
             Ok(output.success() && output.stderr.contains("not Ready (SecretMissing)"))
         })?;
         stage.kubectl(["apply", "-f", "-"]).stdin(gateway).ok()?;
         let stored = stage.get(ISTIO, "shop")?;
-        expect("stored", credential(&stored), ROOT)?;
+        expect("stored", credential(&stored), SOURCE)?;
         ensure!(stored["metadata"]["annotations"]["trustspan.dev/undo"].is_null(), "changed: {stored}");
         Ok(())
     })
@@ -186,10 +186,10 @@ fn passes_unchanged_with_a_warning_while_not_ready(cluster: &Cluster) -> Result<
 
 fn an_object_that_opts_out_passes_unchanged(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let mut gateway = stage.istio("shop", ROOT);
+        let mut gateway = stage.istio("shop", SOURCE);
         gateway["metadata"]["annotations"] = json!({ "trustspan.dev/rewrite": "disabled" });
         stage.apply(&gateway)?;
-        expect("stored", credential(&stage.get(ISTIO, "shop")?), ROOT)
+        expect("stored", credential(&stage.get(ISTIO, "shop")?), SOURCE)
     })
 }
 
@@ -198,13 +198,13 @@ fn a_gateway_for_unobserved_workloads_passes_unchanged(cluster: &Cluster) -> Res
         let mut elsewhere = status(&stage.ns, &[]);
         elsewhere["workloadNamespaces"] = json!([stage.ns, "another-team"]);
         set_status(cluster, &stage.ns, &elsewhere)?;
-        let gateway = stage.istio("shop", ROOT).to_string();
+        let gateway = stage.istio("shop", SOURCE).to_string();
         wait_for("a warning", SOON, || {
             let output = stage.kubectl(["apply", "--dry-run=server", "-f", "-"]).stdin(gateway.clone()).run()?;
             ensure!(!output.stderr.contains("another-team"), "names a namespace of others: {}", output.stderr);
             Ok(output.success() && output.stderr.contains("has no GatewaySecret for Secret gateway-root"))
         })?;
         stage.kubectl(["apply", "-f", "-"]).stdin(gateway).ok()?;
-        expect("stored", credential(&stage.get(ISTIO, "shop")?), ROOT)
+        expect("stored", credential(&stage.get(ISTIO, "shop")?), SOURCE)
     })
 }

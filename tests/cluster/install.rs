@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::stage::{
-    GATEWAY_LABEL, MANAGED, ROOT, credential, declare, deployment, expect, on_stage, set_status, sound, trustspan,
+    GATEWAY_LABEL, MANAGED, SOURCE, credential, declare, deployment, expect, on_stage, set_status, sound, trustspan,
 };
 use crate::testbed::{Cluster, SOON, User, rotation_policy, wait_for};
 
@@ -125,7 +125,7 @@ fn says_the_essential_in_one_line(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         declare(cluster, ns)?;
         let line = cluster.kubectl(["get", "gatewaysecrets", "--no-headers"]).ns(ns).ok()?;
-        for word in [MANAGED, ROOT, "Bundle", "Steady", "True"] {
+        for word in [MANAGED, SOURCE, "Bundle", "Steady", "True"] {
             ensure!(line.split_whitespace().any(|seen| seen == word), "expected {word}, saw {line}");
         }
         Ok(())
@@ -164,7 +164,7 @@ fn observe_makes_a_gateway_secret_ready(cluster: &Cluster) -> Result<()> {
         let status = &stage.get("gatewaysecret", MANAGED)?["status"];
         expect("Ready", &status["conditions"][0]["status"], "True")?;
         expect("workloadNamespaces", &status["workloadNamespaces"], json!([ns]))?;
-        let gateway = stage.istio("shop", ROOT).to_string();
+        let gateway = stage.istio("shop", SOURCE).to_string();
         wait_for("the webhook to hear of it", SOON, || {
             let create = stage.kubectl(["create", "--dry-run=server", "-o", "json", "-f", "-"]);
             let shown: Value = serde_json::from_str(&create.stdin(gateway.clone()).ok()?)?;

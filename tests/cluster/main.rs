@@ -40,12 +40,12 @@ mod outage;
 #[allow(dead_code)] // Envoy's clients need more of it.
 #[path = "../envoy/pki.rs"]
 mod pki;
+mod probe;
 mod rollouts;
 mod secrets;
 mod several_signers;
 mod stage;
 mod wakes;
-mod wire;
 mod workloads;
 
 use std::{
@@ -74,11 +74,11 @@ const MODULES: &[&[Case]] = &[
     hostile_gateways::CASES,
     install::CASES,
     outage::CASES,
+    probe::CASES,
     rollouts::CASES,
     secrets::CASES,
     several_signers::CASES,
     wakes::CASES,
-    wire::CASES,
     workloads::CASES,
 ];
 

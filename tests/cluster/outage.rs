@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::stage::{
-    MANAGED, ROOT, credential, declare, deployment, expect, istio, on_stage, on_stage_with, sound, trustspan, volume,
+    MANAGED, SOURCE, credential, declare, deployment, expect, istio, on_stage, on_stage_with, sound, trustspan, volume,
 };
 use crate::testbed::{Cluster, Patience, Registration, Scope, Server, Source, User};
 
@@ -25,9 +25,9 @@ fn managed() -> Result<Value> {
 fn gateways_and_workloads_go_on(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         stage.server.kill();
-        stage.apply(&stage.istio("shop", ROOT))?;
-        expect("unchanged", credential(&stage.get(ISTIO, "shop")?), ROOT)?;
-        stage.apply(&deployment("app", ROOT, &[]))?;
+        stage.apply(&stage.istio("shop", SOURCE))?;
+        expect("unchanged", credential(&stage.get(ISTIO, "shop")?), SOURCE)?;
+        stage.apply(&deployment("app", SOURCE, &[]))?;
         stage.kubectl(["scale", "deployment", "app", "--replicas=2"]).ok()?;
         // Back again, the next write is rewritten. (An apply of the same manifest sends none.)
         stage.server.start_again()?;
@@ -51,8 +51,8 @@ fn managed_secrets_are_refused_and_all_others_pass(cluster: &Cluster) -> Result<
 
         stage.kubectl(["create", "secret", "generic", "password", "--from-literal=password=x"]).ok()?;
         stage.kubectl(["create", "secret", "generic", "ca", "--from-literal=ca.crt=x"]).ok()?;
-        stage.kubectl(["create", "secret", "generic", ROOT, "--from-literal=ca.crt=x"]).ok()?;
-        stage.kubectl(["delete", "secret", ROOT]).ok()?;
+        stage.kubectl(["create", "secret", "generic", SOURCE, "--from-literal=ca.crt=x"]).ok()?;
+        stage.kubectl(["delete", "secret", SOURCE]).ok()?;
         // The agent runs the same verdicts itself: a rotation goes on.
         let note = json!({ "metadata": { "annotations": { "note": "x" } } }).to_string();
         let by_agent =
@@ -69,8 +69,8 @@ fn managed_secrets_are_refused_and_all_others_pass(cluster: &Cluster) -> Result<
 fn a_hung_webhook_is_no_worse_than_a_dead_one(cluster: &Cluster) -> Result<()> {
     on_stage_with(cluster, Patience::Shipped, |stage| {
         stage.server.pause()?;
-        stage.apply(&stage.istio("shop", ROOT))?;
-        expect("unchanged", credential(&stage.get(ISTIO, "shop")?), ROOT)?;
+        stage.apply(&stage.istio("shop", SOURCE))?;
+        expect("unchanged", credential(&stage.get(ISTIO, "shop")?), SOURCE)?;
         let refused = stage.kubectl(["apply", "-f", "-"]).stdin(managed()?.to_string()).fails()?;
         ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");
         stage.server.resume()
@@ -80,9 +80,9 @@ fn a_hung_webhook_is_no_worse_than_a_dead_one(cluster: &Cluster) -> Result<()> {
 fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         stage.server.kill();
-        stage.apply(&stage.istio("slipped", ROOT))?;
+        stage.apply(&stage.istio("slipped", SOURCE))?;
         stage.apply(&stage.istio("stranger", "other"))?;
-        stage.kubectl(["create", "secret", "generic", ROOT, "--from-literal=ca.crt=no PEM at all"]).ok()?;
+        stage.kubectl(["create", "secret", "generic", SOURCE, "--from-literal=ca.crt=no PEM at all"]).ok()?;
         let kinds = format!("gatewaysecrets,{ISTIO},secrets");
         let stored = cluster.kubectl(["get", &kinds, "-o", "yaml"]).ns(&stage.ns).ok()?;
         let (code, judged) = trustspan(&["check", "--output", "json", "-"], &stored)?;
@@ -94,7 +94,7 @@ fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
         };
         ensure!(found("slipped") == ["not-rewritten"], "saw {judged:?}");
         ensure!(found("stranger").is_empty(), "saw {judged:?}");
-        ensure!(found(ROOT) == ["empty"], "saw {judged:?}");
+        ensure!(found(SOURCE) == ["empty"], "saw {judged:?}");
         ensure!(code == Some(1), "expected exit code 1, saw {code:?}");
         Ok(())
     })
@@ -112,7 +112,7 @@ fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
             cluster.kubectl(["apply", "-f", "-"]).ns(excluded).stdin(secret).ok()?;
             cluster.kubectl(["delete", "secret", MANAGED]).ns(excluded).ok()?;
         }
-        cluster.apply(ns, &istio("shop", ROOT, ns).to_string())?;
+        cluster.apply(ns, &istio("shop", SOURCE, ns).to_string())?;
         cluster.kubectl(["create", "secret", "generic", "ca", "--from-literal=ca.crt=x"]).ns(ns).ok()?;
         let refused = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(managed()?.to_string()).fails()?;
         ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::{MANAGED, ROOT, Stage, expect, on_stage, set_status, sound, status};
+use crate::stage::{MANAGED, SOURCE, Stage, expect, on_stage, set_status, sound, status};
 use crate::testbed::{Authority, Cluster, SOON, Server, User, wait_for};
 
 cases![
@@ -31,7 +31,7 @@ pub(crate) fn put(stage: &Stage<'_>, secret: &Value) -> crate::testbed::Kubectl 
 
 fn refuses_to_take_the_ca_out(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        for (name, labelled) in [(MANAGED, true), (ROOT, false)] {
+        for (name, labelled) in [(MANAGED, true), (SOURCE, false)] {
             put(stage, &sound(name, labelled)?.1).ok()?;
             let out = json!([{ "op": "remove", "path": "/data/ca.crt" }]).to_string();
             let refused = stage.kubectl(["patch", "secret", name, "--type=json", "--patch", &out]).fails()?;
@@ -86,7 +86,7 @@ fn refuses_to_delete_a_managed_secret_in_use(cluster: &Cluster) -> Result<()> {
 fn a_terminating_namespace_drains(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         put(stage, &sound(MANAGED, true)?.1).ok()?;
-        stage.apply(&stage.istio("shop", ROOT))?;
+        stage.apply(&stage.istio("shop", SOURCE))?;
         cluster.kubectl(["delete", "namespace", &stage.ns, "--wait=false"]).ok()?;
         wait_for("the namespace to be gone", SOON, || Ok(!cluster.exists("namespace", "", &stage.ns)?))
     })

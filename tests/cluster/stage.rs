@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::testbed::{Authority, Cluster, Patience, Registration, SOON, Scope, Server, Source, User, wait_for};
 
 /// The root Secret's name on every stage.
-pub(crate) const ROOT: &str = "gateway-root";
+pub(crate) const SOURCE: &str = "gateway-root";
 /// The managed Secret's name.
 pub(crate) const MANAGED: &str = "gateway";
 /// The rotation hash annotation.
@@ -61,7 +61,7 @@ pub(crate) fn gateway_secret(ns: &str) -> Value {
     json!({
         "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret",
         "metadata": { "name": MANAGED },
-        "spec": { "sourceSecretName": ROOT, "workloadLabels": { GATEWAY_LABEL: ns } },
+        "spec": { "sourceSecretName": SOURCE, "workloadLabels": { GATEWAY_LABEL: ns } },
     })
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn status(ns: &str, hashes: &[(&str, u64)]) -> Value {
     json!({
         "phase": "Steady",
         "secretName": MANAGED,
-        "resolved": { "sourceSecretName": ROOT },
+        "resolved": { "sourceSecretName": SOURCE },
         "conditions": [{
             "type": "Ready", "status": "True", "reason": "Sound", "message": "made by the test",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -112,7 +112,7 @@ impl Stage<'_> {
         set_status(self.cluster, &self.ns, &status(&self.ns, hashes))?;
         let revision: u64 = hashes.iter().map(|(_, revision)| revision).sum();
         // Asked of the server itself: another that is registered too may not have heard.
-        let mut object = deployment("probe", ROOT, &[]);
+        let mut object = deployment("probe", SOURCE, &[]);
         object["metadata"]["namespace"] = json!(self.ns);
         let kind = json!({ "group": "apps", "version": "v1", "kind": "Deployment" });
         let request = json!({

@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::{HASH, MANAGED, ROOT, declare, deployment, expect, hash, on_stage, status, volume};
+use crate::stage::{HASH, MANAGED, SOURCE, declare, deployment, expect, hash, on_stage, status, volume};
 use crate::testbed::{Cluster, Patience, Registration, SOON, Scope, Server, Source, User, wait_for};
 
 cases![
@@ -25,7 +25,7 @@ cases![
 fn rewrites_every_kind(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         for kind in ["Deployment", "StatefulSet", "DaemonSet"] {
-            let mut workload = deployment("app", ROOT, &[]);
+            let mut workload = deployment("app", SOURCE, &[]);
             workload["kind"] = json!(kind);
             if kind == "DaemonSet" {
                 workload["spec"].as_object_mut().map(|spec| spec.remove("replicas"));
@@ -43,7 +43,7 @@ fn a_second_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         for server_side in ["false", "true"] {
             let name = format!("app-{server_side}");
-            let app = deployment(&name, ROOT, &[]).to_string();
+            let app = deployment(&name, SOURCE, &[]).to_string();
             let flag = format!("--server-side={server_side}");
             stage.kubectl(["apply", &flag, "-f", "-"]).stdin(app.clone()).ok()?;
             // The controller writes status; wait until it has nothing more to say.
@@ -56,7 +56,7 @@ fn a_second_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
             stage.kubectl(["diff", &flag, "-f", "-"]).stdin(app).ok()?;
         }
         // A StatefulSet with no replicas gets no status of its own accord: its resourceVersion stands still.
-        let mut quiet = deployment("quiet", ROOT, &[]);
+        let mut quiet = deployment("quiet", SOURCE, &[]);
         quiet["kind"] = json!("StatefulSet");
         quiet["spec"]["replicas"] = json!(0);
         stage.apply(&quiet)?;
@@ -72,7 +72,7 @@ fn a_second_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
 
 fn a_dry_run_shows_the_rewrite_and_stores_nothing(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let app = deployment("app", ROOT, &[]).to_string();
+        let app = deployment("app", SOURCE, &[]).to_string();
         let shown = stage.kubectl(["apply", "--dry-run=server", "-o", "yaml", "-f", "-"]).stdin(app).ok()?;
         ensure!(shown.contains(&format!("secretName: {MANAGED}")) && shown.contains(HASH), "saw {shown}");
         ensure!(!cluster.exists("deployment", &stage.ns, "app")?, "a dry run stored the Deployment");
@@ -82,7 +82,7 @@ fn a_dry_run_shows_the_rewrite_and_stores_nothing(cluster: &Cluster) -> Result<(
 
 fn what_leaves_the_template_never_rolls(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        stage.apply(&deployment("app", ROOT, &[]))?;
+        stage.apply(&deployment("app", SOURCE, &[]))?;
         let (template, sets) =
             (stage.get("deployment", "app")?["spec"]["template"].clone(), stage.replica_sets("app")?);
         // The content that the pod loads has changed since: none of these is the moment to roll.
@@ -94,7 +94,7 @@ fn what_leaves_the_template_never_rolls(cluster: &Cluster) -> Result<()> {
         stage.kubectl(["rollout", "resume", "deployment", "app"]).ok()?;
         let strategy = r#"{"spec":{"minReadySeconds":5}}"#;
         stage.kubectl(["patch", "deployment", "app", "--patch", strategy]).ok()?;
-        stage.apply(&deployment("app", ROOT, &[]))?;
+        stage.apply(&deployment("app", SOURCE, &[]))?;
         ensure!(stage.get("deployment", "app")?["spec"]["template"] == template, "the template has changed");
         ensure!(stage.replica_sets("app")? == sets, "a second ReplicaSet");
         Ok(())
@@ -103,7 +103,7 @@ fn what_leaves_the_template_never_rolls(cluster: &Cluster) -> Result<()> {
 
 fn replace_without_the_annotation_never_rolls(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let app = deployment("app", ROOT, &[]);
+        let app = deployment("app", SOURCE, &[]);
         stage.apply(&app)?;
         let (template, sets) =
             (stage.get("deployment", "app")?["spec"]["template"].clone(), stage.replica_sets("app")?);
@@ -115,7 +115,7 @@ fn replace_without_the_annotation_never_rolls(cluster: &Cluster) -> Result<()> {
         unready["conditions"][0]["status"] = json!("False");
         crate::stage::set_status(cluster, &stage.ns, &unready)?;
         wait_for("the webhook to hear of it", SOON, || {
-            let probe = deployment("probe", ROOT, &[]).to_string();
+            let probe = deployment("probe", SOURCE, &[]).to_string();
             let output = stage.kubectl(["create", "--dry-run=server", "-f", "-"]).stdin(probe).run()?;
             Ok(output.stderr.contains("not Ready"))
         })?;
@@ -128,7 +128,7 @@ fn replace_without_the_annotation_never_rolls(cluster: &Cluster) -> Result<()> {
 
 fn installing_trustspan_never_rolls(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
-        let app = deployment("app", ROOT, &[]).to_string();
+        let app = deployment("app", SOURCE, &[]).to_string();
         cluster.apply(ns, &app)?;
         let template = cluster.get("deployment", ns, "app")?["spec"]["template"].clone();
         declare(cluster, ns)?;
@@ -148,7 +148,7 @@ fn installing_trustspan_never_rolls(cluster: &Cluster) -> Result<()> {
 
 fn a_change_that_the_pod_does_not_load_never_rolls(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let app = deployment("app", ROOT, &["ca.crt"]);
+        let app = deployment("app", SOURCE, &["ca.crt"]);
         stage.apply(&app)?;
         let before = stage.get("deployment", "app")?["spec"]["template"].clone();
         let sets = stage.replica_sets("app")?;
@@ -176,7 +176,7 @@ fn a_replica_with_a_stalled_watch_never_rolls(cluster: &Cluster) -> Result<()> {
         let scope = Scope::Namespaces(vec![stage.ns.clone()]);
         let _second = Registration::new(cluster, &stalled, &scope, Patience::Longest)?;
 
-        stage.apply(&deployment("app", ROOT, &[]))?;
+        stage.apply(&deployment("app", SOURCE, &[]))?;
         stage.set_hashes(&[("ca.crt", 7), ("tls.crt", 9)])?;
         stage.kubectl(["set", "image", "deployment/app", "app=app:2"]).ok()?;
         let newer = stage.get("deployment", "app")?;
@@ -184,7 +184,7 @@ fn a_replica_with_a_stalled_watch_never_rolls(cluster: &Cluster) -> Result<()> {
         let sets = stage.replica_sets("app")?;
         stage.kubectl(["scale", "deployment", "app", "--replicas=2"]).ok()?;
         stage.kubectl(["label", "deployment", "app", "team=checkout"]).ok()?;
-        let mut manifest = deployment("app", ROOT, &[]);
+        let mut manifest = deployment("app", SOURCE, &[]);
         manifest["spec"]["template"]["spec"]["containers"][0]["image"] = json!("app:2");
         stage.kubectl(["replace", "-f", "-"]).stdin(manifest.to_string()).ok()?;
         expect("hash", &json!(hash(&stage.get("deployment", "app")?)), json!(hash(&newer)))?;
@@ -195,12 +195,12 @@ fn a_replica_with_a_stalled_watch_never_rolls(cluster: &Cluster) -> Result<()> {
 
 fn a_changed_hash_rolls_exactly_once(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        stage.apply(&deployment("app", ROOT, &[]))?;
+        stage.apply(&deployment("app", SOURCE, &[]))?;
         ensure!(stage.replica_sets("app")?.len() == 1, "expected one ReplicaSet");
         stage.set_hashes(&[("ca.crt", 7), ("tls.crt", 9)])?;
         // What the hash is now, by the webhook's own word; the agent writes it.
         let create = stage.kubectl(["create", "--dry-run=server", "-o", "json", "-f", "-"]);
-        let probe: Value = serde_json::from_str(&create.stdin(deployment("probe", ROOT, &[]).to_string()).ok()?)?;
+        let probe: Value = serde_json::from_str(&create.stdin(deployment("probe", SOURCE, &[]).to_string()).ok()?)?;
         let roll =
             json!({ "spec": { "template": { "metadata": { "annotations": { HASH: hash(&probe) } } } } }).to_string();
         // As the agent's username; what the agent may do is not at stake here.
@@ -210,7 +210,7 @@ fn a_changed_hash_rolls_exactly_once(cluster: &Cluster) -> Result<()> {
             cluster.kubectl(by_agent).ns(&stage.ns).ok()?;
             expect("hash", &json!(hash(&stage.get("deployment", "app")?)), json!(hash(&probe)))?;
         }
-        stage.apply(&deployment("app", ROOT, &[]))?;
+        stage.apply(&deployment("app", SOURCE, &[]))?;
         let sets = stage.replica_sets("app")?;
         ensure!(sets.len() == 2, "expected exactly one rollout, saw ReplicaSets {sets:?}");
         Ok(())
@@ -219,7 +219,7 @@ fn a_changed_hash_rolls_exactly_once(cluster: &Cluster) -> Result<()> {
 
 fn restart_and_undo_get_the_current_hash(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        stage.apply(&deployment("app", ROOT, &[]))?;
+        stage.apply(&deployment("app", SOURCE, &[]))?;
         stage.replica_sets("app")?;
         stage.set_hashes(&[("ca.crt", 7), ("tls.crt", 9)])?;
         let current = |what: &str| -> Result<()> {

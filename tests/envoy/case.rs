@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
-use trustspan::trust::{Duty, Finding, Proxy, Secret, Severity, Verdict, bundle, judge};
+use trustspan::trust::{Finding, Proxy, Secret, SecretUsage, Severity, Verdict, bundle, judge};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -144,8 +144,8 @@ impl Case {
     pub(crate) fn compare(&self, seen: &Snapshot, now: Timestamp) -> Result {
         let ca_required = matches!(self.content, Content::Trust { .. });
         // The Envoy of this run; the default is an older one.
-        let duty = Duty { ca_required, oldest_proxy: Proxy::envoy(1, 40), ..Duty::default() };
-        let findings = judge(&self.secret(), duty, now);
+        let usage = SecretUsage { ca_required, oldest_proxy: Proxy::envoy(1, 40), ..SecretUsage::default() };
+        let findings = judge(&self.secret(), usage, now);
         let verdict = Verdict::of(&findings);
         let mut rules: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Deny).map(|f| f.rule).collect();
         rules.sort_unstable();

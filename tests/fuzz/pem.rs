@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use trustspan::trust::{self, Duty, Secret, Severity, bundle, pem, private_key};
+use trustspan::trust::{self, Secret, SecretUsage, Severity, bundle, pem, private_key};
 
 use crate::{draw::Draw, mutate::mutate, pool::POOL};
 
 pub(crate) fn case(draw: &mut Draw) {
-    let duty = Duty { ca_required: draw.one_in(2), ..Duty::default() };
+    let usage = SecretUsage { ca_required: draw.one_in(2), ..SecretUsage::default() };
     if draw.one_in(4) {
         let text = draw.rest();
         draw.show("text.pem", &text);
-        return judged(draw, text, duty);
+        return judged(draw, text, usage);
     }
     let most = 1 + draw.below(5);
     let mut text = POOL.text(draw, most).into_bytes();
@@ -20,13 +20,13 @@ pub(crate) fn case(draw: &mut Draw) {
     if draw.one_in(6) {
         // From here on there is nothing to show.
         text.extend(POOL.key(draw).pem().into_bytes());
-        return judged(draw, text, duty);
+        return judged(draw, text, usage);
     }
     draw.show("text.pem", &text);
-    judged(draw, text, duty);
+    judged(draw, text, usage);
 }
 
-fn judged(draw: &mut Draw, text: Vec<u8>, duty: Duty) {
+fn judged(draw: &mut Draw, text: Vec<u8>, usage: SecretUsage) {
     let lines = text.split(|b| *b == b'\n').count();
     let reading = pem::read(&text);
     assert!(reading.blocks.iter().all(|block| block.line <= lines && !block.content.is_empty()));
@@ -45,10 +45,10 @@ fn judged(draw: &mut Draw, text: Vec<u8>, duty: Duty) {
     assert!(known || key == text, "a sound key is not read");
     let secret = secret([("ca.crt", text.clone()), ("tls.crt", text), ("tls.key", key)]);
     let now = jiff::Timestamp::now();
-    let found = trust::judge(&secret, duty, now);
+    let found = trust::judge(&secret, usage, now);
     assert!(found.iter().all(|finding| !finding.message.is_empty() && !finding.field.is_empty()));
     assert!(found.iter().all(|finding| finding.warning().chars().count() <= 120));
-    let unchanged = trust::judge_update(&secret, &secret, duty, now);
+    let unchanged = trust::judge_update(&secret, &secret, usage, now);
     assert!(unchanged.iter().all(|finding| finding.severity == Severity::Warn), "{unchanged:?}");
     assert_eq!(unchanged.is_empty(), found.is_empty());
 }

@@ -73,7 +73,7 @@ pub(crate) fn take_over_and_give_back(world: &mut World<'_>) -> Result<()> {
     world.step("name given back")?;
     delete_gateway_secret(world)?;
     annotate(world, "trustspan.dev/adopt-")?;
-    annotate(world, "trustspan.dev/kept-for-")?;
+    annotate(world, "trustspan.dev/gateway-secret-")?;
     world.cluster.kubectl(["label", "secret", MANAGED, "trustspan.dev/managed-"]).ns(&world.ns).ok()?;
     let_issuer_write(world, MANAGED)?;
     world.wait_handshakes(FOLLOWED)?;

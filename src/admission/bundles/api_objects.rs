@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::{BundleLocation, BundleLocations, Unreadable};
 use crate::api::Kind;
-use crate::trust::{Duty, TlsConsumer, decoded};
+use crate::trust::{SecretUsage, TlsConsumer, decoded};
 
 const KEY: &str = "caBundle";
 
@@ -33,7 +33,8 @@ pub(super) fn locations(kind: Kind<'_>, object: &Value) -> Option<BundleLocation
         if is_placeholder(kind, &is_filled_in, &text) {
             return;
         }
-        let mut location = BundleLocation::new(prefix, Duty { reader: TlsConsumer::Go, ..Duty::default() });
+        let mut location =
+            BundleLocation::new(prefix, SecretUsage { reader: TlsConsumer::Go, ..SecretUsage::default() });
         location.texts.data.insert(KEY.to_owned(), Zeroizing::new(text));
         locations.readable.push(location);
     };

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::{BundleLocation, BundleLocations};
 use crate::api::Kind;
-use crate::trust::Duty;
+use crate::trust::SecretUsage;
 use crate::trust::credential::CA_KEYS;
 
 pub(super) const KIND: Kind<'static> = Kind { group: "", version: "v1", kind: "ConfigMap" };
@@ -17,7 +17,8 @@ pub(super) const KIND: Kind<'static> = Kind { group: "", version: "v1", kind: "C
 pub(super) fn locations(object: &Value, old: Option<&Value>) -> Option<BundleLocations> {
     let text = |object: &Value, key: &str| object["data"][key].as_str().map(|text| text.as_bytes().to_vec());
     let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| text(old, key).is_some()));
-    let mut location = BundleLocation::new(String::new(), Duty { ca_required: had_bundle, ..Duty::default() });
+    let mut location =
+        BundleLocation::new(String::new(), SecretUsage { ca_required: had_bundle, ..SecretUsage::default() });
     for key in CA_KEYS {
         if let Some(text) = text(object, key) {
             location.texts.data.insert(key.to_owned(), Zeroizing::new(text));

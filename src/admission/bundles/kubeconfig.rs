@@ -7,7 +7,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{BundleLocation, BundleLocations, Unreadable};
-use crate::trust::{Duty, Secret, TlsConsumer, decoded};
+use crate::trust::{Secret, SecretUsage, TlsConsumer, decoded};
 
 /// Keys of a Secret that hold kubeconfigs.
 const KEYS: [&str; 3] = ["value", "kubeconfig", "config"];
@@ -103,7 +103,7 @@ fn add(locations: &mut BundleLocations, prefix: String, entry: &Value, fields: &
     if fields.iter().any(|(data, file)| content(data).is_none() && content(file).is_some()) {
         return;
     }
-    let mut location = BundleLocation::new(prefix, Duty { reader: TlsConsumer::Go, ..Duty::default() });
+    let mut location = BundleLocation::new(prefix, SecretUsage { reader: TlsConsumer::Go, ..SecretUsage::default() });
     for (key, _) in fields {
         let Some(text) = content(key) else { continue };
         match decoded(text) {

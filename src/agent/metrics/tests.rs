@@ -42,8 +42,8 @@ fn reports_status_and_counts_for_each_gateway_secret() {
         set(&before, &mut entry.status, type_, condition, Timestamp::UNIX_EPOCH);
     }
     let agent_metrics = Arc::new(AgentMetrics::default());
-    agent_metrics.step_applied(&entry, &Step::CopyRoot);
-    agent_metrics.step_applied(&entry, &Step::CopyRoot);
+    agent_metrics.step_applied(&entry, &Step::CopySource);
+    agent_metrics.step_applied(&entry, &Step::CopySource);
     agent_metrics.reconcile_failed(&entry, &AgentError::NoAnswer);
     agent_metrics.reconciled(&entry, Timestamp::from_second(50).expect("an instant"));
     let text = scrape(&[entry.clone()], &agent_metrics);
@@ -103,7 +103,7 @@ fn the_documentation_lists_exactly_these_metrics() {
 fn the_documentation_lists_all_writes() {
     let (entry, agent_metrics) = (entry("mesh", "root", "gw"), Arc::new(AgentMetrics::default()));
     let write = Step::WriteManaged { trust: Vec::new(), pair: PairOf::Managed };
-    for step in [write, Step::CopyRoot, Step::PromoteIssuer, Step::Reissue { certificate: "payments".to_owned() }] {
+    for step in [write, Step::CopySource, Step::PromoteIssuer, Step::Reissue { certificate: "payments".to_owned() }] {
         agent_metrics.step_applied(&entry, &step);
     }
     agent_metrics.workload_restarted(&entry);

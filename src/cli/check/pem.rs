@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use zeroize::Zeroizing;
 
 use crate::trust::bundle;
-use crate::trust::{self, Duty, Finding, Secret, SecretUsage, Severities};
+use crate::trust::{self, Finding, Secret, SecretUsage, Severities, UsageKind};
 
 /// What a PEM file is to `check`.
 pub(super) enum PemFile {
@@ -27,8 +27,8 @@ pub(super) fn judge(text: Zeroizing<Vec<u8>>, severities: &Severities, now: Time
         immutable: false,
         data: [("ca.crt".to_owned(), text)].into(),
     };
-    let duty = Duty { usage: SecretUsage::TrustBundle, ..Duty::default() };
-    let mut findings = trust::judge_with(&secret, duty, severities, now);
+    let usage = SecretUsage { kind: UsageKind::TrustBundle, ..SecretUsage::default() };
+    let mut findings = trust::judge_with(&secret, usage, severities, now);
     findings.iter_mut().for_each(|finding| finding.field.clear());
     PemFile::Bundle(findings)
 }

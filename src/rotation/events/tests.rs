@@ -71,13 +71,13 @@ fn a_write_reports_added_and_removed_cas() {
     assert_eq!(reasons(&events), [("ManagedSecretWritten", false)]);
     assert_eq!(events[0].note, "Secret gw holds 2 CAs, new: CN=new.");
     assert_eq!(events[0].secret.as_deref(), Some("gw"));
-    let events = of(&[&new, &old], write(&[&new, &old], PairOf::Root));
+    let events = of(&[&new, &old], write(&[&new, &old], PairOf::Source));
     assert_eq!(reasons(&events), [("ManagedSecretWritten", false), ("ServingCertificateSwitched", false)]);
     let events = of(&[&new, &old], write(&[&new], PairOf::Managed));
     assert_eq!(reasons(&events), [("ManagedSecretWritten", false), ("OldCADropped", false)]);
     assert_eq!(events[1].note, "Gateways no longer trust CN=old.");
     // The first pair is no switch, and a CA that somebody else added is no old CA.
-    assert_eq!(reasons(&of(&[], write(&[&new], PairOf::Root))), [("ManagedSecretWritten", false)]);
+    assert_eq!(reasons(&of(&[], write(&[&new], PairOf::Source))), [("ManagedSecretWritten", false)]);
     let entry = Entry { status: held(&[&new]), ..former() };
     let events = notices(&entry, &held(&[&new, &old]), &[write(&[&new], PairOf::Managed)]);
     assert_eq!(reasons(&events), [("ManagedSecretWritten", false)]);
@@ -87,7 +87,7 @@ fn a_write_reports_added_and_removed_cas() {
 fn other_steps_name_what_they_write() {
     let mut entry = former();
     entry.spec.issuer_secret_name = Some("issuer".to_owned());
-    let steps = [Step::CopyRoot, Step::PromoteIssuer, Step::Reissue { certificate: "payments".to_owned() }];
+    let steps = [Step::CopySource, Step::PromoteIssuer, Step::Reissue { certificate: "payments".to_owned() }];
     let events = notices(&entry, &entry.status, &steps);
     let named: Vec<_> = events.iter().map(|notice| (notice.reason, notice.secret.as_deref())).collect();
     assert_eq!(
@@ -182,7 +182,7 @@ fn plan(lagging: &[&str]) -> planner::Plan {
     let entry = former();
     let seen = planner::Snapshot {
         entry: &entry,
-        root: Some(&facts),
+        source: Some(&facts),
         ca: None,
         client_ca: None,
         issuer: None,
@@ -190,8 +190,8 @@ fn plan(lagging: &[&str]) -> planner::Plan {
         bundle_readers: Vec::new(),
         clients: Vec::new(),
         unlisted_namespaces: &[],
-        root_certificate: None,
-        wire: None,
+        source_certificate: None,
+        probe_result: None,
         unprobed: None,
         canary: None,
         readers: Vec::new(),

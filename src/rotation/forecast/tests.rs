@@ -46,17 +46,17 @@ fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forec
     entry.spec.clients.all_declared = true;
     let mut clients = vec![client(&old, "payments", true)];
     change(&mut entry, &mut clients);
-    let (ca, root) = (source(&old), pair(&old));
+    let (ca, source) = (source(&old), pair(&old));
     let with_ca = entry.resolved.ca_secret_ref.is_some();
     let is_here = entry.ca_namespaces().is_empty();
     let issuer = entry.spec.issuer_secret_name.as_ref().filter(|_| is_here).map(|_| &ca);
     let seen = Snapshot {
         entry: &entry,
-        root: Some(&root),
+        source: Some(&source),
         ca: with_ca.then_some(&ca),
         client_ca: None,
         issuer,
-        managed: Some(&root),
+        managed: Some(&source),
         source_sibling: None,
         managed_sibling: TrustCopy::Absent,
         additional_trust: Vec::new(),
@@ -64,9 +64,9 @@ fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forec
         clients,
         bundle_readers: Vec::new(),
         unlisted_namespaces: &[],
-        root_certificate: Some(Issuance { name: "gateway".to_owned(), ..Issuance::default() }),
+        source_certificate: Some(Issuance { name: "gateway".to_owned(), ..Issuance::default() }),
         canary: None,
-        wire: None,
+        probe_result: None,
         unprobed: None,
         readers: Vec::new(),
         sources: Default::default(),
@@ -101,7 +101,7 @@ fn it_stops_for_clients_that_are_not_declared() {
         entry.spec.clients.all_declared = false;
         clients.clear();
     });
-    assert!(!forecast.completes && forecast.leaf_hold.is_some());
+    assert!(!forecast.completes && forecast.switch_blocker.is_some());
     assert!(
         message.contains("spec.clients.allDeclared")
             && message.contains("clients that trust only the old CA would fail"),
@@ -133,7 +133,7 @@ fn one_client_stands_for_all_of_its_kind() {
 #[test]
 fn a_rotation_that_has_started_has_no_forecast() {
     let gateway = entry("mesh", "root", "gw");
-    let done = Forecast { takes: STEP, completes: true, waits: Vec::new(), leaf_hold: None };
+    let done = Forecast { takes: STEP, completes: true, waits: Vec::new(), switch_blocker: None };
     let mut status = GatewaySecretStatus { phase: Some(Phase::Steady), ..GatewaySecretStatus::default() };
     report_readiness(&gateway, Some(&done), &mut status, now());
     assert!(status.condition(READINESS).is_some());

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::GenerateInput;
 use super::issuer::IssuerSource;
-use super::roots::Root;
+use super::served_secrets::ServedSecret;
 use crate::api::Clients;
 use crate::api::names::CLIENT_LABEL;
 use crate::rotation::gateway_service::namespace;
@@ -20,43 +20,52 @@ const NAMED: usize = 5;
 /// Certificates of possible clients: those in the namespace of the gateways, and those of the same ClusterIssuer.
 fn clients<'f>(
     found: &'f GenerateInput,
-    root: &'f Root<'_>,
+    served: &'f ServedSecret<'_>,
     source: &'f IssuerSource<'_>,
 ) -> impl Iterator<Item = &'f Value> {
     let may_be = move |object: &&Value| {
         let usages = object["spec"]["usages"].as_array().into_iter().flatten();
         object["kind"] == "Certificate"
-            && (namespace(object) == root.namespace || source.is_cluster_wide() && source.issues(object))
+            && (namespace(object) == served.namespace || source.is_cluster_wide() && source.issues(object))
             && !source.is_of(object)
             && usages.into_iter().any(|usage| usage == "client auth")
     };
-    found.objects.iter().filter(move |_| root.asks_clients()).filter(may_be)
+    found.objects.iter().filter(move |_| served.asks_clients()).filter(may_be)
 }
 
 /// The other namespaces with possible clients.
-pub(super) fn namespaces(found: &GenerateInput, root: &Root<'_>, source: &IssuerSource<'_>) -> BTreeSet<String> {
-    let namespaces = clients(found, root, source).map(namespace);
+pub(super) fn namespaces(
+    found: &GenerateInput,
+    served: &ServedSecret<'_>,
+    source: &IssuerSource<'_>,
+) -> BTreeSet<String> {
+    let namespaces = clients(found, served, source).map(namespace);
     let elsewhere: BTreeSet<_> =
-        namespaces.filter(|namespace| *namespace != root.namespace).map(str::to_owned).collect();
+        namespaces.filter(|namespace| *namespace != served.namespace).map(str::to_owned).collect();
     elsewhere.into_iter().take(NAMESPACES).collect()
 }
 
 /// What to do about clients, and what is unknown.
-pub(super) fn comments(found: &GenerateInput, root: &Root<'_>, source: &IssuerSource<'_>, name: &str) -> Vec<String> {
-    if !root.asks_clients() {
+pub(super) fn comments(
+    found: &GenerateInput,
+    served: &ServedSecret<'_>,
+    source: &IssuerSource<'_>,
+    name: &str,
+) -> Vec<String> {
+    if !served.asks_clients() {
         return Vec::new();
     }
-    let clients: Vec<_> = clients(found, root, source)
+    let clients: Vec<_> = clients(found, served, source)
         .filter(|object| object["spec"]["secretTemplate"]["labels"][CLIENT_LABEL].is_null())
         .collect();
-    let (here, elsewhere): (Vec<_>, Vec<_>) = clients.iter().partition(|object| namespace(object) == root.namespace);
+    let (here, elsewhere): (Vec<_>, Vec<_>) = clients.iter().partition(|object| namespace(object) == served.namespace);
     let mut comments = Vec::new();
     let full_name = |object: &&Value| Some(format!("{}/{}", namespace(object), object["metadata"]["name"].as_str()?));
     if let Some(names) = first(NAMED, elsewhere.into_iter().filter_map(full_name)) {
         comments.push(format!(
             "possible client Certificates in other namespaces, which clients.namespaces lists: {names}. To declare a client, its owner adds \
              the label {CLIENT_LABEL}: {}_{name} in its secretTemplate",
-            root.namespace
+            served.namespace
         ));
     }
     let names = first(NAMED, here.iter().filter_map(|object| object["metadata"]["name"].as_str()));

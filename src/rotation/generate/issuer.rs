@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::roots::Root;
+use super::served_secrets::ServedSecret;
 use super::{GenerateInput, SecretLookup};
 use crate::registry::CLUSTER_RESOURCE_NAMESPACE;
 use crate::rotation::gateway_service::namespace;
@@ -33,13 +33,13 @@ fn name(object: &Value) -> &str {
 }
 
 /// Finds the origin of a source Secret.
-pub(super) fn source<'a>(found: &'a GenerateInput, root: &Root<'_>) -> IssuerSource<'a> {
+pub(super) fn source<'a>(found: &'a GenerateInput, served: &ServedSecret<'_>) -> IssuerSource<'a> {
     let is_ca =
-        found.facts(root.namespace, root.name).and_then(|facts| facts.chain.first()).is_some_and(|leaf| leaf.is_ca);
+        found.facts(served.namespace, served.name).and_then(|facts| facts.chain.first()).is_some_and(|leaf| leaf.is_ca);
     let writes = |object: &&Value| {
         object["kind"] == "Certificate"
-            && namespace(object) == root.namespace
-            && text(object, "secretName") == root.name
+            && namespace(object) == served.namespace
+            && text(object, "secretName") == served.name
     };
     let Some(certificate) = found.objects.iter().find(writes) else {
         return IssuerSource { is_ca, ..IssuerSource::default() };
@@ -49,7 +49,7 @@ pub(super) fn source<'a>(found: &'a GenerateInput, root: &Root<'_>) -> IssuerSou
     let issuer = reference["name"].as_str().unwrap_or("?");
     let is_cluster_wide = kind == "ClusterIssuer";
     let issues = |object: &&Value| {
-        object["kind"] == kind && name(object) == issuer && (is_cluster_wide || namespace(object) == root.namespace)
+        object["kind"] == kind && name(object) == issuer && (is_cluster_wide || namespace(object) == served.namespace)
     };
     let spec = found.objects.iter().find(issues).map(|object| &object["spec"]);
     let writes_ca = |object: &&Value| {
@@ -128,7 +128,7 @@ impl IssuerSource<'_> {
     }
 
     /// What is known about the CA.
-    pub(super) fn comments(&self, found: &GenerateInput, root: &Root<'_>) -> Vec<String> {
+    pub(super) fn comments(&self, found: &GenerateInput, served: &ServedSecret<'_>) -> Vec<String> {
         let Some(certificate) = self.certificate else {
             let manually = "no cert-manager Certificate writes it: renew it manually when the CA is rotated";
             return vec![manually.to_owned()];
@@ -142,7 +142,7 @@ impl IssuerSource<'_> {
                 let namespace = self.ca_namespace();
                 let place = namespace.map_or_else(|| ca.to_owned(), |namespace| format!("{namespace}/{ca}"));
                 let is_missing =
-                    matches!(found.held(namespace.unwrap_or(root.namespace), ca), Some(SecretLookup::Missing));
+                    matches!(found.held(namespace.unwrap_or(served.namespace), ca), Some(SecretLookup::Missing));
                 let guess = match namespace {
                     Some(_) if self.cluster_resources != Some(CLUSTER_RESOURCE_NAMESPACE) => {
                         ". That namespace is a guess: it must be cert-manager's cluster resource namespace \

@@ -4,7 +4,7 @@ mod clients;
 mod issuer;
 mod name;
 mod probe_comment;
-mod roots;
+mod served_secrets;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::api::names::{ADOPT, CACERT_SUFFIX, check_object_name};
 use crate::api::{GatewaySecretSpec, Resolved, SecretRef};
 use crate::registry::{CLUSTER_RESOURCE_NAMESPACE, CertManagerObjects, Entry};
 
-use roots::{Root, Roots};
+use served_secrets::{ServedSecret, ServedSecrets};
 
 /// The objects of a cluster or a directory.
 #[derive(Debug, Default)]
@@ -67,29 +67,29 @@ pub struct Proposal {
 impl GenerateInput {
     /// The selectors of Istio Gateways. Istio reads Secrets in the namespaces of the pods that they select.
     pub fn selectors(&self) -> BTreeSet<BTreeMap<&str, &str>> {
-        roots::selectors(&self.objects)
+        served_secrets::selectors(&self.objects)
     }
 
     /// The namespaces and names of the Secrets that the result depends on.
     pub fn secrets_to_read(&self) -> BTreeSet<(String, String)> {
         let mut keys = BTreeSet::new();
-        for root in self.roots().by_place.values() {
-            let mut names = vec![root.name.to_owned(), format!("{}{CACERT_SUFFIX}", root.name)];
+        for served in self.served_secrets().by_place.values() {
+            let mut names = vec![served.name.to_owned(), format!("{}{CACERT_SUFFIX}", served.name)];
             names.extend(
-                [name::MANAGED, name::SOURCE].into_iter().flat_map(|suffixes| name::candidates(root.name, suffixes)),
+                [name::MANAGED, name::SOURCE].into_iter().flat_map(|suffixes| name::candidates(served.name, suffixes)),
             );
-            keys.extend(names.into_iter().map(|name| (root.namespace.to_owned(), name)));
-            let source = issuer::source(self, root);
-            let namespace = source.ca_namespace().unwrap_or(root.namespace);
+            keys.extend(names.into_iter().map(|name| (served.namespace.to_owned(), name)));
+            let source = issuer::source(self, served);
+            let namespace = source.ca_namespace().unwrap_or(served.namespace);
             keys.extend(source.ca_secret_name().map(|name| (namespace.to_owned(), name.to_owned())));
         }
         keys
     }
 
-    fn roots(&self) -> Roots<'_> {
-        let mut roots = Roots::of(&self.objects);
-        roots.by_place.retain(|(namespace, _), _| self.only.as_ref().is_none_or(|only| only == namespace));
-        roots
+    fn served_secrets(&self) -> ServedSecrets<'_> {
+        let mut served = ServedSecrets::of(&self.objects);
+        served.by_place.retain(|(namespace, _), _| self.only.as_ref().is_none_or(|only| only == namespace));
+        served
     }
 
     /// The existing GatewaySecrets, resolved by the Certificates among the objects.
@@ -117,19 +117,19 @@ impl GenerateInput {
 /// Generates a GatewaySecret for each Secret that Gateways present, unless one names it already.
 pub fn propose(found: &GenerateInput) -> Proposals {
     let known: Vec<_> = found.known().collect();
-    let Roots { by_place, left_out } = found.roots();
+    let ServedSecrets { by_place, left_out } = found.served_secrets();
     let mut proposals = Proposals { left_out, ..Proposals::default() };
     let mut taken = name::taken(found);
-    for root in by_place.into_values() {
-        let title = format!("Secret {}/{}", root.namespace, root.name);
+    for served in by_place.into_values() {
+        let title = format!("Secret {}/{}", served.namespace, served.name);
         let names = |entry: &&Entry| {
-            entry.namespace == root.namespace && [entry.source_name(), entry.managed_name()].contains(&root.name)
+            entry.namespace == served.namespace && [entry.source_name(), entry.managed_name()].contains(&served.name)
         };
         if let Some(entry) = known.iter().find(names) {
             proposals.left_out.push(format!("{title}: GatewaySecret {} names it already", entry.name));
             continue;
         }
-        match proposal(found, &root, &mut taken) {
+        match proposal(found, &served, &mut taken) {
             Ok(proposal) => proposals.gateway_secrets.push(proposal),
             Err(why) => proposals.left_out.push(format!("{title}: {why}")),
         }
@@ -139,43 +139,43 @@ pub fn propose(found: &GenerateInput) -> Proposals {
 
 fn proposal(
     found: &GenerateInput,
-    root: &Root<'_>,
+    served: &ServedSecret<'_>,
     taken: &mut BTreeSet<(String, String)>,
 ) -> Result<Proposal, String> {
-    let Root { namespace, name: root_name, .. } = *root;
+    let ServedSecret { namespace, name: served_name, .. } = *served;
     check_object_name(namespace)?;
-    check_object_name(root_name)?;
-    let source = issuer::source(found, root);
+    check_object_name(served_name)?;
+    let source = issuer::source(found, served);
     if let Some((certificate, owner)) = source.certificate_name().zip(source.shim_owner()) {
         return Err(format!(
             "cert-manager manages Certificate {certificate} for {owner}: create a separate Certificate, and remove the annotation \
              cert-manager.io/issuer or cluster-issuer from {owner}"
         ));
     }
-    let facts = found.facts(namespace, root_name);
-    let sibling = format!("{root_name}{CACERT_SUFFIX}");
+    let facts = found.facts(namespace, served_name);
+    let sibling = format!("{served_name}{CACERT_SUFFIX}");
     let has_sibling = found.facts(namespace, &sibling).is_some();
     let holds_ca = facts.is_none_or(|facts| !facts.anchors.is_empty() || facts.chain.iter().any(|leaf| leaf.is_ca));
-    if !holds_ca && source.ca_secret_name().is_none() && !has_sibling && !root.asks_clients() {
+    if !holds_ca && source.ca_secret_name().is_none() && !has_sibling && !served.asks_clients() {
         return Err("it holds no CA, and no Gateway verifies clients: there is nothing to rotate".to_owned());
     }
     // If the issuer can write another Secret, the one that Gateways name becomes the managed Secret. Not with `<name>-cacert`: Istio
     // would prefer its CAs to those of a managed Secret with that name.
-    let is_taken = found.known.iter().any(|entry| entry.namespace == namespace && entry.name == root_name);
+    let is_taken = found.known.iter().any(|entry| entry.namespace == namespace && entry.name == served_name);
     let certificate = source.certificate_name().filter(|_| !found.rewrite && !has_sibling && !is_taken);
     let (name, source_name) = match certificate {
-        Some(_) => (root_name.to_owned(), name::free(found, root, name::SOURCE, taken)?),
-        None => (name::free(found, root, name::MANAGED, taken)?, root_name.to_owned()),
+        Some(_) => (served_name.to_owned(), name::free(found, served, name::SOURCE, taken)?),
+        None => (name::free(found, served, name::MANAGED, taken)?, served_name.to_owned()),
     };
-    let mut comments = root.comments();
-    comments.extend(source.comments(found, root));
-    match found.held(namespace, root_name) {
-        Some(SecretLookup::Read(facts)) => comments.extend(unsound(root_name, facts)),
+    let mut comments = served.comments();
+    comments.extend(source.comments(found, served));
+    match found.held(namespace, served_name) {
+        Some(SecretLookup::Read(facts)) => comments.extend(unsound(served_name, facts)),
         Some(SecretLookup::Refused) => comments.push(format!(
-            "you may not read Secret {root_name}: its content is unknown, and so is whether {name} is free"
+            "you may not read Secret {served_name}: its content is unknown, and so is whether {name} is free"
         )),
-        Some(SecretLookup::Missing) => comments.push(format!("Secret {root_name} does not exist yet")),
-        None => comments.push(format!("Secret {root_name} is not among the manifests: its content is unknown")),
+        Some(SecretLookup::Missing) => comments.push(format!("Secret {served_name} does not exist yet")),
+        None => comments.push(format!("Secret {served_name} is not among the manifests: its content is unknown")),
     }
     if has_sibling {
         comments.push(format!(
@@ -184,19 +184,19 @@ fn proposal(
         ));
     } else if !holds_ca && source.ca_secret_name().is_none() {
         comments.push(format!(
-            "no CA was found for it: set caSecretRef to the Secret that holds one, or add it under ca.crt of {root_name}"
+            "no CA was found for it: set caSecretRef to the Secret that holds one, or add it under ca.crt of {served_name}"
         ));
     }
     if let Some(certificate) = certificate {
-        comments.extend(adoption_steps(namespace, root_name, &source_name, certificate));
+        comments.extend(adoption_steps(namespace, served_name, &source_name, certificate));
     }
-    comments.extend(clients::comments(found, root, &source, &name));
-    comments.push(probe_comment::comment(found, root));
+    comments.extend(clients::comments(found, served, &source, &name));
+    comments.push(probe_comment::comment(found, served));
     let mut spec = match source.certificate_name() {
         Some(certificate) => json!({ "certificateRef": { "name": certificate } }),
         None => json!({ "sourceSecretName": source_name }),
     };
-    spec["workloadLabels"] = json!(root.workload_labels());
+    spec["workloadLabels"] = json!(served.workload_labels());
     let ca = source
         .ca_secret_name()
         .map(|ca| SecretRef { namespace: source.ca_namespace().map(str::to_owned), name: ca.to_owned() });
@@ -204,14 +204,14 @@ fn proposal(
     if source.ca_namespace().is_some_and(|namespace| namespace != CLUSTER_RESOURCE_NAMESPACE) {
         spec["caSecretRef"] = json!(ca);
     }
-    let namespaces = clients::namespaces(found, root, &source);
+    let namespaces = clients::namespaces(found, served, &source);
     if !namespaces.is_empty() {
         spec["clients"]["namespaces"] = json!(namespaces);
     }
     if has_sibling {
         spec["clients"]["caSecretRef"] = json!({ "name": sibling });
     }
-    let config_maps = root.config_maps();
+    let config_maps = served.config_maps();
     if !config_maps.is_empty() {
         comments.push(format!(
             "Gateways verify clients by ConfigMap {}: the agent writes a copy with all CAs of a rotation, and Gateways are rewritten to \
@@ -223,7 +223,7 @@ fn proposal(
     let spec = GatewaySecretSpec::deserialize(spec).map_err(|error| error.to_string())?;
     let mut entry = Entry::unstored(namespace.to_owned(), name, spec);
     entry.resolved = Resolved { source_secret_name: source_name, ca_secret_ref: ca, derived_from: Vec::new() };
-    Ok(Proposal { secret_name: root_name.to_owned(), entry, comments })
+    Ok(Proposal { secret_name: served_name.to_owned(), entry, comments })
 }
 
 /// How the managed Secret takes over the name that Gateways use.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::roots::Root;
+use super::served_secrets::ServedSecret;
 use super::{GenerateInput, SecretLookup};
 use crate::api::names::NAME_LENGTH;
 use crate::rotation::gateway_service::namespace;
@@ -15,9 +15,9 @@ pub(super) const MANAGED: Suffixes = ["-managed", "-managed-2", "-managed-3"];
 pub(super) const SOURCE: Suffixes = ["-source", "-source-2", "-source-3"];
 
 /// The names to try for the new Secret next to an existing one.
-pub(super) fn candidates(root: &str, suffixes: Suffixes) -> impl Iterator<Item = String> {
-    let room = |suffix: &str| root.floor_char_boundary(NAME_LENGTH - suffix.len());
-    suffixes.into_iter().map(move |suffix| format!("{}{suffix}", &root[..room(suffix)]))
+pub(super) fn candidates(existing: &str, suffixes: Suffixes) -> impl Iterator<Item = String> {
+    let room = |suffix: &str| existing.floor_char_boundary(NAME_LENGTH - suffix.len());
+    suffixes.into_iter().map(move |suffix| format!("{}{suffix}", &existing[..room(suffix)]))
 }
 
 /// The names that objects other than Secrets claim, by namespace.
@@ -40,18 +40,18 @@ pub(super) fn taken(found: &GenerateInput) -> BTreeSet<(String, String)> {
 /// Takes the first free name.
 pub(super) fn free(
     found: &GenerateInput,
-    root: &Root<'_>,
+    served: &ServedSecret<'_>,
     suffixes: Suffixes,
     taken: &mut BTreeSet<(String, String)>,
 ) -> Result<String, String> {
-    let namespace = root.namespace;
+    let namespace = served.namespace;
     let is_free = |name: &String| {
         let exists = matches!(found.held(namespace, name), Some(SecretLookup::Read(_)));
         !exists && !taken.contains(&(namespace.to_owned(), name.clone()))
     };
-    let name = candidates(root.name, suffixes).find(is_free);
+    let name = candidates(served.name, suffixes).find(is_free);
     let name = name.ok_or_else(|| {
-        let tried = candidates(root.name, suffixes).collect::<Vec<_>>().join(", ");
+        let tried = candidates(served.name, suffixes).collect::<Vec<_>>().join(", ");
         format!("no free name for the new Secret ({tried} exist): write a GatewaySecret with another name")
     })?;
     taken.insert((namespace.to_owned(), name.clone()));

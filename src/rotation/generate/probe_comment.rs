@@ -1,19 +1,19 @@
 //! How the agent can probe the gateways, by Services.
 
 use super::GenerateInput;
-use super::roots::Root;
+use super::served_secrets::ServedSecret;
 use crate::api::names::check_object_name;
 use crate::rotation::gateway_service::service;
 
 /// What the agent probes, or why it cannot probe.
-pub(super) fn comment(found: &GenerateInput, root: &Root<'_>) -> String {
+pub(super) fn comment(found: &GenerateInput, served: &ServedSecret<'_>) -> String {
     let without = |why: &str| {
         format!("no gateway can be probed yet: {why}. Until one can, the agent relies on propagation delays alone")
     };
-    let Some(host) = root.hosts().find(|host| check_object_name(host).is_ok()) else {
+    let Some(host) = served.hosts().find(|host| check_object_name(host).is_ok()) else {
         return without("no Gateway presents it for a host without a wildcard");
     };
-    match service(found.objects.iter(), root.namespace, &root.workload_labels()) {
+    match service(found.objects.iter(), served.namespace, &served.workload_labels()) {
         Ok((service, _)) => format!(
             "the agent probes all pods behind Service {service} over TLS, for hosts such as {host}: allow its connections to them \
              (NetworkPolicy, firewall)"

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::registry::tests::entry;
 use crate::trust::fixtures::{Authority, ca, now};
-use crate::trust::{Duty, Secret, Severities};
+use crate::trust::{Secret, SecretUsage, Severities};
 
 fn gateway(namespace: &str, name: &str, tls: Value) -> Value {
     json!({
@@ -38,7 +38,7 @@ fn issuer(kind: &str, spec: Value) -> Value {
 fn held(data: Value) -> SecretLookup {
     let secret =
         Secret::from_value(&json!({"apiVersion": "v1", "kind": "Secret", "stringData": data})).expect("a Secret");
-    SecretLookup::Read(SecretSummary::of(&secret, Duty::default(), &Severities::default(), now()))
+    SecretLookup::Read(SecretSummary::of(&secret, SecretUsage::default(), &Severities::default(), now()))
 }
 
 fn pair(authority: &Authority, with_ca: bool) -> SecretLookup {

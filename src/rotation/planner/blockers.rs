@@ -46,7 +46,7 @@ impl Pause {
 
 /// Why a gateway does not have the new CA yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReaderHold {
+pub struct TrustSourceBlocker {
     /// One word for the condition.
     pub reason: &'static str,
     /// Which gateway, what its source of CAs lacks, and what to do.
@@ -57,7 +57,7 @@ pub struct ReaderHold {
 
 /// Clients that block the switch of the serving certificate, and what happens at its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeafHold {
+pub struct SwitchBlocker {
     /// The declared clients, as text; `None` if undeclared clients may exist.
     pub clients: Option<String>,
     /// When the certificate that gateways serve expires, or its CA.
@@ -71,7 +71,7 @@ pub(super) struct Blockers<'a> {
     view: &'a View<'a>,
     pub(super) pause: Option<Pause>,
     /// The first gateway that lacks the new CA.
-    pub(super) readers: Option<ReaderHold>,
+    pub(super) readers: Option<TrustSourceBlocker>,
     /// By when the Issuer must sign with the new CA.
     pub(super) issuer_deadline: Option<Timestamp>,
 }
@@ -88,7 +88,7 @@ impl<'a> Blockers<'a> {
     }
 
     /// A gateway that blocks steps after which all clients present certificates of the new CA, until the Issuer's deadline.
-    pub(super) fn of_promotion(&self) -> Option<&ReaderHold> {
+    pub(super) fn of_promotion(&self) -> Option<&TrustSourceBlocker> {
         self.readers.as_ref().filter(|_| self.is_ahead(self.issuer_deadline))
     }
 
@@ -105,7 +105,7 @@ impl<'a> Blockers<'a> {
         }
         // If it is being issued already, its owner requested that.
         let certificate = certificate.filter(|certificate| !certificate.is_issuing && self.is_ahead(deadline))?;
-        let hold = certificate.renewal.hold(self.view.now)?;
+        let blocker = certificate.renewal.blocker(self.view.now)?;
         let name = &certificate.name;
         let renew = match name.split_once('/') {
             Some((namespace, name)) => format!("cmctl renew {name} -n {namespace}"),
@@ -117,14 +117,14 @@ impl<'a> Blockers<'a> {
             ),
             None => format!("Renew it: {renew}"),
         };
-        let reason = format!("Certificate {name}: {}. {advice}", hold.reason);
-        Some(Pause { until: hold.until.into_iter().chain(deadline).min(), reason })
+        let reason = format!("Certificate {name}: {}. {advice}", blocker.reason);
+        Some(Pause { until: blocker.until.into_iter().chain(deadline).min(), reason })
     }
 
     /// Why a client's Certificate is not reissued.
     pub(super) fn client_pause(&self, client: &ClientState) -> Option<Pause> {
         let certificate = client.certificate.as_ref();
-        let is_closed = |one: &Issuance| !one.is_issuing && one.renewal.hold(self.view.now).is_some();
+        let is_closed = |one: &Issuance| !one.is_issuing && one.renewal.blocker(self.view.now).is_some();
         // A deadline costs the verification of signatures.
         if self.pause.is_none() && !certificate.is_some_and(is_closed) {
             return None;
@@ -145,7 +145,7 @@ impl<'a> Blockers<'a> {
         &self,
         served: &[Certificate],
         verifies_next: impl Fn(&[Certificate]) -> bool,
-    ) -> (Option<Wait>, Option<LeafHold>) {
+    ) -> (Option<Wait>, Option<SwitchBlocker>) {
         let (view, now) = (self.view, self.view.now);
         let breaks = |trust: &[Certificate]| verifies_to_the_end(trust, served, now) && !verifies_next(trust);
         let lags = |name: &str, trust: &[Certificate]| {
@@ -158,14 +158,14 @@ impl<'a> Blockers<'a> {
         let breaks_others = breaks(&sufficient);
         let since = view.journal.server_issuers.iter().filter(|a| a.current).map(|a| a.since).max().unwrap_or(now);
         let overlap = view.entry.policy.propagation_delays.minimum_overlap.after(since);
-        let hold_of = |clients| LeafHold::of(view, served, clients);
-        let (why, hold) = match lagging {
+        let blocker_of = |clients| SwitchBlocker::of(view, served, clients);
+        let (why, blocker) = match lagging {
             Some(names) => {
                 let reason = format!(
                     "Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): \
                      {names}"
                 );
-                (Some((None, reason)), hold_of(Some(names)))
+                (Some((None, reason)), blocker_of(Some(names)))
             }
             None if breaks_others && !view.snapshot.knows_all_clients() => {
                 let reason = unlisted_clients(view.snapshot).unwrap_or_else(|| {
@@ -173,7 +173,7 @@ impl<'a> Blockers<'a> {
                      spec.clients.allDeclared: true"
                         .to_owned()
                 });
-                (Some((None, reason)), hold_of(None))
+                (Some((None, reason)), blocker_of(None))
             }
             None if breaks_others && now < overlap => (
                 Some((
@@ -187,8 +187,8 @@ impl<'a> Blockers<'a> {
         let last = switch_deadline(view, served).filter(|_| !keeps_expired(view));
         let wait =
             self.switch_pause(served).or_else(|| why.and_then(|(until, reason)| self.switch_wait(last, until, reason)));
-        let hold = hold.filter(|_| wait.is_some());
-        (wait, hold)
+        let blocker = blocker.filter(|_| wait.is_some());
+        (wait, blocker)
     }
 
     fn switch_wait(&self, deadline: Option<Timestamp>, until: Option<Timestamp>, reason: String) -> Option<Wait> {
@@ -201,7 +201,7 @@ impl<'a> Blockers<'a> {
     }
 }
 
-impl LeafHold {
+impl SwitchBlocker {
     pub(super) fn of(view: &View<'_>, served: &[Certificate], clients: Option<String>) -> Option<Self> {
         let end = end_of_serving(view, served)?;
         Some(Self { clients, end, switch: switch_deadline(view, served).filter(|_| !keeps_expired(view)) })
@@ -295,20 +295,21 @@ pub(super) fn unlisted_clients(snapshot: &Snapshot<'_>) -> Option<String> {
 }
 
 /// What a Gateway or listener lacks. What a person has to do comes before what ends by itself, and others are counted.
-fn readers(view: &View<'_>) -> Option<ReaderHold> {
-    let mut holds: Vec<_> = view.snapshot.readers.iter().filter_map(|reader| reader_hold(view, reader)).collect();
-    holds.extend(unnamed_sources(view));
-    holds.dedup();
-    let number = holds.len();
-    let mut hold = holds.into_iter().min_by_key(|hold| hold.until)?;
+fn readers(view: &View<'_>) -> Option<TrustSourceBlocker> {
+    let mut found: Vec<_> =
+        view.snapshot.readers.iter().filter_map(|reader| trust_source_blocker(view, reader)).collect();
+    found.extend(unnamed_sources(view));
+    found.dedup();
+    let number = found.len();
+    let mut blocker = found.into_iter().min_by_key(|blocker| blocker.until)?;
     if number > 1 {
-        hold.message = format!("1 of {number}: {}", hold.message);
+        blocker.message = format!("1 of {number}: {}", blocker.message);
     }
-    Some(hold)
+    Some(blocker)
 }
 
 /// Sources that no Gateway names any more. Proxies use them until the propagation delay is over.
-fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = ReaderHold> + 'v {
+fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = TrustSourceBlocker> + 'v {
     let delay = view.entry.policy.propagation_delays.gateways;
     let lacks = |version: &&Version| !version.trust.is_empty() && !holds(&version.trust, &view.client_issuers);
     view.journal.trust_sources.iter().filter_map(move |(source, versions)| {
@@ -318,14 +319,14 @@ fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = ReaderHold> +
         in_use.find(lacks)?;
         let message =
             format!("Gateways may still take their clients' CAs from {source}, which no Gateway names any more");
-        Some(ReaderHold { reason: "Propagating", message, until: ended.map(|at| delay.after(at)) })
+        Some(TrustSourceBlocker { reason: "Propagating", message, until: ended.map(|at| delay.after(at)) })
     })
 }
 
-fn reader_hold(view: &View<'_>, reader: &TlsReader) -> Option<ReaderHold> {
+fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSourceBlocker> {
     let TlsReader { object, field, .. } = reader;
     let (entry, issuers) = (view.entry, &view.client_issuers);
-    let manual = |reason, message| Some(ReaderHold { reason, message, until: None });
+    let manual = |reason, message| Some(TrustSourceBlocker { reason, message, until: None });
     let versions = |source: &SourceName| view.journal.trust_sources.get(&source.to_string()).map(Vec::as_slice);
     let (source, state) = match view.snapshot.source_of(reader) {
         ReaderSource::Managed => return None,
@@ -389,7 +390,7 @@ fn reader_hold(view: &View<'_>, reader: &TlsReader) -> Option<ReaderHold> {
     if let Some(replaced) = lacking.iter().map(|version| version.replaced).collect::<Option<Vec<_>>>() {
         let until = replaced.into_iter().max().map(|at| delay.after(at));
         let message = format!("{object} ({field}) may not have loaded the new CA from {source} yet");
-        return Some(ReaderHold { reason: "Propagating", message, until });
+        return Some(TrustSourceBlocker { reason: "Propagating", message, until });
     }
     let trust = versions.last().map(|version| version.trust.as_slice()).unwrap_or_default();
     let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca))).map(|ca| ca.subject.clone()));
@@ -411,7 +412,7 @@ fn source_help(view: &View<'_>, reader: &TlsReader, source: &SourceName) -> Stri
         return rename_help(reader);
     }
     if let Some(map) = view.snapshot.config_maps.iter().filter(|_| is_local_map).find(is_of) {
-        return match config_map_hold(view, map) {
+        return match config_map_blocker(view, map) {
             Some(why) => why,
             None if source.name == map.name => rename_help(reader),
             None => format!("The agent adds it from ConfigMap {}", map.name),
@@ -453,7 +454,7 @@ fn rename_help(reader: &TlsReader) -> String {
 }
 
 /// What a person has to do about a ConfigMap of `spec.clients.caConfigMapNames`.
-pub(super) fn config_map_hold(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> {
+pub(super) fn config_map_blocker(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<String> {
     if matches!(map.managed, TrustCopy::Foreign) {
         let managed = managed_config_map_name(&map.name);
         return Some(format!(
@@ -466,7 +467,7 @@ pub(super) fn config_map_hold(view: &View<'_>, map: &CaConfigMap<'_>) -> Option<
 }
 
 /// Why `<managed>-cacert` is not created: a server whose owner named the managed Secret would accept foreign clients.
-pub(super) fn sibling_hold(view: &View<'_>) -> Option<String> {
+pub(super) fn sibling_blocker(view: &View<'_>) -> Option<String> {
     let named = view.snapshot.readers.iter().filter(|reader| reader.names_managed);
     let named = few(named.map(|reader| reader.object.clone()))?;
     Some(format!(
@@ -499,7 +500,7 @@ pub(super) fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) ->
     // After the journal was lost, a distrusted CA is in no Secret. The issuer of the source Secret's Certificate signs with the current CA.
     let also = view.snapshot.presented_also.iter().find(|also| also.name == secret);
     let also = also.and_then(|also| also.certificate.as_ref());
-    let has_our_issuer = match (also, &view.snapshot.root_certificate) {
+    let has_our_issuer = match (also, &view.snapshot.source_certificate) {
         (Some(also), Some(source)) => also.issuer == source.issuer,
         _ => false,
     };

@@ -250,7 +250,7 @@ pub(super) fn config_map_bundle(
         // Only once the managed Secret is a copy of the source Secret.
         Mode::Copy => {
             let [source, managed] =
-                [view.snapshot.root?, view.snapshot.managed?].map(|secret| secret.anchors.as_slice());
+                [view.snapshot.source?, view.snapshot.managed?].map(|secret| secret.anchors.as_slice());
             (source == managed).then_some(managed)?
         }
     };

@@ -19,7 +19,7 @@ mod snapshot;
 mod tests;
 
 pub(super) use blockers::Pause;
-pub use blockers::{LeafHold, ReaderHold};
+pub use blockers::{SwitchBlocker, TrustSourceBlocker};
 pub use plan::{PairOf, Plan, Step, plan};
 pub use snapshot::{
     Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, Pending, ProbeResult, Shown,

@@ -3,8 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
-    Blockers, LeafHold, Pause, ReaderHold, client_deadline, clients_that, config_map_hold, is_of_old, pause_waits, pin,
-    presents_source, serving_deadline, sibling_hold, unlisted_clients,
+    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker, is_of_old,
+    pause_waits, pin, presents_source, serving_deadline, sibling_blocker, unlisted_clients,
 };
 use super::bundles::{Bundles, PlannedBundle, config_map_bundle, cut_off_by_copy, sibling_bundle, unordered};
 use super::snapshot::{
@@ -53,9 +53,9 @@ pub struct Plan {
     /// Why a source cannot be used. Its earlier content stays in use.
     pub trouble: Option<String>,
     /// Clients that block the switch of the serving certificate.
-    pub leaf_hold: Option<LeafHold>,
+    pub switch_blocker: Option<SwitchBlocker>,
     /// A gateway that takes its clients' CAs from a source without the new CA, and when the rotation stops to wait for it.
-    pub reader_hold: Option<(ReaderHold, Option<Timestamp>)>,
+    pub trust_source_blocker: Option<(TrustSourceBlocker, Option<Timestamp>)>,
     /// The source Secret holds a certificate that gateways could serve.
     pub has_next_leaf: bool,
     /// The only fault of the managed Secret is that its certificate expired, and `onServingCertificateExpiry` is `Keep`.
@@ -95,7 +95,7 @@ pub enum Step {
         trust: Vec<Certificate>,
     },
     /// Write the managed Secret as a copy of the source Secret.
-    CopyRoot,
+    CopySource,
     /// Write the Issuer's Secret as a copy of the CA's Secret.
     PromoteIssuer,
     /// Request the reissue of a Certificate from cert-manager.
@@ -111,7 +111,7 @@ pub enum PairOf {
     /// The managed Secret: the pair stays.
     Managed,
     /// The source Secret.
-    Root,
+    Source,
 }
 
 /// Computes what to do now. After its steps are taken, the next plan has the next steps. The same input gives the same plan.
@@ -147,8 +147,8 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
         unprobed: snapshot.unprobed.clone(),
         trust_sources: snapshot.trust_sources(),
         trouble: trouble(snapshot),
-        leaf_hold: decided.leaf_hold,
-        reader_hold: blockers.readers.clone().map(|hold| (hold, blockers.issuer_deadline)),
+        switch_blocker: decided.switch_blocker,
+        trust_source_blocker: blockers.readers.clone().map(|blocker| (blocker, blockers.issuer_deadline)),
         has_next_leaf: view.source_chain.is_some(),
         keeps_ended_leaf: keeps_expired_certificate(snapshot),
         cut_off_by_copy: cut_off_by_copy(&view),
@@ -176,7 +176,7 @@ fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Optio
     at.extend(waits.iter().filter_map(|wait| wait.until));
     at.extend(until.into_iter().flatten());
     at.extend(view.windows.until);
-    let sources = [snapshot.root, snapshot.ca, snapshot.client_ca];
+    let sources = [snapshot.source, snapshot.ca, snapshot.client_ca];
     let chains = sources.into_iter().flatten().flat_map(|secret| &secret.chain);
     let clients = journal.clients.values().flat_map(|client| &client.versions);
     let clients = clients.filter_map(|version| version.chain.first());
@@ -223,7 +223,7 @@ fn keeps_expired_certificate(snapshot: &Snapshot<'_>) -> bool {
 struct Decided {
     steps: Vec<Step>,
     waits: Vec<Wait>,
-    leaf_hold: Option<LeafHold>,
+    switch_blocker: Option<SwitchBlocker>,
     undistrusted: Option<String>,
     pinned: Option<String>,
 }
@@ -247,7 +247,7 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) ->
     for map in &view.snapshot.config_maps {
         let trust = config_map_bundle(view, map, &gateways.trust);
         decided.steps.extend(trust.map(|trust| Step::WriteConfigMap { source: map.name.clone(), trust }));
-        if let Some(reason) = config_map_hold(view, map) {
+        if let Some(reason) = config_map_blocker(view, map) {
             decided.wait(StepName::ExpandTrust, None, reason);
         }
     }
@@ -291,7 +291,7 @@ fn copy_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) 
     }
     match view.served_chain.and_then(|served| blockers.switch_pause(served)) {
         Some(wait) => decided.waits.push(wait),
-        None => decided.steps.push(Step::CopyRoot),
+        None => decided.steps.push(Step::CopySource),
     }
 }
 
@@ -302,20 +302,20 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBun
     }
     let pair = match (view.served_chain, view.source_chain) {
         (None, None) => return,
-        (None, Some(_)) => PairOf::Root,
+        (None, Some(_)) => PairOf::Source,
         (Some(_), None) => PairOf::Managed,
         (Some(served), Some(source)) if served == source => PairOf::Managed,
         (Some(served), Some(source)) => {
-            let (wait, hold) = blockers.switch(served, |trust| verifies(trust, source, view.now));
-            decided.leaf_hold = hold;
-            let pair = if wait.is_some() { PairOf::Managed } else { PairOf::Root };
+            let (wait, blocker) = blockers.switch(served, |trust| verifies(trust, source, view.now));
+            decided.switch_blocker = blocker;
+            let pair = if wait.is_some() { PairOf::Managed } else { PairOf::Source };
             decided.waits.extend(wait);
             pair
         }
     };
     if let Some(trust) = sibling_bundle(view, &gateways.trust) {
         let is_first = matches!(view.snapshot.managed_sibling, TrustCopy::Absent);
-        match sibling_hold(view).filter(|_| is_first) {
+        match sibling_blocker(view).filter(|_| is_first) {
             Some(reason) => decided.wait(StepName::ExpandTrust, None, reason),
             None => decided.steps.push(Step::WriteSibling { trust }),
         }
@@ -323,7 +323,7 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBun
     // What the agent wrote itself would not get better by writing it again.
     let is_ours = |held: &SecretSummary| held.denials.is_empty() || held.is_plain;
     let is_written = view.snapshot.managed.is_some_and(|held| held.anchors == gateways.trust && is_ours(held));
-    if !is_written || pair == PairOf::Root {
+    if !is_written || pair == PairOf::Source {
         decided.steps.push(Step::WriteManaged { trust: gateways.trust.clone(), pair });
     } else if !view.client_issuers.iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
         let who = clients_that(view, |_, held| !migrated(&view.client_issuers, &held.chain, view.now));
@@ -359,7 +359,7 @@ fn learn_ca(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     let unknown = clients.filter_map(|client| Some((client, client.pending.as_ref().filter(is_unknown)?)));
     // The source Secret's Certificate brings the CA only if no other Secret says which CA signs clients.
     let is_named = view.entry.ca_name().is_some() || view.entry.own_client_ca_name().is_some();
-    let serving = view.snapshot.root_certificate.as_ref().filter(|_| !is_named);
+    let serving = view.snapshot.source_certificate.as_ref().filter(|_| !is_named);
     let has_its_issuer = |client: &ClientState| match (serving, &client.certificate) {
         (Some(serving), Some(certificate)) => certificate.issuer == serving.issuer,
         _ => false,
@@ -458,11 +458,11 @@ fn promote(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
         let reason = format!("Not every gateway trusts the new CA yet, so Secret {issuer_name} is not updated");
         decided.wait(step, unconverged.until, reason);
         // The cause may be one that a person has to fix.
-        if let Some(hold) = blockers.of_promotion().filter(|hold| hold.until.is_none()) {
-            decided.wait(step, None, hold.message.as_str());
+        if let Some(blocker) = blockers.of_promotion().filter(|blocker| blocker.until.is_none()) {
+            decided.wait(step, None, blocker.message.as_str());
         }
-    } else if let Some(hold) = blockers.of_promotion().filter(|_| signs) {
-        decided.wait(step, hold.until, hold.message.as_str());
+    } else if let Some(blocker) = blockers.of_promotion().filter(|_| signs) {
+        decided.wait(step, blocker.until, blocker.message.as_str());
     } else {
         decided.steps.push(Step::PromoteIssuer);
     }
@@ -505,12 +505,12 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         let known = view.journal.client_issuers.iter().map(|authority| std::slice::from_ref(&authority.certificate));
         known.into_iter().any(|ca| admits(ca, &held.chain, view.now))
     };
-    if let Some(hold) = &blockers.readers {
+    if let Some(blocker) = &blockers.readers {
         let waits = |held: &Version| is_admitted(held) && client_deadline(view, held).is_none_or(|at| view.now < at);
         let before = lagging.len();
         lagging.retain(|client| !newest(client).is_some_and(waits));
         if lagging.len() < before {
-            decided.wait(step, hold.until, hold.message.as_str());
+            decided.wait(step, blocker.until, blocker.message.as_str());
         }
     }
     let mut pinned = Vec::new();
@@ -558,12 +558,12 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
 fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     let step = StepName::ReissueServingCertificate;
     let Some(chain) = view.source_chain else { return };
-    let certificate = view.snapshot.root_certificate.as_ref().filter(|certificate| !certificate.is_issuing);
+    let certificate = view.snapshot.source_certificate.as_ref().filter(|certificate| !certificate.is_issuing);
     let is_current = verifies(&view.server_issuers, chain, view.now);
     let Some(certificate) = certificate.filter(|_| !is_current) else { return };
     let lagging = clients_that(view, |_, held| !holds(&held.trust, &view.server_issuers));
     if let Some(names) = &lagging {
-        decided.leaf_hold = LeafHold::of(view, chain, Some(names.clone()));
+        decided.switch_blocker = SwitchBlocker::of(view, chain, Some(names.clone()));
     }
     let deadline = serving_deadline(view, chain);
     let direct = presents_source(view).filter(|_| deadline.is_none_or(|at| view.now < at));
@@ -626,7 +626,7 @@ fn wait_for_unmanaged_certificates(view: &View<'_>, decided: &mut Decided) {
 fn undistrusted(view: &View<'_>) -> Option<String> {
     let is_distrusted = |ca: &&Certificate| is_distrusted(ca, &view.entry.spec.distrusted_cas);
     if view.entry.spec.mode == Mode::Copy {
-        let copied = view.snapshot.root.map(|source| source.anchors.as_slice()).unwrap_or_default();
+        let copied = view.snapshot.source.map(|source| source.anchors.as_slice()).unwrap_or_default();
         let kept = few(copied.iter().filter(is_distrusted).map(|ca| ca.subject.clone()))?;
         return Some(format!(
             "Cannot remove {kept}: mode Copy copies the source Secret with all of its CAs. Issue a new CA first"

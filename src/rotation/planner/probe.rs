@@ -14,7 +14,7 @@ use crate::rotation::name_list::few;
 pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
     let (entry, policy) = (snapshot.entry, &snapshot.entry.policy);
     // An endpoint that is not probed any more is not waited for.
-    let is_shown = snapshot.wire.as_ref().is_some_and(|probe| !probe.canary.is_empty());
+    let is_shown = snapshot.probe_result.as_ref().is_some_and(|probe| !probe.canary.is_empty());
     let has_canary = entry.canary_name().is_some() || policy.probe.target.is_some() && is_shown;
     for sightings in versions.iter_mut().map(|version| &mut version.seen) {
         if policy.probe.target.is_none() {
@@ -24,7 +24,7 @@ pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Versi
             sightings.bundle.clear();
         }
     }
-    let Some(probe) = &snapshot.wire else { return };
+    let Some(probe) = &snapshot.probe_result else { return };
     let Some(newest) = versions.last().cloned() else { return };
     let known: Vec<_> =
         versions.iter().filter_map(|version| version.chain.first()).map(|leaf| leaf.fingerprint.clone()).collect();
@@ -116,7 +116,7 @@ fn serves(version: &Version, shown: &Shown) -> bool {
 /// How many endpoints showed what; `None` without a probe. `before` are the versions that the journal had before this snapshot, with
 /// those whose propagation delay has just ended: that it ended is no observation.
 pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
-    let probe = view.snapshot.wire.as_ref()?;
+    let probe = view.snapshot.probe_result.as_ref()?;
     let endpoints = &probe.endpoints;
     let newest = view.journal.gateways.last()?;
     let is_former = |version: &&Version| {
@@ -149,7 +149,9 @@ fn has_former(view: &View<'_>, endpoint: &Endpoint) -> bool {
 
 /// What endpoints wait for while some may have an earlier content, each with the time at which the propagation delay ends it.
 pub(super) fn waits(view: &View<'_>) -> Vec<(Option<Timestamp>, String)> {
-    let (Some(target), Some(probe)) = (&view.entry.policy.probe.target, &view.snapshot.wire) else { return Vec::new() };
+    let (Some(target), Some(probe)) = (&view.entry.policy.probe.target, &view.snapshot.probe_result) else {
+        return Vec::new();
+    };
     let Some(replaced) = view.gateways_in_use.iter().filter_map(|version| version.replaced).max() else {
         return Vec::new();
     };
@@ -222,8 +224,8 @@ fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
         return Some(format!("its certificate {held} expired at {}. Renew it", leaf.not_after));
     }
     let certificate = view.snapshot.canary.as_ref().and_then(|canary| canary.certificate.as_ref());
-    let hold = certificate.and_then(|one| Some((&one.name, one.renewal.hold(view.now)?.reason)));
-    let fix = match hold {
+    let blocker = certificate.and_then(|one| Some((&one.name, one.renewal.blocker(view.now)?.reason)));
+    let fix = match blocker {
         Some((name, reason)) => format!("Certificate {name}: {reason}. Renew it: cmctl renew {name}"),
         None => format!("It needs a certificate of the new CA, from an Issuer that refers to Secret {source} itself"),
     };
@@ -245,7 +247,7 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
 /// each request is made after twice the time of the one before.
 pub(super) fn canary_to_reissue<'v>(view: &View<'v>) -> Option<&'v Issuance> {
     let canary = view.snapshot.canary.as_ref()?;
-    let may_be_issued = |issuance: &&Issuance| !issuance.is_issuing && issuance.renewal.hold(view.now).is_none();
+    let may_be_issued = |issuance: &&Issuance| !issuance.is_issuing && issuance.renewal.blocker(view.now).is_none();
     let certificate = canary.certificate.as_ref().filter(may_be_issued)?;
     let issued = canary.chain.first()?.not_before;
     let of_source = view.journal.client_issuers.iter().filter(|authority| authority.current);

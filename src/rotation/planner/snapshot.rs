@@ -19,7 +19,7 @@ pub struct Snapshot<'a> {
     /// The GatewaySecret.
     pub entry: &'a Entry,
     /// The source Secret.
-    pub root: Option<&'a SecretSummary>,
+    pub source: Option<&'a SecretSummary>,
     /// The Secret of `spec.caSecretRef`.
     pub ca: Option<&'a SecretSummary>,
     /// The Secret of `spec.clients.caSecretRef`.
@@ -43,11 +43,11 @@ pub struct Snapshot<'a> {
     /// Namespaces of `spec.clients.namespaces` whose Certificates the agent may not list.
     pub unlisted_namespaces: &'a [String],
     /// The cert-manager Certificate that writes the source Secret.
-    pub root_certificate: Option<Issuance>,
+    pub source_certificate: Option<Issuance>,
     /// The canary of `probe.target`.
     pub canary: Option<Canary>,
     /// What the gateways showed; `None` if they were not probed.
-    pub wire: Option<ProbeResult>,
+    pub probe_result: Option<ProbeResult>,
     /// Why gateways are not probed, if that is known: part of a sentence.
     pub unprobed: Option<String>,
     /// The TLS settings of gateways that use other objects than the managed Secret.
@@ -249,7 +249,7 @@ impl<'a> Snapshot<'a> {
     /// # Errors
     /// Why it cannot be used: a sentence.
     pub(super) fn usable_source(&self) -> Result<&'a SecretSummary, String> {
-        usable(self.root, self.entry.source_name())
+        usable(self.source, self.entry.source_name())
     }
 
     /// The Secret of the CA that signs serving certificates.
@@ -257,7 +257,7 @@ impl<'a> Snapshot<'a> {
     /// # Errors
     /// Why it cannot be used: a sentence.
     pub(super) fn usable_server_ca(&self) -> Result<&'a SecretSummary, String> {
-        let secret = if self.entry.resolved.ca_secret_ref.is_some() { self.ca } else { self.root };
+        let secret = if self.entry.resolved.ca_secret_ref.is_some() { self.ca } else { self.source };
         usable(secret, &self.entry.server_ca_name())
     }
 

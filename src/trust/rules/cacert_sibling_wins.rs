@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(context: &RuleContext<'_>) -> Vec<Observation> {
-    let shadowed = context.duty.sibling.zip(context.ca).map(|(sibling, ca)| {
+    let shadowed = context.usage.sibling.zip(context.ca).map(|(sibling, ca)| {
         let message = format!(
             "{}: Istio takes CAs from Secret {sibling}. expected no such Secret: the CAs here have no effect; change that \
             Secret, or delete it",
@@ -31,10 +31,10 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
 #[cfg(test)]
 mod tests {
     use crate::trust::fixtures::{ca, now, secret};
-    use crate::trust::{Duty, judge};
+    use crate::trust::{SecretUsage, judge};
 
     fn found(data: &[(&str, &str)], sibling: Option<&str>) -> Vec<&'static str> {
-        let found = judge(&secret(data), Duty { sibling, ..Duty::default() }, now());
+        let found = judge(&secret(data), SecretUsage { sibling, ..SecretUsage::default() }, now());
         found.iter().map(|f| f.rule).filter(|rule| *rule == super::RULE.id).collect()
     }
 

@@ -84,7 +84,7 @@ mod tests {
     use jiff::SignedDuration;
 
     use crate::trust::fixtures::{ca, findings, now, secret};
-    use crate::trust::{Duty, Severity, judge};
+    use crate::trust::{SecretUsage, Severity, judge};
 
     fn found(from: i32, to: i32) -> Vec<(&'static str, Severity)> {
         let one = ca("one");
@@ -121,7 +121,7 @@ mod tests {
         let one = ca("one");
         let judged = |days_before: i64| {
             let text = secret(&[("ca.crt", &one.pem()), ("ca.crl", &one.crl_pem(2029, 2030, &[]))]);
-            let found = judge(&text, Duty::default(), now() - SignedDuration::from_hours(24 * days_before));
+            let found = judge(&text, SecretUsage::default(), now() - SignedDuration::from_hours(24 * days_before));
             found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>()
         };
         assert_eq!(judged(31), []);

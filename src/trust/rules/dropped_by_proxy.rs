@@ -63,7 +63,7 @@ fn observe(text: &Text) -> Vec<Observation> {
 #[cfg(test)]
 mod tests {
     use crate::trust::fixtures::{NOTHING, ca, findings, secret, verdicts};
-    use crate::trust::{Duty, Severity, judge_update};
+    use crate::trust::{SecretUsage, Severity, judge_update};
 
     #[test]
     fn accepts_comments_and_blocks_that_are_commented_out() {
@@ -134,7 +134,7 @@ mod tests {
         let (one, two) = (ca("one").pem(), ca("two").pem());
         let old = secret(&[("ca.crt", &format!("{one} {two}"))]);
         let new = secret(&[("ca.crt", &format!("# a comment\n{one} {two}"))]);
-        let found = judge_update(&old, &new, Duty::default(), crate::trust::fixtures::now());
+        let found = judge_update(&old, &new, SecretUsage::default(), crate::trust::fixtures::now());
         assert_eq!(found.iter().map(|f| f.severity).collect::<Vec<_>>(), [Severity::Warn]);
     }
 }

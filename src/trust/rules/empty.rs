@@ -27,7 +27,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
             );
             Some(Observation::new(ca.field(), ca.digest(), message))
         }
-        None if context.duty.ca_required => {
+        None if context.usage.ca_required => {
             let message = "data: no ca.crt and no cacert. expected a CA bundle: gateways take their trust anchors from this Secret, and \
                            refuse every client once they restart; add it"
                 .to_owned();
@@ -41,7 +41,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
 #[cfg(test)]
 mod tests {
     use crate::trust::fixtures::{NOTHING, ca, now, secret, verdicts};
-    use crate::trust::{Duty, judge};
+    use crate::trust::{SecretUsage, judge};
 
     #[test]
     fn accepts_a_secret_without_ca_where_none_is_required() {
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn rejects_a_missing_key_where_gateways_need_one() {
-        let found = judge(&secret(&[]), Duty { ca_required: true, ..Duty::default() }, now());
+        let found = judge(&secret(&[]), SecretUsage { ca_required: true, ..SecretUsage::default() }, now());
         assert_eq!(found.iter().map(|f| (f.rule, f.field.as_str())).collect::<Vec<_>>(), [("empty", "data")]);
     }
 }

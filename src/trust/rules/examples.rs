@@ -4,7 +4,7 @@ use rcgen::date_time_ymd;
 
 use super::RULES;
 use crate::trust::fixtures::{Leaf, block, ca, ca_with, ca_with_rsa_bits, ca_without_key_id, now, secret, signed_with};
-use crate::trust::{Duty, GatewayUse, judge};
+use crate::trust::{GatewayUse, SecretUsage, judge};
 
 type Data = Vec<(&'static str, String)>;
 
@@ -85,15 +85,15 @@ fn examples_are_messages_of_their_rules() {
         let data = data(rule.id);
         let mut secret = secret(&data.iter().map(|(key, text)| (*key, text.as_str())).collect::<Vec<_>>());
         secret.immutable = rule.id == "immutable";
-        let duty = Duty {
+        let usage = SecretUsage {
             ca_required: false,
             is_rotated: true,
             distributes_trust: rule.id == "leaf-not-trusted",
             sibling: (rule.id == "cacert-sibling-wins").then_some("gateway-root-cacert"),
             gateways: if rule.id == "hosts-not-covered" { &gateways } else { &[] },
-            ..Duty::default()
+            ..SecretUsage::default()
         };
-        let found = judge(&secret, duty, now());
+        let found = judge(&secret, usage, now());
         let message = found.iter().find(|f| f.rule == rule.id).map(|f| without_lines(&f.message));
         assert_eq!(message.as_deref(), Some(without_lines(rule.example).as_str()), "{}", rule.id);
     }

@@ -26,7 +26,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    let peer = context.duty.reader.peer();
+    let peer = context.usage.reader.peer();
     if let Some(ca) = context.loaded_ca() {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(context.now));
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_expired(context.now)) {
@@ -46,7 +46,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         let message = format!(
             "{}: the {} {} expired at {}. expected a valid one: every {peer} refuses it; renew it",
             chain.key,
-            context.duty.usage.first_certificate(),
+            context.usage.kind.first_certificate(),
             brief(&leaf.subject),
             leaf.not_after,
         );
@@ -89,13 +89,13 @@ fn intermediates(chain: &Text, now: Timestamp) -> impl Iterator<Item = Observati
 #[cfg(test)]
 mod tests {
     use crate::trust::fixtures::{ca, ca_between, findings, now, secret, verdicts};
-    use crate::trust::{Duty, Severity, Verdict, judge, judge_update};
+    use crate::trust::{SecretUsage, Severity, Verdict, judge, judge_update};
 
     #[test]
     fn accepts_the_last_second() {
         let text = ca("one").pem();
         let end = crate::trust::certificates_under(&secret(&[("ca.crt", &text)]), "ca.crt")[0].not_after;
-        let judged = |at| judge(&secret(&[("ca.crt", &text)]), Duty::default(), at);
+        let judged = |at| judge(&secret(&[("ca.crt", &text)]), SecretUsage::default(), at);
         // `expiring` warns.
         assert_eq!(Verdict::of(&judged(end)), Verdict::Warn);
         assert_eq!(Verdict::of(&judged(end + jiff::SignedDuration::from_secs(1))), Verdict::Deny);
@@ -141,7 +141,7 @@ mod tests {
     fn rejects_the_removal_of_the_only_valid_ca() {
         let (old, new) = (ca_between("old", 2020, 2025).pem(), ca("new").pem());
         let both = secret(&[("ca.crt", &format!("{new}{old}"))]);
-        let found = judge_update(&both, &secret(&[("ca.crt", &old)]), Duty::default(), now());
+        let found = judge_update(&both, &secret(&[("ca.crt", &old)]), SecretUsage::default(), now());
         assert_eq!(Verdict::of(&found), Verdict::Deny, "the old object only warned");
     }
 }

@@ -56,13 +56,13 @@ pub(super) fn ends_soon(from: Timestamp, to: Timestamp, now: Timestamp) -> bool 
 #[cfg(test)]
 mod tests {
     use crate::trust::fixtures::{ca, certificates, now, secret};
-    use crate::trust::{Duty, judge};
+    use crate::trust::{SecretUsage, judge};
     use jiff::SignedDuration;
 
     fn found(text: &str, days_before_the_end: i64) -> Vec<&'static str> {
         let end = certificates(text)[0].not_after;
         let at = end - SignedDuration::from_hours(24 * days_before_the_end);
-        judge(&secret(&[("ca.crt", text)]), Duty::default(), at).iter().map(|f| f.rule).collect()
+        judge(&secret(&[("ca.crt", text)]), SecretUsage::default(), at).iter().map(|f| f.rule).collect()
     }
 
     #[test]

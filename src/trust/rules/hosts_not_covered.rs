@@ -29,7 +29,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let Some((chain, leaf)) = context.served() else { return Vec::new() };
     let names = HostNames::of(leaf);
     let (mut own, mut others) = (BTreeSet::new(), BTreeSet::new());
-    for gateway in context.duty.gateways {
+    for gateway in context.usage.gateways {
         // Hosts of other namespaces are not disclosed.
         let hosts = if gateway.namespace == context.secret.namespace { &mut own } else { &mut others };
         hosts.extend(gateway.hosts.iter().map(|host| bare(host)).filter(|host| !serves(&names, host)));
@@ -68,7 +68,7 @@ fn serves(names: &HostNames, host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::trust::fixtures::{ca, now, secret};
-    use crate::trust::{Duty, GatewayUse, judge};
+    use crate::trust::{GatewayUse, SecretUsage, judge};
 
     /// Findings on a leaf with this name, used by a Gateway of a namespace with these hosts.
     fn found(name: &str, namespace: &str, hosts: &[&str]) -> Vec<String> {
@@ -80,7 +80,7 @@ mod tests {
             name: "public".to_owned(),
             hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
         }];
-        let found = judge(&secret, Duty { gateways: &gateways, ..Duty::default() }, now());
+        let found = judge(&secret, SecretUsage { gateways: &gateways, ..SecretUsage::default() }, now());
         found.into_iter().map(|f| f.message).collect()
     }
 

@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(context: &RuleContext<'_>) -> Vec<Observation> {
-    let seen = (context.secret.immutable && context.duty.is_rotated).then(|| {
+    let seen = (context.secret.immutable && context.usage.is_rotated).then(|| {
         let message =
             "immutable is true. expected a Secret that a rotation can change: the API server rejects changes of it; \
               replace it with one without immutable"
@@ -30,12 +30,12 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
 #[cfg(test)]
 mod tests {
     use crate::trust::fixtures::{ca, now, secret};
-    use crate::trust::{Duty, judge};
+    use crate::trust::{SecretUsage, judge};
 
     fn found(immutable: bool, is_rotated: bool) -> Vec<&'static str> {
         let mut secret = secret(&[("ca.crt", &ca("one").pem())]);
         secret.immutable = immutable;
-        judge(&secret, Duty { is_rotated, ..Duty::default() }, now()).iter().map(|f| f.rule).collect()
+        judge(&secret, SecretUsage { is_rotated, ..SecretUsage::default() }, now()).iter().map(|f| f.rule).collect()
     }
 
     #[test]

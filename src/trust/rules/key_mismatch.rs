@@ -6,7 +6,7 @@ use crate::trust::name::brief;
 use crate::trust::private_key::KeyError;
 use crate::trust::rule_context::RuleContext;
 use crate::trust::secret::field;
-use crate::trust::{SecretUsage, go};
+use crate::trust::{UsageKind, go};
 
 /// Envoy rejects the pair and keeps the previous one; once it restarts, every connection fails (measured).
 pub(super) const RULE: Rule = Rule {
@@ -25,7 +25,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let Some(pair) = context.pair else { return Vec::new() };
     let key = pair.private_key_key;
     let leaf = pair.chain.bundle.entries.first().filter(|_| pair.chain.is_loaded());
-    let signs = context.duty.usage == SecretUsage::SigningCa;
+    let signs = context.usage.kind == UsageKind::SigningCa;
     let signing_key = || context.secret.data.get(key).map(|pem| go::public_key(pem));
     // A CA may sign with keys that proxies cannot serve with.
     let public = match &pair.public_key {

@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
 fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let Some(((chain, leaf), ca)) = context.served().zip(context.loaded_ca()) else { return Vec::new() };
     // `expired`, `not-yet-valid` and `empty` report an invalid leaf and an empty bundle.
-    if !context.duty.distributes_trust || !leaf.is_valid_at(context.now) || ca.bundle.entries.is_empty() {
+    if !context.usage.distributes_trust || !leaf.is_valid_at(context.now) || ca.bundle.entries.is_empty() {
         return Vec::new();
     }
     let served: Vec<_> = chain.bundle.entries.iter().map(|entry| entry.certificate.clone()).collect();
@@ -41,12 +41,15 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
 #[cfg(test)]
 mod tests {
     use crate::trust::fixtures::{Authority, ca, now, secret};
-    use crate::trust::{Duty, judge};
+    use crate::trust::{SecretUsage, judge};
 
     fn found(bundle: &Authority, issuer: &Authority, distributes_trust: bool) -> Vec<&'static str> {
         let leaf = issuer.leaf("shop.example.com");
         let secret = secret(&[("ca.crt", &bundle.pem()), ("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]);
-        judge(&secret, Duty { distributes_trust, ..Duty::default() }, now()).iter().map(|f| f.rule).collect()
+        judge(&secret, SecretUsage { distributes_trust, ..SecretUsage::default() }, now())
+            .iter()
+            .map(|f| f.rule)
+            .collect()
     }
 
     #[test]

@@ -172,9 +172,9 @@ fn judged(context: &RuleContext<'_>, which: impl Fn(&Rule) -> bool) -> impl Iter
         },
         identity: seen.identity,
     };
-    let rules = RULES
-        .iter()
-        .filter(move |rule| which(rule) && context.duty.reader.applies(rule.id) && context.duty.usage.applies(rule.id));
+    let rules = RULES.iter().filter(move |rule| {
+        which(rule) && context.usage.reader.applies(rule.id) && context.usage.kind.applies(rule.id)
+    });
     rules.flat_map(move |rule| (rule.check)(context).into_iter().map(move |seen| judged(rule, seen)))
 }
 

@@ -6,7 +6,7 @@ use crate::trust::chain::{has_valid_extensions, may_issue_for};
 use crate::trust::name::brief;
 use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
-use crate::trust::{SecretUsage, TlsConsumer, content_hash};
+use crate::trust::{TlsConsumer, UsageKind, content_hash};
 
 /// RFC 5280 sections 4.2.1.9 (basicConstraints) and 4.2.1.3 (keyCertSign). Envoy trusts an anchor that is not a CA, since
 /// it allows partial chains (measured), but refuses certificates of one whose key usage lacks keyCertSign. A bundle without any CA is
@@ -30,7 +30,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
 
 /// A certificate that an issuer must not sign with. RFC 5280 section 4.2.1.12: extended key usage of CAs.
 fn not_a_signing_ca(context: &RuleContext<'_>) -> Option<Observation> {
-    let (chain, signer) = context.served().filter(|_| context.duty.usage == SecretUsage::SigningCa)?;
+    let (chain, signer) = context.served().filter(|_| context.usage.kind == UsageKind::SigningCa)?;
     let is_anchor = context.loaded_ca().is_some_and(|ca| ca.certificates().any(|anchor| anchor == signer));
     let (what, only_warns) = match may_issue_for(signer) {
         _ if !signer.is_ca => ("basicConstraints lack CA:TRUE", false),

@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    let peer = context.duty.reader.peer();
+    let peer = context.usage.reader.peer();
     if let Some(ca) = context.loaded_ca() {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(context.now));
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(context.now)) {
@@ -44,7 +44,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         let message = format!(
             "{}: the {} {} is not valid before {}. expected a valid one: every {peer} refuses it until then; wait, or reissue it",
             chain.key,
-            context.duty.usage.first_certificate(),
+            context.usage.kind.first_certificate(),
             brief(&leaf.subject),
             leaf.not_before,
         );

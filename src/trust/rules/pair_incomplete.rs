@@ -1,7 +1,7 @@
 //! `pair-incomplete`: a pair without its certificate or its key.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::SecretUsage;
+use crate::trust::UsageKind;
 use crate::trust::credential;
 use crate::trust::rule_context::RuleContext;
 use crate::trust::secret::NEXT_PRIVATE_KEY;
@@ -26,15 +26,15 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         return Vec::new();
     }
     let other = context.pair.map(|pair| pair.chain.key);
-    credential::half_pairs(context.duty.reader, context.secret)
+    credential::half_pairs(context.usage.reader, context.secret)
         .map(|half| {
             let (present, missing) = (half.present, half.missing);
             let effect = match other {
-                None if context.duty.usage == SecretUsage::SigningCa => {
+                None if context.usage.kind == UsageKind::SigningCa => {
                     format!("nothing can be signed with one of them; add {missing}")
                 }
                 Some(chain) => format!("gateways ignore it and serve {chain}; remove {present}, or add {missing}"),
-                None => format!("{}; add {missing} in the same update", context.duty.reader.without_pair()),
+                None => format!("{}; add {missing} in the same update", context.usage.reader.without_pair()),
             };
             let message = format!("{present}: {missing} is missing. expected both or neither: {effect}");
             Observation::new(field(present), missing, message).only_warns(other.is_some())

@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
-    for key in context.duty.reader.ca_keys().iter().copied().chain(CRL_KEYS) {
+    for key in context.usage.reader.ca_keys().iter().copied().chain(CRL_KEYS) {
         let Some(text) = context.secret.data.get(key) else { continue };
         for (line, digest) in private_keys(text) {
             let message = format!(

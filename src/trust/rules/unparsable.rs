@@ -5,7 +5,7 @@ use crate::trust::bundle::MAX_CERTIFICATES;
 use crate::trust::name::brief;
 use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
-use crate::trust::{SecretUsage, TlsConsumer, leaf_requirements};
+use crate::trust::{TlsConsumer, UsageKind, leaf_requirements};
 
 /// Envoy rejects the whole SDS update if one block cannot be read (measured). It keeps the previous copy until it restarts, then has
 /// none.
@@ -27,7 +27,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
 
 /// Leaves that Envoy refuses to serve.
 fn unservable(context: &RuleContext<'_>) -> Option<Observation> {
-    let pair = context.pair.filter(|_| context.duty.usage == SecretUsage::Serving)?;
+    let pair = context.pair.filter(|_| context.usage.kind == UsageKind::Serving)?;
     let chain = &pair.chain;
     let entry = chain.bundle.entries.first().filter(|_| chain.reader == TlsConsumer::Envoy && chain.is_loaded())?;
     // `key-mismatch` reports a chain that does not start with the leaf.

@@ -6,7 +6,7 @@ use crate::trust::chain::signature::{Key, is_readable, key};
 use crate::trust::name::brief;
 use crate::trust::proxy::{Algorithm, Proxy};
 use crate::trust::rule_context::RuleContext;
-use crate::trust::{SecretUsage, Text, TlsConsumer};
+use crate::trust::{Text, TlsConsumer, UsageKind};
 
 /// NIST SP 800-57 and the CA/Browser baseline ask for 2048 bits of RSA; below 1024 it denies, though Envoy verifies with 512
 /// (measured). It denies a damaged key, and one of a type that the oldest proxy loads but cannot verify with
@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let cas = context.loaded_ca();
-    let signing = context.pair.filter(|_| context.duty.usage == SecretUsage::SigningCa).map(|pair| &pair.chain);
+    let signing = context.pair.filter(|_| context.usage.kind == UsageKind::SigningCa).map(|pair| &pair.chain);
     let signer =
         signing.filter(|chain| chain.is_loaded()).and_then(|chain| Some((chain, chain.bundle.entries.first()?)));
     // A CA that is also in the bundle is reported once.
@@ -42,10 +42,10 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
             _ if ca.reader == TlsConsumer::Go => ("of an uncommon type".to_owned(), true),
             _ => match Algorithm::of_key(&certificate.public_key) {
                 None => ("damaged, or of a type that the proxy cannot verify with".to_owned(), false),
-                Some(algorithm) if context.duty.oldest_proxy.verifies(algorithm) => {
+                Some(algorithm) if context.usage.oldest_proxy.verifies(algorithm) => {
                     ("of an uncommon type".to_owned(), true)
                 }
-                Some(algorithm) => (too_new(context.duty.oldest_proxy, algorithm), false),
+                Some(algorithm) => (too_new(context.usage.oldest_proxy, algorithm), false),
             },
         };
         let message = format!(
@@ -73,7 +73,7 @@ mod tests {
         NOTHING, ca, ca_with_damaged_key, ca_with_key, ca_with_rsa_bits, element, findings, now, parsed, secret,
         self_signed, verdicts,
     };
-    use crate::trust::{Duty, Proxy, SecretUsage, Severity, judge};
+    use crate::trust::{Proxy, SecretUsage, Severity, UsageKind, judge};
 
     #[test]
     fn accepts_strong_keys() {
@@ -116,8 +116,8 @@ mod tests {
     /// Findings on a CA with a key of this type, for a proxy of this version.
     fn found(algorithm: &'static rcgen::SignatureAlgorithm, oldest_proxy: Proxy) -> Vec<(&'static str, Severity)> {
         let pem = self_signed(algorithm).0;
-        let duty = Duty { oldest_proxy, ..Duty::default() };
-        let found = judge(&secret(&[("ca.crt", &pem)]), duty, now());
+        let usage = SecretUsage { oldest_proxy, ..SecretUsage::default() };
+        let found = judge(&secret(&[("ca.crt", &pem)]), usage, now());
         found.iter().map(|f| (f.rule, f.severity)).collect()
     }
 
@@ -130,12 +130,12 @@ mod tests {
             assert_eq!(found(algorithm, Proxy::default()), [("weak-key", Severity::Deny)]);
             let (pem, key) = self_signed(algorithm);
             let pair = secret(&[("tls.crt", &pem), ("tls.key", &key)]);
-            let usage = |usage| {
-                let duty = Duty { usage, oldest_proxy: Proxy::envoy(1, 40), ..Duty::default() };
-                judge(&pair, duty, now()).iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>()
+            let used = |kind| {
+                let usage = SecretUsage { kind, oldest_proxy: Proxy::envoy(1, 40), ..SecretUsage::default() };
+                judge(&pair, usage, now()).iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>()
             };
-            assert_eq!(usage(SecretUsage::SigningCa), [("weak-key", Severity::Warn)]);
-            assert!(usage(SecretUsage::Serving).contains(&("key-mismatch", Severity::Deny)), "no proxy serves with it");
+            assert_eq!(used(UsageKind::SigningCa), [("weak-key", Severity::Warn)]);
+            assert!(used(UsageKind::Serving).contains(&("key-mismatch", Severity::Deny)), "no proxy serves with it");
         }
         assert_eq!(found(&rcgen::PKCS_ED25519, Proxy::default()), []);
     }

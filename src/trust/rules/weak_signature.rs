@@ -1,7 +1,7 @@
 //! `weak-signature`: a signature with a broken hash.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::SecretUsage;
+use crate::trust::UsageKind;
 use crate::trust::chain::signature::broken_hash;
 use crate::trust::name::brief;
 use crate::trust::proxy::Algorithm;
@@ -26,7 +26,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let texts = cas.chain(chain).filter(|(text, _)| text.is_loaded());
     let entries = texts.flat_map(|(text, is_bundle)| text.bundle.entries.iter().map(move |e| (text, is_bundle, e)));
     // It is not known whether a signing CA issues server or client certificates; served chains are judged in their own Secrets.
-    let signs = context.duty.usage == SecretUsage::SigningCa;
+    let signs = context.usage.kind == UsageKind::SigningCa;
     let observe = |(text, is_bundle, entry): (&crate::trust::Text, bool, &crate::trust::bundle::BundleEntry)| {
         let certificate = &entry.certificate;
         if certificate.subject_der == certificate.issuer_der {
@@ -34,7 +34,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         }
         let hash = broken_hash(certificate)?;
         let algorithm = if hash == "MD5" { Algorithm::Md5 } else { Algorithm::Sha1 };
-        let is_verified = context.duty.oldest_proxy.verifies(algorithm);
+        let is_verified = context.usage.oldest_proxy.verifies(algorithm);
         let message = format!(
             "{} line {}: {} is signed with {}. expected SHA-256 or better: {}s refuse it; reissue it",
             text.key,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::cluster::{CA, CLIENT_CA, Cluster, Content, ISSUER, MANAGED, ROOT, Told};
+use super::cluster::{CA, CLIENT_CA, Cluster, Content, ISSUER, MANAGED, SOURCE, Told};
 use super::foreign_sources::Read;
 use super::issuer::Whose;
 use super::scene::observation;
@@ -41,9 +41,9 @@ pub(super) struct Look {
     clients: Vec<ClientState>,
     bundle_readers: Vec<ClientState>,
     presented_also: Vec<FurtherCertificate>,
-    root_certificate: Option<Issuance>,
+    source_certificate: Option<Issuance>,
     journal: (u64, Journal),
-    wire: Option<ProbeResult>,
+    probe_result: Option<ProbeResult>,
     foreign: Read,
 }
 
@@ -52,7 +52,7 @@ impl Look {
         let facts = |name: &str| self.secrets.get(name).map(|content| content.facts.as_ref());
         Snapshot {
             entry: &self.entry,
-            root: facts(ROOT),
+            source: facts(SOURCE),
             ca: facts(CA),
             client_ca: facts(CLIENT_CA),
             issuer: facts(ISSUER),
@@ -60,9 +60,9 @@ impl Look {
             bundle_readers: self.bundle_readers.clone(),
             clients: self.clients.clone(),
             unlisted_namespaces: &[],
-            root_certificate: self.root_certificate.clone(),
+            source_certificate: self.source_certificate.clone(),
             canary: None,
-            wire: self.wire.clone(),
+            probe_result: self.probe_result.clone(),
             unprobed: None,
             readers: self.foreign.readers.clone(),
             sources: self.foreign.sources.clone(),
@@ -99,9 +99,9 @@ impl Cluster {
             clients: self.clients_seen(),
             bundle_readers: self.bundle_readers(),
             presented_also: self.presented_also(),
-            root_certificate: self.root_certificate(),
+            source_certificate: self.source_certificate(),
             journal: self.journal.clone(),
-            wire: self.wire(),
+            probe_result: self.probe_result(),
             foreign: self.read_foreign(),
         }
     }
@@ -190,7 +190,7 @@ impl Cluster {
         plan.steps.iter().find(|step| match step {
             Step::Reissue { .. } => !a_ca_ends(look, now),
             Step::PromoteIssuer => !issuer_ends,
-            Step::CopyRoot | Step::WriteManaged { pair: PairOf::Root, .. } => is_held,
+            Step::CopySource | Step::WriteManaged { pair: PairOf::Source, .. } => is_held,
             Step::WriteManaged { pair: PairOf::Managed, .. }
             | Step::WriteSibling { .. }
             | Step::WriteConfigMap { .. } => false,
@@ -327,7 +327,7 @@ impl Cluster {
 
     fn store_status(&mut self, look: &Look, plan: &Plan) {
         let seen = look.seen();
-        let observation = observation(&look.entry, seen.root, seen.managed);
+        let observation = observation(&look.entry, seen.source, seen.managed);
         let now = self.now + self.agent.clock;
         self.entry.status = report(&look.entry, plan, observe(&observation, now), now);
     }
@@ -351,7 +351,7 @@ impl Cluster {
     /// Takes a step, unless the object that it writes changed since it was read.
     fn take(&mut self, look: &Look, step: &Step) -> bool {
         let writes = match step {
-            Step::WriteManaged { .. } | Step::CopyRoot => Some(MANAGED),
+            Step::WriteManaged { .. } | Step::CopySource => Some(MANAGED),
             Step::WriteSibling { .. } | Step::WriteConfigMap { .. } => None,
             Step::PromoteIssuer => Some(ISSUER),
             Step::Reissue { .. } => None,
@@ -361,14 +361,14 @@ impl Cluster {
         }
         match step {
             Step::WriteManaged { trust, pair } => {
-                let from = if *pair == PairOf::Root { ROOT } else { MANAGED };
+                let from = if *pair == PairOf::Source { SOURCE } else { MANAGED };
                 let chain = look.secrets[from].facts.chain.clone();
                 self.note_deadline(&chain);
                 self.write(MANAGED, trust.clone(), chain);
             }
-            Step::CopyRoot => {
-                let root = look.secrets[ROOT].facts.clone();
-                self.write(MANAGED, root.anchors.clone(), root.chain.clone());
+            Step::CopySource => {
+                let source = look.secrets[SOURCE].facts.clone();
+                self.write(MANAGED, source.anchors.clone(), source.chain.clone());
             }
             Step::PromoteIssuer => {
                 let source = look.secrets[self.client_source()].facts.clone();

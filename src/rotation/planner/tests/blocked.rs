@@ -9,7 +9,7 @@ use crate::api::{ChangeWindow, ConditionStatus, Mode, OnServingCertificateExpiry
 use crate::rotation::planner::{PairOf, Plan, Step};
 use crate::rotation::{CLIENTS, CONNECT, DISTRUST, LEAF, SecretSummary};
 use crate::trust::fixtures::{Authority, ca, parsed, secret};
-use crate::trust::{Duty, Severities, certificates_under};
+use crate::trust::{SecretUsage, Severities, certificates_under};
 
 /// Open from 02:00 to 03:00 UTC each day; the scenes begin at midnight.
 fn at_two() -> Vec<ChangeWindow> {
@@ -21,7 +21,7 @@ fn wait(plan: &Plan, step: StepName) -> &Wait {
 }
 
 fn switches(plan: &Plan) -> bool {
-    plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. }))
+    plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Source, .. }))
 }
 
 fn said(scene: &Scene, plan: &Plan, type_: &str) -> (ConditionStatus, String) {
@@ -66,11 +66,11 @@ fn closed_windows_block_the_serving_certificate_and_its_reissue() {
     let mut scene = before_the_switch(&old, &new, false);
     scene.entry.policy.change_windows = at_two();
     scene.now += HOUR * 5;
-    let root = std::mem::replace(&mut scene.root, pair(&old, "gateway"));
-    scene.managed.as_mut().unwrap().chain = scene.root.chain.clone();
+    let source = std::mem::replace(&mut scene.source, pair(&old, "gateway"));
+    scene.managed.as_mut().unwrap().chain = scene.source.chain.clone();
     let plan = scene.reconcile();
     assert_eq!((reissues(&plan), wait(&plan, StepName::ReissueServingCertificate).until.is_some()), (vec![], true));
-    scene.root = root;
+    scene.source = source;
     let plan = scene.reconcile();
     let opens = wait(&plan, StepName::SwitchServingCertificate).until.unwrap();
     assert!(!switches(&plan) && opens > scene.now && opens < scene.now + HOUR * 24);
@@ -90,11 +90,11 @@ fn the_end_of_the_serving_certificate_overrides_pause_and_windows() {
             let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
             scene.now = deadline - HOUR / 2;
             let plan = scene.reconcile();
-            assert!(!switches(&plan) && !plan.steps.contains(&Step::CopyRoot), "{mode:?}");
+            assert!(!switches(&plan) && !plan.steps.contains(&Step::CopySource), "{mode:?}");
             assert_eq!(wait(&plan, StepName::SwitchServingCertificate).until, Some(deadline));
             scene.now = deadline;
             let plan = scene.reconcile();
-            assert!(switches(&plan) || plan.steps.contains(&Step::CopyRoot), "{mode:?}: {:?}", plan.steps);
+            assert!(switches(&plan) || plan.steps.contains(&Step::CopySource), "{mode:?}: {:?}", plan.steps);
         }
     }
 }
@@ -181,7 +181,7 @@ fn a_cut_off_client_is_reported_until_it_can_connect() {
 fn a_client_that_blocks_the_reissue_of_the_source_certificate_is_reported() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
-    scene.root = pair(&old, "gateway");
+    scene.source = pair(&old, "gateway");
     let plan = scene.reconcile();
     let (status, message) = said(&scene, &plan, LEAF);
     assert!(status == ConditionStatus::False && message.contains(": client."), "{message}");
@@ -196,7 +196,7 @@ fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
     let served = old.leaf_with("gateway", |params| params.not_after = rcgen::date_time_ymd(2030, 6, 1));
     let stored =
         secret(&[("ca.crt", &(new.pem() + &old.pem())), ("tls.crt", &served.pem()), ("tls.key", &served.key_pem())]);
-    let facts = |now| SecretSummary::of(&stored, Duty::default(), &Severities::default(), now);
+    let facts = |now| SecretSummary::of(&stored, SecretUsage::default(), &Severities::default(), now);
     scene.managed = Some(facts(scene.now));
     scene.pass(HOUR);
     let end = certificates_under(&stored, "tls.crt")[0].not_after;
@@ -216,9 +216,9 @@ fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
         assert_eq!((status.lagging.len(), plan.cut_off.len(), plan.client_bundle.len()), (1, 0, 2), "{now}");
     }
     // There is no new certificate: which client would block it is unknown.
-    let mut rootless = scene.clone();
-    rootless.root = SecretSummary::default();
-    assert_eq!(said(&rootless, &rootless.plan(), LEAF).0, ConditionStatus::Unknown);
+    let mut without_chain = scene.clone();
+    without_chain.source = SecretSummary::default();
+    assert_eq!(said(&without_chain, &without_chain.plan(), LEAF).0, ConditionStatus::Unknown);
     // A person decides otherwise.
     scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Switch;
     assert!(switches(&scene.reconcile()));
@@ -279,7 +279,7 @@ fn an_undeclared_former_client_is_named_with_the_end_of_its_certificate() {
     for held in &plan.waits {
         assert!(held.reason.ends_with(&why), "{}", held.reason);
     }
-    scene.root = pair(&new, "gateway");
+    scene.source = pair(&new, "gateway");
     let plan = scene.reconcile();
     assert!(wait(&plan, StepName::SwitchServingCertificate).reason.ends_with(&why));
     // Declared again, it counts by what its Secret holds.
@@ -294,7 +294,7 @@ fn clients_that_mode_copy_would_cut_off_are_reported_from_both_sides() {
     let mut scene = Scene::steady(&old);
     assert_eq!(scene.reconcile().cut_off_by_copy, [""; 0]);
     // The source Secret is new: gateways would reject the client.
-    (scene.ca, scene.root) = (source(&new), pair(&new, "gateway"));
+    (scene.ca, scene.source) = (source(&new), pair(&new, "gateway"));
     let plan = scene.reconcile();
     scene.take(&plan);
     assert_eq!(scene.reconcile().cut_off_by_copy, ["client"]);
@@ -309,7 +309,7 @@ fn clients_that_mode_copy_would_cut_off_are_reported_from_both_sides() {
     scene.pass(HOUR);
     assert_eq!(scene.reconcile().cut_off_by_copy, [""; 0]);
     // An old source Secret: it does not hold the CA of the client's certificate.
-    scene.root = pair(&old, "gateway");
+    scene.source = pair(&old, "gateway");
     assert_eq!(scene.reconcile().cut_off_by_copy, ["client"]);
     scene.entry.spec.mode = Mode::Copy;
     assert_eq!(scene.reconcile().cut_off_by_copy, [""; 0], "it is one already");

@@ -23,7 +23,7 @@ fn distribute(scene: &mut Scene, kind: TrustBundleTargetKind, authorities: &[&Au
 }
 
 fn switches(plan: &Plan) -> bool {
-    plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. }))
+    plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Source, .. }))
 }
 
 fn held_for(plan: &Plan, step: StepName, words: &str) -> bool {
@@ -106,7 +106,7 @@ fn does_not_write_indistinguishable_cas_where_readers_may_take_any_order() {
     assert_eq!(mid_rotation(TrustBundleTargetKind::ConfigMap).reconcile().unordered, None, "its order is kept");
     // They do not get the new CA, so the serving certificate does not switch.
     let mut scene = mid_rotation(TrustBundleTargetKind::ClusterTrustBundle);
-    scene.root = plain(&new, "gateway");
+    scene.source = plain(&new, "gateway");
     scene.client = plain(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
     for _ in 0..5 {

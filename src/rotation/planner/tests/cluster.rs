@@ -20,7 +20,7 @@ use crate::rotation::journal::Journal;
 use crate::trust::fixtures::{Authority, ca_with, now, parsed};
 use crate::trust::{Certificate, Finding};
 
-pub(super) const ROOT: &str = "root";
+pub(super) const SOURCE: &str = "root";
 pub(super) const CA: &str = "ca";
 pub(super) const CLIENT_CA: &str = "client-ca";
 pub(super) const ISSUER: &str = "issuer";
@@ -292,7 +292,7 @@ impl Cluster {
 
     /// The Secret with the CA that signs the serving certificate.
     pub(super) fn server_source(&self) -> &'static str {
-        if self.entry.resolved.ca_secret_ref.is_some() { CA } else { ROOT }
+        if self.entry.resolved.ca_secret_ref.is_some() { CA } else { SOURCE }
     }
 
     fn push_to_gateways(&mut self) {

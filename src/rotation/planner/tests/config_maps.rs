@@ -50,7 +50,7 @@ fn kept(scene: &Scene) -> Vec<&str> {
 
 fn follow(scene: &mut Scene, new: &Authority) {
     scene.client = pair(new, "client");
-    scene.root = pair(new, "gateway");
+    scene.source = pair(new, "gateway");
 }
 
 #[test]

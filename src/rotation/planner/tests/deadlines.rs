@@ -61,11 +61,11 @@ fn a_pause_does_not_let_the_issuer_sign_with_an_expired_ca() {
     scene.client.anchors.push(parsed(old.der()));
     scene.pass(SignedDuration::from_secs(181));
     assert_eq!(reissues(&scene.reconcile()), ["gateway"]);
-    scene.root = pair(&new, "gateway");
+    scene.source = pair(&new, "gateway");
     let switch = end - SignedDuration::from_mins(1);
     assert_eq!(until(&scene.reconcile(), StepName::SwitchServingCertificate), Some(switch));
     scene.now = switch;
-    let switches = |step: &Step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. });
+    let switches = |step: &Step| matches!(step, Step::WriteManaged { pair: PairOf::Source, .. });
     assert!(scene.reconcile().steps.iter().any(switches));
 }
 
@@ -87,5 +87,5 @@ fn a_lagging_client_is_cut_off_when_the_ca_of_the_serving_certificate_expires() 
     let mut scene = before_the_switch(&old, &new, true);
     let plan = scene.reconcile();
     assert_eq!(until(&plan, StepName::SwitchServingCertificate), Some(end - SignedDuration::from_mins(1)));
-    assert_eq!(plan.leaf_hold.unwrap().end, end);
+    assert_eq!(plan.switch_blocker.unwrap().end, end);
 }

@@ -55,9 +55,9 @@ fn a_plain_rotation_goes_step_by_step() {
     scene.take(&plan);
 
     // The new certificate is served at once. When all gateways serve it, clients may forget the old CA.
-    scene.root = pair(&new, "gateway");
+    scene.source = pair(&new, "gateway");
     let plan = scene.reconcile();
-    assert!(matches!(plan.steps.as_slice(), [Step::WriteManaged { pair: PairOf::Root, .. }]), "{:?}", plan.steps);
+    assert!(matches!(plan.steps.as_slice(), [Step::WriteManaged { pair: PairOf::Source, .. }]), "{:?}", plan.steps);
     scene.take(&plan);
     assert_eq!(scene.reconcile().phase, Phase::ServingCertificateSwitched);
     scene.now += SignedDuration::from_secs(30);
@@ -132,13 +132,13 @@ fn a_lagging_client_blocks_the_switch_until_its_deadline() {
     // One minute, twice the gateways' delay, before the served certificate expires.
     let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
     assert_eq!(wait.until, Some(deadline));
-    assert!(plan.steps.iter().all(|step| !matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
+    assert!(plan.steps.iter().all(|step| !matches!(step, Step::WriteManaged { pair: PairOf::Source, .. })));
     scene.now = deadline;
     let plan = scene.reconcile();
-    assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
+    assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Source, .. })));
     // A client that trusts the new CA does not block it.
     let plan = before_the_switch(&old, &new, false).reconcile();
-    assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. })));
+    assert!(plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Source, .. })));
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_client_that_was_issued_before_the_first_bundle_is_waited_for() {
     let mut scene = Scene::steady_with(source(&old), pair(&old, "gateway"), pair(&of_clients, "client"));
     scene.entry.spec.clients.ca_secret_ref = Some("client-ca".into());
     (scene.client_ca, scene.issuer) = (Some(source(&of_clients)), source(&of_clients));
-    scene.managed = Some(SecretSummary { anchors: source(&of_clients).anchors, ..scene.root.clone() });
+    scene.managed = Some(SecretSummary { anchors: source(&of_clients).anchors, ..scene.source.clone() });
     scene.journal = Journal::default();
     scene.entry.status = GatewaySecretStatus::default();
     // Its Secret is not read, and was written before the agent ran. It verifies gateways, so it has their CA.
@@ -252,7 +252,7 @@ fn a_client_that_was_issued_before_the_first_bundle_is_waited_for() {
     assert_eq!(reconcile(&mut scene).steps, []);
     scene.ca = source(&new);
     // Its owner reissues the serving certificate early.
-    scene.root = pair(&new, "gateway");
+    scene.source = pair(&new, "gateway");
     for _ in 0..2 {
         let plan = reconcile(&mut scene);
         assert!(waits(&plan).contains(&StepName::SwitchServingCertificate), "{:?}", plan.waits);
@@ -308,8 +308,8 @@ fn a_copy_follows_the_source_secret_unless_paused() {
     let mut scene = Scene::steady(&old);
     scene.entry.spec.mode = Mode::Copy;
     assert_eq!(scene.reconcile().steps, []);
-    scene.root = pair(&new, "gateway");
-    assert!(scene.reconcile().steps.contains(&Step::CopyRoot));
+    scene.source = pair(&new, "gateway");
+    assert!(scene.reconcile().steps.contains(&Step::CopySource));
     scene.entry.spec.paused = true;
     let plan = scene.reconcile();
     assert_eq!((plan.steps.as_slice(), waits(&plan).contains(&StepName::SwitchServingCertificate)), (&[][..], true));
@@ -353,7 +353,7 @@ fn a_client_with_an_unknown_certificate_counts_by_what_it_trusts() {
     let mut scene = Scene::steady(&old);
     scene.client.chain.clear();
     scene.pass(HOUR);
-    (scene.ca, scene.root) = (source(&new), pair(&new, "gateway"));
+    (scene.ca, scene.source) = (source(&new), pair(&new, "gateway"));
     for _ in 0..3 {
         let plan = scene.reconcile();
         scene.take(&plan);

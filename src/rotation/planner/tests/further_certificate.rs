@@ -2,7 +2,7 @@
 //! present it as it is issued.
 
 use super::cluster::{CA, Cluster, Content};
-use super::issuer::{ROOT_LIFETIME, Whose};
+use super::issuer::{SOURCE_LIFETIME, Whose};
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::{FurtherCertificate, Issuance};
 use crate::trust::Certificate;
@@ -28,7 +28,7 @@ impl Cluster {
     }
 
     fn second_of(&mut self, ca: &Certificate) -> Content {
-        let chain = vec![self.sign(ca, SECOND, ROOT_LIFETIME)];
+        let chain = vec![self.sign(ca, SECOND, SOURCE_LIFETIME)];
         self.content(SecretSummary { chain, ..SecretSummary::default() })
     }
 
@@ -87,7 +87,7 @@ impl Cluster {
         match self.clients.iter().position(|client| client.name == certificate) {
             Some(at) => Whose::Client(at),
             None if certificate == SECOND => Whose::Second,
-            None => Whose::Root,
+            None => Whose::Source,
         }
     }
 }

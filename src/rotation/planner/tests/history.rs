@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::clients::Client;
-use super::cluster::{CA, CLIENT_CA, Cluster, HOUR, ISSUER, MANAGED, MINUTE, ROOT, fault};
-use super::issuer::{ROOT_LIFETIME, Whose};
+use super::cluster::{CA, CLIENT_CA, Cluster, HOUR, ISSUER, MANAGED, MINUTE, SOURCE, fault};
+use super::issuer::{SOURCE_LIFETIME, Whose};
 use super::seed::Seed;
 use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, OnServingCertificateExpiry, Period};
 use crate::registry::Entry;
@@ -96,7 +96,7 @@ const PIN_REMOVED: SignedDuration = SignedDuration::from_secs((5 * MINUTE).cast_
 impl Cluster {
     /// A cluster with one CA, in a random layout, and clients that can connect.
     pub(super) fn random(mut seed: Seed) -> Self {
-        let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", ROOT, MANAGED) };
+        let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", SOURCE, MANAGED) };
         let (spec, policy) = (&mut entry.spec, &mut entry.policy);
         let shape = seed.below(4);
         // A CA that is its own serving certificate, or one that signs it.
@@ -121,7 +121,7 @@ impl Cluster {
         cluster.watch();
         cluster.gateways = vec![None; 1 + cluster.seed.below(2) as usize];
         // A short one ends while clients that load once hold it.
-        cluster.issuer.root_lifetime = if cluster.chance(3) { 2 * HOUR } else { ROOT_LIFETIME };
+        cluster.issuer.source_lifetime = if cluster.chance(3) { 2 * HOUR } else { SOURCE_LIFETIME };
         let spec = serde_json::to_string(&(&cluster.entry.spec, &cluster.entry.policy)).unwrap();
         let held_back = if cluster.holds_back { "holds back" } else { "lets pass" };
         cluster.note(format!("the webhook {held_back} what gateways may refuse; {spec}"));
@@ -140,9 +140,9 @@ impl Cluster {
             ca.clone()
         };
         if self.entry.resolved.ca_secret_ref.is_some() {
-            let leaf = self.sign(&ca, "gateway", self.issuer.root_lifetime);
-            self.write(ROOT, vec![ca.clone()], vec![leaf]);
-            self.renew_in_time(Whose::Root, self.issuer.root_lifetime);
+            let leaf = self.sign(&ca, "gateway", self.issuer.source_lifetime);
+            self.write(SOURCE, vec![ca.clone()], vec![leaf]);
+            self.renew_in_time(Whose::Source, self.issuer.source_lifetime);
         }
         if self.entry.spec.issuer_secret_name.is_some() {
             self.write(ISSUER, vec![client_ca.clone()], vec![client_ca.clone()]);
@@ -161,7 +161,7 @@ impl Cluster {
             self.note("a server lets the first client in by the hash of its certificate");
         }
         if !self.chance(4) {
-            let served = self.facts(ROOT).unwrap().chain.clone();
+            let served = self.facts(SOURCE).unwrap().chain.clone();
             self.write(MANAGED, vec![client_ca], served);
             (0..self.gateways.len()).for_each(|replica| self.load_gateway(replica, "starts"));
         }
@@ -244,7 +244,7 @@ impl Cluster {
             Event::RenewClient => self.renew_client(),
             Event::RenewRoot => {
                 if self.entry.resolved.ca_secret_ref.is_some() {
-                    self.issue(Whose::Root);
+                    self.issue(Whose::Source);
                 }
             }
             Event::RestartGateway => {
@@ -260,11 +260,11 @@ impl Cluster {
             }
             Event::BreakSource => self.break_for_a_while(self.client_source(), length),
             Event::DeleteRoot => {
-                if let Some(root) = self.facts(ROOT).cloned() {
-                    self.delete(ROOT);
+                if let Some(source) = self.facts(SOURCE).cloned() {
+                    self.delete(SOURCE);
                     self.within(length, move |cluster| {
-                        if cluster.facts(ROOT).is_none() {
-                            cluster.write_facts(ROOT, root);
+                        if cluster.facts(SOURCE).is_none() {
+                            cluster.write_facts(SOURCE, source);
                         }
                     });
                 }
@@ -387,7 +387,7 @@ impl Cluster {
         // Not at the second in which one opens.
         let needed = needed + 6 * MINUTE;
         self.run_until(last + seconds(needed));
-        // A renewal of the root's leaf may have become due in this second, in a window that has just opened.
+        // A renewal of the serving certificate in the source Secret may have become due in this second, in a window that has just opened.
         let end = self.now + seconds(MINUTE);
         while self.now < end && !self.plan().steps.is_empty() {
             self.run_until(self.now + seconds(1));

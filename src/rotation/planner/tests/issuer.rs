@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::cluster::{CA, Cluster, HOUR, ISSUER, ROOT};
+use super::cluster::{CA, Cluster, HOUR, ISSUER, SOURCE};
 use crate::connectivity;
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::Issuance;
@@ -11,7 +11,7 @@ use crate::trust::Certificate;
 /// Whose certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    Root,
+    Source,
     Second,
     Client(usize),
 }
@@ -21,10 +21,10 @@ pub(super) struct Issuer {
     /// The contents of the Secrets that it signs with, oldest first.
     history: Vec<(&'static str, Timestamp, Certificate)>,
     /// The source Secret's certificate is being issued.
-    pub(super) root_issuing: bool,
-    pub(super) root_lifetime: u64,
+    pub(super) source_issuing: bool,
+    pub(super) source_lifetime: u64,
     /// The number of the next renewal of the source Secret's certificate.
-    root_renewal: u64,
+    source_renewal: u64,
 }
 
 /// How long its informers may lag.
@@ -44,7 +44,7 @@ impl Cluster {
         let kept = self.entry.spec.issuer_secret_name.is_some();
         let source = match whose {
             Whose::Second if kept && self.entry.spec.clients.ca_secret_ref.is_none() => ISSUER,
-            Whose::Root | Whose::Second => CA,
+            Whose::Source | Whose::Second => CA,
             Whose::Client(_) if kept => ISSUER,
             Whose::Client(_) => self.client_source(),
         };
@@ -65,7 +65,7 @@ impl Cluster {
 
     pub(super) fn issuing(&mut self, whose: Whose) -> &mut bool {
         match whose {
-            Whose::Root => &mut self.issuer.root_issuing,
+            Whose::Source => &mut self.issuer.source_issuing,
             Whose::Second => &mut self.second.as_mut().unwrap().is_issuing,
             Whose::Client(at) => &mut self.clients[at].issuing,
         }
@@ -83,7 +83,7 @@ impl Cluster {
                 self.within(SignedDuration::from_secs(5), move |cluster| cluster.write_second(&ca));
                 return;
             }
-            Whose::Root => ("gateway".to_owned(), self.issuer.root_lifetime),
+            Whose::Source => ("gateway".to_owned(), self.issuer.source_lifetime),
             Whose::Client(at) => (self.clients[at].name.clone(), self.clients[at].lifetime),
         };
         let leaf = self.sign(&ca, &name, lifetime);
@@ -95,9 +95,9 @@ impl Cluster {
     fn store(&mut self, whose: Whose, ca: &Certificate, leaf: Certificate, signed: Timestamp, pause: i64) {
         let chain = vec![leaf];
         let Whose::Client(at) = whose else {
-            self.issuer.root_issuing = false;
-            self.write(ROOT, vec![ca.clone()], chain);
-            self.renew_in_time(whose, self.issuer.root_lifetime);
+            self.issuer.source_issuing = false;
+            self.write(SOURCE, vec![ca.clone()], chain);
+            self.renew_in_time(whose, self.issuer.source_lifetime);
             return;
         };
         let told = self.webhook();
@@ -124,13 +124,13 @@ impl Cluster {
         let wait = lifetime * 2 / 3 + self.seed.below(lifetime / 10);
         let serial = self.number();
         match whose {
-            Whose::Root => self.issuer.root_renewal = serial,
+            Whose::Source => self.issuer.source_renewal = serial,
             Whose::Second => unreachable!("nobody renews it"),
             Whose::Client(at) => self.clients[at].renewal = serial,
         }
         self.at(self.now + SignedDuration::from_secs(wait.cast_signed()), move |cluster| {
             let is_newest = match whose {
-                Whose::Root => cluster.issuer.root_renewal == serial,
+                Whose::Source => cluster.issuer.source_renewal == serial,
                 Whose::Second => false,
                 Whose::Client(at) => cluster.clients[at].renewal == serial,
             };
@@ -140,12 +140,12 @@ impl Cluster {
         });
     }
 
-    pub(super) fn root_certificate(&self) -> Option<Issuance> {
+    pub(super) fn source_certificate(&self) -> Option<Issuance> {
         let issuance =
-            Issuance { name: "gateway".to_owned(), is_issuing: self.issuer.root_issuing, ..Issuance::default() };
+            Issuance { name: "gateway".to_owned(), is_issuing: self.issuer.source_issuing, ..Issuance::default() };
         self.entry.resolved.ca_secret_ref.is_some().then_some(issuance)
     }
 }
 
 /// The default lifetime of serving certificates.
-pub(super) const ROOT_LIFETIME: u64 = 12 * HOUR;
+pub(super) const SOURCE_LIFETIME: u64 = 12 * HOUR;

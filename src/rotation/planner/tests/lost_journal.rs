@@ -88,8 +88,8 @@ fn a_probed_certificate_that_the_journal_lost_outlasts_the_propagation_delay() {
     scene.take(&plan);
     scene.report();
     scene.lose_the_journal();
-    let root = scene.root.clone();
-    let behind = [(ONE, Ok((&root, None))), (TWO, Ok((&former, None)))];
+    let source = scene.source.clone();
+    let behind = [(ONE, Ok((&source, None))), (TWO, Ok((&former, None)))];
     for _ in 0..2 {
         scene.see(None, &behind);
         let plan = scene.report();
@@ -132,7 +132,7 @@ fn a_steady_rotation_stays_steady_after_the_journal_was_lost() {
     let mut scene = Scene::steady(&old);
     scene.managed = None;
     (scene.journal, scene.entry.status) = Default::default();
-    scene.root = pair(&new, "gateway");
+    scene.source = pair(&new, "gateway");
     scene.report();
     assert_eq!(scene.entry.status.condition(JOURNAL), None);
 }

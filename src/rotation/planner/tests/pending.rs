@@ -34,7 +34,7 @@ fn the_source_certificate_is_reissued_once_to_obtain_a_new_ca() {
         reason(&plan)
     );
     // It holds the new CA by then.
-    scene.root = pair(&new, "gateway");
+    scene.source = pair(&new, "gateway");
     assert_eq!(reason(&scene.plan()), "");
 }
 

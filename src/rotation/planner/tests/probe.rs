@@ -35,7 +35,7 @@ impl Scene {
             Endpoint { address: (*address).to_owned(), pod: None, at, shown: shown.map_err(str::to_owned) }
         };
         let canary = canary.map(|facts| facts.chain.clone()).unwrap_or_default();
-        self.wire = Some(ProbeResult { canary, endpoints: sights.iter().map(endpoint).collect() });
+        self.probe_result = Some(ProbeResult { canary, endpoints: sights.iter().map(endpoint).collect() });
     }
 
     fn promotes(&mut self) -> bool {
@@ -58,8 +58,8 @@ fn expanded(old: &Authority, new: &Authority) -> Scene {
 fn a_bundle_counts_as_loaded_once_every_endpoint_accepts_the_canary() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
-    let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
-    let both = [(ONE, Ok((&root, Some(Accepted)))), (TWO, Ok((&root, Some(Accepted))))];
+    let (source, canary) = (scene.source.clone(), pair(&new, "canary"));
+    let both = [(ONE, Ok((&source, Some(Accepted)))), (TWO, Ok((&source, Some(Accepted))))];
     scene.see(Some(&canary), &both);
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
@@ -71,16 +71,16 @@ fn a_bundle_counts_as_loaded_once_every_endpoint_accepts_the_canary() {
 fn a_bundle_that_not_every_endpoint_shows_waits_for_the_propagation_delay() {
     let (old, new) = (ca("old"), ca("new"));
     let (of_new, of_old) = (pair(&new, "canary"), pair(&old, "canary"));
-    let root = Scene::steady(&old).root;
-    let good = (ONE, Ok((&root, Some(Accepted))));
+    let source = Scene::steady(&old).source;
+    let good = (ONE, Ok((&source, Some(Accepted))));
     let cases: [(&str, Option<&SecretSummary>, Vec<Sight<'_>>); 7] = [
-        ("one refuses it", Some(&of_new), vec![good, (TWO, Ok((&root, Some(Refused))))]),
-        ("one does not answer", Some(&of_new), vec![good, (TWO, Ok((&root, None)))]),
+        ("one refuses it", Some(&of_new), vec![good, (TWO, Ok((&source, Some(Refused))))]),
+        ("one does not answer", Some(&of_new), vec![good, (TWO, Ok((&source, None)))]),
         ("one is not reached", Some(&of_new), vec![good, (TWO, Err("connection refused"))]),
         ("none is there", Some(&of_new), vec![]),
         ("the old content admits it, too", Some(&of_old), vec![good]),
-        ("no canary was presented", None, vec![(ONE, Ok((&root, None)))]),
-        ("its leaf says nothing of the bundle", None, vec![(ONE, Ok((&root, Some(Accepted))))]),
+        ("no canary was presented", None, vec![(ONE, Ok((&source, None)))]),
+        ("its leaf says nothing of the bundle", None, vec![(ONE, Ok((&source, Some(Accepted))))]),
     ];
     for (what, canary, sights) in cases {
         let mut scene = expanded(&old, &new);
@@ -90,21 +90,21 @@ fn a_bundle_that_not_every_endpoint_shows_waits_for_the_propagation_delay() {
     // Probed before the write.
     let mut scene = expanded(&old, &new);
     scene.see(Some(&of_new), &[good]);
-    scene.wire.as_mut().unwrap().endpoints[0].at -= SignedDuration::from_secs(2);
+    scene.probe_result.as_mut().unwrap().endpoints[0].at -= SignedDuration::from_secs(2);
     assert!(!scene.promotes());
 }
 
 #[test]
 fn the_propagation_delay_decides_if_probes_show_nothing() {
     let (old, new) = (ca("old"), ca("new"));
-    let root = Scene::steady(&old).root;
+    let source = Scene::steady(&old).source;
     let canary = pair(&new, "canary");
     let stranger = pair(&new, "stranger");
     let cases: [(&str, Vec<Sight<'_>>); 4] = [
-        ("10.0.0.2:8443", vec![(ONE, Ok((&root, Some(Accepted)))), (TWO, Err("connection refused"))]),
+        ("10.0.0.2:8443", vec![(ONE, Ok((&source, Some(Accepted)))), (TWO, Err("connection refused"))]),
         ("no endpoint", vec![]),
         ("shop.example.com", vec![(ONE, Ok((&stranger, None)))]),
-        ("", vec![(ONE, Ok((&root, None)))]),
+        ("", vec![(ONE, Ok((&source, None)))]),
     ];
     for (told, sights) in cases {
         let mut scene = expanded(&old, &new);
@@ -124,11 +124,11 @@ fn the_propagation_delay_decides_if_probes_show_nothing() {
 fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
-    let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
-    let good = (ONE, Ok((&root, Some(Accepted))));
-    scene.see(Some(&canary), &[good, (TWO, Ok((&root, Some(Refused))))]);
+    let (source, canary) = (scene.source.clone(), pair(&new, "canary"));
+    let good = (ONE, Ok((&source, Some(Accepted))));
+    scene.see(Some(&canary), &[good, (TWO, Ok((&source, Some(Refused))))]);
     scene.pass(HOUR);
-    scene.see(Some(&canary), &[good, (TWO, Ok((&root, Some(Refused))))]);
+    scene.see(Some(&canary), &[good, (TWO, Ok((&source, Some(Refused))))]);
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
     let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
@@ -139,11 +139,11 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     // An endpoint that cannot be reached, or was not probed, may still have it.
     scene.see(Some(&canary), &[good, (TWO, Err("connection refused"))]);
     assert!(!scene.promotes());
-    scene.wire = None;
+    scene.probe_result = None;
     assert!(!scene.promotes());
     // A canary that every content admits shows nothing.
     let of_old = pair(&old, "canary");
-    scene.see(Some(&of_old), &[good, (TWO, Ok((&root, Some(Accepted))))]);
+    scene.see(Some(&of_old), &[good, (TWO, Ok((&source, Some(Accepted))))]);
     assert!(!scene.promotes());
     // It has the new one; or it is gone; or probes are disabled.
     let ended = |sights: &[Sight<'_>]| {
@@ -151,7 +151,7 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
         scene.see(Some(&canary), sights);
         scene.promotes()
     };
-    assert!(ended(&[good, (TWO, Ok((&root, Some(Accepted))))]));
+    assert!(ended(&[good, (TWO, Ok((&source, Some(Accepted))))]));
     assert!(ended(&[good]));
     assert!(ended(&[]));
     scene.entry.policy.probe.target = None;
@@ -173,12 +173,12 @@ fn switched(old: &Authority, new: &Authority) -> (Scene, SecretSummary) {
 fn clients_forget_the_old_ca_once_every_endpoint_serves_the_new_certificate() {
     let (old, new) = (ca("old"), ca("new"));
     let (mut scene, former) = switched(&old, &new);
-    let root = scene.root.clone();
+    let source = scene.source.clone();
     // CAs were only removed since: no canary is needed.
-    scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&former, None)))]);
+    scene.see(None, &[(ONE, Ok((&source, None))), (TWO, Ok((&former, None)))]);
     let both = |plan: &Plan| plan.client_bundle.len() == 2;
     assert!(both(&scene.reconcile()));
-    scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&root, None)))]);
+    scene.see(None, &[(ONE, Ok((&source, None))), (TWO, Ok((&source, None)))]);
     let plan = scene.reconcile();
     assert_eq!(plan.client_bundle, [parsed(new.der())]);
     assert_eq!(scene.reconcile().phase, Phase::Steady);
@@ -188,8 +188,8 @@ fn clients_forget_the_old_ca_once_every_endpoint_serves_the_new_certificate() {
 fn clients_keep_the_old_ca_while_an_endpoint_serves_the_old_certificate() {
     let (old, new) = (ca("old"), ca("new"));
     let (mut scene, former) = switched(&old, &new);
-    let root = scene.root.clone();
-    scene.see(None, &[(ONE, Ok((&root, None))), (TWO, Ok((&former, None)))]);
+    let source = scene.source.clone();
+    scene.see(None, &[(ONE, Ok((&source, None))), (TWO, Ok((&former, None)))]);
     scene.pass(HOUR);
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.client_bundle.len()), (Phase::ServingCertificateSwitched, 2));
@@ -203,9 +203,9 @@ fn a_certificate_that_an_earlier_content_has_too_proves_nothing() {
     let mut scene = Scene::steady(&old);
     scene.watch();
     scene.entry.spec.mode = Mode::Copy;
-    let (former, passing) = (scene.root.clone(), pair(&new, "gateway"));
-    for root in [passing, former.clone()] {
-        scene.root = root;
+    let (former, passing) = (scene.source.clone(), pair(&new, "gateway"));
+    for source in [passing, former.clone()] {
+        scene.source = source;
         let plan = scene.reconcile();
         scene.take(&plan);
         scene.reconcile();
@@ -226,9 +226,9 @@ fn told(
     answer: Option<Answer>,
 ) -> (u32, String) {
     let mut scene = expanded(old, new);
-    let root = scene.root.clone();
+    let source = scene.source.clone();
     scene.canary = held.map(|facts| Canary { chain: facts.chain.clone(), certificate: None });
-    scene.see(held.filter(|_| shown), &[(ONE, Ok((&root, answer)))]);
+    scene.see(held.filter(|_| shown), &[(ONE, Ok((&source, answer)))]);
     let plan = scene.reconcile();
     let of_canary = plan.waits.iter().map(|wait| wait.reason.as_str()).filter(|reason| reason.contains("canary"));
     (plan.endpoints.expect("a count").current, of_canary.collect::<Vec<_>>().join("; "))
@@ -261,11 +261,11 @@ fn says_why_an_unusable_canary_shows_nothing() {
 fn an_ended_propagation_delay_is_no_observation() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
-    let root = scene.root.clone();
+    let source = scene.source.clone();
     scene.entry.policy.probe.target.as_mut().unwrap().client_secret_name = None;
     for (pause, promotes) in [(1, false), (HOUR.as_secs(), true)] {
         scene.now += SignedDuration::from_secs(pause);
-        scene.see(None, &[(ONE, Ok((&root, None)))]);
+        scene.see(None, &[(ONE, Ok((&source, None)))]);
         let plan = scene.reconcile();
         assert_eq!(plan.steps.contains(&Step::PromoteIssuer), promotes);
         assert_eq!(plan.endpoints, Some(Endpoints { total: 1, current: 0, former: 0, unreachable: 0 }));
@@ -276,9 +276,9 @@ fn an_ended_propagation_delay_is_no_observation() {
 fn a_wait_names_pod_and_address() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
-    let (root, canary) = (scene.root.clone(), pair(&new, "canary"));
-    scene.see(Some(&canary), &[(ONE, Ok((&root, Some(Refused))))]);
-    scene.wire.as_mut().unwrap().endpoints[0].pod = Some("gateway-a".to_owned());
+    let (source, canary) = (scene.source.clone(), pair(&new, "canary"));
+    scene.see(Some(&canary), &[(ONE, Ok((&source, Some(Refused))))]);
+    scene.probe_result.as_mut().unwrap().endpoints[0].pod = Some("gateway-a".to_owned());
     let plan = scene.reconcile();
     assert!(plan.waits.iter().any(|wait| wait.reason.contains("gateway-a (10.0.0.1:8443)")), "{:?}", plan.waits);
     // The journal records the address: another pod may get it.

@@ -35,7 +35,7 @@ impl Cluster {
     }
 
     /// The result of a probe; `None` if there is nothing to probe for.
-    pub(super) fn wire(&mut self) -> Option<ProbeResult> {
+    pub(super) fn probe_result(&mut self) -> Option<ProbeResult> {
         self.next_glance()?;
         let canary = self.canary();
         let endpoints = (0..self.gateways.len()).map(|replica| self.endpoint(replica, &canary)).collect();

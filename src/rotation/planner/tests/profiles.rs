@@ -10,18 +10,18 @@ use crate::rotation::SecretSummary;
 use crate::rotation::planner::{PairOf, Step};
 use crate::trust::ca_profiles::{Profile, profiles};
 use crate::trust::fixtures::{now, parsed};
-use crate::trust::{Duty, Secret, SecretUsage, Severities};
+use crate::trust::{Secret, SecretUsage, Severities, UsageKind};
 
-fn facts(secret: &Secret, usage: SecretUsage) -> SecretSummary {
-    SecretSummary::of(secret, Duty { usage, ..Duty::default() }, &Severities::default(), now())
+fn facts(secret: &Secret, kind: UsageKind) -> SecretSummary {
+    SecretSummary::of(secret, SecretUsage { kind, ..SecretUsage::default() }, &Severities::default(), now())
 }
 
 fn pair(profile: &Profile, name: &str) -> SecretSummary {
-    facts(&profile.leaf_secret(name), SecretUsage::Serving)
+    facts(&profile.leaf_secret(name), UsageKind::Serving)
 }
 
 fn signing(profile: &Profile) -> SecretSummary {
-    facts(&profile.secret(), SecretUsage::SigningCa)
+    facts(&profile.secret(), UsageKind::SigningCa)
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn rotates_every_profile_that_may_sign() {
                 scene.client.anchors.push(parsed(old.anchor().der()));
             }
             if reissues(&plan).contains(&"gateway") {
-                scene.root = pair(&new, "gateway");
+                scene.source = pair(&new, "gateway");
             }
             scene.take(&plan);
             let is_switched =
-                plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Root, .. }));
+                plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { pair: PairOf::Source, .. }));
             scene.now += if is_switched { HOUR } else { SignedDuration::from_mins(5) };
         }
         phases.dedup();
@@ -75,7 +75,7 @@ fn rotates_every_profile_that_may_sign() {
         assert_eq!(scene.issuer.chain, [parsed(new.ca.der())], "{name}");
         let managed = scene.managed.as_ref().expect("a managed Secret");
         assert_eq!(managed.anchors, [parsed(new.anchor().der())], "{name}");
-        assert_eq!(managed.chain, scene.root.chain, "{name}");
+        assert_eq!(managed.chain, scene.source.chain, "{name}");
         rotated.push(name);
     }
     assert_eq!(rotated.len(), 12, "{rotated:?}");

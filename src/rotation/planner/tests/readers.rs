@@ -164,7 +164,7 @@ fn does_not_wait_for_a_gateway_when_the_old_ca_is_about_to_expire() {
 fn the_source_is_not_reissued_under_a_gateway_that_presents_it() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
-    scene.root = pair(&old, "gateway");
+    scene.source = pair(&old, "gateway");
     scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
     scene.pass(HOUR);
     assert_eq!(reissues(&scene.reconcile()), ["gateway"]);
@@ -218,8 +218,8 @@ fn another_certificate_of_our_issuer_is_reissued_although_no_secret_holds_its_ca
         scene.presented_also = vec![second];
         scene.entry.spec.distrusted_cas = vec![parsed(old.der()).fingerprint];
         (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
-        scene.root = pair(&new, "gateway");
-        scene.managed = Some(scene.root.clone());
+        scene.source = pair(&new, "gateway");
+        scene.managed = Some(scene.source.clone());
         // Only its certificate is left of the old CA.
         scene.entry.status = Default::default();
         scene.journal = Default::default();
@@ -293,7 +293,7 @@ fn the_managed_sibling_holds_the_source_siblings_cas_with_ours_overlapped() {
     scene.take(&plan);
     assert_eq!(held(&scene), "CN=first CN=new CN=old CN=last", "trust grows first");
     scene.client = pair(&new, "client");
-    scene.root = pair(&new, "gateway");
+    scene.source = pair(&new, "gateway");
     for _ in 0..3 {
         step(&mut scene);
         scene.now += HOUR;
@@ -329,7 +329,7 @@ fn writes_no_sibling_where_an_owner_named_the_managed_secret() {
 fn an_old_ca_stays_while_a_gateway_presents_its_certificate_to_an_upstream() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
-    scene.root = pair(&old, "gateway");
+    scene.source = pair(&old, "gateway");
     scene.client.anchors = vec![parsed(new.der()), parsed(old.der())];
     let held = |scene: &Scene| {
         let mut scene = scene.clone();

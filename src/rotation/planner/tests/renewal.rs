@@ -129,8 +129,8 @@ fn a_canary_whose_renewal_is_disabled_is_not_reissued_and_named() {
     let plan = scene.reconcile();
     assert_eq!(reissues(&plan), [""; 0]);
     scene.take(&plan);
-    let (root, presented) = (scene.root.clone(), pair(&old, "canary"));
-    scene.see(Some(&presented), &[("10.0.0.1:8443", Ok((&root, None)))]);
+    let (source, presented) = (scene.source.clone(), pair(&old, "canary"));
+    scene.see(Some(&presented), &[("10.0.0.1:8443", Ok((&source, None)))]);
     let plan = scene.reconcile();
     let named = |wait: &Wait| wait.reason.contains("Certificate canary: spec.renewal.policy is Disabled");
     assert!(plan.waits.iter().any(named), "{:?}", plan.waits);

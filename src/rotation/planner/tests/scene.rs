@@ -23,13 +23,13 @@ pub(super) struct Scene {
     pub(super) entry: Entry,
     pub(super) ca: SecretSummary,
     pub(super) client_ca: Option<SecretSummary>,
-    pub(super) root: SecretSummary,
+    pub(super) source: SecretSummary,
     pub(super) issuer: SecretSummary,
     pub(super) managed: Option<SecretSummary>,
     pub(super) client: SecretSummary,
     pub(super) loads_once: bool,
     pub(super) canary: Option<Canary>,
-    pub(super) wire: Option<ProbeResult>,
+    pub(super) probe_result: Option<ProbeResult>,
     pub(super) readers: Vec<TlsReader>,
     pub(super) sources: BTreeMap<SourceName, SourceState>,
     pub(super) presented_also: Vec<FurtherCertificate>,
@@ -87,7 +87,7 @@ impl Scene {
     }
 
     /// The same with this CA, source Secret and client.
-    pub(super) fn steady_with(ca: SecretSummary, root: SecretSummary, client: SecretSummary) -> Self {
+    pub(super) fn steady_with(ca: SecretSummary, source: SecretSummary, client: SecretSummary) -> Self {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
         entry.resolved.ca_secret_ref = Some("ca".into());
         entry.spec.issuer_secret_name = Some("issuer".to_owned());
@@ -97,12 +97,12 @@ impl Scene {
             issuer: ca.clone(),
             ca,
             client_ca: None,
-            managed: Some(root.clone()),
-            root,
+            managed: Some(source.clone()),
+            source,
             client,
             loads_once: false,
             canary: None,
-            wire: None,
+            probe_result: None,
             readers: Vec::new(),
             sources: BTreeMap::new(),
             presented_also: Vec::new(),
@@ -141,7 +141,7 @@ impl Scene {
     pub(super) fn plan_with(&self, clients: Vec<ClientState>) -> Plan {
         let seen = Snapshot {
             entry: &self.entry,
-            root: Some(&self.root),
+            source: Some(&self.source),
             ca: Some(&self.ca),
             client_ca: self.client_ca.as_ref(),
             issuer: Some(&self.issuer),
@@ -149,14 +149,14 @@ impl Scene {
             bundle_readers: self.bundle_readers.clone(),
             clients,
             unlisted_namespaces: &self.unlisted_namespaces,
-            root_certificate: Some(Issuance {
+            source_certificate: Some(Issuance {
                 name: "gateway".to_owned(),
                 issued: self.issued,
                 renewal: self.renewal[1].clone(),
                 ..Issuance::default()
             }),
             canary: self.canary.clone(),
-            wire: self.wire.clone(),
+            probe_result: self.probe_result.clone(),
             unprobed: None,
             readers: self.readers.clone(),
             sources: self.sources.clone(),
@@ -184,8 +184,8 @@ impl Scene {
 
     /// Stores the status of the objects and of a plan.
     pub(super) fn keep_status(&mut self, plan: &Plan) {
-        let (entry, root, managed) = (&self.entry, Some(&self.root), self.managed.as_ref());
-        let seen = observe(&observation(entry, root, managed), self.now);
+        let (entry, source, managed) = (&self.entry, Some(&self.source), self.managed.as_ref());
+        let seen = observe(&observation(entry, source, managed), self.now);
         self.entry.status = report(&self.entry, plan, seen, self.now);
     }
 
@@ -199,7 +199,7 @@ impl Scene {
         for step in &plan.steps {
             match step {
                 Step::WriteManaged { trust, pair } => {
-                    let from = if *pair == PairOf::Root { Some(&self.root) } else { self.managed.as_ref() };
+                    let from = if *pair == PairOf::Source { Some(&self.source) } else { self.managed.as_ref() };
                     let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
                     self.managed = Some(SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() });
                 }
@@ -213,7 +213,7 @@ impl Scene {
                         Some(SecretSummary { anchors: trust.clone(), revocation, ..SecretSummary::default() });
                 }
                 Step::PromoteIssuer => self.issuer = self.ca.clone(),
-                Step::CopyRoot => self.managed = Some(self.root.clone()),
+                Step::CopySource => self.managed = Some(self.source.clone()),
                 Step::Reissue { .. } => {}
             }
         }
@@ -223,15 +223,15 @@ impl Scene {
 /// An observation of the source Secret and the managed Secret only.
 pub(super) fn observation<'a>(
     entry: &'a Entry,
-    root: Option<&'a SecretSummary>,
+    source: Option<&'a SecretSummary>,
     managed: Option<&'a SecretSummary>,
 ) -> ObservedState<'a> {
     ObservedState {
         entry,
         holder: None,
-        root,
+        source,
         managed,
-        root_sibling: None,
+        source_sibling: None,
         managed_sibling: None,
         managed_config_maps: Vec::new(),
         workload_namespaces: None,
@@ -276,6 +276,6 @@ pub(super) fn before_the_switch(old: &Authority, new: &Authority, loads_once: bo
     scene.client = pair(new, "client");
     scene.client.anchors.push(parsed(old.der()));
     scene.pass(HOUR);
-    scene.root = pair(new, "gateway");
+    scene.source = pair(new, "gateway");
     scene
 }

@@ -141,7 +141,7 @@ fn a_signer_that_cannot_be_used_takes_no_ca_away() {
     assert_eq!(held(&scene), ["CN=new", "CN=own", "CN=first"]);
     scene.additional_trust[0] = Some(bundle_of(&[&first]));
     scene.client = pair(&new, "client");
-    scene.root = pair(&new, "gateway");
+    scene.source = pair(&new, "gateway");
     settle(&mut scene);
     assert_eq!(held(&scene), ["CN=new", "CN=first"]);
 }

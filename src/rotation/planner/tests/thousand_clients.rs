@@ -82,7 +82,7 @@ fn a_thousand_clients_fit_and_the_last_one_is_not_cut_off() {
     let read = Journal::from_text(&text).unwrap();
     assert_eq!(read, plan.journal);
 
-    let seen = observe(&observation(&scene.entry, Some(&scene.root), scene.managed.as_ref()), scene.now);
+    let seen = observe(&observation(&scene.entry, Some(&scene.source), scene.managed.as_ref()), scene.now);
     let mut status = report(&scene.entry, &plan, seen, scene.now);
     fit(&scene.entry, &mut status, scene.now);
     let whole = serde_json::to_string(&status).unwrap().len();

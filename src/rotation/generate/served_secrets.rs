@@ -12,13 +12,13 @@ use crate::rotation::gateway_service::{has_labels, namespace, pod};
 
 /// Secrets by namespace and name, and references that cannot be resolved.
 #[derive(Default)]
-pub(super) struct Roots<'a> {
-    pub(super) by_place: BTreeMap<(&'a str, &'a str), Root<'a>>,
+pub(super) struct ServedSecrets<'a> {
+    pub(super) by_place: BTreeMap<(&'a str, &'a str), ServedSecret<'a>>,
     pub(super) left_out: Vec<String>,
 }
 
 /// A Secret that Gateways present.
-pub(super) struct Root<'a> {
+pub(super) struct ServedSecret<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
     uses: Vec<Use<'a>>,
@@ -62,13 +62,13 @@ fn selector<'a>(named: Named<'a>) -> Option<BTreeMap<&'a str, &'a str>> {
     }
 }
 
-impl<'a> Roots<'a> {
+impl<'a> ServedSecrets<'a> {
     pub(super) fn of(objects: &'a [Value]) -> Self {
-        let mut roots = Self::default();
+        let mut served = Self::default();
         for (kind, object) in gateways(objects) {
-            roots.take(objects, kind, object);
+            served.take(objects, kind, object);
         }
-        roots
+        served
     }
 
     fn take(&mut self, objects: &'a [Value], kind: Kind<'_>, object: &'a Value) {
@@ -103,13 +103,13 @@ impl<'a> Roots<'a> {
                 ));
             }
             for (namespace, is_guessed) in places {
-                let root = self.by_place.entry((namespace, name));
-                let root = root.or_insert_with(|| Root { namespace, name, uses: Vec::new() });
+                let served = self.by_place.entry((namespace, name));
+                let served = served.or_insert_with(|| ServedSecret { namespace, name, uses: Vec::new() });
                 let asks_clients = asks_clients(object, settings);
                 let config_maps: Vec<_> = trust_of(&all, &named.pointer).collect();
                 let ca_from =
                     settings["caCertCredentialName"].as_str().filter(|ca| *ca != name && config_maps.is_empty());
-                root.uses.push(Use {
+                served.uses.push(Use {
                     title: title.clone(),
                     selector: selector.clone(),
                     is_guessed,
@@ -173,7 +173,7 @@ fn looked_up<'a>(objects: &'a [Value], selector: Option<&BTreeMap<&str, &str>>, 
     if guessed.len() == 1 { guessed.into_iter().map(|namespace| (namespace, true)).collect() } else { Vec::new() }
 }
 
-impl Root<'_> {
+impl ServedSecret<'_> {
     /// Whether a Gateway verifies clients.
     pub(super) fn asks_clients(&self) -> bool {
         self.uses.iter().any(|one| one.asks_clients)

@@ -7,10 +7,10 @@ use crate::api::names::MANAGED_LABEL;
 use crate::connectivity;
 use crate::registry::{Entry, Role};
 use crate::trust::credential::CA_KEYS;
-use crate::trust::{Duty, ParsedSecret, Proxy, SecretUsage};
+use crate::trust::{ParsedSecret, Proxy, SecretUsage, UsageKind};
 
 /// What the Secret of a write is used for.
-pub(super) fn duty<'r>(write: &SecretWrite<'r>, new: &ParsedSecret<'_>) -> Duty<'r> {
+pub(super) fn usage<'r>(write: &SecretWrite<'r>, new: &ParsedSecret<'_>) -> SecretUsage<'r> {
     // From the object itself: a stored Secret that cannot be decoded may have had a bundle.
     let old = write.request.old_object;
     let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][key].is_string()));
@@ -22,39 +22,39 @@ pub(super) fn duty<'r>(write: &SecretWrite<'r>, new: &ParsedSecret<'_>) -> Duty<
 
 /// The use of a Secret that a GatewaySecret names. Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them.
 /// The source Secret of a public issuer never has a CA, and one that has a CA must not lose it.
-fn claimed(entry: &Entry, role: Role, had_bundle: bool, now: Timestamp) -> Duty<'_> {
+fn claimed(entry: &Entry, role: Role, had_bundle: bool, now: Timestamp) -> SecretUsage<'_> {
     let status = &entry.status;
     let sibling = status.cacert_sibling.as_ref().filter(|_| role != Role::CacertSibling);
-    let ca_required = sibling.is_none() && (role != Role::Root || had_bundle);
+    let ca_required = sibling.is_none() && (role != Role::Source || had_bundle);
     let oldest_proxy = entry.oldest_proxy();
     if role == Role::CacertSibling {
-        return Duty { ca_required, usage: SecretUsage::TrustBundle, oldest_proxy, ..Duty::default() };
+        return SecretUsage { ca_required, kind: UsageKind::TrustBundle, oldest_proxy, ..SecretUsage::default() };
     }
-    Duty {
+    SecretUsage {
         ca_required,
         is_rotated: true,
         distributes_trust: connectivity::distributes(status, now),
         // Istio uses the sibling of the source Secret only for Gateways that name the source Secret.
-        sibling: sibling.filter(|_| role == Role::Root).map(|sibling| sibling.name.as_str()),
+        sibling: sibling.filter(|_| role == Role::Source).map(|sibling| sibling.name.as_str()),
         gateways: status.gateways.as_deref().unwrap_or_default(),
         oldest_proxy,
-        ..Duty::default()
+        ..SecretUsage::default()
     }
 }
 
 /// The use of a Secret that no GatewaySecret names as its source or managed Secret: this replica may not know its GatewaySecret yet. A Secret
 /// with a CA is an issuer's, since gateways serve leaves.
-fn unclaimed(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> Duty<'static> {
-    let mut duty = write.registry.duty(write.request.namespace, write.request.name);
+fn unclaimed(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> SecretUsage<'static> {
+    let mut usage = write.registry.usage(write.request.namespace, write.request.name);
     let is_managed = new.secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true");
-    if duty.usage == SecretUsage::Serving && new.presents_ca() && !is_managed {
-        duty.usage = SecretUsage::SigningCa;
+    if usage.kind == UsageKind::Serving && new.presents_ca() && !is_managed {
+        usage.kind = UsageKind::SigningCa;
     }
-    if duty.usage == SecretUsage::SigningCa {
+    if usage.kind == UsageKind::SigningCa {
         // No proxy reads it. A rotation to a CA that some proxies cannot verify with waits, and its conditions say so.
-        duty.oldest_proxy = Proxy::NEWEST;
+        usage.oldest_proxy = Proxy::NEWEST;
     }
-    duty
+    usage
 }
 
 #[cfg(test)]
@@ -117,17 +117,17 @@ mod tests {
         let mut entry = entry("mesh", "root", "gw");
         entry.status.cacert_sibling = Some(CacertSibling { name: "root-cacert".to_owned(), missing: Vec::new() });
         let of = |role| claimed(&entry, role, false, now()).sibling;
-        let siblings = [Role::Root, Role::Managed, Role::CacertSibling].map(of);
+        let siblings = [Role::Source, Role::Managed, Role::CacertSibling].map(of);
         assert_eq!(siblings, [Some("root-cacert"), None, None]);
     }
 
     #[test]
-    fn a_secret_that_no_gateway_secret_names_has_the_default_duty() {
+    fn a_secret_that_no_gateway_secret_names_has_the_default_usage() {
         let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other"}});
         let (request, registry) = (Request::create(&object, "mesh"), Registry::default());
         let decoded = DecodedWrite::new(&request).unwrap();
         let write = SecretWrite::new(&request, &decoded, &registry, &Severities::default(), now());
-        assert_eq!(duty(&write, write.new.as_ref().unwrap()), Duty::default());
+        assert_eq!(usage(&write, write.new.as_ref().unwrap()), SecretUsage::default());
     }
 
     #[test]
@@ -135,9 +135,9 @@ mod tests {
         let mut entry = entry("mesh", "root", "gw");
         let (group, namespace, name) = ("networking.istio.io".to_owned(), "mesh".to_owned(), "public".to_owned());
         entry.status.gateways = Some(vec![GatewayUse { group, namespace, name, hosts: Vec::new() }]);
-        for (role, counts) in [(Role::Root, true), (Role::Managed, true), (Role::CacertSibling, false)] {
-            let duty = claimed(&entry, role, false, now());
-            assert_eq!((duty.is_rotated, duty.gateways.len() == 1), (counts, counts), "{role:?}");
+        for (role, counts) in [(Role::Source, true), (Role::Managed, true), (Role::CacertSibling, false)] {
+            let usage = claimed(&entry, role, false, now());
+            assert_eq!((usage.is_rotated, usage.gateways.len() == 1), (counts, counts), "{role:?}");
         }
     }
 }

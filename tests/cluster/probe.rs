@@ -1,4 +1,4 @@
-//! What gateways show on the wire: a TLS server of this process behind an EndpointSlice, and the real agent.
+//! What gateways show in a probe: a TLS server of this process behind an EndpointSlice, and the real agent.
 
 use std::{
     io::{Read, Write},
