@@ -39,13 +39,13 @@ fn trustspan(args: &[&str]) -> Command {
 #[test]
 fn check_takes_severities_of_rules() {
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: gw}\nstringData: {ca.crt: prose}\n";
-    assert_eq!(code(&run(&["check", "-"], secret)), 1);
-    let warned = run(&["check", "--severity", "empty=off", "--severity", "empty=warn", "-"], secret);
+    assert_eq!(code(&run(&["check", "-f", "-"], secret)), 1);
+    let warned = run(&["check", "--severity", "empty=off", "--severity", "empty=warn", "-f", "-"], secret);
     assert_eq!(code(&warned), 0);
     assert!(text(&warned.stdout).contains("1 object judged: 0 denied, 1 warned"), "{}", text(&warned.stdout));
     for (flag, why) in [("expird=off", "trustspan rules"), ("unreadable=off", "fixed"), ("empty=Off", "not a severity")]
     {
-        let refused = run(&["check", "--severity", flag, "-"], secret);
+        let refused = run(&["check", "--severity", flag, "-f", "-"], secret);
         assert_eq!(code(&refused), 2, "{flag}");
         assert!(text(&refused.stderr).contains(why), "{}", text(&refused.stderr));
     }
@@ -69,7 +69,7 @@ fn check_judges_ca_bundles_wherever_they_stand() {
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "e"}, "stringData": {"value": kubeconfig}},
         {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "f"}, "spec": {}},
     ]});
-    let output = run(&["check", "--output", "json", "-"], &input.to_string());
+    let output = run(&["check", "--output", "json", "-f", "-"], &input.to_string());
     assert_eq!(code(&output), 1, "{}", text(&output.stderr));
     let judged: Vec<Value> = serde_json::from_slice(&output.stdout).expect("an array");
     let fields = |object: &Value| -> Vec<String> {
@@ -97,10 +97,10 @@ fn check_judges_ca_bundles_wherever_they_stand() {
 fn check_breaks_glass_when_asked_to() {
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: gw, annotations: {breakglass.trustspan.dev/empty: ticket 7}}\n\
                   stringData: {ca.crt: prose}\n";
-    let denied = run(&["check", "-"], secret);
+    let denied = run(&["check", "-f", "-"], secret);
     assert_eq!(code(&denied), 1);
     assert!(text(&denied.stdout).contains("see --break-glass"), "{}", text(&denied.stdout));
-    let warned = run(&["check", "--break-glass", "-"], secret);
+    let warned = run(&["check", "--break-glass", "-f", "-"], secret);
     assert_eq!(code(&warned), 0);
     assert!(text(&warned.stdout).contains("break-glass (ticket 7): "), "{}", text(&warned.stdout));
 }
@@ -112,8 +112,8 @@ fn observe_takes_severities_of_rules() {
          stringData: {{ca.crt: prose}}\n"
     );
     let observed = |args: &[&str]| text(&run(args, &input).stdout);
-    assert!(observed(&["observe", "-"]).contains("reason: Unsound"));
-    assert!(observed(&["observe", "--severity", "empty=off", "-"]).contains("reason: NoTrustAnchor"));
+    assert!(observed(&["observe", "-f", "-"]).contains("reason: Unsound"));
+    assert!(observed(&["observe", "--severity", "empty=off", "-f", "-"]).contains("reason: NoTrustAnchor"));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn check_gives_one_answer_whatever_stands_beside_it_save_a_namespace_without_a_g
     let beside = [("{}", 1), (GATEWAY_SECRET, 1), (gateway, 1), (&guarded, 1), (&unguarded, 0)];
     for (object, (beside, expected)) in [bundle, secret].iter().flat_map(|object| beside.map(|beside| (object, beside)))
     {
-        let output = run(&["check", "-"], &format!("{object}\n---\n{beside}"));
+        let output = run(&["check", "-f", "-"], &format!("{object}\n---\n{beside}"));
         assert_eq!(code(&output), expected, "{object} beside {beside}: {}", text(&output.stdout));
         assert!(text(&output.stdout).contains("empty"), "{}", text(&output.stdout));
     }
@@ -184,11 +184,11 @@ fn check_exit_codes() {
         ("a: [\n", 2),
         ("- a\n", 2),
     ] {
-        let output = run(&["check", "-"], input);
+        let output = run(&["check", "-f", "-"], input);
         assert_eq!(code(&output), expected, "{input:?}: {}", text(&output.stderr));
     }
-    assert_eq!(code(&run(&["check", "no/such/path"], "")), 2);
-    assert_eq!(code(&run(&["rewrite", "no/such/path", "-"], "")), 2);
+    assert_eq!(code(&run(&["check", "-f", "no/such/path"], "")), 2);
+    assert_eq!(code(&run(&["rewrite", "-f", "no/such/path", "-f", "-"], "")), 2);
     assert_eq!(code(&run(&["check", "--now", "yesterday"], "")), 2);
     assert_eq!(code(&run(&["check", "--now", "2026-01-01T00:00:00Z"], "")), 0);
 }
@@ -204,7 +204,7 @@ fn check_goes_on_after_an_unreadable_document() {
 
 #[test]
 fn check_goes_on_after_paths_that_cannot_be_opened() {
-    let output = run(&["check", "no/such/path", "-", "neither"], BAD_SECRET);
+    let output = run(&["check", "-f", "no/such/path", "-f", "-", "-f", "neither"], BAD_SECRET);
     assert_eq!(code(&output), 2);
     assert!(text(&output.stdout).ends_with("1 object judged: 1 denied, 0 warned\n"), "{}", text(&output.stdout));
     let stderr = text(&output.stderr);
@@ -240,7 +240,7 @@ fn check_json_contract() {
 fn check_text_names_places() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = write(directory.path(), "secret.yaml", BAD_SECRET);
-    let output = run(&["check", &path], "");
+    let output = run(&["check", "-f", &path], "");
     let expected = format!(
         "{path}:2  deny  Secret default/gw\n  unreadable  data[ca.crt]  not base64; put plain text under stringData\n\n1 object judged: 1 denied, 0 warned\n"
     );
@@ -253,12 +253,12 @@ fn rewrite_leaves_what_it_does_not_own() {
     let yaml = "\u{feff}# lead\r\na: 1 # c\r\n--- # two\r\n\r\nkind: List\r\nitems: []\r\n...\r\n";
     let json = "{\"kind\":\"A\"}{\"kind\":\"B\"}\n";
     let (a, b) = (write(directory.path(), "a.yaml", yaml), write(directory.path(), "b.json", json));
-    for args in [["rewrite", &a], ["rewrite", "--undo"]] {
-        let output = run(&args, yaml);
+    for args in [&["rewrite", "-f", &a][..], &["rewrite", "--undo"]] {
+        let output = run(args, yaml);
         assert_eq!((code(&output), text(&output.stdout)), (0, yaml.to_owned()));
     }
-    assert_eq!(text(&run(&["rewrite", &a, &b], "").stdout), format!("{yaml}---\n{json}"));
-    assert_eq!(text(&run(&["rewrite", "--diff", &a, &b], "").stdout), "");
+    assert_eq!(text(&run(&["rewrite", "-f", &a, "-f", &b], "").stdout), format!("{yaml}---\n{json}"));
+    assert_eq!(text(&run(&["rewrite", "--diff", "-f", &a, "-f", &b], "").stdout), "");
 }
 
 #[test]
@@ -324,14 +324,14 @@ fn directories_and_context() {
     write(&directory.path().join("sub"), "secret.yml", BAD_SECRET);
     let gws = write(directory.path(), "gws.yaml", GATEWAY_SECRET);
     let path = directory.path().display().to_string();
-    let output = run(&["check", "-o", "json", &path], "");
+    let output = run(&["check", "-o", "json", "-f", &path], "");
     let array: Value = serde_json::from_slice(&output.stdout).expect("an array");
     let sources: Vec<_> = array.as_array().into_iter().flatten().map(|o| o["source"].clone()).collect();
     assert_eq!(sources, [format!("{path}/gws.yaml:1"), format!("{path}/sub/secret.yml:2")]);
     // Context is read, not printed.
-    let output = run(&["rewrite", "-", "--context", &gws], "kind: A\n");
+    let output = run(&["rewrite", "-f", "-", "--context", &gws], "kind: A\n");
     assert_eq!((code(&output), text(&output.stdout)), (0, "kind: A\n".to_owned()));
-    assert_eq!(code(&run(&["rewrite", "-", "--context", "no/such"], "kind: A\n")), 2);
+    assert_eq!(code(&run(&["rewrite", "-f", "-", "--context", "no/such"], "kind: A\n")), 2);
 }
 
 #[test]
@@ -370,7 +370,13 @@ fn crd_and_completions() {
 
 #[test]
 fn a_reader_that_leaves_is_no_panic() {
-    for args in [["check", "--output=json"], ["rewrite", "-"], ["observe", "-"], ["crd", ""], ["completions", "bash"]] {
+    for args in [
+        ["check", "--output=json"],
+        ["rewrite", "--filename=-"],
+        ["observe", "--filename=-"],
+        ["crd", ""],
+        ["completions", "bash"],
+    ] {
         let args: Vec<_> = args.into_iter().filter(|a| !a.is_empty()).collect();
         let mut child = trustspan(&args).spawn().expect("the binary");
         drop(child.stdout.take());
@@ -427,7 +433,7 @@ fn peak(args: &[&str], input: String) -> (String, u64) {
 #[cfg(target_os = "linux")]
 #[test]
 fn ten_thousand_documents_need_the_memory_of_one_thousand() {
-    for args in [["check", "--output=json"], ["rewrite", "-"]] {
+    for args in [["check", "--output=json"], ["rewrite", "--filename=-"]] {
         let (_, small) = peak(&args, stream(1_000, 1));
         let input = stream(10_000, 1);
         let size = input.len() as u64 / 1024;
@@ -457,11 +463,15 @@ fn ten_thousand_gateways_are_rewritten_by_what_comes_last_and_taken_back() {
     }
     // Which Secret is managed is said at the very end of the stream.
     let _ = write!(input, "---\n{}", include_str!("../manifests/example/gatewaysecret.yaml"));
-    let rewritten = text(&run(&["rewrite", "-"], &input).stdout);
+    let rewritten = text(&run(&["rewrite", "-f", "-"], &input).stdout);
     assert_eq!(rewritten.matches("credentialName: public-gateway\n").count(), 10_000);
     assert_eq!(rewritten.matches("credentialName: gateway-root\n").count(), 0);
-    assert_eq!(text(&run(&["rewrite", "--diff", "-"], &rewritten).stdout), "", "a second rewrite finds nothing to do");
-    assert!(text(&run(&["rewrite", "--undo", "-"], &rewritten).stdout) == input, "the undo is not the identity");
-    let checked = run(&["check", "-"], &rewritten);
+    assert_eq!(
+        text(&run(&["rewrite", "--diff", "-f", "-"], &rewritten).stdout),
+        "",
+        "a second rewrite finds nothing to do"
+    );
+    assert!(text(&run(&["rewrite", "--undo", "-f", "-"], &rewritten).stdout) == input, "the undo is not the identity");
+    let checked = run(&["check", "-f", "-"], &rewritten);
     assert_eq!((code(&checked), text(&checked.stdout).as_str()), (0, "10001 objects judged: 0 denied, 0 warned\n"));
 }

@@ -276,11 +276,8 @@ fn says_in_one_sentence_why_it_does_not_start() {
     let none = tempfile::tempdir().unwrap();
     let none = none.path().to_str().unwrap();
     for (args, expected) in [
-        (vec!["--manifests", none, "--cert-dir", none, "--port", &taken], "cannot listen on 127.0.0.1:"),
-        (
-            vec!["--manifests", "/nowhere", "--cert-dir", none, "--port", "0", "--metrics-port", "0"],
-            "--manifests /nowhere: ",
-        ),
+        (vec!["-f", none, "--cert-dir", none, "--port", &taken], "cannot listen on 127.0.0.1:"),
+        (vec!["-f", "/nowhere", "--cert-dir", none, "--port", "0", "--metrics-port", "0"], "-f /nowhere: "),
         (
             vec!["--kubeconfig", "/nowhere", "--cert-dir", none, "--port", "0", "--metrics-port", "0"],
             "no serving certificate: ",
@@ -292,7 +289,7 @@ fn says_in_one_sentence_why_it_does_not_start() {
         let last = said.lines().last().unwrap_or_default();
         assert!(last.starts_with("error: ") && last.contains(expected), "{said}");
     }
-    for args in [vec!["--port", "x"], vec!["--manifests", "a", "--kubeconfig", "b"], vec!["--drain-delay", "-1s"]] {
+    for args in [vec!["--port", "x"], vec!["-f", "a", "--kubeconfig", "b"], vec!["--drain-delay", "-1s"]] {
         assert_eq!(support::refused(&args).0, Some(2));
     }
 }

@@ -277,6 +277,6 @@ fn with_agent_uses_the_lease_of_its_flags_and_releases_it_on_shutdown() {
 fn rejects_flags_of_the_controller_without_it() {
     let (code, error) = refused(&["--lease-name", "rotation"]);
     assert!(code == Some(2) && error.contains("--with-agent"), "{error}");
-    let (code, error) = refused(&["--manifests", ".", "--with-agent", "--poll", "1s"]);
+    let (code, error) = refused(&["-f", ".", "--with-agent", "--poll", "1s"]);
     assert!(code == Some(2) && error.contains("cannot be used with"), "{error}");
 }

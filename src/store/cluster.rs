@@ -33,7 +33,7 @@ pub enum ConnectError {
         source: kube::config::KubeconfigError,
     },
     /// No kubeconfig was given, and this process does not run in a pod.
-    #[error("not in a cluster ({0}): set --kubeconfig, or --manifests for a directory")]
+    #[error("not in a cluster ({0}): set --kubeconfig, or -f for a directory")]
     InCluster(#[from] kube::config::InClusterError),
     /// No kubeconfig was found.
     #[error("no kubeconfig found: {0}")]

@@ -37,7 +37,7 @@ impl<'c> Agents<'c> {
         let objects = if all.success() { all.stdout } else { ours()? };
         let file = self.cluster.temp_dir("rbac")?.join("objects.yaml");
         std::fs::write(&file, objects)?;
-        let printed = Command::new(trustspan()).arg("rbac").arg(&file).output()?;
+        let printed = Command::new(trustspan()).args(["rbac", "-f"]).arg(&file).output()?;
         ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
         self.cluster.kubectl(["apply", "-f", "-"]).stdin(printed.stdout).ok().map(drop)
     }

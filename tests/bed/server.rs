@@ -71,7 +71,7 @@ impl<'c> Server<'c> {
         let mut args: Vec<String> = ["serve", "--bind-address", "127.0.0.1"].map(str::to_owned).into();
         let (flag, path) = match &self.source {
             Source::Cluster(user) => ("--kubeconfig", self.cluster.kubeconfig(*user)),
-            Source::Manifests(dir) => ("--manifests", dir.clone()),
+            Source::Manifests(dir) => ("-f", dir.clone()),
         };
         args.extend([flag.to_owned(), path.display().to_string()]);
         args.extend(["--port".to_owned(), self.port.to_string()]);

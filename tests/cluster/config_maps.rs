@@ -163,7 +163,8 @@ fn a_gateway_names_what_is_kept_and_undo_takes_it_back(cluster: &Cluster) -> Res
 
 fn undo(stored: &Value) -> Result<Value> {
     let mut trustspan = Command::new(env!("CARGO_BIN_EXE_trustspan"));
-    let mut child = trustspan.args(["rewrite", "--undo", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut child =
+        trustspan.args(["rewrite", "--undo", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     serde_json::to_writer(child.stdin.take().context("stdin")?, stored)?;
     Ok(serde_json::from_slice(&child.wait_with_output()?.stdout)?)
 }

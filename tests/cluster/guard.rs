@@ -53,7 +53,7 @@ impl Guarded<'_> {
 
 /// The rules that deny an object, as `check` says.
 fn denied_by_check(object: &Value) -> Result<BTreeSet<String>> {
-    let (_, printed) = trustspan(&["check", "--output", "json", "-"], &object.to_string())?;
+    let (_, printed) = trustspan(&["check", "--output", "json", "-f", "-"], &object.to_string())?;
     let judged: Value = serde_json::from_str(&printed)?;
     let findings = judged[0]["findings"].as_array().with_context(|| format!("findings in {printed}"))?;
     let denials = findings.iter().filter(|finding| finding["severity"] == "deny");

@@ -156,7 +156,7 @@ fn observe_makes_a_gateway_secret_ready(cluster: &Cluster) -> Result<()> {
 
         let kinds = "gatewaysecrets,secrets,gateways.networking.istio.io,deployments";
         let stored = cluster.kubectl(["get", kinds, "-o", "yaml"]).ns(ns).ok()?;
-        let (code, observed) = trustspan(&["observe", "-"], &stored)?;
+        let (code, observed) = trustspan(&["observe", "-f", "-"], &stored)?;
         ensure!(code == Some(0), "observe ended with {code:?}");
         let apply = ["apply", "--server-side", "--force-conflicts", "--subresource=status", "-f", "-"];
         cluster.kubectl(apply).ns(ns).stdin(observed).ok()?;

@@ -85,7 +85,7 @@ fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
         stage.kubectl(["create", "secret", "generic", ROOT, "--from-literal=ca.crt=no PEM at all"]).ok()?;
         let kinds = format!("gatewaysecrets,{ISTIO},secrets");
         let stored = cluster.kubectl(["get", &kinds, "-o", "yaml"]).ns(&stage.ns).ok()?;
-        let (code, judged) = trustspan(&["check", "--output", "json", "-"], &stored)?;
+        let (code, judged) = trustspan(&["check", "--output", "json", "-f", "-"], &stored)?;
         let judged: Vec<Value> = serde_json::from_str(&judged)?;
         let found = |name: &str| -> Vec<&str> {
             let object = judged.iter().find(|judged| judged["object"]["name"] == name);
