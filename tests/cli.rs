@@ -37,7 +37,7 @@ fn trustspan(args: &[&str]) -> Command {
 }
 
 #[test]
-fn check_takes_severities_of_rules() {
+fn check_applies_severities_of_rules() {
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: gw}\nstringData: {ca.crt: prose}\n";
     assert_eq!(code(&run(&["check", "-f", "-"], secret)), 1);
     let warned = run(&["check", "--severity", "empty=off", "--severity", "empty=warn", "-f", "-"], secret);
@@ -52,7 +52,7 @@ fn check_takes_severities_of_rules() {
 }
 
 #[test]
-fn check_judges_ca_bundles_wherever_they_stand() {
+fn check_judges_ca_bundles_in_other_objects() {
     let prose = "cHJvc2U=";
     let kubeconfig = format!(
         "clusters: [{{name: prod, cluster: {{certificate-authority-data: {prose}}}}}]\n\
@@ -74,8 +74,8 @@ fn check_judges_ca_bundles_wherever_they_stand() {
     let judged: Vec<Value> = serde_json::from_slice(&output.stdout).expect("an array");
     let fields = |object: &Value| -> Vec<String> {
         let findings = object["findings"].as_array().expect("findings");
-        let told = findings.iter().map(|f| format!("{} {}", f["rule"], f["field"]).replace('"', ""));
-        told.collect()
+        let summaries = findings.iter().map(|f| format!("{} {}", f["rule"], f["field"]).replace('"', ""));
+        summaries.collect()
     };
     assert_eq!(
         judged.iter().map(fields).collect::<Vec<_>>(),
@@ -94,7 +94,7 @@ fn check_judges_ca_bundles_wherever_they_stand() {
 }
 
 #[test]
-fn check_breaks_glass_when_asked_to() {
+fn check_breaks_glass_on_request() {
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: gw, annotations: {breakglass.trustspan.dev/empty: ticket 7}}\n\
                   stringData: {ca.crt: prose}\n";
     let denied = run(&["check", "-f", "-"], secret);
@@ -106,7 +106,7 @@ fn check_breaks_glass_when_asked_to() {
 }
 
 #[test]
-fn observe_takes_severities_of_rules() {
+fn observe_applies_severities_of_rules() {
     let input = format!(
         "{GATEWAY_SECRET}---\napiVersion: v1\nkind: Secret\nmetadata: {{name: gw, namespace: istio-system}}\n\
          stringData: {{ca.crt: prose}}\n"
@@ -117,7 +117,7 @@ fn observe_takes_severities_of_rules() {
 }
 
 #[test]
-fn check_gives_one_answer_whatever_stands_beside_it_save_a_namespace_without_a_guard() {
+fn check_depends_on_no_other_object_except_an_unguarded_namespace() {
     let bundle = "{apiVersion: v1, kind: ConfigMap, metadata: {name: roots, namespace: mesh}, data: {ca.crt: prose}}";
     let secret =
         "{apiVersion: v1, kind: Secret, metadata: {name: other, namespace: mesh}, stringData: {ca.crt: prose}}";
@@ -126,11 +126,10 @@ fn check_gives_one_answer_whatever_stands_beside_it_save_a_namespace_without_a_g
     let namespace =
         |labels: &str| format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: mesh, labels: {labels}}}}}");
     let (guarded, unguarded) = (namespace("{trustspan.dev/guard: enabled}"), namespace("{team: mesh}"));
-    let beside = [("{}", 1), (GATEWAY_SECRET, 1), (gateway, 1), (&guarded, 1), (&unguarded, 0)];
-    for (object, (beside, expected)) in [bundle, secret].iter().flat_map(|object| beside.map(|beside| (object, beside)))
-    {
-        let output = run(&["check", "-f", "-"], &format!("{object}\n---\n{beside}"));
-        assert_eq!(code(&output), expected, "{object} beside {beside}: {}", text(&output.stdout));
+    let others = [("{}", 1), (GATEWAY_SECRET, 1), (gateway, 1), (&guarded, 1), (&unguarded, 0)];
+    for (object, (other, expected)) in [bundle, secret].iter().flat_map(|object| others.map(|other| (object, other))) {
+        let output = run(&["check", "-f", "-"], &format!("{object}\n---\n{other}"));
+        assert_eq!(code(&output), expected, "{object} with {other}: {}", text(&output.stdout));
         assert!(text(&output.stdout).contains("empty"), "{}", text(&output.stdout));
     }
 }
@@ -146,7 +145,7 @@ fn rules_lists_every_rule() {
     assert_eq!(page.lines().count(), 2 * rules.len(), "{page}");
 }
 
-/// Feeds stdin from a thread: the child may answer before it has read all.
+/// Writes stdin from a thread, since the child may write before it has read everything.
 fn feed(child: &mut Child, input: String) -> std::thread::JoinHandle<()> {
     let mut stdin = child.stdin.take().expect("piped");
     std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())))
@@ -194,7 +193,7 @@ fn check_exit_codes() {
 }
 
 #[test]
-fn check_goes_on_after_an_unreadable_document() {
+fn check_continues_after_an_unreadable_document() {
     let output = run(&["check", "--output", "json"], &format!("a: [\n---\n{BAD_SECRET}"));
     assert_eq!(code(&output), 2);
     let array: Value = serde_json::from_slice(&output.stdout).expect("an array");
@@ -203,13 +202,13 @@ fn check_goes_on_after_an_unreadable_document() {
 }
 
 #[test]
-fn check_goes_on_after_paths_that_cannot_be_opened() {
+fn check_continues_after_paths_that_cannot_be_opened() {
     let output = run(&["check", "-f", "no/such/path", "-f", "-", "-f", "neither"], BAD_SECRET);
     assert_eq!(code(&output), 2);
     assert!(text(&output.stdout).ends_with("1 object judged: 1 denied, 0 warned\n"), "{}", text(&output.stdout));
     let stderr = text(&output.stderr);
-    let told: Vec<_> = stderr.lines().filter_map(|line| line.split_once(": cannot be read: ")).collect();
-    assert!(matches!(told[..], [("error: no/such/path", _), ("error: neither", _)]), "{stderr}");
+    let errors: Vec<_> = stderr.lines().filter_map(|line| line.split_once(": cannot be read: ")).collect();
+    assert!(matches!(errors[..], [("error: no/such/path", _), ("error: neither", _)]), "{stderr}");
 }
 
 #[test]
@@ -237,7 +236,7 @@ fn check_json_contract() {
 }
 
 #[test]
-fn check_text_names_places() {
+fn check_text_has_locations() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = write(directory.path(), "secret.yaml", BAD_SECRET);
     let output = run(&["check", "-f", &path], "");
@@ -248,7 +247,7 @@ fn check_text_names_places() {
 }
 
 #[test]
-fn rewrite_leaves_what_it_does_not_own() {
+fn rewrite_keeps_other_text() {
     let directory = tempfile::tempdir().expect("a directory");
     let yaml = "\u{feff}# lead\r\na: 1 # c\r\n--- # two\r\n\r\nkind: List\r\nitems: []\r\n...\r\n";
     let json = "{\"kind\":\"A\"}{\"kind\":\"B\"}\n";
@@ -262,7 +261,7 @@ fn rewrite_leaves_what_it_does_not_own() {
 }
 
 #[test]
-fn rewrite_undo_takes_back() {
+fn rewrite_undo_restores_the_original() {
     let rewritten = "\
 apiVersion: networking.istio.io/v1
 kind: Gateway # mine
@@ -335,19 +334,19 @@ fn directories_and_context() {
 }
 
 #[test]
-fn rewrite_passes_on_what_it_cannot_read() {
+fn rewrite_prints_unreadable_documents_unchanged() {
     let input = "a: 1\n---\nb: [\n---\nc: 1\n";
     let output = run(&["rewrite"], input);
     assert_eq!((code(&output), text(&output.stdout)), (2, input.to_owned()));
     assert!(text(&output.stderr).starts_with("error: stdin:"), "{}", text(&output.stderr));
     assert_eq!(code(&run(&["rewrite", "--diff"], input)), 2);
-    // It may be a GatewaySecret, without which the others would be rewritten wrongly.
+    // It may be a GatewaySecret. Without it the others would be rewritten wrongly.
     let output = run(&["rewrite"], "kind: A\n---\n# trustspan.dev\nb: [\n");
     assert_eq!((code(&output), text(&output.stdout)), (2, String::new()));
 }
 
 #[test]
-fn observe_prints_gateway_secrets_that_read_the_same() {
+fn observe_is_idempotent() {
     let once = run(&["observe"], &format!("kind: A\n---\n{GATEWAY_SECRET}"));
     assert_eq!(code(&once), 0, "{}", text(&once.stderr));
     let again = run(&["observe"], &text(&once.stdout));
@@ -369,7 +368,7 @@ fn crd_and_completions() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_panic() {
+fn closed_pipe_causes_no_panic() {
     for args in [
         ["check", "--output=json"],
         ["rewrite", "--filename=-"],
@@ -455,13 +454,13 @@ fn ten_thousand_documents_need_the_memory_of_one_thousand() {
 }
 
 #[test]
-fn ten_thousand_gateways_are_rewritten_by_what_comes_last_and_taken_back() {
+fn ten_thousand_gateways_are_rewritten_by_the_last_document_and_restored() {
     let gateway = include_str!("../manifests/example/gateway.yaml");
     let mut input = String::new();
     for i in 0..10_000 {
         let _ = write!(input, "---\n{}", gateway.replace("name: public\n", &format!("name: public-{i}\n")));
     }
-    // Which Secret is managed is said at the very end of the stream.
+    // The GatewaySecret is the last document of the stream.
     let _ = write!(input, "---\n{}", include_str!("../manifests/example/gatewaysecret.yaml"));
     let rewritten = text(&run(&["rewrite", "-f", "-"], &input).stdout);
     assert_eq!(rewritten.matches("credentialName: public-gateway\n").count(), 10_000);

@@ -56,7 +56,7 @@ fn a_deletion_in_mid_rotation_warns_and_loses_nothing(cluster: &Cluster) -> Resu
         }
         ensure!(!cluster.exists("gatewaysecret", kept.ns, "gateway")?, "it is still there");
 
-        // It goes on where it stood: what clients follow is still to be seen.
+        // It continues where it stopped: whether clients follow is checked below.
         let spec = &stored["spec"];
         let again = json!({
             "apiVersion": stored["apiVersion"], "kind": "GatewaySecret", "metadata": { "name": "gateway" }, "spec": spec,

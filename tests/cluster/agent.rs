@@ -274,7 +274,7 @@ fn a_client_that_does_not_follow_is_told_once(cluster: &Cluster) -> Result<()> {
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
         kept.wait_phase("Converged")?;
-        // The old leaf is served, since the client trusts the old CA alone; it is told by name, once.
+        // The old leaf is served, since the client trusts the old CA only; it is named, once.
         kept.wait_condition("ClientsCurrent", "Lagging", &["shop"])?;
         kept.wait_event("Warning", "ClientLagging", "client shop ")?;
         kept.wait_metric(&agent, "gatewaysecret_lagging_clients", "", |clients| clients == 1.0)?;

@@ -97,7 +97,7 @@ impl Rotation<'_> {
         wait_for("status to tell the mode", SOON, || Ok(kept.status()?["mode"] == "Bundle"))?;
         kept.wait_bundle(trust)?;
         let after = self.secret("managed")?;
-        // Whoever has served the new leaf goes on with it.
+        // A gateway that has served the new certificate keeps it.
         expect("the leaf", &after["data"]["tls.crt"], root["data"]["tls.crt"].clone())?;
         expect("the Secret", &after["metadata"]["uid"], before["metadata"]["uid"].clone())?;
         expect("spec.secretName", &kept.status()?["secretName"], "managed")

@@ -24,7 +24,7 @@ cases![
 /// Fields of a Secret with bad content, and the rule that says so.
 type Bad = (Vec<(&'static str, String)>, &'static str);
 
-/// What stands in the tables of how Envoy takes a bundle, made anew.
+/// The cases of the tables on how Envoy loads a bundle.
 fn bad() -> Result<Vec<Bad>> {
     let mut keys = Keys::shuffled(&mut Seed::of_run("bad inputs"));
     let mut ca = |spec| Identity::root(spec, keys.of(Kind::P256)?);
@@ -90,7 +90,7 @@ fn refuses_what_would_break_trust(cluster: &Cluster) -> Result<()> {
                     ensure!(asked == denied, "{rule}, dry run: {asked}\napply: {denied}");
                 }
             }
-            // Its resourceVersion tells that nothing was written in between either.
+            // Its resourceVersion shows that nothing was written in between either.
             ensure!(stage.get("secret", name)? == stored, "{name}: what is stored has changed");
         }
         Ok(())
@@ -200,7 +200,7 @@ fn odd_requests_are_judged_like_others(cluster: &Cluster) -> Result<()> {
             let created = create(&secret).ok()?;
             stage.kubectl(["delete", created.trim()]).ok()?;
         }
-        // A status is nobody's spec.
+        // A status is not a spec.
         stage.apply(&stage.istio("shop", ROOT))?;
         let status = json!({ "status": { "observedGeneration": "1" } }).to_string();
         let patch = ["patch", ISTIO, "shop", "--subresource=status", "--type=merge", "--patch", &status];

@@ -1,4 +1,4 @@
-//! CA bundles beside the Secrets of gateways, through real kubectl, with the opt-in configuration `manifests/ca-bundles`.
+//! CA bundles outside of gateway Secrets, through real kubectl, with the opt-in configuration `manifests/ca-bundles`.
 
 use std::fs;
 use std::path::Path;
@@ -250,7 +250,7 @@ fn only_secrets_with_a_kubeconfig_are_sent(cluster: &Cluster) -> Result<()> {
             cluster.kubectl(args).ns(&bed.ns).ok()?;
         }
         expect("reviews", &json!(reviews()?), before)?;
-        // Wherever the words stand in a text, base64 shows them in one of three ways.
+        // Base64 encodes the words in one of three ways, depending on their offset.
         for shift in 0..3 {
             let mut object = kubeconfig(&Authority::new("one")?.pem());
             object["metadata"]["name"] = json!(format!("shifted-{shift}"));

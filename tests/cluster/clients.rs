@@ -1,4 +1,4 @@
-//! Clients that are declared for a GatewaySecret that there is none of: whoever writes them is told.
+//! Clients that are declared for a GatewaySecret that does not exist: their writer gets a warning.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};

@@ -59,7 +59,7 @@ fn what_is_kept_has_our_cas_as_the_managed_secret_and_others_as_they_are(cluster
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
         wait_kept(kept, &[&partner, &new, &old])?;
-        // Whoever changes it, and whatever its owner adds.
+        // Any user may change it, and its owner may add to it.
         cluster.kubectl(["delete", "configmap", KEPT]).ns(kept.ns).ok()?;
         wait_kept(kept, &[&partner, &new, &old])?;
         write(kept, KEPT, &[&another])?;
@@ -202,7 +202,7 @@ fn a_gateway_elsewhere_names_what_is_kept_once_that_is_granted(cluster: &Cluster
             cluster.apply(apps, &gateway)?;
             let stored = cluster.get(KIND, apps, "shop")?;
             expect("without a grant", &json!(named(&stored)), json!(["managed", PARTNERS, PARTNERS]))?;
-            // Nobody applies it again.
+            // It is not applied again.
             grant(&[PARTNERS, KEPT])?;
             wait_for("the agent to have it written once more", SOON, || {
                 Ok(named(&cluster.get(KIND, apps, "shop")?) == REWRITTEN)

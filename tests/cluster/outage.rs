@@ -1,4 +1,4 @@
-//! The webhook is down: what must go on goes on, what must not is refused, and what slipped by is found.
+//! The webhook is down: what must go on goes on, what must not is refused, and what the webhook missed is found.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Both webhooks registered for everything, and nobody answers.
+/// Both webhooks registered for everything, without a server.
 fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         declare(cluster, ns)?;

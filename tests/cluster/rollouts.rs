@@ -1,5 +1,5 @@
-//! Workloads that are behind, on the real API server with its Deployment controller: found, told, and rolled one by one where
-//! that is asked for. There is no node: the tests stand in for the kubelet, and say that pods are up.
+//! Workloads that are behind, on the real API server with its Deployment controller: found, reported, and restarted one by one where
+//! that is asked for. There is no node: the tests act as the kubelet and report that pods are up.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ fn what_slipped_by_is_told_then_rolled_one_by_one(cluster: &Cluster) -> Result<(
         kept.wait_event("Warning", "WorkloadsBehind", "deployment/a, deployment/b")?;
         kept.wait_metric(&agent, "gatewaysecret_workloads_behind", "", |count| count == 2.0)?;
 
-        // To write workloads is a right of its own.
+        // Writing workloads is a separate right.
         kept.set_policy("workloadRestarts", &json!({ "mode": "Enabled" }))?;
         kept.wait_condition("WorkloadsCurrent", "Held", &["deployment/a", "trustspan rbac"])?;
         for (name, _) in flags {
@@ -119,7 +119,7 @@ fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
         let stored = get(kept, "app")?;
         expect("the spec", &stored["spec"], before)?;
         expect("the agent's mark", &stored["metadata"]["annotations"][RESYNC_REQUESTED_AT], Value::Null)?;
-        // Back again, it mends.
+        // With the right restored, it recovers.
         server.start_again()?;
         wait_for("the workload to be rolled", SOON, || Ok(is_mended(&get(kept, "app")?)))?;
         come_up(kept, "app")?;

@@ -1,4 +1,4 @@
-//! What the agent looks at when something changes, by what the API server was asked.
+//! What the agent reconciles on a change, by its requests to the API server.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -8,7 +8,7 @@ use crate::testbed::{Cluster, Request, SOON, User, wait_for};
 
 cases![a_change_of_one_gateway_secret_wakes_no_other];
 
-/// Changes that are made; each would be a look at the other one, and its new status a second.
+/// Changes to make. Each could cause a reconcile of the other GatewaySecret, and its new status a second one.
 const CHANGES: usize = 10;
 
 fn a_change_of_one_gateway_secret_wakes_no_other(cluster: &Cluster) -> Result<()> {
@@ -19,7 +19,7 @@ fn a_change_of_one_gateway_secret_wakes_no_other(cluster: &Cluster) -> Result<()
         });
         cluster.apply(kept.ns, &other.to_string())?;
         kept.agents.grant()?;
-        // Nothing is looked at for its own sake within this test.
+        // No periodic resync happens during this test.
         let _agent = kept.agents.start_with("a", &cluster.kubeconfig(User::Agent), "1h")?;
         wait_for("a look at the other, with its workloads", SOON, || {
             let status = cluster.get("gatewaysecret", kept.ns, "other")?["status"].take();
@@ -41,7 +41,7 @@ fn a_change_of_one_gateway_secret_wakes_no_other(cluster: &Cluster) -> Result<()
                 Ok(changed["status"]["observedGeneration"] == changed["metadata"]["generation"])
             })?;
         }
-        // Its own last status is one that it may still look after.
+        // Its last status write may still cause a reconcile.
         let made = looks()? - before;
         ensure!(made < CHANGES / 2, "{CHANGES} changes of one made for {made} looks at the other");
 

@@ -40,7 +40,7 @@ pub(crate) struct Client(StreamOwned<ClientConnection, TcpStream>);
 fn serve() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trustspan"));
     command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // Not in a cluster, whoever runs the tests.
+    // Never in a cluster, even if the tests run in a pod.
     command.env_remove("KUBERNETES_SERVICE_HOST");
     command
 }
