@@ -16,7 +16,7 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When stdout cannot be written.

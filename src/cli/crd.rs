@@ -13,7 +13,7 @@ use crate::api::{ClusterRotationPolicy, GatewaySecret, RotationPolicy};
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When stdout cannot be written.

@@ -48,7 +48,7 @@ const KINDS: [(&str, &str, &str, bool); 7] = [
     ("", "v1", "Namespace", true),
 ];
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When an input cannot be read, or stdout cannot be written.
@@ -56,50 +56,50 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = Timestamp::now();
     let empty =
         GenerateInput { only: args.source.namespace.clone(), rewrite: args.rewrite, ..GenerateInput::default() };
-    let (found, unread) = match &args.source.directory {
+    let (input, unread) = match &args.source.directory {
         Some(dir) => (in_directory(empty, dir, now)?, Vec::new()),
         None => args.source.on_cluster(async |client| in_cluster(empty, &client, now).await)?,
     };
-    unless_closed(print(&propose(&found), &found.objects, &unread).map(|()| ExitCode::SUCCESS))
+    unless_closed(print(&propose(&input), &input.objects, &unread).map(|()| ExitCode::SUCCESS))
 }
 
-fn in_directory(mut found: GenerateInput, dir: &Path, now: Timestamp) -> Result<GenerateInput, Failure> {
-    found.objects = directory::objects(dir)?;
-    for object in &found.objects {
+fn in_directory(mut input: GenerateInput, dir: &Path, now: Timestamp) -> Result<GenerateInput, Failure> {
+    input.objects = directory::objects(dir)?;
+    for object in &input.objects {
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().unwrap_or("default");
         if directory::is_gateway_secret(object) {
             let entry = directory::entry(object, namespace);
-            found.known.push(entry.map_err(|error| Failure::Unreadable(error.to_string()))?);
+            input.known.push(entry.map_err(|error| Failure::Unreadable(error.to_string()))?);
         }
         if object["kind"] == "Secret" && object["apiVersion"] == "v1" {
             let name = metadata["name"].as_str().unwrap_or_default();
-            found.secrets.insert((namespace.to_owned(), name.to_owned()), read(object, now)?);
+            input.secrets.insert((namespace.to_owned(), name.to_owned()), read(object, now)?);
         }
     }
-    Ok(found)
+    Ok(input)
 }
 
 /// The objects of a cluster, and the reasons why others could not be read.
 async fn in_cluster(
-    mut found: GenerateInput,
+    mut input: GenerateInput,
     client: &Client,
     now: Timestamp,
 ) -> Result<(GenerateInput, Vec<String>), Failure> {
     let mut unread = Vec::new();
     for (group, version, kind, is_optional) in KINDS {
         match objects::list(client, group, version, kind).await {
-            Ok(listed) => found.objects.extend(listed),
+            Ok(listed) => input.objects.extend(listed),
             // Not installed.
-            Err(error) if is(&error, 404) => {}
+            Err(error) if has_code(&error, 404) => {}
             Err(error) if is_optional => {
-                unread.push(format!("{}: {}", plural(kind, group), cluster::error_message(&error)))
+                unread.push(format!("{}: {}", plural_of(kind, group), cluster::error_message(&error)))
             }
             Err(error) => return Err(error.into()),
         }
     }
-    found.known = match cluster::list(client.clone()).await {
-        Err(error) if is(&error, 404) => Vec::new(),
+    input.known = match cluster::list(client.clone()).await {
+        Err(error) if has_code(&error, 404) => Vec::new(),
         listed => {
             let (known, unreadable) = listed?;
             unread.extend(
@@ -109,36 +109,36 @@ async fn in_cluster(
         }
     };
     let mut pods = Vec::new();
-    for selector in found.selectors() {
+    for selector in input.selectors() {
         match objects::pods(client, selector.iter().map(|(key, value)| (*key, *value))).await {
-            Ok(seen) => pods.extend(seen),
+            Ok(selected) => pods.extend(selected),
             Err(error) => unread.push(format!("pods with {selector:?}: {}", cluster::error_message(&error))),
         }
     }
-    found.objects.extend(pods);
-    for (namespace, name) in found.secrets_to_read() {
-        let held = match objects::secret(client, &namespace, &name).await {
+    input.objects.extend(pods);
+    for (namespace, name) in input.secrets_to_read() {
+        let lookup = match objects::secret(client, &namespace, &name).await {
             Ok(None) => SecretLookup::Missing,
             Ok(Some(object)) => read(&object, now)?,
-            Err(error) if is(&error, 403) => SecretLookup::Refused,
+            Err(error) if has_code(&error, 403) => SecretLookup::Refused,
             Err(error) => return Err(error.into()),
         };
-        found.secrets.insert((namespace, name), held);
+        input.secrets.insert((namespace, name), lookup);
     }
-    Ok((found, unread))
+    Ok((input, unread))
 }
 
 fn read(secret: &Value, now: Timestamp) -> Result<SecretLookup, Failure> {
     let name = &secret["metadata"]["name"];
-    let read = Secret::from_value(secret).map_err(|error| Failure::Unreadable(format!("Secret {name}: {error}")))?;
-    Ok(SecretLookup::Read(SecretSummary::of(&read, Duty::default(), &Severities::default(), now)))
+    let secret = Secret::from_value(secret).map_err(|error| Failure::Unreadable(format!("Secret {name}: {error}")))?;
+    Ok(SecretLookup::Read(SecretSummary::of(&secret, Duty::default(), &Severities::default(), now)))
 }
 
-fn plural(kind: &str, group: &str) -> String {
+fn plural_of(kind: &str, group: &str) -> String {
     if group.is_empty() { format!("{kind}s") } else { format!("{kind}s of {group}") }
 }
 
-fn is(error: &kube::Error, code: u16) -> bool {
+fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 

@@ -31,7 +31,7 @@ pub struct Args {
     now: Option<Timestamp>,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When an input cannot be read, or stdout cannot be written.

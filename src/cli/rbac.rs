@@ -24,7 +24,7 @@ pub struct Args {
     inputs: Inputs,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When an input cannot be read, or stdout cannot be written.

@@ -46,7 +46,7 @@ pub struct Args {
     context: Vec<PathBuf>,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When an input cannot be opened or is not UTF-8, or stdout cannot be written. A document that cannot be read is reported on stderr and

@@ -139,7 +139,7 @@ struct Reason {
     message: String,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When the list cannot be read, or stdout cannot be written.

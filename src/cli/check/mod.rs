@@ -55,7 +55,7 @@ pub struct Args {
     now: Option<Timestamp>,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When stdout cannot be written. An input or document that cannot be read is reported on stderr, and the others are judged.
