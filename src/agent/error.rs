@@ -127,7 +127,7 @@ impl AgentError {
         // The messages of server-side apply (structured-merge-diff) and of `fieldValidation=Strict`.
         let is_unknown =
             ["field not declared in schema", "unknown field"].iter().any(|words| status.message.contains(words));
-        // A status fits the schema of its own version.
+        // A status fits the schema of the version that writes it.
         resource.starts_with("gatewaysecrets") && (is_unknown || status.code == 422) && !self.is_too_large()
     }
 

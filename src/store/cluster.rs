@@ -46,7 +46,7 @@ pub enum ConnectError {
 /// A client for the cluster of a kubeconfig, or without one for the cluster that this pod runs in. Does not connect yet.
 ///
 /// # Errors
-/// When the kubeconfig cannot be used, or none is given outside a cluster.
+/// When the kubeconfig cannot be used, or there is none outside a cluster.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
     let config = match kubeconfig {
         None => Config::incluster()?,
