@@ -33,7 +33,7 @@ fn bad() -> Result<Vec<Bad>> {
     let (expired, future) = (ca(dated(Dates::Expired))?, ca(dated(Dates::Future))?);
     let renewed = Identity::root(dated(Dates::Valid), expired.key.clone())?;
     let nameless = || Spec { subject_key_id: false, ..Spec::ca("one name") };
-    let namesakes = ca(nameless())?.pem() + &ca(nameless())?.pem();
+    let same_name = ca(nameless())?.pem() + &ca(nameless())?.pem();
     let long = ["a", "b", "c"].map(|letter| Spec::ca(letter.repeat(25_000)));
     let long = long.into_iter().map(|spec| Ok(ca(spec)?.pem())).collect::<Result<String>>()?;
     let leaf = other.issue(Spec::leaf("other"), renewed.key.clone())?;
@@ -56,7 +56,7 @@ fn bad() -> Result<Vec<Bad>> {
         one("ca.crt", future.pem(), "not-yet-valid"),
         one("ca.crt", expired.pem() + &renewed.pem(), "expired-beside-renewed"),
         one("ca.crt", future.pem() + &Identity::root(dated(Dates::Valid), future.key)?.pem(), "expired-beside-renewed"),
-        one("ca.crt", namesakes, "same-subject-ambiguity"),
+        one("ca.crt", same_name, "same-subject-ambiguity"),
         one("ca.crt", long, "too-large"),
         one("tls.key", key, "key-mismatch"),
         one("tls.key", String::new(), "pair-incomplete"),
@@ -74,11 +74,11 @@ fn refuses_what_would_break_trust(cluster: &Cluster) -> Result<()> {
             let (_, secret) = sound(name, labelled)?;
             passed(stage, &secret)?;
             let stored = stage.get("secret", name)?;
-            let mut told = BTreeSet::new();
+            let mut reported = BTreeSet::new();
             for (data, rule) in bad()? {
                 let (field, unsound) = (data[0].0, filled(&secret, &data));
                 // The same server judges both: of the root one case for each rule is enough.
-                if !told.insert(rule) && !labelled {
+                if !reported.insert(rule) && !labelled {
                     continue;
                 }
                 let denied = refused(stage, &unsound, &[])?;
@@ -127,11 +127,11 @@ fn warns_of_what_is_odd(cluster: &Cluster) -> Result<()> {
         let good = authority.pem();
         let mut keys = Keys::shuffled(&mut Seed::of_run("odd inputs"));
         let old = Identity::root(Spec { dates: Dates::Expired, ..Spec::ca("old") }, keys.of(Kind::P256)?)?;
-        let namesake = format!("{good}{}", Authority::new("root of the test")?.pem());
+        let of_same_name = format!("{good}{}", Authority::new("root of the test")?.pem());
         for (bundle, rule) in [
             (good.repeat(2), "duplicate"),
             (format!("{good}{}", old.pem()), "expired"),
-            (namesake, "same-subject-ambiguity"),
+            (of_same_name, "same-subject-ambiguity"),
         ] {
             let odd = with(&secret, "ca.crt", &bundle);
             let (asked, done) = (apply(stage, &odd, DRY_RUN)?, apply(stage, &odd, &[])?);

@@ -206,8 +206,8 @@ fn what_is_stored_unsound_can_be_edited(cluster: &Cluster) -> Result<()> {
         }
         // The same verdict on what is stored, offline.
         let stored = cluster.kubectl(["get", "configmaps,secrets", "-o", "yaml"]).ns(&bed.ns).ok()?;
-        let (code, told) = trustspan(&["check", "-f", "-"], &stored)?;
-        ensure!(code == Some(1) && told.matches("dropped-by-proxy").count() == 2, "{code:?}: {told}");
+        let (code, printed) = trustspan(&["check", "-f", "-"], &stored)?;
+        ensure!(code == Some(1) && printed.matches("dropped-by-proxy").count() == 2, "{code:?}: {printed}");
         Ok(())
     })
 }

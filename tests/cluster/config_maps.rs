@@ -34,7 +34,7 @@ fn write(kept: &Kept<'_>, name: &str, authorities: &[&Authority]) -> Result<()> 
 /// Waits until what is kept holds exactly these, in this order.
 fn wait_kept(kept: &Kept<'_>, authorities: &[&Authority]) -> Result<()> {
     let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
-    wait_for(&format!("ConfigMap {KEPT} to hold {} CA(s)", authorities.len()), SOON, || {
+    wait_for(&format!("ConfigMap {KEPT} to hold CAs: {}", authorities.len()), SOON, || {
         let exists = kept.cluster.exists("configmap", kept.ns, KEPT)?;
         Ok(exists && kept.cluster.get("configmap", kept.ns, KEPT)?["data"]["ca.crt"] == wanted.as_str())
     })

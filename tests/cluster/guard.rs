@@ -14,7 +14,7 @@ cases![
     the_webhook_refuses_what_check_denies,
     secrets_of_other_namespaces_are_never_sent,
     a_label_on_a_secret_guards_it_alone,
-    a_gateway_secret_without_a_guard_is_told_so,
+    a_gateway_secret_without_a_guard_gets_a_warning,
 ];
 
 /// Secrets of strangers that are written; `TRUSTSPAN_STRANGERS` asks for more.
@@ -142,7 +142,7 @@ fn a_label_on_a_secret_guards_it_alone(cluster: &Cluster) -> Result<()> {
     })
 }
 
-fn a_gateway_secret_without_a_guard_is_told_so(cluster: &Cluster) -> Result<()> {
+fn a_gateway_secret_without_a_guard_gets_a_warning(cluster: &Cluster) -> Result<()> {
     guarded(cluster, |bed| {
         let put = |ns: &str| -> Result<String> {
             let object = gateway_secret(ns).to_string();

@@ -229,7 +229,7 @@ pub(crate) fn run_printed(world: &mut World<'_>) -> Result<()> {
 
 pub(crate) fn continue_istiod(world: &mut World<'_>) -> Result<()> {
     let stopped = world.since_stop()?;
-    wait_for("istiod to have stood still long enough", SOON, || Ok(stopped.elapsed() >= STOPPED))?;
+    wait_for("istiod to be paused long enough", SOON, || Ok(stopped.elapsed() >= STOPPED))?;
     world.continue_istiod()
 }
 

@@ -173,7 +173,7 @@ impl Operator {
     /// The name of the agent that holds the Lease.
     pub(crate) fn leader(&self) -> Result<String> {
         let lease = self.runtime.block_on(self.leases.get("trustspan-agent"))?;
-        lease.spec.and_then(|spec| spec.holder_identity).context("nobody holds the Lease")
+        lease.spec.and_then(|spec| spec.holder_identity).context("no holder in the Lease")
     }
 
     /// resourceVersion of each Secret.

@@ -297,7 +297,7 @@ fn chains_at_many_dates() {
                 }
                 let spec = Spec { alt_names: Some(alt_names.clone()), eku: any.clone(), ..Spec::leaf("leaf") };
                 let leaf = above.issue(spec, POOL.leaves[6].key.clone()).expect("a leaf").pem();
-                judged(&format!("{names} under {label} of {depth} CA(s)"), cas + &dates(64), leaf);
+                judged(&format!("{names} under {label} with CAs: {depth}"), cas + &dates(64), leaf);
             }
         }
     }
