@@ -1,4 +1,4 @@
-//! What trustspan's answers cost beside work that has to be done anyway, and how that grows: ratios, which say about the same on
+//! What trustspan's answers cost in comparison with work that has to be done anyway, and how that grows: ratios, which say about the same on
 //! every machine. `cargo bench` prints them.
 
 use std::hint::black_box;
@@ -182,7 +182,7 @@ fn manifest(gateways: usize) -> String {
     serde_saphyr::to_string(&json!({"apiVersion": "v1", "kind": "List", "items": items})).expect("YAML")
 }
 
-/// Anew each time: a chunk is parsed once.
+/// A new one each time: a chunk is parsed once.
 fn chunk(text: &str) -> Chunk {
     Chunks::new("list.yaml".into(), text.as_bytes()).next().expect("a document").expect("a text")
 }

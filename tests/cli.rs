@@ -37,22 +37,22 @@ fn trustspan(args: &[&str]) -> Command {
 }
 
 #[test]
-fn check_takes_severities_of_rules() {
+fn check_applies_severities_of_rules() {
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: gw}\nstringData: {ca.crt: prose}\n";
-    assert_eq!(code(&run(&["check", "-"], secret)), 1);
-    let warned = run(&["check", "--severity", "empty=off", "--severity", "empty=warn", "-"], secret);
+    assert_eq!(code(&run(&["check", "-f", "-"], secret)), 1);
+    let warned = run(&["check", "--severity", "empty=off", "--severity", "empty=warn", "-f", "-"], secret);
     assert_eq!(code(&warned), 0);
     assert!(text(&warned.stdout).contains("1 object judged: 0 denied, 1 warned"), "{}", text(&warned.stdout));
     for (flag, why) in [("expird=off", "trustspan rules"), ("unreadable=off", "fixed"), ("empty=Off", "not a severity")]
     {
-        let refused = run(&["check", "--severity", flag, "-"], secret);
+        let refused = run(&["check", "--severity", flag, "-f", "-"], secret);
         assert_eq!(code(&refused), 2, "{flag}");
         assert!(text(&refused.stderr).contains(why), "{}", text(&refused.stderr));
     }
 }
 
 #[test]
-fn check_judges_ca_bundles_wherever_they_stand() {
+fn check_judges_ca_bundles_in_other_objects() {
     let prose = "cHJvc2U=";
     let kubeconfig = format!(
         "clusters: [{{name: prod, cluster: {{certificate-authority-data: {prose}}}}}]\n\
@@ -69,13 +69,13 @@ fn check_judges_ca_bundles_wherever_they_stand() {
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "e"}, "stringData": {"value": kubeconfig}},
         {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "f"}, "spec": {}},
     ]});
-    let output = run(&["check", "--output", "json", "-"], &input.to_string());
+    let output = run(&["check", "--output", "json", "-f", "-"], &input.to_string());
     assert_eq!(code(&output), 1, "{}", text(&output.stderr));
     let judged: Vec<Value> = serde_json::from_slice(&output.stdout).expect("an array");
     let fields = |object: &Value| -> Vec<String> {
         let findings = object["findings"].as_array().expect("findings");
-        let told = findings.iter().map(|f| format!("{} {}", f["rule"], f["field"]).replace('"', ""));
-        told.collect()
+        let summaries = findings.iter().map(|f| format!("{} {}", f["rule"], f["field"]).replace('"', ""));
+        summaries.collect()
     };
     assert_eq!(
         judged.iter().map(fields).collect::<Vec<_>>(),
@@ -94,30 +94,30 @@ fn check_judges_ca_bundles_wherever_they_stand() {
 }
 
 #[test]
-fn check_breaks_glass_when_asked_to() {
+fn check_breaks_glass_on_request() {
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: gw, annotations: {breakglass.trustspan.dev/empty: ticket 7}}\n\
                   stringData: {ca.crt: prose}\n";
-    let denied = run(&["check", "-"], secret);
+    let denied = run(&["check", "-f", "-"], secret);
     assert_eq!(code(&denied), 1);
     assert!(text(&denied.stdout).contains("see --break-glass"), "{}", text(&denied.stdout));
-    let warned = run(&["check", "--break-glass", "-"], secret);
+    let warned = run(&["check", "--break-glass", "-f", "-"], secret);
     assert_eq!(code(&warned), 0);
     assert!(text(&warned.stdout).contains("break-glass (ticket 7): "), "{}", text(&warned.stdout));
 }
 
 #[test]
-fn observe_takes_severities_of_rules() {
+fn observe_applies_severities_of_rules() {
     let input = format!(
         "{GATEWAY_SECRET}---\napiVersion: v1\nkind: Secret\nmetadata: {{name: gw, namespace: istio-system}}\n\
          stringData: {{ca.crt: prose}}\n"
     );
     let observed = |args: &[&str]| text(&run(args, &input).stdout);
-    assert!(observed(&["observe", "-"]).contains("reason: Unsound"));
-    assert!(observed(&["observe", "--severity", "empty=off", "-"]).contains("reason: NoTrustAnchor"));
+    assert!(observed(&["observe", "-f", "-"]).contains("reason: Unsound"));
+    assert!(observed(&["observe", "--severity", "empty=off", "-f", "-"]).contains("reason: NoTrustAnchor"));
 }
 
 #[test]
-fn check_gives_one_answer_whatever_stands_beside_it_save_a_namespace_without_a_guard() {
+fn check_depends_on_no_other_object_except_an_unguarded_namespace() {
     let bundle = "{apiVersion: v1, kind: ConfigMap, metadata: {name: roots, namespace: mesh}, data: {ca.crt: prose}}";
     let secret =
         "{apiVersion: v1, kind: Secret, metadata: {name: other, namespace: mesh}, stringData: {ca.crt: prose}}";
@@ -126,11 +126,10 @@ fn check_gives_one_answer_whatever_stands_beside_it_save_a_namespace_without_a_g
     let namespace =
         |labels: &str| format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: mesh, labels: {labels}}}}}");
     let (guarded, unguarded) = (namespace("{trustspan.dev/guard: enabled}"), namespace("{team: mesh}"));
-    let beside = [("{}", 1), (GATEWAY_SECRET, 1), (gateway, 1), (&guarded, 1), (&unguarded, 0)];
-    for (object, (beside, expected)) in [bundle, secret].iter().flat_map(|object| beside.map(|beside| (object, beside)))
-    {
-        let output = run(&["check", "-"], &format!("{object}\n---\n{beside}"));
-        assert_eq!(code(&output), expected, "{object} beside {beside}: {}", text(&output.stdout));
+    let others = [("{}", 1), (GATEWAY_SECRET, 1), (gateway, 1), (&guarded, 1), (&unguarded, 0)];
+    for (object, (other, expected)) in [bundle, secret].iter().flat_map(|object| others.map(|other| (object, other))) {
+        let output = run(&["check", "-f", "-"], &format!("{object}\n---\n{other}"));
+        assert_eq!(code(&output), expected, "{object} with {other}: {}", text(&output.stdout));
         assert!(text(&output.stdout).contains("empty"), "{}", text(&output.stdout));
     }
 }
@@ -146,7 +145,7 @@ fn rules_lists_every_rule() {
     assert_eq!(page.lines().count(), 2 * rules.len(), "{page}");
 }
 
-/// Feeds stdin from a thread: the child may answer before it has read all.
+/// Writes stdin from a thread, since the child may write before it has read everything.
 fn feed(child: &mut Child, input: String) -> std::thread::JoinHandle<()> {
     let mut stdin = child.stdin.take().expect("piped");
     std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())))
@@ -184,17 +183,17 @@ fn check_exit_codes() {
         ("a: [\n", 2),
         ("- a\n", 2),
     ] {
-        let output = run(&["check", "-"], input);
+        let output = run(&["check", "-f", "-"], input);
         assert_eq!(code(&output), expected, "{input:?}: {}", text(&output.stderr));
     }
-    assert_eq!(code(&run(&["check", "no/such/path"], "")), 2);
-    assert_eq!(code(&run(&["rewrite", "no/such/path", "-"], "")), 2);
+    assert_eq!(code(&run(&["check", "-f", "no/such/path"], "")), 2);
+    assert_eq!(code(&run(&["rewrite", "-f", "no/such/path", "-f", "-"], "")), 2);
     assert_eq!(code(&run(&["check", "--now", "yesterday"], "")), 2);
     assert_eq!(code(&run(&["check", "--now", "2026-01-01T00:00:00Z"], "")), 0);
 }
 
 #[test]
-fn check_goes_on_after_an_unreadable_document() {
+fn check_continues_after_an_unreadable_document() {
     let output = run(&["check", "--output", "json"], &format!("a: [\n---\n{BAD_SECRET}"));
     assert_eq!(code(&output), 2);
     let array: Value = serde_json::from_slice(&output.stdout).expect("an array");
@@ -203,13 +202,13 @@ fn check_goes_on_after_an_unreadable_document() {
 }
 
 #[test]
-fn check_goes_on_after_paths_that_cannot_be_opened() {
-    let output = run(&["check", "no/such/path", "-", "neither"], BAD_SECRET);
+fn check_continues_after_paths_that_cannot_be_opened() {
+    let output = run(&["check", "-f", "no/such/path", "-f", "-", "-f", "neither"], BAD_SECRET);
     assert_eq!(code(&output), 2);
     assert!(text(&output.stdout).ends_with("1 object judged: 1 denied, 0 warned\n"), "{}", text(&output.stdout));
     let stderr = text(&output.stderr);
-    let told: Vec<_> = stderr.lines().filter_map(|line| line.split_once(": cannot be read: ")).collect();
-    assert!(matches!(told[..], [("error: no/such/path", _), ("error: neither", _)]), "{stderr}");
+    let errors: Vec<_> = stderr.lines().filter_map(|line| line.split_once(": cannot be read: ")).collect();
+    assert!(matches!(errors[..], [("error: no/such/path", _), ("error: neither", _)]), "{stderr}");
 }
 
 #[test]
@@ -237,10 +236,10 @@ fn check_json_contract() {
 }
 
 #[test]
-fn check_text_names_places() {
+fn check_text_has_locations() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = write(directory.path(), "secret.yaml", BAD_SECRET);
-    let output = run(&["check", &path], "");
+    let output = run(&["check", "-f", &path], "");
     let expected = format!(
         "{path}:2  deny  Secret default/gw\n  unreadable  data[ca.crt]  not base64; put plain text under stringData\n\n1 object judged: 1 denied, 0 warned\n"
     );
@@ -248,21 +247,21 @@ fn check_text_names_places() {
 }
 
 #[test]
-fn rewrite_leaves_what_it_does_not_own() {
+fn rewrite_keeps_other_text() {
     let directory = tempfile::tempdir().expect("a directory");
     let yaml = "\u{feff}# lead\r\na: 1 # c\r\n--- # two\r\n\r\nkind: List\r\nitems: []\r\n...\r\n";
     let json = "{\"kind\":\"A\"}{\"kind\":\"B\"}\n";
     let (a, b) = (write(directory.path(), "a.yaml", yaml), write(directory.path(), "b.json", json));
-    for args in [["rewrite", &a], ["rewrite", "--undo"]] {
-        let output = run(&args, yaml);
+    for args in [&["rewrite", "-f", &a][..], &["rewrite", "--undo"]] {
+        let output = run(args, yaml);
         assert_eq!((code(&output), text(&output.stdout)), (0, yaml.to_owned()));
     }
-    assert_eq!(text(&run(&["rewrite", &a, &b], "").stdout), format!("{yaml}---\n{json}"));
-    assert_eq!(text(&run(&["rewrite", "--diff", &a, &b], "").stdout), "");
+    assert_eq!(text(&run(&["rewrite", "-f", &a, "-f", &b], "").stdout), format!("{yaml}---\n{json}"));
+    assert_eq!(text(&run(&["rewrite", "--diff", "-f", &a, "-f", &b], "").stdout), "");
 }
 
 #[test]
-fn rewrite_undo_takes_back() {
+fn rewrite_undo_restores_the_original() {
     let rewritten = "\
 apiVersion: networking.istio.io/v1
 kind: Gateway # mine
@@ -324,30 +323,30 @@ fn directories_and_context() {
     write(&directory.path().join("sub"), "secret.yml", BAD_SECRET);
     let gws = write(directory.path(), "gws.yaml", GATEWAY_SECRET);
     let path = directory.path().display().to_string();
-    let output = run(&["check", "-o", "json", &path], "");
+    let output = run(&["check", "-o", "json", "-f", &path], "");
     let array: Value = serde_json::from_slice(&output.stdout).expect("an array");
     let sources: Vec<_> = array.as_array().into_iter().flatten().map(|o| o["source"].clone()).collect();
     assert_eq!(sources, [format!("{path}/gws.yaml:1"), format!("{path}/sub/secret.yml:2")]);
     // Context is read, not printed.
-    let output = run(&["rewrite", "-", "--context", &gws], "kind: A\n");
+    let output = run(&["rewrite", "-f", "-", "--context", &gws], "kind: A\n");
     assert_eq!((code(&output), text(&output.stdout)), (0, "kind: A\n".to_owned()));
-    assert_eq!(code(&run(&["rewrite", "-", "--context", "no/such"], "kind: A\n")), 2);
+    assert_eq!(code(&run(&["rewrite", "-f", "-", "--context", "no/such"], "kind: A\n")), 2);
 }
 
 #[test]
-fn rewrite_passes_on_what_it_cannot_read() {
+fn rewrite_prints_unreadable_documents_unchanged() {
     let input = "a: 1\n---\nb: [\n---\nc: 1\n";
     let output = run(&["rewrite"], input);
     assert_eq!((code(&output), text(&output.stdout)), (2, input.to_owned()));
     assert!(text(&output.stderr).starts_with("error: stdin:"), "{}", text(&output.stderr));
     assert_eq!(code(&run(&["rewrite", "--diff"], input)), 2);
-    // It may be a GatewaySecret, without which the others would be rewritten wrongly.
+    // It may be a GatewaySecret. Without it the others would be rewritten wrongly.
     let output = run(&["rewrite"], "kind: A\n---\n# trustspan.dev\nb: [\n");
     assert_eq!((code(&output), text(&output.stdout)), (2, String::new()));
 }
 
 #[test]
-fn observe_prints_gateway_secrets_that_read_the_same() {
+fn observe_is_idempotent() {
     let once = run(&["observe"], &format!("kind: A\n---\n{GATEWAY_SECRET}"));
     assert_eq!(code(&once), 0, "{}", text(&once.stderr));
     let again = run(&["observe"], &text(&once.stdout));
@@ -369,8 +368,14 @@ fn crd_and_completions() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_panic() {
-    for args in [["check", "--output=json"], ["rewrite", "-"], ["observe", "-"], ["crd", ""], ["completions", "bash"]] {
+fn closed_pipe_causes_no_panic() {
+    for args in [
+        ["check", "--output=json"],
+        ["rewrite", "--filename=-"],
+        ["observe", "--filename=-"],
+        ["crd", ""],
+        ["completions", "bash"],
+    ] {
         let args: Vec<_> = args.into_iter().filter(|a| !a.is_empty()).collect();
         let mut child = trustspan(&args).spawn().expect("the binary");
         drop(child.stdout.take());
@@ -427,7 +432,7 @@ fn peak(args: &[&str], input: String) -> (String, u64) {
 #[cfg(target_os = "linux")]
 #[test]
 fn ten_thousand_documents_need_the_memory_of_one_thousand() {
-    for args in [["check", "--output=json"], ["rewrite", "-"]] {
+    for args in [["check", "--output=json"], ["rewrite", "--filename=-"]] {
         let (_, small) = peak(&args, stream(1_000, 1));
         let input = stream(10_000, 1);
         let size = input.len() as u64 / 1024;
@@ -449,19 +454,23 @@ fn ten_thousand_documents_need_the_memory_of_one_thousand() {
 }
 
 #[test]
-fn ten_thousand_gateways_are_rewritten_by_what_comes_last_and_taken_back() {
+fn ten_thousand_gateways_are_rewritten_by_the_last_document_and_restored() {
     let gateway = include_str!("../manifests/example/gateway.yaml");
     let mut input = String::new();
     for i in 0..10_000 {
         let _ = write!(input, "---\n{}", gateway.replace("name: public\n", &format!("name: public-{i}\n")));
     }
-    // Which Secret is managed is said at the very end of the stream.
+    // The GatewaySecret is the last document of the stream.
     let _ = write!(input, "---\n{}", include_str!("../manifests/example/gatewaysecret.yaml"));
-    let rewritten = text(&run(&["rewrite", "-"], &input).stdout);
+    let rewritten = text(&run(&["rewrite", "-f", "-"], &input).stdout);
     assert_eq!(rewritten.matches("credentialName: public-gateway\n").count(), 10_000);
     assert_eq!(rewritten.matches("credentialName: gateway-root\n").count(), 0);
-    assert_eq!(text(&run(&["rewrite", "--diff", "-"], &rewritten).stdout), "", "a second rewrite finds nothing to do");
-    assert!(text(&run(&["rewrite", "--undo", "-"], &rewritten).stdout) == input, "the undo is not the identity");
-    let checked = run(&["check", "-"], &rewritten);
+    assert_eq!(
+        text(&run(&["rewrite", "--diff", "-f", "-"], &rewritten).stdout),
+        "",
+        "a second rewrite finds nothing to do"
+    );
+    assert!(text(&run(&["rewrite", "--undo", "-f", "-"], &rewritten).stdout) == input, "the undo is not the identity");
+    let checked = run(&["check", "-f", "-"], &rewritten);
     assert_eq!((code(&checked), text(&checked.stdout).as_str()), (0, "10001 objects judged: 0 denied, 0 warned\n"));
 }

@@ -19,7 +19,7 @@ fn review(uid: &str) -> Value {
         "kind": {"group": "", "version": "v1", "kind": "ConfigMap"}, "object": {"kind": "ConfigMap"}}})
 }
 
-/// Asserts that the server answers a sound review, on a connection of its own.
+/// Asserts that the server answers a valid review, on a new connection.
 fn assert_serves(server: &Server) {
     let answer = server.client().post("/mutate", "application/json", review("still-there").to_string().as_bytes());
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -31,7 +31,7 @@ fn assert_serves(server: &Server) {
 #[test]
 fn bodies_up_to_the_limit_are_answered() {
     let server = Server::start(&[]);
-    // As an UPDATE of a large Secret looks: most of the bytes within the objects.
+    // Like an UPDATE of a large Secret: most bytes are in the objects.
     let mut review = review("large");
     let bare = review.to_string().len();
     review["request"]["object"]["pad"] = json!("x".repeat(LIMIT - bare - r#","pad":"""#.len()));
@@ -48,7 +48,7 @@ fn bodies_up_to_the_limit_are_answered() {
 }
 
 #[test]
-fn refuses_what_is_no_review_and_goes_on() {
+fn rejects_invalid_reviews_and_continues() {
     let server = Server::start(&[]);
     let good = review("u").to_string();
     let deep = |open: &str, close: &str| {
@@ -126,7 +126,7 @@ fn broken_connections_do_no_harm() {
 }
 
 #[test]
-fn a_slow_head_is_cut_off_and_an_idle_connection_is_not() {
+fn slow_head_is_cut_off_and_idle_connection_is_not() {
     let server = Server::start(&[]);
     let mut idle = server.client();
     assert_eq!(idle.get("/livez").status, 200);
@@ -206,7 +206,7 @@ fn a_renewed_certificate_is_served_without_a_restart() {
     let mut open = server.client();
     assert_eq!(open.get("/livez").status, 200);
 
-    // Half a renewal: the key of another certificate. The old pair stays, and the metric tells.
+    // Half a renewal: the key of another certificate. The old pair stays in use, and a metric counts the failure.
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     mount_files(certs.path(), "..two", &one, &other.signing_key.serialize_pem());
     until("the mismatch is counted", || {
@@ -238,7 +238,7 @@ fn drains_on_sigterm() {
     server.signal("TERM");
     until("it is not ready", || server.plain("/readyz").status == 503);
     assert_eq!(server.plain("/livez").status, 200);
-    // Endpoints still name this pod: new and pooled connections are served, and told to go elsewhere afterwards.
+    // Endpoints still name this pod: new and pooled connections are served, then closed.
     assert_serves(&server);
     let answer = pooled.post("/mutate", "application/json", body.as_bytes());
     assert_eq!((answer.status, answer.closes), (200, true));
@@ -270,17 +270,14 @@ fn a_request_that_never_ends_does_not_hold_the_drain_up() {
 }
 
 #[test]
-fn says_in_one_sentence_why_it_does_not_start() {
+fn reports_in_one_sentence_why_it_does_not_start() {
     let server = Server::start(&[]);
     let taken = server.port().to_string();
     let none = tempfile::tempdir().unwrap();
     let none = none.path().to_str().unwrap();
     for (args, expected) in [
-        (vec!["--manifests", none, "--cert-dir", none, "--port", &taken], "cannot listen on 127.0.0.1:"),
-        (
-            vec!["--manifests", "/nowhere", "--cert-dir", none, "--port", "0", "--metrics-port", "0"],
-            "--manifests /nowhere: ",
-        ),
+        (vec!["-f", none, "--cert-dir", none, "--port", &taken], "cannot listen on 127.0.0.1:"),
+        (vec!["-f", "/nowhere", "--cert-dir", none, "--port", "0", "--metrics-port", "0"], "-f /nowhere: "),
         (
             vec!["--kubeconfig", "/nowhere", "--cert-dir", none, "--port", "0", "--metrics-port", "0"],
             "no serving certificate: ",
@@ -292,7 +289,7 @@ fn says_in_one_sentence_why_it_does_not_start() {
         let last = said.lines().last().unwrap_or_default();
         assert!(last.starts_with("error: ") && last.contains(expected), "{said}");
     }
-    for args in [vec!["--port", "x"], vec!["--manifests", "a", "--kubeconfig", "b"], vec!["--drain-delay", "-1s"]] {
+    for args in [vec!["--port", "x"], vec!["-f", "a", "--kubeconfig", "b"], vec!["--drain-delay", "-1s"]] {
         assert_eq!(support::refused(&args).0, Some(2));
     }
 }

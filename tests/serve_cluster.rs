@@ -1,5 +1,5 @@
 //! `trustspan serve` against a scripted API server: what it asks for, and what it lives through. (Against a real one it
-//! is shown elsewhere; that one cannot be told to misbehave.)
+//! is tested elsewhere; that one cannot be made to misbehave.)
 #![allow(clippy::unwrap_used)] // a test may fail
 
 mod support;
@@ -220,7 +220,7 @@ fn follows_gatewaysecrets_and_policies_and_nothing_else() {
     api.state().events.push(json!({"type": "ADDED", "object": gateway_secret("c", "2")}));
     until("the new one is known", || metric("trustspan_gatewaysecrets 2"));
 
-    // The API server restarts with its history compacted: what was known stays, and the list is made anew.
+    // The API server restarts with its history compacted: the known objects stay, and they are listed again.
     api.state().down = true;
     let before = server.plain("/metrics").body;
     {
@@ -237,7 +237,7 @@ fn follows_gatewaysecrets_and_policies_and_nothing_else() {
     });
     assert!(ready() && metric("trustspan_gatewaysecrets 2"));
     api.state().down = false;
-    until("the list is made anew", || metric("trustspan_gatewaysecrets 1"));
+    until("the objects are listed again", || metric("trustspan_gatewaysecrets 1"));
     assert!(ready());
 
     let state = api.state();
@@ -277,6 +277,6 @@ fn with_agent_uses_the_lease_of_its_flags_and_releases_it_on_shutdown() {
 fn rejects_flags_of_the_controller_without_it() {
     let (code, error) = refused(&["--lease-name", "rotation"]);
     assert!(code == Some(2) && error.contains("--with-agent"), "{error}");
-    let (code, error) = refused(&["--manifests", ".", "--with-agent", "--poll", "1s"]);
+    let (code, error) = refused(&["-f", ".", "--with-agent", "--poll", "1s"]);
     assert!(code == Some(2) && error.contains("cannot be used with"), "{error}");
 }

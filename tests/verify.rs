@@ -97,7 +97,7 @@ fn servers_are_judged_by_their_hosts() {
 }
 
 #[test]
-fn json_tells_of_a_future_break() {
+fn json_reports_a_future_break() {
     let pki = pki();
     let (code, out) = pki.said(&["--bundle", "old-first.pem", "--chain", "leaf.pem", "--output", "json"]);
     let answer: Value = serde_json::from_str(&out).expect("JSON");
@@ -118,9 +118,9 @@ fn a_list_is_answered_line_by_line() {
     fs::write(pki.path().join("list"), list).expect("a file");
     let (code, out) = pki.said(&["--list", "list", "--output", "json"]);
     let answers: Vec<_> = out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")).collect();
-    let told = |key: &str| answers.iter().map(|answer| answer[key].clone()).collect::<Vec<_>>();
-    assert_eq!(told("verdict"), ["accepted", "refused", "accepted", "unreadable"]);
-    assert_eq!(told("line"), [1, 3, 4, 5]);
+    let values = |key: &str| answers.iter().map(|answer| answer[key].clone()).collect::<Vec<_>>();
+    assert_eq!(values("verdict"), ["accepted", "refused", "accepted", "unreadable"]);
+    assert_eq!(values("line"), [1, 3, 4, 5]);
     assert_eq!(code, Some(2));
     fs::write(pki.path().join("list"), "root.pem leaf.pem\nother.pem leaf.pem\n").expect("a file");
     let (code, out) = pki.said(&["--list", "list"]);
@@ -130,10 +130,10 @@ fn a_list_is_answered_line_by_line() {
 }
 
 #[test]
-fn a_client_has_no_host() {
+fn rejects_a_host_of_a_client() {
     let pki = pki();
-    let asked = ["--bundle", "root.pem", "--chain", "leaf.pem", "--host", "a.example", "--purpose", "client"];
-    let (code, out) = pki.said(&asked);
+    let args = ["--bundle", "root.pem", "--chain", "leaf.pem", "--host", "a.example", "--purpose", "client"];
+    let (code, out) = pki.said(&args);
     assert!(code == Some(2) && out.contains("expected purpose server with a.example, or no host"), "{out}");
     fs::write(pki.path().join("list"), "root.pem leaf.pem client a.example\nroot.pem leaf.pem client\n")
         .expect("a file");

@@ -127,7 +127,7 @@ impl AgentError {
         // The messages of server-side apply (structured-merge-diff) and of `fieldValidation=Strict`.
         let is_unknown =
             ["field not declared in schema", "unknown field"].iter().any(|words| status.message.contains(words));
-        // A status fits the schema of its own version.
+        // A status fits the schema of the version that writes it.
         resource.starts_with("gatewaysecrets") && (is_unknown || status.code == 422) && !self.is_too_large()
     }
 
@@ -142,7 +142,7 @@ impl AgentError {
         }
         if self.has_code(403) {
             return format!(
-                "The agent lacks a permission. Grant it: kubectl get trustspan -A -o yaml | trustspan rbac - | kubectl apply -f -. \
+                "The agent lacks a permission. Grant it: kubectl get trustspan -A -o yaml | trustspan rbac -f - | kubectl apply -f -. \
                  The API server's answer: {self}"
             );
         }
@@ -213,7 +213,7 @@ mod tests {
     fn a_missing_permission_begins_with_how_to_grant_it() {
         let (reason, message) = reported(&refused("secrets", 403, "secrets \"gw\" is forbidden"));
         assert_eq!(reason, "Forbidden");
-        let command = "kubectl get trustspan -A -o yaml | trustspan rbac - | kubectl apply -f -";
+        let command = "kubectl get trustspan -A -o yaml | trustspan rbac -f - | kubectl apply -f -";
         let at = message.find(command).expect("the command");
         assert!(at < message.find("is forbidden").expect("the API server's answer"), "{message}");
     }

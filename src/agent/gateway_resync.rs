@@ -1,4 +1,4 @@
-//! Resyncs Gateways that the webhook missed while it was down. The agent changes only an annotation of its own: the webhook rewrites
+//! Resyncs Gateways that the webhook missed while it was down. The agent changes only one annotation: the webhook rewrites
 //! the Gateway during that write, and the user's next apply meets no conflict. Workloads are not resynced here, since that would be a
 //! rollout.
 

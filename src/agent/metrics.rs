@@ -21,7 +21,7 @@ use crate::rotation::CONDITION_TYPES;
 use crate::rotation::planner::Step;
 use crate::store::RegistryCache;
 
-/// Clients with a series of their own, for each GatewaySecret.
+/// Clients with a separate series, for each GatewaySecret.
 const MAX_CLIENT_SERIES: usize = 20;
 
 const PHASES: [Phase; 6] = [

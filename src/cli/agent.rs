@@ -14,21 +14,24 @@ use crate::webhook::health_server;
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::{self, Signals};
 
-/// Run the rotation controller: write the managed Secrets of a cluster and rotate CAs step by step.
+/// Run the rotation controller.
+///
+/// It maintains the managed Secrets of a cluster. A rotation first adds the new CA to all bundles, then reissues client
+/// certificates, then switches the serving certificate, then removes the old CA.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Kubeconfig of the cluster. Default: the cluster that this process is a pod of.
+    /// Path to the kubeconfig. Default: the in-cluster configuration.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
     #[command(flatten)]
     controller: ControllerArgs,
 
-    /// Address of the HTTP port.
+    /// Address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::UNSPECIFIED.into())]
     bind_address: IpAddr,
 
-    /// Plain HTTP port: /metrics, /livez, /readyz.
+    /// HTTP port for /metrics, /livez and /readyz.
     #[arg(long, value_name = "PORT", default_value_t = 9402)]
     metrics_port: u16,
 
@@ -36,22 +39,22 @@ pub struct Args {
     log: LogArgs,
 }
 
-/// Why the controller does not run.
+/// Why the controller cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// The port cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// There is no client for the cluster.
+    /// No client for the cluster could be created.
     #[error(transparent)]
     Cluster(#[from] cluster::ConnectError),
-    /// The operating system refuses threads or signals.
+    /// The operating system does not provide threads or signals.
     #[error("cannot run: {0}")]
     Io(#[from] std::io::Error),
 }
 
-/// Runs until SIGTERM or SIGINT, and then releases the Lease.
+/// Runs until SIGTERM or SIGINT, then releases the Lease.
 ///
 /// # Errors
 /// When it cannot start.
@@ -68,18 +71,19 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
     let listener = listen(args.bind_address, args.metrics_port, "--metrics-port")?;
     let address = listener.local_addr()?;
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
-    let live = Arc::new(RegistryCache::default());
+    let registry = Arc::new(RegistryCache::default());
     let election = args.controller.election();
     let (leadership, elect) = lease::elect(client.clone(), election.clone());
     let agent_metrics = Arc::default();
-    let metrics = Metrics::new(live.clone(), None);
-    let metrics = metrics.with(agent::metrics::collector(live.clone(), Arc::clone(&agent_metrics), leadership.clone()));
+    let metrics = Metrics::new(registry.clone(), None);
+    let metrics =
+        metrics.with(agent::metrics::collector(registry.clone(), Arc::clone(&agent_metrics), leadership.clone()));
     tracing::info!("listening on http://{address}: /metrics, /livez, /readyz");
     let end = tokio::select! {
         () = elect => Ok(ExitCode::SUCCESS),
-        () = cluster::follow(client.clone(), live.clone()) => Ok(ExitCode::SUCCESS),
-        error = server::plain(listener, health_server::router(live.clone(), metrics)) => Err(error.into()),
-        () = agent::run(client.clone(), live, leadership, args.controller.settings(), agent_metrics) => Ok(ExitCode::SUCCESS),
+        () = cluster::follow(client.clone(), registry.clone()) => Ok(ExitCode::SUCCESS),
+        error = server::plain(listener, health_server::router(registry.clone(), metrics)) => Err(error.into()),
+        () = agent::run(client.clone(), registry, leadership, args.controller.settings(), agent_metrics) => Ok(ExitCode::SUCCESS),
         () = signals.next() => {
             tracing::info!("shutting down");
             Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! Where subcommands that ask for GatewaySecrets look them up.
+//! The source of GatewaySecrets for subcommands: a cluster or a directory of manifests.
 
 use std::path::PathBuf;
 
@@ -11,46 +11,46 @@ use crate::agent;
 use crate::registry::Entry;
 use crate::store::{Unread, cluster};
 
-/// Where GatewaySecrets are looked up.
+/// The source of GatewaySecrets.
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterArgs {
-    /// Kubeconfig of the cluster. Default: as kubectl finds it.
+    /// Path to the kubeconfig. Default: as for kubectl.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// A directory of manifests instead of a cluster.
-    #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
-    pub(super) manifests: Option<PathBuf>,
+    /// Read manifests in this directory instead of a cluster.
+    #[arg(short = 'f', long = "filename", value_name = "DIR", conflicts_with = "kubeconfig")]
+    pub(super) directory: Option<PathBuf>,
 
-    /// Their namespace. Default: all.
+    /// Namespace of the GatewaySecrets. Default: all.
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(super) namespace: Option<String>,
 }
 
 impl ClusterArgs {
-    /// Whether it is a directory.
+    /// Whether the source is a directory.
     pub(super) fn is_directory(&self) -> bool {
-        self.manifests.is_some()
+        self.directory.is_some()
     }
 
-    /// Asks the cluster something.
-    pub(super) fn on_cluster<T, E>(&self, ask: impl AsyncFnOnce(Client) -> Result<T, E>) -> Result<T, Failure>
+    /// Runs a request on the cluster.
+    pub(super) fn on_cluster<T, E>(&self, request: impl AsyncFnOnce(Client) -> Result<T, E>) -> Result<T, Failure>
     where
         Failure: From<E>,
     {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async { Ok(ask(cluster::connect_as_kubectl(self.kubeconfig.as_deref()).await?).await?) })
+        runtime.block_on(async { Ok(request(cluster::connect_as_kubectl(self.kubeconfig.as_deref()).await?).await?) })
     }
 
-    /// The GatewaySecrets there, those with one of the names, or all.
+    /// The GatewaySecrets with these names, or all when there are none.
     pub(super) fn read(&self, names: &[String]) -> Result<Vec<Entry>, Failure> {
-        let (mut found, unread) = match &self.manifests {
+        let (mut found, unread) = match &self.directory {
             Some(dir) => (agent::directory::report(dir, Timestamp::now())?, Unread::new()),
             None => self.on_cluster(cluster::list)?,
         };
-        let is_asked_for = |namespace: &String| self.namespace.as_ref().is_none_or(|name| name == namespace);
-        found.retain(|entry| is_asked_for(&entry.namespace));
-        for ((namespace, name), why) in unread.iter().filter(|((namespace, _), _)| is_asked_for(namespace)) {
+        let is_selected = |namespace: &String| self.namespace.as_ref().is_none_or(|name| name == namespace);
+        found.retain(|entry| is_selected(&entry.namespace));
+        for ((namespace, name), why) in unread.iter().filter(|((namespace, _), _)| is_selected(namespace)) {
             let failure =
                 Failure::UnreadGatewaySecret { namespace: namespace.clone(), name: name.clone(), why: why.clone() };
             if names.contains(name) {

@@ -9,19 +9,19 @@ use clap_complete::Shell;
 use super::inputs::unless_closed;
 use super::{Cli, Failure};
 
-/// Prints a shell's completion script.
+/// Print a shell completion script.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The shell.
+    /// Shell to complete for.
     shell: Shell,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    // The generator panics when a write fails, a closed pipe included: it writes to memory.
+    // The generator panics when a write fails (a closed pipe), so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "trustspan", &mut script);
     unless_closed(io::stdout().lock().write_all(&script).map(|()| ExitCode::SUCCESS).map_err(Failure::from))

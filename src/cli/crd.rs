@@ -9,11 +9,11 @@ use super::Failure;
 use super::inputs::unless_closed;
 use crate::api::{ClusterRotationPolicy, GatewaySecret, RotationPolicy};
 
-/// Prints the CustomResourceDefinitions as YAML, for `kubectl apply -f -`.
+/// Print the CustomResourceDefinitions.
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When stdout cannot be written.
@@ -24,7 +24,7 @@ pub fn run(_args: Args) -> Result<ExitCode, Failure> {
     }))
 }
 
-/// The CustomResourceDefinitions. Their maps are sorted: equal types give equal text.
+/// The CustomResourceDefinitions. Maps are sorted, so equal types give equal text.
 ///
 /// # Errors
 /// When it cannot be written as YAML.
@@ -37,7 +37,7 @@ pub fn yaml() -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_committed_definition_is_current() {
+    fn committed_definitions_are_current() {
         let committed = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/base/crd.yaml"));
         assert_eq!(
             committed,

@@ -1,16 +1,16 @@
-//! Unified diffs of streams: a document at a time, numbered as in the whole file.
+//! Unified diffs of streams, one document at a time, with the line numbers of the whole file.
 
 use std::io::{self, Write};
 
 use similar::{ChangeTag, DiffOp, TextDiff};
 
-/// Lines around a change.
+/// Unchanged lines around a change.
 const CONTEXT: usize = 3;
 
-/// The diff of one file. Texts are handed over piece by piece; what was printed is forgotten.
+/// The diff of one file. Text is pushed in pieces and dropped once it is printed.
 pub(super) struct FileDiff<'n> {
     name: &'n str,
-    headed: bool,
+    has_header: bool,
     old: String,
     new: String,
     old_lines: usize,
@@ -19,18 +19,18 @@ pub(super) struct FileDiff<'n> {
 
 impl<'n> FileDiff<'n> {
     pub(super) fn new(name: &'n str) -> Self {
-        Self { name, headed: false, old: String::new(), new: String::new(), old_lines: 0, new_lines: 0 }
+        Self { name, has_header: false, old: String::new(), new: String::new(), old_lines: 0, new_lines: 0 }
     }
 
-    /// Takes the next piece of the file, before and after.
+    /// Adds the next piece of the file, before and after the change.
     pub(super) fn push(&mut self, old: &str, new: &str, out: &mut impl Write) -> io::Result<()> {
         self.old.push_str(old);
         self.new.push_str(new);
-        // JSON documents may follow each other on one line.
+        // Several JSON documents may be on one line.
         if old.ends_with('\n') { self.flush(out) } else { Ok(()) }
     }
 
-    /// Prints what is left.
+    /// Prints the rest.
     pub(super) fn finish(mut self, out: &mut impl Write) -> io::Result<()> {
         self.flush(out)
     }
@@ -38,8 +38,8 @@ impl<'n> FileDiff<'n> {
     fn flush(&mut self, out: &mut impl Write) -> io::Result<()> {
         let (old, new) = (std::mem::take(&mut self.old), std::mem::take(&mut self.new));
         if old != new {
-            if !self.headed {
-                self.headed = true;
+            if !self.has_header {
+                self.has_header = true;
                 write!(out, "--- {0}\n+++ {0}\n", self.name)?;
             }
             let diff = TextDiff::from_lines(old.as_str(), new.as_str());
@@ -55,7 +55,7 @@ impl<'n> FileDiff<'n> {
     fn hunk(&self, diff: &TextDiff<'_, '_, str>, group: &[DiffOp], out: &mut impl Write) -> io::Result<()> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
         let range = |start: usize, end: usize, before: usize| match end - start {
-            // An empty range names the line before it.
+            // The position of an empty range is the line before it.
             0 => format!("{},0", before + start),
             1 => format!("{}", before + start + 1),
             length => format!("{},{length}", before + start + 1),
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hunks_are_numbered_as_in_the_file() {
+    fn hunks_have_line_numbers_of_the_file() {
         let mut out = Vec::new();
         let mut diff = FileDiff::new("f.yaml");
         for (old, new) in [

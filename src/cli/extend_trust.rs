@@ -19,7 +19,7 @@ use crate::rotation::readers::extended;
 
 const MANAGER: &str = "trustspan-extend-trust";
 
-/// Add the CAs of a managed Secret to another object from which gateways take their clients' CAs.
+/// Add the CAs of a managed Secret to another trust source.
 ///
 /// The object keeps its CAs: the missing ones are added before them, with your rights.
 #[derive(Debug, clap::Args)]
@@ -31,19 +31,19 @@ pub struct Args {
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// The object to extend: secret/NAME or configmap/NAME.
+    /// Object to extend: secret/NAME or configmap/NAME.
     #[arg(long, value_name = "KIND/NAME", value_parser = target)]
     to: Target,
 
-    /// Namespace of that object. Default: the GatewaySecret's.
+    /// Namespace of that object. Default: the namespace of the GatewaySecret.
     #[arg(long, value_name = "NAMESPACE")]
     to_namespace: Option<String>,
 
-    /// Also let the agent read the object: apply a Role and a RoleBinding for it in its namespace.
+    /// Also apply a Role and a RoleBinding that allow the rotation controller to read the object.
     #[arg(long)]
     grant: bool,
 
-    /// Print the CAs that would be added without adding them.
+    /// Print the CAs to add without adding them.
     #[arg(long)]
     dry_run: bool,
 }
@@ -72,7 +72,7 @@ fn target(text: &str) -> Result<Target, String> {
 /// When the GatewaySecret or the object does not exist, or when the object may not be written or holds no readable CAs.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.source.is_directory() {
-        let reason = "extend-trust changes objects of a cluster: edit the manifest, or leave --manifests out";
+        let reason = "extend-trust changes objects of a cluster: edit the manifest, or omit -f";
         return Err(Failure::Impossible(reason.to_owned()));
     }
     let found = args.source.read(std::slice::from_ref(&args.name))?;

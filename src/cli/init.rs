@@ -21,24 +21,23 @@ use crate::rotation::generate::{GenerateInput, Proposal, Proposals, SecretLookup
 use crate::store::{cluster, directory, objects};
 use crate::trust::{Secret, SecretUsage, Severities};
 
-/// Proposes a GatewaySecret for each Secret that Gateways serve with, and the agent's rights for it. Nothing is written: read
-/// what is printed, change it, and apply it.
+/// Generate GatewaySecrets from existing Gateways.
 ///
-/// Gateways, pods with the labels that they select, Services, Namespaces, and cert-manager's Certificates and Issuers are listed, where there are
-/// any; Secrets are read by name only.
+/// There is one for each Secret that Gateways serve, with its RBAC objects. The command only prints manifests: review, edit and apply them. It lists Gateways, the pods that they select, Services,
+/// Namespaces, Certificates and Issuers. It reads Secrets by name only.
 ///
-/// Where a Certificate writes that Secret, the managed Secret takes over its name, and the Certificate is to write another.
+/// If a Certificate writes the Secret, the managed Secret takes over its name, and the Certificate has to write another Secret.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// Propose new names for the managed Secrets, to which the webhook rewrites Gateways: for Certificates that cannot be changed.
+    /// Generate new names for the managed Secrets, for Certificates that cannot be changed. The webhook rewrites Gateways to them.
     #[arg(long)]
     rewrite: bool,
 }
 
-/// What is listed, and whether `init` goes on without it.
+/// Group, version and kind of the objects to list, and whether `init` continues without them.
 const KINDS: [(&str, &str, &str, bool); 7] = [
     ("networking.istio.io", "v1", "Gateway", false),
     ("gateway.networking.k8s.io", "v1", "Gateway", false),
@@ -49,7 +48,7 @@ const KINDS: [(&str, &str, &str, bool); 7] = [
     ("", "v1", "Namespace", true),
 ];
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When an input cannot be read, or stdout cannot be written.
@@ -57,50 +56,50 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = Timestamp::now();
     let empty =
         GenerateInput { only: args.source.namespace.clone(), rewrite: args.rewrite, ..GenerateInput::default() };
-    let (found, unread) = match &args.source.manifests {
+    let (input, unread) = match &args.source.directory {
         Some(dir) => (in_directory(empty, dir, now)?, Vec::new()),
         None => args.source.on_cluster(async |client| in_cluster(empty, &client, now).await)?,
     };
-    unless_closed(print(&propose(&found), &found.objects, &unread).map(|()| ExitCode::SUCCESS))
+    unless_closed(print(&propose(&input), &input.objects, &unread).map(|()| ExitCode::SUCCESS))
 }
 
-fn in_directory(mut found: GenerateInput, dir: &Path, now: Timestamp) -> Result<GenerateInput, Failure> {
-    found.objects = directory::objects(dir)?;
-    for object in &found.objects {
+fn in_directory(mut input: GenerateInput, dir: &Path, now: Timestamp) -> Result<GenerateInput, Failure> {
+    input.objects = directory::objects(dir)?;
+    for object in &input.objects {
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().unwrap_or("default");
         if directory::is_gateway_secret(object) {
             let entry = directory::entry(object, namespace);
-            found.known.push(entry.map_err(|error| Failure::Unreadable(error.to_string()))?);
+            input.known.push(entry.map_err(|error| Failure::Unreadable(error.to_string()))?);
         }
         if object["kind"] == "Secret" && object["apiVersion"] == "v1" {
             let name = metadata["name"].as_str().unwrap_or_default();
-            found.secrets.insert((namespace.to_owned(), name.to_owned()), read(object, now)?);
+            input.secrets.insert((namespace.to_owned(), name.to_owned()), read(object, now)?);
         }
     }
-    Ok(found)
+    Ok(input)
 }
 
-/// What a cluster has, and what of it could not be read.
+/// The objects of a cluster, and the reasons why others could not be read.
 async fn in_cluster(
-    mut found: GenerateInput,
+    mut input: GenerateInput,
     client: &Client,
     now: Timestamp,
 ) -> Result<(GenerateInput, Vec<String>), Failure> {
     let mut unread = Vec::new();
     for (group, version, kind, is_optional) in KINDS {
         match objects::list(client, group, version, kind).await {
-            Ok(listed) => found.objects.extend(listed),
+            Ok(listed) => input.objects.extend(listed),
             // Not installed.
-            Err(error) if is(&error, 404) => {}
+            Err(error) if has_code(&error, 404) => {}
             Err(error) if is_optional => {
-                unread.push(format!("{}: {}", plural(kind, group), cluster::error_message(&error)))
+                unread.push(format!("{}: {}", plural_of(kind, group), cluster::error_message(&error)))
             }
             Err(error) => return Err(error.into()),
         }
     }
-    found.known = match cluster::list(client.clone()).await {
-        Err(error) if is(&error, 404) => Vec::new(),
+    input.known = match cluster::list(client.clone()).await {
+        Err(error) if has_code(&error, 404) => Vec::new(),
         listed => {
             let (known, unreadable) = listed?;
             unread.extend(
@@ -110,36 +109,36 @@ async fn in_cluster(
         }
     };
     let mut pods = Vec::new();
-    for selector in found.selectors() {
+    for selector in input.selectors() {
         match objects::pods(client, selector.iter().map(|(key, value)| (*key, *value))).await {
-            Ok(seen) => pods.extend(seen),
+            Ok(selected) => pods.extend(selected),
             Err(error) => unread.push(format!("pods with {selector:?}: {}", cluster::error_message(&error))),
         }
     }
-    found.objects.extend(pods);
-    for (namespace, name) in found.secrets_to_read() {
-        let held = match objects::secret(client, &namespace, &name).await {
+    input.objects.extend(pods);
+    for (namespace, name) in input.secrets_to_read() {
+        let lookup = match objects::secret(client, &namespace, &name).await {
             Ok(None) => SecretLookup::Missing,
             Ok(Some(object)) => read(&object, now)?,
-            Err(error) if is(&error, 403) => SecretLookup::Refused,
+            Err(error) if has_code(&error, 403) => SecretLookup::Refused,
             Err(error) => return Err(error.into()),
         };
-        found.secrets.insert((namespace, name), held);
+        input.secrets.insert((namespace, name), lookup);
     }
-    Ok((found, unread))
+    Ok((input, unread))
 }
 
 fn read(secret: &Value, now: Timestamp) -> Result<SecretLookup, Failure> {
     let name = &secret["metadata"]["name"];
-    let read = Secret::from_value(secret).map_err(|error| Failure::Unreadable(format!("Secret {name}: {error}")))?;
-    Ok(SecretLookup::Read(SecretSummary::of(&read, SecretUsage::default(), &Severities::default(), now)))
+    let secret = Secret::from_value(secret).map_err(|error| Failure::Unreadable(format!("Secret {name}: {error}")))?;
+    Ok(SecretLookup::Read(SecretSummary::of(&secret, SecretUsage::default(), &Severities::default(), now)))
 }
 
-fn plural(kind: &str, group: &str) -> String {
+fn plural_of(kind: &str, group: &str) -> String {
     if group.is_empty() { format!("{kind}s") } else { format!("{kind}s of {group}") }
 }
 
-fn is(error: &kube::Error, code: u16) -> bool {
+fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
@@ -149,14 +148,14 @@ fn print(proposals: &Proposals, objects: &[Value], unread: &[String]) -> Result<
         if !sentences.is_empty() {
             writeln!(out, "# {title}:")?;
         }
-        // No line break in a name of a manifest leaves the comment.
+        // A line break in a name must not end the comment.
         sentences.iter().try_for_each(|sentence| writeln!(out, "# - {}", printable(sentence)))
     };
-    writeln!(out, "# Proposed by trustspan init: read it, change it, and apply it. Nothing has been written.")?;
-    comment(&mut out, "What could not be read, and may be missing below", unread)?;
+    writeln!(out, "# Generated by trustspan init: review, edit and apply it. Nothing was written to the cluster.")?;
+    comment(&mut out, "Not readable, so it may be missing below", unread)?;
     comment(&mut out, "Left out", &proposals.left_out)?;
     if proposals.gateway_secrets.is_empty() {
-        writeln!(out, "# There is nothing to propose.")?;
+        writeln!(out, "# Nothing to generate.")?;
     }
     let guarded =
         |object: &&Value| object["kind"] == "Namespace" && object["metadata"]["labels"][GUARD] == GUARD_ENABLED;
@@ -166,7 +165,7 @@ fn print(proposals: &Proposals, objects: &[Value], unread: &[String]) -> Result<
     let namespaces: BTreeSet<_> = namespaces.filter(|namespace| !guarded.contains(namespace.as_str())).collect();
     let label = |namespace: &&String| format!("kubectl label namespace {namespace} {GUARD}={GUARD_ENABLED}");
     let labels: Vec<_> = namespaces.iter().map(label).collect();
-    comment(&mut out, "First, so that no bad Secret is stored there", &labels)?;
+    comment(&mut out, "Run first, so that no invalid Secret is stored there", &labels)?;
     for Proposal { secret_name, entry, comments } in &proposals.gateway_secrets {
         writeln!(out, "---")?;
         comment(&mut out, &format!("For Secret {}/{secret_name}", entry.namespace), comments)?;

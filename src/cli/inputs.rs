@@ -1,4 +1,4 @@
-//! What the offline subcommands share: paths, the request that an object stands for, and how they end.
+//! Inputs, errors and requests that the offline subcommands share.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -15,52 +15,53 @@ use crate::store::manifest::{self, Files, ManifestError, Source};
 /// The manifests to read.
 #[derive(Debug, clap::Args)]
 pub struct Inputs {
-    /// Files, directories (every *.yaml, *.yml, *.json below), or - for stdin.
-    #[arg(value_name = "PATH", default_value = "-")]
-    pub paths: Vec<PathBuf>,
+    /// Manifests to read: files, directories (their *.yaml, *.yml and *.json files, recursively) or - for stdin. Repeatable. Default: -.
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", num_args = 1..)]
+    pub filenames: Vec<PathBuf>,
 
-    /// Namespace of objects that name none.
+    /// Namespace of objects without metadata.namespace.
     #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
     pub namespace: String,
 }
 
 impl Inputs {
-    /// Opens them.
+    /// Opens all inputs.
     ///
     /// # Errors
-    /// When a path cannot be read.
+    /// When an input cannot be read.
     pub fn open(&self) -> Result<Vec<Source>, ManifestError> {
         self.open_each(Files::Manifests).into_iter().collect()
     }
 
-    /// Opens them, one by one; a pipe is spooled, so that it can be read twice.
+    /// Opens each input. A pipe is spooled to a file, so it can be read twice.
     pub fn open_each(&self, files: Files) -> Vec<Result<Source, ManifestError>> {
-        let from_terminal = self.paths.iter().any(|path| path.as_os_str() == "-") && io::stdin().is_terminal();
-        if from_terminal {
+        let stdin = [PathBuf::from("-")];
+        let paths = if self.filenames.is_empty() { &stdin } else { self.filenames.as_slice() };
+        if paths.contains(&stdin[0]) && io::stdin().is_terminal() {
             anstream::eprintln!(
-                "reading manifests from the terminal, up to Ctrl-D; name files or directories to read those"
+                "reading manifests from the terminal until Ctrl-D; use -f to read files or directories"
             );
         }
-        manifest::open_each(&self.paths, files)
+        manifest::open_each(paths, files)
     }
 }
 
-/// Why an offline subcommand stops.
+/// Why an offline subcommand fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
     /// An input cannot be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// An input is no state to decide from.
+    /// The inputs are not a consistent state.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A GatewaySecret was asked for that is not there.
-    #[error("no GatewaySecret {0}")]
+    /// The requested GatewaySecret does not exist.
+    #[error("GatewaySecret {0} not found")]
     NoGatewaySecret(String),
-    /// A GatewaySecret does not fit the type.
+    /// A GatewaySecret does not match its schema.
     #[error(
-        "GatewaySecret {namespace}/{name} cannot be read: {why}. the agent goes by the last that could be, if it knows one"
+        "cannot read GatewaySecret {namespace}/{name}: {why}. until it is fixed, the agent uses the last version that it could read"
     )]
     UnreadGatewaySecret {
         /// Its namespace.
@@ -70,19 +71,19 @@ pub enum Failure {
         /// Why.
         why: String,
     },
-    /// There is no client for the cluster.
+    /// No client for the cluster could be created.
     #[error(transparent)]
     Connect(#[from] cluster::ConnectError),
     /// The cluster does not answer, or refuses.
     #[error("the cluster: {}", cluster::error_message(.0))]
     Cluster(#[from] kube::Error),
-    /// A directory is no state to decide from.
+    /// The manifests of a directory are not a consistent state.
     #[error(transparent)]
     Directory(#[from] crate::agent::directory::DirectoryError),
-    /// The cluster refuses a write.
+    /// A write to the cluster failed.
     #[error(transparent)]
     Write(#[from] crate::agent::AgentError),
-    /// What was asked for cannot be done.
+    /// The request cannot be carried out.
     #[error("{0}")]
     Impossible(String),
     /// A file cannot be read.
@@ -92,12 +93,11 @@ pub enum Failure {
     #[error("stdout: {0}")]
     Output(#[from] io::Error),
     /// An object cannot be written as YAML.
-    #[error("cannot be written as YAML: {0}")]
+    #[error("cannot write the object as YAML: {0}")]
     Yaml(#[from] serde_saphyr::ser_error::Error),
 }
 
-/// A reader that has seen enough (`| head`) is no failure of ours: we end as the signal SIGPIPE ends other programs,
-/// without a word, and with the code that shells give them.
+/// A closed pipe (`| head`) is not an error: the process ends silently, with the exit code of a process that SIGPIPE ended.
 pub(super) fn unless_closed(result: Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
     match result {
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::from(128 + 13)),
@@ -105,24 +105,23 @@ pub(super) fn unless_closed(result: Result<ExitCode, Failure>) -> Result<ExitCod
     }
 }
 
-/// Tells of a document that cannot be read; true, as what is then so.
-pub(super) fn tell(error: &ManifestError) -> bool {
+/// Prints the error of a document that cannot be read.
+pub(super) fn print_error(error: &ManifestError) {
     anstream::eprintln!("error: {}", printable_lines(&error.to_string()));
-    true
 }
 
-/// API groups whose objects have no namespace.
-const CLUSTER_WIDE: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"];
+/// API groups of cluster-scoped objects.
+const CLUSTER_SCOPED: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"];
 
-/// The CREATE that would bring an object into the cluster.
+/// The CREATE request for an object.
 pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
     let kind = Kind::of(object);
-    let is_cluster_wide = CLUSTER_WIDE.contains(&kind.group) || (kind.group, kind.kind) == ("", "Namespace");
-    let own = || object["metadata"]["namespace"].as_str().unwrap_or(namespace);
-    Request::create(object, if is_cluster_wide { "" } else { own() })
+    let is_cluster_scoped = CLUSTER_SCOPED.contains(&kind.group) || (kind.group, kind.kind) == ("", "Namespace");
+    let own_namespace = || object["metadata"]["namespace"].as_str().unwrap_or(namespace);
+    Request::create(object, if is_cluster_scoped { "" } else { own_namespace() })
 }
 
-/// `Kind namespace/name`, as people say it.
+/// `Kind namespace/name`.
 pub(super) fn title(request: &Request<'_>) -> String {
     let generated = || request.object.and_then(|o| o["metadata"]["generateName"].as_str()).unwrap_or("?");
     let name = if request.name.is_empty() { generated() } else { request.name };

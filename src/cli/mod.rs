@@ -1,4 +1,4 @@
-//! The command line: one file for each subcommand.
+//! The command line: one file per subcommand.
 
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ pub mod wait;
 
 pub use inputs::{Failure, Inputs};
 
-/// Rotates the CA behind Istio gateways without one failed handshake.
+/// Rotate the CA behind Istio gateways without a failed handshake.
 #[derive(Debug, Parser)]
 #[command(version)]
 pub struct Cli {
@@ -37,41 +37,30 @@ pub struct Cli {
     command: Command,
 }
 
+/// In the order of the help: processes, rotation, manifests, reference. Help texts are on the `Args` of each subcommand.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answers admission requests.
     Serve(serve::Args),
-    /// Carries rotations through.
     Agent(agent::Args),
-    /// Judges manifests as the validating webhook would.
-    Check(check::Args),
-    /// Prints manifests as the mutating webhook would leave them.
-    Rewrite(rewrite::Args),
-    /// Prints GatewaySecrets with the status that the manifests show.
-    Observe(observe::Args),
-    /// Proposes GatewaySecrets for the Gateways that are there.
+
     Init(init::Args),
-    /// Prints the rights that the agent needs for GatewaySecrets.
     Rbac(rbac::Args),
-    /// Show rotation status.
     Status(status::Args),
-    /// Wait for a rotation to reach a phase.
-    Wait(wait::Args),
-    /// Starts a rotation.
     Rotate(rotate::Args),
-    /// Add the CAs of a managed Secret to another object from which gateways take their clients' CAs.
+    Wait(wait::Args),
     ExtendTrust(extend_trust::Args),
-    /// Tells whether a gateway or a client would accept a certificate chain.
+
+    Check(check::Args),
+    Rewrite(rewrite::Args),
+    Observe(observe::Args),
     Verify(verify::Args),
-    /// Lists the rules that findings name.
+
     Rules(rules::Args),
-    /// Prints the GatewaySecret CustomResourceDefinition.
     Crd(crd::Args),
-    /// Prints a shell's completion script.
     Completions(completions::Args),
 }
 
-/// Runs the command that the process was started with. Usage errors end it with code 2.
+/// Parses the arguments and runs the subcommand. A usage error ends the process with exit code 2.
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => end(serve::run(args), 1),
@@ -92,7 +81,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// One sentence on stderr for an error, and the code that the subcommand promises for it.
+/// Prints an error to stderr and returns the exit code that the subcommand documents for errors.
 fn end<E: std::error::Error>(result: Result<ExitCode, E>, code: u8) -> ExitCode {
     result.unwrap_or_else(|error| {
         anstream::eprintln!("error: {}", sanitize::printable_lines(&error.to_string()));
@@ -105,7 +94,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_is_consistent() {
         super::Cli::command().debug_assert();
     }
 }

@@ -13,9 +13,11 @@ use crate::registry::Entry;
 use crate::rotation::Outlook;
 use crate::store::directory;
 
-/// Prints the GatewaySecrets of the manifests, with the status that the manifests show.
+/// Compute the status of GatewaySecrets from manifests.
 ///
-/// kubectl get gatewaysecrets,secrets,gateways -A -o yaml | trustspan observe - | kubectl apply --server-side --subresource=status -f -
+/// The command prints the GatewaySecrets with that status:
+///
+/// kubectl get gatewaysecrets,secrets,gateways -A -o yaml | trustspan observe -f - | kubectl apply --server-side --subresource=status -f -
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -24,12 +26,12 @@ pub struct Args {
     #[command(flatten)]
     severity: SeverityArgs,
 
-    /// The instant to observe at (RFC 3339). Default: now.
+    /// Time to evaluate validity at (RFC 3339). Default: now.
     #[arg(long, value_name = "RFC3339")]
     now: Option<Timestamp>,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When an input cannot be read, or stdout cannot be written.

@@ -13,18 +13,18 @@ use crate::rotation::Outlook;
 use crate::store::directory;
 use crate::trust::Severities;
 
-/// Print the Roles and RoleBindings that the agent needs for the GatewaySecrets of the manifests.
+/// Print the Roles and RoleBindings for the rotation controller.
 ///
-/// Pass the cert-manager objects too, for GatewaySecrets with spec.certificateRef that the agent has not read yet:
+/// They grant access to the objects of the GatewaySecrets in the manifests. Include cert-manager objects for GatewaySecrets with spec.certificateRef whose status.resolved is not set yet:
 ///
-/// kubectl get trustspan,certificates,issuers,clusterissuers -A -o yaml | trustspan rbac - | kubectl apply -f -
+/// kubectl get trustspan,certificates,issuers,clusterissuers -A -o yaml | trustspan rbac -f - | kubectl apply -f -
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When an input cannot be read, or stdout cannot be written.
@@ -39,8 +39,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     for entry in entries.iter().filter(|entry| entry.source_name().is_empty()) {
         let Entry { namespace, name, .. } = entry;
         anstream::eprintln!(
-            "warning: the Certificate of GatewaySecret {namespace}/{name} is not among the manifests: no right to its Secret is printed. \
-             Pass certificates, issuers and clusterissuers too"
+            "warning: the Certificate of GatewaySecret {namespace}/{name} is not in the manifests, so no Role for its Secret is printed. \
+             Include certificates, issuers and clusterissuers"
         );
     }
     let print = || -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use json_patch::Patch;
 use serde_json::Value;
 
 use super::diff::FileDiff;
-use super::inputs::{create, tell, title, unless_closed};
+use super::inputs::{create, print_error, title, unless_closed};
 use super::sanitize::printable;
 use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
@@ -22,32 +22,35 @@ use crate::rotation::Outlook;
 use crate::store::directory;
 use crate::store::manifest::{self, Chunk, Edited, Source};
 
-/// Prints manifests as the mutating webhook would leave them: comments, order and layout are kept.
+/// Rewrite manifests like the mutating webhook.
+///
+/// The command prints the rewritten manifests. Comments, order and layout are kept.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// Print a unified diff instead.
+    /// Print a unified diff.
     #[arg(long)]
     diff: bool,
 
-    /// Take rewrites back, as written down in the annotation trustspan.dev/undo.
+    /// Undo rewrites that are recorded in the annotation trustspan.dev/undo.
     #[arg(long)]
     undo: bool,
 
     #[command(flatten)]
     severity: SeverityArgs,
 
-    /// More manifests whose GatewaySecrets count; they are not printed.
-    #[arg(long, value_name = "PATH")]
+    /// Manifests with more GatewaySecrets; they are not printed. Repeatable.
+    #[arg(long, value_name = "FILE|DIR")]
     context: Vec<PathBuf>,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When an input cannot be opened or is not UTF-8, or stdout cannot be written. A document that cannot be read is told on stderr and printed as it is.
+/// When an input cannot be opened or is not UTF-8, or stdout cannot be written. A document that cannot be read is reported on stderr and
+/// printed unchanged.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let sources = args.inputs.open()?;
     let mut rewriter = Rewriter {
@@ -67,14 +70,14 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         rewriter.registry = collected.inventory.into_registry(Outlook::Whole, now);
     }
     let mut out = BufWriter::new(io::stdout().lock());
-    let done = match args.diff {
+    let result = match args.diff {
         true => rewriter.diff(&sources, &mut out),
         false => rewriter.print(&sources, &mut out),
     };
-    // A reader that left is met here at the latest.
+    // A closed pipe is an error here at the latest.
     let flushed = out.flush().map_err(Failure::from);
     let code = if rewriter.unreadable.get() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-    unless_closed(done.and(flushed).map(|()| code))
+    unless_closed(result.and(flushed).map(|()| code))
 }
 
 struct Rewriter<'a> {
@@ -87,15 +90,15 @@ struct Rewriter<'a> {
 
 impl Rewriter<'_> {
     fn print(&self, sources: &[Source], out: &mut impl Write) -> Result<(), Failure> {
-        let mut joint = Joint::default();
+        let mut separator = Separator::default();
         for source in sources {
             for (index, chunk) in source.chunks()?.enumerate() {
                 let chunk = chunk?;
                 let text = self.rewrite(&chunk)?;
                 let bom = if chunk.bom { "\u{feff}" } else { "" };
-                let before = if index == 0 { joint.between(&text) } else { "" };
+                let before = if index == 0 { separator.between(&text) } else { "" };
                 write!(out, "{before}{bom}{text}")?;
-                joint.printed(&text);
+                separator.printed(&text);
             }
         }
         Ok(())
@@ -113,13 +116,14 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// The chunk's text, rewritten; what cannot be done is told on stderr.
+    /// The rewritten text of a chunk. Errors and notes go to stderr.
     fn rewrite<'c>(&self, chunk: &'c Chunk) -> Result<Cow<'c, str>, Failure> {
         let document = match chunk.parse() {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(Cow::Borrowed(&chunk.text)),
             Err(error) => {
-                self.unreadable.set(tell(&error));
+                print_error(&error);
+                self.unreadable.set(true);
                 return Ok(Cow::Borrowed(&chunk.text));
             }
         };
@@ -152,9 +156,14 @@ impl Rewriter<'_> {
         if self.undo {
             let undo = crate::rewrite::undo(object);
             let passed_over = undo.as_ref().map_or(0, |undo| undo.passed_over);
-            let note =
-                format!("{UNDO}: {passed_over} recorded change(s) do not fit the object any more; left as it is");
-            let notes = (passed_over > 0).then_some(note).into_iter().collect();
+            let note = match passed_over {
+                0 => None,
+                1 => Some(format!("{UNDO}: 1 recorded change no longer applies to the object and was skipped")),
+                count => {
+                    Some(format!("{UNDO}: {count} recorded changes no longer apply to the object and were skipped"))
+                }
+            };
+            let notes = note.into_iter().collect();
             return (undo.map(|undo| undo.patch), notes);
         }
         let decision = admission::mutate(&create(object, self.namespace), &self.registry, Timestamp::now());
@@ -163,30 +172,30 @@ impl Rewriter<'_> {
     }
 }
 
-/// Keeps documents of different files apart.
+/// Separates documents of different files.
 #[derive(Default)]
-struct Joint {
-    /// How the text before ends.
-    before: Option<Before>,
+struct Separator {
+    last: Option<Printed>,
 }
 
+/// How the text that was printed last ends.
 #[derive(Clone, Copy)]
-struct Before {
+struct Printed {
     json: bool,
-    ended_line: bool,
+    ends_line: bool,
 }
 
-impl Joint {
+impl Separator {
     fn printed(&mut self, text: &str) {
         let json = text.trim_start().starts_with('{');
-        self.before = Some(Before { json, ended_line: text.ends_with('\n') });
+        self.last = Some(Printed { json, ends_line: text.ends_with('\n') });
     }
 
-    /// What must stand before the first text of another file.
+    /// The separator before the first text of another file.
     fn between(&self, text: &str) -> &'static str {
-        let Some(before) = self.before else { return "" };
-        let apart = text.starts_with("---") || (before.json && text.trim_start().starts_with('{'));
-        match (apart, before.ended_line) {
+        let Some(last) = self.last else { return "" };
+        let is_separate = text.starts_with("---") || (last.json && text.trim_start().starts_with('{'));
+        match (is_separate, last.ends_line) {
             (true, true) => "",
             (true, false) => "\n",
             (false, true) => "---\n",
@@ -200,17 +209,17 @@ mod tests {
     use super::*;
 
     fn joined(texts: &[&str]) -> String {
-        let (mut joint, mut out) = (Joint::default(), String::new());
+        let (mut separator, mut out) = (Separator::default(), String::new());
         for text in texts {
-            out.push_str(joint.between(text));
+            out.push_str(separator.between(text));
             out.push_str(text);
-            joint.printed(text);
+            separator.printed(text);
         }
         out
     }
 
     #[test]
-    fn files_are_kept_apart() {
+    fn separates_files() {
         assert_eq!(joined(&["a: 1\n", "b: 1", "---\nc: 1\n"]), "a: 1\n---\nb: 1\n---\nc: 1\n");
         assert_eq!(joined(&["{\"a\":1}", "{\"b\":1}\n", "c: 1\n"]), "{\"a\":1}\n{\"b\":1}\n---\nc: 1\n");
     }

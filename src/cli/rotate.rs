@@ -13,7 +13,9 @@ use crate::api::Phase;
 use crate::rotation::counted;
 use crate::store::cluster;
 
-/// Start a rotation: request a new CA from cert-manager. The agent does the rest.
+/// Start a rotation.
+///
+/// The command requests a new CA from cert-manager. The rotation controller completes the rotation.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the GatewaySecret.

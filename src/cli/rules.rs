@@ -25,7 +25,7 @@ enum RulesFormat {
     Markdown,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When stdout cannot be written.

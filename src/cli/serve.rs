@@ -21,39 +21,43 @@ use crate::webhook::server::{self, Drain, End, Signals};
 use crate::webhook::tls::{CERTIFICATE, KEY, ServingCertificate, ServingCertificateError};
 use crate::webhook::{Decide, Webhook, self_signed};
 
-/// Answers admission requests over HTTPS, from the GatewaySecrets of a cluster or of a directory.
+/// Serve the admission webhooks.
+///
+/// They use the GatewaySecrets of a cluster or of a directory of manifests.
 #[derive(Debug, clap::Args)]
-#[command(mut_group("ControllerArgs", |flags| flags.requires("with_agent").conflicts_with("manifests")))]
+#[command(mut_group("ControllerArgs", |flags| flags.requires("with_agent").conflicts_with("directory")))]
 pub struct Args {
-    /// Kubeconfig of the cluster. Default: the cluster that this process is a pod of.
+    /// Path to the kubeconfig. Default: the in-cluster configuration.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Take GatewaySecrets from the manifests in this directory instead of a cluster; changes are followed.
-    #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
-    manifests: Option<PathBuf>,
+    /// Watch manifests in this directory instead of a cluster.
+    #[arg(short = 'f', long = "filename", value_name = "DIR", conflicts_with = "kubeconfig")]
+    directory: Option<PathBuf>,
 
-    /// Address of both ports. Default: 127.0.0.1 with --manifests, else 0.0.0.0.
+    /// Address to listen on. Default: 127.0.0.1 with -f, otherwise 0.0.0.0.
     #[arg(long, value_name = "ADDRESS")]
     bind_address: Option<IpAddr>,
 
-    /// HTTPS port: /mutate, /validate, /validate-guarded, the latter two with -breakglass too, /livez, /readyz.
+    /// HTTPS port for /mutate, /validate, /validate-guarded (the latter two with -breakglass, too), /livez and /readyz.
     #[arg(long, value_name = "PORT", default_value_t = 8443)]
     port: u16,
 
-    /// Plain HTTP port: /metrics, /livez, /readyz.
+    /// HTTP port for /metrics, /livez and /readyz.
     #[arg(long, value_name = "PORT", default_value_t = 9402)]
     metrics_port: u16,
 
-    /// Directory of the serving certificate, tls.crt and tls.key; a changed pair is taken while serving. With
-    /// --manifests and neither file there, a certificate is made at start and that of its CA written here as ca.crt.
+    /// Directory of the serving certificate: tls.crt and tls.key. Certificates are reloaded when the files change.
+    ///
+    /// With -f and without these files, a certificate is generated at start, and the certificate of its CA is written to ca.crt
+    /// in this directory.
     #[arg(long, value_name = "DIR", default_value = "certs")]
     cert_dir: PathBuf,
 
     #[command(flatten)]
     severity: SeverityArgs,
 
-    /// Username of trustspan's own agent, which rolls workloads by a newer hash.
+    /// Username of the rotation controller. Only it may restart workloads by setting the rotation hash.
     #[arg(long, value_name = "NAME", default_value = AGENT_USERNAME)]
     agent_username: String,
 
@@ -64,13 +68,12 @@ pub struct Args {
     #[command(flatten)]
     log: LogArgs,
 
-    /// How long to go on serving after SIGTERM, not ready any more, until endpoints forget this pod. Default: 5s, and none
-    /// with --manifests.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    /// How long to accept connections after SIGTERM, while not ready, until endpoints are updated. Default: 5s, 0s with -f.
+    #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Shutdown")]
     drain_delay: Option<Duration>,
 
-    /// How long requests in flight may take after that.
-    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
+    /// Maximum time for requests in flight after that.
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration, help_heading = "Shutdown")]
     drain_timeout: Duration,
 
     // Last: its heading applies to all flags that follow.
@@ -78,7 +81,7 @@ pub struct Args {
     controller: ControllerArgs,
 }
 
-/// Why the server does not run.
+/// Why the server cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -86,23 +89,23 @@ pub enum ServeError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The manifests cannot be read.
-    #[error("--manifests {}: {reason}", dir.display())]
+    #[error("-f {}: {reason}", dir.display())]
     Manifests {
         /// The directory.
         dir: PathBuf,
         /// Why.
         reason: String,
     },
-    /// There is no serving certificate.
+    /// The serving certificate cannot be loaded.
     #[error("no serving certificate: {0}")]
     Certificate(#[from] ServingCertificateError),
-    /// The certificate cannot be served.
+    /// The serving certificate cannot be used.
     #[error("cannot serve TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// There is no client for the cluster.
+    /// No client for the cluster could be created.
     #[error(transparent)]
     Cluster(#[from] cluster::ConnectError),
-    /// The operating system refuses threads, signals or a listener.
+    /// The operating system does not provide threads, signals or a listener.
     #[error("cannot serve: {0}")]
     Io(#[from] io::Error),
 }
@@ -124,7 +127,7 @@ pub fn run(args: Args) -> Result<ExitCode, ServeError> {
     args.log.start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let end = runtime.block_on(serve(args));
-    // Not waiting for threads that still judge: their callers are gone.
+    // Do not wait for threads that still evaluate requests: their callers are gone.
     runtime.shutdown_background();
     Ok(match end? {
         End::Drained => ExitCode::SUCCESS,
@@ -133,19 +136,19 @@ pub fn run(args: Args) -> Result<ExitCode, ServeError> {
 }
 
 async fn serve(args: Args) -> Result<End, ServeError> {
-    // First, so that a signal during the start is not lost.
+    // Registered first, so that a signal during startup is not lost.
     let signals = Signals::new()?;
-    let default = if args.manifests.is_some() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+    let default = if args.directory.is_some() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
     let address = args.bind_address.unwrap_or(default.into());
     let https = listen(address, args.port, "--port")?;
     let metrics = listen(address, args.metrics_port, "--metrics-port")?;
 
-    let live = Arc::new(RegistryCache::default());
+    let registry = Arc::new(RegistryCache::default());
     let mut controller = None;
     let certificate = certificate(&args, address)?;
     let config = certificate.server_config()?;
-    let mut metrics_of = Metrics::new(live.clone(), Some(certificate.clone()));
-    match &args.manifests {
+    let mut webhook_metrics = Metrics::new(registry.clone(), Some(certificate.clone()));
+    match &args.directory {
         Some(dir) => {
             let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
             let severities = args.severity.severities();
@@ -154,25 +157,26 @@ async fn serve(args: Args) -> Result<End, ServeError> {
                 true => agent::directory::load(dir, &severities, now),
                 false => Ok(directory::load(dir, &severities, now)?),
             };
-            live.publish(load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
-            tokio::spawn(poll::follow(dir.clone(), live.clone(), load));
+            registry.publish(load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
+            tokio::spawn(poll::follow(dir.clone(), registry.clone(), load));
             if args.with_agent {
                 tokio::spawn(agent::directory::run(dir.clone(), args.severity.severities()));
             }
         }
         None => {
             let client = cluster::connect(args.kubeconfig.as_deref()).await?;
-            tokio::spawn(cluster::follow(client.clone(), live.clone()));
+            tokio::spawn(cluster::follow(client.clone(), registry.clone()));
             if args.with_agent {
                 let election = args.controller.election();
                 let (leadership, elect) = lease::elect(client.clone(), election.clone());
                 let agent_metrics = Arc::default();
-                let collector = agent::metrics::collector(live.clone(), Arc::clone(&agent_metrics), leadership.clone());
-                metrics_of = metrics_of.with(collector);
+                let collector =
+                    agent::metrics::collector(registry.clone(), Arc::clone(&agent_metrics), leadership.clone());
+                webhook_metrics = webhook_metrics.with(collector);
                 let settings = args.controller.settings();
                 let mut tasks = JoinSet::new();
                 tasks.spawn(elect);
-                tasks.spawn(agent::run(client.clone(), live.clone(), leadership, settings, agent_metrics));
+                tasks.spawn(agent::run(client.clone(), registry.clone(), leadership, settings, agent_metrics));
                 controller = Some((client, election, tasks));
             }
         }
@@ -184,9 +188,9 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     );
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);
     let severities = args.severity.severities();
-    let webhook = Webhook::new(live, metrics_of, Decide::default(), severities, args.agent_username);
-    let endpoints = if args.manifests.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
-    let drain = Drain { delay: args.drain_delay.unwrap_or(endpoints), timeout: args.drain_timeout };
+    let webhook = Webhook::new(registry, webhook_metrics, Decide::default(), severities, args.agent_username);
+    let default_delay = if args.directory.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
+    let drain = Drain { delay: args.drain_delay.unwrap_or(default_delay), timeout: args.drain_timeout };
     let end = server::run(&webhook, (https, config), metrics, drain, signals).await;
     if let Some((client, election, mut tasks)) = controller {
         tasks.shutdown().await;
@@ -196,12 +200,12 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     Ok(end?)
 }
 
-/// A pair that is there is followed; one that was made here lives as long as the process.
+/// An existing certificate is reloaded when its files change; a generated one lasts as long as the process.
 fn certificate(args: &Args, address: IpAddr) -> Result<Arc<ServingCertificate>, ServingCertificateError> {
     let dir = &args.cert_dir;
-    if args.manifests.is_some() && !dir.join(CERTIFICATE).exists() && !dir.join(KEY).exists() {
+    if args.directory.is_some() && !dir.join(CERTIFICATE).exists() && !dir.join(KEY).exists() {
         let (certificate, ca) = self_signed::make(dir, address, Timestamp::now())?;
-        tracing::info!("serving certificate made for this run; its CA is in {}", ca.display());
+        tracing::info!("generated a serving certificate for this run; its CA is in {}", ca.display());
         return Ok(Arc::new(certificate));
     }
     let certificate = Arc::new(ServingCertificate::read(dir)?);

@@ -16,24 +16,24 @@ use super::sanitize::printable;
 use crate::trust::bundle::{self, Bundle};
 use crate::trust::chain::{Accepted, Purpose, Refused, horizon, verify};
 
-/// Tells whether a gateway (or a client) with a CA bundle would accept a client's (or a server's) certificate chain.
+/// Verify a certificate chain like a gateway or a client.
 ///
-/// Exit code: 0 when it is accepted, 1 when it is refused, 2 when an input cannot be read. With --list the worst of all.
+/// Exit code: 0 when the chain is accepted, 1 when it is refused, 2 when an input cannot be read. With --list the highest of all.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The CA bundle in PEM; revocation lists may stand in it.
+    /// CA bundle in PEM. It may include revocation lists.
     #[arg(long, value_name = "FILE", required_unless_present = "list", conflicts_with = "list")]
     bundle: Option<PathBuf>,
 
-    /// The chain in PEM: the leaf first, its intermediates after it.
+    /// Certificate chain in PEM: the leaf, then its intermediates.
     #[arg(long, value_name = "FILE", required_unless_present = "list", conflicts_with = "list")]
     chain: Option<PathBuf>,
 
-    /// Who presents the chain: a client to a gateway, or a server to its clients. Default: client, and server with --host.
+    /// Role of the certificate: a client of a gateway, or a server. Default: client, or server with --host.
     #[arg(long, value_enum, default_value = "client", default_value_if("hosts", ArgPredicate::IsPresent, "server"))]
     purpose: Role,
 
-    /// A host name or address that the server is called by; may be repeated.
+    /// Host name or IP address of the server. Repeatable.
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
 
@@ -41,15 +41,15 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     crl: Option<PathBuf>,
 
-    /// The instant to judge at (RFC 3339). Default: now.
+    /// Time to evaluate validity at (RFC 3339). Default: now.
     #[arg(long, value_name = "RFC3339")]
     now: Option<Timestamp>,
 
-    /// What to print: a line of text, or a JSON object on a line.
+    /// Output format: text, or one JSON object per line.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: VerifyFormat,
 
-    /// Many at once: a file (or - for stdin) with a line `BUNDLE CHAIN [client|server] [HOST]` for each.
+    /// Verify many chains: a file (or - for stdin) with lines `BUNDLE CHAIN [client|server] [HOST]`.
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
 }
@@ -68,7 +68,7 @@ enum VerifyFormat {
     Json,
 }
 
-/// One question.
+/// A bundle and a chain to verify.
 struct VerifyQuery {
     bundle: PathBuf,
     chain: PathBuf,
@@ -77,23 +77,23 @@ struct VerifyQuery {
 }
 
 impl VerifyQuery {
-    fn sensible(self) -> Result<Self, String> {
+    fn validated(self) -> Result<Self, String> {
         match (self.role, self.hosts.as_slice()) {
             (Role::Client, [host, ..]) => {
-                Err(format!("a client is not called by a host name; expected purpose server with {host}, or no host"))
+                Err(format!("a client has no host name; expected purpose server with {host}, or no host"))
             }
             _ => Ok(self),
         }
     }
 }
 
-/// Where a question came from.
+/// The input that a query came from.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum ChainLocation {
-    /// The chain's file.
+    /// The file of the chain.
     Chain(String),
-    /// A line of the list, from 1.
+    /// A line of the list, starting with 1.
     Line(usize),
 }
 
@@ -106,19 +106,19 @@ impl fmt::Display for ChainLocation {
     }
 }
 
-/// A line of JSON.
+/// A line of JSON output.
 #[derive(Serialize)]
-struct Answered<'a> {
+struct LocatedResult<'a> {
     #[serde(flatten)]
-    place: &'a ChainLocation,
+    location: &'a ChainLocation,
     #[serde(flatten)]
-    answer: &'a VerifyAnswer,
+    result: &'a VerifyResult,
 }
 
-/// One answer, as it is printed in JSON.
+/// The result of a query, as it is printed in JSON.
 #[derive(Serialize)]
 #[serde(tag = "verdict", rename_all = "lowercase")]
-enum VerifyAnswer {
+enum VerifyResult {
     Accepted {
         #[serde(flatten)]
         accepted: Accepted,
@@ -139,7 +139,7 @@ struct Reason {
     message: String,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// When the list cannot be read, or stdout cannot be written.
@@ -147,84 +147,87 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = args.now.unwrap_or_else(Timestamp::now);
     let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
     let mut worst = 0;
-    for (place, question) in questions(&args)? {
-        let answer = match &question {
-            Ok(question) => answer(question, args.crl.as_deref(), now),
-            Err(message) => VerifyAnswer::Unreadable { message: message.clone() },
+    for (location, query) in queries(&args)? {
+        let result = match &query {
+            Ok(query) => verify_query(query, args.crl.as_deref(), now),
+            Err(message) => VerifyResult::Unreadable { message: message.clone() },
         };
-        worst = worst.max(answer.code());
-        if let Err(error) = print(&mut out, args.output, &place, &answer) {
+        worst = worst.max(result.code());
+        if let Err(error) = print(&mut out, args.output, &location, &result) {
             return unless_closed(Err(error.into()));
         }
     }
     unless_closed(out.flush().map(|()| ExitCode::from(worst)).map_err(Failure::from))
 }
 
-type Placed = (ChainLocation, Result<VerifyQuery, String>);
+type LocatedQuery = (ChainLocation, Result<VerifyQuery, String>);
 
-fn questions(args: &Args) -> Result<Vec<Placed>, Failure> {
+fn queries(args: &Args) -> Result<Vec<LocatedQuery>, Failure> {
     if let (Some(bundle), Some(chain)) = (&args.bundle, &args.chain) {
-        let question =
+        let query =
             VerifyQuery { bundle: bundle.clone(), chain: chain.clone(), role: args.purpose, hosts: args.hosts.clone() };
-        return Ok(vec![(ChainLocation::Chain(chain.display().to_string()), question.sensible())]);
+        return Ok(vec![(ChainLocation::Chain(chain.display().to_string()), query.validated())]);
     }
     let path = args.list.clone().unwrap_or_else(|| PathBuf::from("-"));
     let text = String::from_utf8_lossy(&read(&path).map_err(Failure::Unreadable)?).into_owned();
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    Ok(lines.map(|(n, line)| (ChainLocation::Line(n + 1), question(line, args))).collect())
+    Ok(lines.map(|(n, line)| (ChainLocation::Line(n + 1), query(line, args))).collect())
 }
 
-fn question(line: &str, args: &Args) -> Result<VerifyQuery, String> {
-    // With a tab in it, paths may hold blanks.
-    let words: Vec<_> =
+fn query(line: &str, args: &Args) -> Result<VerifyQuery, String> {
+    // Fields that are separated by tabs may contain blanks.
+    let fields: Vec<_> =
         if line.contains('\t') { line.split('\t').collect() } else { line.split_whitespace().collect() };
-    let [bundle, chain, rest @ ..] = words.as_slice() else {
+    let [bundle, chain, rest @ ..] = fields.as_slice() else {
         return Err("expected BUNDLE CHAIN [client|server] [HOST]".to_owned());
     };
     let role = match rest.first().copied() {
         None => args.purpose,
         Some("client") => Role::Client,
         Some("server") => Role::Server,
-        Some(other) => return Err(format!("{other:?} is no purpose; expected client or server")),
+        Some(other) => return Err(format!("unknown purpose {other:?}; expected client or server")),
     };
     let hosts = rest.iter().skip(1).map(|host| (*host).to_owned());
     let hosts: Vec<_> = match role {
         Role::Server if rest.len() < 2 => args.hosts.clone(),
         _ => hosts.collect(),
     };
-    VerifyQuery { bundle: PathBuf::from(bundle), chain: PathBuf::from(chain), role, hosts }.sensible()
+    VerifyQuery { bundle: PathBuf::from(bundle), chain: PathBuf::from(chain), role, hosts }.validated()
 }
 
-fn answer(question: &VerifyQuery, crl: Option<&Path>, now: Timestamp) -> VerifyAnswer {
-    let inputs = certificates(&question.bundle, "bundle", bundle::read).and_then(|bundle| {
-        let chain = certificates(&question.chain, "chain", bundle::read_chain)?;
+fn verify_query(query: &VerifyQuery, crl: Option<&Path>, now: Timestamp) -> VerifyResult {
+    let inputs = certificates(&query.bundle, "bundle", bundle::read).and_then(|bundle| {
+        let chain = certificates(&query.chain, "chain", bundle::read_chain)?;
         let lists = crl.map(|path| load(path, "crl", bundle::read)).transpose()?;
         Ok((bundle, chain, lists))
     });
     let (mut bundle, chain, lists) = match inputs {
         Ok(inputs) => inputs,
-        Err(message) => return VerifyAnswer::Unreadable { message },
+        Err(message) => return VerifyResult::Unreadable { message },
     };
-    // Envoy checks revocation as soon as a list, or a text for lists, is there.
+    // Envoy checks revocation as soon as there is a list, or an empty text for lists.
     let checks = lists.is_some() || !bundle.crls.is_empty();
     let mut crls = std::mem::take(&mut bundle.crls);
     crls.extend(lists.into_iter().flat_map(|lists| lists.crls));
     let (crls, bundle, chain) =
         (checks.then_some(crls.as_slice()), bundle.into_certificates(), chain.into_certificates());
-    let purpose = match question.role {
+    let purpose = match query.role {
         Role::Client => Purpose::Client,
-        Role::Server => Purpose::Server { hosts: &question.hosts },
+        Role::Server => Purpose::Server { hosts: &query.hosts },
     };
     match verify(&bundle, crls, &chain, purpose, now) {
         Ok(accepted) => {
-            let ahead = horizon(&bundle, crls, &chain, purpose, now);
-            VerifyAnswer::Accepted { accepted, breaks: ahead.map(|ahead| Reason::new(Some(ahead.at), &ahead.refused)) }
+            let future = horizon(&bundle, crls, &chain, purpose, now);
+            VerifyResult::Accepted {
+                accepted,
+                breaks: future.map(|future| Reason::new(Some(future.at), &future.refused)),
+            }
         }
-        Err(refused) => VerifyAnswer::Refused(Reason::new(None, &refused)),
+        Err(refused) => VerifyResult::Refused(Reason::new(None, &refused)),
     }
 }
 
-/// A file without any certificate answers no question.
+/// Reads a file with at least one certificate.
 fn certificates(path: &Path, what: &str, reader: impl Fn(&[u8]) -> Bundle) -> Result<Bundle, String> {
     let bundle = load(path, what, reader)?;
     if bundle.entries.is_empty() {
@@ -259,7 +262,7 @@ impl Reason {
     }
 }
 
-impl VerifyAnswer {
+impl VerifyResult {
     fn code(&self) -> u8 {
         match self {
             Self::Accepted { .. } => 0,
@@ -269,20 +272,25 @@ impl VerifyAnswer {
     }
 }
 
-fn print(out: &mut impl Write, format: VerifyFormat, place: &ChainLocation, answer: &VerifyAnswer) -> io::Result<()> {
+fn print(
+    out: &mut impl Write,
+    format: VerifyFormat,
+    location: &ChainLocation,
+    result: &VerifyResult,
+) -> io::Result<()> {
     if matches!(format, VerifyFormat::Json) {
-        serde_json::to_writer(&mut *out, &Answered { place, answer })?;
+        serde_json::to_writer(&mut *out, &LocatedResult { location, result })?;
         return writeln!(out);
     }
-    match answer {
-        VerifyAnswer::Accepted { accepted, breaks } => {
-            write!(out, "{place}: accepted until {}: {}", accepted.until, printable(&accepted.path.join(" < ")))?;
+    match result {
+        VerifyResult::Accepted { accepted, breaks } => {
+            write!(out, "{location}: accepted until {}: {}", accepted.until, printable(&accepted.path.join(" < ")))?;
             match breaks {
                 Some(Reason { at: Some(at), message, .. }) => writeln!(out, "; from {at} on: {}", printable(message)),
                 _ => writeln!(out),
             }
         }
-        VerifyAnswer::Refused(why) => writeln!(out, "{place}: refused: {}: {}", why.reason, printable(&why.message)),
-        VerifyAnswer::Unreadable { message } => writeln!(out, "{place}: unreadable: {}", printable(message)),
+        VerifyResult::Refused(why) => writeln!(out, "{location}: refused: {}: {}", why.reason, printable(&why.message)),
+        VerifyResult::Unreadable { message } => writeln!(out, "{location}: unreadable: {}", printable(message)),
     }
 }

@@ -11,7 +11,9 @@ use crate::api::Phase;
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Wait for a rotation to reach a phase, or a later one. Exit code 1 on timeout.
+/// Wait for a rotation to reach a phase.
+///
+/// Exit code: 0 when the rotation is in this phase or a later one, 1 on timeout, 2 on an error.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the GatewaySecret.

@@ -7,7 +7,7 @@ use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, Phase, READY, TrustBundleTarget};
 use crate::registry::Entry;
 
-/// Overdue clients that get an Event of their own.
+/// Overdue clients that get a separate Event.
 const CLIENTS_NAMED: usize = 10;
 
 /// An Event, as events.k8s.io/v1 has it.

@@ -53,7 +53,7 @@ pub struct Forecast {
 }
 
 /// Simulates a rotation that starts at `now`. Change windows and pauses are ignored: they delay a rotation, and do not stop it. Where
-/// clients have a CA of their own, both are simulated, and the one that stops or takes longer is returned.
+/// clients have a separate CA, both are simulated, and the one that stops or takes longer is returned.
 pub fn forecast(seen: &Snapshot<'_>, journal: &Journal, trial: &TrialCa, now: Timestamp) -> Forecast {
     let run = |of_clients| Simulation::new(seen, journal, trial, of_clients, now).run();
     let server = run(false);

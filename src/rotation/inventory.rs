@@ -73,17 +73,17 @@ impl Inventory {
         Self { claims, secrets, ..Self::default() }
     }
 
-    /// With cluster-wide weights of rules, by which Secrets are sound or not.
+    /// With cluster-wide severities of rules, by which Secrets are sound or not.
     pub fn with_severities(self, severities: Severities) -> Self {
         Self { severities, ..self }
     }
 
-    /// The cluster-wide weights of rules.
+    /// The cluster-wide severities of rules.
     pub fn severities(&self) -> &Severities {
         &self.severities
     }
 
-    /// Takes one object. Kinds that tell nothing are passed over. `namespace` is where an object without one would go.
+    /// Takes one object. Kinds without information are skipped. `namespace` is where an object without one would go.
     pub fn take(&mut self, object: &Value, namespace: &str, now: Timestamp) {
         let own = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
         match Kind::of(object) {
@@ -342,7 +342,7 @@ fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
 }
 
 /// The hosts that an Istio or Gateway API Gateway serves with the Secrets of a GatewaySecret: its other servers and listeners
-/// have certificates of their own.
+/// have separate certificates.
 fn hosts<'n>(gateway: &Value, names: impl Iterator<Item = &'n Named<'n>>) -> Vec<String> {
     // `/spec/servers/0/tls/credentialName`: what is named elsewhere serves no host. One may name thousands.
     let place = |named: &'n Named<'n>| -> Option<(&str, usize)> {

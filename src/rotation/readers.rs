@@ -100,7 +100,7 @@ impl std::fmt::Display for SourceName {
 }
 
 /// The readers among these objects, and one for all that name the managed Secret and no other: a `-cacert` sibling of it
-/// decides for those that nobody has listed, too.
+/// decides for clients that are not listed, too.
 ///
 /// Of an Istio Gateway it counts whether its selector asks for the workload labels, or picks one of `pods`.
 pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<TlsReader> {
@@ -269,7 +269,7 @@ fn trust(source: &TrustSource<'_>, entry: &Entry, kind: Kind<'_>) -> ReaderTrust
         TrustSource::Unknowable(what) => return ReaderTrust::Unknowable((*what).chars().take(253).collect()),
         TrustSource::ConfigMap { namespace, name } => (*namespace, *name),
         TrustSource::Secret { place, name } => match place {
-            // istiod gives a proxy Secrets of its own namespace only (pilot/pkg/xds/sds.go).
+            // istiod gives a proxy Secrets of its namespace only (pilot/pkg/xds/sds.go).
             Place::Namespace(namespace) if kind.group == "networking.istio.io" && *namespace != entry.namespace => {
                 return ReaderTrust::NotVerified;
             }

@@ -1,4 +1,4 @@
-//! `spec.renewal` of a Certificate: when its owner lets it be renewed. cert-manager goes by it for renewals of its own, and not for
+//! `spec.renewal` of a Certificate: when its owner lets it be renewed. cert-manager goes by it for its renewals, and not for
 //! an issue that somebody asks for, with the condition `Issuing`.
 //!
 //! Source: cert-manager 1.21, `pkg/apis/certmanager/v1/types_certificate.go` and `pkg/util/pki/renewaltime.go`.

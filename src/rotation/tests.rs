@@ -192,7 +192,7 @@ fn rejects_readiness_of_a_managed_secret_that_is_gone() {
     };
     let gone = seen(Outlook::Secrets);
     assert_eq!((ready(&gone), gone.phase), ((ConditionStatus::False, "SecretMissing"), Some(Phase::Pending)));
-    // Gateways go on with what it held, and revisions go on growing.
+    // Gateways keep its earlier content, and revisions continue to grow.
     assert_eq!((&gone.bundle, &gone.hashes), (&sound.bundle, &sound.hashes));
     assert_eq!(seen(Outlook::Part), sound, "where not all Secrets are seen, absence says nothing");
 }

@@ -33,7 +33,7 @@ pub enum ConnectError {
         source: kube::config::KubeconfigError,
     },
     /// No kubeconfig was given, and this process does not run in a pod.
-    #[error("not in a cluster ({0}): set --kubeconfig, or --manifests for a directory")]
+    #[error("not in a cluster ({0}): set --kubeconfig, or -f for a directory")]
     InCluster(#[from] kube::config::InClusterError),
     /// No kubeconfig was found.
     #[error("no kubeconfig found: {0}")]
@@ -46,7 +46,7 @@ pub enum ConnectError {
 /// A client for the cluster of a kubeconfig, or without one for the cluster that this pod runs in. Does not connect yet.
 ///
 /// # Errors
-/// When the kubeconfig cannot be used, or none is given outside a cluster.
+/// When the kubeconfig cannot be used, or there is none outside a cluster.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
     let config = match kubeconfig {
         None => Config::incluster()?,

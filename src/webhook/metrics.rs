@@ -21,7 +21,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 const OTHER: &str = "other";
 
-/// The kinds with labels of their own; all others are `other`.
+/// The kinds with separate labels; all others are `other`.
 const KINDS: [(&str, &str); 13] = [
     ("", "ConfigMap"),
     ("", "Secret"),

@@ -1,4 +1,4 @@
-//! A serving certificate that is generated at start, for `trustspan serve --manifests` without one. Its keys never leave this process.
+//! A serving certificate that is generated at start, for `trustspan serve -f` without one. Its keys never leave this process.
 
 use std::fs;
 use std::io::Write;

@@ -7,11 +7,11 @@ use serde_json::json;
 
 use super::{assets::trustspan, cluster::Cluster, process::Process, server::http_get, users::User};
 
-/// Agents for the GatewaySecrets of one namespace, with a Lease of their own there.
+/// Agents for the GatewaySecrets of one namespace, with a separate Lease in it.
 pub(crate) struct Agents<'c> {
     cluster: &'c Cluster,
     ns: String,
-    /// For whoever kills many, less than the default: a machine that stands still so long costs the leader its Lease.
+    /// For tests that kill many agents, shorter than the default. A machine that stalls for this long costs the leader its Lease.
     pub(crate) lease: Option<&'static str>,
 }
 
@@ -37,7 +37,7 @@ impl<'c> Agents<'c> {
         let objects = if all.success() { all.stdout } else { ours()? };
         let file = self.cluster.temp_dir("rbac")?.join("objects.yaml");
         std::fs::write(&file, objects)?;
-        let printed = Command::new(trustspan()).arg("rbac").arg(&file).output()?;
+        let printed = Command::new(trustspan()).args(["rbac", "-f"]).arg(&file).output()?;
         ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
         self.cluster.kubectl(["apply", "-f", "-"]).stdin(printed.stdout).ok().map(drop)
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::users::User;
 
-/// The Secret whose writes are in the log whoever makes them: that of a stage.
+/// The Secret of a stage: its writes are in the log for all users.
 pub(crate) const AUDITED: &str = "gateway";
 
 /// The API server's audit policy (Kubernetes docs, "Auditing"): who asked what, for trustspan's two users, and what others make of

@@ -1,4 +1,4 @@
-//! cert-manager's controllers, as a process beside the cluster.
+//! cert-manager's controllers, as a process outside of the cluster.
 
 use std::path::PathBuf;
 

@@ -87,7 +87,7 @@ impl Cluster {
         test(self)
     }
 
-    /// kubectl against this cluster, as [`User::Admin`] unless told otherwise.
+    /// kubectl against this cluster, as [`User::Admin`] by default.
     pub(crate) fn kubectl<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Kubectl {
         Kubectl::new(&self.kubectl, self.scratch.path(), args)
     }
@@ -152,11 +152,11 @@ impl Cluster {
         Ok(!self.kubectl(["get", kind, name, "--ignore-not-found", "-o", "name"]).ns(ns).ok()?.is_empty())
     }
 
-    /// Gives `test` a namespace of its own, which is guarded, and deletes it afterwards without waiting. When the test fails, what the
+    /// Runs `test` in a new guarded namespace, and deletes it afterwards without waiting. When the test fails, what the
     /// namespace holds and what the API server logged goes to standard error.
     #[track_caller]
     pub(crate) fn with_temp_ns<T>(&self, test: impl FnOnce(&str) -> Result<T>) -> Result<T> {
-        // Named after the caller, for whoever reads a log.
+        // Named after the caller, for readers of a log.
         let caller = Location::caller();
         let file = Path::new(caller.file()).file_stem().and_then(OsStr::to_str).unwrap_or("test").replace('_', "-");
         let ns = format!("{file}-{}-{}", caller.line(), self.unique());
@@ -183,12 +183,12 @@ impl Cluster {
     /// The last warnings and errors of the API server since boot, without those of its connections to etcd.
     pub(crate) fn api_server_log_tail(&self, lines: usize) -> String {
         let log = self.control_plane.api_server().log();
-        let told: Vec<_> = log
+        let lines_of_log: Vec<_> = log
             .lines()
             .skip(self.boot_lines)
             .filter(|line| !line.starts_with('I') && !line.contains("] [core] "))
             .collect();
-        format!("--- kube-apiserver\n{}\n", told[told.len().saturating_sub(lines)..].join("\n"))
+        format!("--- kube-apiserver\n{}\n", lines_of_log[lines_of_log.len().saturating_sub(lines)..].join("\n"))
     }
 
     /// What a user of trustspan's asked of the API server in this run, oldest first.

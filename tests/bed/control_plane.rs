@@ -44,7 +44,7 @@ impl Assets {
     }
 }
 
-/// The three processes, each with its log beside its data.
+/// The three processes, each with its log next to its data.
 pub(super) struct ControlPlane {
     // Fields drop in this order: clients before the server that they would retry against.
     _controller_manager: Process,
@@ -95,7 +95,7 @@ impl ControlPlane {
         // JSON is YAML.
         fs::write(scratch.join("audit-policy.yaml"), audit::policy().to_string())?;
 
-        // Nobody wants this data back after a crash, so nothing waits for the disk.
+        // This data is not needed after a crash, so nothing waits for the disk.
         let mut etcd = scratch.spawn(
             "etcd",
             &assets.binary("etcd")?,
@@ -116,7 +116,7 @@ impl ControlPlane {
                 format!("--etcd-servers={etcd_url}"),
                 "--bind-address=127.0.0.1".to_owned(),
                 "--advertise-address=127.0.0.1".to_owned(),
-                // Loopback is no address for the Service `kubernetes`, and nobody here asks for it.
+                // Loopback is not a valid address for the Service `kubernetes`, which no test uses.
                 "--endpoint-reconciler-type=none".to_owned(),
                 format!("--secure-port={port}"),
                 format!("--tls-cert-file={}", file("apiserver/tls.crt")),
@@ -140,7 +140,7 @@ impl ControlPlane {
         let ready = wait_for("the API server to be ready", READY, || {
             for process in [&mut etcd, &mut api_server] {
                 if let Some(status) = process.exited()? {
-                    // Told as success of the wait: it need not go on.
+                    // Reported as success, so the wait ends.
                     eprintln!("cluster: exit status {status} while starting");
                     return Ok(true);
                 }
@@ -158,7 +158,7 @@ impl ControlPlane {
             &assets.binary("kube-controller-manager")?,
             [
                 format!("--kubeconfig={}", file(User::Admin.kubeconfig())),
-                // Namespace deletion and garbage collection come under names of their own, as in a real cluster.
+                // Namespace deletion and garbage collection have separate user names, as in a real cluster.
                 "--use-service-account-credentials".to_owned(),
                 format!("--service-account-private-key-file={}", file("service-accounts.key")),
                 format!("--root-ca-file={}", file("apiserver/ca.crt")),

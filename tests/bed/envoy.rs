@@ -1,5 +1,5 @@
 //! The real Envoy, brought its secrets by file-based SDS as istiod brings them by gRPC: one listener whose filter chains,
-//! the gateways, are told apart by SNI.
+//! the gateways, are distinguished by SNI.
 
 use std::{
     collections::BTreeMap,
@@ -112,7 +112,7 @@ pub(crate) struct Envoy {
 }
 
 impl Envoy {
-    /// Starts Envoy with files of its own in `scratch`, and waits until it is ready.
+    /// Starts Envoy with separate files in `scratch`, and waits until it is ready.
     pub(crate) fn start(
         scratch: &Scratch,
         name: &str,
@@ -129,7 +129,7 @@ impl Envoy {
         Self::run(scratch, name, secrets, address, of_files(&resources))
     }
 
-    /// Starts Envoy with other static resources than gateways, which are told the address of its listener.
+    /// Starts Envoy with other static resources than gateways, which get the address of its listener.
     pub(crate) fn start_from(scratch: &Scratch, name: &str, resources: impl FnOnce(&Value) -> Value) -> Result<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let secrets = Secrets { dir: scratch.join(name), admin: SocketAddr::from(([127, 0, 0, 1], free_port()?)) };
@@ -181,7 +181,7 @@ impl Envoy {
     fn wait_ready(&mut self) -> Result<()> {
         let ready = wait_for("Envoy to be ready", PATIENCE, || Ok(self.has_exited()? || self.is_ready()?));
         if ready.is_err() || self.has_exited()? {
-            // What ended it stands before its stack trace.
+            // The reason is logged before the stack trace.
             let log: Vec<_> = self.process.log().lines().take(20).map(str::to_owned).collect();
             bail!("{}: {ready:?}", log.join("\n"));
         }

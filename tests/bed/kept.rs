@@ -1,4 +1,4 @@
-//! One GatewaySecret, `gateway`, that the agent keeps: root Secret `root`, managed Secret `managed`.
+//! One GatewaySecret, `gateway`, that the agent reconciles: source Secret `root`, managed Secret `managed`.
 
 use anyhow::{Context, Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -57,7 +57,7 @@ impl<'c> Kept<'c> {
         self.cluster.apply(self.ns, &Self::root(authority)?.to_string()).map(drop)
     }
 
-    /// A client's Secret that nobody but a person renews.
+    /// A client Secret that is renewed manually.
     pub(crate) fn write_client(&self, name: &str, authority: &Authority) -> Result<()> {
         self.write_client_with(name, authority, &[authority])
     }
@@ -110,7 +110,7 @@ impl<'c> Kept<'c> {
     /// Waits until the managed Secret trusts exactly these, in this order.
     pub(crate) fn wait_bundle(&self, authorities: &[&Authority]) -> Result<()> {
         let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
-        wait_for(&format!("a managed Secret with {} CA(s)", authorities.len()), SOON, || {
+        wait_for(&format!("a managed Secret with CAs: {}", authorities.len()), SOON, || {
             Ok(self.bundle()?.is_some_and(|bundle| bundle == wanted))
         })
     }
@@ -154,7 +154,7 @@ impl<'c> Kept<'c> {
         })
     }
 
-    /// The Events that tell of the GatewaySecret for a reason.
+    /// The Events of the GatewaySecret with a reason.
     pub(crate) fn events(&self, reason: &str) -> Result<Vec<Value>> {
         let mut events = self.cluster.list("events.v1.events.k8s.io", self.ns, "")?;
         events.retain(|event| event["regarding"]["kind"] == "GatewaySecret" && event["reason"] == reason);

@@ -1,4 +1,4 @@
-//! The test bed: a real Kubernetes control plane for one test run, and the real `trustspan serve` beside it.
+//! The test bed: a real Kubernetes control plane for one test run, and the real `trustspan serve` outside of it.
 //!
 //! [`Cluster::boot`] starts etcd, kube-apiserver and kube-controller-manager from the binaries that `tests/bed/setup`
 //! keeps in a cache. Each test works in a throw-away namespace ([`Cluster::with_temp_ns`]), through real kubectl

@@ -35,7 +35,7 @@ pub(crate) fn started_log_tails(lines: usize) -> String {
 }
 
 /// `sh LOG PROGRAM ARGUMENTS…`: prints the program's process id, and exits as the program does.
-const KEEPER: &str = r#"
+const SUPERVISOR: &str = r#"
 log=$1; shift
 exec 3<&0
 "$@" </dev/null >>"$log" 2>&1 3<&- &
@@ -110,8 +110,8 @@ impl Scratch {
     fn run(&self, program: Program) -> Result<Process> {
         let name = &program.name;
         let log = self.join(&format!("{name}.log"));
-        let mut keeper = Command::new("sh")
-            .args([OsStr::new("-c"), KEEPER.as_ref(), "sh".as_ref(), log.as_ref(), program.path.as_ref()])
+        let mut supervisor = Command::new("sh")
+            .args([OsStr::new("-c"), SUPERVISOR.as_ref(), "sh".as_ref(), log.as_ref(), program.path.as_ref()])
             .args(&program.args)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -125,15 +125,15 @@ impl Scratch {
             .spawn()
             .context("starting sh")?;
         let mut pid = String::new();
-        let stdout = keeper.stdout.take().context("sh without standard output")?;
+        let stdout = supervisor.stdout.take().context("sh without standard output")?;
         BufReader::new(stdout).read_line(&mut pid)?;
         let pid =
             pid.trim().parse().with_context(|| format!("{name}: no process id from sh; see {}", log.display()))?;
         OpenOptions::new().append(true).open(self.join("pids"))?.write_all(format!("{pid}\n").as_bytes())?;
-        let lifeline = keeper.stdin.take();
+        let lifeline = supervisor.stdin.take();
         // Restarted under the same name, it goes on in the same file.
         STARTED.with_borrow_mut(|logs| (!logs.contains(&log)).then(|| logs.push(log.clone())));
-        Ok(Process { program, log, pid, keeper, lifeline })
+        Ok(Process { program, log, pid, supervisor, lifeline })
     }
 }
 
@@ -160,7 +160,7 @@ pub(crate) struct Process {
     program: Program,
     log: PathBuf,
     pid: u32,
-    keeper: Child,
+    supervisor: Child,
     lifeline: Option<ChildStdin>,
 }
 
@@ -171,7 +171,7 @@ impl Process {
 
     /// The exit status (128 + signal number when a signal ended it), if it has ended.
     pub(crate) fn exited(&mut self) -> Result<Option<i32>> {
-        Ok(self.keeper.try_wait()?.map(|status| status.code().unwrap_or(-1)))
+        Ok(self.supervisor.try_wait()?.map(|status| status.code().unwrap_or(-1)))
     }
 
     /// Sends a signal by name: TERM, STOP, CONT, KILL.
@@ -191,7 +191,7 @@ impl Process {
     /// SIGKILL, and the same again: a crash.
     pub(crate) fn restart(&mut self, scratch: &Scratch) -> Result<()> {
         self.signal("KILL")?;
-        self.keeper.wait()?;
+        self.supervisor.wait()?;
         *self = scratch.run(self.program.clone())?;
         Ok(())
     }
@@ -221,7 +221,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         drop(self.lifeline.take());
-        let _ = self.keeper.wait();
+        let _ = self.supervisor.wait();
     }
 }
 

@@ -26,7 +26,7 @@ impl Seed {
         })
     }
 
-    /// The run's seed, told apart by `purpose` so that tests do not depend on each other's draws.
+    /// The run's seed, distinguished by `purpose` so that tests do not depend on each other's draws.
     pub(crate) fn of_run(purpose: &str) -> Self {
         let seed = Self::number();
         // FNV-1a: stable between runs, which the standard hasher is not.

@@ -1,4 +1,4 @@
-//! The real `trustspan serve`, beside the cluster.
+//! The real `trustspan serve`, outside of the cluster.
 
 use std::{
     io::{Read, Write},
@@ -47,7 +47,7 @@ pub(crate) struct Server<'c> {
 }
 
 impl<'c> Server<'c> {
-    /// Starts a server with a certificate of its own and waits until it is ready.
+    /// Starts a server with a separate certificate and waits until it is ready.
     pub(crate) fn start(cluster: &'c Cluster, source: Source) -> Result<Self> {
         Self::start_with(cluster, source, &[])
     }
@@ -71,7 +71,7 @@ impl<'c> Server<'c> {
         let mut args: Vec<String> = ["serve", "--bind-address", "127.0.0.1"].map(str::to_owned).into();
         let (flag, path) = match &self.source {
             Source::Cluster(user) => ("--kubeconfig", self.cluster.kubeconfig(*user)),
-            Source::Manifests(dir) => ("--manifests", dir.clone()),
+            Source::Manifests(dir) => ("-f", dir.clone()),
         };
         args.extend([flag.to_owned(), path.display().to_string()]);
         args.extend(["--port".to_owned(), self.port.to_string()]);
@@ -125,7 +125,7 @@ impl<'c> Server<'c> {
         self.start_again()
     }
 
-    /// SIGSTOP: connections are accepted by the kernel and never answered, watches stand still.
+    /// SIGSTOP: connections are accepted by the kernel and never answered; watches stall.
     pub(crate) fn pause(&mut self) -> Result<()> {
         self.process.as_mut().context("the server does not run")?.signal("STOP")
     }

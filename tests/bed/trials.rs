@@ -18,7 +18,7 @@ pub(crate) fn run<B>(
     if args.list || !wanted {
         return libtest_mimic::run(args, trials(None)).exit_code();
     }
-    // A bed that does not start is a failure. Skipping would look like success.
+    // A test bed that does not start is a failure. Skipping the tests would pass as success.
     let bed = match start() {
         Ok(bed) => Arc::new(bed),
         Err(error) => {

@@ -93,7 +93,7 @@ pub(super) fn base64(text: &str) -> String {
     STANDARD.encode(text)
 }
 
-/// Other users of this machine reach loopback too: nobody may guess a token.
+/// Other users of this machine reach loopback too: a token must not be guessable.
 fn random_token() -> Result<String> {
     let mut bytes = [0; 16];
     fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Result, anyhow, bail};
 
-/// Waits until `condition` is true. An error of `condition` counts as "not yet" and is told when time is up.
+/// Waits until `condition` is true. An error of `condition` counts as "not yet" and is reported after the timeout.
 pub(crate) fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_for_value(what, limit, || Ok(condition()?.then_some(())))
 }

@@ -12,7 +12,7 @@ use super::{
     wait::wait_for,
 };
 
-/// Tells our probe's refusal from any other.
+/// Distinguishes the rejection of the probe from others.
 const PROBE: &str = "bed-probe";
 
 /// The most seconds that the API server takes for `timeoutSeconds`.
@@ -21,7 +21,7 @@ const LONGEST: u32 = 30;
 /// Whose requests the API server sends.
 #[derive(Clone, Debug)]
 pub(crate) enum Scope {
-    /// Those in these namespaces: tests beside this one go on undisturbed.
+    /// Requests in these namespaces, so concurrent tests are not affected.
     Namespaces(Vec<String>),
     /// Those that the shipped selectors pick. A test with it runs alone.
     Everything,
@@ -32,7 +32,7 @@ pub(crate) enum Scope {
 pub(crate) enum Patience {
     /// As shipped: five seconds, and then most requests go on without an answer.
     Shipped,
-    /// As long as it may: a machine that stands still for a while has changed no verdict.
+    /// The maximum: a machine that stalls for a while changes no verdict.
     Longest,
 }
 
@@ -111,8 +111,8 @@ impl<'c> Registration<'c> {
         Ok(())
     }
 
-    /// The API server learns of configurations by a watch of its own, later than whoever wrote them. Each configuration
-    /// therefore ends with a webhook that nobody serves and that fails: when it does, the others are in force too.
+    /// The API server learns of configurations through a separate watch, later than their writer. Each configuration
+    /// therefore ends with a webhook that no server serves and that fails: when it does, the others are in force too.
     fn wait_heeded(&self, heeded: bool) -> Result<()> {
         for (_, name) in &self.configurations {
             let object = json!({

@@ -34,23 +34,23 @@ metadata: {name: mesh, namespace: istio-system}
 spec: {ca: {secretName: mesh-ca}}
 ";
 
-/// What `init` prints for these manifests, its exit code, and what it says on stderr.
+/// The stdout of `init` for these manifests, its exit code, and its stderr.
 fn init(manifests: &str, more: &[&str]) -> (String, i32, String) {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("objects.yaml"), manifests).expect("a file");
     let path = dir.path().display().to_string();
-    let output = trustspan(&[&["init", "--manifests", &path], more].concat()).output().expect("the binary");
+    let output = trustspan(&[&["init", "-f", &path], more].concat()).output().expect("the binary");
     let names: Vec<_> = fs::read_dir(dir.path()).expect("a directory").collect();
     assert_eq!(names.len(), 1, "init wrote something");
     (text(&output.stdout), code(&output), text(&output.stderr))
 }
 
 #[test]
-fn proposes_what_rbac_and_check_take() {
-    let (proposed, code, _) = init(GATEWAY, &[]);
+fn generates_manifests_that_rbac_and_check_accept() {
+    let (generated, code, _) = init(GATEWAY, &[]);
     assert_eq!(code, 0);
     for line in [
-        "# First, so that no bad Secret is stored there:",
+        "# Run first, so that no invalid Secret is stored there:",
         "# - kubectl label namespace istio-system trustspan.dev/guard=enabled",
         "# For Secret istio-system/gw-root:",
         "# - written by Certificate gateway of Issuer mesh, whose CA is in Secret mesh-ca",
@@ -59,53 +59,56 @@ fn proposes_what_rbac_and_check_take() {
         "    name: gateway",
         "  name: gw-root",
     ] {
-        assert!(proposed.lines().any(|seen| seen == line), "{line:?} not in:\n{proposed}");
+        assert!(generated.lines().any(|printed| printed == line), "{line:?} not in:\n{generated}");
     }
-    assert!(proposed.contains("probes all pods behind Service gateway"), "{proposed}");
-    // The rights that are needed once the Certificate writes another Secret, as a comment says.
+    assert!(generated.contains("probes all pods behind Service gateway"), "{generated}");
+    // The RBAC objects for the Certificate after its change, as a comment describes it.
     let adopted = GATEWAY.replace("secretName: gw-root,", "secretName: gw-root-source,");
-    let roles = text(&run(&["rbac", "-"], &format!("{adopted}---\n{proposed}")).stdout);
-    assert!(!roles.is_empty() && proposed.ends_with(&roles), "expected the rights\n{roles}\nsaw\n{proposed}");
-    assert!(text(&run(&["check", "-"], &proposed).stdout).contains("0 denied"));
-    // Once it is there, it is not proposed again.
-    let (again, code, _) = init(&format!("{GATEWAY}---\n{proposed}"), &[]);
+    let roles = text(&run(&["rbac", "-f", "-"], &format!("{adopted}---\n{generated}")).stdout);
+    assert!(!roles.is_empty() && generated.ends_with(&roles), "expected the RBAC objects\n{roles}\nsaw\n{generated}");
+    assert!(text(&run(&["check", "-f", "-"], &generated).stdout).contains("0 denied"));
+    // A GatewaySecret that exists is not generated again.
+    let (again, code, _) = init(&format!("{GATEWAY}---\n{generated}"), &[]);
     assert!(code == 0 && again.contains("GatewaySecret gw-root names it already"), "{again}");
-    assert!(again.contains("# There is nothing to propose.") && !again.contains("---"), "{again}");
+    assert!(again.contains("# Nothing to generate.") && !again.contains("---"), "{again}");
 }
 
 #[test]
-fn proposes_a_new_name_where_the_certificate_cannot_be_changed() {
-    let (proposed, code, _) = init(GATEWAY, &["--rewrite"]);
-    assert!(code == 0 && proposed.contains("  certificateRef:\n    name: gateway\n"), "{proposed}");
-    assert!(proposed.contains("  name: gw-root-managed\n") && !proposed.contains("adopt"), "{proposed}");
+fn generates_a_new_name_if_the_certificate_cannot_be_changed() {
+    let (generated, code, _) = init(GATEWAY, &["--rewrite"]);
+    assert!(code == 0 && generated.contains("  certificateRef:\n    name: gateway\n"), "{generated}");
+    assert!(generated.contains("  name: gw-root-managed\n") && !generated.contains("adopt"), "{generated}");
 }
 
 #[test]
-fn proposes_for_the_namespace_that_is_asked_for() {
+fn generates_gateway_secrets_of_one_namespace() {
     assert!(init(GATEWAY, &["--namespace", "istio-system"]).0.contains("kind: GatewaySecret"));
     assert!(!init(GATEWAY, &["--namespace", "shop"]).0.contains("kind: GatewaySecret"));
 }
 
 #[test]
-fn rejects_input_that_it_cannot_read() {
-    let refused = |manifests: &str, why: &str| {
+fn rejects_unreadable_input() {
+    let assert_rejected = |manifests: &str, why: &str| {
         let (stdout, code, stderr) = init(manifests, &[]);
         assert_eq!((stdout.as_str(), code), ("", 2), "{stderr}");
         assert!(stderr.contains(why), "{why:?} not in {stderr}");
     };
-    refused("kind: [unfinished\n", "objects.yaml:");
-    refused("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {ca.crt: '!'}\n", "data[ca.crt]: not base64");
+    assert_rejected("kind: [unfinished\n", "objects.yaml:");
+    assert_rejected(
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {ca.crt: '!'}\n",
+        "data[ca.crt]: not base64",
+    );
     let half =
         "apiVersion: trustspan.dev/v1alpha1\nkind: GatewaySecret\nmetadata: {name: gw}\nspec: {sourceSecretName: 7}\n";
-    refused(half, "invalid type: integer");
-    let missing = trustspan(&["init", "--manifests", "/does/not/exist"]).output().expect("the binary");
+    assert_rejected(half, "invalid type: integer");
+    let missing = trustspan(&["init", "-f", "/does/not/exist"]).output().expect("the binary");
     assert_eq!(code(&missing), 2);
     assert!(text(&missing.stderr).contains("/does/not/exist"), "{}", text(&missing.stderr));
 }
 
 #[test]
-fn a_name_with_line_ends_stays_in_its_comment() {
+fn line_break_in_a_name_stays_in_the_comment() {
     let hostile = GATEWAY.replace("{name: public,", "{name: \"public\\nkind: Hostile\",");
-    let (proposed, _, _) = init(&hostile, &[]);
-    assert!(proposed.contains("kind: Hostile") && !proposed.contains("\nkind: Hostile"), "{proposed}");
+    let (generated, _, _) = init(&hostile, &[]);
+    assert!(generated.contains("kind: Hostile") && !generated.contains("\nkind: Hostile"), "{generated}");
 }

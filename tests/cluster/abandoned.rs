@@ -23,7 +23,7 @@ fn delete(kept: &Kept<'_>, more: &[&str]) -> Result<Output> {
 }
 
 /// A status as the agent leaves it in the middle, without an agent.
-fn stand_in_mid_rotation(kept: &Kept<'_>) -> Result<()> {
+fn stop_in_mid_rotation(kept: &Kept<'_>) -> Result<()> {
     let ca = json!({
         "subject": "CN=old", "fingerprint": "0".repeat(64),
         "notBefore": "2026-01-01T00:00:00Z", "notAfter": "2036-01-01T00:00:00Z",
@@ -35,8 +35,8 @@ fn a_deletion_in_mid_rotation_warns_and_loses_nothing(cluster: &Cluster) -> Resu
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let (_server, _registration) = kept.judged()?;
-        kept.write_client("till", &old)?;
-        kept.set("clients", &json!({ "allDeclared": true, "secretNames": ["till"] }))?;
+        kept.write_client("storefront", &old)?;
+        kept.set("clients", &json!({ "allDeclared": true, "secretNames": ["storefront"] }))?;
         kept.write_root(&old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
@@ -56,7 +56,7 @@ fn a_deletion_in_mid_rotation_warns_and_loses_nothing(cluster: &Cluster) -> Resu
         }
         ensure!(!cluster.exists("gatewaysecret", kept.ns, "gateway")?, "it is still there");
 
-        // It goes on where it stood: what clients follow is still to be seen.
+        // It continues where it stopped: whether clients follow is checked below.
         let spec = &stored["spec"];
         let again = json!({
             "apiVersion": stored["apiVersion"], "kind": "GatewaySecret", "metadata": { "name": "gateway" }, "spec": spec,
@@ -64,7 +64,7 @@ fn a_deletion_in_mid_rotation_warns_and_loses_nothing(cluster: &Cluster) -> Resu
         cluster.apply(kept.ns, &again.to_string())?;
         kept.wait_phase("Converged")?;
         expect("the managed Secret", &cluster.get("secret", kept.ns, "managed")?, managed)?;
-        kept.write_client_with("till", &new, &[&new, &old])?;
+        kept.write_client_with("storefront", &new, &[&new, &old])?;
         kept.wait_bundle(&[&new])?;
         kept.wait_phase("Steady")
     })
@@ -72,7 +72,7 @@ fn a_deletion_in_mid_rotation_warns_and_loses_nothing(cluster: &Cluster) -> Resu
 
 fn a_deletion_in_mid_rotation_passes_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
-        stand_in_mid_rotation(kept)?;
+        stop_in_mid_rotation(kept)?;
         let (server, _registration) = kept.judged()?;
         ensure!(delete(kept, &["--dry-run=server"])?.stderr.contains(WARNING), "no warning");
         drop(server);
@@ -84,7 +84,7 @@ fn a_deletion_in_mid_rotation_passes_while_the_webhook_is_down(cluster: &Cluster
 
 fn a_namespace_with_a_rotation_drains(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
-        stand_in_mid_rotation(kept)?;
+        stop_in_mid_rotation(kept)?;
         let (_server, _registration) = kept.judged()?;
         cluster.kubectl(["delete", "namespace", kept.ns, "--wait=false"]).ok()?;
         wait_for("the namespace to be gone", SOON, || Ok(!cluster.exists("namespace", "", kept.ns)?))

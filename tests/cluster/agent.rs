@@ -10,16 +10,16 @@ use crate::stage::expect;
 use crate::testbed::{Agents, Authority, Cluster, Kept, Process, SOON, User, wait_for};
 
 cases![
-    a_new_ca_stands_beside_the_old_at_once,
+    a_new_ca_is_added_to_the_old_at_once,
     a_lost_managed_secret_is_rebuilt,
     a_foreign_secret_is_left_alone,
-    a_missing_right_is_told_with_what_mends_it,
+    a_missing_permission_is_reported_with_the_fix,
     of_two_agents_one_leads,
     the_clients_bundle_is_distributed,
     a_cluster_trust_bundle_holds_both_cas_before_the_leaf_changes,
     another_ones_cluster_trust_bundle_is_left_alone,
-    a_gateway_that_slipped_by_is_mended,
-    a_client_that_does_not_follow_is_told_once,
+    a_gateway_that_the_webhook_missed_is_rewritten,
+    a_client_that_does_not_follow_is_reported_once,
     what_is_kept_is_refused_to_others,
     what_init_proposes_is_kept,
     change_windows_that_cannot_be_are_refused,
@@ -30,7 +30,7 @@ pub(crate) fn kept(cluster: &Cluster, test: impl FnOnce(&Kept<'_>) -> Result<()>
     cluster.with_temp_ns(|ns| test(&Kept::new(cluster, ns, "1s")?))
 }
 
-fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {
+fn a_new_ca_is_added_to_the_old_at_once(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         kept.write_root(&old)?;
@@ -42,14 +42,14 @@ fn a_new_ca_stands_beside_the_old_at_once(cluster: &Cluster) -> Result<()> {
         kept.set_gateway_delay("1s")?;
         kept.wait_bundle(&[&new])?;
         kept.wait_phase("Steady")?;
-        a_rotation_was_told(kept, &agent)?;
+        a_rotation_was_reported(kept, &agent)?;
         let managed = cluster.get("secret", kept.ns, "managed")?;
         let root = cluster.get("secret", kept.ns, "root")?;
         expect("the served chain", &managed["data"]["tls.crt"], root["data"]["tls.crt"].clone())
     })
 }
 
-fn a_rotation_was_told(kept: &Kept<'_>, agent: &Process) -> Result<()> {
+fn a_rotation_was_reported(kept: &Kept<'_>, agent: &Process) -> Result<()> {
     kept.wait_event("Normal", "ManagedSecretWritten", "2 CAs, new: CN=root 2")?;
     kept.wait_event("Normal", "ServingCertificateSwitched", "Secret root")?;
     kept.wait_event("Normal", "OldCADropped", "CN=root 1")?;
@@ -69,7 +69,7 @@ fn a_rotation_was_told(kept: &Kept<'_>, agent: &Process) -> Result<()> {
 
     // The same certificates in another layout: no write, no Event.
     let version = || anyhow::Ok(kept.cluster.get("secret", kept.ns, "managed")?["metadata"]["resourceVersion"].take());
-    let (before, told) = (version()?, kept.events("ManagedSecretWritten")?);
+    let (before, reported) = (version()?, kept.events("ManagedSecretWritten")?);
     let root = kept.cluster.get("secret", kept.ns, "root")?;
     let bundle = String::from_utf8(STANDARD.decode(root["data"]["ca.crt"].as_str().unwrap_or_default())?)?;
     let patch = json!({ "stringData": { "ca.crt": format!("# the same\n{bundle}{bundle}") } }).to_string();
@@ -77,7 +77,7 @@ fn a_rotation_was_told(kept: &Kept<'_>, agent: &Process) -> Result<()> {
     let written = jiff::Timestamp::now().as_second() as f64;
     kept.wait_metric(agent, "agent_last_look_timestamp_seconds", "", |at| at > written)?;
     expect("the managed Secret's version", &version()?, before)?;
-    ensure!(kept.events("ManagedSecretWritten")? == told, "an Event tells of a change that is none");
+    ensure!(kept.events("ManagedSecretWritten")? == reported, "an Event reports a change that is none");
     ensure!(kept.events("SourceUnusable")?.is_empty(), "comments and duplicates are no trouble");
     Ok(())
 }
@@ -125,7 +125,7 @@ fn a_foreign_secret_is_left_alone(cluster: &Cluster) -> Result<()> {
     })
 }
 
-fn a_missing_right_is_told_with_what_mends_it(cluster: &Cluster) -> Result<()> {
+fn a_missing_permission_is_reported_with_the_fix(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         kept.write_root(&Authority::new("root")?)?;
         let agent = kept.agents.start("a")?;
@@ -227,7 +227,7 @@ fn another_ones_cluster_trust_bundle_is_left_alone(cluster: &Cluster) -> Result<
     })
 }
 
-fn a_gateway_that_slipped_by_is_mended(cluster: &Cluster) -> Result<()> {
+fn a_gateway_that_the_webhook_missed_is_rewritten(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         kept.set("workloadLabels", &json!({ "istio": kept.ns }))?;
         let pod = json!({
@@ -260,7 +260,7 @@ fn a_gateway_that_slipped_by_is_mended(cluster: &Cluster) -> Result<()> {
     })
 }
 
-fn a_client_that_does_not_follow_is_told_once(cluster: &Cluster) -> Result<()> {
+fn a_client_that_does_not_follow_is_reported_once(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let (_server, _registration) = kept.judged()?;
@@ -274,14 +274,14 @@ fn a_client_that_does_not_follow_is_told_once(cluster: &Cluster) -> Result<()> {
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
         kept.wait_phase("Converged")?;
-        // The old leaf is served, since the client trusts the old CA alone; it is told by name, once.
+        // The old leaf is served, since the client trusts the old CA only; it is named, once.
         kept.wait_condition("ClientsCurrent", "Lagging", &["shop"])?;
         kept.wait_event("Warning", "ClientLagging", "client shop ")?;
         kept.wait_metric(&agent, "gatewaysecret_lagging_clients", "", |clients| clients == 1.0)?;
         let label = ",client=\"shop\"";
         kept.wait_metric(&agent, "gatewaysecret_client_lagging_since_timestamp_seconds", label, |since| since > 0.0)?;
-        let told = kept.events("ClientLagging")?;
-        ensure!(told.len() == 1 && told[0]["related"]["name"] == "shop", "saw {told:?}");
+        let reported = kept.events("ClientLagging")?;
+        ensure!(reported.len() == 1 && reported[0]["related"]["name"] == "shop", "saw {reported:?}");
         Ok(())
     })
 }

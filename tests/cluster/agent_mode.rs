@@ -27,10 +27,10 @@ fn rotation(cluster: &Cluster, test: impl FnOnce(&Rotation<'_>) -> Result<()>) -
     kept(cluster, |kept| {
         let rotation = Rotation { kept, old: Authority::new("root 1")?, new: Authority::new("root 2")? };
         let (_server, _registration) = kept.judged()?;
-        for client in ["shop", "till"] {
+        for client in ["shop", "storefront"] {
             kept.write_client(client, &rotation.old)?;
         }
-        kept.set("clients", &json!({ "allDeclared": true, "secretNames": ["shop", "till"] }))?;
+        kept.set("clients", &json!({ "allDeclared": true, "secretNames": ["shop", "storefront"] }))?;
         kept.write_root(&rotation.old)?;
         kept.agents.grant()?;
         let _agent = kept.agents.start("a")?;
@@ -51,7 +51,7 @@ impl Rotation<'_> {
     /// Until one client holds the leaf: both present new leaves, but `shop` trusts the old CA alone.
     fn migrate(&self) -> Result<()> {
         self.converge()?;
-        self.kept.write_client_with("till", &self.new, &[&self.new, &self.old])?;
+        self.kept.write_client_with("storefront", &self.new, &[&self.new, &self.old])?;
         self.kept.write_client_with("shop", &self.new, &[&self.old])?;
         self.kept.wait_bundle(&[&self.new])?;
         self.kept.wait_phase("ClientsMigrated")
@@ -78,26 +78,27 @@ impl Rotation<'_> {
         let (before, root) = (self.secret("managed")?, self.secret("root")?);
         let clients = if cut_off.len() == 1 { "client" } else { "clients" };
         let warning = format!("spec.mode: Copy cuts off {} {clients} at once: {}", cut_off.len(), cut_off.join(", "));
-        let told = |said: &str| if cut_off.is_empty() { !said.contains("cuts off") } else { said.contains(&warning) };
+        let is_reported =
+            |said: &str| if cut_off.is_empty() { !said.contains("cuts off") } else { said.contains(&warning) };
         let mut said = String::new();
         let dry = wait_for("the webhook to know what the agent knows", SOON, || {
             said = self.switch("Copy", &["--dry-run=server"])?;
-            Ok(told(&said))
+            Ok(is_reported(&said))
         });
         ensure!(dry.is_ok(), "expected {cut_off:?} cut off, saw {said}");
         expect("what a dry run changes", &self.secret("managed")?, before.clone())?;
 
         let said = self.switch("Copy", &[])?;
-        ensure!(told(&said), "expected {cut_off:?} cut off, saw {said}");
+        ensure!(is_reported(&said), "expected {cut_off:?} cut off, saw {said}");
         wait_for("a plain copy of the root", SOON, || Ok(self.secret("managed")?["data"] == root["data"]))?;
-        wait_for("status to tell the mode", SOON, || Ok(kept.status()?["mode"] == "Copy"))?;
+        wait_for("the mode in the status", SOON, || Ok(kept.status()?["mode"] == "Copy"))?;
 
         let said = self.switch("Bundle", &[])?;
         ensure!(!said.contains("cuts off"), "on the way back: {said}");
-        wait_for("status to tell the mode", SOON, || Ok(kept.status()?["mode"] == "Bundle"))?;
+        wait_for("the mode in the status", SOON, || Ok(kept.status()?["mode"] == "Bundle"))?;
         kept.wait_bundle(trust)?;
         let after = self.secret("managed")?;
-        // Whoever has served the new leaf goes on with it.
+        // A gateway that has served the new certificate keeps it.
         expect("the leaf", &after["data"]["tls.crt"], root["data"]["tls.crt"].clone())?;
         expect("the Secret", &after["metadata"]["uid"], before["metadata"]["uid"].clone())?;
         expect("spec.secretName", &kept.status()?["secretName"], "managed")
@@ -116,14 +117,14 @@ fn the_mode_there_and_back_at_trust_expanded(cluster: &Cluster) -> Result<()> {
         kept.write_root(new)?;
         kept.wait_bundle(&[new, old])?;
         kept.wait_phase("TrustExpanded")?;
-        rotation.there_and_back("TrustExpanded", &["shop", "till"], &[new, old])
+        rotation.there_and_back("TrustExpanded", &["shop", "storefront"], &[new, old])
     })
 }
 
 fn the_mode_there_and_back_at_converged(cluster: &Cluster) -> Result<()> {
     rotation(cluster, |rotation| {
         rotation.converge()?;
-        rotation.there_and_back("Converged", &["shop", "till"], &[&rotation.new, &rotation.old])
+        rotation.there_and_back("Converged", &["shop", "storefront"], &[&rotation.new, &rotation.old])
     })
 }
 

@@ -24,7 +24,7 @@ cases![
 /// Fields of a Secret with bad content, and the rule that says so.
 type Bad = (Vec<(&'static str, String)>, &'static str);
 
-/// What stands in the tables of how Envoy takes a bundle, made anew.
+/// The cases of the tables on how Envoy loads a bundle.
 fn bad() -> Result<Vec<Bad>> {
     let mut keys = Keys::shuffled(&mut Seed::of_run("bad inputs"));
     let mut ca = |spec| Identity::root(spec, keys.of(Kind::P256)?);
@@ -33,7 +33,7 @@ fn bad() -> Result<Vec<Bad>> {
     let (expired, future) = (ca(dated(Dates::Expired))?, ca(dated(Dates::Future))?);
     let renewed = Identity::root(dated(Dates::Valid), expired.key.clone())?;
     let nameless = || Spec { subject_key_id: false, ..Spec::ca("one name") };
-    let namesakes = ca(nameless())?.pem() + &ca(nameless())?.pem();
+    let same_name = ca(nameless())?.pem() + &ca(nameless())?.pem();
     let long = ["a", "b", "c"].map(|letter| Spec::ca(letter.repeat(25_000)));
     let long = long.into_iter().map(|spec| Ok(ca(spec)?.pem())).collect::<Result<String>>()?;
     let leaf = other.issue(Spec::leaf("other"), renewed.key.clone())?;
@@ -56,7 +56,7 @@ fn bad() -> Result<Vec<Bad>> {
         one("ca.crt", future.pem(), "not-yet-valid"),
         one("ca.crt", expired.pem() + &renewed.pem(), "expired-beside-renewed"),
         one("ca.crt", future.pem() + &Identity::root(dated(Dates::Valid), future.key)?.pem(), "expired-beside-renewed"),
-        one("ca.crt", namesakes, "same-subject-ambiguity"),
+        one("ca.crt", same_name, "same-subject-ambiguity"),
         one("ca.crt", long, "too-large"),
         one("tls.key", key, "key-mismatch"),
         one("tls.key", String::new(), "pair-incomplete"),
@@ -74,11 +74,11 @@ fn refuses_what_would_break_trust(cluster: &Cluster) -> Result<()> {
             let (_, secret) = sound(name, labelled)?;
             passed(stage, &secret)?;
             let stored = stage.get("secret", name)?;
-            let mut told = BTreeSet::new();
+            let mut reported = BTreeSet::new();
             for (data, rule) in bad()? {
                 let (field, unsound) = (data[0].0, filled(&secret, &data));
                 // The same server judges both: of the root one case for each rule is enough.
-                if !told.insert(rule) && !labelled {
+                if !reported.insert(rule) && !labelled {
                     continue;
                 }
                 let denied = refused(stage, &unsound, &[])?;
@@ -90,7 +90,7 @@ fn refuses_what_would_break_trust(cluster: &Cluster) -> Result<()> {
                     ensure!(asked == denied, "{rule}, dry run: {asked}\napply: {denied}");
                 }
             }
-            // Its resourceVersion tells that nothing was written in between either.
+            // Its resourceVersion shows that nothing was written in between either.
             ensure!(stage.get("secret", name)? == stored, "{name}: what is stored has changed");
         }
         Ok(())
@@ -127,11 +127,11 @@ fn warns_of_what_is_odd(cluster: &Cluster) -> Result<()> {
         let good = authority.pem();
         let mut keys = Keys::shuffled(&mut Seed::of_run("odd inputs"));
         let old = Identity::root(Spec { dates: Dates::Expired, ..Spec::ca("old") }, keys.of(Kind::P256)?)?;
-        let namesake = format!("{good}{}", Authority::new("root of the test")?.pem());
+        let of_same_name = format!("{good}{}", Authority::new("root of the test")?.pem());
         for (bundle, rule) in [
             (good.repeat(2), "duplicate"),
             (format!("{good}{}", old.pem()), "expired"),
-            (namesake, "same-subject-ambiguity"),
+            (of_same_name, "same-subject-ambiguity"),
         ] {
             let odd = with(&secret, "ca.crt", &bundle);
             let (asked, done) = (apply(stage, &odd, DRY_RUN)?, apply(stage, &odd, &[])?);
@@ -200,7 +200,7 @@ fn odd_requests_are_judged_like_others(cluster: &Cluster) -> Result<()> {
             let created = create(&secret).ok()?;
             stage.kubectl(["delete", created.trim()]).ok()?;
         }
-        // A status is nobody's spec.
+        // A status is not a spec.
         stage.apply(&stage.istio("shop", SOURCE))?;
         let status = json!({ "status": { "observedGeneration": "1" } }).to_string();
         let patch = ["patch", ISTIO, "shop", "--subresource=status", "--type=merge", "--patch", &status];

@@ -89,7 +89,7 @@ fn who_lacks_the_right_is_refused(cluster: &Cluster) -> Result<()> {
                 "{name}: saw {refused}"
             );
             ensure!(!cluster.exists("secret", &stage.ns, name)?, "{name} is stored");
-            // What somebody with the right has annotated helps nobody else.
+            // An annotation by a user with the right does not help other users.
             let mut secret = sound(name, name == MANAGED)?.1;
             secret["metadata"]["annotations"] = json!({ "breakglass.trustspan.dev/empty": "ticket 4711" });
             put(stage, ON_CALL, &secret, &[]).ok()?;

@@ -1,4 +1,4 @@
-//! CA bundles beside the Secrets of gateways, through real kubectl, with the opt-in configuration `manifests/ca-bundles`.
+//! CA bundles outside of gateway Secrets, through real kubectl, with the opt-in configuration `manifests/ca-bundles`.
 
 use std::fs;
 use std::path::Path;
@@ -206,8 +206,8 @@ fn what_is_stored_unsound_can_be_edited(cluster: &Cluster) -> Result<()> {
         }
         // The same verdict on what is stored, offline.
         let stored = cluster.kubectl(["get", "configmaps,secrets", "-o", "yaml"]).ns(&bed.ns).ok()?;
-        let (code, told) = trustspan(&["check", "-"], &stored)?;
-        ensure!(code == Some(1) && told.matches("dropped-by-proxy").count() == 2, "{code:?}: {told}");
+        let (code, printed) = trustspan(&["check", "-f", "-"], &stored)?;
+        ensure!(code == Some(1) && printed.matches("dropped-by-proxy").count() == 2, "{code:?}: {printed}");
         Ok(())
     })
 }
@@ -250,7 +250,7 @@ fn only_secrets_with_a_kubeconfig_are_sent(cluster: &Cluster) -> Result<()> {
             cluster.kubectl(args).ns(&bed.ns).ok()?;
         }
         expect("reviews", &json!(reviews()?), before)?;
-        // Wherever the words stand in a text, base64 shows them in one of three ways.
+        // Base64 encodes the words in one of three ways, depending on their offset.
         for shift in 0..3 {
             let mut object = kubeconfig(&Authority::new("one")?.pem());
             object["metadata"]["name"] = json!(format!("shifted-{shift}"));

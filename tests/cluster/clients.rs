@@ -1,4 +1,4 @@
-//! Clients that are declared for a GatewaySecret that there is none of: whoever writes them is told.
+//! Clients that are declared for a GatewaySecret that does not exist: their writer gets a warning.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::secrets::put;
 use crate::stage::{MANAGED, Stage, on_stage, sound};
 use crate::testbed::{Cluster, SOON, User, wait_for};
 
-cases![a_client_of_no_gateway_secret_is_told_of, alone a_certificate_of_such_a_client_is_told_of];
+cases![warns_about_a_client_of_no_gateway_secret, alone warns_about_a_certificate_of_such_a_client];
 
 const RULE: &str = "no-such-gatewaysecret";
 
@@ -31,7 +31,7 @@ spec:
 ";
 
 /// Writes a client of the stage's GatewaySecret, and then one of a name that is mistyped.
-fn only_the_second_is_told_of(stage: &Stage<'_>, client: impl Fn(&str) -> Value) -> Result<()> {
+fn warns_about_the_second_only(stage: &Stage<'_>, client: impl Fn(&str) -> Value) -> Result<()> {
     let said = |named: &str| -> Result<String> {
         let output = put(stage, &client(named)).user(User::Admin).run()?;
         ensure!(output.success(), "saw {output:?}");
@@ -43,10 +43,10 @@ fn only_the_second_is_told_of(stage: &Stage<'_>, client: impl Fn(&str) -> Value)
     Ok(())
 }
 
-fn a_client_of_no_gateway_secret_is_told_of(cluster: &Cluster) -> Result<()> {
+fn warns_about_a_client_of_no_gateway_secret(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let secret = sound("till", false)?.1;
-        only_the_second_is_told_of(stage, |named| {
+        let secret = sound("storefront", false)?.1;
+        warns_about_the_second_only(stage, |named| {
             let mut secret = secret.clone();
             secret["metadata"]["labels"] = json!({ "trustspan.dev/client": named });
             secret
@@ -54,23 +54,23 @@ fn a_client_of_no_gateway_secret_is_told_of(cluster: &Cluster) -> Result<()> {
     })
 }
 
-fn a_certificate_of_such_a_client_is_told_of(cluster: &Cluster) -> Result<()> {
+fn warns_about_a_certificate_of_such_a_client(cluster: &Cluster) -> Result<()> {
     cluster.apply_crds(CRD)?;
     // It is established before it is served everywhere.
     let list = ["get", "certificates.cert-manager.io", "--all-namespaces"];
     wait_for("Certificates to be served", SOON, || Ok(cluster.kubectl(list).run()?.success()))?;
-    let told = on_stage(cluster, |stage| {
+    let result = on_stage(cluster, |stage| {
         put(stage, &certificate("plain", &json!({ "labels": { "team": "checkout" } }))).user(User::Admin).ok()?;
         let is_sent = || Ok::<_, anyhow::Error>(stage.server.metrics()?.contains("kind=\"Certificate\""));
         ensure!(!is_sent()?, "a Certificate that asks for nothing was sent");
-        only_the_second_is_told_of(stage, |named| {
-            certificate("till", &json!({ "labels": { "trustspan.dev/client": named } }))
+        warns_about_the_second_only(stage, |named| {
+            certificate("storefront", &json!({ "labels": { "trustspan.dev/client": named } }))
         })?;
         ensure!(is_sent()?, "saw {}", stage.server.metrics()?);
         Ok(())
     });
     cluster.kubectl(["delete", "crd", "certificates.cert-manager.io"]).ok()?;
-    told
+    result
 }
 
 fn certificate(name: &str, template: &Value) -> Value {

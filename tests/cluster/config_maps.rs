@@ -34,7 +34,7 @@ fn write(kept: &Kept<'_>, name: &str, authorities: &[&Authority]) -> Result<()> 
 /// Waits until what is kept holds exactly these, in this order.
 fn wait_kept(kept: &Kept<'_>, authorities: &[&Authority]) -> Result<()> {
     let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
-    wait_for(&format!("ConfigMap {KEPT} to hold {} CA(s)", authorities.len()), SOON, || {
+    wait_for(&format!("ConfigMap {KEPT} to hold CAs: {}", authorities.len()), SOON, || {
         let exists = kept.cluster.exists("configmap", kept.ns, KEPT)?;
         Ok(exists && kept.cluster.get("configmap", kept.ns, KEPT)?["data"]["ca.crt"] == wanted.as_str())
     })
@@ -59,7 +59,7 @@ fn what_is_kept_has_our_cas_as_the_managed_secret_and_others_as_they_are(cluster
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
         wait_kept(kept, &[&partner, &new, &old])?;
-        // Whoever changes it, and whatever its owner adds.
+        // Any user may change it, and its owner may add to it.
         cluster.kubectl(["delete", "configmap", KEPT]).ns(kept.ns).ok()?;
         wait_kept(kept, &[&partner, &new, &old])?;
         write(kept, KEPT, &[&another])?;
@@ -163,7 +163,8 @@ fn a_gateway_names_what_is_kept_and_undo_takes_it_back(cluster: &Cluster) -> Res
 
 fn undo(stored: &Value) -> Result<Value> {
     let mut trustspan = Command::new(env!("CARGO_BIN_EXE_trustspan"));
-    let mut child = trustspan.args(["rewrite", "--undo", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut child =
+        trustspan.args(["rewrite", "--undo", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     serde_json::to_writer(child.stdin.take().context("stdin")?, stored)?;
     Ok(serde_json::from_slice(&child.wait_with_output()?.stdout)?)
 }
@@ -201,7 +202,7 @@ fn a_gateway_elsewhere_names_what_is_kept_once_that_is_granted(cluster: &Cluster
             cluster.apply(apps, &gateway)?;
             let stored = cluster.get(KIND, apps, "shop")?;
             expect("without a grant", &json!(named(&stored)), json!(["managed", PARTNERS, PARTNERS]))?;
-            // Nobody applies it again.
+            // It is not applied again.
             grant(&[PARTNERS, KEPT])?;
             wait_for("the agent to have it written once more", SOON, || {
                 Ok(named(&cluster.get(KIND, apps, "shop")?) == REWRITTEN)

@@ -29,7 +29,7 @@ fn a_ca_that_live_clients_need_stays(cluster: &Cluster) -> Result<()> {
         };
         let mut in_use = status(&stage.ns, &[]);
         in_use["leaves"] =
-            json!([leaf("till", &new.issue_client("till")?.0), leaf("shop", &old.issue_client("shop")?.0)]);
+            json!([leaf("storefront", &new.issue_client("storefront")?.0), leaf("shop", &old.issue_client("shop")?.0)]);
         set_status(cluster, &stage.ns, &in_use)?;
         let without = with(&secret, "ca.crt", &new.pem());
         let dry = ["--dry-run=server"];
@@ -40,7 +40,7 @@ fn a_ca_that_live_clients_need_stays(cluster: &Cluster) -> Result<()> {
         stage.kubectl(["label", "secret", MANAGED, "team=checkout"]).ok()?;
         // Once renewed, the old CA may go.
         in_use["leaves"] =
-            json!([leaf("till", &new.issue_client("till")?.0), leaf("shop", &new.issue_client("shop")?.0)]);
+            json!([leaf("storefront", &new.issue_client("storefront")?.0), leaf("shop", &new.issue_client("shop")?.0)]);
         set_status(cluster, &stage.ns, &in_use)?;
         wait_for("the webhook to let the old CA go", SOON, || Ok(put(stage, &without, &[]).run()?.success()))
     })

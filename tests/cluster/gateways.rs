@@ -133,7 +133,7 @@ fn replace_patch_and_edit_end_up_rewritten(cluster: &Cluster) -> Result<()> {
         stage.kubectl(["patch", ISTIO, "shop", "--type=json", "--patch", &back.to_string()]).ok()?;
         stored("patch")?;
 
-        // The host tells that the edit was stored.
+        // The host shows that the edit was stored.
         let editor = format!("sed -i -e 's/{MANAGED}$/{SOURCE}/' -e 's/shop.example.com/edited.example.com/'");
         stage.kubectl(["edit", ISTIO, "shop"]).env("KUBE_EDITOR", editor).ok()?;
         expect("host", &stage.get(ISTIO, "shop")?["spec"]["servers"][0]["hosts"], json!(["edited.example.com"]))?;

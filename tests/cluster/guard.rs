@@ -14,7 +14,7 @@ cases![
     the_webhook_refuses_what_check_denies,
     secrets_of_other_namespaces_are_never_sent,
     a_label_on_a_secret_guards_it_alone,
-    a_gateway_secret_without_a_guard_is_told_so,
+    a_gateway_secret_without_a_guard_gets_a_warning,
 ];
 
 /// Secrets of strangers that are written; `TRUSTSPAN_STRANGERS` asks for more.
@@ -53,7 +53,7 @@ impl Guarded<'_> {
 
 /// The rules that deny an object, as `check` says.
 fn denied_by_check(object: &Value) -> Result<BTreeSet<String>> {
-    let (_, printed) = trustspan(&["check", "--output", "json", "-"], &object.to_string())?;
+    let (_, printed) = trustspan(&["check", "--output", "json", "-f", "-"], &object.to_string())?;
     let judged: Value = serde_json::from_str(&printed)?;
     let findings = judged[0]["findings"].as_array().with_context(|| format!("findings in {printed}"))?;
     let denials = findings.iter().filter(|finding| finding["severity"] == "deny");
@@ -142,7 +142,7 @@ fn a_label_on_a_secret_guards_it_alone(cluster: &Cluster) -> Result<()> {
     })
 }
 
-fn a_gateway_secret_without_a_guard_is_told_so(cluster: &Cluster) -> Result<()> {
+fn a_gateway_secret_without_a_guard_gets_a_warning(cluster: &Cluster) -> Result<()> {
     guarded(cluster, |bed| {
         let put = |ns: &str| -> Result<String> {
             let object = gateway_secret(ns).to_string();

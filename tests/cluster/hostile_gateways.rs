@@ -1,4 +1,4 @@
-//! Somebody else's Gateways, as many and as long as their namespace may hold: they concern nobody but them.
+//! Somebody else's Gateways, as many and as long as their namespace may hold: they affect only that namespace.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ fn gateways_of_another_namespace_neither_stop_a_rotation_nor_fill_the_status(clu
         })?;
         let before = fits(kept, ns)?;
 
-        // The same Gateways stand by in a whole rotation.
+        // The same Gateways exist during a whole rotation.
         kept.rotate_and_hold(&new, &old)?;
         kept.wait_phase("TrustExpanded")?;
         fits(kept, ns)?;

@@ -144,7 +144,7 @@ fn keeps_status_from_editors(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// The procedure without an agent of docs/getting-started.md: observe the cluster, write that as status, and Gateways are renamed.
+/// The procedure without an agent of docs/getting-started.md: observe the cluster, write the result as status, and Gateways are rewritten.
 fn observe_makes_a_gateway_secret_ready(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         let ns = &stage.ns;
@@ -156,7 +156,7 @@ fn observe_makes_a_gateway_secret_ready(cluster: &Cluster) -> Result<()> {
 
         let kinds = "gatewaysecrets,secrets,gateways.networking.istio.io,deployments";
         let stored = cluster.kubectl(["get", kinds, "-o", "yaml"]).ns(ns).ok()?;
-        let (code, observed) = trustspan(&["observe", "-"], &stored)?;
+        let (code, observed) = trustspan(&["observe", "-f", "-"], &stored)?;
         ensure!(code == Some(0), "observe ended with {code:?}");
         let apply = ["apply", "--server-side", "--force-conflicts", "--subresource=status", "-f", "-"];
         cluster.kubectl(apply).ns(ns).stdin(observed).ok()?;
@@ -195,11 +195,11 @@ fn the_base_applies_and_goes_again(cluster: &Cluster) -> Result<()> {
     }
     for webhooks in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
         ensure!(cluster.exists(webhooks, "", "trustspan")?, "no {webhooks}");
-        // Everything else of the base is what the other tests stand on.
+        // The other tests use everything else of the base.
         cluster.kubectl(["delete", webhooks, "trustspan"]).ok()?;
     }
     cluster.kubectl(["delete", "deployment", "trustspan-webhook"]).ns("trustspan-system").ok()?;
-    // Nobody answers in their place: others begin when the API server has forgotten them.
+    // No server replaces them: other tests start when the API server no longer calls them.
     let managed = sound(MANAGED, true)?.1.to_string();
     wait_for("the API server to forget the webhooks", SOON, || {
         let create = cluster.kubectl(["create", "--dry-run=server", "-f", "-"]);

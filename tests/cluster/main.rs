@@ -1,7 +1,7 @@
-//! Tests on a real control plane: one boots for the whole run, each test has a namespace of its own.
+//! Tests on a real control plane: one boots for the whole run, each test has a separate namespace.
 //!
 //! A test is a function `fn(&Cluster) -> anyhow::Result<()>`, named in its module's `cases!`. One that changes what
-//! others see (an unscoped webhook registration, say) is listed as `alone name` and runs with no other beside it.
+//! others see (an unscoped webhook registration, say) is listed as `alone name` and runs without others at the same time.
 
 #[path = "../bed/mod.rs"]
 mod testbed;
@@ -103,7 +103,7 @@ fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
         let name = case.name.trim_start_matches("cluster::");
         Trial::test(name, move || {
             let cluster = cluster.ok_or("no control plane")?;
-            // A test that panics poisons the lock, and harms nobody else by that.
+            // A test that panics poisons the lock, which does not affect other tests.
             let (_shared, _alone) = match case.alone {
                 false => (Some(turn.read().unwrap_or_else(PoisonError::into_inner)), None),
                 true => (None, Some(turn.write().unwrap_or_else(PoisonError::into_inner))),

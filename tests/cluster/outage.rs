@@ -1,4 +1,4 @@
-//! The webhook is down: what must go on goes on, what must not is refused, and what slipped by is found.
+//! The webhook is down: what must go on goes on, what must not is refused, and what the webhook missed is found.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
         stage.kubectl(["create", "secret", "generic", SOURCE, "--from-literal=ca.crt=no PEM at all"]).ok()?;
         let kinds = format!("gatewaysecrets,{ISTIO},secrets");
         let stored = cluster.kubectl(["get", &kinds, "-o", "yaml"]).ns(&stage.ns).ok()?;
-        let (code, judged) = trustspan(&["check", "--output", "json", "-"], &stored)?;
+        let (code, judged) = trustspan(&["check", "--output", "json", "-f", "-"], &stored)?;
         let judged: Vec<Value> = serde_json::from_str(&judged)?;
         let found = |name: &str| -> Vec<&str> {
             let object = judged.iter().find(|judged| judged["object"]["name"] == name);
@@ -100,7 +100,7 @@ fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Both webhooks registered for everything, and nobody answers.
+/// Both webhooks registered for everything, without a server.
 fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         declare(cluster, ns)?;

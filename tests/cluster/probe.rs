@@ -24,7 +24,7 @@ cases![what_a_gateway_shows_counts_and_not_the_clock];
 
 const HOST: &str = "shop.example.com";
 
-/// A gateway that has loaded what it was told last.
+/// A gateway that has loaded its latest configuration.
 struct Gateway {
     address: SocketAddr,
     loaded: Arc<Mutex<Arc<ServerConfig>>>,

@@ -1,5 +1,5 @@
-//! Workloads that are behind, on the real API server with its Deployment controller: found, told, and rolled one by one where
-//! that is asked for. There is no node: the tests stand in for the kubelet, and say that pods are up.
+//! Workloads that are behind, on the real API server with its Deployment controller: found, reported, and restarted one by one where
+//! that is asked for. There is no node: the tests act as the kubelet and report that pods are up.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::stage::{HASH, deployment, expect, hash, volume};
 use crate::testbed::{Authority, Cluster, Kept, SOON, wait_for};
 
 cases![
-    what_slipped_by_is_told_then_rolled_one_by_one,
+    workloads_that_the_webhook_missed_are_reported_then_restarted_one_by_one,
     nothing_rolls_while_the_webhook_is_down,
     a_change_of_content_rolls_once_who_loads_it,
 ];
@@ -45,11 +45,11 @@ fn rollouts(kept: &Kept<'_>, name: &str) -> Result<usize> {
     Ok(kept.cluster.list("replicasets", kept.ns, &format!("app={name}"))?.len())
 }
 
-fn is_mended(stored: &Value) -> bool {
+fn is_rewritten(stored: &Value) -> bool {
     volume(stored) == "managed" && hash(stored).is_some()
 }
 
-fn what_slipped_by_is_told_then_rolled_one_by_one(cluster: &Cluster) -> Result<()> {
+fn workloads_that_the_webhook_missed_are_reported_then_restarted_one_by_one(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         let flags = [("a", "--server-side=false"), ("b", "--server-side=true")];
         let apply = |name: &str, flag: &str| {
@@ -65,23 +65,23 @@ fn what_slipped_by_is_told_then_rolled_one_by_one(cluster: &Cluster) -> Result<(
         kept.agents.grant()?;
         let agent = kept.agents.start("a")?;
 
-        let mend = format!("kubectl rollout restart -n {} deployment/a deployment/b;", kept.ns);
-        kept.wait_condition("WorkloadsCurrent", "Behind", &["2 workloads name Secret root", &mend])?;
+        let fix = format!("kubectl rollout restart -n {} deployment/a deployment/b;", kept.ns);
+        kept.wait_condition("WorkloadsCurrent", "Behind", &["2 workloads name Secret root", &fix])?;
         kept.wait_event("Warning", "WorkloadsBehind", "deployment/a, deployment/b")?;
         kept.wait_metric(&agent, "gatewaysecret_workloads_behind", "", |count| count == 2.0)?;
 
-        // To write workloads is a right of its own.
+        // Writing workloads is a separate right.
         kept.set_policy("workloadRestarts", &json!({ "mode": "Enabled" }))?;
         kept.wait_condition("WorkloadsCurrent", "Held", &["deployment/a", "trustspan rbac"])?;
         for (name, _) in flags {
             ensure!(rollouts(kept, name)? == 1 && volume(&get(kept, name)?) == "root", "{name} was changed");
         }
         kept.agents.grant()?;
-        wait_for("the first to be rolled", SOON, || Ok(is_mended(&get(kept, "a")?)))?;
+        wait_for("the first to be rolled", SOON, || Ok(is_rewritten(&get(kept, "a")?)))?;
         kept.wait_condition("WorkloadsCurrent", "Rolling", &["when the rollout of deployment/a is complete"])?;
         expect("the second", volume(&get(kept, "b")?), "root")?;
         come_up(kept, "a")?;
-        wait_for("the second to be rolled", SOON, || Ok(is_mended(&get(kept, "b")?)))?;
+        wait_for("the second to be rolled", SOON, || Ok(is_rewritten(&get(kept, "b")?)))?;
         come_up(kept, "b")?;
         kept.wait_condition("WorkloadsCurrent", "Current", &[])?;
         ensure!(kept.events("WorkloadRolled")?.len() == 2, "saw {:?}", kept.events("WorkloadRolled")?);
@@ -119,9 +119,9 @@ fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
         let stored = get(kept, "app")?;
         expect("the spec", &stored["spec"], before)?;
         expect("the agent's mark", &stored["metadata"]["annotations"][RESYNC_REQUESTED_AT], Value::Null)?;
-        // Back again, it mends.
+        // With the right restored, it recovers.
         server.start_again()?;
-        wait_for("the workload to be rolled", SOON, || Ok(is_mended(&get(kept, "app")?)))?;
+        wait_for("the workload to be rolled", SOON, || Ok(is_rewritten(&get(kept, "app")?)))?;
         come_up(kept, "app")?;
         ensure!(rollouts(kept, "app")? == 2, "expected one rollout after the first");
         Ok(())
@@ -149,10 +149,10 @@ fn a_change_of_content_rolls_once_who_loads_it(cluster: &Cluster) -> Result<()> 
             come_up(kept, name)?;
         }
         let before = get(kept, "serves")?["spec"].clone();
-        let former = hash(&get(kept, "trusts")?).map(str::to_owned);
+        let previous = hash(&get(kept, "trusts")?).map(str::to_owned);
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
-        wait_for("who loads the CAs to be rolled", SOON, || Ok(hash(&get(kept, "trusts")?) != former.as_deref()))?;
+        wait_for("who loads the CAs to be rolled", SOON, || Ok(hash(&get(kept, "trusts")?) != previous.as_deref()))?;
         come_up(kept, "trusts")?;
         kept.wait_condition("WorkloadsCurrent", "Current", &[])?;
         ensure!(rollouts(kept, "trusts")? == 2, "expected one rollout after the first");

@@ -131,7 +131,7 @@ fn secrets_without_a_ca_or_tls_key_are_never_sent(cluster: &Cluster) -> Result<(
         stage.kubectl(["create", "secret", "generic", "password", "--from-literal=password=x"]).ok()?;
         stage.kubectl(["label", "secret", "password", "team=checkout"]).ok()?;
         stage.kubectl(["delete", "secret", "password"]).ok()?;
-        // A ServiceAccount's token carries the cluster's CA under ca.crt, and is nobody's gateway credential.
+        // A ServiceAccount's token carries the cluster's CA under ca.crt, and is not a gateway credential.
         let token = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
             "metadata": { "name": "token", "annotations": { "kubernetes.io/service-account.name": "default" } },

@@ -1,4 +1,4 @@
-//! What most tests stand on: a namespace with a Ready GatewaySecret, a webhook server, and both webhooks registered for
+//! The environment of most tests: a namespace with a Ready GatewaySecret, a webhook server, and both webhooks registered for
 //! that namespace.
 
 use std::{
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use crate::testbed::{Authority, Cluster, Patience, Registration, SOON, Scope, Server, Source, User, wait_for};
 
-/// The root Secret's name on every stage.
+/// The name of the source Secret on every stage.
 pub(crate) const SOURCE: &str = "gateway-root";
 /// The managed Secret's name.
 pub(crate) const MANAGED: &str = "gateway";
 /// The rotation hash annotation.
 pub(crate) const HASH: &str = "trustspan.dev/rotation-hash";
-/// The label of gateway workloads, made unique by the namespace, as Istio looks for them cluster-wide.
+/// The label of gateway workloads, made unique by the namespace, since Istio selects them cluster-wide.
 pub(crate) const GATEWAY_LABEL: &str = "istio";
 
 /// A namespace under trustspan.
@@ -30,7 +30,7 @@ pub(crate) struct Stage<'c> {
     _registration: Registration<'c>,
 }
 
-/// Gives `test` a stage of its own.
+/// Runs `test` on a new stage.
 #[track_caller]
 pub(crate) fn on_stage(cluster: &Cluster, test: impl FnOnce(&mut Stage<'_>) -> Result<()>) -> Result<()> {
     on_stage_with(cluster, Patience::Longest, test)

@@ -55,7 +55,7 @@ fn a_second_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
             ensure!(stage.get("deployment", &name)?["spec"] == spec, "the second apply changed the spec");
             stage.kubectl(["diff", &flag, "-f", "-"]).stdin(app).ok()?;
         }
-        // A StatefulSet with no replicas gets no status of its own accord: its resourceVersion stands still.
+        // A StatefulSet with no replicas gets no status update: its resourceVersion does not change.
         let mut quiet = deployment("quiet", SOURCE, &[]);
         quiet["kind"] = json!("StatefulSet");
         quiet["spec"]["replicas"] = json!(0);
@@ -165,7 +165,7 @@ fn a_change_that_the_pod_does_not_load_never_rolls(cluster: &Cluster) -> Result<
 
 fn a_replica_with_a_stalled_watch_never_rolls(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        // A second replica whose view stands still at the first status. Both are called for every write, which is
+        // A second replica whose cache stays at the first status. Both are called for every write, which is
         // harder than the API server's picking one.
         let view = cluster.temp_dir("stalled")?;
         let mut object = crate::stage::gateway_secret(&stage.ns);

@@ -32,7 +32,7 @@ struct Trial {
 }
 
 /// The best of up to five: what the machine does besides is not the input's fault, unless it is far from the line.
-/// `TRUSTSPAN_TRIAL` tells a part of the names of those to run; the others take no time.
+/// `TRUSTSPAN_TRIAL` is a part of the names of those to run; the others take no time.
 fn trial(name: impl Into<String>, mut answer: impl FnMut()) -> Trial {
     let name = name.into();
     if std::env::var("TRUSTSPAN_TRIAL").is_ok_and(|part| !name.contains(&part)) {

@@ -34,7 +34,7 @@ pub(crate) fn case(draw: &mut Draw) {
     chunks.iter().for_each(rewritten);
 }
 
-/// The documents of a stream that can be told apart.
+/// The documents of a stream that can be distinguished.
 pub(crate) fn chunks(text: &[u8]) -> Vec<Chunk> {
     Chunks::new("stream".into(), text).filter_map(Result::ok).collect()
 }

@@ -1,4 +1,4 @@
-//! Certificates that cases are made of, made once per run: CAs that cross-sign each other in a ring, namesakes, odd
+//! Certificates that cases are made of, made once per run: CAs that cross-sign each other in a ring, CAs of one name, odd
 //! CAs, a leaf of each, revocation lists.
 
 use std::sync::LazyLock;

@@ -23,7 +23,7 @@ pub(crate) const MANAGED_CACERT: &str = "gateway-managed-cacert";
 pub(crate) const PARTNERS_CACERT: &str = "partners-cacert";
 /// A ConfigMap with the same.
 const PARTNERS: &str = "partners";
-/// istiod stands still for so long at least, three times `propagationDelays.gateways`.
+/// istiod is paused for at least this long, three times `propagationDelays.gateways`.
 const STOPPED: Duration = Duration::from_secs(35);
 
 /// A Gateway that names the source Secret; the webhook rewrites it.
@@ -205,7 +205,7 @@ pub(crate) fn slow_gateways(world: &mut World<'_>) -> Result<()> {
     credential_name(world)
 }
 
-/// The same with a canary of its own.
+/// The same with a separate canary.
 pub(crate) fn probed_gateways(world: &mut World<'_>) -> Result<()> {
     slow_gateways(world)?;
     world.cluster.apply(&world.ns, CANARY)?;
@@ -229,7 +229,7 @@ pub(crate) fn run_printed(world: &mut World<'_>) -> Result<()> {
 
 pub(crate) fn continue_istiod(world: &mut World<'_>) -> Result<()> {
     let stopped = world.since_stop()?;
-    wait_for("istiod to have stood still long enough", SOON, || Ok(stopped.elapsed() >= STOPPED))?;
+    wait_for("istiod to be paused long enough", SOON, || Ok(stopped.elapsed() >= STOPPED))?;
     world.continue_istiod()
 }
 

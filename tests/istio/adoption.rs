@@ -77,7 +77,7 @@ pub(crate) fn take_over_and_give_back(world: &mut World<'_>) -> Result<()> {
     world.cluster.kubectl(["label", "secret", MANAGED, "trustspan.dev/managed-"]).ns(&world.ns).ok()?;
     let_issuer_write(world, MANAGED)?;
     world.wait_handshakes(FOLLOWED)?;
-    // What it holds is of the same issuer: cert-manager goes on with it, until it is renewed.
+    // What it holds is of the same issuer: cert-manager keeps it until it is renewed.
     let managed = served(world)?;
     world.operator.reissue(&[SERVER])?;
     wait_for("cert-manager to renew it", SOON, || Ok(served(world)? != managed))?;

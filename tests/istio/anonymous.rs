@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::{ClientConfig, SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey};
 
-/// Shows none, whoever asks.
+/// Never presents a certificate.
 #[derive(Debug)]
 struct NoCertificate;
 

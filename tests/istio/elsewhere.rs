@@ -57,7 +57,7 @@ fn client(ns: &str, name: &str) -> Value {
     certificate(name, ns, json!(["digital signature", "client auth"]), &json!({ "secretTemplate": template }))
 }
 
-/// A namespace in which a team may write, with the right to look in for trustspan's webhook.
+/// A namespace in which a team may write, which the trustspan webhook may read.
 fn namespace(cluster: &Cluster, name: &str, team: &str) -> Result<()> {
     let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
     cluster.kubectl(["create", "-f", "-"]).stdin(object.to_string()).ok()?;

@@ -1,4 +1,4 @@
-//! Rotations by other issuers than a CA Issuer that is held back: where nothing holds it, admission holds what it signs.
+//! Rotations by issuers other than a staged CA Issuer: if the issuer is not staged, admission blocks what it signs.
 
 use std::sync::{Arc, Mutex};
 
@@ -103,7 +103,7 @@ pub(crate) fn intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Result<L
     Ok(Layout::in_one_namespace(ns, gateway_secret))
 }
 
-/// What stands for Vault, a cloud's private CA and the like: it signs requests, and no Secret holds its key.
+/// A stand-in for Vault, a private CA of a cloud and the like: it signs requests, and no Secret holds its key.
 pub(crate) fn external(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
     let all: Vec<Value> = serde_saphyr::from_multiple(&CERTIFICATES.manifests(hosts))?;
     let of_issuer = |object: &&Value| object["spec"]["issuerRef"]["name"] == "ca";
@@ -176,7 +176,7 @@ impl External {
         let events = watcher::watcher(requests.clone(), watcher::Config::default()).default_backoff().applied_objects();
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
-            // The watch mends itself.
+            // The watch recovers by itself.
             let Ok(request) = event else { continue };
             if request.data["spec"]["issuerRef"]["group"] != GROUP || !is(&request, "Approved") || is(&request, "Ready")
             {

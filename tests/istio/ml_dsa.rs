@@ -19,7 +19,7 @@ const CLIENTS: &str = "ml-dsa-clients";
 /// Handshakes while the rotation waits for a newer proxy to be declared.
 const HELD: u32 = 500;
 
-/// Another GatewaySecret, for another host, whose clients have a CA of their own.
+/// Another GatewaySecret, for another host, whose clients have a separate CA.
 pub(crate) fn own_client_ca(world: &mut World<'_>) -> Result<()> {
     let server = Authority::new("server")?;
     let (chain, key) = server.issue(&[OTHER])?;

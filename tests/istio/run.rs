@@ -23,7 +23,7 @@ pub(crate) const SIDE_BY_SIDE: usize = 3;
 const ROTATED: Duration = Duration::from_secs(120);
 /// Longer than it takes a rotation to come to where it holds.
 const ARRIVED: Duration = Duration::from_secs(120);
-/// A rotation that holds has held for so many handshakes.
+/// A rotation counts as blocked after this many handshakes.
 const HELD: u32 = 500;
 /// Clients have loaded what was issued within so many handshakes.
 const FOLLOWED: u32 = 300;

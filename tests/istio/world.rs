@@ -68,7 +68,7 @@ pub(crate) struct Layout {
 pub(crate) type LayoutOf = fn(&Cluster, &str, &str) -> Result<Layout>;
 
 impl Layout {
-    /// All in one namespace, with a CA Issuer that is held back.
+    /// All in one namespace, with a staged CA Issuer.
     pub(crate) fn of_a_ca_issuer(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Self> {
         cluster.apply(ns, &CERTIFICATES.manifests(hosts))?;
         Ok(Self::in_one_namespace(ns, objects::gateway_secret(ns)))

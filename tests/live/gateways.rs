@@ -28,7 +28,7 @@ use crate::{
 pub(crate) const HOST: &str = "gateway.example";
 /// How many there are.
 const GATEWAYS: u8 = 2;
-/// Between two looks at an Envoy that does not have the newest Secrets.
+/// Interval of probes of an Envoy that does not have the newest Secrets.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The Secrets that a gateway's credential is made of.
@@ -56,7 +56,7 @@ struct Member {
     active: Mutex<Active>,
 }
 
-/// What stands behind the one address.
+/// The servers behind one address.
 pub(crate) struct Gateways {
     ingress: Ingress,
     pool: Arc<Pool>,

@@ -21,11 +21,11 @@ use crate::testbed::{SOON, Seed, wait_for};
 pub(crate) const ROOT: &str = "root-ca";
 /// The gateways' Certificate and Secret.
 pub(crate) const SERVER: &str = "gateway-server";
-/// The CA pair that signs where the issuer is held back: a promoted copy of [`ROOT`].
+/// The CA pair that signs if the issuer is staged: a promoted copy of [`ROOT`].
 pub(crate) const PROMOTED: &str = "issuer-ca";
 /// The Secret that gateways use, where it is not what cert-manager writes.
 pub(crate) const MANAGED: &str = "gateway-managed";
-/// What the agent shows to gateways when it looks at them. Its Issuer refers to the CA itself, and not to what waits until gateways
+/// The client certificate that the agent probes gateways with. Its Issuer refers to the CA itself, and not to what waits until gateways
 /// trust it.
 pub(crate) const CANARY: &str = r"
 apiVersion: cert-manager.io/v1
@@ -49,12 +49,12 @@ spec:
 pub(crate) struct Certificates {
     /// The CA issuer's Secret.
     pub(crate) issuer: &'static str,
-    /// How long the leaves of clients live that reload, at most: each draws a life of its own, so that they renew at moments of
+    /// How long the leaves of clients live that reload, at most: each draws a separate lifetime, so that they renew at times of
     /// their own. cert-manager renews each leaf after a third of its life.
     pub(crate) life: Duration,
-    /// How long the gateways' leaf lives.
+    /// Lifetime of the serving certificate.
     pub(crate) server_life: Duration,
-    /// What the gateways' leaf may be used for.
+    /// Key usages of the serving certificate.
     pub(crate) server_usages: &'static str,
     /// How long the leaves of clients live that load once.
     pub(crate) load_once_life: Duration,
@@ -70,7 +70,7 @@ impl Certificates {
         (0..self.clients).map(|number| (format!("client-{number:02}"), number < self.load_once)).collect()
     }
 
-    /// Issuers and Certificates; `hosts` are what the gateways' leaf is for, separated by commas. cert-manager takes durations of seconds when its webhook is not installed.
+    /// Issuers and Certificates; `hosts` are the host names of the serving certificate, separated by commas. cert-manager takes durations of seconds when its webhook is not installed.
     pub(crate) fn manifests(self, hosts: &str) -> String {
         let issuer = self.issuer;
         let mut yaml = format!(
@@ -173,7 +173,7 @@ impl Operator {
     /// The name of the agent that holds the Lease.
     pub(crate) fn leader(&self) -> Result<String> {
         let lease = self.runtime.block_on(self.leases.get("trustspan-agent"))?;
-        lease.spec.and_then(|spec| spec.holder_identity).context("nobody holds the Lease")
+        lease.spec.and_then(|spec| spec.holder_identity).context("no holder in the Lease")
     }
 
     /// resourceVersion of each Secret.
@@ -203,7 +203,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Has Certificates issued anew, all at the same time, and waits until they are.
+    /// Reissues Certificates, all at the same time, and waits until they are issued.
     pub(crate) fn reissue(&self, names: &[&str]) -> Result<()> {
         let before = self.revisions(names)?;
         let now = jiff::Timestamp::now();
@@ -225,7 +225,7 @@ impl Operator {
         })
     }
 
-    /// Has Certificates issued anew, all by this CA. An issuer may sign with its last one for a moment: the first
+    /// Reissues Certificates, all by this CA. An issuer may sign with its last one for a moment: the first
     /// Certificate is tried until it does not.
     pub(crate) fn reissue_under(&self, ca: &Data, names: &[&str]) -> Result<()> {
         let signer = certificate(ca)?.subject_key_id;

@@ -59,7 +59,7 @@ pub(crate) struct Failure {
 /// The record of a run.
 pub(crate) struct Journal {
     started: Instant,
-    /// Each failure as it happens: a run that hangs, or is ended, has told what it saw.
+    /// Each failure as it happens, so a run that hangs or is ended has reported it.
     log: File,
     metronome: Metronome,
     state: Mutex<State>,
@@ -132,7 +132,7 @@ impl Journal {
         let since = |at: Instant| at.saturating_duration_since(self.started);
         let stalls: Vec<_> =
             self.metronome.stalls().into_iter().map(|stall| since(stall.start)..since(stall.end)).collect();
-        load.stood_still(&stalls);
+        load.stalled(&stalls);
         let mut hosts = BTreeMap::new();
         for failed in &state.failures {
             *hosts.entry(failed.failure.host.clone()).or_default() += 1;
@@ -197,7 +197,7 @@ pub(crate) struct AgentMetrics {
 impl AgentMetrics {
     /// A line for each second with too little traffic.
     pub(crate) fn short_seconds(&self) -> Vec<String> {
-        self.load.told()
+        self.load.summary()
     }
 
     /// # Errors

@@ -1,4 +1,4 @@
-//! Rotations that the agent carries through. Nobody waits by hand for anything but the end.
+//! Rotations by the agent. The tests wait for the end only.
 
 use std::{thread::sleep, time::Duration};
 
@@ -15,9 +15,9 @@ use crate::{
 pub(crate) const ROTATED: Duration = Duration::from_secs(240);
 /// Kills come within that time of a rotation's begin: it is over for clients that reload by then.
 const KILLED_WITHIN: Duration = Duration::from_secs(14);
-/// The leader is paused within that time, twice: meanwhile gateways and clients are told, and the leaf is switched.
+/// The leader is paused within that time, twice: meanwhile gateways and clients get new Secrets, and the serving certificate is switched.
 const PAUSED_WITHIN: Duration = Duration::from_secs(8);
-/// So much longer it stands still, at most, when another leads.
+/// It stalls for at most this much longer when another agent leads.
 const PAUSED_ON: Duration = Duration::from_secs(2);
 /// What an agent says that finds another leading.
 const LOST: &str = "another process became the leader";
@@ -30,14 +30,14 @@ const BURST: usize = 5;
 pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     begin(world)?;
     let before = world.loads();
-    settled(world)?;
+    wait_steady(world)?;
     let (loads, clients) = (world.loads() - before, world.certificates.clients().len());
     ensure!(loads as usize > clients, "{loads} new certificates came into use: expected more than {clients}");
     world.notes.push(format!("  {loads} new certificates of {clients} clients came into use in it"));
     Ok(())
 }
 
-/// The leader is killed at random moments; a second agent stands by, and a third comes in its place.
+/// The leader is killed at random moments; a second agent takes over, and a third starts in its place.
 pub(crate) fn killed(world: &mut World<'_>) -> Result<()> {
     let mut seed = Seed::of_run("kills");
     let standby = world.agents.start("standby")?;
@@ -49,10 +49,10 @@ pub(crate) fn killed(world: &mut World<'_>) -> Result<()> {
     world.step("leader killed again");
     world.agent = None;
     world.agent = Some(world.agents.start("third")?);
-    settled(world)
+    wait_steady(world)
 }
 
-/// The leader stands still past its Lease; another takes over; the first goes on where it stood, as one that believes that it
+/// The leader stalls past its Lease, and another takes over. The first continues where it stopped, as one that believes that it
 /// leads. Then once more, with the one that leads by then.
 pub(crate) fn failover(world: &mut World<'_>) -> Result<()> {
     let mut seed = Seed::of_run("failover");
@@ -63,20 +63,20 @@ pub(crate) fn failover(world: &mut World<'_>) -> Result<()> {
         let led = world.operator.leader()?;
         let first = world.agent.as_mut().context("no agent")?;
         let leader = if led == "standby" { &mut standby } else { first };
-        let times = told(leader);
+        let times = leader_changes(leader);
         leader.signal("STOP")?;
         world.around.journal.step(&format!("{led} paused"));
         wait_for("another to lead", ROTATED, || Ok(world.operator.leader()? != led))?;
         random_moment(&mut seed, PAUSED_ON);
         leader.signal("CONT")?;
         world.around.journal.step(&format!("{led} goes on"));
-        wait_for("who was paused to find another leading", ROTATED, || Ok(told(leader) > times))?;
+        wait_for("who was paused to find another leading", ROTATED, || Ok(leader_changes(leader) > times))?;
     }
-    settled(world)
+    wait_steady(world)
 }
 
 /// How often an agent has found another leading.
-fn told(agent: &Process) -> usize {
+fn leader_changes(agent: &Process) -> usize {
     agent.log().matches(LOST).count()
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn burst(world: &mut World<'_>) -> Result<()> {
         world.operator.reissue(&[ROOT])?;
         world.wait_handshakes(100)?;
     }
-    settled(world)
+    wait_steady(world)
 }
 
 /// In mid-rotation the managed Secret is deleted, the API server restarts, and gateways are rolled at each phase.
@@ -108,7 +108,7 @@ pub(crate) fn broken(world: &mut World<'_>) -> Result<()> {
     loop {
         let phase = phase(world)?;
         if phase == "Steady" {
-            return settled(world);
+            return wait_steady(world);
         }
         if !rolled.contains(&phase) {
             world.roll_gateways()?;
@@ -119,7 +119,7 @@ pub(crate) fn broken(world: &mut World<'_>) -> Result<()> {
 }
 
 /// All webhooks are down at a random moment of the rotation, for less time than clients have left when they renew. What they
-/// would have judged is refused until they are back; nobody is cut off.
+/// would have judged is refused until they are back; no client is cut off.
 pub(crate) fn unjudged(world: &mut World<'_>) -> Result<()> {
     let mut seed = Seed::of_run("outage");
     begin(world)?;
@@ -129,14 +129,14 @@ pub(crate) fn unjudged(world: &mut World<'_>) -> Result<()> {
     // The outage is what is tried.
     sleep(OUTAGE);
     world.server.start_again()?;
-    settled(world)
+    wait_steady(world)
 }
 
 /// The owners of two Certificates do not want them renewed now: the rotation waits for each, and says for whom, until they do.
 pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
-    settled(world)?;
+    wait_steady(world)?;
     let never = json!({ "cron": "0 0 29 2 *", "windowDuration": "1m" });
-    let held = [
+    let blocked = [
         ("client-00", "ReissueClients", json!({ "policy": "Disabled" }), "spec.renewal.policy is Disabled"),
         (
             SERVER,
@@ -145,13 +145,13 @@ pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
             "no window of spec.renewal.windows",
         ),
     ];
-    for (name, _, renewal, _) in &held {
+    for (name, _, renewal, _) in &blocked {
         world.operator.renewal(name, renewal)?;
     }
-    let names = held.each_ref().map(|(name, ..)| *name);
+    let names = blocked.each_ref().map(|(name, ..)| *name);
     let before = world.operator.revisions(&names)?;
     begin(world)?;
-    for (at, (name, step, _, why)) in held.iter().enumerate() {
+    for (at, (name, step, _, why)) in blocked.iter().enumerate() {
         let said = format!("Certificate {name}: {why}");
         wait_for(&format!("status to say {said}"), ROTATED, || {
             let status = world.operator.status()?;
@@ -159,7 +159,7 @@ pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
             let is_it = |wait: &Value| {
                 wait["step"] == *step && wait["reason"].as_str().is_some_and(|reason| reason.starts_with(&said))
             };
-            // Nobody else is waited for.
+            // No other client is waited for.
             Ok(waits.iter().any(is_it) && waits.iter().filter(|wait| wait["step"] == *step).count() == 1)
         })
         .with_context(|| waits(world))?;
@@ -169,12 +169,12 @@ pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
         world.step(&format!("{name} may be renewed"));
         world.operator.renewal(name, &Value::Null)?;
     }
-    settled(world)
+    wait_steady(world)
 }
 
 /// A new CA.
 fn begin(world: &World<'_>) -> Result<()> {
-    settled(world)?;
+    wait_steady(world)?;
     world.step("root rotated");
     world.operator.reissue(&[ROOT])?;
     wait_for("the agent to see it", ROTATED, || Ok(phase(world)? != "Steady"))
@@ -186,8 +186,8 @@ fn random_moment(seed: &mut Seed, within: Duration) {
     sleep(Duration::from_millis(seed.below(most)));
 }
 
-/// Waits for phase Steady with the newest CA alone, and tells failures the phases on the way.
-pub(crate) fn settled(world: &World<'_>) -> Result<()> {
+/// Waits for phase Steady with the newest CA alone, and records the phases for failures.
+pub(crate) fn wait_steady(world: &World<'_>) -> Result<()> {
     let newest = trustspan::trust::bundle::read(&world.operator.read(ROOT)?["tls.crt"].0).into_certificates();
     let fingerprint = newest.first().context("a CA")?.fingerprint.clone();
     wait_for("the rotation to end", ROTATED, || {

@@ -23,14 +23,14 @@ const TICKS: f64 = 100.0;
 #[derive(Clone, Default)]
 pub(crate) struct Load {
     seconds: Vec<Second>,
-    last: Option<Look>,
+    last: Option<Sample>,
 }
 
 /// A second of a run.
 #[derive(Clone, Copy, Default)]
 struct Second {
     handshakes: u32,
-    /// For which part of it the machine stood still, whatever it counts that as.
+    /// The part of it during which the machine stalled, however it counts that.
     still: f64,
     /// None where that is not known.
     machine: Option<Shares>,
@@ -39,7 +39,7 @@ struct Second {
 /// What became of the machine's time, as shares of it.
 #[derive(Clone, Copy)]
 struct Shares {
-    /// Nobody wanted it.
+    /// Idle.
     spare: f64,
     /// Those who wanted it waited for a disk.
     disk: f64,
@@ -49,7 +49,7 @@ struct Shares {
 
 /// What is known of the machine at an instant.
 #[derive(Clone, Copy)]
-struct Look {
+struct Sample {
     at: Instant,
     cpu: Cpu,
 }
@@ -67,9 +67,9 @@ impl Load {
     /// A handshake ended in this second.
     pub(crate) fn count(&mut self, second: usize) {
         if self.seconds.len() <= second {
-            let (now, before) = (Cpu::read().map(|cpu| Look { at: Instant::now(), cpu }), self.last);
+            let (now, before) = (Cpu::read().map(|cpu| Sample { at: Instant::now(), cpu }), self.last);
             let machine = now.zip(before).map(|(now, before)| now.since(before));
-            // All seconds since the last look share what it sees.
+            // All seconds since the last sample share its values.
             let unseen = self.seconds.len().saturating_sub(1);
             self.seconds.resize(second + 1, Second::default());
             self.seconds[unseen..second].iter_mut().for_each(|one| one.machine = machine);
@@ -78,8 +78,8 @@ impl Load {
         self.seconds[second].handshakes += 1;
     }
 
-    /// The machine stood still then, counted from the beginning of the run.
-    pub(crate) fn stood_still(&mut self, stalls: &[Range<Duration>]) {
+    /// Records stalls of the machine, counted from the beginning of the run.
+    pub(crate) fn stalled(&mut self, stalls: &[Range<Duration>]) {
         for (at, second) in self.seconds.iter_mut().enumerate() {
             let (from, to) = (Duration::from_secs(at as u64), Duration::from_secs(at as u64 + 1));
             let within = stalls.iter().map(|stall| stall.end.min(to).saturating_sub(stall.start.max(from)));
@@ -103,9 +103,9 @@ impl Load {
     }
 
     /// A line for each whole second that had too few.
-    pub(crate) fn told(&self) -> Vec<String> {
+    pub(crate) fn summary(&self) -> Vec<String> {
         let short = self.whole().iter().enumerate().filter(|(_, second)| second.is_short());
-        short.map(|(at, second)| second.told(at)).collect()
+        short.map(|(at, second)| second.summary(at)).collect()
     }
 
     /// # Errors
@@ -113,7 +113,7 @@ impl Load {
     pub(crate) fn judge(&self) -> Result<()> {
         for (at, second) in self.whole().iter().enumerate().filter(|(_, second)| second.is_short_of_its_time()) {
             let is_busy = second.machine.is_some_and(|machine| machine.spare + machine.disk < SPARE);
-            ensure!(is_busy, "{}: expected at least {RATE}; find what held them up", second.told(at));
+            ensure!(is_busy, "{}: expected at least {RATE}; find what delayed them", second.summary(at));
         }
         let (short, whole) = (self.short(), self.whole().len());
         let busy = "the machine is too busy for this run to prove anything; run it again on a quiet one";
@@ -143,14 +143,14 @@ impl Second {
         ran > SPARE && f64::from(self.handshakes) < f64::from(RATE) * ran
     }
 
-    fn told(&self, at: usize) -> String {
+    fn summary(&self, at: usize) -> String {
         let machine = self.machine.map_or("nothing".to_owned(), |Shares { spare, disk, taken }| {
             let [spare, disk, taken] = [spare, disk, taken].map(|share| share * 100.0);
             format!("{spare:.0} % to spare, {disk:.0} % waiting for disks, {taken:.0} % taken by its host")
         });
         let (handshakes, still) = (self.handshakes, self.still * 100.0);
         format!(
-            "{handshakes} handshakes in second {at}; the machine stood still for {still:.0} % of it, and counts {machine}"
+            "{handshakes} handshakes in second {at}; the machine stalled for {still:.0} % of it, and counts {machine}"
         )
     }
 }
@@ -167,7 +167,7 @@ impl Cpu {
     }
 }
 
-impl Look {
+impl Sample {
     fn since(self, before: Self) -> Shares {
         let seconds = (self.at - before.at).as_secs_f64().max(f64::EPSILON);
         let all = (seconds * TICKS * self.cpu.processors).max(1.0);

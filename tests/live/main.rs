@@ -41,7 +41,7 @@ use run::{RUNS, Run};
 use shelf::lock;
 use testbed::{CertManager, Cluster, Istiod};
 
-/// What every run stands on, and the table.
+/// The environment of all runs, and the table.
 struct Bench {
     // These end before the API server that they would retry against.
     istiod: Istiod,

@@ -1,4 +1,4 @@
-//! Whether the machine ran at all: its host may let it stand still, and it then counts that time as idle.
+//! Whether the machine ran at all: its host may stall it, and it counts that time as idle.
 
 use std::{
     ops::Range,
@@ -53,7 +53,7 @@ impl Metronome {
         Self { beats, thread: Some(thread) }
     }
 
-    /// When the machine stood still.
+    /// When the machine stalled.
     pub(crate) fn stalls(&self) -> Vec<Range<Instant>> {
         let beats = lock(&self.beats);
         beats.late.iter().cloned().chain(beats.overdue()).collect()

@@ -1,4 +1,4 @@
-//! Ways to rotate a CA that teams use today, each by a small script that stands for them. Every one fails, each in a way of
+//! Ways to rotate a CA that teams use today, each represented by a small script. Every one fails, each in a way of
 //! its own; a harness that did not see it would prove nothing.
 
 use std::thread::sleep;
@@ -19,7 +19,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Has the root issued anew, with a new key.
+    /// Reissues the source Secret, with a new key.
     pub(crate) fn rotate_root(world: &World<'_>) -> Result<Self> {
         world.step("root rotated");
         let old = world.operator.read(ROOT)?;
@@ -92,7 +92,7 @@ pub(crate) fn root_used_directly(world: &mut World<'_>) -> Result<()> {
     world.wait_handshakes(50)
 }
 
-/// As Kyma's lifecycle manager does it: both CAs at once, the leaf after a fixed time, whoever has followed by then.
+/// As Kyma's lifecycle manager does it: both CAs at once, the leaf after a fixed time, whichever clients have followed by then.
 pub(crate) fn timed_leaf_switch(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.expand_gateways(world)?;
@@ -105,7 +105,7 @@ pub(crate) fn timed_leaf_switch(world: &mut World<'_>) -> Result<()> {
     world.wait_handshakes(50)
 }
 
-/// Both CAs and the new leaf in one write, clients told at the same time.
+/// Both CAs and the new leaf in one write, clients at the same time.
 pub(crate) fn bundle_and_leaf_in_one_write(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.promote(world)?;
@@ -116,7 +116,7 @@ pub(crate) fn bundle_and_leaf_in_one_write(world: &mut World<'_>) -> Result<()> 
 }
 
 /// Every step in its right order, and no wait between them.
-pub(crate) fn no_settle_time(world: &mut World<'_>) -> Result<()> {
+pub(crate) fn no_propagation_delay(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.expand_gateways(world)?;
     step.expand_clients(world)?;
@@ -140,13 +140,13 @@ pub(crate) fn ca_crt_as_it_comes(world: &mut World<'_>) -> Result<()> {
     world.wait_handshakes(50)
 }
 
-/// The issuer signs with the new CA at once. Clients that renew before a job has told the gateways are refused, though their
-/// trust was mended right away.
-pub(crate) fn issuer_not_held_back(world: &mut World<'_>) -> Result<()> {
+/// The issuer signs with the new CA at once. Clients that renew before a job has updated the gateways are refused, although their
+/// trust was updated at once.
+pub(crate) fn unstaged_issuer(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.reissue_clients(world)?;
     step.expand_clients(world)?;
-    // The job's next look is what is tried here.
+    // This tests the next run of the job.
     sleep(world.scaled(POLL));
     step.expand_gateways(world)?;
     world.wait_followed()?;

@@ -6,13 +6,13 @@ use anyhow::{Context, Result, ensure};
 
 use crate::testbed::Seed;
 
-/// One second of a run stands for as many seconds of real life.
+/// One second of a run represents this many seconds in production.
 const FACTOR: u32 = 90;
 
 /// The longest time from a changed Secret to a process that has loaded it: the kubelet's sync period of 60 s, its cache, the
-/// process's own look at its files (Kubernetes docs, "Mounted Secrets are updated automatically").
+/// process's check of its files (Kubernetes docs, "Mounted Secrets are updated automatically").
 pub(crate) const KUBELET: Duration = Duration::from_secs(90);
-/// How often a job looks for changes that nobody tells it of.
+/// Interval at which a job polls for changes.
 pub(crate) const POLL: Duration = Duration::from_secs(120);
 /// The grace period of a leaf switch by timer: ample for every client that is not late.
 pub(crate) const TIMER: Duration = Duration::from_secs(240);

@@ -21,8 +21,8 @@ use crate::{
     world::{Shape, World},
 };
 
-/// Failures that are told one by one; the rest stands in a file.
-const TOLD: usize = 5;
+/// Failures that are printed; the others are in a file.
+const PRINTED: usize = 5;
 
 /// A rotation, or whatever is done to the world.
 type Script = fn(&mut World<'_>) -> Result<()>;
@@ -75,7 +75,7 @@ const LASTING: Duration = Duration::from_secs(90);
 /// Clients that load once hold up the end of a rotation for as long as that.
 const LOADED_ONCE: Duration = Duration::from_secs(24);
 
-const HELD_BACK: Shape = Shape {
+const STAGED: Shape = Shape {
     certificates: Certificates {
         issuer: PROMOTED,
         life: LONG,
@@ -88,19 +88,19 @@ const HELD_BACK: Shape = Shape {
     sources: Sources { pair: MANAGED, ca: MANAGED },
     by_agent: false,
 };
-/// The agent carries it through, while clients renew at moments of their own.
+/// The agent rotates while clients renew at various times.
 const KEPT: Shape = Shape {
-    certificates: Certificates { life: MIDDLING, load_once_life: LOADED_ONCE, ..HELD_BACK.certificates },
+    certificates: Certificates { life: MIDDLING, load_once_life: LOADED_ONCE, ..STAGED.certificates },
     by_agent: true,
-    ..HELD_BACK
+    ..STAGED
 };
 /// The same without a renewal but those that the agent asks for, and without clients that load once.
 const UNTOUCHED: Shape =
-    Shape { certificates: Certificates { load_once: 0, ..HELD_BACK.certificates }, by_agent: true, ..HELD_BACK };
+    Shape { certificates: Certificates { load_once: 0, ..STAGED.certificates }, by_agent: true, ..STAGED };
 /// cert-manager tries again after up to twice an outage's length: leaves outlast it.
 const OUTAGE: Shape =
     Shape { certificates: Certificates { life: LASTING, load_once_life: MIDDLING, ..KEPT.certificates }, ..KEPT };
-const NOT_HELD_BACK: Certificates = Certificates { issuer: ROOT, ..HELD_BACK.certificates };
+const UNSTAGED: Certificates = Certificates { issuer: ROOT, ..STAGED.certificates };
 
 const fn clean(name: &'static str, shape: Shape, script: Script) -> Run {
     let (by_gateways, by_clients) = (Snapshot::None, Snapshot::None);
@@ -115,11 +115,11 @@ const fn often(name: &'static str, script: Script) -> Run {
 /// All runs.
 pub(crate) const RUNS: &[Run] = &[
     clean("accepts_renewals_under_one_ca", RENEWING, sound::renewals),
-    clean("accepts_a_rotation_by_a_patient_hand", HELD_BACK, sound::by_hand),
+    clean("accepts_a_rotation_by_a_patient_hand", STAGED, sound::by_hand),
     often("accepts_a_rotation_by_the_agent", kept::rotation),
     clean("accepts_a_rotation_that_is_watched", KEPT, watched::rotation),
     often("accepts_agents_that_are_killed", kept::killed),
-    often("accepts_leaders_that_stand_still", kept::failover),
+    often("accepts_leaders_that_stall", kept::failover),
     clean("accepts_rotations_in_a_burst", KEPT, kept::burst),
     clean("waits_for_the_renewal_policies_of_certificates", UNTOUCHED, kept::renewal_policies),
     clean("accepts_a_world_that_breaks", OUTAGE, kept::broken),
@@ -138,40 +138,40 @@ pub(crate) const RUNS: &[Run] = &[
     Run {
         by_clients: Snapshot::Some,
         load_once_only: true,
-        ..clean("rejects_a_timed_leaf_switch", HELD_BACK, naive::timed_leaf_switch)
+        ..clean("rejects_a_timed_leaf_switch", STAGED, naive::timed_leaf_switch)
     },
     Run {
         by_clients: Snapshot::Some,
-        ..clean("rejects_bundle_and_leaf_in_one_write", HELD_BACK, naive::bundle_and_leaf_in_one_write)
+        ..clean("rejects_bundle_and_leaf_in_one_write", STAGED, naive::bundle_and_leaf_in_one_write)
     },
     Run {
         by_gateways: Snapshot::Any,
         by_clients: Snapshot::Some,
-        ..clean("rejects_no_settle_time", HELD_BACK, naive::no_settle_time)
+        ..clean("rejects_no_propagation_delay", STAGED, naive::no_propagation_delay)
     },
-    Run { by_clients: Snapshot::Some, ..clean("rejects_ca_crt_as_it_comes", HELD_BACK, naive::ca_crt_as_it_comes) },
+    Run { by_clients: Snapshot::Some, ..clean("rejects_ca_crt_as_it_comes", STAGED, naive::ca_crt_as_it_comes) },
     Run {
         by_gateways: Snapshot::Some,
         by_clients: Snapshot::Any,
-        ..clean("rejects_an_issuer_not_held_back", AHEAD, naive::issuer_not_held_back)
+        ..clean("rejects_an_unstaged_issuer", AHEAD, naive::unstaged_issuer)
     },
 ];
 
 const RENEWING: Shape = Shape {
-    certificates: Certificates { life: MIDDLING, server_life: MIDDLING, load_once_life: SHORT, ..NOT_HELD_BACK },
+    certificates: Certificates { life: MIDDLING, server_life: MIDDLING, load_once_life: SHORT, ..UNSTAGED },
     ..DIRECT
 };
-const DIRECT: Shape = Shape { certificates: NOT_HELD_BACK, sources: Sources { pair: SERVER, ca: ROOT }, ..HELD_BACK };
-const AHEAD: Shape = Shape { certificates: NOT_HELD_BACK, ..HELD_BACK };
+const DIRECT: Shape = Shape { certificates: UNSTAGED, sources: Sources { pair: SERVER, ca: ROOT }, ..STAGED };
+const AHEAD: Shape = Shape { certificates: UNSTAGED, ..STAGED };
 
 /// The head of the table.
 pub(crate) fn head() -> Result<String> {
-    let scale = format!("1 s stands for {} s", Pace::of_run()?.factor());
+    let scale = format!("1 s represents {} s", Pace::of_run()?.factor());
     Ok(format!("{scale:40} {:>6} {}", "rounds", AgentMetrics::head()))
 }
 
 impl Run {
-    /// Performs it in a namespace of its own; also returns its lines of the table, once there was traffic.
+    /// Performs it in a new namespace; also returns its lines of the table, once there was traffic.
     pub(crate) fn perform(&self, cluster: &Cluster, istiod: &Istiod) -> (Vec<String>, Result<()>) {
         let mut lines = Vec::new();
         let result = cluster.with_temp_ns(|ns| {
@@ -186,7 +186,7 @@ impl Run {
             let (tally, failures) = (world.around.journal.tally(), world.around.journal.failures());
             lines.push(format!("{:40} {rounds:6} {tally}", self.name));
             lines.append(&mut world.notes);
-            tell(&failures, &log);
+            print_failures(&failures, &log);
             tally.short_seconds().iter().for_each(|second| eprintln!("{}: {second}", self.name));
             played?;
             finished?;
@@ -238,12 +238,12 @@ impl Run {
     }
 }
 
-/// Tells the first few failures.
-fn tell(failures: &[String], log: &Path) {
-    for failure in failures.iter().take(TOLD) {
+/// Prints the first few failures.
+fn print_failures(failures: &[String], log: &Path) {
+    for failure in failures.iter().take(PRINTED) {
         eprintln!("{failure}");
     }
-    if failures.len() > TOLD {
-        eprintln!("and {} more in {}", failures.len() - TOLD, log.display());
+    if failures.len() > PRINTED {
+        eprintln!("and {} more in {}", failures.len() - PRINTED, log.display());
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Loaded {
     pub(crate) version: String,
     /// How often it has loaded the Secret.
     pub(crate) times: u32,
-    /// It does not look again before it restarts.
+    /// It does not read the Secret again before it restarts.
     pub(crate) load_once: bool,
 }
 
@@ -47,7 +47,7 @@ impl Shelf {
         let mut events =
             std::pin::pin!(watcher(secrets, watcher::Config::default()).default_backoff().applied_objects());
         while let Some(event) = events.next().await {
-            // The watch mends itself; who waits for what it brings says that it did not come.
+            // The watch recovers by itself; a wait for its events reports a missing one.
             let Ok(secret) = event else { continue };
             if let Ok(delivered) = delivered(&secret) {
                 lock(&self.secrets).insert(secret.name_any(), Arc::new(delivered));
@@ -91,7 +91,7 @@ pub(crate) fn names(certificates: &[Certificate]) -> String {
     certificates.iter().map(name).collect::<Vec<_>>().join(" + ")
 }
 
-/// A poisoned lock is as good as any: whoever panicked has failed the run.
+/// A poisoned lock is as good as any: the thread that panicked has failed the run.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What must not fail: the harness can tell success, too.
+//! What must not fail: the harness recognises success, too.
 
 use anyhow::Result;
 
@@ -16,7 +16,7 @@ pub(crate) fn renewals(world: &mut World<'_>) -> Result<()> {
 
 /// A rotation as somebody with much patience makes it: every step waits until all have followed the last one, those that
 /// load once are restarted each time, and nothing renews meanwhile. The API server and gateways are restarted in the midst. (cert-manager writes the new CA alone into a client's
-/// Secret when it re-issues it: so the gateways' leaf goes first, and clients trust both CAs by then.)
+/// Secret when it re-issues it: so the serving certificate is switched first, and clients trust both CAs by then.)
 pub(crate) fn by_hand(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.expand_gateways(world)?;

@@ -1,5 +1,5 @@
 //! What somebody does to the managed Secret whom no webhook holds up: the agent repairs it. Who connects meanwhile may fail;
-//! how many do, and how long it takes, is told.
+//! how many do, and how long it takes, is reported.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use k8s_openapi::ByteString;
 use crate::{
     gateways::HOST,
     issuer::{Data, MANAGED},
-    kept::{ROTATED, settled},
+    kept::{ROTATED, wait_steady},
     testbed::{Authority, SOON, wait_for},
     world::World,
 };
@@ -21,7 +21,7 @@ const BROKEN: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE---
 
 /// With admission off, the managed Secret is changed and deleted; then it is changed while no agent runs.
 pub(crate) fn repaired(world: &mut World<'_>) -> Result<()> {
-    settled(world)?;
+    wait_steady(world)?;
     world.admission_off()?;
     let stranger = Authority::new("a stranger")?;
     let (leaf, key) = stranger.issue(&[HOST])?;
@@ -32,7 +32,7 @@ pub(crate) fn repaired(world: &mut World<'_>) -> Result<()> {
     tamper(world, "deleted", None)?;
     while_no_agent_runs(world, &trust(stranger.pem()))?;
     world.admission_on()?;
-    settled(world)
+    wait_steady(world)
 }
 
 /// Writes this into the managed Secret, or deletes it, and waits for the repair.
@@ -62,7 +62,7 @@ fn while_no_agent_runs(world: &mut World<'_>, change: &Data) -> Result<()> {
     wait_repaired(world, "a stranger's CA, no agent at first", &before, tampered, started)
 }
 
-/// Waits until the Secret is as it was and gateways have loaded it; tells how long it took since `started`, and what failed
+/// Waits until the Secret is as it was and gateways have loaded it; returns how long it took since `started`, and what failed
 /// since the tampering.
 fn wait_repaired(world: &mut World<'_>, what: &str, before: &Data, tampered: Instant, started: Instant) -> Result<()> {
     let same = || Ok(world.operator.read(MANAGED)? == *before);
@@ -73,7 +73,7 @@ fn wait_repaired(world: &mut World<'_>, what: &str, before: &Data, tampered: Ins
     // Handshakes that met it may still be under way.
     world.wait_handshakes(100)?;
     let failed = match world.around.journal.failed_since(tampered) {
-        (0, _) => "nobody failed".to_owned(),
+        (0, _) => "no client failed".to_owned(),
         (count, last) => format!("{count} failed, the last {:.2} s after the tampering", last.as_secs_f64()),
     };
     let (repaired, used) = (repaired.as_secs_f64(), used.as_secs_f64());

@@ -33,7 +33,7 @@ pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     kept::rotation(world)
 }
 
-/// Envoys listen on loopback, which the API server takes for nobody's endpoint.
+/// Envoys listen on loopback, which the API server accepts for no endpoint.
 async fn forward(envoy: SocketAddr) -> Result<SocketAddr> {
     let listener = TcpListener::bind((own_address()?, 0)).await?;
     let address = listener.local_addr()?;

@@ -56,7 +56,7 @@ pub(crate) struct World<'c> {
     registration: Option<Registration<'c>>,
     /// The webhooks.
     pub(crate) server: Server<'c>,
-    /// What a run has to tell beside its line of the table.
+    /// What a run reports in addition to its line of the table.
     pub(crate) notes: Vec<String>,
 }
 
@@ -148,7 +148,7 @@ impl<'c> World<'c> {
         })
     }
 
-    /// The rotation takes a step, which failures are told with.
+    /// The rotation takes a step, which is printed with failures.
     pub(crate) fn step(&self, step: &str) {
         self.around.journal.step(step);
     }

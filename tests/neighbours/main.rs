@@ -1,4 +1,4 @@
-//! Other controllers installed with trustspan on one cluster: who writes what, once. A command of its own, `./test neighbours`.
+//! Other controllers installed with trustspan on one cluster: who writes what, once. A separate command, `./test neighbours`.
 
 #[path = "../bed/mod.rs"]
 mod testbed;

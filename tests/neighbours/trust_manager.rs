@@ -82,7 +82,7 @@ pub(crate) fn keeps_its_own_config_map(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Reads ConfigMap `gateway-trust`, and writes one of its own name.
+/// Reads ConfigMap `gateway-trust`, and writes one with its name.
 fn bundle(ns: &str) -> Value {
     json!({
         "apiVersion": "trust.cert-manager.io/v1alpha1", "kind": "Bundle", "metadata": { "name": ns },

@@ -21,13 +21,13 @@ use crate::{
     Size,
     issuer::Issuer,
     testbed::{Authority, Cluster, Kept, Patience, Process, Registration, Request, Scope, Server, Source, User},
-    usage::{Memory, is_idle, looks, summary, wait_looks, wait_quiet},
+    usage::{Memory, is_idle, resyncs, summary, wait_quiet, wait_resyncs},
 };
 
 /// The agent's `--poll`.
 const POLL: &str = "200ms";
-/// How often the agent looks around while nothing changes, in each measurement.
-const LOOKS: usize = 10;
+/// Resyncs without a change, in each measurement.
+const RESYNCS: usize = 10;
 /// Rotations in each measurement.
 const ROTATIONS: usize = 3;
 /// What either process may grow by, in KiB. The objects of the short run are more than that as JSON.
@@ -77,7 +77,7 @@ pub(crate) fn by_name(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
         ensure!(strangers == 0, "{strangers} Secrets of an unguarded namespace were sent to the webhook");
         // Anything else would have been seen: the API server refuses this, and logs it all the same.
         cluster.kubectl(["get", "secrets"]).ns(ns).user(User::Agent).fails()?;
-        ensure!(all_by_name(cluster).is_err(), "a list of all Secrets was not told from one by name");
+        ensure!(all_by_name(cluster).is_err(), "a list of all Secrets was not distinguished from one by name");
         Ok(lines)
     })
 }
@@ -120,7 +120,7 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    /// Some rotations, some looks while nothing changes, and then what it costs.
+    /// Some rotations, some resyncs without a change, and then the cost.
     fn measure(&mut self) -> Result<Cost> {
         for _ in 0..ROTATIONS {
             self.rotations += 1;
@@ -129,14 +129,14 @@ impl Run<'_> {
         // The last rotation has yet to be reported.
         wait_quiet(self.cluster)?;
         let (from, begun) = (self.cluster.requests(User::Agent)?.len(), Instant::now());
-        wait_looks(self.cluster, from, LOOKS)?;
+        wait_resyncs(self.cluster, from, RESYNCS)?;
         let requests = self.cluster.requests(User::Agent)?.split_off(from);
         Ok(Cost {
             agent: Memory::of(self.agent.pid())?,
             webhook: Memory::of(self.server.pid().context("the webhook does not run")?)?,
-            looks: looks(&requests),
+            resyncs: resyncs(&requests),
             requests: requests.len(),
-            of_looks: requests.iter().filter(|request| OF_LOOKS.contains(&&*request.resource)).count(),
+            of_resyncs: requests.iter().filter(|request| OF_RESYNCS.contains(&&*request.resource)).count(),
             took: begun.elapsed(),
             writes: requests.iter().filter(|request| !is_idle(request)).cloned().collect(),
             asked: summary(&requests),
@@ -144,29 +144,29 @@ impl Run<'_> {
     }
 }
 
-/// What the agent asks for at each look only.
-const OF_LOOKS: [&str; 3] = ["secrets", "configmaps", "gatewaysecrets"];
+/// Resources that the agent requests at each resync only.
+const OF_RESYNCS: [&str; 3] = ["secrets", "configmaps", "gatewaysecrets"];
 
 struct Cost {
     agent: Memory,
     webhook: Memory,
-    looks: usize,
+    resyncs: usize,
     requests: usize,
-    /// Those that looks make, and nothing else.
-    of_looks: usize,
+    /// Requests of resyncs only.
+    of_resyncs: usize,
     took: Duration,
     /// Made while nothing changed.
     writes: Vec<Request>,
     asked: String,
 }
 
-const HEAD: &str = "in the cluster                     agent RSS (peak)    webhook RSS (peak)   requests  looks  in";
+const HEAD: &str = "in the cluster                     agent RSS (peak)    webhook RSS (peak)   requests resyncs  in";
 
 impl Cost {
     fn line(&self, what: &str) -> String {
         let memory = |memory: Memory| format!("{:>6} ({:>6}) KiB", memory.resident, memory.peak);
         let (agent, webhook) = (memory(self.agent), memory(self.webhook));
-        format!("{what:<32} {agent:>19} {webhook:>21} {:>10} {:>6}  {:.1?}", self.requests, self.looks, self.took)
+        format!("{what:<32} {agent:>19} {webhook:>21} {:>10} {:>7}  {:.1?}", self.requests, self.resyncs, self.took)
     }
 
     fn compare(&self, after: &Self) -> Result<()> {
@@ -177,15 +177,15 @@ impl Cost {
         for cost in [self, after] {
             ensure!(cost.writes.is_empty(), "nothing changed, and the agent wrote {:?}", cost.writes);
         }
-        // Leadership, surroundings and watches that are tried again go by the clock.
-        let (before, after) = (self.of_looks / self.looks.max(1), after.of_looks / after.looks.max(1));
-        ensure!(after <= before + 1, "expected {before} requests a look as before, saw {after}");
+        // Leader election, cluster snapshots and retries of watches are driven by time.
+        let (before, after) = (self.of_resyncs / self.resyncs.max(1), after.of_resyncs / after.resyncs.max(1));
+        ensure!(after <= before + 1, "expected {before} requests per resync as before, saw {after}");
         Ok(())
     }
 }
 
 /// Half of the Secrets hold a serving pair, half something else; each Deployment mounts one of that name, and has no pods. The
-/// Deployments stand beside the GatewaySecret, where the agent looks for those that are behind.
+/// Deployments in the namespace of the GatewaySecret, which the agent searches for outdated ones.
 fn create(cluster: &Cluster, crowd: &str, ns: &str, size: Size) -> Result<()> {
     let authority = Authority::new("somebody's CA")?;
     let (certificate, key) = authority.issue(&["shop.example.com"])?;

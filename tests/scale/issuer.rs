@@ -73,7 +73,7 @@ async fn follow(secrets: Api<Secret>, seen: Sender<(Instant, String)>) {
     let managed = watcher::Config::default().fields("metadata.name=managed");
     let mut events = std::pin::pin!(watcher(secrets, managed).default_backoff().applied_objects());
     while let Some(event) = events.next().await {
-        // The watch mends itself; who waits for what it brings says that it did not come.
+        // The watch recovers by itself; a wait for its events reports a missing one.
         let Ok(secret) = event else { continue };
         let bundle = secret.data.and_then(|mut data| data.remove("ca.crt")).unwrap_or_default();
         if seen.send((Instant::now(), String::from_utf8_lossy(&bundle.0).into_owned())).is_err() {

@@ -18,8 +18,8 @@ const NEVER: &str = "1h";
 const BY_WATCH: Duration = Duration::from_secs(1);
 /// The interval, and how it is said.
 const POLL: (Duration, &str) = (Duration::from_secs(1), "1s");
-/// For the look itself, once it is time to.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time for the resync itself, once it is due.
+const RESYNC: Duration = Duration::from_secs(1);
 /// Rotations after an outage.
 const RESUMED: usize = 5;
 /// Root and managed Secret, each under its own name and with `-cacert`.
@@ -30,7 +30,7 @@ pub(crate) fn by_watch(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
         let (kept, issuer) = prepared(cluster, ns)?;
         let _agent = kept.agents.start_with("watching", &cluster.kubeconfig(User::Agent), NEVER)?;
         let times = Times::of(size.watched, |number| {
-            // What goes on in a rotation would look at the next root by itself.
+            // A rotation in progress would read the next source Secret by itself.
             kept.wait_phase("Steady")?;
             issuer.rotate(number)
         })?;
@@ -53,14 +53,14 @@ pub(crate) fn by_poll(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
             sleep(Duration::from_millis(seed.below(1_000)));
             issuer.rotate(number)
         })?;
-        // Writes that nothing asks for, and a change of the GatewaySecret that no watch tells of.
+        // Unrequested writes, and a change of the GatewaySecret that no watch reports.
         wait_quiet(cluster)?;
         let paused = r#"{ "spec": { "paused": true } }"#;
         cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", paused]).ns(ns).ok()?;
         let generation = cluster.get("gatewaysecret", ns, "gateway")?["metadata"]["generation"].take();
         wait_for("the change to be seen", SOON, || Ok(kept.status()?["observedGeneration"] == generation))?;
         ensure!(proxy.watches() == SECRETS, "expected {SECRETS} mute watches, saw {}", proxy.watches());
-        let bound = POLL.0 + LOOK;
+        let bound = POLL.0 + RESYNC;
         ensure!(times.longest() < bound, "expected less than {bound:?}, saw {}", times.line(""));
         Ok(vec![times.line(&format!("by poll, each {}", POLL.1))])
     })
@@ -75,7 +75,7 @@ pub(crate) fn after_an_outage(cluster: &Cluster, _: Size) -> Result<Vec<String>>
         watched(&proxy)?;
         proxy.break_off();
         wait_for("all watches to end", SOON, || Ok(proxy.watches() == 0))?;
-        proxy.mend();
+        proxy.restore();
         watched(&proxy)?;
         let times = Times::of(RESUMED, |number| {
             kept.wait_phase("Steady")?;

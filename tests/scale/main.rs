@@ -21,7 +21,7 @@ use anyhow::{Result, bail};
 use libtest_mimic::{Arguments, Trial};
 use testbed::Cluster;
 
-/// What every test stands on, and what they measured.
+/// The environment of all tests, and their measurements.
 struct Bench {
     cluster: Cluster,
     table: Mutex<Vec<String>>,
@@ -41,7 +41,7 @@ const CASES: [Case; 4] = [
 /// How much of everything.
 #[derive(Clone, Copy)]
 struct Size {
-    /// Rotations that the watch tells of.
+    /// Rotations that the watch reports.
     watched: usize,
     /// Rotations that only a poll finds.
     polled: usize,
@@ -62,7 +62,7 @@ impl Size {
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    // Times are measured: nothing else may run beside.
+    // Times are measured: nothing else may run at the same time.
     args.test_threads = Some(1);
     let start = || Ok(Bench { cluster: Cluster::boot()?, table: Mutex::default() });
     testbed::run_trials(&args, start, trials, |bench| {

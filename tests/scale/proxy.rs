@@ -30,7 +30,7 @@ use crate::testbed::{Cluster, User};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watches {
     Pass,
-    /// Connections stay open, and no event arrives: the worst cut there is, since nobody is told of it.
+    /// Connections stay open and no event arrives: the worst outage, since no side notices it.
     Mute,
     /// Those that run end, and new ones are not answered.
     Broken,
@@ -64,7 +64,7 @@ impl Proxy {
         let kubeconfig = pointed(&direct, &format!("http://{}", listener.local_addr()?), &cluster.temp_dir("proxy")?)?;
         let router =
             Router::new().fallback(forward).with_state(Line { client, state: of_line, watches: watches.clone() });
-        // Else each answer waits 40 ms for an acknowledgement that the other end holds back.
+        // Otherwise each response waits 40 ms for an acknowledgement that the other end delays.
         let prompt = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
@@ -93,7 +93,7 @@ impl Proxy {
     }
 
     /// Watches are served again.
-    pub(crate) fn mend(&self) {
+    pub(crate) fn restore(&self) {
         self.state.send_replace(Watches::Pass);
     }
 }
@@ -108,7 +108,7 @@ fn pointed(kubeconfig: &Path, server: &str, dir: &Path) -> Result<PathBuf> {
 }
 
 async fn until(mut state: watch::Receiver<Watches>, wanted: fn(&Watches) -> bool) {
-    // An error: the proxy ends, and so does whoever waits.
+    // On an error the proxy ends, and so do its callers.
     let _ = state.wait_for(wanted).await;
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::testbed::{Cluster, Request, SOON, User, wait_for};
 
-/// So many looks without a write, and nothing is under way any more.
+/// Resyncs without a write after which nothing is in progress.
 const QUIET: usize = 3;
 
 /// Memory of a process, in KiB.
@@ -46,24 +46,25 @@ pub(crate) fn is_idle(request: &Request) -> bool {
     matches!(&*request.verb, "get" | "list" | "watch") || request.resource == "leases"
 }
 
-/// How often the agent has looked: each time it reads the root once.
-pub(crate) fn looks(requests: &[Request]) -> usize {
-    let is_look = |request: &&Request| request.verb == "get" && request.resource == "secrets" && request.name == "root";
-    requests.iter().filter(is_look).count()
+/// The number of resyncs: each reads the source Secret once.
+pub(crate) fn resyncs(requests: &[Request]) -> usize {
+    let is_resync =
+        |request: &&Request| request.verb == "get" && request.resource == "secrets" && request.name == "root";
+    requests.iter().filter(is_resync).count()
 }
 
-/// Waits until the agent has looked so often since it had made `from` requests.
-pub(crate) fn wait_looks(cluster: &Cluster, from: usize, count: usize) -> Result<()> {
-    wait_for("the agent to look", SOON, || {
-        Ok(looks(cluster.requests(User::Agent)?.get(from..).unwrap_or_default()) >= count)
+/// Waits until the agent has resynced `count` times since its first `from` requests.
+pub(crate) fn wait_resyncs(cluster: &Cluster, from: usize, count: usize) -> Result<()> {
+    wait_for("the agent to resync", SOON, || {
+        Ok(resyncs(cluster.requests(User::Agent)?.get(from..).unwrap_or_default()) >= count)
     })
 }
 
-/// Waits until the agent looks several times and writes nothing.
+/// Waits until the agent resyncs several times and writes nothing.
 pub(crate) fn wait_quiet(cluster: &Cluster) -> Result<()> {
     wait_for("nothing to be written any more", SOON, || {
         let from = cluster.requests(User::Agent)?.len();
-        wait_looks(cluster, from, QUIET)?;
+        wait_resyncs(cluster, from, QUIET)?;
         Ok(cluster.requests(User::Agent)?.iter().skip(from).all(is_idle))
     })
 }

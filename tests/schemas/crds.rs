@@ -55,7 +55,7 @@ fn served(crd: &Value) -> Vec<Schema> {
 /// Why a field could name something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shape {
-    /// An object with a name, and a kind, a group, a namespace or a key beside it, or nothing.
+    /// An object with a name, and a kind, a group, a namespace or a key next to it, or nothing.
     Reference,
     /// Anything may be in it.
     Opaque,

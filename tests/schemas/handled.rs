@@ -5,7 +5,7 @@ use trustspan::api::Kind;
 
 use crate::crds::Shape;
 
-/// A name that stands nowhere else.
+/// A name that is used nowhere else.
 const SENTINEL: &str = "sentinel-of-schemas";
 
 /// What the product does with a field.

@@ -126,7 +126,7 @@ fn added() -> [(&'static str, Value); 4] {
     ]
 }
 
-/// Adds them to an object of a schema, given by its JSON Pointer and by its path, and asks that nobody knows them.
+/// Adds them to an object of a schema, given by its JSON Pointer and by its path, and requires that none of them is known.
 fn expect_unclassified(schema: &Schema, pointer: &str, path: &str) {
     let mut schema = schema.clone();
     let properties = schema.schema.pointer_mut(pointer).and_then(Value::as_object_mut);

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// Longer than anything here takes on a loaded machine; a hang ends the test, not the test run.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A `trustspan serve --manifests` on free ports. Killed when dropped.
+/// A `trustspan serve -f` on free ports. Killed when dropped.
 pub(crate) struct Server {
     child: Child,
     https: SocketAddr,
@@ -40,7 +40,7 @@ pub(crate) struct Client(StreamOwned<ClientConnection, TcpStream>);
 fn serve() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trustspan"));
     command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // Not in a cluster, whoever runs the tests.
+    // Never in a cluster, even if the tests run in a pod.
     command.env_remove("KUBERNETES_SERVICE_HOST");
     command
 }
@@ -67,7 +67,7 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let (manifests, certs) = (dir.path().join("manifests"), dir.path().join("certs"));
         fs::create_dir(&manifests).unwrap();
-        let mut all = vec!["--manifests", manifests.to_str().unwrap()];
+        let mut all = vec!["-f", manifests.to_str().unwrap()];
         if !args.contains(&"--cert-dir") {
             all.extend(["--cert-dir", certs.to_str().unwrap()]);
         }

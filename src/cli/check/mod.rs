@@ -23,48 +23,47 @@ use placeholder::{is_template, without_placeholders};
 use report::{FindingLocation, JudgedObject, ReportFormat, Reporter};
 use schema::Schemas;
 
-/// Judges manifests as the validating webhook would: Secrets, what Gateways and GatewaySecrets among them name, and CA
-/// bundles elsewhere.
+/// Check manifests like the validating webhook.
 ///
-/// PEM files (*.pem, *.crt and *.cer of a directory, and any input that begins with -----BEGIN) are judged as CA bundles. Encrypted values
-/// and templates are reported as not judged.
+/// The command checks Secrets, Gateways, GatewaySecrets, and CA bundles in other objects. PEM files (*.pem, *.crt and *.cer in a directory, and any input that begins with -----BEGIN) are checked as CA bundles.
+/// Encrypted values and templates are reported as not judged.
 ///
-/// Exit code: 0 when nothing is denied, 1 when something is, 2 when an input cannot be read, or with --fail-on-empty when
-/// nothing was judged.
+/// Exit code: 0 when nothing is denied, 1 when something is denied, 2 when an input cannot be read, or with --fail-on-empty
+/// when nothing was judged.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// What to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: ReportFormat,
 
-    /// Fail when no object was judged: a path or a glob that matches nothing else passes.
+    /// Fail when no object was judged, for example because a glob matches nothing.
     #[arg(long)]
     fail_on_empty: bool,
 
     #[command(flatten)]
     severity: SeverityArgs,
 
-    /// Judge as for somebody with the right to break glass: annotations with a reason override denials.
+    /// Let break-glass annotations override denials, as for a user with the right to break glass.
     #[arg(long)]
     break_glass: bool,
 
-    /// The instant to judge at (RFC 3339). Default: now.
+    /// Time to evaluate validity at (RFC 3339). Default: now.
     #[arg(long, value_name = "RFC3339")]
     now: Option<Timestamp>,
 }
 
-/// Runs it.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When stdout cannot be written. An input or a document that cannot be read is reported on stderr, and the others are judged.
+/// When stdout cannot be written. An input or document that cannot be read is reported on stderr, and the others are judged.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = args.now.unwrap_or_else(Timestamp::now);
     let namespace = args.inputs.namespace.as_str();
     let inputs: Vec<_> = args.inputs.open_each(Files::ManifestsAndPem).into_iter().map(Input::new).collect();
-    // What cannot be read is reported when its turn comes.
+    // Unreadable inputs are reported in order, in `judge_input`.
     let manifests = inputs.iter().filter_map(|input| match input {
         Ok(Input::Manifest(source)) => Some(source),
         _ => None,
@@ -80,7 +79,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let totals = reporter.finish()?;
         if args.fail_on_empty && totals.judged == 0 {
             return Err(Failure::Impossible(
-                "nothing was judged: the inputs hold no Secret, Gateway, GatewaySecret or CA bundle".to_owned(),
+                "nothing was judged: the inputs contain no Secret, Gateway, GatewaySecret or CA bundle".to_owned(),
             ));
         }
         Ok(ExitCode::from(if totals.unreadable > 0 { 2 } else { u8::from(totals.denied > 0) }))
@@ -127,12 +126,12 @@ impl Checker<'_> {
             Ok(text) => text,
             Err(error) => return Ok(reporter.unreadable(&error)?),
         };
-        let place = FindingLocation { file: source.name().to_owned(), line: 1 };
+        let location = FindingLocation { file: source.name().to_owned(), line: 1 };
         let (findings, not_judged) = match pem::judge(text, &self.context.severities, self.now) {
             PemFile::Bundle(findings) => (findings, Vec::new()),
             PemFile::Other(what) => (Vec::new(), vec![what.to_owned()]),
         };
-        Ok(reporter.judged(&JudgedObject::file("PEM file", place, findings, not_judged))?)
+        Ok(reporter.judged(&JudgedObject::file("PEM file", location, findings, not_judged))?)
     }
 
     fn judge_chunk(&self, chunk: &Chunk, reporter: &mut Reporter) -> Result<(), Failure> {
@@ -140,11 +139,11 @@ impl Checker<'_> {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(()),
             Err(_) if is_template(&chunk.text) => {
-                let place = FindingLocation { file: chunk.source_name.to_string(), line: chunk.line };
-                let why = "a Helm or Go template: render it first (helm template CHART | trustspan check -)";
+                let location = FindingLocation { file: chunk.source_name.to_string(), line: chunk.line };
+                let why = "a Helm or Go template: render it first (helm template CHART | trustspan check -f -)";
                 return Ok(reporter.judged(&JudgedObject::file(
                     "document",
-                    place,
+                    location,
                     Vec::new(),
                     vec![why.to_owned()],
                 ))?);
@@ -155,21 +154,21 @@ impl Checker<'_> {
         Ok({ judged }.try_for_each(|judged| reporter.judged(&judged))?)
     }
 
-    /// `None` when trustspan has nothing to say about an object of this kind.
+    /// `None` when no rule applies to objects of this kind.
     fn judge(&self, object: &Object<'_>) -> Option<JudgedObject> {
-        let place = FindingLocation { file: object.file().to_owned(), line: object.line };
+        let location = FindingLocation { file: object.file().to_owned(), line: object.line };
         let (value, not_judged) = without_placeholders(&object.value);
-        // A Secret is judged as a whole: a pair of which one half is encrypted is not incomplete.
+        // A Secret is judged as a whole: a pair with one encrypted half is not incomplete.
         let is_whole = not_judged.is_empty() || Kind::of(&value).kind != "Secret";
         let findings = match self.schemas.findings(&value) {
             _ if !is_whole => None,
-            // The API server asks no webhook about an object that it refuses.
-            refused if !refused.is_empty() => Some(refused),
+            // The API server calls no webhook for an object that it rejects.
+            rejected if !rejected.is_empty() => Some(rejected),
             _ => admission::check(&value, self.namespace, &self.context, self.now),
         };
         if findings.is_none() && not_judged.is_empty() {
             return None;
         }
-        Some(JudgedObject::object(&value, self.namespace, place, findings.unwrap_or_default(), not_judged))
+        Some(JudgedObject::object(&value, self.namespace, location, findings.unwrap_or_default(), not_judged))
     }
 }

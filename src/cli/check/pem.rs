@@ -1,4 +1,4 @@
-//! PEM files without an object around them.
+//! PEM files outside of Kubernetes objects.
 
 use jiff::Timestamp;
 use zeroize::Zeroizing;
@@ -6,17 +6,17 @@ use zeroize::Zeroizing;
 use crate::trust::bundle;
 use crate::trust::{self, Finding, Secret, SecretUsage, Severities, UsageKind};
 
-/// What a PEM file is to `check`.
+/// The result of `check` for a PEM file.
 pub(super) enum PemFile {
-    /// A CA bundle, with what a gateway makes of it under `ca.crt`.
+    /// A CA bundle, with the findings that it would have under `ca.crt`.
     Bundle(Vec<Finding>),
-    /// Something else, and what.
+    /// Something else, with a description.
     Other(&'static str),
 }
 
-/// Judges a PEM file as a CA bundle, unless it holds something that cannot be meant as one.
+/// Judges a PEM file as a CA bundle, unless its content is clearly something else.
 pub(super) fn judge(text: Zeroizing<Vec<u8>>, severities: &Severities, now: Timestamp) -> PemFile {
-    if let Some(what) = other(&text) {
+    if let Some(what) = other_content(&text) {
         return PemFile::Other(what);
     }
     let secret = Secret {
@@ -33,15 +33,15 @@ pub(super) fn judge(text: Zeroizing<Vec<u8>>, severities: &Severities, now: Time
     PemFile::Bundle(findings)
 }
 
-/// What a file holds that is not meant as a CA bundle.
-fn other(text: &[u8]) -> Option<&'static str> {
+/// Describes the content of a file that is not a CA bundle.
+fn other_content(text: &[u8]) -> Option<&'static str> {
     let bundle = bundle::read(text);
     match bundle.entries.first().map(|entry| &entry.certificate) {
         _ if bundle.rejected.is_some() => None,
         Some(first) if first.is_ca || first.subject_der == first.issuer_der => None,
         Some(_) => Some("its first certificate is a leaf: `trustspan verify --bundle CAS --chain FILE` judges chains"),
-        None if !bundle.crls.is_empty() => Some("revocation lists alone: `trustspan verify --crl FILE` applies them"),
-        None if String::from_utf8_lossy(text).contains("PRIVATE KEY-----") => Some("a private key alone"),
+        None if !bundle.crls.is_empty() => Some("only revocation lists: `trustspan verify --crl FILE` applies them"),
+        None if String::from_utf8_lossy(text).contains("PRIVATE KEY-----") => Some("only a private key"),
         None => None,
     }
 }

@@ -1,4 +1,4 @@
-//! Values that are not there yet: encrypted ones, and templates.
+//! Placeholders: encrypted values and templates.
 
 use std::borrow::Cow;
 
@@ -7,25 +7,25 @@ use serde_json::Value;
 use crate::admission::GATEWAY_KEYS;
 use crate::api::Kind;
 
-/// Why a text is not the value that a cluster will have.
+/// Why a text is not the value that the cluster will have.
 fn placeholder(text: &str) -> Option<&'static str> {
     let between = |begin, end| text.split_once(begin).is_some_and(|(_, rest)| rest.contains(end));
     if text.starts_with("ENC[") && text.ends_with(']') {
         // https://getsops.io/docs/#message-authentication-code
-        return Some("encrypted by SOPS: decrypt it first (sops --decrypt FILE | trustspan check -)");
+        return Some("encrypted by SOPS: decrypt it first (sops --decrypt FILE | trustspan check -f -)");
     }
     is_template(text)
-        .then_some("a Helm or Go template: render it first (helm template CHART | trustspan check -)")
+        .then_some("a Helm or Go template: render it first (helm template CHART | trustspan check -f -)")
         .or_else(|| between("${", "}").then_some("a text with a variable (${…}): substitute it first"))
         .or_else(|| text.starts_with("<path:").then_some("a path of argocd-vault-plugin: render it first"))
 }
 
-/// Whether a text has an action of a Go template.
+/// Whether a text contains an action of a Go template.
 pub(super) fn is_template(text: &str) -> bool {
     text.split_once("{{").is_some_and(|(_, rest)| rest.contains("}}"))
 }
 
-/// The object without the placeholders where it holds CAs or pairs, and a sentence for each: `data[ca.crt]: encrypted …`.
+/// The object without the placeholders in the fields for CAs and pairs, and a sentence about each: `data[ca.crt] is encrypted …`.
 pub(super) fn without_placeholders(object: &Value) -> (Cow<'_, Value>, Vec<String>) {
     let mut object = Cow::Borrowed(object);
     let mut why = Vec::new();
@@ -41,9 +41,7 @@ pub(super) fn without_placeholders(object: &Value) -> (Cow<'_, Value>, Vec<Strin
         Kind { group: "bitnami.com", kind: "SealedSecret", .. } => {
             let sealed = &object["spec"]["encryptedData"];
             let keys = GATEWAY_KEYS.iter().filter(|key| sealed[**key].is_string());
-            why.extend(
-                keys.map(|key| format!("spec.encryptedData[{key}] is encrypted, and only the cluster has the key")),
-            );
+            why.extend(keys.map(|key| format!("spec.encryptedData[{key}] is encrypted; only the cluster has the key")));
         }
         Kind { group: "apiextensions.k8s.io" | "apiregistration.k8s.io" | "admissionregistration.k8s.io", .. } => {
             let mut bundles = Vec::new();
@@ -58,7 +56,7 @@ pub(super) fn without_placeholders(object: &Value) -> (Cow<'_, Value>, Vec<Strin
     (object, why)
 }
 
-/// JSON pointers of the placeholders under the name `caBundle`. A document's depth is bounded, so is the recursion.
+/// JSON pointers of the placeholders in `caBundle` fields. The depth of a document is limited, so the recursion is too.
 fn ca_bundles(value: &Value, pointer: String, found: &mut Vec<(String, &'static str)>) {
     match value {
         Value::Object(fields) => {
@@ -86,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_placeholders_where_cas_and_pairs_are() {
+    fn finds_placeholders_in_fields_for_cas_and_pairs() {
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "data": {
             "ca.crt": "ENC[AES256_GCM,data:Zm9v,iv:AA==,tag:AA==,type:str]", "tls.crt": "{{ .Values.crt | b64enc }}",
             "password": "${PASSWORD}", "cacert": "Zm9v",
@@ -103,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_values_that_are_there() {
+    fn accepts_values_without_placeholders() {
         for text in
             ["-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n", "", "ENC[", "a {{ b", "$(CA)", "}} {{"]
         {

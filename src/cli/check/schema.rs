@@ -1,8 +1,7 @@
-//! The schema of the CustomResourceDefinition, as the API server applies it before any webhook is called.
+//! The schema of the CustomResourceDefinitions, which the API server applies before it calls a webhook.
 //!
-//! `kubectl apply` validates strictly by default, so an unknown field is an error there
-//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#setting-the-field-validation-level>). The CEL rules of the definition are
-//! not evaluated here.
+//! `kubectl apply` validates strictly by default, so an unknown field is an error
+//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#setting-the-field-validation-level>). CEL rules are not evaluated here.
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{ValidationError, Validator};
@@ -25,16 +24,16 @@ struct Schema {
 }
 
 impl Schemas {
-    /// The schemas of the definitions that `trustspan crd` prints.
+    /// The schemas of the CustomResourceDefinitions that `trustspan crd` prints.
     ///
     /// # Errors
-    /// When one is no JSON Schema.
+    /// When one is not a JSON Schema.
     pub(super) fn new() -> Result<Self, Failure> {
         let definitions = [GatewaySecret::crd(), RotationPolicy::crd(), ClusterRotationPolicy::crd()];
         Ok(Self(definitions.iter().map(|definition| Schema::new(&json!(definition))).collect::<Result<_, _>>()?))
     }
 
-    /// What the API server would refuse in an object of trustspan's API group; empty for other objects.
+    /// What the API server would reject in an object of trustspan's API group; empty for other objects.
     pub(super) fn findings(&self, object: &Value) -> Vec<Finding> {
         let kind = Kind::of(object);
         if kind.group != GROUP {
@@ -42,10 +41,7 @@ impl Schemas {
         }
         let Some(schema) = self.0.iter().find(|schema| (kind.version, kind.kind) == (VERSION, &schema.kind)) else {
             let kinds: Vec<_> = self.0.iter().map(|schema| schema.kind.as_str()).collect();
-            let message = format!(
-                "the API server has no such kind. expected apiVersion {GROUP}/{VERSION} and kind {}",
-                kinds.join(", ")
-            );
+            let message = format!("unknown kind. expected apiVersion {GROUP}/{VERSION} and kind {}", kinds.join(", "));
             return vec![INVALID_RESOURCE.finding("kind", message)];
         };
         schema.validator.iter_errors(object).flat_map(|error| schema.found(&error)).collect()
@@ -55,14 +51,14 @@ impl Schemas {
 impl Schema {
     fn new(definition: &Value) -> Result<Self, Failure> {
         let mut schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
-        // Only the agent writes the status, and an agent of another version may write other fields.
+        // Only the controller writes the status, and another version of it may write other fields.
         for name in ["metadata", "status"] {
             schema["properties"][name] = json!({"type": "object"});
         }
         for name in ["apiVersion", "kind"] {
             schema["properties"][name] = json!({"type": "string"});
         }
-        close(&mut schema);
+        reject_unknown_fields(&mut schema);
         let validator = jsonschema::validator_for(&schema).map_err(|error| Failure::Impossible(error.to_string()))?;
         let kind = definition["spec"]["names"]["kind"].as_str().unwrap_or_default().to_owned();
         Ok(Self { kind, schema, validator })
@@ -78,7 +74,7 @@ impl Schema {
                     .and_then(|parent| self.schema.pointer(&format!("{parent}properties"))?.as_object());
                 let known: Vec<_> = known.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
                 let unknown = unexpected.iter().map(|name| {
-                    let message = format!("no such field: the API server refuses it. {}", expected(name, &known));
+                    let message = format!("unknown field: the API server rejects it. {}", expected(name, &known));
                     INVALID_RESOURCE.finding(child(&field, name), message)
                 });
                 unknown.collect()
@@ -86,20 +82,20 @@ impl Schema {
             ValidationErrorKind::Required { property } => {
                 let field = child(&field, property.as_str().unwrap_or_default());
                 vec![
-                    INVALID_RESOURCE.finding(field, "missing: the API server refuses the object without it".to_owned()),
+                    INVALID_RESOURCE.finding(field, "missing: the API server rejects the object without it".to_owned()),
                 ]
             }
-            // The masked text quotes nothing of the object.
+            // The masked text does not quote the object.
             _ => {
-                let message = format!("{}: the API server refuses it", error.masked_with("the value"));
+                let message = format!("{}: the API server rejects it", error.masked_with("the value"));
                 vec![INVALID_RESOURCE.finding(field, message)]
             }
         }
     }
 }
 
-/// Turns a structural schema into a JSON Schema that refuses unknown fields.
-fn close(schema: &mut Value) {
+/// Turns a structural schema into a JSON Schema that rejects unknown fields.
+fn reject_unknown_fields(schema: &mut Value) {
     let Some(keywords) = schema.as_object_mut() else { return };
     // An OpenAPI 3.0 keyword.
     if keywords.get("nullable") == Some(&Value::Bool(true)) {
@@ -114,17 +110,17 @@ fn close(schema: &mut Value) {
         keywords.insert("additionalProperties".to_owned(), Value::Bool(false));
     }
     let properties = keywords.get_mut("properties").and_then(Value::as_object_mut);
-    properties.into_iter().flat_map(|properties| properties.values_mut()).for_each(close);
+    properties.into_iter().flat_map(|properties| properties.values_mut()).for_each(reject_unknown_fields);
     for name in ["items", "additionalProperties"] {
-        schema.get_mut(name).into_iter().for_each(close);
+        schema.get_mut(name).into_iter().for_each(reject_unknown_fields);
     }
 }
 
-/// The field that was probably meant, or all that there are.
+/// The field that was probably meant, or all known fields.
 fn expected(name: &str, known: &[&str]) -> String {
-    const ALIKE: f64 = 0.85;
-    let alike = known.iter().map(|known| (strsim::jaro_winkler(name, known), known));
-    match alike.filter(|(likeness, _)| *likeness >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)) {
+    const MIN_SIMILARITY: f64 = 0.85;
+    let similar = known.iter().map(|known| (strsim::jaro_winkler(name, known), known));
+    match similar.filter(|(similarity, _)| *similarity >= MIN_SIMILARITY).max_by(|a, b| a.0.total_cmp(&b.0)) {
         Some((_, known)) => format!("did you mean {known}?"),
         None => format!("expected one of {}", known.join(", ")),
     }
@@ -134,7 +130,7 @@ fn child(parent: &str, name: &str) -> String {
     if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
 }
 
-/// A JSON pointer as users write fields: `changeWindows[0].days`.
+/// A JSON pointer in the notation for fields: `changeWindows[0].days`.
 fn field(pointer: &str) -> String {
     pointer.split('/').skip(1).fold(String::new(), |field, part| match part.parse::<usize>() {
         Ok(index) => format!("{field}[{index}]"),
@@ -156,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn names_unknown_fields_and_what_was_meant() {
+    fn suggests_the_field_that_was_meant() {
         assert_eq!(
             found(&json!({"sourceSecretName": "source", "paussed": true, "caSecretRef": {"nam": "a", "xyz": 1}})),
             [
-                "spec.caSecretRef.nam: no such field: the API server refuses it. did you mean name?",
-                "spec.caSecretRef.xyz: no such field: the API server refuses it. expected one of name, namespace",
-                "spec.caSecretRef.name: missing: the API server refuses the object without it",
-                "spec.paussed: no such field: the API server refuses it. did you mean paused?",
+                "spec.caSecretRef.nam: unknown field: the API server rejects it. did you mean name?",
+                "spec.caSecretRef.xyz: unknown field: the API server rejects it. expected one of name, namespace",
+                "spec.caSecretRef.name: missing: the API server rejects the object without it",
+                "spec.paussed: unknown field: the API server rejects it. did you mean paused?",
             ]
         );
         let policy = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "ClusterRotationPolicy",
@@ -175,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_the_definition_does_not_allow() {
+    fn rejects_invalid_values() {
         let found = found(&json!({"mode": "Bundel", "paused": "yes", "certificateRef": "gw", "distrustedCAs": [3]}));
         let mut fields: Vec<_> = found.iter().map(|found| found.split_once(": ").unwrap_or_default().0).collect();
         fields.sort_unstable();
@@ -192,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_another_kind_of_the_group() {
+    fn rejects_unknown_kinds_of_the_group() {
         let object = json!({"apiVersion": "trustspan.dev/v1", "kind": "GatewaySecret", "spec": {}});
         assert_eq!(Schemas::new().expect("a schema").findings(&object).len(), 1);
         assert_eq!(Schemas::new().expect("a schema").findings(&json!({"apiVersion": "v1", "kind": "Secret"})), []);

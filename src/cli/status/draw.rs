@@ -12,7 +12,7 @@ use crate::rotation::{CaRole, CaSummary, ClientSummary, StatusSummary, Validity,
 const WIDTH: usize = 56;
 /// Client names on a line.
 const NAMED: usize = 4;
-/// Characters of a fingerprint: enough to tell two CAs of one subject apart.
+/// Characters of a fingerprint: enough to distinguish two CAs of one subject.
 const FINGERPRINT: usize = 8;
 /// Width of a label, with the indentation.
 const LABEL: usize = 16;

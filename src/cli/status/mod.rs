@@ -18,17 +18,19 @@ use crate::rotation::StatusSummary;
 /// Between two updates of --watch.
 const WATCH: Duration = Duration::from_secs(2);
 
-/// Show rotation status: what is going on, what it waits for, whether you have to act, and which CA is used by what.
+/// Show rotation status.
+///
+/// The status says what is going on, what it waits for, whether you have to act, and which CA is used by what.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Names of GatewaySecrets. Default: all.
+    /// GatewaySecrets to show. Default: all.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
     #[command(flatten)]
     source: ClusterArgs,
 
-    /// Watch for changes, until Ctrl-C.
+    /// Watch for changes.
     #[arg(long)]
     watch: bool,
 

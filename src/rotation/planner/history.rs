@@ -49,7 +49,7 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp)
 /// The CAs that are trusted when the journal starts: somebody needed them. They are those in the managed Secret, or in the source Secret,
 /// which gateways used before; those in status, if the journal was lost; and the one that the Issuer signs with.
 fn adopt_authorities(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
-    // If clients have a CA of their own, the managed bundle says nothing about serving certificates, nor the source Secret about clients.
+    // If clients have a separate CA, the managed bundle says nothing about serving certificates, nor the source Secret about clients.
     let is_shared = snapshot.entry.spec.clients.ca_secret_ref.is_none();
     let source = snapshot.usable_source().map(authorities).unwrap_or_default();
     let mut client = match snapshot.managed {

@@ -1,4 +1,4 @@
-//! CA bundles beside the Secrets of gateways: kubeconfigs, ConfigMaps, and the objects by which the API server calls others.
+//! CA bundles outside of the Secrets of gateways: kubeconfigs, ConfigMaps, and the objects by which the API server calls others.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;

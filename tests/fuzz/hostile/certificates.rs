@@ -1,4 +1,4 @@
-//! PEM texts, and bundles that a chain is looked for in.
+//! PEM texts, and bundles that are searched for a chain.
 
 use trustspan::trust::bundle;
 use trustspan::trust::chain::{Purpose, Store, horizon};
@@ -7,7 +7,7 @@ use super::{SIZE, conclude, fill, trial};
 use crate::pki::{Identity, Spec, block};
 use crate::pool::POOL;
 
-/// Texts of PEM, and of what looks like it.
+/// Texts of PEM, and similar texts.
 pub(super) fn texts() -> Vec<(&'static str, String)> {
     let ca = &POOL.cas[6];
     vec![
@@ -55,7 +55,7 @@ fn without_key_id() -> Identity {
     Identity::root(Spec { subject_key_id: false, ..Spec::ca("same") }, POOL.cas[6].key.clone()).expect("a CA")
 }
 
-/// As many of a certificate as fit, each with a signature, and a key unless it stays, of its own. Nobody verifies them.
+/// As many of a certificate as fit, each with a separate signature, and with a separate key unless it stays. They are never verified.
 pub(super) fn many(of: &Identity, one_key: bool) -> String {
     let public = of.key.pair.public_key_raw().to_vec();
     let at = of.der.windows(public.len()).position(|window| window == public).expect("its key") + public.len();

@@ -1,4 +1,4 @@
-//! Certificates and revocation lists put together element by element: as many and as small, or as long, as fit. Nobody signs them.
+//! Certificates and revocation lists put together element by element: as many and as small, or as long, as fit. They have no valid signatures.
 
 use crate::pki::{block, element};
 
@@ -19,7 +19,7 @@ pub(super) struct Crafted {
 }
 
 impl Crafted {
-    /// A CA that ends long after all tests, with a key of no known kind that nobody else has.
+    /// A CA that ends long after all tests, with a key of no known kind that no other certificate has.
     pub(super) fn ca(issuer: &str, subject: &str, number: usize) -> Self {
         let key = [element(0x30, &element(6, &[0x2a])), element(3, &[&[0], &number.to_be_bytes()[4..]].concat())];
         let basic = extension(19, &element(0x30, &element(1, &[0xff])));

@@ -1,4 +1,4 @@
-//! The longest keys that signatures are verified with. Nobody has to own one to make others verify.
+//! The longest keys that signatures are verified with. An attacker need not own one to make others verify with it.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use crate::pool::POOL;
 /// Bytes of a modulus of 8192 bits.
 const MODULUS: usize = 1024;
 
-/// The first: its bytes are an INTEGER as they stand.
+/// The first: its bytes are an INTEGER unchanged.
 const SERIAL: u32 = 1 << 24;
 
 /// A certificate that says it is signed by `issuer` with such a key, and has one itself: another for each serial.

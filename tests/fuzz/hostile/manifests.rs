@@ -24,7 +24,7 @@ fn large_files() {
         fs::write(&file, text).expect("a file");
         trial(name, || judge_file(&file))
     };
-    // Of a stream each document has an answer of its own, of a List each item; what the whole takes is printed, and not held against the
+    // Of a stream each document has a separate answer, of a List each item; what the whole takes is printed, and not held against the
     // line.
     let (documents, streams): (Vec<_>, Vec<_>) =
         inputs().into_iter().partition(|(_, text)| chunks(text.as_bytes()).len() == 1);
@@ -45,7 +45,7 @@ fn large_manifests_rewritten() {
     conclude("manifests rewritten", rewritten.collect());
 }
 
-/// The longest document of each; whoever reads it cuts it anew, since a chunk is parsed once.
+/// The longest document of each; each reader splits it again, since a chunk is parsed once.
 fn documents(inputs: &[Input]) -> impl Iterator<Item = (&str, String)> {
     let longest = |text: &str| chunks(text.as_bytes()).into_iter().map(|chunk| chunk.text).max_by_key(String::len);
     inputs.iter().filter_map(move |(name, text)| Some((name.as_str(), longest(text)?)))

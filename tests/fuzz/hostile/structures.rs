@@ -137,7 +137,7 @@ fn many_small_certificates() {
     let lists: String = (0..3_000).map(|n| list(&named(n + 10_000), &[])).collect();
     let text = cas(2_400, &|n| Crafted::ca(&named(n), &named(n), n));
     trials.extend(written("CAs and lists", &[("ca.crt", &text), ("ca.crl", &lists)]));
-    // Namesakes, each with a key of its own; every other one has expired.
+    // CAs of one name, each with a separate key; every other one has expired.
     let expired = |n: usize| if n.is_multiple_of(2) { "260101000000Z" } else { "490101000000Z" };
     for group in [8, 32, 33, 500] {
         let one = |n: usize| {
@@ -220,7 +220,7 @@ fn long_leaf() -> Vec<Trial> {
 #[cfg_attr(debug_assertions, ignore = "measures a release build")]
 fn chains_at_many_dates() {
     let mut keys = Keys::shuffled(&mut Draw::new(&[]));
-    // As many dates as are looked at, each of another CA that has nothing to do with it.
+    // As many dates as are checked, each of another CA that has nothing to do with it.
     let dates = |count: usize| -> String {
         let ends = |n: usize| format!("{:02}{:02}01000000Z", 27 + n / 12, 1 + n % 12);
         (0..count)
@@ -242,7 +242,7 @@ fn chains_at_many_dates() {
                 ends = verdict.map_or_else(|refused| refused.id().to_owned(), |_| "accepted".to_owned());
                 let _ = horizon(&bundle, lists, &chain, purpose, Timestamp::now());
             }));
-            // Otherwise no date ahead is looked at.
+            // Otherwise no date ahead is checked.
             assert!(
                 !label.starts_with("a chain") || ["", "accepted"].contains(&ends.as_str()),
                 "{label}, {name}: {ends}"
@@ -297,7 +297,7 @@ fn chains_at_many_dates() {
                 }
                 let spec = Spec { alt_names: Some(alt_names.clone()), eku: any.clone(), ..Spec::leaf("leaf") };
                 let leaf = above.issue(spec, POOL.leaves[6].key.clone()).expect("a leaf").pem();
-                judged(&format!("{names} under {label} of {depth} CA(s)"), cas + &dates(64), leaf);
+                judged(&format!("{names} under {label} with CAs: {depth}"), cas + &dates(64), leaf);
             }
         }
     }

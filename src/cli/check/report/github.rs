@@ -13,12 +13,18 @@ pub(super) struct Github<W> {
 }
 
 impl<W: Write> Github<W> {
-    fn annotate(&mut self, level: &str, place: Option<&FindingLocation>, title: &str, message: &str) -> io::Result<()> {
-        // An annotation without a file is one of the whole run.
-        let place = place.filter(|place| place.file != "stdin");
-        let place = place
+    fn annotate(
+        &mut self,
+        level: &str,
+        location: Option<&FindingLocation>,
+        title: &str,
+        message: &str,
+    ) -> io::Result<()> {
+        // An annotation without a file belongs to the whole run.
+        let location = location.filter(|location| location.file != "stdin");
+        let location = location
             .map_or(String::new(), |FindingLocation { file, line }| format!("file={},line={line},", property(file)));
-        writeln!(self.out, "::{level} {place}title={}::{}", property(title), data(message))
+        writeln!(self.out, "::{level} {location}title={}::{}", property(title), data(message))
     }
 }
 
@@ -38,8 +44,8 @@ impl<W: Write> Printer for Github<W> {
     }
 
     fn unreadable(&mut self, error: &ManifestError) -> io::Result<()> {
-        let place = error.line().map(|line| FindingLocation { file: error.source_name().to_owned(), line });
-        self.annotate("error", place.as_ref(), "unreadable", &printable(&error.to_string()))
+        let location = error.line().map(|line| FindingLocation { file: error.source_name().to_owned(), line });
+        self.annotate("error", location.as_ref(), "unreadable", &printable(&error.to_string()))
     }
 
     fn finish(&mut self, totals: &Totals) -> io::Result<()> {
@@ -53,7 +59,7 @@ fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// Escapes the value of a command's property.
+/// Escapes the value of a property.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }

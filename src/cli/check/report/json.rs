@@ -1,4 +1,4 @@
-//! One JSON array, object by object as they are judged.
+//! A JSON array, streamed.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! JUnit XML, in the form that Jenkins and GitLab read: a test suite for each file, a test case for each object.
+//! JUnit XML, as Jenkins and GitLab read it: a test suite for each file, a test case for each object.
 
 use std::io::{self, Write};
 
@@ -18,7 +18,7 @@ impl<W> Junit<W> {
         Self { out, suites: Vec::new() }
     }
 
-    fn add(&mut self, name: &str, place: &FindingLocation, mut status: TestCaseStatus, message: &str, text: &str) {
+    fn add(&mut self, name: &str, location: &FindingLocation, mut status: TestCaseStatus, message: &str, text: &str) {
         if !message.is_empty() {
             status.set_message(message);
             status.set_description(text);
@@ -27,12 +27,12 @@ impl<W> Junit<W> {
         if message.is_empty() && !text.is_empty() {
             case.set_system_out(text);
         }
-        // Names must be unique for those who compare runs: a line is what two objects of one name differ in.
-        case.set_classname(place.to_string());
+        // Names must be unique to compare runs. Two objects of one name differ in their lines.
+        case.set_classname(location.to_string());
         match self.suites.last_mut() {
-            Some(suite) if suite.name.as_str() == place.file => _ = suite.add_test_case(case),
+            Some(suite) if suite.name.as_str() == location.file => _ = suite.add_test_case(case),
             _ => {
-                let mut suite = TestSuite::new(place.file.as_str());
+                let mut suite = TestSuite::new(location.file.as_str());
                 suite.add_test_case(case);
                 self.suites.push(suite);
             }
@@ -59,10 +59,10 @@ impl<W: Write> Printer for Junit<W> {
     }
 
     fn unreadable(&mut self, error: &ManifestError) -> io::Result<()> {
-        let place = FindingLocation { file: error.source_name().to_owned(), line: error.line().unwrap_or(1) };
+        let location = FindingLocation { file: error.source_name().to_owned(), line: error.line().unwrap_or(1) };
         let message = printable(&error.to_string());
         let status = TestCaseStatus::non_success(NonSuccessKind::Error);
-        self.add("a readable document", &place, status, &message, &message);
+        self.add("readable document", &location, status, &message, &message);
         Ok(())
     }
 

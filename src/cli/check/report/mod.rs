@@ -1,4 +1,4 @@
-//! What `check` prints, in each of its formats.
+//! The output formats of `check`.
 
 mod github;
 mod json;
@@ -12,28 +12,28 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::cli::inputs::{create, tell, title};
+use crate::cli::inputs::{create, print_error, title};
 use crate::cli::sanitize::printable;
 use crate::store::manifest::ManifestError;
 use crate::trust::{Finding, Verdict};
 
-/// What to print.
+/// An output format.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
 pub(super) enum ReportFormat {
-    /// Lines for people.
+    /// Text for people.
     #[default]
     Text,
-    /// A JSON array with an element for each object.
+    /// JSON array with an element for each object.
     Json,
-    /// SARIF 2.1.0, which code scanning services read.
+    /// SARIF 2.1.0, for code scanning services.
     Sarif,
     /// JUnit XML: a test suite for each file, a test case for each object.
     Junit,
-    /// Workflow commands of GitHub Actions: annotations of the lines of a change.
+    /// GitHub Actions workflow commands: annotations of the lines of a change.
     Github,
 }
 
-/// The result for one object, or for a document or file without one.
+/// The result for one object, or for a document or file without an object.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct JudgedObject {
@@ -42,7 +42,7 @@ pub(super) struct JudgedObject {
     source: FindingLocation,
     verdict: Outcome,
     findings: Vec<Finding>,
-    /// A sentence for each value that is encrypted or a template, or why there is nothing to judge.
+    /// A sentence about each encrypted value or template, or why there is nothing to judge.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_judged: Vec<String>,
     #[serde(skip)]
@@ -58,10 +58,10 @@ struct ObjectRef {
     name: String,
 }
 
-/// Where an object begins.
+/// The place where an object begins.
 #[derive(Clone, Debug)]
 pub(super) struct FindingLocation {
-    /// Path as given, or `stdin`.
+    /// Path from the command line, or `stdin`.
     pub(super) file: String,
     /// Line of the file, from 1.
     pub(super) line: usize,
@@ -77,8 +77,8 @@ enum Outcome {
 }
 
 impl JudgedObject {
-    /// An object with its findings. `not_judged` names values that could not be judged; without any finding the object counts as not
-    /// judged.
+    /// An object with its findings. `not_judged` lists values that could not be judged. With such values and without findings, the
+    /// object counts as not judged.
     pub(super) fn object(
         object: &Value,
         namespace: &str,
@@ -94,7 +94,7 @@ impl JudgedObject {
         Self { object, source, verdict: Outcome::of(&findings, &not_judged), findings, not_judged, title }
     }
 
-    /// A file of PEM text, or a document that is no object.
+    /// A PEM file, or a document that is not an object.
     pub(super) fn file(kind: &str, source: FindingLocation, findings: Vec<Finding>, not_judged: Vec<String>) -> Self {
         let object = ObjectRef { kind: kind.to_owned(), ..ObjectRef::default() };
         let title = kind.to_owned();
@@ -119,18 +119,18 @@ impl fmt::Display for FindingLocation {
     }
 }
 
-fn file_and_line<S: Serializer>(place: &FindingLocation, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(place)
+fn file_and_line<S: Serializer>(location: &FindingLocation, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(location)
 }
 
-/// How many objects had which result.
+/// Number of objects by result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
-    /// Objects that were judged: allowed, warned or denied.
+    /// Objects that were allowed, warned about or denied.
     pub(super) judged: usize,
-    /// Objects with a finding that denies.
+    /// Objects with at least one denial.
     pub(super) denied: usize,
-    /// Objects with findings that warn only.
+    /// Objects with warnings only.
     pub(super) warned: usize,
     /// Objects and files that could not be judged.
     pub(super) not_judged: usize,
@@ -149,11 +149,11 @@ impl fmt::Display for Totals {
     }
 }
 
-/// Prints in one format.
+/// Prints results in one format.
 trait Printer {
     fn judged(&mut self, judged: &JudgedObject) -> io::Result<()>;
 
-    /// Errors go to stderr, too.
+    /// Errors also go to stderr.
     fn unreadable(&mut self, _error: &ManifestError) -> io::Result<()> {
         Ok(())
     }
@@ -161,7 +161,7 @@ trait Printer {
     fn finish(&mut self, totals: &Totals) -> io::Result<()>;
 }
 
-/// Counts results, and prints them as they come.
+/// Counts and prints results.
 pub(super) struct Reporter {
     printer: Box<dyn Printer>,
     totals: Totals,
@@ -180,7 +180,7 @@ impl Reporter {
         Self { printer, totals: Totals::default() }
     }
 
-    /// Takes a result.
+    /// Reports a result.
     ///
     /// # Errors
     /// When the output cannot be written.
@@ -196,17 +196,17 @@ impl Reporter {
         self.printer.judged(judged)
     }
 
-    /// Takes a file or document that cannot be read, and reports it on stderr.
+    /// Reports a file or document that cannot be read, on stderr too.
     ///
     /// # Errors
     /// When the output cannot be written.
     pub(super) fn unreadable(&mut self, error: &ManifestError) -> io::Result<()> {
-        tell(error);
+        print_error(error);
         self.totals.unreadable += 1;
         self.printer.unreadable(error)
     }
 
-    /// Prints the end.
+    /// Prints the totals.
     ///
     /// # Errors
     /// When the output cannot be written.

@@ -1,5 +1,5 @@
-//! SARIF 2.1.0 (<https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html>). What is not judged and what cannot be read are
-//! notifications (section 3.58), since neither is a result of a rule.
+//! SARIF 2.1.0 (<https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html>). Unreadable documents and values that are
+//! not judged are notifications (section 3.58), since they are not results of a rule.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -24,10 +24,10 @@ impl<W> Sarif<W> {
         Self { out, results: Vec::new(), notifications: Vec::new() }
     }
 
-    fn notify(&mut self, level: &str, text: &str, place: Option<&FindingLocation>) {
+    fn notify(&mut self, level: &str, text: &str, location: Option<&FindingLocation>) {
         let mut notification = json!({"level": level, "message": {"text": text}});
-        if let Some(place) = place {
-            notification["locations"] = json!([{"physicalLocation": physical(place)}]);
+        if let Some(location) = location {
+            notification["locations"] = json!([{"physicalLocation": physical(location)}]);
         }
         self.notifications.push(notification);
     }
@@ -52,8 +52,8 @@ impl<W: Write> Printer for Sarif<W> {
     }
 
     fn unreadable(&mut self, error: &ManifestError) -> io::Result<()> {
-        let place = error.line().map(|line| FindingLocation { file: error.source_name().to_owned(), line });
-        self.notify("error", &printable(&error.to_string()), place.as_ref());
+        let location = error.line().map(|line| FindingLocation { file: error.source_name().to_owned(), line });
+        self.notify("error", &printable(&error.to_string()), location.as_ref());
         Ok(())
     }
 
@@ -95,12 +95,12 @@ fn level(severity: Severity) -> &'static str {
     }
 }
 
-/// What a path may have in a URI as it is (RFC 3986 section 3.3).
+/// Characters of a path that a URI does not encode (RFC 3986 section 3.3).
 const PATH: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-fn physical(place: &FindingLocation) -> Value {
-    let path = place.file.strip_prefix("./").unwrap_or(&place.file);
+fn physical(location: &FindingLocation) -> Value {
+    let path = location.file.strip_prefix("./").unwrap_or(&location.file);
     let scheme = if Path::new(path).is_absolute() { "file://" } else { "" };
     let uri = format!("{scheme}{}", utf8_percent_encode(path, &PATH));
-    json!({"artifactLocation": {"uri": uri}, "region": {"startLine": place.line}})
+    json!({"artifactLocation": {"uri": uri}, "region": {"startLine": location.line}})
 }

@@ -14,8 +14,8 @@ fn judged() -> [JudgedObject; 4] {
     };
     let object = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "istio-system"}});
     let new = |name, line, findings: Vec<Finding>| {
-        let place = FindingLocation { file: "f.yaml".to_owned(), line };
-        JudgedObject::object(&object(name), "default", place, findings, Vec::new())
+        let location = FindingLocation { file: "f.yaml".to_owned(), line };
+        JudgedObject::object(&object(name), "default", location, findings, Vec::new())
     };
     [
         new("sound", 1, vec![]),
@@ -48,7 +48,7 @@ fn printed(format: ReportFormat, judged: &[JudgedObject]) -> String {
 }
 
 #[test]
-fn text_for_people() {
+fn text_lists_findings_by_object() {
     insta::assert_snapshot!(printed(ReportFormat::Text, &judged()), @r"
     f.yaml:9  deny  Secret istio-system/gw
       ca-expired  data[ca.crt]  the certificate CN=a ended
@@ -66,7 +66,7 @@ fn text_for_people() {
 }
 
 #[test]
-fn json_is_one_array() {
+fn json_is_an_array() {
     insta::assert_snapshot!(printed(ReportFormat::Json, &judged()[..2]), @r#"
     [
     {"object":{"apiVersion":"v1","kind":"Secret","namespace":"istio-system","name":"sound"},"source":"f.yaml:1","verdict":"allow","findings":[]},

@@ -1,4 +1,4 @@
-//! Blocks of text for people.
+//! Text for people.
 
 use std::io::{self, Write};
 

@@ -385,7 +385,7 @@ impl Cluster {
     }
 
     /// A leaf that replaces one at its end is served whether clients trust it or not, and so are those of its CA that follow it. One of
-    /// another CA cuts off nobody who refused it before.
+    /// another CA cuts off no client that refused it before.
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
         if self.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep {

@@ -10,7 +10,7 @@ use crate::rotation::SecretSummary;
 use crate::rotation::planner::{CaConfigMap, SourceState, TrustCopy};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 
-/// Where istiod looks for the CAs of a server, first to last, by the kind of field that names them. Written from what istiod does
+/// Where istiod reads the CAs of a server, first to last, by the kind of field that names them. Written from what istiod does
 /// (pilot/pkg/credentials/kube/secrets.go), not from the code under test.
 const LOOKED_UP: [&[&str]; 3] =
     [&["Secret partners-cacert", "Secret partners"], &["Secret others-cacert", "Secret others"], &["ConfigMap roots"]];

@@ -333,7 +333,7 @@ impl Cluster {
     }
 
     fn renew(&mut self) {
-        // One that is served is a leaf, too: no bundle verifies both it and its namesake.
+        // One that is served is a leaf, too: no bundle verifies both it and the other of the same name.
         if self.entry.resolved.ca_secret_ref.is_some()
             && let Some(held) = self.facts(self.client_source()).and_then(|facts| facts.chain.first()).cloned()
         {

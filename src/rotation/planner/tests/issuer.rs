@@ -78,7 +78,7 @@ impl Cluster {
         };
         let (name, lifetime) = match whose {
             Whose::Second => {
-                // Where its Issuer refers to the CA itself, one that is replaced in these seconds signs for whom nobody trusts it yet.
+                // Where its Issuer refers to the CA itself, one that is replaced in these seconds signs certificates that no gateway trusts yet.
                 self.claims &= self.second_is_signed_by(&ca);
                 self.within(SignedDuration::from_secs(5), move |cluster| cluster.write_second(&ca));
                 return;
