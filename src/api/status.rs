@@ -254,6 +254,9 @@ pub struct Wait {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub until: Option<Timestamp>,
+    /// Whether a person has to act: `reason` says what to do. Absent: the wait ends without that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_action: bool,
 }
 
 /// A step of a rotation.

@@ -8,6 +8,7 @@ use super::cluster::{CA, CLIENT_CA, Cluster, Content, ISSUER, MANAGED, SOURCE, T
 use super::foreign_sources::Read;
 use super::issuer::Whose;
 use super::scene::observation;
+use super::waits;
 use crate::api::{Mode, OnServingCertificateExpiry, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
@@ -114,6 +115,7 @@ impl Cluster {
     fn decide(&mut self, look: Look) {
         let now = self.now + self.agent.clock;
         let plan = planner::plan(&look.seen(), &look.journal.1, now);
+        waits::compare(&plan.waits);
         self.judge(&look, &plan, now);
         self.agent.last = Some(Rc::new(plan.clone()));
         let actions = 2 + plan.steps.len();

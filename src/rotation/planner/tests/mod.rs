@@ -28,3 +28,4 @@ mod scene;
 mod seed;
 mod thousand_clients;
 mod traffic;
+mod waits;

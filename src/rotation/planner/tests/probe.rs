@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::scene::{HOUR, Scene, before_the_switch, pair, reissues, source};
+use super::waits::needs_action;
 use crate::api::{Endpoints, Mode, Phase, ProbeTarget, StepName};
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::Journal;
@@ -190,8 +191,10 @@ fn clients_keep_the_old_ca_while_an_endpoint_serves_the_old_certificate() {
     let (mut scene, former) = switched(&old, &new);
     let source = scene.source.clone();
     scene.see(None, &[(ONE, Ok((&source, None))), (TWO, Ok((&former, None)))]);
+    assert!(!needs_action(&scene.plan().waits, TWO), "the propagation delay is not over");
     scene.pass(HOUR);
     let plan = scene.reconcile();
+    assert!(needs_action(&plan.waits, TWO));
     assert_eq!((plan.phase, plan.client_bundle.len()), (Phase::ServingCertificateSwitched, 2));
     let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
     assert_eq!((wait.step, wait.until), (StepName::DropOldCA, None));

@@ -139,10 +139,11 @@ fn a_canary_whose_renewal_is_disabled_is_not_reissued_and_named() {
 }
 
 #[test]
-fn names_the_pauses_that_end_first_and_counts_the_others() {
+fn names_the_pauses_that_need_a_person_and_those_that_end_first_and_counts_the_others() {
     let pause = |number: i64| Pause {
         until: (number > 0).then(|| Timestamp::UNIX_EPOCH + HOUR * i32::try_from(number).unwrap()),
         reason: format!("Certificate {number}"),
+        needs_action: number == 0,
     };
     let reasons = |numbers: &[i64]| -> Vec<String> {
         let waits =
@@ -150,7 +151,7 @@ fn names_the_pauses_that_end_first_and_counts_the_others() {
         waits.into_iter().map(|wait| wait.reason).collect()
     };
     assert_eq!(reasons(&[3, 1, 1]), ["Certificate 1", "Certificate 3"]);
-    let three = ["Certificate 1", "Certificate 2", "Certificate 3. 1 more Certificate may not be renewed now"];
+    let three = ["Certificate 0", "Certificate 1", "Certificate 2. 1 more Certificate may not be renewed now"];
     assert_eq!(reasons(&[0, 2, 1, 3]), three);
     assert!(reasons(&[4, 5, 2, 1, 3])[2].ends_with(". 2 more Certificates may not be renewed now"));
 }

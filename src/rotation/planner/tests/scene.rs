@@ -25,6 +25,8 @@ pub(super) struct Scene {
     pub(super) client_ca: Option<SecretSummary>,
     pub(super) source: SecretSummary,
     pub(super) issuer: SecretSummary,
+    /// Whether the Issuer's Secret exists.
+    pub(super) has_issuer: bool,
     pub(super) managed: Option<SecretSummary>,
     pub(super) client: SecretSummary,
     pub(super) loads_once: bool,
@@ -41,6 +43,8 @@ pub(super) struct Scene {
     pub(super) pending: Option<Pending>,
     /// When the source Secret's certificate was issued.
     pub(super) issued: Option<Timestamp>,
+    /// Whether it is being reissued.
+    pub(super) is_issuing: bool,
     pub(super) bundle_readers: Vec<ClientState>,
     pub(super) unlisted_namespaces: Vec<String>,
     /// Of the client's Certificate, and of the source Secret's.
@@ -93,6 +97,7 @@ impl Scene {
         let mut scene = Self {
             entry,
             issuer: ca.clone(),
+            has_issuer: true,
             ca,
             client_ca: None,
             managed: Some(source.clone()),
@@ -110,6 +115,7 @@ impl Scene {
             declared: true,
             pending: None,
             issued: None,
+            is_issuing: false,
             bundle_readers: Vec::new(),
             unlisted_namespaces: Vec::new(),
             renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
@@ -141,7 +147,7 @@ impl Scene {
             source: Some(&self.source),
             ca: Some(&self.ca),
             client_ca: self.client_ca.as_ref(),
-            issuer: Some(&self.issuer),
+            issuer: self.has_issuer.then_some(&self.issuer),
             managed: self.managed.as_ref(),
             bundle_readers: self.bundle_readers.clone(),
             clients,
@@ -149,6 +155,7 @@ impl Scene {
             source_certificate: Some(Issuance {
                 name: "gateway".to_owned(),
                 issued: self.issued,
+                is_issuing: self.is_issuing,
                 renewal: self.renewal[1].clone(),
                 ..Issuance::default()
             }),
@@ -162,7 +169,9 @@ impl Scene {
             managed_sibling: self.managed_sibling.as_ref().map_or(TrustCopy::Absent, TrustCopy::Managed),
             config_maps: self.config_maps.iter().map(ConfigMapScene::seen).collect(),
         };
-        plan(&seen, &self.journal, self.now)
+        let plan = plan(&seen, &self.journal, self.now);
+        super::waits::compare(&plan.waits);
+        plan
     }
 
     /// Plans, and stores journal and client bundle; the steps are left to the caller.
