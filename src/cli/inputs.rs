@@ -55,7 +55,7 @@ pub enum Failure {
     /// An input is no state to decide from.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A GatewaySecret was asked for that is not there.
+    /// The named GatewaySecret does not exist.
     #[error("no GatewaySecret {0}")]
     NoGatewaySecret(String),
     /// A GatewaySecret does not fit the type.
@@ -96,8 +96,7 @@ pub enum Failure {
     Yaml(#[from] serde_saphyr::ser_error::Error),
 }
 
-/// A reader that has seen enough (`| head`) is no failure of ours: we end as the signal SIGPIPE ends other programs,
-/// without a word, and with the code that shells give them.
+/// A reader that closes the pipe (`| head`) is not an error. The exit code is the one that a shell reports for a program that SIGPIPE ended.
 pub(super) fn unless_closed(result: Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
     match result {
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::from(128 + 13)),

@@ -48,7 +48,7 @@ impl LogArgs {
 }
 
 fn filter(text: &str) -> Result<String, String> {
-    // A lone word that is no level would be taken for a target, and silence everything else.
+    // A single word that is not a level would be read as a target, and disable everything else.
     let level = text.parse::<tracing::level_filters::LevelFilter>();
     if level.is_err() && !text.contains(['=', ',']) {
         return Err("not error, warn, info, debug, trace or off, nor a filter such as trustspan=debug".to_owned());

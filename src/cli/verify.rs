@@ -205,7 +205,7 @@ fn answer(question: &VerifyQuery, crl: Option<&Path>, now: Timestamp) -> VerifyA
         Ok(inputs) => inputs,
         Err(message) => return VerifyAnswer::Unreadable { message },
     };
-    // Envoy checks revocation as soon as a list, or a text for lists, is there.
+    // Envoy checks revocation as soon as it has a list, or any text for lists.
     let checks = lists.is_some() || !bundle.crls.is_empty();
     let mut crls = std::mem::take(&mut bundle.crls);
     crls.extend(lists.into_iter().flat_map(|lists| lists.crls));

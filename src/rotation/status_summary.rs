@@ -24,7 +24,7 @@ pub struct StatusSummary {
     pub name: String,
     /// Name of the managed Secret.
     pub secret_name: String,
-    /// The mode in force.
+    /// The effective mode.
     pub mode: Mode,
     /// The phase of the rotation. Absent: no agent has reconciled the GatewaySecret yet.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct StatusSummary {
     /// Since when it is in that phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase_since: Option<Timestamp>,
-    /// The same in words.
+    /// The phase in words.
     pub headline: String,
     /// What a person has to do. Empty: nothing.
     pub actions: Vec<String>,
@@ -136,7 +136,7 @@ impl CaRole {
         }
     }
 
-    /// Of a CA in a bundle, which is not always ordered by age: of CAs with the same subject, the first is the one that is needed.
+    /// The role of a CA in a bundle. The age decides, not the place: of CAs with one subject, the needed one comes first, whether it is new or old.
     fn of(anchor: &TrustAnchor, bundle: &[TrustAnchor], phase: Option<Phase>) -> Self {
         match bundle.iter().map(|anchor| anchor.not_before).max() {
             // Without a rotation, a bundle can have several CAs, too: those of `<source>-cacert`, for example.

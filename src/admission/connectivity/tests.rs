@@ -45,7 +45,7 @@ enum Keys {
     Tls,
     /// `cacert`, `cert` and `key`.
     Generic,
-    /// Both. `cacert`, `cert` and `key` win, and the others have other content.
+    /// Both styles. `cacert`, `cert` and `key` win; the other keys have other content.
     Both,
 }
 
@@ -229,7 +229,7 @@ fn rejects_what_takes_too_long_to_verify() {
     );
 }
 
-/// Istio takes CAs from it as soon as it exists.
+/// Istio takes CAs from a `-cacert` Secret as soon as it exists.
 #[test]
 fn rejects_a_sibling_without_the_ca_of_active_clients() {
     let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
@@ -283,7 +283,7 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
     }
 }
 
-/// However many clients there are.
+/// The number of clients does not matter.
 #[test]
 fn accepts_a_bundle_that_accepts_clients_rejected_before() {
     let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));

@@ -8,7 +8,7 @@ use crate::trust::{self, Finding, Secret, SecretUsage, Severities, UsageKind};
 
 /// What a PEM file is to `check`.
 pub(super) enum PemFile {
-    /// A CA bundle, with what a gateway makes of it under `ca.crt`.
+    /// A CA bundle, with the findings on it as `ca.crt` of a gateway.
     Bundle(Vec<Finding>),
     /// Something else, and what.
     Other(&'static str),

@@ -160,8 +160,8 @@ impl<'a> Blockers<'a> {
         self.switch_wait(switch_deadline(self.view, served), pause)
     }
 
-    /// Why gateways must not serve another certificate in the place of `served` yet, and the clients that block that. `verifies_next`:
-    /// whether a client that trusts these CAs verifies the other.
+    /// Why gateways must not replace the certificate `served` yet, and the clients that block that. `verifies_next`: whether a client that trusts
+    /// these CAs verifies the next certificate.
     pub(super) fn switch(
         &self,
         served: &[Certificate],
@@ -266,7 +266,7 @@ fn last_end(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) ->
     certificates.filter(|ca| suffices(std::slice::from_ref(*ca))).map(|ca| ca.not_after).max()
 }
 
-/// Before an end, twice the time that all steps up to it take. A chain ends with its CA, whatever date the certificate has.
+/// The deadline for what depends on a CA: twice the time that all steps take, before the CA expires. No chain is valid longer than its CA.
 fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
     let delays = &view.entry.policy.propagation_delays;
     let delays = [delays.gateways, delays.admission, delays.clients].map(|delay| delay.duration());
@@ -277,7 +277,8 @@ fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
 /// Reasons for which the reissue of Certificates waits that status lists.
 const REASONS: usize = 3;
 
-/// The waits of a step for its pauses: the first of each reason, those that end first, and the number of others.
+/// The waits of a step for its pauses, one for each reason. At most [`REASONS`] are listed: those that need a person, then those that end first. The
+/// last one counts the others.
 pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
     pauses.sort_by_key(|pause| (!pause.needs_action, pause.until.unwrap_or(Timestamp::MAX)));
     let mut reasons = BTreeSet::new();
@@ -305,7 +306,6 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
     few(view.clients_in_use.iter().filter(|(name, held)| is(name, held)).map(|(name, _)| label(name)))
 }
 
-/// Why clients of some namespaces are unknown, and what to do: a sentence.
 /// Whether some client has new content in its Secret, but uses earlier content with a property until it is restarted.
 pub(super) fn needs_restart(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> bool {
     let loads_once = |name: &str| view.snapshot.clients.iter().any(|client| client.name == name && client.loads_once);
@@ -313,6 +313,7 @@ pub(super) fn needs_restart(view: &View<'_>, is: impl Fn(&str, &Version) -> bool
     view.clients_in_use.iter().any(|(name, held)| is(name, held) && has_it(name) && loads_once(name))
 }
 
+/// Why clients of some namespaces are unknown, and what to do: a sentence.
 pub(super) fn unlisted_clients(snapshot: &Snapshot<'_>) -> Option<String> {
     let names = few(snapshot.unlisted_namespaces.iter().cloned())?;
     Some(format!(
@@ -359,7 +360,7 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
     let (source, state) = match view.snapshot.source_of(reader) {
         ReaderSource::Managed => return None,
         ReaderSource::Missing(sources) => {
-            // istiod serves nothing to new proxies. If there never was a source, no client connects, whichever CA signs it.
+            // istiod has nothing to send to new proxies. If the source never existed, no client connects anyway.
             let is_lost = |source: &&SourceName| {
                 let last = versions(source).and_then(<[_]>::last);
                 last.is_some_and(|version| !version.trust.is_empty() && !holds(&version.trust, issuers))
@@ -478,7 +479,7 @@ fn extend_trust_command(entry: &Entry, source: &SourceName) -> String {
     )
 }
 
-/// How a reader of the source Secret comes to read the managed Secret.
+/// What makes a Gateway that names the source Secret use the managed Secret.
 fn rename_help(reader: &TlsReader) -> String {
     let TlsReader { resource, namespace, .. } = reader;
     match reader.opted_out {
@@ -540,7 +541,7 @@ pub(super) fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) ->
         (Some(also), Some(source)) => also.issuer == source.issuer,
         _ => false,
     };
-    // An expired certificate is renewed by its issuer, whichever CA it is of.
+    // Expiry is ignored: the issuer renews an expired certificate.
     has_our_issuer
         && view.source_chain.is_some_and(|source| verifies(anchors, source, now))
         && !verifies_to_the_end(anchors, chain, now)

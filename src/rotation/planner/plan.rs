@@ -1,4 +1,4 @@
-//! One plan: the decision about each step of a rotation, and the phase.
+//! Decides about each step of a rotation, and the phase.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -222,6 +222,7 @@ struct Decided {
 }
 
 impl Decided {
+    /// A step waits for what happens without a person.
     fn wait(&mut self, step: StepName, until: Option<Timestamp>, reason: impl Into<String>) {
         self.waits.push(Pause::without_action(until, reason).wait(step));
     }
@@ -392,7 +393,7 @@ fn rejected(waiting: &[(&ClientState, &Pending)]) -> Option<String> {
     Some(format!("Admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust"))
 }
 
-/// Why the serving Certificate is not reissued now to obtain the CA, and until when. A tenant may request any number of certificates: they do
+/// Why the serving Certificate is not reissued now to obtain the CA. A tenant may request any number of certificates: they do
 /// not reissue it more often than a rotation takes, nor right after an issuance that failed.
 fn learn_blocker(view: &View<'_>, blockers: &Blockers<'_>, certificate: &Issuance, newest: Timestamp) -> Option<Pause> {
     let (name, delays) = (&certificate.name, &view.entry.policy.propagation_delays);

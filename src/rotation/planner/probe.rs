@@ -52,7 +52,7 @@ impl Evidence<'_> {
         !self.probe.canary.is_empty() && admits(&version.trust, &self.probe.canary, self.now)
     }
 
-    /// Whether every endpoint is past a version.
+    /// Whether no endpoint uses a version any more.
     fn is_over(&self, versions: &[Version], at: usize) -> bool {
         let Some(is_past) = self.past(versions, at) else { return false };
         !self.probe.endpoints.is_empty() && self.probe.endpoints.iter().all(is_past)
@@ -114,8 +114,8 @@ fn serves(version: &Version, shown: &Shown) -> bool {
     version.chain.first().is_some_and(|leaf| leaf.fingerprint == shown.leaf)
 }
 
-/// How many endpoints showed what; `None` without a probe. `before` are the versions that the journal had before this snapshot, with
-/// those whose propagation delay has just ended: that it ended is no observation.
+/// How many endpoints showed what; `None` without a probe. `before` are the versions that the journal had before this snapshot: one whose propagation
+/// delay has just ended was not observed to be out of use.
 pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
     let probe = view.snapshot.probe_result.as_ref()?;
     let endpoints = &probe.endpoints;

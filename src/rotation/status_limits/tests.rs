@@ -117,7 +117,7 @@ fn namespaces_that_do_not_fit_hold_every_rename() {
     let unlisted = RewriteBlocker::Unlisted { name: "gw".to_owned(), count: 600, secret: "root".to_owned() };
     assert_eq!(held(Place::Selected(std::sync::Arc::new(selector))), unlisted);
     assert_eq!(held(Place::Granted { namespace: "mesh", from: "apps" }), unlisted);
-    // What was left out stays unknown, though fewer are seen now.
+    // A list that was too long once stays absent, although it would fit now.
     let pod = serde_json::json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "mesh", "labels": {"istio": "gateway"}},
     });

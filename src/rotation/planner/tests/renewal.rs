@@ -11,7 +11,7 @@ use crate::rotation::RenewalPolicy;
 use crate::rotation::planner::{Canary, Issuance, Plan, Step};
 use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
 
-/// Twice 30s, 10s and 3m: `propagationDelays` as it is by default.
+/// Twice the sum of the default `propagationDelays`: 30s, 10s and 3m.
 const BEFORE: SignedDuration = SignedDuration::from_secs(2 * (30 + 10 + 180));
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
@@ -83,7 +83,7 @@ fn a_client_is_reissued_when_its_renewal_window_opens() {
     assert!(held.reason.starts_with(&said) && held.reason.contains(&format!("before {deadline}")), "{}", held.reason);
     scene.now = opens;
     assert_eq!(reissues(&scene.reconcile()), ["client"]);
-    // It was missed: the next one.
+    // That window was missed: the next one counts.
     scene.now = opens + SignedDuration::from_mins(30);
     assert_eq!(reissues(&scene.reconcile()), [""; 0]);
 }

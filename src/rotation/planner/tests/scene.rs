@@ -47,7 +47,7 @@ pub(super) struct Scene {
     pub(super) is_issuing: bool,
     pub(super) bundle_readers: Vec<ClientState>,
     pub(super) unlisted_namespaces: Vec<String>,
-    /// Of the client's Certificate, and of the source Secret's.
+    /// `spec.renewal` of the client's Certificate, and of the source Secret's.
     pub(super) renewal: [RenewalPolicy; 2],
     pub(super) journal: Journal,
     pub(super) now: Timestamp,
@@ -83,7 +83,7 @@ pub(super) fn pair(authority: &Authority, name: &str) -> SecretSummary {
 }
 
 impl Scene {
-    /// One CA, and every write has propagated.
+    /// A GatewaySecret in phase Steady: one CA, and every write has propagated.
     pub(super) fn steady(authority: &Authority) -> Self {
         Self::steady_with(source(authority), pair(authority, "gateway"), pair(authority, "client"))
     }
@@ -268,7 +268,8 @@ pub(super) fn waits(plan: &Plan) -> Vec<StepName> {
     plan.waits.iter().map(|wait| wait.step).collect()
 }
 
-/// Both sides trust the new CA, except for what the client has in memory; the source Secret has the new certificate.
+/// Gateways, and the Secret of the client, have the new CA; the client may still use what it loaded earlier. The source Secret has the new serving
+/// certificate.
 pub(super) fn before_the_switch(old: &Authority, new: &Authority, loads_once: bool) -> Scene {
     let mut scene = Scene::steady(old);
     scene.loads_once = loads_once;
