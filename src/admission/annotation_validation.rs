@@ -130,7 +130,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::admission::{Context, Operation, Request, Verdict, check, mutate, validate};
+    use crate::admission::{Context, Request, Verdict, check, mutate, validate};
     use crate::registry::Registry;
     use crate::trust::Severities;
     use crate::trust::fixtures::now;
@@ -213,19 +213,7 @@ mod tests {
         let gateway = object("networking.istio.io/v1", "Gateway", "annotations", REWRITE, json!("off"));
         let (registry, now) = (Registry::default(), now());
         for object in [&secret, &gateway] {
-            let request = Request {
-                operation: Operation::Create,
-                kind: Kind::of(object),
-                sub_resource: "",
-                namespace: "mesh",
-                name: "it",
-                username: "jane",
-                by_agent: false,
-                may_break_glass: false,
-                in_guarded_namespace: true,
-                object: Some(object),
-                old_object: None,
-            };
+            let request = Request::fixture(Kind::of(object), Some(object), None);
             let validated = validate(&request, &registry, &Severities::default(), now);
             let mutated = mutate(&request, &registry, now);
             assert!(validated.verdict() != Verdict::Deny && mutated.verdict() != Verdict::Deny);

@@ -28,7 +28,7 @@ struct BundleLocation {
     texts: Secret,
 }
 
-/// A text that cannot be read, by its field.
+/// Why a text of an object cannot be read. Each variant has the path of its field.
 #[derive(PartialEq, Eq, Hash)]
 enum Unreadable {
     /// A caBundle that is not base64.

@@ -15,7 +15,7 @@ use crate::trust::{Certificate, bundle, decoded, is_distrusted};
 /// The key of a client's Secret with its trust anchors.
 pub(super) const KEY: &str = "ca.crt";
 
-/// The bundle to write into the Secret of a declared client; `None` if the Secret is no declared client's, or already has this bundle.
+/// The bundle to write into the Secret of a declared client; `None` if the Secret is not that of a declared client, or already has this bundle.
 pub(super) fn wanted(object: &Value, namespace: &str, registry: &Registry) -> Option<Vec<Certificate>> {
     let entry = declared(object["metadata"]["labels"][CLIENT_LABEL].as_str(), namespace, registry)?;
     let present = certificates(object["data"].as_object()?.get(KEY))?;

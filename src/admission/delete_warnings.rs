@@ -51,20 +51,9 @@ mod tests {
     }
 
     fn notes_on(object: &Value, change: impl FnOnce(&mut Request<'_>)) -> Vec<String> {
-        let mut request = Request {
-            operation: Operation::Delete,
-            kind: Kind { group: "trustspan.dev", version: "v1alpha1", kind: "GatewaySecret" },
-            sub_resource: "",
-            namespace: "mesh",
-            // Of a collection that is deleted the API server sends no names.
-            name: "",
-            username: "jane",
-            by_agent: false,
-            may_break_glass: false,
-            in_guarded_namespace: true,
-            object: None,
-            old_object: Some(object),
-        };
+        let kind = Kind { group: "trustspan.dev", version: "v1alpha1", kind: "GatewaySecret" };
+        // When a collection is deleted, the API server sends no names.
+        let mut request = Request { name: "", ..Request::fixture(kind, None, Some(object)) };
         change(&mut request);
         let decision = validate(&request, &Registry::default(), &Severities::default(), now());
         assert_ne!(decision.verdict(), Verdict::Deny, "a deletion is never rejected");

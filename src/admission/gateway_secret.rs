@@ -137,19 +137,7 @@ mod tests {
     const KIND: Kind<'static> = Kind { group: "trustspan.dev", version: "v1alpha1", kind: "GatewaySecret" };
 
     fn update<'r>(object: &'r Value, old: &'r Value) -> Request<'r> {
-        Request {
-            operation: Operation::Update,
-            kind: KIND,
-            sub_resource: "",
-            namespace: "mesh",
-            name: "gateway",
-            username: "jane",
-            by_agent: false,
-            may_break_glass: false,
-            in_guarded_namespace: true,
-            object: Some(object),
-            old_object: Some(old),
-        }
+        Request::fixture(KIND, Some(object), Some(old))
     }
 
     /// A GatewaySecret `gw` whose managed Secret is `gw` according to its status, and holds a CA.

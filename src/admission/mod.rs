@@ -96,6 +96,21 @@ impl<'a> Request<'a> {
     }
 }
 
+#[cfg(test)]
+impl<'a> Request<'a> {
+    /// A write in the guarded namespace `mesh`, by a user without special rights: a CREATE, an UPDATE of an old object or, without a new one,
+    /// a DELETE.
+    pub(crate) fn fixture(kind: Kind<'a>, object: Option<&'a Value>, old_object: Option<&'a Value>) -> Self {
+        let operation = match (object, old_object) {
+            (Some(_), None) => Operation::Create,
+            (Some(_), Some(_)) => Operation::Update,
+            (None, _) => Operation::Delete,
+        };
+        let named = object.or(old_object).unwrap_or(&Value::Null);
+        Self { operation, kind, in_guarded_namespace: true, object, old_object, ..Self::create(named, "mesh") }
+    }
+}
+
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {

@@ -119,17 +119,8 @@ mod tests {
         change: impl FnOnce(&mut Request<'_>),
     ) -> Option<Finding> {
         let mut request = Request {
-            operation: if object.is_some() { Operation::Update } else { Operation::Delete },
-            kind: Kind { group: "", version: "v1", kind: "Secret" },
-            sub_resource: "",
-            namespace: "mesh",
             name: "gateway",
-            username: "jane",
-            by_agent: false,
-            may_break_glass: false,
-            in_guarded_namespace: true,
-            object,
-            old_object: Some(old),
+            ..Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, object, Some(old))
         };
         change(&mut request);
         finding(&request, &Registry::new([entry]), severities)

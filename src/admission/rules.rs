@@ -11,11 +11,11 @@ pub struct RuleInfo {
     pub id: &'static str,
     /// The severity of its findings; some of them only warn.
     pub severity: Severity,
-    /// What it finds, in a line.
+    /// What it finds, in one line.
     pub summary: &'static str,
     /// Why it is a rule: the RFC, the program's source, or what was measured.
     pub source: &'static str,
-    /// One of its messages.
+    /// An example of its messages.
     pub example: &'static str,
     /// How to fix it, in a line.
     pub remedy: &'static str,

@@ -43,20 +43,7 @@ fn used() -> Entry {
 }
 
 fn request<'a>(operation: Operation, object: Option<&'a Value>, old_object: Option<&'a Value>) -> Request<'a> {
-    let name = object.or(old_object).and_then(|object| object["metadata"]["name"].as_str()).unwrap_or_default();
-    Request {
-        operation,
-        kind: SECRET,
-        sub_resource: "",
-        namespace: "mesh",
-        name,
-        username: "jane",
-        by_agent: false,
-        may_break_glass: false,
-        in_guarded_namespace: true,
-        object,
-        old_object,
-    }
+    Request { operation, ..Request::fixture(SECRET, object, old_object) }
 }
 
 /// Rule ids that deny, then rule ids that warn.

@@ -45,7 +45,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::admission::{Context, Operation, Request, Verdict, check, validate};
+    use crate::admission::{Context, Request, Verdict, check, validate};
     use crate::api::Level;
     use crate::registry::Entry;
     use crate::registry::tests::entry;
@@ -71,19 +71,7 @@ mod tests {
     }
 
     fn messages_with(object: &Value, registry: Registry, severities: &Severities) -> [Vec<String>; 2] {
-        let request = Request {
-            operation: Operation::Create,
-            kind: Kind::of(object),
-            sub_resource: "",
-            namespace: "mesh",
-            name: "payments",
-            username: "jane",
-            by_agent: false,
-            may_break_glass: false,
-            in_guarded_namespace: true,
-            object: Some(object),
-            old_object: None,
-        };
+        let request = Request::fixture(Kind::of(object), Some(object), None);
         let decision = validate(&request, &registry, severities, now());
         assert_ne!(decision.verdict(), Verdict::Deny);
         let context = Context { registry, severities: severities.clone(), ..Context::default() };

@@ -26,7 +26,7 @@ impl Retry {
     }
 }
 
-/// When a failed write is retried, by reconciles that go on meanwhile.
+/// When a failed write may be retried. Reconciles in between skip it.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     retry: Retry,

@@ -468,7 +468,7 @@ impl CertManagerState {
             let namespace = certificate.metadata.namespace.as_deref()?;
             let label = template(certificate)["labels"][CLIENT_LABEL].as_str()?.to_owned();
             let name = entry.qualified(namespace, certificate.data["spec"]["secretName"].as_str()?);
-            // Gateways may refuse the canary.
+            // The canary is no declared client: it may have a certificate that gateways refuse, which is what it tests.
             if !entry.has_client(namespace, &label) || entry.canary_name() == Some(&name) {
                 return None;
             }

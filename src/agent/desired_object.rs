@@ -25,7 +25,7 @@ pub(super) struct DesiredObject {
 }
 
 impl DesiredObject {
-    /// The object that a step writes; `None` for a step that writes no data, and for one whose source is gone.
+    /// The object that a step writes; `None` for a step that writes no data, and if the source was deleted.
     pub(super) fn of(entry: &Entry, state: &ClusterState, step: &Step) -> Option<Self> {
         let secret = |name: &str| state.stored_secret(name).map(|stored| &stored.secret);
         let managed = entry.managed_name();
@@ -50,7 +50,7 @@ impl DesiredObject {
             Step::WriteConfigMap { source, trust } => {
                 let name = managed_config_map_name(source);
                 let data = |name: &str| state.stored_config_map(name).map(|stored| &stored.secret);
-                // The revocation lists of a source that is gone are kept.
+                // If the source was deleted, the copy keeps its revocation lists.
                 let lists = data(source).or_else(|| data(&name)).and_then(credential::revocation_lists);
                 let lists = lists.map(|lists| ("ca.crl".to_owned(), String::from_utf8_lossy(lists.pem).into_owned()));
                 let trust = ("ca.crt".to_owned(), trust.iter().map(Certificate::pem).collect());
@@ -78,7 +78,7 @@ impl DesiredObject {
         Self { kind: SourceKind::Secret, name: name.to_owned(), type_: Some(type_.to_owned()), data }
     }
 
-    /// As a new object.
+    /// The object to create.
     pub(super) fn object(&self, entry: &Entry) -> Value {
         let metadata = metadata(entry, &self.name);
         let mut object =

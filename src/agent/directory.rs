@@ -1,5 +1,5 @@
-//! The controller on a directory of manifests. It writes the owned objects of each GatewaySecret to a file. New certificates are added to the
-//! directory by hand.
+//! The controller on a directory of manifests. It writes the owned objects of each GatewaySecret to a file. A person adds new certificates to the
+//! directory.
 
 use std::fs;
 use std::io::Write;

@@ -1,6 +1,5 @@
-//! Resyncs Gateways that the webhook missed while it was down. The agent changes only one annotation: the webhook rewrites
-//! the Gateway during that write, and the user's next apply meets no conflict. Workloads are not resynced here, since that would be a
-//! rollout.
+//! Resyncs Gateways that the webhook missed while it was down. The agent changes only an annotation that it owns: the webhook rewrites the Gateway
+//! during that write, and the user's next apply meets no conflict. Workloads are not resynced here, since that would be a rollout.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};

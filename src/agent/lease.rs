@@ -201,7 +201,7 @@ async fn try_acquire_or_renew(
     let next = record(if is_holder { transitions } else { transitions + 1 });
     let acquire_time = if is_holder { stored.acquire_time } else { next.acquire_time.clone() };
     lease.spec = Some(LeaseSpec { acquire_time, ..next });
-    // With the resourceVersion that was read: of two candidates that write at once, one gets a conflict.
+    // The write has the resourceVersion that was read, so of two candidates one gets a conflict.
     was_written(api.replace(&election.name, &PostParams::default(), &lease).await)
 }
 

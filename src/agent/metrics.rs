@@ -21,7 +21,7 @@ use crate::rotation::CONDITION_TYPES;
 use crate::rotation::planner::Step;
 use crate::store::RegistryCache;
 
-/// Clients with a separate series, for each GatewaySecret.
+/// The number of clients of one GatewaySecret that have their own time series.
 const MAX_CLIENT_SERIES: usize = 20;
 
 const PHASES: [Phase; 6] = [
@@ -209,7 +209,7 @@ fn not_after(entry: &Entry) -> Vec<Sample> {
     ends.into_iter().filter_map(|(kind, end)| Some((Some(("kind", kind.to_owned())), end?.as_second()))).collect()
 }
 
-/// The end of the newest CA of a bundle, and the first end among the others.
+/// When the newest CA of a bundle expires, and when the first of the others does.
 fn cas(bundle: &[TrustAnchor], kinds: [&'static str; 2]) -> [(&'static str, Option<Timestamp>); 2] {
     let newest = bundle.iter().max_by_key(|ca| ca.not_before);
     let others = bundle.iter().filter(|ca| newest.is_some_and(|newest| newest.fingerprint != ca.fingerprint));

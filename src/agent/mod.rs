@@ -99,7 +99,7 @@ pub async fn run(
     tokio::join!(record_events, reconcile);
 }
 
-/// Runs one reconciler for each GatewaySecret, and what they share. All tasks end with this one.
+/// Runs one reconciler for each GatewaySecret, and the watches that they share. All tasks end with this one.
 async fn run_as_leader(
     client: &Client,
     cache: &RegistryCache,

@@ -153,7 +153,7 @@ fn role_and_binding(namespace: &str, name: &str, rules: Vec<Value>) -> [Value; 2
     scoped_role_and_binding("", json!({ "name": name, "namespace": namespace }), rules)
 }
 
-/// The same; with scope `Cluster`, a ClusterRole and its binding.
+/// A Role and its RoleBinding; with scope `Cluster`, a ClusterRole and its ClusterRoleBinding.
 fn scoped_role_and_binding(scope: &str, metadata: Value, rules: Vec<Value>) -> [Value; 2] {
     let (api, group) = ("rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io");
     let subject = json!({ "kind": "ServiceAccount", "namespace": SERVICE_ACCOUNT.0, "name": SERVICE_ACCOUNT.1 });

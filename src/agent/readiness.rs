@@ -29,7 +29,7 @@ pub(super) fn report(
     rotation::report_readiness(entry, forecast.as_ref(), status, now);
 }
 
-/// One for the lifetime of the process; `None` if no key can be generated.
+/// The CA with which the next rotation is simulated, generated once per process; `None` if no key can be generated.
 fn trial_ca() -> Option<&'static TrialCa> {
     static TRIAL: OnceLock<Option<TrialCa>> = OnceLock::new();
     TRIAL.get_or_init(|| sign().inspect_err(|error| tracing::warn!("cannot simulate rotations: {error}")).ok()).as_ref()

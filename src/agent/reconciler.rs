@@ -133,7 +133,7 @@ impl Reconciler {
             },
             Err(reason) => state.not_probed = Some(reason.clone()),
         }
-        // The clock is read last: a certificate that was found replaced had been in use until then.
+        // The clock is read after the Secrets: a certificate that was replaced between two reconciles may have been in use until now.
         let now = Timestamp::now();
         let plan = rotation::planner::plan(&state.snapshot(&entry), &state.journal, now);
         // The journal is stored before the steps: a kill in between makes waits longer, never shorter.

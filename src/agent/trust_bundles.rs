@@ -50,7 +50,7 @@ fn namespace<'e>(entry: &'e Entry, target: &'e TrustBundleTarget) -> &'e str {
     target.namespace.as_deref().unwrap_or(&entry.namespace)
 }
 
-/// Of the most stable version that the API server serves (v1beta1 from Kubernetes 1.33 on by feature gate, v1 from 1.37 on).
+/// The most stable version that the API server serves (v1beta1 from Kubernetes 1.33 on by feature gate, v1 from 1.37 on).
 async fn cluster_trust_bundles(client: &Client) -> Result<(Api<DynamicObject>, String), AgentError> {
     const GROUP: &str = "certificates.k8s.io";
     let group = oneshot::group(client, GROUP).await;

@@ -207,10 +207,10 @@ pub struct WorkloadRestarts {
 /// What the agent does about workloads that name the source Secret, or run with earlier content of the managed Secret.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum RestartMode {
-    /// It reports them.
+    /// Workloads with outdated certificates are only reported.
     #[default]
     Disabled,
-    /// It restarts them one by one: the next when no rollout is in progress.
+    /// They are restarted one by one: the next when no rollout is in progress.
     Enabled,
 }
 

@@ -25,12 +25,12 @@ pub struct GatewaySecretStatus {
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub phase_since: Option<Timestamp>,
 
-    /// The mode in force: the agent's flag takes precedence over `spec.mode`.
+    /// The effective mode: the agent's flag takes precedence over `spec.mode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Mode")]
     pub mode: Option<Mode>,
 
-    /// The name of the managed Secret in force.
+    /// The name of the managed Secret that gateways use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_name: Option<String>,
 
@@ -171,7 +171,7 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// What a spec sets, and for the rest what was derived last.
+    /// The Secrets that a spec names. Those that it leaves out are the ones that were derived last.
     pub fn of(spec: &GatewaySecretSpec, last: Option<&Self>) -> Self {
         let last = last.filter(|_| spec.certificate_ref.is_some()).cloned().unwrap_or_default();
         Self {
@@ -233,7 +233,7 @@ pub struct TrustSourceUse {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedConfigMap {
-    /// Name of the other ConfigMap.
+    /// Name of the ConfigMap that it is copied from.
     pub source: String,
     /// Its name.
     pub name: String,
@@ -254,6 +254,9 @@ pub struct Wait {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub until: Option<Timestamp>,
+    /// Whether a person has to act: `reason` says what to do. Absent: the wait ends without that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_action: bool,
 }
 
 /// A step of a rotation.
@@ -407,9 +410,9 @@ pub struct Condition {
 /// Status of a [`Condition`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum ConditionStatus {
-    /// As it should be.
+    /// The state is good.
     True,
-    /// Not as it should be.
+    /// The state is not good: the message says what to do.
     False,
     /// Not known.
     Unknown,

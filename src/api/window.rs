@@ -16,8 +16,8 @@ const DAYS_AHEAD: [i64; 2] = [2, 16];
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// A span of local time on each day, or on some days of each week. It goes by the local clock: a time that a clock change skips does not
-/// occur, and one that it repeats occurs twice.
+/// A span of local time on each day, or on some days of each week. It is in local time: a time that a clock change skips does not occur, and one that
+/// it repeats occurs twice.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeWindow {

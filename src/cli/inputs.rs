@@ -97,7 +97,7 @@ pub enum Failure {
     Yaml(#[from] serde_saphyr::ser_error::Error),
 }
 
-/// A closed pipe (`| head`) is not an error: the process ends silently, with the exit code of a process that SIGPIPE ended.
+/// A reader that closes the pipe (`| head`) is not an error. The exit code is the one that a shell reports for a program that SIGPIPE ended.
 pub(super) fn unless_closed(result: Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
     match result {
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::from(128 + 13)),

@@ -48,7 +48,7 @@ impl LogArgs {
 }
 
 fn filter(text: &str) -> Result<String, String> {
-    // A single word that is not a level would be parsed as a target, and everything else would be silent.
+    // A single word that is not a level would be read as a target, and disable everything else.
     let level = text.parse::<tracing::level_filters::LevelFilter>();
     if level.is_err() && !text.contains(['=', ',']) {
         return Err("expected error, warn, info, debug, trace or off, or a filter such as trustspan=debug".to_owned());

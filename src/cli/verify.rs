@@ -205,7 +205,7 @@ fn verify_query(query: &VerifyQuery, crl: Option<&Path>, now: Timestamp) -> Veri
         Ok(inputs) => inputs,
         Err(message) => return VerifyResult::Unreadable { message },
     };
-    // Envoy checks revocation as soon as there is a list, or an empty text for lists.
+    // Envoy checks revocation as soon as it has a list, or any text for lists.
     let checks = lists.is_some() || !bundle.crls.is_empty();
     let mut crls = std::mem::take(&mut bundle.crls);
     crls.extend(lists.into_iter().flat_map(|lists| lists.crls));

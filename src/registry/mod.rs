@@ -227,7 +227,7 @@ impl Registry {
         })
     }
 
-    /// The GatewaySecret with the managed ConfigMap of a ConfigMap.
+    /// The GatewaySecret for which the agent copies a ConfigMap.
     pub fn config_map_owner(&self, place: &Place<'_>, config_map: &str) -> Option<&Entry> {
         let (Place::Namespace(namespace) | Place::Granted { namespace, .. }) = place else { return None };
         self.config_maps.get(*namespace)?.get(config_map).map(|index| &self.entries[*index])

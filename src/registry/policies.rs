@@ -14,7 +14,7 @@ pub struct Policies(BTreeMap<PolicyKey, Value>);
 pub type PolicyKey = (Option<String>, String);
 
 impl Policies {
-    /// The key of a policy object. `namespace` is that of objects without one.
+    /// The key of a policy object. `namespace` is the default for an object without one.
     pub fn key(object: &Value, namespace: &str) -> Option<PolicyKey> {
         let metadata = &object["metadata"];
         let name = metadata["name"].as_str()?.to_owned();

@@ -61,8 +61,8 @@ pub(super) fn client_leaves<'v>(
     groups.into_iter().filter_map(one).collect()
 }
 
-/// The CAs that all those trust which verify the gateways now: others verify by other means, or not at all, and must not
-/// hide what would part the rest. Of a CA that some hold renewed and others as it was, the certificate that ends first.
+/// The CAs that all clients trust which verify the gateways now. Other clients do not count: they verify otherwise or not at all. If some clients
+/// have a renewed certificate of a CA and others the earlier one, the one that expires first.
 pub(super) fn common<'c>(
     trusts: impl Iterator<Item = &'c [Certificate]>,
     served: &[Certificate],

@@ -99,7 +99,7 @@ fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> Said {
         let message = "Every known gateway verifies its clients by a source that has the CA which signs them.";
         return (ConditionStatus::True, "Current", message.to_owned());
     };
-    // What is not known, and what only takes its time, is no fault yet.
+    // A source whose CAs are unknown, or that is still propagating, is not a fault yet.
     let status = match *reason {
         "OtherTrustSource" | "TrustSourceDeleted" => ConditionStatus::False,
         _ => ConditionStatus::Unknown,
@@ -138,7 +138,7 @@ fn connect(plan: &Plan) -> Said {
 fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
     let listed = &entry.status.lagging;
     let known = listed.iter().find(|client| client.name == name).map(|client| client.since);
-    // Those that lag longest are listed: one that did not fit lags no longer than they do, and is reported no later.
+    // The clients that lag longest are listed. One that did not fit lags no longer than any of them.
     let has_unlisted = entry.status.lagging_count.is_some_and(|all| all > count(listed.len()));
     let unlisted = || listed.iter().map(|client| client.since).max().filter(|_| has_unlisted);
     let since = known.or_else(unlisted).unwrap_or(now);

@@ -16,7 +16,7 @@ use crate::connectivity;
 use crate::registry::Entry;
 use crate::trust::Certificate;
 
-/// Completes a status of the observed objects by a plan.
+/// Adds to a status of the observed objects what a plan determines: phase, waits, conditions.
 pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {
     let phase = if status.is_ready() || plan.keeps_ended_leaf { plan.phase } else { Phase::Pending };
     let same = entry.status.phase == Some(phase);

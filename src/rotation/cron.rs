@@ -4,7 +4,7 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
-/// Days that a search goes through: as long as cert-manager's, for the gap of leap days around the year 2100.
+/// Days that are searched for the next time. As in cert-manager, enough for the gap of leap days around the year 2100.
 const DAYS: i32 = 9 * 366;
 
 /// Instants that come again.
@@ -12,7 +12,7 @@ const DAYS: i32 = 9 * 366;
 pub(super) enum Schedule {
     /// Times on a clock.
     Clock(Box<Clock>),
-    /// `@every`: counted from wherever one asks; there is always one.
+    /// `@every`: counted from the instant of the question, so there is always a next time.
     Every,
 }
 
@@ -120,7 +120,7 @@ impl Field {
         Ok(read)
     }
 
-    /// `*`, `N` or `N-M`, each with `/STEP`; `N/STEP` goes on to the greatest value.
+    /// `*`, `N` or `N-M`, each with `/STEP`; `N/STEP` continues to the greatest value.
     fn range(&self, text: &str) -> Result<(u64, bool), String> {
         let Self(name, least, most, _) = *self;
         let wrong = || format!("{name} {text}: expected numbers from {least} to {most}, as in 1-5, */2 or 1,3");

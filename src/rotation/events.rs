@@ -57,7 +57,7 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Sta
             let new = if added.is_empty() { String::new() } else { format!(", new: {}", added.join(", ")) };
             let note = format!("Secret {managed} holds {}{new}.", counted(trust.len(), "CA"));
             let mut events = vec![write("ManagedSecretWritten", note)];
-            // A CA that the stored status did not have was added by somebody else.
+            // A CA that the stored status lacks was added by another writer.
             let known =
                 former.status.bundle.iter().map(|anchor| (anchor.fingerprint.as_str(), anchor.subject.as_str()));
             let removed = known.filter(|(fingerprint, _)| held(fingerprint) && !stays(fingerprint));

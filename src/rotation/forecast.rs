@@ -303,7 +303,7 @@ fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&SecretSummary
     kept.facts = Some(SecretSummary { anchors: trust.to_vec(), revocation, ..SecretSummary::default() });
 }
 
-/// One client for all that a rotation treats alike. Each client without a Certificate is kept, since a person has to renew it.
+/// One client for each group that a rotation treats alike. Clients without a Certificate are not grouped, since a person has to renew each.
 fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
     let mut kinds = BTreeSet::new();
     let is_first = |client: &&ClientState| {
@@ -318,7 +318,7 @@ fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
 
 /// Adds condition `RotationReady` to a status of phase Steady. It says nothing about a rotation that has started.
 pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut GatewaySecretStatus, now: Timestamp) {
-    // In mode Copy the managed Secret follows at once: there is nothing to forecast.
+    // In mode Copy the managed Secret gets the new certificates at once: there is nothing to forecast.
     let steady = status.phase == Some(Phase::Steady) && entry.spec.mode == Mode::Bundle;
     let Some(forecast) = forecast.filter(|_| steady) else {
         return remove(status, READINESS);

@@ -1,5 +1,5 @@
-//! What a set of objects shows of GatewaySecrets: a fold over objects in any order, whose memory grows with GatewaySecrets
-//! and Gateways, not with the other objects.
+//! Computes the status of GatewaySecrets from a set of objects, in any order. Memory grows with GatewaySecrets and Gateways, not with the other
+//! objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ use crate::trust::{self, Certificate, Secret, Severities, bundle, credential};
 /// What the objects of an [`Inventory`] are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outlook {
-    /// All there is: manifests in the place of a cluster. What they do not show does not exist; where they show no
-    /// workload, a GatewaySecret's own namespace is taken for theirs.
+    /// A whole cluster, such as a directory of manifests. What it lacks does not exist. If it has no workload, gateways are assumed in the namespace
+    /// of the GatewaySecret.
     #[default]
     Whole,
-    /// A part of a cluster: what they do not show is not observed.
+    /// A part of a cluster: what it lacks is unknown.
     Part,
-    /// The same, with all Secrets that GatewaySecrets name: one of those that they do not show does not exist.
+    /// A part of a cluster with all Secrets that GatewaySecrets name: such a Secret that it lacks does not exist.
     Secrets,
 }
 
@@ -73,7 +73,7 @@ impl Inventory {
         Self { claims, secrets, ..Self::default() }
     }
 
-    /// With cluster-wide severities of rules, by which Secrets are sound or not.
+    /// With the cluster-wide severities of rules, which decide whether a Secret can be used.
     pub fn with_severities(self, severities: Severities) -> Self {
         Self { severities, ..self }
     }
@@ -83,7 +83,7 @@ impl Inventory {
         &self.severities
     }
 
-    /// Takes one object. Kinds without information are skipped. `namespace` is where an object without one would go.
+    /// Takes one object. Kinds that do not matter are skipped. `namespace` is the default for an object without one.
     pub fn take(&mut self, object: &Value, namespace: &str, now: Timestamp) {
         let own = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
         match Kind::of(object) {
@@ -232,7 +232,7 @@ impl Inventory {
         let names = rewrite::names(kind, object, namespace);
         for (index, entry) in self.claims.entries().iter().enumerate() {
             let mut ours = names.iter().filter(|named| points_at(named, entry)).peekable();
-            // A DestinationRule is no Gateway, though what it names is used.
+            // A DestinationRule uses the Secret, but is not listed as a Gateway.
             if ours.peek().is_some() && kind.kind != "DestinationRule" {
                 self.gateways.entry(index).or_default().insert(GatewayUse {
                     group: kind.group.to_owned(),

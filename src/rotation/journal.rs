@@ -41,7 +41,7 @@ pub struct Journal<C = Certificate> {
     pub presented_also: BTreeMap<String, Vec<Version<C>>>,
 }
 
-/// A CA that a source holds or held.
+/// A CA that a source has or had.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Authority<C = Certificate> {
     /// Its certificate.
@@ -50,7 +50,7 @@ pub struct Authority<C = Certificate> {
     pub current: bool,
     /// When it was first observed there.
     pub since: Timestamp,
-    /// When it was first observed neither there nor in the Issuer's Secret. It has signed nothing since.
+    /// When it was first seen neither in the source nor in the Issuer's Secret. It has signed nothing since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired: Option<Timestamp>,
 }
@@ -63,7 +63,7 @@ pub struct Version<C = Certificate> {
     /// The chain, leaf first.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<C>,
-    /// It was not observed, but assumed when an earlier journal was lost. `trust` is the least that it held.
+    /// It was not observed, but assumed after an earlier journal was lost. `trust` has the CAs that it had at least.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guessed: bool,
     /// When it was first observed.
@@ -120,7 +120,7 @@ pub struct Client<C = Certificate> {
 pub struct CutOff {
     /// Gateways do not trust its CA any more.
     pub refused: bool,
-    /// It does not trust the CA of the new serving certificate.
+    /// The client does not trust the CA of the new serving certificate.
     pub refuses: bool,
 }
 

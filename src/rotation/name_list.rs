@@ -10,7 +10,7 @@ pub(super) fn few<S: AsRef<str> + PartialEq>(names: impl IntoIterator<Item = S>)
     first(FEW, names)
 }
 
-/// The same with another limit.
+/// Like [`few`], with another limit.
 pub(super) fn first<S: AsRef<str> + PartialEq>(most: usize, names: impl IntoIterator<Item = S>) -> Option<String> {
     let mut names: Vec<_> = names.into_iter().collect();
     names.dedup();

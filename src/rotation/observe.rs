@@ -91,7 +91,7 @@ pub struct ObservedState<'a> {
     pub ungranted_namespaces: Option<Vec<String>>,
 }
 
-/// Computes the status. Dates and revisions change only with what they date: observing the same twice gives the same.
+/// Computes the status. Dates and revisions change only with the content: the same observation twice gives the same status.
 pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus {
     let former = &seen.entry.status;
     let (status, reason, message) = readiness(seen);

@@ -11,7 +11,7 @@ use crate::api::{Kind, ProbeTarget};
 use crate::registry::Entry;
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 
-/// Hosts that a gateway is asked for, one by one, until it serves one.
+/// The most hosts that a probe requests, one by one, until the gateway serves one.
 const HOSTS: usize = 8;
 /// The label that replaces the wildcard of a host.
 const PROBED: &str = "trustspan-probe";

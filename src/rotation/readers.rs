@@ -11,7 +11,7 @@ use crate::registry::{Entry, Place};
 use crate::rewrite::{Named, TrustSource, tls_settings};
 use crate::trust::{self, Secret, SecretError};
 
-/// Readers that differ in what they read; a hostile namespace can hold any number of Gateways.
+/// The most readers that are judged. They differ in the objects that they read; a hostile namespace can have any number of Gateways.
 const READERS: usize = 256;
 
 /// A server, listener or upstream of a gateway that uses a GatewaySecret's certificates. Equal ones count once.
@@ -31,7 +31,7 @@ pub struct TlsReader {
     pub is_client: bool,
     /// It presents the certificate of the source Secret itself.
     pub presents_source: bool,
-    /// Its owner wrote the managed Secret's name there; no rewrite did.
+    /// Whether its owner named the managed Secret. Otherwise a rewrite did.
     pub names_managed: bool,
     /// Names of Secrets, in the GatewaySecret's namespace, that it presents next to ours.
     pub presents_also: Vec<String>,
@@ -44,7 +44,7 @@ pub struct TlsReader {
 /// Where a reader takes its peers' CAs from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReaderTrust {
-    /// It verifies no peer, or lets in everybody.
+    /// It verifies no peer, or accepts any certificate.
     NotVerified,
     /// The first of these that exists.
     FirstOf(Vec<SourceName>),
@@ -99,8 +99,8 @@ impl std::fmt::Display for SourceName {
     }
 }
 
-/// The readers among these objects, and one for all that name the managed Secret and no other: a `-cacert` sibling of it
-/// decides for clients that are not listed, too.
+/// The readers among these objects. One more stands for all Gateways that name only the managed Secret, listed or not: its `-cacert` sibling decides
+/// which clients they accept.
 ///
 /// Of an Istio Gateway it counts whether its selector asks for the workload labels, or picks one of `pods`.
 pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<TlsReader> {
@@ -132,7 +132,7 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
     let opted_out = metadata["annotations"][REWRITE] == REWRITE_DISABLED;
     let record = metadata["annotations"][UNDO].as_str().unwrap_or_default();
     let kind = Kind::of(object);
-    // What a policy's Gateway presents is that Gateway's.
+    // A ClientTrafficPolicy presents no certificate; the Gateway that it applies to is judged on its own.
     let presents = kind.kind != "ClientTrafficPolicy";
     let mut readers = Vec::new();
     for settings in tls_settings(kind, object, text("namespace")) {
@@ -229,7 +229,7 @@ fn is_name(name: &str) -> bool {
 }
 
 impl TlsReader {
-    /// One of which only the source of its CAs is known.
+    /// A reader of which only the source of its CAs is known.
     pub fn of(object: impl Into<String>, field: &str, trust: ReaderTrust) -> Self {
         Self {
             object: object.into(),

@@ -1,5 +1,5 @@
-//! `spec.renewal` of a Certificate: when its owner lets it be renewed. cert-manager goes by it for its renewals, and not for
-//! an issue that somebody asks for, with the condition `Issuing`.
+//! `spec.renewal` of a Certificate: when its owner allows a renewal. cert-manager applies it to its own renewals, but not to an issuance that is
+//! requested with condition `Issuing`.
 //!
 //! Source: cert-manager 1.21, `pkg/apis/certmanager/v1/types_certificate.go` and `pkg/util/pki/renewaltime.go`.
 
@@ -36,7 +36,7 @@ pub struct RenewalWindow {
 pub(super) struct RenewalBlocker {
     /// When a window opens.
     pub(super) until: Option<Timestamp>,
-    /// The field that says so, and what it says.
+    /// The field that blocks the renewal, and its value.
     pub(super) reason: String,
 }
 

@@ -84,7 +84,7 @@ pub enum WorkloadSurvey {
         behind: u32,
         /// The first of them, each with why a person has to restart its pods, if that is so.
         named: Vec<String>,
-        /// The same as arguments of kubectl.
+        /// Their names as arguments of kubectl.
         labels: Vec<String>,
         /// What is done about them.
         doing: Doing,
@@ -94,11 +94,11 @@ pub enum WorkloadSurvey {
 /// What the agent does about workloads that are behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// It reports them.
+    /// Workloads are only reported.
     Reporting,
-    /// It restarts them: the progress.
+    /// Workloads are restarted. The text is the progress.
     Rolling(String),
-    /// It would restart them: what blocks that.
+    /// A restart is blocked. The text says by what.
     Held(String),
 }
 

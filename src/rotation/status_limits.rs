@@ -55,6 +55,7 @@ pub fn fit(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
         keep_first(names, CUT_OFF_BY_COPY);
     }
     status.waits.iter_mut().for_each(|wait| shorten(&mut wait.reason));
+    status.waits.sort_by_key(|wait| !wait.needs_action);
     keep_first(&mut status.waits, WAITS);
     for (list, limit) in [
         (&mut status.workload_namespaces, WORKLOAD_NAMESPACES),

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::condition_types::{CONDITION_TYPES, GATEWAYS};
+use super::name_list::sentence;
 use crate::api::{
     Condition, ConditionStatus, Endpoints, Leaf, LeafKind, Mode, Phase, READY, StepName, TrustAnchor, Wait, WindowState,
 };
@@ -23,7 +24,7 @@ pub struct StatusSummary {
     pub name: String,
     /// Name of the managed Secret.
     pub secret_name: String,
-    /// The mode in force.
+    /// The effective mode.
     pub mode: Mode,
     /// The phase of the rotation. Absent: no agent has reconciled the GatewaySecret yet.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +32,7 @@ pub struct StatusSummary {
     /// Since when it is in that phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase_since: Option<Timestamp>,
-    /// The same in words.
+    /// The phase in words.
     pub headline: String,
     /// What a person has to do. Empty: nothing.
     pub actions: Vec<String>,
@@ -135,7 +136,7 @@ impl CaRole {
         }
     }
 
-    /// Of a CA in a bundle, which is not always ordered by age: of CAs with the same subject, the first is the one that is needed.
+    /// The role of a CA in a bundle. The age decides, not the place: of CAs with one subject, the needed one comes first, whether it is new or old.
     fn of(anchor: &TrustAnchor, bundle: &[TrustAnchor], phase: Option<Phase>) -> Self {
         match bundle.iter().map(|anchor| anchor.not_before).max() {
             // Without a rotation, a bundle can have several CAs, too: those of `<source>-cacert`, for example.
@@ -177,8 +178,13 @@ impl StatusSummary {
         let troubles = status.conditions.iter().filter(|condition| condition.status != ConditionStatus::True);
         let next_expiry = next_expiry(&bundle, served.as_ref(), now);
         let actions = actions(entry, now);
-        let switches = status.waits.iter().filter(|wait| wait.step == StepName::SwitchServingCertificate);
-        let dates = switches.filter_map(|wait| wait.until).chain(next_expiry.as_ref().map(|expiry| expiry.at));
+        let is_dated = |wait: &&Wait| wait.needs_action || wait.step == StepName::SwitchServingCertificate;
+        let dates = status
+            .waits
+            .iter()
+            .filter(is_dated)
+            .filter_map(|wait| wait.until)
+            .chain(next_expiry.as_ref().map(|expiry| expiry.at));
         let is_due = !actions.is_empty() && status.phase != Some(Phase::Steady);
         Self {
             namespace: entry.namespace.clone(),
@@ -241,8 +247,10 @@ fn actions(entry: &Entry, now: Timestamp) -> Vec<String> {
     };
     let conditions = status.conditions.iter().filter(needs_action);
     let mut actions: Vec<_> = conditions.map(|condition| condition.message.clone()).collect();
-    if entry.spec.paused && status.phase != Some(Phase::Steady) {
-        actions.push("Set spec.paused to false to continue the rotation.".to_owned());
+    for reason in status.waits.iter().filter(|wait| wait.needs_action).map(|wait| sentence(&wait.reason)) {
+        if !actions.iter().any(|action| action.contains(reason.trim_end_matches('.'))) {
+            actions.push(reason);
+        }
     }
     actions
 }

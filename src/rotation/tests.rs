@@ -79,7 +79,7 @@ fn revisions_grow_with_content_only() {
     let again = |registry: &Registry, objects: &[Value], at| observed_at(registry.entries().to_vec(), objects, at);
     let revision = |registry: &Registry| registry.entries()[0].status.hashes["ca.crt"].revision;
 
-    // The same CAs in another order.
+    // Another order of the same CAs is no change.
     let reordered = again(&first, &[managed(&[&two, &one])], later);
     assert_eq!(revision(&reordered), revision(&first));
     let changed = again(&first, &[managed(&[&two])], later);
@@ -192,7 +192,7 @@ fn rejects_readiness_of_a_managed_secret_that_is_gone() {
     };
     let gone = seen(Outlook::Secrets);
     assert_eq!((ready(&gone), gone.phase), ((ConditionStatus::False, "SecretMissing"), Some(Phase::Pending)));
-    // Gateways keep its earlier content, and revisions continue to grow.
+    // Gateways keep the content of the deleted Secret, and revisions keep growing.
     assert_eq!((&gone.bundle, &gone.hashes), (&sound.bundle, &sound.hashes));
     assert_eq!(seen(Outlook::Part), sound, "where not all Secrets are seen, absence says nothing");
 }

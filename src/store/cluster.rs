@@ -59,7 +59,7 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     Ok(Client::try_from(config)?)
 }
 
-/// The same; without a kubeconfig, the one that kubectl would use.
+/// Connects with a kubeconfig; without one, with the kubeconfig that kubectl would use.
 ///
 /// # Errors
 /// When there is no usable kubeconfig.

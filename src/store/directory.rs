@@ -43,7 +43,7 @@ pub struct GatewaySecretError {
 /// The result of [`collect`].
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// The GatewaySecrets, and what the other objects show of them.
+    /// The GatewaySecrets, with what the other objects say about them.
     pub inventory: Inventory,
     /// Why GatewaySecrets were skipped.
     pub errors: Vec<StoreError>,

@@ -118,7 +118,7 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
 
 fn certificate(block: &Block, aux: bool) -> Result<Certificate, String> {
     if block.has_headers {
-        // `PEM_get_EVP_CIPHER_INFO` takes headers for encryption, and there is no password.
+        // BoringSSL (`PEM_get_EVP_CIPHER_INFO`) reads headers as a sign of encryption, and Envoy has no password for a bundle.
         return Err("text precedes a blank line after BEGIN; remove both".to_owned());
     }
     let certificate = Certificate::parse(&block.content).map_err(|error| error.to_string())?;

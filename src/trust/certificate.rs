@@ -22,7 +22,7 @@ pub struct Certificate {
     pub fingerprint: String,
     /// Subject (RFC 4514), at most 500 characters of it.
     pub subject: String,
-    /// Issuer, in the same form.
+    /// Issuer (RFC 4514).
     pub issuer: String,
     /// Subject, DER.
     pub subject_der: Vec<u8>,

@@ -10,7 +10,7 @@ use super::{Certificate, Text};
 pub(super) struct SameSubject<'a> {
     pub(super) first: &'a BundleEntry,
     pub(super) second: &'a BundleEntry,
-    /// Whether the order is unknown: from 24 entries on the proxy's store does not keep the order of the bundle.
+    /// Whether the order is unknown: with 24 entries or more, the proxy's store does not keep the order of the bundle.
     pub(super) any_order: bool,
 }
 

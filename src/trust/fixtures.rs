@@ -212,7 +212,7 @@ impl Authority {
         self.sign_with(common_name, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap(), change)
     }
 
-    /// The same with an RSA key.
+    /// A leaf with an RSA key and changed parameters.
     pub(crate) fn rsa_leaf_with(&self, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
         self.sign_with(common_name, rsa_key(), change)
     }

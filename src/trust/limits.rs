@@ -19,7 +19,7 @@ pub(super) const LIST_SIGNATURES: usize = 256;
 /// Signatures that each of many chains has for itself: more than real paths have.
 pub(super) const CHAIN_SIGNATURES: usize = 6;
 
-/// The same of all chains together.
+/// The limit for all chains together.
 pub(super) const OWN_SIGNATURES: usize = 256;
 
 /// Paths of all chains together: a few for each client that a GatewaySecret can have.

@@ -166,7 +166,8 @@ fn has_marker(line: &[u8], word: &[u8]) -> bool {
     marker(line, word).is_some()
 }
 
-/// The offset of the word on a line, with dashes (of any kind) around and a label of a certificate or a revocation list.
+/// The offset of a word (BEGIN or END) on a line that resembles a PEM boundary: dashes of any kind around it, and the label of a certificate or a
+/// revocation list.
 fn marker(line: &[u8], word: &[u8]) -> Option<usize> {
     // Cheap to check first: nearly all lines of a bundle are plain base64.
     let dash = |b: &u8| *b == b'-' || *b >= 0x80;

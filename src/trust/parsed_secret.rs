@@ -9,11 +9,11 @@ use super::private_key::KeyError;
 use super::secret::field;
 use super::{Certificate, Secret, TlsConsumer};
 
-/// The content that a reader uses of a Secret. Has no `Debug`: it contains the Secret.
+/// The CA bundle, serving pair and revocation lists of a Secret, parsed as a TLS consumer reads them. Has no `Debug`: it contains the Secret.
 pub struct ParsedSecret<'a> {
     /// The Secret itself.
     pub secret: &'a Secret,
-    /// Its reader.
+    /// The TLS consumer that reads it.
     pub reader: TlsConsumer,
     ca: OnceLock<Option<Text>>,
     crl: OnceLock<Option<Text>>,

@@ -92,7 +92,7 @@ pub enum PemFault {
     /// The content ends within a group of four characters.
     #[error("its base64 is truncated")]
     Base64Length,
-    /// There is no content.
+    /// The block is empty.
     #[error("it is empty")]
     NoData,
     /// The content is not DER of the type that the label names.
@@ -106,7 +106,7 @@ pub fn read(text: &[u8]) -> Reading {
     if signed.rejected.is_some() || text.is_ascii() {
         return signed;
     }
-    // It never has more than the signed reading, which alone sees some BEGIN lines.
+    // The unsigned reading never finds more blocks than the signed one, which alone sees some BEGIN lines.
     read_as(text, Char::Unsigned)
 }
 

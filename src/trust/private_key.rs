@@ -18,7 +18,7 @@ pub enum KeyError {
     /// The PEM is broken before the end of the first private key.
     #[error("{0}")]
     Pem(Rejection),
-    /// It is encrypted, and there is no password for it.
+    /// The key is encrypted, and a Secret has no password for it.
     #[error("the key on line {line} is encrypted; write it without a password")]
     Encrypted {
         /// The line of its BEGIN.

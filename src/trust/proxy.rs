@@ -1,7 +1,7 @@
 //! The keys and signatures of CAs that a proxy supports, by implementation and version.
 //!
-//! Measured by handshakes: a CA of each kind in the bundle, and a client with a P-256 leaf that it signed. Envoy 1.36.4, 1.37.0, 1.38.3,
-//! 1.39.3 and 1.40.0 agree, except on ML-DSA. The table has no statements of other projects.
+//! Measured by handshakes: a CA of each kind in the bundle, and a client with a P-256 leaf that it signed. Envoy 1.36.4, 1.37.0, 1.38.3, 1.39.3 and
+//! 1.40.0 agree, except on ML-DSA. The table has only what was measured, nothing from release notes.
 
 use super::chain::signature::{Key, is_p224, key};
 

@@ -1,5 +1,5 @@
-//! The effect of revocation lists on the clients of a bundle's CAs. As soon as there is a list, or a text for lists, the proxy requires a
-//! valid one of each CA on the path (`X509_V_FLAG_CRL_CHECK_ALL`), and refuses other clients.
+//! The effect of revocation lists on the clients of a bundle's CAs. As soon as the Secret has a revocation list, or any text under the key for them,
+//! the proxy requires a valid one of each CA on the path (`X509_V_FLAG_CRL_CHECK_ALL`), and refuses other clients.
 
 use std::borrow::Cow;
 

@@ -13,7 +13,7 @@ use super::{Certificate, Secret, SecretUsage, UsageKind};
 pub struct RuleContext<'a> {
     /// The Secret itself.
     pub secret: &'a Secret,
-    /// Its role.
+    /// How the Secret is used.
     pub usage: SecretUsage<'a>,
     /// The instant of the verdict.
     pub now: Timestamp,

@@ -27,7 +27,7 @@ pub struct SecretUsage<'a> {
     pub kind: UsageKind,
     /// Gateways take their trust anchors from this Secret, so it must have a CA bundle.
     pub ca_required: bool,
-    /// Its reader.
+    /// The TLS consumer that reads it.
     pub reader: TlsConsumer,
     /// The oldest proxy that verifies peers with it.
     pub oldest_proxy: Proxy,

@@ -77,7 +77,7 @@ pub(super) struct TimeoutStream<IO> {
 
 impl<IO> TimeoutStream<IO> {
     fn new(io: IO, boundaries: Arc<AtomicUsize>, permit: OwnedSemaphorePermit) -> Self {
-        // So that a connection without a request ends too.
+        // The timeout also ends a connection without a request.
         let head = Some((0, Box::pin(sleep(HEAD_TIMEOUT))));
         Self { io, boundaries, head, write: None, _permit: permit }
     }

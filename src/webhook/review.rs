@@ -45,7 +45,7 @@ pub enum ReviewError {
     /// A required field is missing or empty.
     #[error("the AdmissionReview has no {0}")]
     Missing(&'static str),
-    /// `request.operation` is none of the four.
+    /// `request.operation` is not a known operation.
     #[error("request.operation is not CREATE, UPDATE, DELETE or CONNECT")]
     Operation,
 }

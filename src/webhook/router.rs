@@ -62,7 +62,7 @@ enum Path {
     Validate { in_guarded_namespace: bool, may_break_glass: bool },
 }
 
-/// The paths of the HTTPS port. A path shows what the API server has checked: it sends requests of users who may override rules to those with
+/// The paths of the HTTPS port. A path says what the API server has checked: it sends requests of users who may override rules to those with
 /// `-breakglass`, and requests in namespaces with label `trustspan.dev/guard` to those with `-guarded`.
 const PATHS: [(&str, Path); 5] = [
     ("mutate", Path::Mutate),

@@ -99,7 +99,7 @@ fn keys_cost(entry: &Value) -> usize {
 
 fn add(locations: &mut BundleLocations, prefix: String, entry: &Value, fields: &[(&str, &str)]) {
     let content = |key: &str| entry[key].as_str().filter(|text| !text.is_empty());
-    // The other part is in a file, which cannot be read here.
+    // A part is in a file, which the webhook cannot read.
     if fields.iter().any(|(data, file)| content(data).is_none() && content(file).is_some()) {
         return;
     }

@@ -136,7 +136,7 @@ fn rejects_bundles_that_verify_no_server() {
         ] {
             assert_eq!(denials(&object(&bundle), None), [(rule, field.to_owned())], "{field}");
         }
-        // Of glued blocks Go reads neither.
+        // Go reads neither of two blocks without a line break between them.
         let glued = denials(&object(&format!("{}{}", sound.trim_end(), ca("two").pem())), None);
         let rules: Vec<_> = glued.iter().map(|(rule, _)| *rule).collect();
         assert_eq!(rules, ["dropped-by-proxy", "dropped-by-proxy", "empty"], "{field}");

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admission::{Decision, Kind, Operation, Request, validate};
+use crate::admission::{Decision, Kind, Request, validate};
 use crate::api::names::MANAGED_LABEL;
 use crate::api::{GatewaySecretStatus, ProbeTarget, TrustSourceUse};
 use crate::registry::tests::entry;
@@ -45,7 +45,7 @@ enum Keys {
     Tls,
     /// `cacert`, `cert` and `key`.
     Generic,
-    /// Both. `cacert`, `cert` and `key` win, and the others have other content.
+    /// Both styles. `cacert`, `cert` and `key` win; the other keys have other content.
     Both,
 }
 
@@ -122,19 +122,8 @@ impl Cluster {
 
     fn decide(&self, name: &str, content: &Content, now: Timestamp) -> Decision {
         let (object, old) = (content.object(name), self.secrets.get(name).map(|old| old.object(name)));
-        let request = Request {
-            operation: if old.is_some() { Operation::Update } else { Operation::Create },
-            kind: Kind { group: "", version: "v1", kind: "Secret" },
-            sub_resource: "",
-            namespace: "mesh",
-            name,
-            username: "jane",
-            by_agent: false,
-            may_break_glass: false,
-            in_guarded_namespace: true,
-            object: Some(&object),
-            old_object: old.as_ref(),
-        };
+        let kind = Kind { group: "", version: "v1", kind: "Secret" };
+        let request = Request { name, ..Request::fixture(kind, Some(&object), old.as_ref()) };
         validate(&request, &self.registry(now), &Severities::default(), now)
     }
 
@@ -240,7 +229,7 @@ fn rejects_what_takes_too_long_to_verify() {
     );
 }
 
-/// Istio takes CAs from it as soon as it exists.
+/// Istio takes CAs from a `-cacert` Secret as soon as it exists.
 #[test]
 fn rejects_a_sibling_without_the_ca_of_active_clients() {
     let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
@@ -279,19 +268,7 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
             json!({"kind": kind, "metadata": {"namespace": "mesh", "name": "partners"}, "data": data, "stringData": string_data})
         };
         let (old, new) = (object(both.clone()), cas.map(|cas| object(text(cas))));
-        let request = Request {
-            operation: if new.is_some() { Operation::Update } else { Operation::Delete },
-            kind: Kind { group: "", version: "v1", kind },
-            sub_resource: "",
-            namespace: "mesh",
-            name: "partners",
-            username: "jane",
-            by_agent: false,
-            may_break_glass: false,
-            in_guarded_namespace: true,
-            object: new.as_ref(),
-            old_object: Some(&old),
-        };
+        let request = Request::fixture(Kind { group: "", version: "v1", kind }, new.as_ref(), Some(&old));
         let found = validate(&request, &registry, &Severities::default(), at(2030)).findings;
         found.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| f.message).collect()
     };
@@ -306,7 +283,7 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
     }
 }
 
-/// However many clients there are.
+/// The number of clients does not matter.
 #[test]
 fn accepts_a_bundle_that_accepts_clients_rejected_before() {
     let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));

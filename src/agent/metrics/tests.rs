@@ -30,7 +30,12 @@ fn reports_status_and_counts_for_each_gateway_secret() {
     let mut entry = entry("mesh", "root", "gw");
     entry.status.phase = Some(Phase::Converged);
     entry.status.phase_since = Some(Timestamp::from_second(100).expect("an instant"));
-    entry.status.waits = vec![Wait { step: StepName::SwitchServingCertificate, reason: String::new(), until: None }];
+    entry.status.waits = vec![Wait {
+        step: StepName::SwitchServingCertificate,
+        reason: String::new(),
+        until: None,
+        needs_action: false,
+    }];
     // An old CA with the same subject can be the first in the bundle, and end later.
     entry.status.bundle = vec![anchor("old", 1, 900), anchor("new", 2, 800), anchor("older", 0, 700)];
     entry.status.workloads_behind = Some(2);

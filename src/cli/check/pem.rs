@@ -8,7 +8,7 @@ use crate::trust::{self, Finding, Secret, SecretUsage, Severities, UsageKind};
 
 /// The result of `check` for a PEM file.
 pub(super) enum PemFile {
-    /// A CA bundle, with the findings that it would have under `ca.crt`.
+    /// A CA bundle, with the findings on it as `ca.crt` of a gateway.
     Bundle(Vec<Finding>),
     /// Something else, with a description.
     Other(&'static str),

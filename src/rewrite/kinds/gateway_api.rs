@@ -23,7 +23,7 @@ pub(super) const GATEWAY: RewriteRule = RewriteRule {
     has_template: false,
 };
 
-/// Its listeners join those of the Gateway that it names, whose frontend settings apply to them.
+/// A ListenerSet adds listeners to the Gateway that it names. The frontend settings of that Gateway apply to them.
 pub(super) const LISTENER_SET: RewriteRule = RewriteRule { versions: &["v1"], kinds: &["ListenerSet"], ..GATEWAY };
 
 fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {

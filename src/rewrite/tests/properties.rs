@@ -7,7 +7,7 @@ fn secret() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["root", "gw", "root2", "gw2", "unrelated"])
 }
 
-/// The same for ConfigMaps.
+/// The names of ConfigMaps.
 fn config_map() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["cas", "cas.trustspan", "cas-cacert", "early", "unrelated"])
 }

@@ -1,4 +1,4 @@
-//! TLS settings, compared with a table that was written from istiod's source by hand.
+//! TLS settings, compared with a table that was written after istiod's source code.
 
 use super::*;
 

@@ -173,7 +173,7 @@ fn a_stale_replica_keeps_the_newer_hash() {
     let mut changed = stored.clone();
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("v2");
     assert_eq!(hash(&after(&changed, Some(&stored), &registry())), hash(&stored));
-    // The same if it is invoked again after a replica that is not stale.
+    // Nothing changes if the webhook is invoked again, after another replica that knows the new content.
     let fresh = after(&deployment("root", json!({})), None, &rotated());
     assert_eq!(after(&fresh, None, &registry()), fresh);
     // Revisions of other keys cannot be compared: the current one counts, with and without the old value in the request.
@@ -191,7 +191,7 @@ fn a_stale_replica_accepts_a_newer_hash_from_the_agent() {
     let mut rolled = stored.clone();
     rolled["spec"]["template"]["metadata"] = newer["spec"]["template"]["metadata"].clone();
     assert_eq!(after_agent(&rolled, &stored, &registry())["spec"], newer["spec"]);
-    // It does not accept one from another writer, or an older one.
+    // A hash that a user writes, or an older one, is not accepted.
     assert_eq!(after(&rolled, Some(&stored), &registry())["spec"], stored["spec"]);
     let mut back = newer.clone();
     back["spec"]["template"]["metadata"] = stored["spec"]["template"]["metadata"].clone();

@@ -76,7 +76,7 @@ fn a_write_reports_added_and_removed_cas() {
     let events = of(&[&new, &old], write(&[&new], PairOf::Managed));
     assert_eq!(reasons(&events), [("ManagedSecretWritten", false), ("OldCADropped", false)]);
     assert_eq!(events[1].note, "Gateways no longer trust CN=old.");
-    // The first pair is no switch, and a CA that somebody else added is no old CA.
+    // The first serving certificate is not a switch, and a CA that another writer added is not an old CA.
     assert_eq!(reasons(&of(&[], write(&[&new], PairOf::Source))), [("ManagedSecretWritten", false)]);
     let entry = Entry { status: held(&[&new]), ..former() };
     let events = notices(&entry, &held(&[&new, &old]), &[write(&[&new], PairOf::Managed)]);

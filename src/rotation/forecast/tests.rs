@@ -90,7 +90,7 @@ fn a_rotation_of_declared_clients_completes() {
         assert!(forecast.takes > SignedDuration::from_mins(1) && forecast.takes < PATIENCE, "{message}");
         assert!(message.contains("would complete without manual steps in about"), "{message}");
     }
-    // The source Secret learns of the CA with its own issue.
+    // Without a Secret of the CA, the new CA reaches the source Secret when its Certificate is reissued.
     let (forecast, message) = forecast_of(|entry, _| entry.resolved.ca_secret_ref = None);
     assert!(forecast.completes, "{message}");
 }

@@ -18,7 +18,7 @@ pub(super) struct IssuerSource<'a> {
     /// The issuer's `spec`, where the issuer was found.
     spec: Option<&'a Value>,
     is_cluster_wide: bool,
-    /// The namespace of a ClusterIssuer's Secrets: that of the Certificate that writes its CA; `None` where no Certificate does.
+    /// The namespace of a ClusterIssuer's Secrets: where the Certificate is that writes its CA; `None` without such a Certificate.
     cluster_resources: Option<&'a str>,
     /// Whether the source Secret holds a CA itself.
     is_ca: bool,

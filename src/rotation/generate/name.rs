@@ -1,4 +1,4 @@
-//! A name for the new Secret: the managed Secret, whose name the GatewaySecret has, too, or the one that the issuer is to write.
+//! A name for the new Secret: the managed Secret (the GatewaySecret gets the same name), or the source Secret, which the issuer is to write.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use crate::rotation::gateway_service::namespace;
 
 /// Suffixes of names, in the order in which they are tried.
 pub(super) type Suffixes = [&'static str; 3];
-/// Of a managed Secret.
+/// Suffixes for a managed Secret.
 pub(super) const MANAGED: Suffixes = ["-managed", "-managed-2", "-managed-3"];
-/// Of what the issuer is to write.
+/// Suffixes for a new source Secret.
 pub(super) const SOURCE: Suffixes = ["-source", "-source-2", "-source-3"];
 
 /// The names to try for the new Secret next to an existing one.

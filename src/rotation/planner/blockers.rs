@@ -24,13 +24,30 @@ pub(in crate::rotation) struct Pause {
     /// When it ends by itself.
     pub(super) until: Option<Timestamp>,
     pub(in crate::rotation) reason: String,
+    /// Whether a person has to act.
+    pub(super) needs_action: bool,
 }
 
 impl Pause {
+    /// A wait that does not end before a person acts, or only at a deadline.
+    pub(super) fn for_action(reason: impl Into<String>) -> Self {
+        Self { until: None, reason: reason.into(), needs_action: true }
+    }
+
+    /// A wait for what happens without a person, by a time if that is known.
+    pub(super) fn without_action(until: Option<Timestamp>, reason: impl Into<String>) -> Self {
+        Self { until, reason: reason.into(), needs_action: false }
+    }
+
+    pub(super) fn wait(self, step: StepName) -> Wait {
+        let Self { until, reason, needs_action } = self;
+        Wait { step, reason, until, needs_action }
+    }
+
     /// `spec.paused`, or a time outside the policy's `changeWindows`, of which `windows` is the state.
     pub(in crate::rotation) fn of(entry: &Entry, windows: WindowState) -> Option<Self> {
         if entry.spec.paused {
-            return Some(Self { until: None, reason: "spec.paused is true. To continue, set it to false".to_owned() });
+            return Some(Self::for_action("spec.paused is true. To continue, set it to false"));
         }
         let change_windows = &entry.policy.change_windows;
         if windows.is_open || change_windows.is_empty() {
@@ -38,9 +55,10 @@ impl Pause {
         }
         let reason = match (windows.until, change_windows.iter().find_map(|window| window.zone().err())) {
             (None, Some(unknown)) => format!("No change window of the RotationPolicy ever opens: {unknown}"),
-            _ => "No change window of the RotationPolicy is open".to_owned(),
+            (None, None) => "No change window of the RotationPolicy ever opens. Correct changeWindows".to_owned(),
+            (Some(_), _) => "No change window of the RotationPolicy is open".to_owned(),
         };
-        Some(Self { until: windows.until, reason })
+        Some(Self { until: windows.until, reason, needs_action: windows.until.is_none() })
     }
 }
 
@@ -53,6 +71,8 @@ pub struct TrustSourceBlocker {
     pub message: String,
     /// When it ends by itself.
     pub until: Option<Timestamp>,
+    /// Whether a person has to act.
+    pub needs_action: bool,
 }
 
 /// Clients that block the switch of the serving certificate, and what happens at its deadline.
@@ -118,7 +138,8 @@ impl<'a> Blockers<'a> {
             None => format!("Renew it: {renew}"),
         };
         let reason = format!("Certificate {name}: {}. {advice}", blocker.reason);
-        Some(Pause { until: blocker.until.into_iter().chain(deadline).min(), reason })
+        let needs_action = blocker.until.is_none();
+        Some(Pause { until: blocker.until.into_iter().chain(deadline).min(), reason, needs_action })
     }
 
     /// Why a client's Certificate is not reissued.
@@ -136,11 +157,11 @@ impl<'a> Blockers<'a> {
     /// Why gateways must not serve what a pause blocks. Neither is worth an expired serving certificate.
     pub(super) fn switch_pause(&self, served: &[Certificate]) -> Option<Wait> {
         let pause = self.pause.clone()?;
-        self.switch_wait(switch_deadline(self.view, served), pause.until, pause.reason)
+        self.switch_wait(switch_deadline(self.view, served), pause)
     }
 
-    /// Why gateways must not serve another certificate in the place of `served` yet, and the clients that block that. `verifies_next`:
-    /// whether a client that trusts these CAs verifies the other.
+    /// Why gateways must not replace the certificate `served` yet, and the clients that block that. `verifies_next`: whether a client that trusts
+    /// these CAs verifies the next certificate.
     pub(super) fn switch(
         &self,
         served: &[Certificate],
@@ -159,41 +180,41 @@ impl<'a> Blockers<'a> {
         let since = view.journal.server_issuers.iter().filter(|a| a.current).map(|a| a.since).max().unwrap_or(now);
         let overlap = view.entry.policy.propagation_delays.minimum_overlap.after(since);
         let blocker_of = |clients| SwitchBlocker::of(view, served, clients);
-        let (why, blocker) = match lagging {
+        let (pause, blocker) = match lagging {
             Some(names) => {
                 let reason = format!(
                     "Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): \
                      {names}"
                 );
-                (Some((None, reason)), blocker_of(Some(names)))
+                let needs_action = needs_restart(view, |name, held| lags(name, &held.trust));
+                (Some(Pause { until: None, reason, needs_action }), blocker_of(Some(names)))
             }
             None if breaks_others && !view.snapshot.knows_all_clients() => {
                 let reason = unlisted_clients(view.snapshot).unwrap_or_else(|| {
                     "Clients that are not declared may trust only the old CA. Declare all clients, then set \
-                     spec.clients.allDeclared: true"
+                     spec.clients.allDeclared to true"
                         .to_owned()
                 });
-                (Some((None, reason)), blocker_of(None))
+                (Some(Pause::for_action(reason)), blocker_of(None))
             }
             None if breaks_others && now < overlap => (
-                Some((
+                Some(Pause::without_action(
                     Some(overlap),
-                    "The overlap of both CAs (propagationDelays.minimumOverlap) is not over".to_owned(),
+                    "The overlap of both CAs (propagationDelays.minimumOverlap) is not over",
                 )),
                 None,
             ),
             None => (None, None),
         };
         let last = switch_deadline(view, served).filter(|_| !keeps_expired(view));
-        let wait =
-            self.switch_pause(served).or_else(|| why.and_then(|(until, reason)| self.switch_wait(last, until, reason)));
+        let wait = self.switch_pause(served).or_else(|| pause.and_then(|pause| self.switch_wait(last, pause)));
         let blocker = blocker.filter(|_| wait.is_some());
         (wait, blocker)
     }
 
-    fn switch_wait(&self, deadline: Option<Timestamp>, until: Option<Timestamp>, reason: String) -> Option<Wait> {
-        let until = until.into_iter().chain(deadline).min();
-        self.is_ahead(deadline).then_some(Wait { step: StepName::SwitchServingCertificate, reason, until })
+    fn switch_wait(&self, deadline: Option<Timestamp>, pause: Pause) -> Option<Wait> {
+        let until = pause.until.into_iter().chain(deadline).min();
+        self.is_ahead(deadline).then(|| Pause { until, ..pause }.wait(StepName::SwitchServingCertificate))
     }
 
     fn is_ahead(&self, deadline: Option<Timestamp>) -> bool {
@@ -245,7 +266,7 @@ fn last_end(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) ->
     certificates.filter(|ca| suffices(std::slice::from_ref(*ca))).map(|ca| ca.not_after).max()
 }
 
-/// Before an end, twice the time that all steps up to it take. A chain ends with its CA, whatever date the certificate has.
+/// The deadline for what depends on a CA: twice the time that all steps take, before the CA expires. No chain is valid longer than its CA.
 fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
     let delays = &view.entry.policy.propagation_delays;
     let delays = [delays.gateways, delays.admission, delays.clients].map(|delay| delay.duration());
@@ -256,14 +277,14 @@ fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
 /// Reasons for which the reissue of Certificates waits that status lists.
 const REASONS: usize = 3;
 
-/// The waits of a step for its pauses: the first of each reason, those that end first, and the number of others.
+/// The waits of a step for its pauses, one for each reason. At most [`REASONS`] are listed: those that need a person, then those that end first. The
+/// last one counts the others.
 pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
-    pauses.sort_by_key(|pause| pause.until.unwrap_or(Timestamp::MAX));
+    pauses.sort_by_key(|pause| (!pause.needs_action, pause.until.unwrap_or(Timestamp::MAX)));
     let mut reasons = BTreeSet::new();
     pauses.retain(|pause| reasons.insert(pause.reason.clone()));
     let more = pauses.len().saturating_sub(REASONS);
-    let mut waits: Vec<_> =
-        pauses.into_iter().take(REASONS).map(|pause| Wait { step, until: pause.until, reason: pause.reason }).collect();
+    let mut waits: Vec<_> = pauses.into_iter().take(REASONS).map(|pause| pause.wait(step)).collect();
     if let Some(last) = waits.last_mut().filter(|_| more > 0) {
         let noun = if more == 1 { "Certificate" } else { "Certificates" };
         last.reason += &format!(". {more} more {noun} may not be renewed now");
@@ -285,6 +306,13 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
     few(view.clients_in_use.iter().filter(|(name, held)| is(name, held)).map(|(name, _)| label(name)))
 }
 
+/// Whether some client has new content in its Secret, but uses earlier content with a property until it is restarted.
+pub(super) fn needs_restart(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> bool {
+    let loads_once = |name: &str| view.snapshot.clients.iter().any(|client| client.name == name && client.loads_once);
+    let has_it = |name: &str| view.journal.newest_of(name).is_some_and(|newest| !is(name, newest));
+    view.clients_in_use.iter().any(|(name, held)| is(name, held) && has_it(name) && loads_once(name))
+}
+
 /// Why clients of some namespaces are unknown, and what to do: a sentence.
 pub(super) fn unlisted_clients(snapshot: &Snapshot<'_>) -> Option<String> {
     let names = few(snapshot.unlisted_namespaces.iter().cloned())?;
@@ -301,7 +329,7 @@ fn readers(view: &View<'_>) -> Option<TrustSourceBlocker> {
     found.extend(unnamed_sources(view));
     found.dedup();
     let number = found.len();
-    let mut blocker = found.into_iter().min_by_key(|blocker| blocker.until)?;
+    let mut blocker = found.into_iter().min_by_key(|blocker| (!blocker.needs_action, blocker.until))?;
     if number > 1 {
         blocker.message = format!("1 of {number}: {}", blocker.message);
     }
@@ -319,19 +347,20 @@ fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = TrustSourceBl
         in_use.find(lacks)?;
         let message =
             format!("Gateways may still take their clients' CAs from {source}, which no Gateway names any more");
-        Some(TrustSourceBlocker { reason: "Propagating", message, until: ended.map(|at| delay.after(at)) })
+        let until = ended.map(|at| delay.after(at));
+        Some(TrustSourceBlocker { reason: "Propagating", message, until, needs_action: false })
     })
 }
 
 fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSourceBlocker> {
     let TlsReader { object, field, .. } = reader;
     let (entry, issuers) = (view.entry, &view.client_issuers);
-    let manual = |reason, message| Some(TrustSourceBlocker { reason, message, until: None });
+    let manual = |reason, message| Some(TrustSourceBlocker { reason, message, until: None, needs_action: true });
     let versions = |source: &SourceName| view.journal.trust_sources.get(&source.to_string()).map(Vec::as_slice);
     let (source, state) = match view.snapshot.source_of(reader) {
         ReaderSource::Managed => return None,
         ReaderSource::Missing(sources) => {
-            // istiod serves nothing to new proxies. If there never was a source, no client connects, whichever CA signs it.
+            // istiod has nothing to send to new proxies. If the source never existed, no client connects anyway.
             let is_lost = |source: &&SourceName| {
                 let last = versions(source).and_then(<[_]>::last);
                 last.is_some_and(|version| !version.trust.is_empty() && !holds(&version.trust, issuers))
@@ -390,19 +419,31 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
     if let Some(replaced) = lacking.iter().map(|version| version.replaced).collect::<Option<Vec<_>>>() {
         let until = replaced.into_iter().max().map(|at| delay.after(at));
         let message = format!("{object} ({field}) may not have loaded the new CA from {source} yet");
-        return Some(TrustSourceBlocker { reason: "Propagating", message, until });
+        return Some(TrustSourceBlocker { reason: "Propagating", message, until, needs_action: false });
     }
     let trust = versions.last().map(|version| version.trust.as_slice()).unwrap_or_default();
     let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca))).map(|ca| ca.subject.clone()));
     let lacks = lacks.unwrap_or_default();
-    let help = source_help(view, reader, source);
-    manual(
-        "OtherTrustSource",
-        format!("{object} ({field}) takes its clients' CAs from {source}, which lacks the new CA ({lacks}). {help}"),
-    )
+    let copied = copied_from(view, source);
+    let help = match copied {
+        Some(name) => format!("The agent adds it from ConfigMap {name}"),
+        None => source_help(view, reader, source),
+    };
+    let message =
+        format!("{object} ({field}) takes its clients' CAs from {source}, which lacks the new CA ({lacks}). {help}");
+    let needs_action = copied.is_none();
+    Some(TrustSourceBlocker { reason: "OtherTrustSource", message, until: None, needs_action })
 }
 
-/// How a source gets the new CA.
+/// The ConfigMap of `spec.clients.caConfigMapNames` from which the agent writes a source, if nothing blocks that.
+fn copied_from<'v>(view: &'v View<'_>, source: &SourceName) -> Option<&'v str> {
+    let is_local_map = source.kind == SourceKind::ConfigMap && source.namespace == view.entry.namespace;
+    let mut maps = view.snapshot.config_maps.iter().filter(|_| is_local_map);
+    let map = maps.find(|map| source.name == managed_config_map_name(&map.name))?;
+    config_map_blocker(view, map).is_none().then_some(map.name.as_str())
+}
+
+/// What a person has to do, so that a source gets the new CA.
 fn source_help(view: &View<'_>, reader: &TlsReader, source: &SourceName) -> String {
     let entry = view.entry;
     let namespace = &entry.namespace;
@@ -412,11 +453,7 @@ fn source_help(view: &View<'_>, reader: &TlsReader, source: &SourceName) -> Stri
         return rename_help(reader);
     }
     if let Some(map) = view.snapshot.config_maps.iter().filter(|_| is_local_map).find(is_of) {
-        return match config_map_blocker(view, map) {
-            Some(why) => why,
-            None if source.name == map.name => rename_help(reader),
-            None => format!("The agent adds it from ConfigMap {}", map.name),
-        };
+        return config_map_blocker(view, map).unwrap_or_else(|| rename_help(reader));
     }
     let managed_sibling = SourceName::secret(namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name()));
     if *source == managed_sibling {
@@ -442,7 +479,7 @@ fn extend_trust_command(entry: &Entry, source: &SourceName) -> String {
     )
 }
 
-/// How a reader of the source Secret comes to read the managed Secret.
+/// What makes a Gateway that names the source Secret use the managed Secret.
 fn rename_help(reader: &TlsReader) -> String {
     let TlsReader { resource, namespace, .. } = reader;
     match reader.opted_out {
@@ -504,7 +541,7 @@ pub(super) fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) ->
         (Some(also), Some(source)) => also.issuer == source.issuer,
         _ => false,
     };
-    // An expired certificate is renewed by its issuer, whichever CA it is of.
+    // Expiry is ignored: the issuer renews an expired certificate.
     has_our_issuer
         && view.source_chain.is_some_and(|source| verifies(anchors, source, now))
         && !verifies_to_the_end(anchors, chain, now)

@@ -9,14 +9,14 @@ use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Authority, Version};
 use crate::trust::{Certificate, is_distrusted};
 
-/// A bundle, and why it is no smaller.
+/// A bundle, and why it still has previous CAs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlannedBundle {
     /// The CAs, new first. Of CAs with one subject Envoy takes the first; an expired one before its renewal hides it.
     pub(super) trust: Vec<Certificate>,
     /// How many previous CAs are kept because certificates in use need them.
     pub(super) needed: usize,
-    /// Until when previous CAs are kept for certificates that may be in use unseen.
+    /// Until when previous CAs are kept because unknown certificates of them may be in use.
     pub(super) until: Option<Timestamp>,
     /// Certificates in use need more previous CAs than `maxPreviousCAs`.
     pub(super) over_cap: bool,
@@ -31,13 +31,13 @@ pub(super) struct Bundles {
 impl Bundles {
     pub(super) fn plan(view: &View<'_>) -> Self {
         let clients = view.clients_in_use.iter().map(|(_, version)| *version);
-        // To an upstream behind these gateways their own certificate is a client's.
+        // Gateways that use mTLS to their upstreams present the serving certificate there as clients.
         let is_client = view.snapshot.readers.iter().any(|reader| reader.is_client);
         let clients = clients.chain(view.gateways_in_use.iter().copied().filter(|_| is_client));
         let presented = distinct(clients.map(|version| version.chain.as_slice()));
         Self {
             gateways: bundle(view, &view.journal.client_issuers, &presented, admits, unseen_clients),
-            // A serving certificate that is kept after its end still needs its CA.
+            // An expired serving certificate that gateways keep still needs its CA.
             clients: bundle(
                 view,
                 &view.journal.server_issuers,
@@ -66,7 +66,7 @@ fn distinct<'a>(chains: impl Iterator<Item = &'a [Certificate]>) -> Vec<&'a [Cer
 }
 
 type Accepts = fn(&[Certificate], &[Certificate], Timestamp) -> bool;
-/// Until when certificates that a CA signed may be in use unseen. The last argument: whether `maxPreviousCAs` has room for that CA.
+/// Until when unknown certificates of a CA may be in use. The last argument: whether `maxPreviousCAs` has room for that CA.
 type UnseenUntil = fn(&View<'_>, &Authority, bool) -> Timestamp;
 
 fn bundle(
@@ -104,7 +104,7 @@ fn bundle(
         }
         bundle.trust.push(certificate.clone());
         let before = open.len();
-        // To a clock that is slow, a renewed CA seems to be not yet valid. It is needed all the same.
+        // If the clock is slow, a renewed CA is not valid yet. It is judged at the start of its validity.
         let begun = now.max(certificate.not_before);
         open.retain(|chain| !in_some_order(&bundle.trust, chain, begun));
         if open.len() < before {
@@ -204,7 +204,7 @@ fn unordered_targets<'a>(view: &View<'a>) -> impl Iterator<Item = &'a TrustBundl
     view.entry.spec.trust_bundle_targets.iter().filter(|target| !target.kind.keeps_order())
 }
 
-/// The orders that differ for a verifier: each CA first. It tries the others only if the first one does not fit.
+/// The orders of a bundle that can differ for a verifier: each CA once in the first place, since the first that fits is used.
 pub(super) fn orders(trust: &[Certificate]) -> impl Iterator<Item = Vec<Certificate>> {
     (0..trust.len()).map(|first| {
         let mut order = trust.to_vec();
@@ -297,7 +297,7 @@ fn with_managed_bundle(view: &View<'_>, held: &[Certificate], bundle: &[Certific
     trust
 }
 
-/// The declared clients that can connect with the managed Secret as it is, and could not if it were a copy of the source Secret.
+/// The declared clients that can connect now, and could not if the managed Secret were a copy of the source Secret.
 pub(super) fn cut_off_by_copy(view: &View<'_>) -> Vec<String> {
     let (snapshot, now) = (view.snapshot, view.now);
     let source = snapshot.usable_source().ok();

@@ -49,7 +49,7 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp)
 /// The CAs that are trusted when the journal starts: somebody needed them. They are those in the managed Secret, or in the source Secret,
 /// which gateways used before; those in status, if the journal was lost; and the one that the Issuer signs with.
 fn adopt_authorities(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
-    // If clients have a separate CA, the managed bundle says nothing about serving certificates, nor the source Secret about clients.
+    // If another CA signs clients, the managed bundle has no CA of serving certificates, and the source Secret none of clients.
     let is_shared = snapshot.entry.spec.clients.ca_secret_ref.is_none();
     let source = snapshot.usable_source().map(authorities).unwrap_or_default();
     let mut client = match snapshot.managed {
@@ -81,7 +81,7 @@ fn recover(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let status = &snapshot.entry.status;
     let common = status.client_trust.as_deref().map(connectivity::observed);
     let replaced = |trust, chain| Version { replaced: Some(now), ..Version::new(trust, chain, now) };
-    // Status lists all contents in use, oldest first. Each that verifies gateways trusts what all of these have in common.
+    // Status lists the client certificates in use, oldest first, but not the CAs of each client. All of them trust at least `clientTrust`.
     for leaf in status.leaves.iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client) {
         let chain = bundle::read_chain(leaf.pem.as_bytes()).into_certificates();
         for name in leaf.names() {
@@ -181,8 +181,8 @@ fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Ce
 /// Records which of our CAs the sources hold. A source that no reader uses any more counts until the propagation delay is over.
 fn record_trust_sources(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let policy = &snapshot.entry.policy;
-    // A journal has no room for thousands of foreign CAs. A distrusted CA counts for nothing at once: its clients are reissued, whatever
-    // a source still accepts.
+    // Only our CAs are recorded: a journal has no room for thousands of others. A distrusted CA is left out: its clients are reissued even if a
+    // source still accepts them.
     let counts = |authority: &Authority| {
         authority.current || !is_distrusted(&authority.certificate, &snapshot.entry.spec.distrusted_cas)
     };
@@ -200,7 +200,7 @@ fn record_trust_sources(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Tim
                 let ours = trust.iter().filter(|held| is_ours(held)).cloned().collect();
                 supersede(journal.trust_sources.entry(source.to_string()).or_default(), ours, Vec::new(), now);
             }
-            // Running proxies keep what it held.
+            // After a source was deleted, running proxies keep its last content.
             ReaderSource::Object(source, _) => drop(read.insert(source)),
             ReaderSource::Missing(sources) => read.extend(sources),
             ReaderSource::Managed | ReaderSource::Unknowable(_) | ReaderSource::Unlisted(_) => {}
@@ -235,7 +235,7 @@ fn retire(map: &mut BTreeMap<String, Vec<Version>>, is_read: impl Fn(&str) -> bo
 }
 
 fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
-    // A client whose certificate is unknown counts by what it trusts.
+    // A client whose certificate is unknown is judged only by the CAs that it trusts.
     let counts = |client: &&ClientState| match &client.trust {
         Trust::Read(trust) => !client.chain.is_empty() || !trust.is_empty(),
         Trust::Issued { .. } => !client.chain.is_empty(),
@@ -254,7 +254,7 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
         supersede(&mut recorded.versions, trust, client.chain.clone(), now);
     }
     let is_declared = |name: &str| snapshot.all_clients().any(|client| client.name == name);
-    // Who reads a trust bundle target that is no longer kept is unknown.
+    // Nothing is known about the readers of a trust bundle target that the spec no longer names.
     journal.clients.retain(|name, _| !TrustBundleTarget::is_readers(name) || is_declared(name));
     for (name, client) in &mut journal.clients {
         if !is_declared(name) {
@@ -264,7 +264,7 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     }
 }
 
-/// The least that a client's Secret holds: of the bundles that the webhook may have added, what they have in common.
+/// The CAs that a client's Secret has at least: those that all bundles have in common which the webhook may have added.
 fn trusted(snapshot: &Snapshot<'_>, client: &ClientState, journal: &Journal, now: Timestamp) -> Vec<Certificate> {
     let (ca, at) = match &client.trust {
         Trust::Read(trust) => return trust.clone(),
@@ -307,7 +307,7 @@ fn record_cut_off(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     let delay = snapshot.entry.policy.propagation_delays.clients;
     let Some((newest, earlier)) = journal.gateways.split_last().filter(|(newest, _)| !newest.guessed) else { return };
     let admits = |gateway: &Version, held: &Version| migrated(&gateway.trust, &held.chain, now);
-    // A certificate that is kept after its end was not written in spite of any client.
+    // Expiry is ignored: a client that rejects a serving certificate only because it expired was not cut off by a write.
     let verifies = |gateway: &Version, held: &Version| verifies_to_the_end(&held.trust, &gateway.chain, now);
     for client in journal.clients.values_mut() {
         let was = std::mem::take(&mut client.cut_off);

@@ -1,10 +1,10 @@
-//! One plan: the decision about each step of a rotation, and the phase.
+//! Decides about each step of a rotation, and the phase.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
     Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker, is_of_old,
-    pause_waits, pin, presents_source, serving_deadline, sibling_blocker, unlisted_clients,
+    needs_restart, pause_waits, pin, presents_source, serving_deadline, sibling_blocker, unlisted_clients,
 };
 use super::bundles::{Bundles, PlannedBundle, config_map_bundle, cut_off_by_copy, sibling_bundle, unordered};
 use super::snapshot::{
@@ -124,12 +124,10 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     let blockers = Blockers::find(&view);
     let mut decided = decide(&view, &blockers, &bundles.gateways);
     let endpoints = probe::count(&view, &before.gateways);
-    decided
-        .waits
-        .extend(probe::waits(&view).into_iter().map(|(until, reason)| wait(step_of_gateways(&view), until, reason)));
+    decided.waits.extend(probe::waits(&view).into_iter().map(|pause| pause.wait(step_of_gateways(&view))));
     let wake = wake(&view, &decided.waits, [bundles.gateways.until, bundles.clients.until]);
     let unordered = unordered(&view, &bundles.clients.trust);
-    decided.waits.extend(unordered.iter().map(|reason| wait(StepName::ExpandTrust, None, reason.as_str())));
+    decided.waits.extend(unordered.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust)));
     let is_everywhere = |ca: &&Certificate| view.gateways_in_use.iter().all(|version| version.trust.contains(ca));
     let cut_off = journal.clients.iter().filter(|(_, client)| !client.cut_off.is_none());
     let mut plan = Plan {
@@ -189,10 +187,6 @@ fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Optio
     at.into_iter().filter(|at| *at > view.now).min()
 }
 
-fn wait(step: StepName, until: Option<Timestamp>, reason: impl Into<String>) -> Wait {
-    Wait { step, reason: reason.into(), until }
-}
-
 /// The step that waits for gateways.
 fn step_of_gateways(view: &View<'_>) -> StepName {
     match view.unconverged {
@@ -229,8 +223,19 @@ struct Decided {
 }
 
 impl Decided {
+    /// A step waits for what happens without a person.
     fn wait(&mut self, step: StepName, until: Option<Timestamp>, reason: impl Into<String>) {
-        self.waits.push(wait(step, until, reason));
+        self.waits.push(Pause::without_action(until, reason).wait(step));
+    }
+
+    /// A step waits for a person.
+    fn wait_for_action(&mut self, step: StepName, reason: impl Into<String>) {
+        self.waits.push(Pause::for_action(reason).wait(step));
+    }
+
+    fn wait_for_source(&mut self, step: StepName, blocker: &TrustSourceBlocker) {
+        let TrustSourceBlocker { message, until, needs_action, .. } = blocker.clone();
+        self.waits.push(Wait { step, reason: message, until, needs_action });
     }
 
     fn reissue(&mut self, certificate: &Issuance) {
@@ -248,7 +253,7 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) ->
         let trust = config_map_bundle(view, map, &gateways.trust);
         decided.steps.extend(trust.map(|trust| Step::WriteConfigMap { source: map.name.clone(), trust }));
         if let Some(reason) = config_map_blocker(view, map) {
-            decided.wait(StepName::ExpandTrust, None, reason);
+            decided.wait_for_action(StepName::ExpandTrust, reason);
         }
     }
     for named in missing_signers(view) {
@@ -272,7 +277,9 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) ->
     }
     wait_for_unmanaged_certificates(view, &mut decided);
     decided.undistrusted = undistrusted(view);
-    decided.waits.extend(decided.undistrusted.iter().map(|reason| wait(StepName::DropOldCA, None, reason.as_str())));
+    decided
+        .waits
+        .extend(decided.undistrusted.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::DropOldCA)));
     decided
 }
 
@@ -316,7 +323,7 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBun
     if let Some(trust) = sibling_bundle(view, &gateways.trust) {
         let is_first = matches!(view.snapshot.managed_sibling, TrustCopy::Absent);
         match sibling_blocker(view).filter(|_| is_first) {
-            Some(reason) => decided.wait(StepName::ExpandTrust, None, reason),
+            Some(reason) => decided.wait_for_action(StepName::ExpandTrust, reason),
             None => decided.steps.push(Step::WriteSibling { trust }),
         }
     }
@@ -368,12 +375,15 @@ fn learn_ca(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     if let Some(rejected) = rejected(&others) {
         let source = view.entry.client_ca_name();
         let reason = format!("{rejected}. If this CA is yours, append its certificate to ca.crt of Secret {source}");
-        decided.wait(StepName::ExpandTrust, None, reason);
+        decided.wait_for_action(StepName::ExpandTrust, reason);
     }
     if let (Some(certificate), Some(rejected)) = (serving, rejected(&learnable)) {
         let newest = learnable.iter().map(|(_, pending)| pending.at).max().unwrap_or(Timestamp::MIN);
         match learn_blocker(view, blockers, certificate, newest) {
-            Some((until, why)) => decided.wait(StepName::ExpandTrust, until, format!("{rejected}. {why}")),
+            Some(pause) => {
+                let reason = format!("{rejected}. {}", pause.reason);
+                decided.waits.push(Pause { reason, ..pause }.wait(StepName::ExpandTrust));
+            }
             None => decided.reissue(certificate),
         }
     }
@@ -396,32 +406,28 @@ fn rejected(waiting: &[(&ClientState, &Pending)]) -> Option<String> {
     Some(format!("Admission rejects new certificates of {names}: they are signed by {ca}, which gateways do not trust"))
 }
 
-/// Why the serving Certificate is not reissued now to obtain the CA, and until when. A tenant may request any number of certificates: they do
+/// Why the serving Certificate is not reissued now to obtain the CA. A tenant may request any number of certificates: they do
 /// not reissue it more often than a rotation takes, nor right after an issuance that failed.
-fn learn_blocker(
-    view: &View<'_>,
-    blockers: &Blockers<'_>,
-    certificate: &Issuance,
-    newest: Timestamp,
-) -> Option<(Option<Timestamp>, String)> {
+fn learn_blocker(view: &View<'_>, blockers: &Blockers<'_>, certificate: &Issuance, newest: Timestamp) -> Option<Pause> {
     let (name, delays) = (&certificate.name, &view.entry.policy.propagation_delays);
     let pace = delays.gateways.duration().saturating_add(delays.clients.duration());
     let after = |at: Option<Timestamp>, pace| at.map(|at| at.saturating_add(pace).unwrap_or(Timestamp::MAX));
     let next = after(certificate.issued, pace).max(after(certificate.failed, pace.max(AFTER_FAILURE)));
     let next = next.filter(|next| view.now < *next);
     if certificate.is_issuing {
-        return Some((None, format!("Certificate {name} of the same issuer is being reissued to obtain the CA")));
+        let reason = format!("Certificate {name} of the same issuer is being reissued to obtain the CA");
+        return Some(Pause::without_action(None, reason));
     }
     if certificate.issued.is_some_and(|issued| issued > newest) {
         let source = view.entry.source_name();
         let what = "was issued later, by another CA. Configure the issuer to use one CA, or append the other";
-        return Some((None, format!("Certificate {name} {what} to ca.crt of Secret {source}")));
+        return Some(Pause::for_action(format!("Certificate {name} {what} to ca.crt of Secret {source}")));
     }
     if let Some(next) = next {
         let reason = format!("Certificate {name} of the same issuer is reissued at {next} to obtain the CA");
-        return Some((Some(next), reason));
+        return Some(Pause::without_action(Some(next), reason));
     }
-    blockers.reissue_pause(Some(certificate), None).map(|pause| (pause.until, pause.reason))
+    blockers.reissue_pause(Some(certificate), None)
 }
 
 /// The Issuer signs with the new CA only once every gateway trusts it.
@@ -442,27 +448,26 @@ fn promote(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
              {ADOPT}: {}",
             entry.name_in(namespace)
         );
-        decided.wait(step, None, reason);
+        decided.wait_for_action(step, reason);
     } else if !source.chain[0].is_ca {
-        decided.wait(
+        decided.wait_for_action(
             step,
-            None,
             format!(
                 "Secret {} holds no CA to sign with. Store the CA's certificate and key there",
                 entry.client_ca_name()
             ),
         );
     } else if let Some(pause) = blockers.pause_until(blockers.issuer_deadline).filter(|_| signs) {
-        decided.wait(step, pause.until, pause.reason);
+        decided.waits.push(pause.wait(step));
     } else if let Some(unconverged) = view.unconverged {
         let reason = format!("Not every gateway trusts the new CA yet, so Secret {issuer_name} is not updated");
         decided.wait(step, unconverged.until, reason);
         // The cause may be one that a person has to fix.
         if let Some(blocker) = blockers.of_promotion().filter(|blocker| blocker.until.is_none()) {
-            decided.wait(step, None, blocker.message.as_str());
+            decided.wait_for_source(step, blocker);
         }
     } else if let Some(blocker) = blockers.of_promotion().filter(|_| signs) {
-        decided.wait(step, blocker.until, blocker.message.as_str());
+        decided.wait_for_source(step, blocker);
     } else {
         decided.steps.push(Step::PromoteIssuer);
     }
@@ -490,7 +495,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     if let Some(foreign) = foreign {
         let reason =
             format!("No cert-manager Certificate writes {foreign}. Renew manually, and include the new CA in ca.crt");
-        decided.wait(step, None, reason);
+        decided.wait_for_action(step, reason);
     }
     let mut pauses = Vec::new();
     lagging.retain(|client| {
@@ -510,7 +515,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         let before = lagging.len();
         lagging.retain(|client| !newest(client).is_some_and(waits));
         if lagging.len() < before {
-            decided.wait(step, blocker.until, blocker.message.as_str());
+            decided.wait_for_source(step, blocker);
         }
     }
     let mut pinned = Vec::new();
@@ -529,7 +534,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
             first.reader.object, first.reader.field
         );
         decided.pinned = Some(reason.clone());
-        decided.wait(step, until, reason);
+        decided.waits.push(Pause { until, ..Pause::for_action(reason) }.wait(step));
     }
     let certificates: Vec<_> = lagging.iter().filter_map(|client| client.certificate.as_ref()).collect();
     if certificates.is_empty() {
@@ -568,15 +573,18 @@ fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decide
     let deadline = serving_deadline(view, chain);
     let direct = presents_source(view).filter(|_| deadline.is_none_or(|at| view.now < at));
     match (blockers.reissue_pause(Some(certificate), deadline), lagging, direct) {
-        (Some(pause), _, _) => decided.wait(step, pause.until, pause.reason),
-        (None, Some(names), _) => decided.wait(step, None, lacking(&names)),
-        (None, None, Some(reason)) => decided.wait(step, None, reason),
+        (Some(pause), _, _) => decided.waits.push(pause.wait(step)),
+        (None, Some(names), _) => decided.waits.push(lacking(view, &names).wait(step)),
+        (None, None, Some(reason)) => decided.wait_for_action(step, reason),
         (None, None, None) => decided.reissue(certificate),
     }
 }
 
-fn lacking(names: &str) -> String {
-    format!("Not every client trusts the new CA yet (restart those that read their CAs only at startup): {names}")
+fn lacking(view: &View<'_>, names: &str) -> Pause {
+    let reason =
+        format!("Not every client trusts the new CA yet (restart those that read their CAs only at startup): {names}");
+    let needs_action = needs_restart(view, |_, held| !holds(&held.trust, &view.server_issuers));
+    Pause { until: None, reason, needs_action }
 }
 
 /// A certificate that gateways present in addition is in use as soon as it is issued. It is reissued when the managed Secret's could switch, too.
@@ -588,16 +596,18 @@ fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decide
         if certificate.is_issuing || !is_of_old(view, &also.name, chain) {
             continue;
         }
-        let of_certificate =
-            |until, reason: &str| Pause { until, reason: format!("Certificate {}: {reason}", certificate.name) };
+        let of_certificate = |pause: Pause| {
+            let reason = format!("Certificate {}: {}", certificate.name, pause.reason);
+            Pause { reason, ..pause }
+        };
         let lagging = || {
             let names = clients_that(view, |_, held| !holds(&held.trust, anchors))?;
-            Some(of_certificate(None, &lacking(&names)))
+            Some(of_certificate(lacking(view, &names)))
         };
         // Undeclared clients block it as they block the switch of the managed Secret's certificate.
         let switch = || {
-            let wait = blockers.switch(chain, |trust| holds(trust, anchors)).0?;
-            Some(of_certificate(wait.until, &wait.reason))
+            let Wait { until, reason, needs_action, .. } = blockers.switch(chain, |trust| holds(trust, anchors)).0?;
+            Some(of_certificate(Pause { until, reason, needs_action }))
         };
         let pause = blockers.reissue_pause(Some(certificate), serving_deadline(view, chain));
         match pause.or_else(lagging).or_else(switch) {
@@ -618,7 +628,7 @@ fn wait_for_unmanaged_certificates(view: &View<'_>, decided: &mut Decided) {
             "Gateways also present Secret {names}, which no cert-manager Certificate writes. Renew it with the new CA once all \
              clients trust that CA, or remove it from credentialNames"
         );
-        decided.wait(StepName::ReissueServingCertificate, None, reason);
+        decided.wait_for_action(StepName::ReissueServingCertificate, reason);
     }
 }
 

@@ -5,6 +5,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::blockers::Pause;
 use super::snapshot::{Answer, Endpoint, Issuance, ProbeResult, Shown, Snapshot, View, admits};
 use crate::api::Endpoints;
 use crate::rotation::journal::{Sightings, Version};
@@ -51,7 +52,7 @@ impl Evidence<'_> {
         !self.probe.canary.is_empty() && admits(&version.trust, &self.probe.canary, self.now)
     }
 
-    /// Whether every endpoint is past a version.
+    /// Whether no endpoint uses a version any more.
     fn is_over(&self, versions: &[Version], at: usize) -> bool {
         let Some(is_past) = self.past(versions, at) else { return false };
         !self.probe.endpoints.is_empty() && self.probe.endpoints.iter().all(is_past)
@@ -113,8 +114,8 @@ fn serves(version: &Version, shown: &Shown) -> bool {
     version.chain.first().is_some_and(|leaf| leaf.fingerprint == shown.leaf)
 }
 
-/// How many endpoints showed what; `None` without a probe. `before` are the versions that the journal had before this snapshot, with
-/// those whose propagation delay has just ended: that it ended is no observation.
+/// How many endpoints showed what; `None` without a probe. `before` are the versions that the journal had before this snapshot: one whose propagation
+/// delay has just ended was not observed to be out of use.
 pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
     let probe = view.snapshot.probe_result.as_ref()?;
     let endpoints = &probe.endpoints;
@@ -147,8 +148,9 @@ fn has_former(view: &View<'_>, endpoint: &Endpoint) -> bool {
     view.journal.gateways.iter().any(|version| version.seen.contains(&endpoint.address))
 }
 
-/// What endpoints wait for while some may have an earlier content, each with the time at which the propagation delay ends it.
-pub(super) fn waits(view: &View<'_>) -> Vec<(Option<Timestamp>, String)> {
+/// What a step waits for while some endpoints may have an earlier content. Each ends with the propagation delay, unless an endpoint was seen with
+/// that content.
+pub(super) fn waits(view: &View<'_>) -> Vec<Pause> {
     let (Some(target), Some(probe)) = (&view.entry.policy.probe.target, &view.snapshot.probe_result) else {
         return Vec::new();
     };
@@ -169,12 +171,13 @@ pub(super) fn waits(view: &View<'_>) -> Vec<(Option<Timestamp>, String)> {
             "Gateways have earlier content of the managed Secret: {names}. Check that istiod runs and sends updates; restart a gateway \
              only if others have the new content"
         );
-        (None, reason)
+        // Before the delay is over, this is as expected.
+        Pause { until: None, reason, needs_action: ahead.is_none() }
     });
     let why = probe.endpoints.iter().find_map(|endpoint| endpoint.shown.as_ref().err());
     let unreachable = which(&|endpoint| endpoint.shown.is_err()).zip(why).map(|(names, why)| {
         let reason = format!("Gateways cannot be probed ({why}), so propagationDelays.gateways is assumed: {names}");
-        (ahead, reason)
+        Pause::without_action(ahead, reason)
     });
     let foreign = which(&|endpoint| is_foreign(endpoint) && !has_former(view, endpoint)).map(|names| {
         let reason = format!(
@@ -182,20 +185,20 @@ pub(super) fn waits(view: &View<'_>) -> Vec<(Option<Timestamp>, String)> {
              {names}. Check probe.target",
             target.host
         );
-        (ahead, reason)
+        Pause::without_action(ahead, reason)
     });
     let none = probe.endpoints.is_empty().then(|| {
         let reason = format!(
             "Service {} has no endpoint to probe, so propagationDelays.gateways is assumed. Check probe.target.serviceName",
             target.service_name
         );
-        (ahead, reason)
+        Pause::without_action(ahead, reason)
     });
     let mute = mute_canary(view, probe).map(|why| {
         let reason = format!(
             "The canary cannot show which gateways trust the new CA, so propagationDelays.gateways is assumed: {why}"
         );
-        (ahead, reason)
+        Pause::without_action(ahead, reason)
     });
     [former, unreachable, foreign, none, mute].into_iter().flatten().collect()
 }

@@ -1,4 +1,4 @@
-//! What was read from the cluster for one GatewaySecret at one instant, and what follows from it and the journal for all steps.
+//! What was read from the cluster for one GatewaySecret at one instant ([`Snapshot`]), and what all steps derive from it and the journal ([`View`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -353,7 +353,7 @@ pub(super) fn authorities(secret: &SecretSummary) -> Vec<Certificate> {
     secret.anchors.iter().filter(|certificate| known.insert(&certificate.fingerprint)).cloned().collect()
 }
 
-/// What follows from a snapshot and its journal, computed once for all steps.
+/// What all steps derive from a snapshot and its journal, computed once.
 pub(super) struct View<'a> {
     pub(super) snapshot: &'a Snapshot<'a>,
     pub(super) entry: &'a Entry,
@@ -377,7 +377,7 @@ pub(super) struct View<'a> {
     pub(super) served_chain: Option<&'a [Certificate]>,
     /// Some gateway may not trust the current client CAs.
     pub(super) unconverged: Option<Unconverged>,
-    /// The current client CA signs, and every gateway accepts what it signs.
+    /// The clients' Issuer signs with the current CA, and every gateway accepts certificates of it.
     pub(super) signs_current: bool,
 }
 
@@ -442,8 +442,8 @@ fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period) ->
     Some(Unconverged { until })
 }
 
-/// A broken bundle in the managed Secret is no reason to replace its pair, nor is the end of its certificate with
-/// `onServingCertificateExpiry: Keep`.
+/// The chain of the managed Secret, if it can be served. A broken bundle does not matter here; with `onServingCertificateExpiry: Keep`, neither does
+/// an expired certificate.
 fn served_chain<'a>(snapshot: &Snapshot<'a>) -> Option<&'a [Certificate]> {
     let is_kept = snapshot.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep;
     let spares_pair =
@@ -478,7 +478,7 @@ pub(super) fn verifies_to_the_end(trust: &[Certificate], chain: &[Certificate], 
     verifies(trust, chain, ends.fold(now, Timestamp::min))
 }
 
-/// To a clock that is slow, a certificate in use seems to be not yet valid. It is needed all the same.
+/// If the clock is slow, a certificate in use is not valid yet. It is judged at the start of its validity.
 fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
     chain.iter().map(|certificate| certificate.not_before).fold(now, Timestamp::max)
 }

@@ -48,7 +48,7 @@ fn with(mut object: Value, pointer: &str, value: Value) -> Value {
     object
 }
 
-/// As the webhook leaves it.
+/// The object after the mutating webhook.
 fn rewritten(object: &Value, entry: &Entry) -> Value {
     let write = Write { kind: Kind::of(object), namespace: "mesh", object, old: None, by_agent: false };
     let mut rewritten = object.clone();
@@ -92,7 +92,7 @@ fn workloads_missed_by_the_webhook_or_with_earlier_content_are_behind() {
     older.status.hashes.get_mut("ca.crt").unwrap().revision -= 10;
     older.status.hashes.get_mut("ca.crt").unwrap().sha256 = "older".to_owned();
     assert!(is_behind(&rewritten(&deployment("app", "root"), &older)));
-    // A hash of other keys says nothing of these.
+    // A hash over other keys cannot be compared.
     let of_others = format!("9999-aaaaaaaa-{}", "a".repeat(64));
     assert!(is_behind(&with(current, "/spec/template/metadata/annotations", json!({ROTATION_HASH: of_others}))));
 }
@@ -216,7 +216,7 @@ fn restarts_no_workload_with_manual_restarts_or_of_another_gateway_secret() {
     let paused = with(missed.clone(), "/spec/paused", json!(true));
     for by_hand in [on_delete, partition, paused] {
         assert!(matches!(done(&paced(), std::slice::from_ref(&by_hand), later()), Err(Doing::Held(_))), "{by_hand}");
-        // It blocks no other workload.
+        // A workload that only a person can restart blocks no other one.
         assert_eq!(done(&paced(), &[by_hand, deployment("z", "root")], later()), Ok("deployment/z".to_owned()));
     }
     let env = json!([{"secretRef": {"name": "root2"}}]);

@@ -58,8 +58,14 @@ fn what_people_read_is_less_than_256_kib_however_much_there_is() {
         let lagging = |number| LaggingClient { name: name(number), since: now(), overdue: true };
         status.lagging = (0..5_000).map(lagging).collect();
         status.cut_off_by_copy = Some((0..5_000).map(name).collect());
-        let wait = Wait { step: StepName::SwitchServingCertificate, reason: "ä".repeat(100_000), until: None };
-        status.waits = vec![wait; 1_000];
+        let wait = Wait {
+            step: StepName::SwitchServingCertificate,
+            reason: "ä".repeat(100_000),
+            until: None,
+            needs_action: false,
+        };
+        status.waits = vec![wait.clone(); 1_000];
+        status.waits.push(Wait { needs_action: true, ..wait });
         let namespaces = |from: usize, to: usize| Some((from..to).map(|number| format!("{number:063}")).collect());
         status.workload_namespaces = namespaces(0, 300);
         status.ungranted_namespaces = namespaces(0, 200);
@@ -72,6 +78,7 @@ fn what_people_read_is_less_than_256_kib_however_much_there_is() {
     assert!(bytes < 256 << 10, "{bytes}");
     assert!(status.workload_namespaces.is_some() && status.ungranted_namespaces.is_some());
     assert!(status.waits[0].reason.ends_with('…'));
+    assert!(status.waits[0].needs_action && !status.waits[1].needs_action, "what a person has to do stays");
     let reduced = json_bytes(&reduced(&status));
     assert!(reduced < bytes / 2, "{reduced}");
 }
@@ -110,7 +117,7 @@ fn namespaces_that_do_not_fit_hold_every_rename() {
     let unlisted = RewriteBlocker::Unlisted { name: "gw".to_owned(), count: 600, secret: "root".to_owned() };
     assert_eq!(held(Place::Selected(std::sync::Arc::new(selector))), unlisted);
     assert_eq!(held(Place::Granted { namespace: "mesh", from: "apps" }), unlisted);
-    // What was left out stays unknown, though fewer are seen now.
+    // A list that was too long once stays absent, although it would fit now.
     let pod = serde_json::json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "mesh", "labels": {"istio": "gateway"}},
     });

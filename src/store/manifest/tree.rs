@@ -152,7 +152,7 @@ struct Composer<'t> {
     object_budget: usize,
 }
 
-/// An event's position: the used part of the parser's span, which is ten times as large.
+/// The position of a parser event. The parser's own `Span` takes ten times as much memory.
 #[derive(Clone, Copy)]
 struct Region {
     start: usize,

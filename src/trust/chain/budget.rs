@@ -70,7 +70,7 @@ impl Budget {
         self.own = CHAIN_SIGNATURES;
     }
 
-    /// With these numbers of shared signatures, and of those that chains have for themselves.
+    /// A budget with these numbers of signatures: shared by all chains, and of each chain alone.
     #[cfg(test)]
     pub(super) fn of(signatures: usize, owned: usize) -> Self {
         Self { signatures, owned, ..Self::default() }
@@ -156,7 +156,7 @@ impl Budget {
     }
 }
 
-/// In verifications with P-256, which take about 60 µs (measured with AWS-LC): by the kind of key, and by what is hashed.
+/// The cost of a signature by its key and the number of hashed bytes. The unit is a verification with P-256, about 60 µs (measured with AWS-LC).
 fn cost(key: &[u8], bytes: usize) -> usize {
     let key = match signature::key(key).0 {
         Key::Rsa { bits } => 1 + bits / 6144,

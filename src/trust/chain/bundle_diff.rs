@@ -68,7 +68,7 @@ impl<'s> Update<'s> {
         }
     }
 
-    /// Whether an update may change the verdict on a chain at all.
+    /// Whether an update may change the verdict on a chain.
     pub(crate) fn concerns<'c>(&self, chain: impl IntoIterator<Item = &'c Certificate>, purpose: Purpose<'_>) -> bool {
         !self.is_out_of_reach(&Presented::read(chain), purpose)
     }

@@ -9,7 +9,7 @@ use super::parsed_cert::ParsedCert;
 pub(super) enum ConstraintFault {
     /// Not permitted, or excluded.
     Violation,
-    /// It cannot be compared.
+    /// A name or constraint that BoringSSL cannot compare.
     Unsupported,
     /// Too many names and constraints.
     Budget,
@@ -87,7 +87,7 @@ enum Form<'n> {
     },
     /// The host of a URI.
     Authority(&'n [u8]),
-    /// It cannot be compared, like addresses.
+    /// A name that BoringSSL cannot compare, such as an address.
     Other,
 }
 

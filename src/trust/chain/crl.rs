@@ -136,7 +136,7 @@ impl Crl {
                 _ => self.has_critical |= extension.critical,
             }
         }
-        // An entry's critical extensions may change what it means.
+        // A critical extension of an entry may change its meaning.
         let entries = list.iter_revoked_certificates();
         self.has_critical |= entries.flat_map(|entry| entry.extensions()).any(|extension| extension.critical);
         Ok(())
@@ -227,7 +227,7 @@ impl Store<'_> {
     }
 }
 
-/// Of lists with the same score the first is used, or each of them if the store's order is not known.
+/// BoringSSL uses the first of several lists with the same score. If the order of the store is unknown, each of them is tried.
 fn check_query(
     store: &Store<'_>,
     query: &RevocationQuery<'_>,
@@ -241,7 +241,7 @@ fn check_query(
     let candidates = lists.iter().filter(|crl| crl.scope != Some(Scope::Never));
     let scored = candidates.filter_map(|crl| {
         let (signer, is_direct) = signer(crl, above)?;
-        // As BoringSSL's score, then the newer one.
+        // The order of BoringSSL: its score, then the newer list.
         let score = (!crl.has_critical, crl.covers(query.is_ca), crl.is_current(now), is_direct, crl.this_update);
         Some((score, *crl, signer))
     });
@@ -254,7 +254,7 @@ fn check_query(
     equals.try_for_each(|(_, crl, signer)| apply(crl, signer, query, now, budget))
 }
 
-/// `check_crl` and `cert_crl`.
+/// Applies a list to a certificate, as BoringSSL does in `check_crl` and `cert_crl`.
 fn apply(
     crl: &Crl,
     signer: &ParsedCert<'_>,

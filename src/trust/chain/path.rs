@@ -156,7 +156,7 @@ impl<'a> Store<'a> {
         let mut untrusted = links.len();
         if x.is_self_signed() {
             if links.len() == 1 {
-                // It must be in the bundle itself: one with the same subject would be an impersonation.
+                // A self-signed certificate must itself be in the bundle. Another one with its subject is not its issuer.
                 let found = choices.choose(&self.fitting(x, budget)).and_then(|at| self.anchors[at].parsed());
                 budget.check_issuer_steps()?;
                 match found.filter(|found| found.certificate.der == x.certificate.der) {
@@ -230,12 +230,12 @@ impl<'a> Store<'a> {
         same.filter(|at| self.anchors[*at].parsed().is_some_and(|issuer| issued(issuer, subject)))
     }
 
-    /// One more of them than paths are tried.
+    /// At most one more than the number of paths that are tried.
     fn fitting(&self, subject: &ParsedCert<'_>, budget: &Budget) -> Vec<usize> {
         self.issuer(subject, budget).take(MAX_PATHS + 1).collect()
     }
 
-    /// The same for a certificate of the bundle, computed once for the paths of many chains.
+    /// The issuers of a certificate of the bundle, computed once for the paths of many chains.
     fn issuers(&self, at: usize, parsed: &ParsedCert<'_>, budget: &Budget) -> Cow<'_, [usize]> {
         let known = &self.anchors[at].issuers;
         if let Some(known) = known.get() {

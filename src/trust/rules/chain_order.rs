@@ -43,7 +43,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     gap.into_iter().chain(misplaced(chain, &certificates)).collect()
 }
 
-/// A chain with CAs, none of which signed the leaf.
+/// The finding on a chain that has CAs, none of which signed the leaf.
 fn gap(ca: Option<&Text>, chain: &Text, leaf: &Certificate, others: &[&Certificate]) -> Option<Observation> {
     let is_alone = !others.iter().any(|other| other.is_ca && other.fingerprint != leaf.fingerprint)
         || leaf.subject_der == leaf.issuer_der;

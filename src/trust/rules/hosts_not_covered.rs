@@ -53,7 +53,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     vec![Observation::new(chain.field(), leaf.fingerprint.as_str(), message)]
 }
 
-/// Without the namespace of the VirtualServices that may bind to it.
+/// The host of a server without the prefix `NAMESPACE/`, which limits the VirtualServices that may bind to it.
 fn bare(host: &str) -> &str {
     host.split_once('/').map_or(host, |(_, host)| host)
 }

@@ -33,7 +33,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         key => key,
     };
     let message = match (public, leaf) {
-        // Of a type that cannot be compared here.
+        // A key of a type that cannot be compared here.
         (Err(KeyError::Unsupported { .. }), Some(leaf))
             if signs && signature::key(&leaf.certificate.public_key).0 == signature::Key::Other =>
         {

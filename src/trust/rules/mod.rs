@@ -73,16 +73,16 @@ pub struct Rule {
     pub id: &'static str,
     /// The severity of its findings; some of them only warn.
     pub severity: Severity,
-    /// What it finds, in a line.
+    /// What it finds, in one line.
     pub summary: &'static str,
     /// How to fix it, in a line.
     pub remedy: &'static str,
     /// Why it is a rule: the RFC, the program's source, or what was measured.
     pub source: &'static str,
-    /// One of its messages.
+    /// An example of its messages.
     pub example: &'static str,
-    /// Whether a future denial is a warning now, however far ahead: time causes it, and another order prevents it. The end of a
-    /// certificate is reported when its renewal is due.
+    /// Whether a denial at any later date is a warning now: it comes with time, and another order of the bundle prevents it. The expiry of a
+    /// certificate is reported only when its renewal is due.
     pub warns_ahead: bool,
     /// Judges a Secret.
     pub check: fn(&RuleContext<'_>) -> Vec<Observation>,
@@ -111,7 +111,7 @@ impl Observation {
     }
 }
 
-/// A finding with the identity of its observation.
+/// A finding, and what identifies it in the stored and in the new version of a Secret.
 pub(crate) struct JudgedSecret {
     pub(crate) finding: Finding,
     identity: String,
@@ -129,7 +129,7 @@ impl JudgedSecret {
         }
     }
 
-    /// With the severity that is configured; `None` if its rule is off.
+    /// The finding with the configured severity; `None` if its rule is off.
     pub(crate) fn with_severity(self, severities: &Severities) -> Option<Self> {
         let Self { finding, identity } = self;
         severities.apply(finding).map(|finding| Self { finding, identity })

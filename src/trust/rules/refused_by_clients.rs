@@ -131,7 +131,7 @@ mod tests {
         }
         let mut flight = flight.as_slice();
         loop {
-            // Its buffer is full.
+            // The buffer of the client is full.
             let Ok(read) = client.read_tls(&mut flight) else { return false };
             assert_ne!(read, 0, "a leaf of an unknown CA was accepted");
             if let Err(error) = client.process_new_packets() {

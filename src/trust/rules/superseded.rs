@@ -20,7 +20,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let Some(ca) = context.loaded_ca() else { return Vec::new() };
     let older = context.same_subjects().into_iter().filter(|pair| {
         let (newer, older) = (&pair.first.certificate, &pair.second.certificate);
-        // `expired` reports an expired one.
+        // Rule `expired` reports a CA that has expired.
         pair.has_one_key()
             && newer.is_valid_at(context.now)
             && older.not_after < newer.not_after

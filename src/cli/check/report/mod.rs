@@ -94,7 +94,7 @@ impl JudgedObject {
         Self { object, source, verdict: Outcome::of(&findings, &not_judged), findings, not_judged, title }
     }
 
-    /// A PEM file, or a document that is not an object.
+    /// A file of PEM text, or a document that is not an object.
     pub(super) fn file(kind: &str, source: FindingLocation, findings: Vec<Finding>, not_judged: Vec<String>) -> Self {
         let object = ObjectRef { kind: kind.to_owned(), ..ObjectRef::default() };
         let title = kind.to_owned();

@@ -95,7 +95,7 @@ fn level(severity: Severity) -> &'static str {
     }
 }
 
-/// Characters of a path that a URI does not encode (RFC 3986 section 3.3).
+/// The characters that need no escape in the path of a URI (RFC 3986 section 3.3).
 const PATH: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 fn physical(location: &FindingLocation) -> Value {

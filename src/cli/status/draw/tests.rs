@@ -63,11 +63,17 @@ const OLD: (&str, &str, &str, &str) = ("mesh-ca", "9b7c3e11a2b3c4d5", "2029-06-1
 fn rotating() -> Entry {
     let mut entry = in_phase(Phase::Converged, &[NEW, OLD]);
     entry.status.waits = vec![
-        Wait { step: StepName::ReissueClients, reason: "being re-issued: payments".to_owned(), until: None },
+        Wait {
+            step: StepName::ReissueClients,
+            reason: "being re-issued: payments".to_owned(),
+            until: None,
+            needs_action: false,
+        },
         Wait {
             step: StepName::SwitchServingCertificate,
             reason: "clients that may not trust the new CA yet: payments".to_owned(),
             until: Some(at("2030-06-11T23:59:00Z")),
+            needs_action: false,
         },
     ];
     entry.status.endpoints = Some(Endpoints { total: 3, current: 3, former: 0, unreachable: 0 });
@@ -121,6 +127,7 @@ fn a_rotation_that_waits_for_a_person() {
         reason: "Secret payments is not managed by cert-manager; renew it manually and include the new CA in ca.crt"
             .to_owned(),
         until: None,
+        needs_action: true,
     };
     let late = "Clients do not trust the CA of the new serving certificate yet: payments. Renew their certificates and restart them.";
     let entry = with(entry, LEAF, False, "Lagging", late, "2030-05-31T23:50:00Z");
@@ -132,6 +139,20 @@ fn a_rotation_that_waits_for_a_person() {
     let mut summary = summary(&entry, &USERS);
     summary.change_windows = Some(WindowState { is_open: false, until: Some(at("2030-06-01T22:00:00Z")) });
     insta::assert_snapshot!(draw(&summary, at(NOW)));
+}
+
+#[test]
+fn a_wait_that_needs_a_person_is_an_action_without_a_condition() {
+    let mut entry = rotating();
+    assert_eq!(summary(&entry, &USERS).actions, [""; 0]);
+    entry.status.waits[1].needs_action = true;
+    let summary = summary(&entry, &USERS);
+    assert_eq!(summary.actions, ["Clients that may not trust the new CA yet: payments."]);
+    let text = draw(&summary, at(NOW));
+    let expected =
+        "Act:             before 2030-06-11T23:59:00Z (in 11d): Clients that may not trust the new CA yet: payments.";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("to switch the serving certificate (SwitchServingCertificate): see Act"), "{text}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::cluster::{CA, CLIENT_CA, Cluster, Content, ISSUER, MANAGED, SOURCE, T
 use super::foreign_sources::Read;
 use super::issuer::Whose;
 use super::scene::observation;
+use super::waits;
 use crate::api::{Mode, OnServingCertificateExpiry, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
@@ -115,6 +116,7 @@ impl Cluster {
     fn decide(&mut self, look: Look) {
         let now = self.now + self.agent.clock;
         let plan = planner::plan(&look.seen(), &look.journal.1, now);
+        waits::compare(&plan.waits);
         self.judge(&look, &plan, now);
         self.agent.last = Some(Rc::new(plan.clone()));
         let actions = 2 + plan.steps.len();
@@ -293,7 +295,7 @@ impl Cluster {
             && self.entry.spec.mode == Mode::Bundle
             && !distrusted(self.server_source())
             && !distrusted(self.client_source());
-        // Clients are to refuse a distrusted CA: that a gateway still has it is no failure.
+        // Clients are meant to reject a gateway with a distrusted CA: that is not a failure.
         let managed = self.secrets.get(MANAGED).map(|content| content.id);
         let is_taken_over = self.gateways.iter().all(|loaded| loaded.as_ref().map(|content| content.id) == managed);
         let is_sound = is_sound && (self.entry.spec.distrusted_cas.is_empty() || is_taken_over);
@@ -384,8 +386,7 @@ impl Cluster {
         true
     }
 
-    /// A leaf that replaces one at its end is served whether clients trust it or not, and so are those of its CA that follow it. One of
-    /// another CA cuts off no client that refused it before.
+    /// Shortly before the serving certificate expires, the next one is served even to clients that do not trust it, and so are later ones of its CA.
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
         if self.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep {

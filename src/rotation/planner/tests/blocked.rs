@@ -135,7 +135,7 @@ fn clients_that_the_switch_will_cut_off_are_reported_before() {
         assert!(status == ConditionStatus::Unknown && message.contains(expected), "{message}");
     }
     assert!(!switches(&plan) && wait(&plan, StepName::SwitchServingCertificate).reason.contains("apps"));
-    // Nobody.
+    // No client lags.
     let mut scene = before_the_switch(&old, &new, false);
     let plan = scene.reconcile();
     assert_eq!(said(&scene, &plan, LEAF).0, ConditionStatus::True);
@@ -209,7 +209,7 @@ fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
         let (status, message) = said(&scene, &plan, LEAF);
         assert!(status == ConditionStatus::False && message.contains("onServingCertificateExpiry: Keep"), "{message}");
         assert_eq!(message.contains(&format!("it expired at {end}")), now > end, "{message}");
-        // It lags before and after, and the rotation does not proceed.
+        // The client lags before and after, and the rotation does not proceed.
         scene.keep_status(&plan);
         let status = &scene.entry.status;
         assert_eq!((status.phase, status.is_ready()), (Some(Phase::Converged), now < end));
@@ -219,7 +219,7 @@ fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
     let mut without_chain = scene.clone();
     without_chain.source = SecretSummary::default();
     assert_eq!(said(&without_chain, &without_chain.plan(), LEAF).0, ConditionStatus::Unknown);
-    // A person decides otherwise.
+    // A person sets the policy to Switch.
     scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Switch;
     assert!(switches(&scene.reconcile()));
     // Or the client is reissued.
@@ -298,13 +298,13 @@ fn clients_that_mode_copy_would_cut_off_are_reported_from_both_sides() {
     let plan = scene.reconcile();
     scene.take(&plan);
     assert_eq!(scene.reconcile().cut_off_by_copy, ["client"]);
-    // It has a new certificate, and would reject the gateways.
+    // The client has a new certificate, and would reject the gateways.
     scene.client.chain = pair(&new, "client").chain;
     scene.pass(HOUR);
     let plan = scene.reconcile();
     scene.take(&plan);
     assert_eq!(scene.reconcile().cut_off_by_copy, ["client"]);
-    // It trusts both.
+    // The client trusts both CAs.
     scene.client.anchors.push(parsed(new.der()));
     scene.pass(HOUR);
     assert_eq!(scene.reconcile().cut_off_by_copy, [""; 0]);

@@ -11,7 +11,7 @@ pub(super) struct Client {
     pub(super) secret: Content,
     pub(super) loaded: Content,
     pub(super) loads_once: bool,
-    /// It is declared.
+    /// Whether it is declared.
     pub(super) declared: bool,
     /// cert-manager issues its certificate. Otherwise a person does, and the agent reads its Secret.
     pub(super) automatic: bool,
@@ -46,7 +46,7 @@ impl Cluster {
         self.restart_in_time(at);
     }
 
-    /// One that loads once is restarted before its certificate ends.
+    /// A client that loads its Secret only at start is restarted before its certificate expires.
     pub(super) fn restart_in_time(&mut self, at: usize) {
         let end = self.clients[at].loaded.facts.chain[0].not_after;
         if self.clients[at].loads_once && end > self.now {

@@ -180,7 +180,7 @@ impl Cluster {
         self.try_connections();
     }
 
-    /// The log, for a failure.
+    /// The log of a run, for the message of a failed assertion.
     pub(super) fn story(&self, what: &str) -> String {
         let skipped = self.log.len().saturating_sub(150);
         format!("… {skipped} lines\n{}\n{what}", self.log[skipped..].join("\n"))

@@ -15,7 +15,7 @@ fn ending() -> (Authority, Timestamp) {
     (authority, end)
 }
 
-/// Twice 30s, 10s and 3m: `propagationDelays` as it is by default.
+/// Twice the sum of the default `propagationDelays`: 30s, 10s and 3m.
 const BEFORE: SignedDuration = SignedDuration::from_secs(2 * (30 + 10 + 180));
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
@@ -55,7 +55,7 @@ fn a_pause_does_not_let_the_issuer_sign_with_an_expired_ca() {
     let plan = scene.reconcile();
     assert_eq!(plan.steps, [Step::PromoteIssuer]);
     scene.take(&plan);
-    // In time for the clients, whose certificates end with it; then for the serving certificate.
+    // The clients are reissued before their CA expires, then the serving certificate.
     assert_eq!(reissues(&scene.reconcile()), ["client"]);
     scene.client = pair(&new, "client");
     scene.client.anchors.push(parsed(old.der()));

@@ -13,7 +13,7 @@ pub(super) struct Distributed {
 }
 
 impl Cluster {
-    /// Its readers trust this CA.
+    /// The readers of the trust bundle target now trust this CA.
     pub(super) fn distribute_to_readers(&mut self, ca: &Certificate) {
         let kind =
             if self.chance(2) { TrustBundleTargetKind::ConfigMap } else { TrustBundleTargetKind::ClusterTrustBundle };
@@ -55,7 +55,7 @@ impl Cluster {
         seen.collect()
     }
 
-    /// What they trust now.
+    /// The CAs that the readers trust now.
     pub(super) fn read_by_readers(&self) -> Option<Content> {
         self.distributed.as_ref().map(|distributed| distributed.loaded.clone())
     }

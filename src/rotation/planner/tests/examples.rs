@@ -86,7 +86,7 @@ fn reformatted_pem_is_no_change() {
     let authority = ca("root");
     let mut scene = Scene::steady(&authority);
     let text = format!("# exported\r\n{}", authority.pem().replace('\n', "\r\n"));
-    // A duplicate is no change of trust, either.
+    // A duplicate does not change trust either.
     scene.ca.anchors = certificates(&format!("{text}{text}"));
     assert_eq!(scene.ca.anchors.len(), 2);
     let plan = scene.reconcile();

@@ -24,7 +24,7 @@ const OWNER: SignedDuration = SignedDuration::from_secs((30 * MINUTE).cast_signe
 
 /// A server of every gateway.
 pub(super) struct Server {
-    /// Its objects, first to last.
+    /// The objects from which it takes CAs, the preferred one first.
     objects: &'static [&'static str],
     /// What each replica has loaded.
     loaded: Vec<Option<Content>>,
@@ -206,7 +206,7 @@ impl Cluster {
             TlsReader::of(format!("Gateway {}", server.objects[0]), "caCertCredentialName", trust)
         };
         let state = |object: &&'static str| match self.foreign.objects.get(object) {
-            // Those of the spec are granted with it.
+            // The agent may always read the objects that the spec names.
             _ if self.foreign.hidden && *object != KEPT => SourceState::Unreadable("forbidden".to_owned()),
             None => SourceState::Absent,
             Some(content) => SourceState::Holds(content.facts.anchors.clone()),

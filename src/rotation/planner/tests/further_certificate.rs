@@ -1,5 +1,5 @@
-//! A second Secret that gateways present: a client may get either certificate, so it has to verify both. Gateways
-//! present it as it is issued.
+//! A second Secret that gateways present: a client may get either certificate, so it has to verify both. Gateways present its certificate as soon as
+//! it is issued.
 
 use super::cluster::{CA, Cluster, Content};
 use super::issuer::{SOURCE_LIFETIME, Whose};
@@ -82,7 +82,7 @@ impl Cluster {
         self.second.as_ref().map(|second| second.loaded[replica].clone())
     }
 
-    /// Whose certificate a Certificate of cert-manager is.
+    /// Whose certificate a cert-manager Certificate writes.
     pub(super) fn whose(&self, certificate: &str) -> Whose {
         match self.clients.iter().position(|client| client.name == certificate) {
             Some(at) => Whose::Client(at),

@@ -109,7 +109,7 @@ impl Cluster {
         // `maxPreviousCAs` cuts off unknown clients, on purpose.
         let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
         policy.max_previous_cas = cap.filter(|_| spec.clients.all_declared);
-        // With unknown clients, a kept serving certificate would be kept for ever.
+        // With unknown clients and policy Keep, the serving certificate would never be switched.
         let keeps = spec.clients.all_declared && seed.below(2) == 0;
         policy.on_serving_certificate_expiry =
             if keeps { OnServingCertificateExpiry::Keep } else { OnServingCertificateExpiry::Switch };
@@ -333,7 +333,7 @@ impl Cluster {
     }
 
     fn renew(&mut self) {
-        // One that is served is a leaf, too: no bundle verifies both it and the other of the same name.
+        // If the CA itself is the serving certificate, no bundle verifies both it and another CA of the same subject.
         if self.entry.resolved.ca_secret_ref.is_some()
             && let Some(held) = self.facts(self.client_source()).and_then(|facts| facts.chain.first()).cloned()
         {

@@ -8,7 +8,7 @@ use crate::rotation::SecretSummary;
 use crate::rotation::planner::Issuance;
 use crate::trust::Certificate;
 
-/// Whose certificate.
+/// The owner of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Source,
@@ -78,7 +78,7 @@ impl Cluster {
         };
         let (name, lifetime) = match whose {
             Whose::Second => {
-                // Where its Issuer refers to the CA itself, one that is replaced in these seconds signs certificates that no gateway trusts yet.
+                // If the Issuer signs with the CA itself, and that is replaced within these seconds, clients do not trust the new certificate yet.
                 self.claims &= self.second_is_signed_by(&ca);
                 self.within(SignedDuration::from_secs(5), move |cluster| cluster.write_second(&ca));
                 return;

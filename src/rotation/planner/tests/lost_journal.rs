@@ -103,7 +103,7 @@ fn a_probed_certificate_that_the_journal_lost_outlasts_the_propagation_delay() {
     let wait = told.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
     assert_eq!((wait.step, wait.until, told.endpoints.unwrap().former), (StepName::DropOldCA, None, 1));
     assert!(told.waits.iter().all(|wait| !wait.reason.contains("Check probe.target")), "{:?}", told.waits);
-    // It is gone.
+    // The endpoint no longer exists.
     scene.see(None, &behind[..1]);
     assert_eq!(subjects(&scene.report().client_bundle), ["CN=new"]);
 }
@@ -114,7 +114,7 @@ fn does_not_switch_to_a_certificate_that_a_client_with_its_secret_in_memory_does
     let mut scene = before_the_switch(&old, &new, true);
     let holds = |plan: &Plan| plan.waits.iter().any(|wait| wait.step == StepName::SwitchServingCertificate);
     assert!(holds(&scene.report()));
-    // Only status knows what it loaded.
+    // Only the status has the certificate that the client loaded.
     assert!(holds(&scene.lose_the_journal()));
     scene.now += HOUR;
     assert!(holds(&scene.report()));

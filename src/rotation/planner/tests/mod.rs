@@ -29,3 +29,4 @@ mod seed;
 mod several_signers;
 mod thousand_clients;
 mod traffic;
+mod waits;

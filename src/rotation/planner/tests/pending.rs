@@ -33,7 +33,7 @@ fn the_source_certificate_is_reissued_once_to_obtain_a_new_ca() {
         "{}",
         reason(&plan)
     );
-    // It holds the new CA by then.
+    // The source Secret has the new CA by then.
     scene.source = pair(&new, "gateway");
     assert_eq!(reason(&scene.plan()), "");
 }
@@ -85,7 +85,7 @@ fn a_client_of_another_issuer_blocks_no_other() {
 fn the_serving_certificate_is_not_reissued_again_and_again() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = external(&old, &new);
-    // It was issued just before, or the issue failed.
+    // The serving certificate was issued just before, or its issuance failed.
     scene.issued = Some(scene.now - SignedDuration::from_secs(1));
     assert!(
         reissues(&scene.plan()).is_empty() && reason(&scene.plan()).contains("is reissued at"),

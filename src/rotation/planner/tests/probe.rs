@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::scene::{HOUR, Scene, before_the_switch, pair, reissues, source};
+use super::waits::needs_action;
 use crate::api::{Endpoints, Mode, Phase, ProbeTarget, StepName};
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::Journal;
@@ -87,7 +88,7 @@ fn a_bundle_that_not_every_endpoint_shows_waits_for_the_propagation_delay() {
         scene.see(canary, &sights);
         assert!(!scene.promotes(), "{what}");
     }
-    // Probed before the write.
+    // A probe from before the write.
     let mut scene = expanded(&old, &new);
     scene.see(Some(&of_new), &[good]);
     scene.probe_result.as_mut().unwrap().endpoints[0].at -= SignedDuration::from_secs(2);
@@ -145,7 +146,7 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     let of_old = pair(&old, "canary");
     scene.see(Some(&of_old), &[good, (TWO, Ok((&source, Some(Accepted))))]);
     assert!(!scene.promotes());
-    // It has the new one; or it is gone; or probes are disabled.
+    // The wait ends when the endpoint has the new content, when it no longer exists, and when probes are disabled.
     let ended = |sights: &[Sight<'_>]| {
         let mut scene = scene.clone();
         scene.see(Some(&canary), sights);
@@ -190,8 +191,10 @@ fn clients_keep_the_old_ca_while_an_endpoint_serves_the_old_certificate() {
     let (mut scene, former) = switched(&old, &new);
     let source = scene.source.clone();
     scene.see(None, &[(ONE, Ok((&source, None))), (TWO, Ok((&former, None)))]);
+    assert!(!needs_action(&scene.plan().waits, TWO), "the propagation delay is not over");
     scene.pass(HOUR);
     let plan = scene.reconcile();
+    assert!(needs_action(&plan.waits, TWO));
     assert_eq!((plan.phase, plan.client_bundle.len()), (Phase::ServingCertificateSwitched, 2));
     let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
     assert_eq!((wait.step, wait.until), (StepName::DropOldCA, None));
@@ -210,14 +213,14 @@ fn a_certificate_that_an_earlier_content_has_too_proves_nothing() {
         scene.take(&plan);
         scene.reconcile();
     }
-    // It may be before the short-lived content as well as after it.
+    // An endpoint with the earlier content may have it from before or from after the short-lived one.
     scene.see(None, &[(ONE, Ok((&former, None)))]);
     let held: Vec<_> = scene.reconcile().journal.gateways.iter().map(|version| version.replaced.is_some()).collect();
     assert_eq!(held, [true, true, false]);
 }
 
-/// One endpoint after a write of a bundle, with this Secret of the canary, presented or not: how many endpoints count as
-/// current, and the wait about the canary.
+/// Probes one endpoint after a write of a bundle, with this canary, presented or not: how many endpoints count as current, and the wait about the
+/// canary.
 fn told(
     old: &Authority,
     new: &Authority,

@@ -11,7 +11,7 @@ use crate::trust::Certificate;
 /// How gateways are probed.
 #[derive(Default)]
 pub(super) struct Prober {
-    /// Gateways sometimes load a write long after the propagation delay. Then they can always be probed.
+    /// Whether gateways sometimes load a write long after the propagation delay. In such a run every probe succeeds, or the planner could not know.
     pub(super) hangs: bool,
     /// The canary, and the CA that signed it.
     canary: Option<(Certificate, Certificate)>,

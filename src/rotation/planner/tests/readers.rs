@@ -63,7 +63,7 @@ fn the_new_ca_does_not_sign_while_a_gateway_reads_a_source_without_it() {
         assert!(wait.reason.contains(said), "{said}: {}", wait.reason);
     }
     assert_eq!(condition(&scene, &plan).0, ConditionStatus::False);
-    // It has the new CA, which proxies may not have loaded.
+    // The source has the new CA, which proxies may not have loaded.
     scene.sources.insert(partners(), holding(&[&new, &old, &partner]));
     let plan = scene.reconcile();
     assert!(!promotes(&plan));

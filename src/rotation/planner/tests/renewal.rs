@@ -11,7 +11,7 @@ use crate::rotation::RenewalPolicy;
 use crate::rotation::planner::{Canary, Issuance, Plan, Step};
 use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
 
-/// Twice 30s, 10s and 3m: `propagationDelays` as it is by default.
+/// Twice the sum of the default `propagationDelays`: 30s, 10s and 3m.
 const BEFORE: SignedDuration = SignedDuration::from_secs(2 * (30 + 10 + 180));
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
@@ -83,7 +83,7 @@ fn a_client_is_reissued_when_its_renewal_window_opens() {
     assert!(held.reason.starts_with(&said) && held.reason.contains(&format!("before {deadline}")), "{}", held.reason);
     scene.now = opens;
     assert_eq!(reissues(&scene.reconcile()), ["client"]);
-    // It was missed: the next one.
+    // That window was missed: the next one counts.
     scene.now = opens + SignedDuration::from_mins(30);
     assert_eq!(reissues(&scene.reconcile()), [""; 0]);
 }
@@ -139,10 +139,11 @@ fn a_canary_whose_renewal_is_disabled_is_not_reissued_and_named() {
 }
 
 #[test]
-fn names_the_pauses_that_end_first_and_counts_the_others() {
+fn names_the_pauses_that_need_a_person_and_those_that_end_first_and_counts_the_others() {
     let pause = |number: i64| Pause {
         until: (number > 0).then(|| Timestamp::UNIX_EPOCH + HOUR * i32::try_from(number).unwrap()),
         reason: format!("Certificate {number}"),
+        needs_action: number == 0,
     };
     let reasons = |numbers: &[i64]| -> Vec<String> {
         let waits =
@@ -150,7 +151,7 @@ fn names_the_pauses_that_end_first_and_counts_the_others() {
         waits.into_iter().map(|wait| wait.reason).collect()
     };
     assert_eq!(reasons(&[3, 1, 1]), ["Certificate 1", "Certificate 3"]);
-    let three = ["Certificate 1", "Certificate 2", "Certificate 3. 1 more Certificate may not be renewed now"];
+    let three = ["Certificate 0", "Certificate 1", "Certificate 2. 1 more Certificate may not be renewed now"];
     assert_eq!(reasons(&[0, 2, 1, 3]), three);
     assert!(reasons(&[4, 5, 2, 1, 3])[2].ends_with(". 2 more Certificates may not be renewed now"));
 }

@@ -25,6 +25,8 @@ pub(super) struct Scene {
     pub(super) client_ca: Option<SecretSummary>,
     pub(super) source: SecretSummary,
     pub(super) issuer: SecretSummary,
+    /// Whether the Issuer's Secret exists.
+    pub(super) has_issuer: bool,
     pub(super) managed: Option<SecretSummary>,
     pub(super) client: SecretSummary,
     pub(super) loads_once: bool,
@@ -43,9 +45,11 @@ pub(super) struct Scene {
     pub(super) pending: Option<Pending>,
     /// When the source Secret's certificate was issued.
     pub(super) issued: Option<Timestamp>,
+    /// Whether it is being reissued.
+    pub(super) is_issuing: bool,
     pub(super) bundle_readers: Vec<ClientState>,
     pub(super) unlisted_namespaces: Vec<String>,
-    /// Of the client's Certificate, and of the source Secret's.
+    /// `spec.renewal` of the client's Certificate, and of the source Secret's.
     pub(super) renewal: [RenewalPolicy; 2],
     pub(super) journal: Journal,
     pub(super) now: Timestamp,
@@ -81,7 +85,7 @@ pub(super) fn pair(authority: &Authority, name: &str) -> SecretSummary {
 }
 
 impl Scene {
-    /// One CA, and every write has propagated.
+    /// A GatewaySecret in phase Steady: one CA, and every write has propagated.
     pub(super) fn steady(authority: &Authority) -> Self {
         Self::steady_with(source(authority), pair(authority, "gateway"), pair(authority, "client"))
     }
@@ -95,6 +99,7 @@ impl Scene {
         let mut scene = Self {
             entry,
             issuer: ca.clone(),
+            has_issuer: true,
             ca,
             client_ca: None,
             managed: Some(source.clone()),
@@ -113,6 +118,7 @@ impl Scene {
             declared: true,
             pending: None,
             issued: None,
+            is_issuing: false,
             bundle_readers: Vec::new(),
             unlisted_namespaces: Vec::new(),
             renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
@@ -144,7 +150,7 @@ impl Scene {
             source: Some(&self.source),
             ca: Some(&self.ca),
             client_ca: self.client_ca.as_ref(),
-            issuer: Some(&self.issuer),
+            issuer: self.has_issuer.then_some(&self.issuer),
             managed: self.managed.as_ref(),
             bundle_readers: self.bundle_readers.clone(),
             clients,
@@ -152,6 +158,7 @@ impl Scene {
             source_certificate: Some(Issuance {
                 name: "gateway".to_owned(),
                 issued: self.issued,
+                is_issuing: self.is_issuing,
                 renewal: self.renewal[1].clone(),
                 ..Issuance::default()
             }),
@@ -166,7 +173,9 @@ impl Scene {
             additional_trust: self.additional_trust.iter().map(Option::as_ref).collect(),
             config_maps: self.config_maps.iter().map(ConfigMapScene::seen).collect(),
         };
-        plan(&seen, &self.journal, self.now)
+        let plan = plan(&seen, &self.journal, self.now);
+        super::waits::compare(&plan.waits);
+        plan
     }
 
     /// Plans, and stores journal and client bundle; the steps are left to the caller.
@@ -263,7 +272,8 @@ pub(super) fn waits(plan: &Plan) -> Vec<StepName> {
     plan.waits.iter().map(|wait| wait.step).collect()
 }
 
-/// Both sides trust the new CA, except for what the client has in memory; the source Secret has the new certificate.
+/// Gateways, and the Secret of the client, have the new CA; the client may still use what it loaded earlier. The source Secret has the new serving
+/// certificate.
 pub(super) fn before_the_switch(old: &Authority, new: &Authority, loads_once: bool) -> Scene {
     let mut scene = Scene::steady(old);
     scene.loads_once = loads_once;

@@ -6,7 +6,7 @@ use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, GeneralSubtree, NameCons
 use serde_json::{Value, json};
 
 use super::scene::{HOUR, Scene, observation, source};
-use crate::admission::{Kind, Operation, Request, validate};
+use crate::admission::{Kind, Request, validate};
 use crate::api::names::MANAGED_LABEL;
 use crate::api::{Leaf, LeafKind, TrustAnchor};
 use crate::connectivity;
@@ -128,19 +128,7 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
 
 /// The messages that deny an update of the managed Secret.
 fn denied(entry: Entry, old: &Value, new: &Value) -> Vec<String> {
-    let request = Request {
-        operation: Operation::Update,
-        kind: Kind { group: "", version: "v1", kind: "Secret" },
-        sub_resource: "",
-        namespace: "mesh",
-        name: "gw",
-        username: "jane",
-        by_agent: false,
-        may_break_glass: false,
-        in_guarded_namespace: true,
-        object: Some(new),
-        old_object: Some(old),
-    };
+    let request = Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, Some(new), Some(old));
     let found = validate(&request, &Registry::new([entry]), &Severities::default(), now()).findings;
     let denied =
         found.into_iter().filter(|finding| finding.severity == Severity::Deny && finding.rule == "connectivity");

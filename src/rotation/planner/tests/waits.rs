@@ -1,0 +1,155 @@
+//! For each kind of wait, whether it needs a person. Every plan of a scene or of the simulated cluster is compared with this table.
+
+use serde_json::json;
+
+use super::scene::{HOUR, Scene, before_the_switch, pair, source};
+use crate::api::{SecretRef, Wait};
+use crate::rotation::RenewalPolicy;
+use crate::rotation::planner::{FurtherCertificate, Pending};
+use crate::rotation::readers::{ReaderTrust, TlsReader};
+use crate::trust::fixtures::ca;
+
+/// Whether a person has to act on a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Yes,
+    No,
+    /// Yes in some states: see the tests below.
+    Sometimes,
+}
+
+/// Words of the reason, the more specific rows first.
+const WAITS: [(&str, Act); 37] = [
+    // Probes. An assumption ends with the propagation delay, whatever keeps the canary from being renewed.
+    ("Gateways have earlier content of the managed Secret", Act::Sometimes),
+    ("so propagationDelays.gateways is assumed", Act::No),
+    // A pause.
+    ("spec.paused is true", Act::Yes),
+    ("No change window of the RotationPolicy is open", Act::No),
+    ("No change window of the RotationPolicy ever opens", Act::Yes),
+    ("spec.renewal.policy is Disabled", Act::Yes),
+    ("no window of spec.renewal.windows is open until", Act::No),
+    ("spec.renewal.windows", Act::Yes),
+    // ExpandTrust.
+    ("Configure the issuer to use one CA", Act::Yes),
+    ("is being reissued to obtain the CA", Act::No),
+    ("to obtain the CA", Act::No),
+    ("If this CA is yours, append its certificate", Act::Yes),
+    ("names Secret gw itself", Act::Yes),
+    ("is not changed: its readers may take the CAs in any order", Act::Yes),
+    // Sources of trust. Also of PromoteIssuer and ReissueClients.
+    ("The agent adds it from ConfigMap", Act::No),
+    ("may not have loaded the new CA from", Act::No),
+    ("which no Gateway names any more", Act::No),
+    ("takes its clients' CAs from", Act::Yes),
+    ("cannot be listed", Act::Yes),
+    ("ConfigMap partners", Act::Yes),
+    // PromoteIssuer.
+    ("Create it empty, with the annotation", Act::Yes),
+    ("holds no CA to sign with", Act::Yes),
+    ("Not every gateway trusts the new CA yet", Act::No),
+    // ReissueClients.
+    ("Renew manually, and include the new CA in ca.crt", Act::Yes),
+    ("only by the hash of the present certificate or key", Act::Yes),
+    ("The webhook may not know the clients' new bundle yet", Act::No),
+    ("cert-manager reissues", Act::No),
+    // ReissueServingCertificate.
+    ("Gateways also present Secret", Act::Yes),
+    ("itself, so it would switch as soon as that is reissued", Act::Yes),
+    ("Not every client trusts the new CA yet", Act::Sometimes),
+    // SwitchServingCertificate.
+    ("Not every client trusts the CA of the new serving certificate yet", Act::Sometimes),
+    ("Clients that are not declared may trust only the old CA", Act::Yes),
+    ("The agent cannot list Certificates", Act::Yes),
+    ("The overlap of both CAs", Act::No),
+    // DropOldCA.
+    ("Certificates in use need", Act::No),
+    ("Unknown certificates of the previous CA may be in use", Act::No),
+    ("Cannot remove", Act::Yes),
+];
+
+fn expected(wait: &Wait) -> Act {
+    let row = WAITS.iter().find(|(words, _)| wait.reason.contains(words));
+    row.unwrap_or_else(|| panic!("a kind of wait without a row in WAITS: {wait:?}")).1
+}
+
+/// Compares the waits of a plan with the table.
+pub(super) fn compare(waits: &[Wait]) {
+    for wait in waits {
+        let act = expected(wait);
+        assert!(act == Act::Sometimes || wait.needs_action == (act == Act::Yes), "{act:?} expected: {wait:?}");
+    }
+}
+
+/// Whether the wait with these words needs a person.
+pub(super) fn needs_action(waits: &[Wait], words: &str) -> bool {
+    waits
+        .iter()
+        .find(|wait| wait.reason.contains(words))
+        .unwrap_or_else(|| panic!("no {words} in {waits:?}"))
+        .needs_action
+}
+
+#[test]
+fn a_client_that_loads_its_secret_at_start_needs_a_person_once_its_secret_has_the_new_ca() {
+    let (old, new) = (ca("old"), ca("new"));
+    for (served, words) in [
+        (&old, "Not every client trusts the new CA yet"),
+        (&new, "Not every client trusts the CA of the new serving certificate yet"),
+    ] {
+        let mut loaded = before_the_switch(&old, &new, true);
+        loaded.source = pair(served, "gateway");
+        assert!(needs_action(&loaded.reconcile().waits, words), "the agent cannot restart it: {words}");
+        for loads_once in [false, true] {
+            let mut scene = Scene::steady(&old);
+            (scene.ca, scene.loads_once) = (source(&new), loads_once);
+            scene.take(&scene.plan());
+            scene.pass(HOUR);
+            scene.take(&scene.plan());
+            scene.pass(HOUR);
+            scene.source = pair(served, "gateway");
+            assert!(!needs_action(&scene.reconcile().waits, words), "the agent has it reissued: {words}");
+        }
+    }
+}
+
+/// The kinds that occur in no other test.
+#[test]
+fn every_other_kind_of_wait_says_whether_it_needs_a_person() {
+    let (old, new) = (ca("old"), ca("new"));
+    let rotating = || {
+        let mut scene = Scene::steady(&old);
+        scene.ca = source(&new);
+        scene
+    };
+    let mut elsewhere = rotating();
+    elsewhere.has_issuer = false;
+    elsewhere.entry.resolved.ca_secret_ref =
+        Some(SecretRef { namespace: Some("cert-manager".to_owned()), name: "ca".to_owned() });
+    let mut unlisted = rotating();
+    let trust = ReaderTrust::Unlisted("forbidden".to_owned());
+    unlisted.readers.push(TlsReader::of("ClientTrafficPolicies", "", trust));
+    unlisted.take(&unlisted.plan());
+    unlisted.pass(HOUR);
+    let mut also = rotating();
+    let chain = Some(pair(&old, "public").chain);
+    also.presented_also = vec![FurtherCertificate { name: "public".to_owned(), chain, certificate: None }];
+    let mut reissued = Scene::steady(&old);
+    reissued.entry.resolved.ca_secret_ref = None;
+    reissued.entry.spec.issuer_secret_name = None;
+    reissued.pending = Some(Pending { chain: pair(&new, "client").chain, at: reissued.now });
+    reissued.is_issuing = true;
+    let mut never = before_the_switch(&old, &new, false);
+    never.client = pair(&old, "client");
+    never.renewal[0] = RenewalPolicy::of(&json!({"windows": [{"cron": "0 0 31 2 *", "windowDuration": "1h"}]}));
+    for (mut scene, words) in [
+        (elsewhere, "Create it empty, with the annotation"),
+        (unlisted, "cannot be listed"),
+        (also, "Gateways also present Secret"),
+        (reissued, "is being reissued to obtain the CA"),
+        (never, "no window of spec.renewal.windows ever opens"),
+    ] {
+        let waits = scene.reconcile().waits;
+        assert_eq!(needs_action(&waits, words), words != "is being reissued to obtain the CA", "{words}");
+    }
+}
