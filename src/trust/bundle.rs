@@ -5,6 +5,7 @@ use x509_parser::prelude::FromDer;
 
 use super::certificate::{Certificate, CertificateError};
 use super::chain::Crl;
+use super::limits::BUNDLE_KEYS;
 use super::malformed_pem::MalformedPem;
 use super::pem::{self, Block, PemFault, Rejection};
 use super::{der, private_key};
@@ -54,6 +55,8 @@ pub fn read(pem: &[u8]) -> Bundle {
         "CERTIFICATE" | "X509 CERTIFICATE" => Role::Certificate { aux: false },
         "TRUSTED CERTIFICATE" => Role::Certificate { aux: true },
         "X509 CRL" => Role::Crl,
+        // Ignored once they are read. PKCS #8 is not read at all.
+        "RSA PRIVATE KEY" | "EC PRIVATE KEY" | "DSA PRIVATE KEY" => Role::Key,
         _ => Role::Other,
     })
 }
@@ -79,12 +82,14 @@ impl Bundle {
 enum Role {
     Certificate { aux: bool },
     Crl,
+    Key,
     Other,
 }
 
 fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
     let reading = pem::read(pem);
     let mut bundle = Bundle { rejected: reading.rejected, malformed: reading.skipped, ..Bundle::default() };
+    let mut keys = 0;
     for block in &reading.blocks {
         let fault = match role(bundle.entries.len(), &block.label) {
             Role::Certificate { .. } if bundle.entries.len() == MAX_CERTIFICATES => {
@@ -100,6 +105,11 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
                 bundle.entries.push(BundleEntry { line: block.line, certificate });
             }),
             Role::Crl => crl(block).map(|crl| bundle.crls.push(crl)),
+            Role::Key => {
+                bundle.skipped.extend(skipped(block));
+                keys += 1;
+                key(block, keys)
+            }
             Role::Other => {
                 bundle.skipped.extend(skipped(block));
                 Ok(())
@@ -127,6 +137,18 @@ fn certificate(block: &Block, aux: bool) -> Result<Certificate, String> {
         return Err("bytes follow the certificate in its block; remove them".to_owned());
     }
     Ok(certificate)
+}
+
+/// A private key, the `number`th of its text: a malformed one makes Envoy reject the whole text.
+fn key(block: &Block, number: usize) -> Result<(), String> {
+    if block.is_encrypted {
+        // Not decrypted, nor read.
+        return Ok(());
+    }
+    match number <= BUNDLE_KEYS && private_key::is_readable(block) {
+        true => Ok(()),
+        false => Err("a private key that the proxy may be unable to read; remove it".to_owned()),
+    }
 }
 
 fn crl(block: &Block) -> Result<Crl, String> {
@@ -199,6 +221,23 @@ mod tests {
     fn reports_a_certificate_under_the_label_of_a_key() {
         let text = ca("one").pem() + &block("RSA PRIVATE KEY", ca("two").der()) + &block("PRIVATE KEY", b"key");
         assert_eq!(read_chain(text.as_bytes()).skipped.iter().map(|s| s.is_certificate).collect::<Vec<_>>(), [true]);
+    }
+
+    /// Found by comparing with BoringSSL: Envoy rejects the whole text for a malformed key in it.
+    #[test]
+    fn rejects_a_malformed_private_key() {
+        let (one, leaf) = (ca("one"), ca("one").leaf("a"));
+        let is_rejected = |key: &str| read((one.pem() + key).as_bytes()).rejected.is_some();
+        assert!(!is_rejected(&leaf.traditional_key_pem()) && !is_rejected(&leaf.key_pem()));
+        assert!(!is_rejected(&block("PRIVATE KEY", b"key")), "it is not read");
+        for label in ["RSA PRIVATE KEY", "EC PRIVATE KEY", "DSA PRIVATE KEY"] {
+            assert!(is_rejected(&block(label, b"key")), "{label}");
+            let headers = "KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n";
+            assert!(!is_rejected(&block(label, b"key").replacen("KEY-----\n", headers, 1)), "{label}");
+        }
+        assert!(!is_rejected(&leaf.traditional_key_pem().repeat(BUNDLE_KEYS)));
+        assert!(is_rejected(&leaf.traditional_key_pem().repeat(BUNDLE_KEYS + 1)), "each takes time");
+        assert!(read_chain((one.pem() + &block("EC PRIVATE KEY", b"key")).as_bytes()).rejected.is_none());
     }
 
     #[test]

@@ -18,6 +18,8 @@ use super::name;
 pub struct Certificate {
     /// The certificate, without trailing bytes.
     pub der: Vec<u8>,
+    /// Whether bytes followed it where it was read.
+    pub has_trailing_bytes: bool,
     /// SHA-256 over `der`, lower-case hex.
     pub fingerprint: String,
     /// Subject (RFC 4514), at most 500 characters of it.
@@ -86,14 +88,15 @@ impl Certificate {
     ///
     /// # Errors
     /// When BoringSSL rejects it, or a field cannot be read.
-    pub fn parse(der: &[u8]) -> Result<Self, CertificateError> {
-        let der = der::certificate(der).map_err(CertificateError::Shape)?;
+    pub fn parse(content: &[u8]) -> Result<Self, CertificateError> {
+        let der = der::certificate(content).map_err(CertificateError::Shape)?;
         let (_, x509) = X509Certificate::from_der(der).map_err(|_| CertificateError::Field)?;
         let self_issued = x509.subject().as_raw() == x509.issuer().as_raw();
         let subject = name::rfc4514(x509.subject());
         let issuer = if self_issued { subject.clone() } else { name::rfc4514(x509.issuer()) };
         let mut certificate = Self {
             der: der.to_vec(),
+            has_trailing_bytes: der.len() < content.len(),
             fingerprint: hex(&sha256(der)),
             subject,
             issuer,
@@ -228,7 +231,8 @@ mod tests {
         let one = ca("one");
         let mut der = one.der().to_vec();
         der.extend_from_slice(b"more");
-        assert_eq!(Certificate::parse(&der).expect("a certificate").der, one.der());
+        let read = Certificate::parse(&der).expect("a certificate");
+        assert!(read.der == one.der() && read.has_trailing_bytes && !parse(&one.pem()).has_trailing_bytes);
     }
 
     #[test]

@@ -29,7 +29,10 @@ pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
     let span = &der[..der.len() - input.0.len()];
     let mut tbs = cert.take(SEQUENCE, "its body is not a DER sequence")?;
     algorithm(&mut cert)?;
-    bit_string(&mut cert, BIT_STRING)?;
+    let signature = cert.0;
+    // Stricter than BoringSSL, which accepts any length here: other readers of the bundle enforce X.690 section 10.1.
+    bit_string(&mut cert, BIT_STRING)
+        .map_err(|what| if has_long_length(signature) { SIGNATURE_LENGTH } else { what })?;
     cert.end("bytes follow its signature")?;
 
     let version = if tbs.peek(CONTEXT | CONSTRUCTED) {
@@ -75,6 +78,7 @@ pub(crate) fn certificate(der: &[u8]) -> Result<&[u8]> {
     Ok(span)
 }
 
+const SIGNATURE_LENGTH: &str = "the length of its signature is not minimal";
 const DATE: &str = "a validity date is malformed";
 const OFFSET: &str = "a validity date has an offset instead of Z";
 
@@ -157,7 +161,7 @@ pub(super) fn is_name(der: &[u8]) -> bool {
 
 /// Whether a value of any type is valid in a name or in an algorithm's parameters (BoringSSL: `asn1_parse_any`). BoringSSL decodes names
 /// when it loads a certificate, to compare them in a canonical form.
-fn valid_value(tag: u32, value: &[u8]) -> bool {
+pub(super) fn valid_value(tag: u32, value: &[u8]) -> bool {
     match tag {
         UTF8_STRING => std::str::from_utf8(value).is_ok_and(|text| text.chars().all(|c| character(c.into()).is_some())),
         28 => {
@@ -205,6 +209,15 @@ fn bit_string(input: &mut Cbs<'_>, tag: u32) -> Result<()> {
     if valid_bits(input.take(tag, WHAT)?.0) { Ok(()) } else { Err(WHAT) }
 }
 
+/// Whether an element's length has more octets than it needs.
+fn has_long_length(element: &[u8]) -> bool {
+    match element {
+        [_, 0x81, length, ..] => *length < 0x80,
+        [_, 0x82..=0x84, first, ..] => *first == 0,
+        _ => false,
+    }
+}
+
 pub(super) fn valid_bits(value: &[u8]) -> bool {
     match value {
         [0] => true,
@@ -215,17 +228,13 @@ pub(super) fn valid_bits(value: &[u8]) -> bool {
 
 pub(super) fn object(value: &[u8]) -> Result<()> {
     const WHAT: &str = "an object identifier is malformed";
-    let mut arc = 0_u64;
+    // An arc may have any length: that of a UUID, below 2.25, has 128 bits.
     let mut starts = true;
     for byte in value {
-        if (starts && *byte == 0x80) || arc > u64::MAX >> 7 {
+        if starts && *byte == 0x80 {
             return Err(WHAT);
         }
-        arc = arc << 7 | u64::from(byte & 0x7f);
         starts = byte & 0x80 == 0;
-        if starts {
-            arc = 0;
-        }
     }
     if starts && !value.is_empty() { Ok(()) } else { Err(WHAT) }
 }
@@ -341,6 +350,20 @@ mod tests {
     }
 
     #[test]
+    fn names_a_signature_whose_length_is_not_minimal() {
+        let algorithm = [0x30, 3, 6, 1, 42];
+        let with = |signature: &[u8]| {
+            let parts = [&[0x30, 0][..], &algorithm, signature].concat();
+            certificate(&[&[0x30, parts.len() as u8][..], &parts].concat()).map(|_| ())
+        };
+        for signature in [&[3, 0x81, 2, 0, 1][..], &[3, 0x82, 0, 2, 0, 1]] {
+            assert_eq!(with(signature), Err(SIGNATURE_LENGTH));
+        }
+        assert_eq!(with(&[3, 2, 8, 1]), Err("a bit string is malformed"));
+        assert_ne!(with(&[3, 2, 0, 1]), Err(SIGNATURE_LENGTH));
+    }
+
+    #[test]
     fn rejects_lengths_that_are_not_minimal() {
         for (der, value) in [
             (&[4, 1, 7][..], Some((4, &[7][..]))),
@@ -375,6 +398,7 @@ mod tests {
         assert!(!valid_bits(&[]) && !valid_bits(&[1]) && !valid_bits(&[8, 0]) && !valid_bits(&[1, 1]));
         assert!(object(&[0x55, 4, 3]).is_ok() && object(&[0x88, 0x37]).is_ok());
         assert!(object(&[]).is_err() && object(&[0x80, 1]).is_err() && object(&[0x55, 0x84]).is_err());
-        assert!(object(&[0xff; 12]).is_err());
+        let uuid = [&[0x69, 0x83][..], &[0xff; 17], &[0x7f]].concat();
+        assert!(object(&uuid).is_ok() && object(&[0xff; 12]).is_err());
     }
 }

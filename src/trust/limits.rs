@@ -36,6 +36,9 @@ pub(super) const ISSUER_STEPS: usize = 500_000;
 /// 25 ms.
 pub(super) const PRIVATE_KEY: usize = 5 << 10;
 
+/// Private keys of a CA bundle that are read: each takes up to 12 ms, and a bundle should have none.
+pub(super) const BUNDLE_KEYS: usize = 4;
+
 /// Names times name constraints of one verdict, or of the verdicts on many chains together, and the bytes that are compared: units of
 /// about 10 ns.
 pub(super) const NAME_STEPS: usize = 1 << 20;

@@ -65,6 +65,11 @@ pub(crate) fn is_label(label: &str) -> bool {
     label.ends_with("PRIVATE KEY")
 }
 
+/// Whether a proxy can read a key that it does not use. False for types that are not supported here.
+pub(super) fn is_readable(block: &Block) -> bool {
+    !block.has_headers && derive(block).is_some()
+}
+
 fn derive(block: &Block) -> Option<Vec<u8>> {
     let der = Some(block.content.as_slice()).filter(|der| der.len() <= PRIVATE_KEY)?;
     let labelled = match block.label.as_str() {

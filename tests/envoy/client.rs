@@ -40,17 +40,21 @@ impl Outcome {
     }
 }
 
-/// A handshake with the gateway of `host`, and one request.
-pub(crate) fn visit(address: SocketAddr, host: &str, identity: Option<Arc<CertifiedKey>>) -> Result<Outcome> {
+/// The configuration of a client that presents this certificate.
+pub(crate) fn config(identity: Option<Arc<CertifiedKey>>) -> Result<ClientConfig> {
     let config = ClientConfig::builder_with_provider(Arc::clone(&PROVIDER))
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Anyone));
-    let config = match identity {
+    Ok(match identity {
         Some(identity) => config.with_client_cert_resolver(Arc::new(Always(identity))),
         None => config.with_no_client_auth(),
-    };
-    let tls = ClientConnection::new(Arc::new(config), ServerName::try_from(host.to_owned())?)?;
+    })
+}
+
+/// A handshake with the gateway of `host`, and one request.
+pub(crate) fn visit(address: SocketAddr, host: &str, identity: Option<Arc<CertifiedKey>>) -> Result<Outcome> {
+    let tls = ClientConnection::new(Arc::new(config(identity)?), ServerName::try_from(host.to_owned())?)?;
     let stream = TcpStream::connect(address).context("connecting to Envoy")?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

@@ -19,6 +19,11 @@ pub(crate) fn passes(
     judged(bundle, crl, probe, Purpose::Client, now)
 }
 
+/// Why a chain that is presented cannot be read.
+pub(crate) fn unread(probe: &Probe) -> Option<String> {
+    probe.identity.cert.iter().find_map(|der| Some(Certificate::parse(der).err()?.to_string()))
+}
+
 /// The same for any purpose of a chain.
 pub(crate) fn judged(
     bundle: &Bundle,

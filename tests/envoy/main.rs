@@ -6,7 +6,10 @@
 
 mod algorithms;
 mod case;
+mod chains;
+mod changed;
 mod client;
+mod constrained;
 mod expect;
 mod generated;
 mod lists;
@@ -40,13 +43,17 @@ use testbed::Seed;
 /// The default number of generated cases.
 const CASES: usize = 2_400;
 
-/// A trial: its name, its share of the generated cases in percent, and the function that generates a case.
+/// A trial: its name, the beginning of its cases' names, its share of the generated cases in percent, and the function that generates a
+/// case.
 type Make = fn(usize) -> Result<Case>;
-const GENERATED: &[(&str, usize, Make)] = &[
-    ("mutated_pem", 40, texts::case),
-    ("revocation_lists", 15, lists::case),
-    ("generated_pki", 30, generated::case),
-    ("serving_pairs", 15, pairs::case),
+const GENERATED: &[(&str, &str, usize, Make)] = &[
+    ("mutated_pem", "mutated-", 30, texts::case),
+    ("revocation_lists", "lists-", 15, lists::case),
+    ("generated_pki", "pki-", 25, generated::case),
+    ("serving_pairs", "pair-", 15, pairs::case),
+    ("long_chains", "chain-", 5, chains::case),
+    ("name_constraints", "constrained-", 5, constrained::case),
+    ("changed_elements", "changed-", 5, changed::case),
 ];
 
 /// The additional share of cases with servers, in percent.
@@ -70,7 +77,7 @@ fn main() -> ExitCode {
             let bench = bench.lock().unwrap_or_else(PoisonError::into_inner);
             println!("{}", bench.table.text());
             // A name without a case is a typing error, not a success.
-            let none = "no case was run; TRUSTSPAN_CASE takes a name that a run prints: mutated-7, lists-7, pki-7, pair-7, server-7";
+            let none = "no case was run; TRUSTSPAN_CASE takes a name that a run prints: mutated-7, lists-7, pki-7, pair-7, chain-7, constrained-7, changed-7, server-7";
             ensure!(bench.table.tried() > 0, none);
             Ok(())
         },
@@ -99,9 +106,9 @@ fn trials(bench: Option<&Arc<Mutex<Bench>>>) -> Vec<Trial> {
         })
     };
     let named = trial("named_regressions", Box::new(named::cases));
-    let generated = GENERATED
-        .iter()
-        .map(|(name, percent, make)| trial(name, Box::new(move || (0..count()? * percent / 100).map(make).collect())));
+    let generated = GENERATED.iter().map(|(name, start, percent, make)| {
+        trial(name, Box::new(move || numbers(start, *percent)?.into_iter().map(make).collect()))
+    });
     [named].into_iter().chain(generated).chain([servers(bench)]).collect()
 }
 
@@ -132,6 +139,14 @@ fn attempt(
     let result = run::run(proxy, table, &cases);
     eprintln!("{title}: {} cases, made in {made:.1?}, tried in {:.1?}", cases.len(), started.elapsed() - made);
     result
+}
+
+/// The numbers of the cases of a trial: its share of all, or the one that was selected.
+fn numbers(start: &str, percent: usize) -> Result<Vec<usize>> {
+    Ok(match env::var("TRUSTSPAN_CASE") {
+        Ok(only) => only.strip_prefix(start).and_then(|number| number.parse().ok()).into_iter().collect(),
+        Err(_) => (0..count()? * percent / 100).collect(),
+    })
 }
 
 /// The number of cases to generate.

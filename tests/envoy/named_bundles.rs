@@ -41,6 +41,9 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
         let key = b.one.key.pem();
         b.text(|one, _| one.to_owned() + &key)
     }),
+    ("malformed-key", "found: the whole update is rejected, and we only warned where a policy was lowered", |b| {
+        b.text(|one, _| one.to_owned() + &block("EC PRIVATE KEY", b"key"))
+    }),
     ("two-in-one-block", "found: the second certificate was dropped, and we said nothing", |b| {
         let both = block("CERTIFICATE", &[&*b.one.der, &*b.two.der].concat());
         b.text(|_, _| both.clone())
@@ -195,7 +198,7 @@ const EXCLUDED: u8 = 0xa1;
 const EMAIL: u8 = 0x81;
 const URI: u8 = 0x86;
 
-const URIS: [&str; 22] = [
+const URIS: [&str; 23] = [
     "spiffe://td.com/x",
     "spiffe://other.com/x",
     "spiffe://TD.com./x",
@@ -210,6 +213,7 @@ const URIS: [&str; 22] = [
     "spiffe://10.0.0.1/x",
     "spiffe://[::1]/x",
     "spiffe://a.123/x",
+    "spiffe://a.0x1f/x",
     "https://me@other.com/x",
     "spiffe://a_b.com/x",
     "spiffe://-a.com/x",

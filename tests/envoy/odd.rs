@@ -20,9 +20,11 @@ const AUTHORITY: u64 = 35;
 const EXTENDED_USAGE: u64 = 37;
 
 /// Extensions that make BoringSSL reject a certificate, and some that do not: name, number, content.
-fn extensions() -> Vec<(&'static str, u64, Vec<u8>)> {
+pub(crate) fn extensions() -> Vec<(&'static str, u64, Vec<u8>)> {
     let policy = element(0x30, &[6, 3, 0x2a, 3, 4]);
     let text = [12, 1, b'x'];
+    // Below 2.25 (X.667): an arc of 128 bits.
+    let uuid = [&[0x69, 0x83][..], &[0xff; 17], &[0x7f]].concat();
     let qualifier = [&[6, 8, 0x2b, 6, 1, 5, 5, 7, 2, 1][..], &[2, 1, 1]].concat();
     let qualified = element(0x30, &[&[6, 3, 0x2a, 3, 4][..], &element(0x30, &element(0x30, &qualifier))].concat());
     let list = |content: &[u8]| element(0x30, content);
@@ -38,6 +40,16 @@ fn extensions() -> Vec<(&'static str, u64, Vec<u8>)> {
         ("points-junk", DISTRIBUTION_POINTS, list(&element(0x30, &element(0x87, b"x")))),
         ("other-name", ALT_NAMES, list(&element(0xa0, &[&[6, 1, 0x2a][..], &element(0xa0, &text)].concat()))),
         ("other-name-empty", ALT_NAMES, list(&element(0xa0, &[]))),
+        // Latin-1 under the tag of UTF-8, as in principal names of Windows.
+        (
+            "other-name-latin-1",
+            ALT_NAMES,
+            list(&element(0xa0, &[&[6, 1, 0x2a][..], &element(0xa0, &[12, 1, 0xe4])].concat())),
+        ),
+        ("other-name-uuid", ALT_NAMES, list(&element(0xa0, &[&element(6, &uuid)[..], &element(0xa0, &text)].concat()))),
+        ("private-tag", ALT_NAMES, list(&element(0xc2, b"x"))),
+        ("party-latin-1", ALT_NAMES, list(&element(0xa5, &element(0xa1, &[12, 1, 0xe4])))),
+        ("usage-uuid", EXTENDED_USAGE, list(&[&[6, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2][..], &element(6, &uuid)].concat())),
         ("party", ALT_NAMES, list(&element(0xa5, &element(0xa1, &text)))),
         ("party-junk", ALT_NAMES, list(&element(0xa5, b"zz"))),
         ("registered-id", ALT_NAMES, list(&element(0x88, &[0x2a]))),
@@ -108,11 +120,58 @@ fn trust() -> Result<Vec<Case>> {
         cases.push(case(name, text + &root.pem(), &[("odd", &client, vec![])])?);
     }
 
+    // Leaves with keys that BoringSSL does not read: trustspan accepted them.
+    let rsa_leaf = root.issue(Spec::leaf("client"), keys.of(Kind::Rsa2048)?)?;
+    let ec_leaf = root.issue(Spec::leaf("client"), key.clone())?;
+    let modulus = rsa_leaf.der.windows(5).position(|bytes| bytes == exponent).context("an exponent")? - 1;
+    let y = ec_leaf.der.windows(4).position(|bytes| bytes == point).context("a point")? + 67;
+    let sound = resigned(&rsa_leaf, &root, modulus + 4, 0)?;
+    let (even_exponent, even_modulus) =
+        (resigned(&rsa_leaf, &root, modulus + 5, 1)?, resigned(&rsa_leaf, &root, modulus, 1)?);
+    let off_curve = resigned(&ec_leaf, &root, y, 1)?;
+    cases.push(case(
+        "odd-leaf-keys",
+        root.pem(),
+        &[
+            ("sound", &sound, vec![]),
+            ("even exponent", &even_exponent, vec![]),
+            ("even modulus", &even_modulus, vec![]),
+            ("off the curve", &off_curve, vec![]),
+        ],
+    )?);
+
+    // A byte after a certificate of a chain: trustspan accepted it.
+    let sub = root.issue(Spec::ca("sub"), keys.of(Kind::P256)?)?;
+    let below = sub.issue(Spec::leaf("below"), key.clone())?;
+    let long = |one: &Identity| Identity { der: [&*one.der, &[0]].concat().into(), ..one.clone() };
+    let (long_leaf, long_sub) = (long(&ec_leaf), long(&sub));
+    let clients = [("leaf", &long_leaf, vec![]), ("sub", &below, vec![&long_sub]), ("neither", &below, vec![&sub])];
+    cases.push(case("odd-trailing-byte", root.pem(), &clients)?);
+
+    // A subtree that cannot be compared, after one that fits: trustspan refused it.
+    let tree = |base: &[u8]| element(0x30, &element(0x86, base));
+    let constraints = Some(element(0x30, &element(0xa0, &[tree(b"a.example"), tree(b"")].concat())));
+    let limited = Identity::root(Spec { constraints, ..Spec::ca("limited") }, keys.of(Kind::P256)?)?;
+    let client = |uri: &str| limited.issue(Spec { san: Some(uri.to_owned()), ..Spec::leaf("client") }, key.clone());
+    let (fits, other) = (client("spiffe://a.example/x")?, client("spiffe://b.example/x")?);
+    cases.push(case("odd-subtree", limited.pem(), &[("fits", &fits, vec![]), ("other", &other, vec![])])?);
+
     // basicConstraints whose CA bit is 01, not FF: it works, trustspan said that it does not.
     let client = on_p256.issue(Spec { authority_key_id: false, ..Spec::leaf("client") }, key.clone())?;
     let text = changed(&on_p256, &[0x30, 3, 1, 1, 0xff], &[0x30, 3, 1, 1, 1])?;
     cases.push(case("odd-ca-bit", text, &[("odd", &client, vec![])])?);
     Ok(cases)
+}
+
+/// A certificate with one changed byte of its body, signed after the change.
+fn resigned(identity: &Identity, signer: &Identity, at: usize, change: u8) -> Result<Identity> {
+    let mut der = identity.der.to_vec();
+    der[at] ^= change;
+    let (_, outer) = Any::from_der(&der)?;
+    let (rest, _) = Any::from_der(outer.data)?;
+    let (body, (_, algorithm)) = (&outer.data[..outer.data.len() - rest.len()], Any::from_der(rest)?);
+    let der = signer.sign(body, &element(0x30, algorithm.data))?;
+    Ok(Identity { der, ..identity.clone() })
 }
 
 fn case(name: &str, ca: String, clients: &[(&str, &Identity, Vec<&Identity>)]) -> Result<Case> {

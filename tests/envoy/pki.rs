@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CustomExtension, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, NameConstraints,
-    SanType, SerialNumber, date_time_ymd,
+    DnValue, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    NameConstraints, SanType, SerialNumber, SigningKey, date_time_ymd,
 };
 use rustls::{
     crypto::aws_lc_rs::sign::any_supported_type,
@@ -166,6 +166,8 @@ pub(crate) struct Spec {
     pub(crate) excluded: Option<String>,
     /// A host, a URI or a mailbox.
     pub(crate) san: Option<String>,
+    /// A mail address in the subject.
+    pub(crate) mail: Option<String>,
     /// nameConstraints (DER), with kinds of names that rcgen does not support.
     pub(crate) constraints: Option<Vec<u8>>,
     /// subjectAltName (DER), of several kinds, or in a form that rcgen does not support.
@@ -191,6 +193,7 @@ impl Spec {
             permitted: None,
             excluded: None,
             san: None,
+            mail: None,
             constraints: None,
             alt_names: None,
             raw: None,
@@ -217,6 +220,11 @@ impl Spec {
         params.distinguished_name = DistinguishedName::new();
         if !self.subject.is_empty() {
             params.distinguished_name.push(DnType::CommonName, self.subject.as_str());
+        }
+        if let Some(mail) = &self.mail {
+            // emailAddress (PKCS #9).
+            let kind = DnType::CustomDnType(vec![1, 2, 840, 113_549, 1, 9, 1]);
+            params.distinguished_name.push(kind, DnValue::Ia5String(mail.as_str().try_into()?));
         }
         let year = i32::from(jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).year());
         let (from, to) = match self.dates {
@@ -331,6 +339,12 @@ impl Identity {
 
     pub(crate) fn pem(&self) -> String {
         block("CERTIFICATE", &self.der)
+    }
+
+    /// Signs the body of a certificate: its DER.
+    pub(crate) fn sign(&self, body: &[u8], algorithm: &[u8]) -> Result<CertificateDer<'static>> {
+        let signature = [&[0][..], &self.key.pair.sign(body)?].concat();
+        Ok(element(0x30, &[body, algorithm, &element(3, &signature)].concat()).into())
     }
 
     /// A revocation list of this authority.

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     fmt::Write as _,
     fs,
-    path::Path,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -19,7 +18,9 @@ use trustspan::trust::Verdict;
 use crate::{
     case::{self, Case, Effect, Snapshot},
     client::visit,
+    pki::block,
     proxy::{Content, PAIR_SLOTS, Proxy, TRUST_SLOTS, Update, pair_slot, trust_slot},
+    testbed::{self, Seed},
 };
 
 /// Concurrent clients. They mostly wait for Envoy.
@@ -64,7 +65,8 @@ pub(crate) fn run(proxy: &mut Proxy, table: &mut Table, cases: &[Case]) -> Resul
     bail!("{} of {} cases disagree\n{printed}", disagreements.len(), cases.len());
 }
 
-fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Snapshot>> {
+/// What Envoy does with the cases of a batch.
+pub(crate) fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Snapshot>> {
     let slot = |(number, case): (usize, &&Case)| match case.content {
         Content::Trust { .. } => trust_slot(number),
         Content::Pair { .. } => pair_slot(number),
@@ -103,8 +105,8 @@ fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Snapshot>> {
 }
 
 /// Describes the difference and where the bytes are. They contain only test keys of this run.
-fn describe(case: &Case, result: &case::Result) -> Result<String> {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("envoy");
+pub(crate) fn describe(case: &Case, result: &case::Result) -> Result<String> {
+    let dir = testbed::results();
     fs::create_dir_all(&dir)?;
     let mut text = format!("{}: {}\n", case.name, case.description);
     for disagreement in &result.disagreements {
@@ -123,12 +125,17 @@ fn describe(case: &Case, result: &case::Result) -> Result<String> {
         fs::write(&file, bytes)?;
         writeln!(text, "  {}", file.display())?;
     }
-    writeln!(text, "  again: TRUSTSPAN_SEED=… TRUSTSPAN_CASE={} ./test envoy", case.name)?;
+    for (number, probe) in case.probes.iter().enumerate() {
+        let file = dir.join(format!("{}-client-{number}.pem", case.name));
+        fs::write(&file, probe.identity.cert.iter().map(|der| block("CERTIFICATE", der)).collect::<String>())?;
+        writeln!(text, "  {} is {}", file.display(), probe.label)?;
+    }
+    writeln!(text, "  again: TRUSTSPAN_SEED={} TRUSTSPAN_CASE={} {}", Seed::number(), case.name, testbed::COMMAND)?;
     Ok(text)
 }
 
 impl Table {
-    fn add(&mut self, result: &case::Result) {
+    pub(crate) fn add(&mut self, result: &case::Result) {
         *self.cases.entry((result.verdict, result.effect)).or_default() += 1;
         for client in &result.clients {
             *self.clients.entry(*client).or_default() += 1;

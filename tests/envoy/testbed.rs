@@ -21,3 +21,11 @@ pub(crate) use process::Scratch;
 pub(crate) use seed::Seed;
 pub(crate) use trials::run as run_trials;
 pub(crate) use wait::wait_for;
+
+/// The command that repeats a case.
+pub(crate) const COMMAND: &str = "./test envoy";
+
+/// Where the bytes of disagreements go.
+pub(crate) fn results() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("envoy")
+}

@@ -60,7 +60,9 @@ fn matches(
     let form = Form::of(kind, content, directory);
     let mut is_permitted = None;
     for subtree in of_kind(kind, permitted) {
-        is_permitted = Some(within(&form, subtree, false, false)? || is_permitted == Some(true));
+        // After one that fits the others are not compared, but none may have a range.
+        let fits = is_permitted == Some(true) && !subtree.has_range;
+        is_permitted = Some(fits || within(&form, subtree, false, false)?);
     }
     if is_permitted == Some(false) {
         return Err(ConstraintFault::Violation);
@@ -196,8 +198,17 @@ fn plain_host(text: &[u8]) -> Option<&[u8]> {
             && !label.ends_with(b"-")
     };
     let mut labels = text.split(|b| *b == b'.');
-    let is_number = labels.clone().next_back()?.iter().all(u8::is_ascii_digit);
+    let is_number = is_number(labels.clone().next_back()?);
     (labels.all(is_label) && !is_number).then_some(text)
+}
+
+/// Decimal, octal or hexadecimal: a host whose last label is a number is an address.
+fn is_number(label: &[u8]) -> bool {
+    let hex = label.strip_prefix(b"0x").or_else(|| label.strip_prefix(b"0X"));
+    match hex {
+        Some(digits) => digits.iter().all(u8::is_ascii_hexdigit),
+        None => label.iter().all(u8::is_ascii_digit),
+    }
 }
 
 fn ends_with(text: &[u8], end: &[u8]) -> bool {
@@ -257,8 +268,8 @@ mod tests {
     fn does_not_compare_hosts_that_are_not_plain_names() {
         let long = format!("x://{}.b", "a".repeat(64));
         let hosts = [
-            "10.0.0.1", "1.2", "123", "a.123", "[::1]", "me@a.b", "a_b.c", "-a.b", "a..b", "a%20b.c", "*.a.b",
-            "\u{e4}.b", "",
+            "10.0.0.1", "1.2", "123", "a.123", "a.0x1f", "0X", "[::1]", "me@a.b", "a_b.c", "-a.b", "a..b", "a%20b.c",
+            "*.a.b", "\u{e4}.b", "",
         ];
         let names = hosts.map(|host| format!("x://{host}/y"));
         for name in names.iter().map(String::as_str).chain([

@@ -6,6 +6,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::name::Name;
 use super::parsed_cert::{self, AuthorityKeyId, CRL_SIGN, KEY_CERT_SIGN, ParsedCert};
+use super::signature::SignatureFault;
 use super::{Budget, Refused, Store};
 use crate::trust::Certificate;
 use crate::trust::certificate::{hex, sha256, timestamp};
@@ -274,8 +275,12 @@ fn apply(
         return Err(Refused::CrlOutdated { issuer: issuer() });
     }
     let Some((signed, _)) = parsed_cert::signed(&crl.der) else { return unusable("it is malformed") };
-    if budget.verified(&crl.fingerprint, &signed, signer)?.is_err() {
-        return unusable("the CA did not sign it; publish it again");
+    match budget.verified(&crl.fingerprint, &signed, signer)? {
+        Ok(()) => {}
+        Err(SignatureFault::Wrong) => return unusable("the CA did not sign it; publish it again"),
+        Err(SignatureFault::Unsupported) => {
+            return unusable("it is signed with an algorithm that cannot be verified here; sign it with SHA-256");
+        }
     }
     if crl.has_critical {
         return unusable("it has a critical extension that the proxy does not support; publish it without");

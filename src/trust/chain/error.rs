@@ -41,6 +41,13 @@ pub enum Refused {
         /// Its length.
         bytes: usize,
     },
+    /// `X509_parse_from_buffer`: a certificate in a handshake ends where its DER ends (RFC 8446 section 4.4.2). Go and rustls send the
+    /// whole content of a PEM block.
+    #[error("bytes follow {subject} in its block; remove them, since most clients would send them, too")]
+    TrailingBytes {
+        /// The certificate.
+        subject: String,
+    },
     /// BoringSSL writes the chain into two session tickets; measured.
     #[error(
         "the chain takes {bytes} bytes. expected less than 32 KiB: with 32 to 64 KiB the proxy cannot make session tickets, and closes \
@@ -258,6 +265,7 @@ impl Refused {
             | Self::NoCertificate
             | Self::SubjectsTooLong { .. }
             | Self::ChainTooLong { .. }
+            | Self::TrailingBytes { .. }
             | Self::TicketsTooLong { .. } => 9,
             Self::Revoked { .. } => 8,
             Self::Expired { .. } | Self::NotYetValid { .. } => 6,
@@ -273,6 +281,7 @@ impl Refused {
             Self::NoAnchors => "no-anchors",
             Self::SubjectsTooLong { .. } => "subjects-too-long",
             Self::ChainTooLong { .. } => "chain-too-long",
+            Self::TrailingBytes { .. } => "trailing-bytes",
             Self::TicketsTooLong { .. } => "tickets-too-long",
             Self::LeafKey { .. } => "leaf-key",
             Self::LeafKeyUsage { .. } => "leaf-key-usage",

@@ -9,6 +9,9 @@ pub(super) const DIRECTORY: u32 = 4;
 pub(super) const URI: u32 = 6;
 pub(super) const IP: u32 = 7;
 
+/// The bits of a tag's class.
+const CLASS: u32 = 0xc000_0000;
+
 /// A GeneralName: the number of its context tag, and its content.
 pub(super) struct GeneralName<'a> {
     pub(super) kind: u32,
@@ -69,7 +72,7 @@ fn general_name<'a>(input: &mut Cbs<'a>) -> Option<GeneralName<'a>> {
     let constructed = tag & CONSTRUCTED != 0;
     // Explicitly tagged, since a Name is a CHOICE.
     let directory = (kind == DIRECTORY && der::is_name(content)).then(|| Name::read(content)).flatten();
-    let is_valid = tag & CONTEXT != 0
+    let is_valid = tag & CLASS == CONTEXT
         && match kind {
             0 => constructed && is_other_name(content),
             3 => constructed,
@@ -86,20 +89,21 @@ fn general_name<'a>(input: &mut Cbs<'a>) -> Option<GeneralName<'a>> {
 fn is_other_name(content: &[u8]) -> bool {
     let mut input = Cbs(content);
     let is_type = input.take(OBJECT, "").and_then(|oid| der::object(oid.0)).is_ok();
-    let value =
-        input.take(CONTEXT | CONSTRUCTED, "").ok().and_then(|mut value| value.any().filter(|_| value.0.is_empty()));
-    is_type && value.is_some() && input.0.is_empty()
+    is_type && is_wrapped(&mut input, 0, |_| true) && input.0.is_empty()
+}
+
+/// Whether an explicitly tagged value of one of these types follows.
+fn is_wrapped(input: &mut Cbs<'_>, number: u32, is_type: impl Fn(u32) -> bool) -> bool {
+    let value = input.take(CONTEXT | CONSTRUCTED | number, "").ok();
+    value.is_some_and(|mut value| {
+        value.any().is_some_and(|(tag, content)| is_type(tag) && der::valid_value(tag, content)) && value.0.is_empty()
+    })
 }
 
 /// The content of an ediPartyName: an assigner, if any, and a party.
 fn is_edi_party(content: &[u8]) -> bool {
     let mut input = Cbs(content);
-    let text = |input: &mut Cbs<'_>, number: u32| {
-        let value = input.take(CONTEXT | CONSTRUCTED | number, "").ok();
-        value.is_some_and(|mut value| {
-            value.any().is_some_and(|(tag, _)| DIRECTORY_STRINGS.contains(&tag)) && value.0.is_empty()
-        })
-    };
+    let text = |input: &mut Cbs<'_>, number: u32| is_wrapped(input, number, |tag| DIRECTORY_STRINGS.contains(&tag));
     let assigner = !input.peek(CONTEXT | CONSTRUCTED) || text(&mut input, 0);
     assigner && text(&mut input, 1) && input.0.is_empty()
 }
@@ -109,10 +113,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rejects_tags_of_other_classes() {
+        let is_read = |tag: u8| general_name(&mut Cbs(&[tag, 1, b'x'])).is_some();
+        assert!(is_read(0x82) && !is_read(0xc2) && !is_read(0x42));
+    }
+
+    #[test]
     fn rejects_malformed_names() {
         let value = [0xa0, 3, 12, 1, b'x'];
         assert!(is_other_name(&[&[6, 1, 0x2a], &value[..]].concat()));
         assert!(!is_other_name(&[]) && !is_other_name(&value) && !is_other_name(&[6, 1, 0x2a, 0xa0, 0]));
+        // A principal name of Windows in Latin-1 under the tag of UTF-8.
+        assert!(
+            !is_other_name(&[6, 1, 0x2a, 0xa0, 3, 12, 1, 0xe4]) && is_other_name(&[6, 1, 0x2a, 0xa0, 3, 22, 1, 0xe4])
+        );
+        assert!(!is_edi_party(&[0xa1, 3, 12, 1, 0xe4]) && !is_edi_party(&[0xa0, 3, 30, 1, b'x', 0xa1, 3, 12, 1, b'x']));
         assert!(is_edi_party(&[0xa1, 3, 12, 1, b'x']) && !is_edi_party(b"zz") && !is_edi_party(&[]));
     }
 }

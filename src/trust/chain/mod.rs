@@ -102,19 +102,31 @@ struct Presented<'c> {
     parsed: Vec<Option<ParsedCert<'c>>>,
     /// Its length in a handshake.
     bytes: usize,
+    /// The subject of the first certificate that bytes follow.
+    trailing: Option<String>,
     /// The leaf's names, read once for all dates.
     names: OnceCell<HostNames>,
+    /// Whether BoringSSL reads the leaf's key.
+    has_readable_key: OnceCell<bool>,
 }
 
 impl<'c> Presented<'c> {
     fn read(chain: impl IntoIterator<Item = &'c Certificate>) -> Self {
-        let mut bytes = 0;
+        let (mut bytes, mut trailing) = (0, None);
         let parsed = chain.into_iter().map(|certificate| {
             bytes += certificate.der.len() + 8;
+            if certificate.has_trailing_bytes && trailing.is_none() {
+                trailing = Some(certificate.subject.clone());
+            }
             (bytes <= MAX_CHAIN).then(|| ParsedCert::read(certificate)).flatten()
         });
         let parsed = parsed.collect();
-        Self { parsed, bytes, names: OnceCell::new() }
+        Self { parsed, bytes, trailing, names: OnceCell::new(), has_readable_key: OnceCell::new() }
+    }
+
+    fn has_readable_key(&self) -> bool {
+        let read = || self.leaf().is_some_and(|leaf| signature::is_readable(&leaf.certificate.public_key));
+        *self.has_readable_key.get_or_init(read)
     }
 
     fn leaf(&self) -> Option<&ParsedCert<'c>> {
@@ -269,6 +281,10 @@ impl<'a> Store<'a> {
             return Err(Refused::NoCertificate);
         }
         self.check_bundle(purpose)?;
+        // Envoy serves a chain without them.
+        if let Some(subject) = presented.trailing.clone().filter(|_| purpose == Purpose::Client) {
+            return Err(Refused::TrailingBytes { subject });
+        }
         match presented.bytes {
             bytes if bytes > MAX_CHAIN => Err(Refused::ChainTooLong { bytes }),
             bytes if TICKETS.contains(&bytes) && purpose == Purpose::Client => Err(Refused::TicketsTooLong { bytes }),

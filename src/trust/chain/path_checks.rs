@@ -60,7 +60,7 @@ pub(super) fn leaf(presented: &Presented<'_>, purpose: Purpose<'_>) -> Result<()
         Key::Rsa { bits } => bits >= rsa,
         key => matches!(key, Key::P256 | Key::P384),
     };
-    if !takes(signature::key(&leaf.public_key).0) {
+    if !takes(signature::key(&leaf.public_key).0) || !presented.has_readable_key() {
         return Err(Refused::LeafKey { subject: subject() });
     }
     if !parsed.may(DIGITAL_SIGNATURE) {

@@ -78,8 +78,8 @@ pub(crate) fn is_p224(info: &[u8]) -> bool {
     algorithm.is_ok_and(|algorithm| algorithm.0 == expected)
 }
 
-/// Whether a key of a supported type is valid: a point of its curve (SEC 1 section 2.3.4), RSA with a possible exponent. True for
-/// other types.
+/// Whether BoringSSL reads a key of a supported type: a point of its curve (SEC 1 section 2.3.4), RSA with a modulus and an exponent that
+/// it allows. True for other types.
 pub(crate) fn is_readable(info: &[u8]) -> bool {
     let (kind, bits) = key(info);
     let algorithm: &dyn VerificationAlgorithm = match kind {
@@ -89,8 +89,8 @@ pub(crate) fn is_readable(info: &[u8]) -> bool {
         Key::MlDsa44 => &sig::ML_DSA_44,
         Key::MlDsa65 => &sig::ML_DSA_65,
         Key::MlDsa87 => &sig::ML_DSA_87,
-        Key::Rsa { bits: 1024..=8192 } => &sig::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
-        Key::Rsa { .. } | Key::Ed25519 | Key::Other => return true,
+        Key::Rsa { .. } => return is_rsa(bits),
+        Key::Ed25519 | Key::Other => return true,
     };
     ParsedPublicKey::new(algorithm, bits).is_ok()
 }
@@ -98,8 +98,29 @@ pub(crate) fn is_readable(info: &[u8]) -> bool {
 fn modulus_bits(key: &[u8]) -> Option<usize> {
     let mut numbers = Cbs(key).take(SEQUENCE, "").ok()?;
     let modulus = der::integer(&mut numbers, "").ok()?;
-    let modulus = modulus.strip_prefix(&[0]).unwrap_or(modulus);
-    Some((modulus.len() * 8).saturating_sub(modulus.first()?.leading_zeros() as usize))
+    Some(bits(modulus))
+}
+
+/// Of a number that is not negative.
+fn bits(number: &[u8]) -> usize {
+    let digits = number.strip_prefix(&[0]).unwrap_or(number);
+    (digits.len() * 8).saturating_sub(digits.first().map_or(0, |first| first.leading_zeros() as usize))
+}
+
+/// `RSA_parse_public_key` and `rsa_check_public_key` (crypto/fipsmodule/rsa/rsa_impl.cc.inc): two odd numbers of these lengths.
+fn is_rsa(key: &[u8]) -> bool {
+    let numbers = || {
+        let mut numbers = Cbs(key).take(SEQUENCE, "")?;
+        let both = [der::integer(&mut numbers, "")?, der::integer(&mut numbers, "")?];
+        numbers.end("").map(|()| both)
+    };
+    numbers().is_ok_and(|[modulus, exponent]| {
+        let is_odd = |number: &[u8]| number[0] < 0x80 && number.last().is_some_and(|last| last & 1 == 1);
+        is_odd(modulus)
+            && is_odd(exponent)
+            && (512..=16_384).contains(&bits(modulus))
+            && (2..=33).contains(&bits(exponent))
+    })
 }
 
 /// The name of the hash that a certificate was signed with, if it is broken (RFC 6151: MD5, RFC 9155: SHA-1).
@@ -129,7 +150,7 @@ fn algorithm(identifier: &[u8], key: Key) -> Option<&'static dyn VerificationAlg
     let parameters = identifier.0;
     let plain = parameters.is_empty() || parameters == [5, 0];
     match (oid, key) {
-        ([prefix @ .., 10], Key::Rsa { bits: 2048.. }) if prefix == RSA => pss(parameters),
+        ([prefix @ .., 10], Key::Rsa { bits: 2048..=8192 }) if prefix == RSA => pss(parameters),
         ([prefix @ .., last], Key::Rsa { bits }) if prefix == RSA && plain => pkcs1(*last, bits),
         ([prefix @ .., 4, 1], _) if prefix == ECDSA && plain => ecdsa_sha1(key),
         ([prefix @ .., 4, 3, hash], _) if prefix == ECDSA && plain => ecdsa(*hash, key),
@@ -150,10 +171,10 @@ fn ml_dsa(last: u8, key: Key) -> Option<&'static dyn VerificationAlgorithm> {
 
 fn pkcs1(hash: u8, bits: usize) -> Option<&'static dyn VerificationAlgorithm> {
     Some(match (hash, bits) {
-        (5, 1024..) => &sig::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY,
-        (11, 1024..) => &sig::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
-        (12, 2048..) => &sig::RSA_PKCS1_2048_8192_SHA384,
-        (13, 1024..) => &sig::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
+        (5, 1024..=8192) => &sig::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY,
+        (11, 1024..=8192) => &sig::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
+        (12, 2048..=8192) => &sig::RSA_PKCS1_2048_8192_SHA384,
+        (13, 1024..=8192) => &sig::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
         _ => return None,
     })
 }
@@ -200,5 +221,37 @@ fn pss(parameters: &[u8]) -> Option<&'static dyn VerificationAlgorithm> {
         Some(&sig::RSA_PSS_2048_8192_SHA512)
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trust::fixtures::element;
+
+    /// Measured with BoringSSL: a modulus of 512 to 16,384 bits, an exponent of 2 to 33, both odd.
+    #[test]
+    fn reads_the_rsa_keys_that_boringssl_reads() {
+        let reads = |modulus: &[u8], exponent: &[u8]| {
+            is_rsa(&element(0x30, &[element(2, modulus), element(2, exponent)].concat()))
+        };
+        let modulus = |bits: usize, last: u8| [&[0, 0xff][..], &vec![0xff; bits / 8 - 2], &[last]].concat();
+        let usual = [1, 0, 1];
+        assert!(
+            reads(&modulus(1024, 1), &usual) && reads(&modulus(16_384, 1), &usual) && reads(&modulus(512, 1), &[3])
+        );
+        assert!(reads(&modulus(2048, 1), &[1, 0xff, 0xff, 0xff, 0xff]), "33 bits");
+        for (modulus, exponent) in [
+            (modulus(2048, 2), &usual[..]),
+            (modulus(504, 1), &usual),
+            (modulus(16_392, 1), &usual),
+            (modulus(2048, 1), &[1]),
+            (modulus(2048, 1), &[1, 0, 2]),
+            (modulus(2048, 1), &[0x83]),
+            (modulus(2048, 1), &[2, 0, 0, 0, 1]),
+        ] {
+            assert!(!reads(&modulus, exponent), "{} bytes, {exponent:x?}", modulus.len());
+        }
+        assert!(!is_rsa(&[element(0x30, &[2, 1, 3]), vec![0]].concat()));
     }
 }

@@ -12,7 +12,8 @@ use rcgen::{
 use super::{Crl, Purpose, Refused, Store, UNORDERED, horizon, verify};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{
-    Authority, Leaf, ca, ca_between, ca_with, ca_without_key_id, certificates, now, parsed, signed_with,
+    Authority, Leaf, ca, ca_between, ca_with, ca_with_damaged_key, ca_without_key_id, certificates, now, parsed,
+    signed_with,
 };
 
 fn read(cas: &[&Authority]) -> Vec<Certificate> {
@@ -261,6 +262,27 @@ fn rejects_leaf_keys_that_handshakes_do_not_support() {
         assert_eq!(client(&[&root], &root.leaf_of("client", algorithm)), verdict);
     }
     assert_eq!(client(&[&root], &root.rsa_leaf("client")), "accepted");
+}
+
+/// Found by comparing with BoringSSL, which does not read such a key, nor a certificate that bytes follow.
+#[test]
+fn rejects_leaves_that_boringssl_does_not_read() {
+    let root = ca("root");
+    let leaf = plain(&root);
+    let with_a_byte = [leaf.der(), &[0]].concat();
+    assert_eq!(judged(&[&root], None, &[&with_a_byte], now()), "trailing-bytes");
+    let below = root.intermediate("below", |_| {});
+    let below_with_a_byte = [below.der(), &[0]].concat();
+    let chain = [plain(&below).der().to_vec(), below_with_a_byte];
+    assert_eq!(judged(&[&root], None, &[&chain[0], &chain[1]], now()), "trailing-bytes");
+
+    // Nothing else of the leaf is damaged: it is its own anchor.
+    let damaged = &certificates(&ca_with_damaged_key())[0];
+    assert_eq!(
+        verify(std::slice::from_ref(damaged), None, std::slice::from_ref(damaged), Purpose::Client, now())
+            .map_err(|refused| refused.id()),
+        Err("leaf-key")
+    );
 }
 
 #[test]

@@ -1,0 +1,315 @@
+//! Differential test against BoringSSL in the same process: the cases of `tests/envoy`, and the same comparison, without sockets. The real
+//! Envoy has another revision of BoringSSL and stays the judge: `--replay` loads the same bytes into it.
+//!
+//! `TRUSTSPAN_SEED` repeats a run, `TRUSTSPAN_CASE` selects one case.
+
+// The shared modules are used in part.
+#![allow(dead_code)]
+
+#[path = "../../envoy/algorithms.rs"]
+mod algorithms;
+#[path = "../../envoy/case.rs"]
+mod case;
+#[path = "../../envoy/chains.rs"]
+mod chains;
+#[path = "../../envoy/changed.rs"]
+mod changed;
+#[path = "../../envoy/client.rs"]
+mod client;
+#[path = "../../envoy/constrained.rs"]
+mod constrained;
+#[path = "../../envoy/expect.rs"]
+mod expect;
+#[path = "../../envoy/generated.rs"]
+mod generated;
+mod judge;
+#[path = "../../envoy/lists.rs"]
+mod lists;
+#[path = "../../envoy/mutate.rs"]
+mod mutate;
+#[path = "../../envoy/named.rs"]
+mod named;
+#[path = "../../envoy/named_bundles.rs"]
+mod named_bundles;
+#[path = "../../envoy/odd.rs"]
+mod odd;
+#[path = "../../envoy/pki.rs"]
+mod pki;
+#[path = "../../envoy/proxy.rs"]
+mod proxy;
+#[path = "../../envoy/run.rs"]
+mod run;
+mod table;
+mod testbed;
+#[path = "../../envoy/texts.rs"]
+mod texts;
+
+use std::{
+    env,
+    process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use case::{CAUTIOUS, Case, Effect, Snapshot};
+use client::Outcome;
+use generated::Side;
+use jiff::{SignedDuration, Timestamp, civil};
+use judge::{Judge, Load};
+use pki::{Identity, Keys, Kind, Spec};
+use proxy::{Content, Proxy, TRUST_SLOTS, Update};
+use table::Table;
+use testbed::Seed;
+use trustspan::trust::{bundle, chain::Purpose};
+
+/// The default number of cases.
+const CASES: usize = 100_000;
+/// Of agreements, every so many are replayed.
+const SAMPLE: usize = 500;
+/// Batches of disagreements and of agreements that are replayed.
+const BATCHES: usize = 10;
+
+/// Named cases of clients that the real Envoy refuses, and the newer BoringSSL here accepts: with keys of ML-DSA, and with chains that do not
+/// fit into session tickets.
+const NEWER: [&str; 5] = ["algorithm-mldsa44", "algorithm-mldsa65", "algorithm-mldsa87", "long-chains", "long-subject"];
+
+/// A kind of cases: the beginning of their names, and the share of all in percent.
+#[derive(Clone, Copy)]
+struct Sort {
+    name: &'static str,
+    percent: usize,
+    try_one: fn(&Judge, usize) -> Result<Trial>,
+}
+
+const SORTS: [Sort; 8] = [
+    Sort { name: "mutated", percent: 20, try_one: |judge, number| trial(judge, texts::case(number)?) },
+    Sort { name: "lists", percent: 10, try_one: |judge, number| trial(judge, lists::case(number)?) },
+    Sort { name: "pki", percent: 15, try_one: |judge, number| trial(judge, generated::case(number)?) },
+    Sort { name: "dates", percent: 10, try_one: dated },
+    Sort { name: "server", percent: 10, try_one: servers },
+    Sort { name: "chain", percent: 15, try_one: |judge, number| trial(judge, chains::case(number)?) },
+    Sort { name: "constrained", percent: 10, try_one: |judge, number| trial(judge, constrained::case(number)?) },
+    Sort { name: "changed", percent: 10, try_one: |judge, number| trial(judge, changed::case(number)?) },
+];
+
+/// A case, and the result of the comparison.
+#[derive(Default)]
+pub(crate) struct Trial {
+    pub(crate) name: String,
+    /// `None` if this judge cannot do what Envoy does.
+    pub(crate) result: Option<case::Result>,
+    pub(crate) disagreements: Vec<String>,
+    /// What describes the case, if the two disagree.
+    pub(crate) text: String,
+    /// To be replayed; not where the time or the side differs from the real Envoy's.
+    pub(crate) replay: Option<(Case, Snapshot)>,
+}
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Result<bool> {
+    let mut cases = CASES;
+    let mut replays = false;
+    for argument in env::args().skip(1) {
+        match argument.as_str() {
+            "--replay" => replays = true,
+            number => {
+                cases = number.parse().with_context(|| format!("{number}: expected a number of cases, or --replay"))?
+            }
+        }
+    }
+    let only = env::var("TRUSTSPAN_CASE").ok();
+    let started = Instant::now();
+    let gateway = gateway()?;
+    let table = Mutex::new(Table::default());
+    let next = AtomicUsize::new(0);
+    let wanted = wanted(cases, only.as_deref())?;
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| work(&gateway, &wanted, &next, &table))).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| bail!("a thread panicked")))
+    })?;
+    let mut table = table.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if only.as_deref().is_none_or(|only| !wanted.iter().any(|(_, number)| only.ends_with(&format!("-{number}")))) {
+        let judge = Judge::new(&gateway)?;
+        let is_wanted = |case: &Case| match &only {
+            Some(only) => case.name == *only,
+            None => !NEWER.contains(&case.name.as_str()),
+        };
+        for case in named::cases()?.into_iter().filter(is_wanted) {
+            table.add("named", trial(&judge, case)?, true);
+        }
+    }
+    ensure!(table.tried() > 0, "no case was run; TRUSTSPAN_CASE takes a name that a run prints");
+    println!("{}", table.text());
+    println!("{} cases on {threads} threads in {:.0?}, seed {}", table.tried(), started.elapsed(), Seed::number());
+    if replays {
+        replay(&gateway, table.replays())?;
+    }
+    Ok(table.agrees())
+}
+
+/// The cases of a run: the kind and the number.
+fn wanted(cases: usize, only: Option<&str>) -> Result<Vec<(Sort, usize)>> {
+    if let Some(only) = only {
+        let sort = SORTS.into_iter().filter_map(|sort| Some((sort, only.strip_prefix(sort.name)?.strip_prefix('-')?)));
+        return Ok(sort.filter_map(|(sort, number)| Some((sort, number.parse().ok()?))).collect());
+    }
+    ensure!(cases > 0, "expected at least one case");
+    // In turn, so that a run that is ended has some of each kind.
+    let count = |sort: Sort| cases * sort.percent / 100;
+    let mut all: Vec<_> =
+        SORTS.into_iter().flat_map(|sort| (0..count(sort)).map(move |number| (sort, number))).collect();
+    all.sort_by_key(|(sort, number)| number * 100 / sort.percent);
+    Ok(all)
+}
+
+fn work(gateway: &Identity, wanted: &[(Sort, usize)], next: &AtomicUsize, table: &Mutex<Table>) -> Result<()> {
+    let judge = Judge::new(gateway)?;
+    while let Some((sort, number)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+        let trial = (sort.try_one)(&judge, *number).with_context(|| format!("{}-{number}", sort.name))?;
+        table.lock().unwrap_or_else(PoisonError::into_inner).add(sort.name, trial, number % SAMPLE == 0);
+    }
+    Ok(())
+}
+
+/// The certificate of the gateway.
+fn gateway() -> Result<Identity> {
+    let mut keys = Keys::shuffled(&mut Seed::of_run("bench"));
+    let root = Identity::root(Spec::ca("bench"), keys.of(Kind::P256)?)?;
+    let spec = Spec { san: Some("gateway.example".to_owned()), ..Spec::leaf("gateway") };
+    root.issue(spec, keys.of(Kind::P256)?)
+}
+
+/// BoringSSL as a gateway with the bundle of a case, and its clients.
+fn trial(judge: &Judge, case: Case) -> Result<Trial> {
+    let now = Timestamp::now();
+    let Some(seen) = snapshot(judge, &case, now)? else { return Ok(Trial { name: case.name, ..Trial::default() }) };
+    let trial = compared(&case, &seen, now)?;
+    Ok(Trial { replay: Some((case, seen)), ..trial })
+}
+
+fn compared(case: &Case, seen: &Snapshot, now: Timestamp) -> Result<Trial> {
+    let mut result = case.compare(seen, now);
+    let disagreements = result.disagreements.clone();
+    let text = if disagreements.is_empty() { String::new() } else { run::describe(case, &result)? };
+    result.disagreements.clear();
+    Ok(Trial { name: case.name.clone(), result: Some(result), disagreements, text, replay: None })
+}
+
+fn snapshot(judge: &Judge, case: &Case, now: Timestamp) -> Result<Option<Snapshot>> {
+    let Content::Trust { ca, crl } = &case.content else { return Ok(None) };
+    let loaded = match judge.load(judge::Side::Gateway, ca, crl.as_deref())? {
+        Load::Accepted(loaded) => loaded,
+        Load::Rejected => return Ok(Some(Snapshot { update: Update::Rejected, outcomes: Vec::new() })),
+        Load::Unknown => return Ok(None),
+    };
+    let outcomes = case.probes.iter().map(|probe| loaded.meet(&probe.identity, now).context(probe.label.clone()));
+    Ok(Some(Snapshot { update: Update::Accepted, outcomes: outcomes.collect::<Result<_>>()? }))
+}
+
+/// At an instant around one at which certificates and lists begin or end.
+fn dated(judge: &Judge, number: usize) -> Result<Trial> {
+    let name = format!("dates-{number}");
+    let mut case = generated::case_of(&name, Side::Clients)?;
+    // Which clients are valid depends on the time.
+    case.probes.iter_mut().for_each(|probe| probe.shows = None);
+    let seed = &mut Seed::of_run(&format!("time of {name}"));
+    let year = i16::from(Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).year());
+    let year = year + [-5, -1, 1, 9][seed.below(4) as usize];
+    let instant = civil::date(year, 1, 1).to_zoned(jiff::tz::TimeZone::UTC)?.timestamp();
+    let now = instant.checked_add(SignedDuration::from_secs(seed.below(5) as i64 - 2))?;
+    case.description += &format!("; at {now}");
+    match snapshot(judge, &case, now)? {
+        Some(seen) => compared(&case, &seen, now),
+        None => Ok(Trial { name, ..Trial::default() }),
+    }
+}
+
+/// BoringSSL as a client with the bundle of a case, and servers that present the chains of its probes.
+fn servers(judge: &Judge, number: usize) -> Result<Trial> {
+    let case = generated::case_of(&format!("server-{number}"), Side::Servers)?;
+    let Content::Trust { ca, crl } = &case.content else { bail!("{}: no bundle", case.name) };
+    let mut trial = Trial { name: case.name.clone(), ..Trial::default() };
+    let Load::Accepted(loaded) = judge.load(judge::Side::Client, ca, crl.as_deref())? else { return Ok(trial) };
+    let (bundle, now) = (bundle::read(ca), Timestamp::now());
+    let mut result = case::Result::new(Effect::Works);
+    for server in &case.probes {
+        let seen = loaded.meet(&server.identity, now)?;
+        let said = expect::judged(&bundle, crl.as_deref(), server, Purpose::Server { hosts: &[] }, now);
+        let said = said.with_context(|| format!("{}: nothing is said", case.name))?;
+        result.clients.push((said.is_ok(), seen.passed()));
+        match (said, seen) {
+            (Ok(()), Outcome::Refused(why)) => {
+                trial
+                    .disagreements
+                    .push(format!("server {}: trustspan accepts it, Envoy refuses it: {why}", server.label));
+            }
+            (Err(refused), Outcome::Passed(_)) if !CAUTIOUS.contains(&refused.id()) => {
+                let (label, id) = (&server.label, refused.id());
+                trial.disagreements.push(format!("server {label}: trustspan says {id}: {refused}. Envoy accepts it"));
+            }
+            _ => {}
+        }
+    }
+    if !trial.disagreements.is_empty() {
+        result.disagreements.clone_from(&trial.disagreements);
+        trial.text = run::describe(&case, &result)?;
+        result.disagreements.clear();
+    }
+    trial.result = Some(result);
+    Ok(trial)
+}
+
+/// Loads cases into the real Envoy, with the same bytes, and prints what it does otherwise than trustspan and than BoringSSL here.
+fn replay(gateway: &Identity, cases: Vec<(Case, Snapshot)>) -> Result<()> {
+    let trust = Content::Trust { ca: gateway.pem().into_bytes(), crl: None };
+    let pair = Content::Pair { chain: gateway.pem().into_bytes(), key: gateway.key.pem().into_bytes() };
+    let mut proxy = Proxy::start(trust, pair)?;
+    let (mut disagree, mut differ) = (0, 0);
+    for batch in cases.chunks(TRUST_SLOTS).take(2 * BATCHES) {
+        let tried: Vec<_> = batch.iter().map(|(case, _)| case).collect();
+        let envoys = run::attempt(&mut proxy, &tried)?;
+        let now = Timestamp::now();
+        for ((case, seen), envoy) in batch.iter().zip(&envoys) {
+            let result = case.compare(envoy, now);
+            if !result.disagreements.is_empty() {
+                disagree += 1;
+                println!("the real Envoy: {}", run::describe(case, &result)?);
+            }
+            let passed = |snapshot: &Snapshot| snapshot.outcomes.iter().map(Outcome::passed).collect::<Vec<_>>();
+            if seen.update != envoy.update || passed(seen) != passed(envoy) {
+                differ += 1;
+                println!("{}: BoringSSL here says {}, the real Envoy {}", case.name, told(seen), told(envoy));
+            }
+        }
+    }
+    println!(
+        "{} cases replayed on the real Envoy: it disagrees with trustspan on {disagree}, and with BoringSSL here on {differ}",
+        cases.len().min(2 * BATCHES * TRUST_SLOTS)
+    );
+    Ok(())
+}
+
+fn told(snapshot: &Snapshot) -> String {
+    let outcome = |outcome: &Outcome| match outcome {
+        Outcome::Passed(_) => "accepted".to_owned(),
+        Outcome::Refused(why) => format!("refused ({why})"),
+    };
+    let outcomes: Vec<_> = snapshot.outcomes.iter().map(outcome).collect();
+    format!("{:?} with {}", snapshot.update, outcomes.join(", "))
+}
