@@ -194,7 +194,7 @@ fn endpoints(entry: &Entry) -> Vec<Sample> {
     let shown = [
         ("total", endpoints.total),
         ("current", endpoints.current),
-        ("former", endpoints.former),
+        ("stale", endpoints.stale),
         ("unreachable", endpoints.unreachable),
     ];
     shown.map(|(shown, count)| (Some(("shown", shown.to_owned())), i64::from(count))).into()

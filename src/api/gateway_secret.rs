@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "edge")]
 use super::GatewaySecretStatus;
 use super::schema::{DNS_SUBDOMAIN, is_default, without_default};
-use super::{AdditionalTrust, Clients, SecretRef, TrustBundleTarget};
+use super::{AdditionalTrust, Clients, Mode, Resolved, SecretRef, TrustBundleTarget};
 
 /// A managed Secret between the source Secret, which an issuer writes, and the gateways that use it.
 ///
@@ -145,17 +145,17 @@ fn is_default_workload_labels(labels: &BTreeMap<String, String>) -> bool {
     *labels == default_workload_labels()
 }
 
-/// How the managed Secret is written from the source Secret.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub enum Mode {
-    /// It holds the new and the old CA until the old one is no longer needed.
-    #[default]
-    Bundle,
-    /// It is a plain copy of the source Secret.
-    Copy,
-}
-
 impl GatewaySecretSpec {
+    /// The Secrets that it names. Those that it leaves out are the ones that were derived last.
+    pub fn resolved(&self, last: Option<&Resolved>) -> Resolved {
+        let last = last.filter(|_| self.certificate_ref.is_some()).cloned().unwrap_or_default();
+        Resolved {
+            source_secret_name: self.source_secret_name.clone().unwrap_or(last.source_secret_name),
+            ca_secret_ref: self.ca_secret_ref.clone().or(last.ca_secret_ref),
+            derived_from: last.derived_from,
+        }
+    }
+
     /// The managed Secret's name, for a GatewaySecret called `own_name`.
     pub fn managed_name<'a>(&'a self, own_name: &'a str) -> &'a str {
         self.secret_name.as_deref().unwrap_or(own_name)

@@ -2,6 +2,7 @@
 
 mod clients;
 mod gateway_secret;
+mod mode;
 pub mod names;
 mod period;
 mod rotation_policy;
@@ -16,6 +17,7 @@ mod window;
 pub use crate::trust::{GatewayUse, Level};
 pub use clients::Clients;
 pub use gateway_secret::*;
+pub use mode::Mode;
 pub use period::Period;
 pub use rotation_policy::*;
 pub use secret_ref::SecretRef;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GatewaySecretSpec, GatewayUse, Mode, SecretRef};
+use super::{GatewayUse, Mode, SecretRef};
 
 /// What the agent observed and decided. The webhook decides from spec and status alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -170,18 +170,6 @@ pub struct Resolved {
     pub derived_from: Vec<String>,
 }
 
-impl Resolved {
-    /// The Secrets that a spec names. Those that it leaves out are the ones that were derived last.
-    pub fn of(spec: &GatewaySecretSpec, last: Option<&Self>) -> Self {
-        let last = last.filter(|_| spec.certificate_ref.is_some()).cloned().unwrap_or_default();
-        Self {
-            source_secret_name: spec.source_secret_name.clone().unwrap_or(last.source_secret_name),
-            ca_secret_ref: spec.ca_secret_ref.clone().or(last.ca_secret_ref),
-            derived_from: last.derived_from,
-        }
-    }
-}
-
 /// A declared client that was asked to follow a rotation, and may still use or trust only an old CA.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -209,7 +197,7 @@ pub struct Endpoints {
     pub current: u32,
     /// Endpoints with earlier content. The rotation waits for them.
     #[schemars(with = "i64", range(min = 0))]
-    pub former: u32,
+    pub stale: u32,
     /// Endpoints that could not be probed. `propagationDelays.gateways` is assumed for them.
     #[schemars(with = "i64", range(min = 0))]
     pub unreachable: u32,

@@ -41,7 +41,7 @@ impl Entry {
     pub fn unstored(namespace: String, name: String, spec: GatewaySecretSpec) -> Self {
         let status = GatewaySecretStatus::default();
         Self {
-            resolved: Resolved::of(&spec, None),
+            resolved: spec.resolved(None),
             policy: RotationPolicySpec::default(),
             namespace,
             name,

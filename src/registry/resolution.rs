@@ -133,7 +133,7 @@ impl CertManagerObjects {
     /// # Errors
     /// When its Certificate was never found, or a derived Secret is one that the agent writes.
     pub fn resolve(&self, entry: &Entry) -> Result<Resolved, ResolutionError> {
-        let Some(reference) = &entry.spec.certificate_ref else { return Ok(Resolved::of(&entry.spec, None)) };
+        let Some(reference) = &entry.spec.certificate_ref else { return Ok(entry.spec.resolved(None)) };
         let Some(certificate) = self.certificate(entry) else {
             let missing =
                 || ResolutionError::NoCertificate { namespace: entry.namespace.clone(), name: reference.name.clone() };

@@ -57,16 +57,16 @@ fn gateways(entry: &Entry, plan: &Plan) -> Said {
         );
         return (ConditionStatus::Unknown, "Assumed", message);
     };
-    let Some(Endpoints { total, current, former, unreachable }) = plan.endpoints else {
+    let Some(Endpoints { total, current, stale, unreachable }) = plan.endpoints else {
         return (ConditionStatus::True, "Converged", "Gateways have no write to take over.".to_owned());
     };
     let (number, noun) = (|count: u32| format!("{count} of {total}"), if total == 1 { "gateway" } else { "gateways" });
     match () {
-        () if former > 0 => {
+        () if stale > 0 => {
             let message = format!(
                 "{} {noun} have earlier content of the managed Secret; status.waits names them. If this lasts, check that istiod runs and \
                  sends updates; restart a gateway only if others have the new content.",
-                number(former)
+                number(stale)
             );
             (ConditionStatus::False, "EarlierContent", message)
         }

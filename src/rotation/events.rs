@@ -26,11 +26,11 @@ pub struct StatusEvent {
 }
 
 /// The Events after the steps `taken`, and a new status that was computed before them.
-pub fn notices(former: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> Vec<StatusEvent> {
-    let mut events: Vec<_> = taken.iter().flat_map(|step| of_step(former, status, step)).collect();
-    events.extend(phase(former, status));
-    events.extend(CONDITION_TYPES.iter().filter_map(|type_| condition(former, status, type_)));
-    events.extend(clients(former, status));
+pub fn notices(previous: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> Vec<StatusEvent> {
+    let mut events: Vec<_> = taken.iter().flat_map(|step| of_step(previous, status, step)).collect();
+    events.extend(phase(previous, status));
+    events.extend(CONDITION_TYPES.iter().filter_map(|type_| condition(previous, status, type_)));
+    events.extend(clients(previous, status));
     events
 }
 
@@ -44,9 +44,9 @@ pub fn status_not_written(why: &str) -> StatusEvent {
     StatusEvent { is_warning: true, ..normal("StatusNotWritten", "Report", note) }
 }
 
-fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<StatusEvent> {
+fn of_step(previous: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<StatusEvent> {
     let about = |secret: &str, event: StatusEvent| StatusEvent { secret: Some(secret.to_owned()), ..event };
-    let managed = former.managed_name();
+    let managed = previous.managed_name();
     match step {
         Step::WriteManaged { trust, pair } => {
             let write = |reason, note| about(managed, normal(reason, "WriteManagedSecret", note));
@@ -59,14 +59,14 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Sta
             let mut events = vec![write("ManagedSecretWritten", note)];
             // A CA that the stored status lacks was added by another writer.
             let known =
-                former.status.bundle.iter().map(|anchor| (anchor.fingerprint.as_str(), anchor.subject.as_str()));
+                previous.status.bundle.iter().map(|anchor| (anchor.fingerprint.as_str(), anchor.subject.as_str()));
             let removed = known.filter(|(fingerprint, _)| held(fingerprint) && !stays(fingerprint));
             let removed: Vec<_> = removed.map(|(_, subject)| subject).collect();
             if !removed.is_empty() {
                 events.push(write("OldCADropped", format!("Gateways no longer trust {}.", removed.join(", "))));
             }
             if *pair == PairOf::Source && !status.bundle.is_empty() {
-                let note = format!("Gateways switch to the certificate of Secret {}.", former.source_name());
+                let note = format!("Gateways switch to the certificate of Secret {}.", previous.source_name());
                 events.push(write("ServingCertificateSwitched", note));
             }
             events
@@ -82,11 +82,11 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Sta
             vec![normal("ManagedConfigMapWritten", "WriteManagedConfigMap", note)]
         }
         Step::CopySource => {
-            let note = format!("Secret {managed} is a copy of Secret {}.", former.source_name());
+            let note = format!("Secret {managed} is a copy of Secret {}.", previous.source_name());
             vec![about(managed, normal("ManagedSecretWritten", "WriteManagedSecret", note))]
         }
         Step::PromoteIssuer => {
-            let name = former.issuer_name().unwrap_or_default();
+            let name = previous.issuer_name().unwrap_or_default();
             let note = format!("Secret {name} has the new CA, which signs all further certificates.");
             vec![about(&name, normal("IssuerPromoted", "WriteIssuerSecret", note))]
         }
@@ -97,8 +97,8 @@ fn of_step(former: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<Sta
     }
 }
 
-fn phase(former: &Entry, status: &GatewaySecretStatus) -> Option<StatusEvent> {
-    let (before, phase) = (former.status.phase, status.phase?);
+fn phase(previous: &Entry, status: &GatewaySecretStatus) -> Option<StatusEvent> {
+    let (before, phase) = (previous.status.phase, status.phase?);
     if before == Some(phase) {
         return None;
     }
@@ -111,9 +111,9 @@ fn phase(former: &Entry, status: &GatewaySecretStatus) -> Option<StatusEvent> {
 }
 
 /// The Event for a condition that becomes `False`, is `False` for another reason, or is no longer `False`.
-fn condition(former: &Entry, status: &GatewaySecretStatus, type_: &ConditionType) -> Option<StatusEvent> {
+fn condition(previous: &Entry, status: &GatewaySecretStatus, type_: &ConditionType) -> Option<StatusEvent> {
     let fails = |condition: &&Condition| condition.status == ConditionStatus::False;
-    let before = former.status.condition(type_.name).filter(fails);
+    let before = previous.status.condition(type_.name).filter(fails);
     let now = status.condition(type_.name)?;
     match (before, fails(&now)) {
         (Some(before), true) if [SYNCED, WORKLOADS].contains(&type_.name) && before.reason == now.reason => None,
@@ -128,8 +128,8 @@ fn condition(former: &Entry, status: &GatewaySecretStatus, type_: &ConditionType
 }
 
 /// Events for clients that became overdue.
-fn clients(former: &Entry, status: &GatewaySecretStatus) -> Vec<StatusEvent> {
-    let was_overdue = |name: &str| former.status.lagging.iter().any(|client| client.overdue && client.name == name);
+fn clients(previous: &Entry, status: &GatewaySecretStatus) -> Vec<StatusEvent> {
+    let was_overdue = |name: &str| previous.status.lagging.iter().any(|client| client.overdue && client.name == name);
     let overdue = status.lagging.iter().filter(|client| client.overdue && !was_overdue(&client.name));
     let event =
         |note, secret| StatusEvent { is_warning: true, secret, ..normal("ClientLagging", "AwaitClients", note) };

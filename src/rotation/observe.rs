@@ -93,9 +93,9 @@ pub struct ObservedState<'a> {
 
 /// Computes the status. Dates and revisions change only with the content: the same observation twice gives the same status.
 pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus {
-    let former = &seen.entry.status;
+    let previous = &seen.entry.status;
     let (status, reason, message) = readiness(seen);
-    let unmoved = former.condition(READY).filter(|condition| condition.status == status);
+    let unmoved = previous.condition(READY).filter(|condition| condition.status == status);
     let ready = Condition {
         type_: READY.to_owned(),
         status,
@@ -104,44 +104,44 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
         reason: reason.to_owned(),
         message,
     };
-    let others = former.conditions.iter().filter(|condition| condition.type_ != READY).cloned();
+    let others = previous.conditions.iter().filter(|condition| condition.type_ != READY).cloned();
     GatewaySecretStatus {
         observed_generation: seen.entry.generation,
         phase: Some(phase(seen, status)),
-        phase_since: former.phase_since,
-        mode: former.mode,
+        phase_since: previous.phase_since,
+        mode: previous.mode,
         secret_name: Some(seen.entry.managed_name().to_owned()),
         resolved: Some(seen.entry.resolved.clone()),
         conditions: std::iter::once(ready).chain(others).collect(),
         // Gateways keep the bundle of a Secret that was deleted, and so do verdicts on clients.
         bundle: seen
             .managed
-            .map_or_else(|| former.bundle.clone(), |managed| managed.anchors.iter().map(TrustAnchor::from).collect()),
+            .map_or_else(|| previous.bundle.clone(), |managed| managed.anchors.iter().map(TrustAnchor::from).collect()),
         hashes: hashes(seen, now),
         workload_namespaces: seen.workload_namespaces.clone(),
-        workload_namespace_count: former.workload_namespace_count,
+        workload_namespace_count: previous.workload_namespace_count,
         gateways: seen.gateways.clone(),
-        gateway_count: former.gateway_count,
-        host_count: former.host_count,
+        gateway_count: previous.gateway_count,
+        host_count: previous.host_count,
         cacert_sibling: seen.source_sibling.map(|sibling| CacertSibling {
             name: format!("{}{}", seen.entry.source_name(), crate::api::names::CACERT_SUFFIX),
             missing: missing(&sibling.anchors, seen.managed_sibling.or(seen.managed)),
         }),
         ungranted_namespaces: seen.ungranted_namespaces.clone(),
-        ungranted_namespace_count: former.ungranted_namespace_count,
-        leaves: former.leaves.clone(),
-        unlisted_clients: former.unlisted_clients,
-        client_trust: former.client_trust.clone(),
-        client_bundle: former.client_bundle.clone(),
-        endpoints: former.endpoints,
-        trust_sources: former.trust_sources.clone(),
+        ungranted_namespace_count: previous.ungranted_namespace_count,
+        leaves: previous.leaves.clone(),
+        unlisted_clients: previous.unlisted_clients,
+        client_trust: previous.client_trust.clone(),
+        client_bundle: previous.client_bundle.clone(),
+        endpoints: previous.endpoints,
+        trust_sources: previous.trust_sources.clone(),
         managed_config_maps: seen.managed_config_maps.clone(),
-        waits: former.waits.clone(),
-        lagging: former.lagging.clone(),
-        lagging_count: former.lagging_count,
-        workloads_behind: former.workloads_behind,
-        cut_off_by_copy: former.cut_off_by_copy.clone(),
-        cut_off_by_copy_count: former.cut_off_by_copy_count,
+        waits: previous.waits.clone(),
+        lagging: previous.lagging.clone(),
+        lagging_count: previous.lagging_count,
+        workloads_behind: previous.workloads_behind,
+        cut_off_by_copy: previous.cut_off_by_copy.clone(),
+        cut_off_by_copy_count: previous.cut_off_by_copy_count,
     }
 }
 
@@ -209,11 +209,11 @@ fn missing(anchors: &[Certificate], held: Option<&SecretSummary>) -> Vec<String>
 
 /// A deleted Secret keeps its last hashes, so that revisions keep growing when it is created again.
 fn hashes(seen: &ObservedState<'_>, now: Timestamp) -> BTreeMap<String, KeyHash> {
-    let former = &seen.entry.status.hashes;
-    let Some(managed) = seen.managed else { return former.clone() };
+    let previous = &seen.entry.status.hashes;
+    let Some(managed) = seen.managed else { return previous.clone() };
     let now = u64::try_from(now.as_second()).unwrap_or_default();
     let with_revision = |(key, sha256): (&String, &String)| {
-        let revision = match former.get(key) {
+        let revision = match previous.get(key) {
             Some(same) if same.sha256 == *sha256 => same.revision,
             Some(other) => now.max(other.revision + 1),
             None => now,

@@ -15,8 +15,7 @@ use serde_json::Value;
 
 use super::{RegistryCache, Unread, watch};
 use crate::api::{
-    ClusterRotationPolicy, GatewaySecret, GatewaySecretStatus, Resolved, RotationPolicy, RotationPolicySpec,
-    with_short_quotes,
+    ClusterRotationPolicy, GatewaySecret, GatewaySecretStatus, RotationPolicy, RotationPolicySpec, with_short_quotes,
 };
 use crate::registry::{Entry, Policies, PolicyKey, Registry};
 
@@ -336,7 +335,7 @@ fn parse(object: Guarded) -> Result<Entry, String> {
         generation: object.metadata.generation,
         being_deleted: object.metadata.deletion_timestamp.is_some(),
         unread: None,
-        resolved: Resolved::of(&object.spec, status.resolved.as_ref()),
+        resolved: object.spec.resolved(status.resolved.as_ref()),
         policy: RotationPolicySpec::default(),
         spec: object.spec,
         status,

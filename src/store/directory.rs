@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::manifest::{self, Document, ManifestError, Object, Source};
 use crate::api::names::GATEWAY_SECRET;
-use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, Resolved, RotationPolicySpec, with_short_quotes};
+use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, RotationPolicySpec, with_short_quotes};
 use crate::registry::{CertManagerObjects, Entry, Policies, Registry};
 use crate::rotation::{Inventory, Outlook};
 use crate::trust::Severities;
@@ -198,7 +198,7 @@ pub fn entry(object: &Value, namespace: &str) -> Result<Entry, GatewaySecretErro
         generation: metadata["generation"].as_i64(),
         being_deleted: metadata["deletionTimestamp"].is_string(),
         unread: None,
-        resolved: Resolved::of(&spec, status.resolved.as_ref()),
+        resolved: spec.resolved(status.resolved.as_ref()),
         policy: RotationPolicySpec::default(),
         spec,
         status,

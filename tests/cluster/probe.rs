@@ -104,7 +104,7 @@ fn what_a_gateway_shows_counts_and_not_the_clock(cluster: &Cluster) -> Result<()
             let status = kept.status()?;
             let mut waits = status["waits"].as_array().into_iter().flatten();
             let named = waits.any(|wait| wait["reason"].as_str().is_some_and(|reason| reason.contains(&address)));
-            Ok(named && status["endpoints"]["former"] == 1)
+            Ok(named && status["endpoints"]["stale"] == 1)
         })?;
         ensure!(kept.status()?["phase"] == "TrustExpanded", "saw {}", kept.status()?["phase"]);
 

@@ -13,8 +13,7 @@ that is re-exported counts for the file that defines it. Two things are left out
 
 Methods that are called without an import are not seen.
 
-import_circles.allowed lists the circles that are left to untie: the names of their files in one line, sorted. It must match what is
-found, so it can only shrink. Exit code: 0 if it matches, 1 if there is another circle, or one of the list is gone.
+Exit code: 0 if there is no circle, otherwise 1.
 """
 
 import re
@@ -26,7 +25,6 @@ from pathlib import Path
 MASKED = re.compile(
     r"""//[^\n]*|/\*.*?\*/|b?r(?P<hash>\#*)".*?"(?P=hash)|b?"(?:\\.|[^"\\])*"|b?'(?:\\.[^']*|[^'\\])'""", re.S
 )
-ALLOWED = Path(__file__).with_suffix(".allowed")
 ITEM = re.compile(r"\b(?:struct|enum|union|trait|type|fn|const|static|macro_rules!)\s+(?:mut\s+)?(\w+)")
 PATH = re.compile(r"(?<![\w:])(\w+(?:\s*::\s*\w+)+)")
 
@@ -220,12 +218,6 @@ def self_test():
     assert names({"a.rs": test, "a/only.rs": "use crate::c::C;", "b.rs": "", "c.rs": "use crate::a::A;"}) == []
     text = "// use crate::b::B;\nconst A: &str = \"use crate::b::B;\";"
     assert names({"a.rs": text, "b.rs": "use crate::a::A;"}) == [], "comments and texts"
-    assert compare(["a b", "c d"], ["c d", "e f"]) == (["a b"], ["e f"]), "the list matches exactly"
-
-
-def compare(found, allowed):
-    """What to report: the circles that are not allowed, and the lines of the list whose circle is gone."""
-    return sorted(set(found) - set(allowed)), sorted(set(allowed) - set(found))
 
 
 def main(arguments):
@@ -234,14 +226,10 @@ def main(arguments):
         return 0
     root = Path(arguments[0] if arguments else "src")
     found, files = circles(root)
-    found = {" ".join(sorted(file.relative_to(root).as_posix() for file, _ in circle)): circle for circle in found}
-    new, gone = compare(found, ALLOWED.read_text().splitlines())
-    for name in new:
-        print("circle: " + " -> ".join(f"{file}:{line}" for file, line in [*found[name], found[name][0]]))
-    for name in gone:
-        print(f"no circle any more: remove the line {name!r} from {ALLOWED}")
-    print(f"{files} files, {len(found)} import circles, {len(new)} of them new, {len(gone)} to remove from the list")
-    return 1 if new or gone else 0
+    for circle in found:
+        print("circle: " + " -> ".join(f"{file}:{line}" for file, line in [*circle, circle[0]]))
+    print(f"{files} files, {len(found)} import circles")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ fn reports_status_and_counts_for_each_gateway_secret() {
     // An old CA with the same subject can be the first in the bundle, and end later.
     entry.status.bundle = vec![anchor("old", 1, 900), anchor("new", 2, 800), anchor("older", 0, 700)];
     entry.status.workloads_behind = Some(2);
-    entry.status.endpoints = Some(Endpoints { total: 3, current: 1, former: 0, unreachable: 2 });
+    entry.status.endpoints = Some(Endpoints { total: 3, current: 1, stale: 0, unreachable: 2 });
     for (type_, value) in
         [(LEAF, ConditionStatus::Unknown), (JOURNAL, ConditionStatus::False), (WINDOWS, ConditionStatus::False)]
     {

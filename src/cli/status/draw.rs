@@ -97,9 +97,9 @@ fn waiting(wait: &Wait, summary: &StatusSummary, now: Timestamp) -> String {
     format!("{step} ({:?}): {reason}{until}", wait.step)
 }
 
-fn gateways(Endpoints { total, current, former, unreachable }: Endpoints) -> String {
-    let pending = total.saturating_sub(current + former + unreachable);
-    let numbers = [(former, "stale"), (unreachable, "unreachable"), (pending, "not verified yet")];
+fn gateways(Endpoints { total, current, stale, unreachable }: Endpoints) -> String {
+    let pending = total.saturating_sub(current + stale + unreachable);
+    let numbers = [(stale, "stale"), (unreachable, "unreachable"), (pending, "not verified yet")];
     let others = numbers.iter().filter(|(number, _)| *number > 0);
     let others: String = others.map(|(number, what)| format!(", {number} {what}")).collect();
     format!("{current} of {total} updated{others}")

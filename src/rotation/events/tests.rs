@@ -12,12 +12,12 @@ use crate::rotation::{
 use crate::trust::Certificate;
 use crate::trust::fixtures::{ca, now, parsed};
 
-fn former() -> Entry {
+fn previous() -> Entry {
     entry("mesh", "root", "gw")
 }
 
 fn with(change: impl FnOnce(&mut GatewaySecretStatus)) -> GatewaySecretStatus {
-    let mut status = former().status;
+    let mut status = previous().status;
     change(&mut status);
     status
 }
@@ -37,20 +37,20 @@ fn write(trust: &[&Certificate], pair: PairOf) -> Step {
 #[test]
 fn an_unchanged_status_makes_no_event() {
     let status = with(|status| status.phase = Some(Phase::Steady));
-    let entry = Entry { status: status.clone(), ..former() };
+    let entry = Entry { status: status.clone(), ..previous() };
     assert_eq!(notices(&entry, &status, &[]), []);
 }
 
 #[test]
 fn a_change_of_phase_makes_one_event() {
     let status = with(|status| status.phase = Some(Phase::Steady));
-    let events = notices(&former(), &status, &[]);
+    let events = notices(&previous(), &status, &[]);
     assert_eq!(reasons(&events), [("PhaseChanged", false)]);
-    let steady = Entry { status, ..former() };
+    let steady = Entry { status, ..previous() };
     let lost = with(|status| {
         status.phase = Some(Phase::Pending);
         let said = (ConditionStatus::False, "SecretMissing", "Secret gw does not exist.".to_owned());
-        set(&former(), status, READY, said, now());
+        set(&previous(), status, READY, said, now());
     });
     let [events] = &notices(&steady, &lost, &[])[..] else { panic!("one notice") };
     assert!(
@@ -64,7 +64,7 @@ fn a_write_reports_added_and_removed_cas() {
     let [old, new] = ["old", "new"].map(|name| parsed(ca(name).der()));
     let held = |cas: &[&Certificate]| with(|status| status.bundle = anchors(cas));
     let of = |before: &[&Certificate], step: Step| {
-        let entry = Entry { status: held(before), ..former() };
+        let entry = Entry { status: held(before), ..previous() };
         notices(&entry, &held(before), &[step])
     };
     let events = of(&[&old], write(&[&new, &old], PairOf::Managed));
@@ -78,14 +78,14 @@ fn a_write_reports_added_and_removed_cas() {
     assert_eq!(events[1].note, "Gateways no longer trust CN=old.");
     // The first serving certificate is not a switch, and a CA that another writer added is not an old CA.
     assert_eq!(reasons(&of(&[], write(&[&new], PairOf::Source))), [("ManagedSecretWritten", false)]);
-    let entry = Entry { status: held(&[&new]), ..former() };
+    let entry = Entry { status: held(&[&new]), ..previous() };
     let events = notices(&entry, &held(&[&new, &old]), &[write(&[&new], PairOf::Managed)]);
     assert_eq!(reasons(&events), [("ManagedSecretWritten", false)]);
 }
 
 #[test]
 fn other_steps_name_what_they_write() {
-    let mut entry = former();
+    let mut entry = previous();
     entry.spec.issuer_secret_name = Some("issuer".to_owned());
     let steps = [Step::CopySource, Step::PromoteIssuer, Step::Reissue { certificate: "payments".to_owned() }];
     let events = notices(&entry, &entry.status, &steps);
@@ -100,7 +100,7 @@ fn other_steps_name_what_they_write() {
 #[test]
 fn a_condition_makes_an_event_when_it_fails_changes_and_is_restored() {
     let said = |type_: &str, status, reason: &str, message: &str| {
-        with(|entry| set(&former(), entry, type_, (status, reason, message.to_owned()), now()))
+        with(|entry| set(&previous(), entry, type_, (status, reason, message.to_owned()), now()))
     };
     use ConditionStatus::{False, True};
     for (type_, begins, ends) in [(SOURCES, "SourceUnusable", "SourceUsable"), (SYNCED, "StepFailed", "StepsDone")] {
@@ -110,29 +110,29 @@ fn a_condition_makes_an_event_when_it_fails_changes_and_is_restored() {
             said(type_, False, "Bad", "Secret root: expired"),
         ];
         let between = |before: &GatewaySecretStatus, after| {
-            let entry = Entry { status: before.clone(), ..former() };
+            let entry = Entry { status: before.clone(), ..previous() };
             notices(&entry, after, &[]).into_iter().map(|n| (n.reason, n.is_warning, n.note)).collect::<Vec<_>>()
         };
         let warned = |note: &str| vec![(begins, true, note.to_owned())];
-        assert_eq!(between(&former().status, &good), []);
-        assert_eq!(between(&former().status, &gone), warned("Secret root does not exist"));
+        assert_eq!(between(&previous().status, &good), []);
+        assert_eq!(between(&previous().status, &gone), warned("Secret root does not exist"));
         assert_eq!(between(&good, &gone), warned("Secret root does not exist"));
         assert_eq!(between(&gone, &gone), []);
         assert_eq!(between(&gone, &bad), warned("Secret root: expired"));
         assert_eq!(between(&bad, &good), [(ends, false, "all is well".to_owned())]);
     }
     let kept = said(PREVIOUS_CAS, False, "UsedByCertificates", "live leaves need more");
-    assert_eq!(reasons(&notices(&former(), &kept, &[])), [("PreviousCAsOverLimit", true)]);
-    assert_eq!(notices(&Entry { status: kept.clone(), ..former() }, &kept, &[]), []);
+    assert_eq!(reasons(&notices(&previous(), &kept, &[])), [("PreviousCAsOverLimit", true)]);
+    assert_eq!(notices(&Entry { status: kept.clone(), ..previous() }, &kept, &[]), []);
     // The API server may word a rejection differently each time.
     let [one, two] = ["refused at 1", "refused at 2"].map(|message| said(SYNCED, False, "Failed", message));
-    assert_eq!(notices(&Entry { status: one, ..former() }, &two, &[]), []);
+    assert_eq!(notices(&Entry { status: one, ..previous() }, &two, &[]), []);
 }
 
 #[test]
 fn windows_that_never_open_make_an_event_before_a_rotation_needs_them() {
     let with_zones = |zones: &[&str], status: GatewaySecretStatus| {
-        let mut entry = Entry { status, ..former() };
+        let mut entry = Entry { status, ..previous() };
         let window = |zone: &&str| json!({ "from": "22:00", "to": "02:00", "timeZone": zone });
         let windows = zones.iter().map(window).map(serde_json::from_value).collect::<Result<_, _>>();
         entry.policy.change_windows = windows.expect("windows");
@@ -140,7 +140,7 @@ fn windows_that_never_open_make_an_event_before_a_rotation_needs_them() {
         change_windows::report(&entry, &mut status, now());
         (notices(&entry, &status, &[]), status)
     };
-    let (events, status) = with_zones(&["Europe/Berlin"], former().status);
+    let (events, status) = with_zones(&["Europe/Berlin"], previous().status);
     assert_eq!(events, []);
     let (events, status) = with_zones(&["Europe/Berlin", "Mars/Base"], status);
     assert_eq!(reasons(&events), [("ChangeWindowsInvalid", true)]);
@@ -162,24 +162,24 @@ fn each_client_makes_an_event_when_it_becomes_overdue() {
         with(|status| status.lagging = names.iter().map(client).collect())
     };
     let between = |before: GatewaySecretStatus, after: &GatewaySecretStatus| {
-        notices(&Entry { status: before, ..former() }, after, &[])
+        notices(&Entry { status: before, ..previous() }, after, &[])
     };
-    assert_eq!(between(former().status, &lagging(&["payments"], false)), []);
+    assert_eq!(between(previous().status, &lagging(&["payments"], false)), []);
     let events = between(lagging(&["payments", "checkout"], false), &lagging(&["payments", "checkout"], true));
     assert_eq!(reasons(&events), [("ClientLagging", true), ("ClientLagging", true)]);
     assert_eq!(events[1].secret.as_deref(), Some("checkout"));
-    let events = between(former().status, &lagging(&["readers of ConfigMap trust (ca.crt)"], true));
+    let events = between(previous().status, &lagging(&["readers of ConfigMap trust (ca.crt)"], true));
     assert_eq!(events[0].secret, None, "it is no Secret");
     assert_eq!(between(lagging(&["payments"], true), &lagging(&["payments"], true)), []);
     let many: Vec<_> = (0..30).map(|n| format!("client-{n}")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();
-    let events = between(former().status, &lagging(&many, true));
+    let events = between(previous().status, &lagging(&many, true));
     assert_eq!((events.len(), events[10].note.contains("20 more clients")), (11, true));
 }
 
 fn plan(lagging: &[&str]) -> planner::Plan {
     let facts = SecretSummary::default();
-    let entry = former();
+    let entry = previous();
     let seen = planner::Snapshot {
         entry: &entry,
         source: Some(&facts),
@@ -208,7 +208,7 @@ fn plan(lagging: &[&str]) -> planner::Plan {
 
 #[test]
 fn a_client_is_overdue_after_twice_the_time_that_following_takes() {
-    let mut entry = former();
+    let mut entry = previous();
     (entry.policy.propagation_delays.admission, entry.policy.propagation_delays.clients) =
         (Period::from_secs(10), Period::from_secs(50));
     let mut at = |after: i64, names: &[&str]| {

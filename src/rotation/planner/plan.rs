@@ -260,7 +260,7 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) ->
         let reason = format!(
             "{named} does not exist, so its CAs are dropped when no certificate needs them. Create it, or remove it from spec.additionalTrust"
         );
-        decided.wait(StepName::ExpandTrust, None, reason);
+        decided.wait_for_action(StepName::ExpandTrust, reason);
     }
     if let Some(certificate) = probe::canary_to_reissue(view) {
         decided.reissue(certificate);

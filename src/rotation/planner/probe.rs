@@ -131,7 +131,7 @@ pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
     let is_current = |endpoint: &Endpoint| {
         let serves_newest = endpoint.shown.as_ref().is_ok_and(|shown| serves(newest, shown));
         let is_past_all = past.as_ref().is_some_and(|past| past.iter().all(|is_past| is_past(endpoint)));
-        serves_newest && is_past_all && !has_former(view, endpoint)
+        serves_newest && is_past_all && !is_stale(view, endpoint)
     };
     let number = |is: &dyn Fn(&Endpoint) -> bool| {
         u32::try_from(endpoints.iter().filter(|endpoint| is(endpoint)).count()).unwrap_or(u32::MAX)
@@ -139,12 +139,12 @@ pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
     Some(Endpoints {
         total: number(&|_| true),
         current: number(&is_current),
-        former: number(&|endpoint| has_former(view, endpoint)),
+        stale: number(&|endpoint| is_stale(view, endpoint)),
         unreachable: number(&|endpoint| endpoint.shown.is_err()),
     })
 }
 
-fn has_former(view: &View<'_>, endpoint: &Endpoint) -> bool {
+fn is_stale(view: &View<'_>, endpoint: &Endpoint) -> bool {
     view.journal.gateways.iter().any(|version| version.seen.contains(&endpoint.address))
 }
 
@@ -166,7 +166,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Pause> {
         let known = |shown: &Shown| view.journal.gateways.iter().any(|version| serves(version, shown));
         endpoint.shown.as_ref().is_ok_and(|shown| !known(shown))
     };
-    let former = which(&|endpoint| has_former(view, endpoint)).map(|names| {
+    let stale = which(&|endpoint| is_stale(view, endpoint)).map(|names| {
         let reason = format!(
             "Gateways have earlier content of the managed Secret: {names}. Check that istiod runs and sends updates; restart a gateway \
              only if others have the new content"
@@ -179,7 +179,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Pause> {
         let reason = format!("Gateways cannot be probed ({why}), so propagationDelays.gateways is assumed: {names}");
         Pause::without_action(ahead, reason)
     });
-    let foreign = which(&|endpoint| is_foreign(endpoint) && !has_former(view, endpoint)).map(|names| {
+    let foreign = which(&|endpoint| is_foreign(endpoint) && !is_stale(view, endpoint)).map(|names| {
         let reason = format!(
             "Gateways serve {} with a certificate that the managed Secret did not hold, so propagationDelays.gateways is assumed: \
              {names}. Check probe.target",
@@ -200,7 +200,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Pause> {
         );
         Pause::without_action(ahead, reason)
     });
-    [former, unreachable, foreign, none, mute].into_iter().flatten().collect()
+    [stale, unreachable, foreign, none, mute].into_iter().flatten().collect()
 }
 
 /// Why the canary shows nothing although gateways may have different bundles, and how to fix that.

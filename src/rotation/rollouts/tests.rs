@@ -246,9 +246,9 @@ fn the_condition_names_workloads_with_the_fix_and_makes_one_event() {
         assert!(condition.message.contains(words), "{words}: {}", condition.message);
     }
     assert_eq!(behind.workloads_behind, Some(4));
-    let reasons = |former: &GatewaySecretStatus, status: &GatewaySecretStatus| -> Vec<_> {
-        let former = Entry { status: former.clone(), ..paced() };
-        notices(&former, status, &[]).iter().map(|notice| (notice.reason, notice.is_warning)).collect()
+    let reasons = |previous: &GatewaySecretStatus, status: &GatewaySecretStatus| -> Vec<_> {
+        let previous = Entry { status: previous.clone(), ..paced() };
+        notices(&previous, status, &[]).iter().map(|notice| (notice.reason, notice.is_warning)).collect()
     };
     assert_eq!(reasons(&paced().status, &behind), [("WorkloadsBehind", true)]);
     let fewer = reported(&paced(), &missed[1..], Doing::Reporting);

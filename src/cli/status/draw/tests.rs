@@ -76,7 +76,7 @@ fn rotating() -> Entry {
             needs_action: false,
         },
     ];
-    entry.status.endpoints = Some(Endpoints { total: 3, current: 3, former: 0, unreachable: 0 });
+    entry.status.endpoints = Some(Endpoints { total: 3, current: 3, stale: 0, unreachable: 0 });
     let lagging = LaggingClient { name: "payments".to_owned(), since: at("2030-05-31T23:59:55Z"), overdue: false };
     (entry.status.lagging, entry.status.lagging_count) = (vec![lagging], Some(1));
     let message = "Clients do not trust the CA of the new serving certificate yet: payments. The agent renews them.";
@@ -111,7 +111,7 @@ fn a_rotation_that_needs_no_person() {
 #[test]
 fn a_new_ca_that_nothing_uses_yet() {
     let mut entry = in_phase(Phase::TrustExpanded, &[NEW, OLD]);
-    entry.status.endpoints = Some(Endpoints { total: 4, current: 1, former: 1, unreachable: 1 });
+    entry.status.endpoints = Some(Endpoints { total: 4, current: 1, stale: 1, unreachable: 1 });
     let message = "1 of 4 gateways have earlier content of the managed Secret; status.waits names them.";
     let entry = with(entry, GATEWAYS, False, "EarlierContent", message, "2030-05-31T23:59:30Z");
     insta::assert_snapshot!(draw(&summary(&entry, &[(&[], false), (&["payments"], true)]), at(NOW)));

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::cluster::{CA, CLIENT_CA, Cluster, Content, ISSUER, MANAGED, SOURCE, Told};
+use super::cluster::{CA, CLIENT_CA, Cluster, Content, ISSUER, MANAGED, Published, SOURCE};
 use super::foreign_sources::Read;
 use super::issuer::Whose;
 use super::scene::observation;
@@ -36,7 +36,7 @@ pub(super) struct Agent {
 }
 
 /// What one reconcile read.
-pub(super) struct Look {
+pub(super) struct Reading {
     entry: Entry,
     secrets: std::collections::BTreeMap<&'static str, Content>,
     clients: Vec<ClientState>,
@@ -48,7 +48,7 @@ pub(super) struct Look {
     foreign: Read,
 }
 
-impl Look {
+impl Reading {
     pub(super) fn seen(&self) -> Snapshot<'_> {
         let facts = |name: &str| self.secrets.get(name).map(|content| content.facts.as_ref());
         Snapshot {
@@ -89,12 +89,12 @@ impl Cluster {
             self.agent.again = true;
         } else if !self.agent.down {
             self.agent.busy = true;
-            self.within(MOMENT, Self::look);
+            self.within(MOMENT, Self::reconcile);
         }
     }
 
-    pub(super) fn read(&mut self) -> Look {
-        Look {
+    pub(super) fn read(&mut self) -> Reading {
+        Reading {
             entry: self.entry.clone(),
             secrets: self.secrets.clone(),
             clients: self.clients_seen(),
@@ -107,31 +107,32 @@ impl Cluster {
         }
     }
 
-    fn look(&mut self) {
+    fn reconcile(&mut self) {
         self.agent.again = false;
-        let look = self.read();
-        self.within(MOMENT, move |cluster| cluster.decide(look));
+        let reading = self.read();
+        self.within(MOMENT, move |cluster| cluster.decide(reading));
     }
 
-    fn decide(&mut self, look: Look) {
+    fn decide(&mut self, reading: Reading) {
         let now = self.now + self.agent.clock;
-        let plan = planner::plan(&look.seen(), &look.journal.1, now);
+        let plan = planner::plan(&reading.seen(), &reading.journal.1, now);
         waits::compare(&plan.waits);
-        self.judge(&look, &plan, now);
+        self.judge(&reading, &plan, now);
         self.agent.last = Some(Rc::new(plan.clone()));
         let actions = 2 + plan.steps.len();
         let falters = self.agent.falters && self.chance(8);
         let stops = if falters { self.seed.below(actions as u64) as usize } else { usize::MAX };
-        self.act(Rc::new((look, plan)), 0, stops);
+        self.act(Rc::new((reading, plan)), 0, stops);
     }
 
     /// Checks what is true of every plan.
-    fn judge(&mut self, look: &Look, plan: &Plan, now: Timestamp) {
+    fn judge(&mut self, reading: &Reading, plan: &Plan, now: Timestamp) {
         if self.agent.last.as_ref().is_none_or(|last| last.phase != plan.phase) {
             self.note(format!("phase {:?}", plan.phase));
         }
-        let fail =
-            |cluster: &Self, what: &str| panic!("{}", cluster.story(&format!("{what}: {}", cluster.retold(plan))));
+        let fail = |cluster: &Self, what: &str| {
+            panic!("{}", cluster.log_text(&format!("{what}: {}", cluster.described(plan))))
+        };
         if plan.wake.is_some_and(|wake| wake <= now) {
             fail(self, "the wake-up is over");
         }
@@ -139,58 +140,59 @@ impl Cluster {
         if next_end.is_some_and(|end| plan.wake.is_none_or(|wake| wake > end)) {
             fail(self, "nothing wakes at the end of a wait");
         }
-        if let Some(client) = self.breaks_a_pin(look, plan, now) {
+        if let Some(client) = self.breaks_a_pin(reading, plan, now) {
             fail(self, &format!("{client} is re-issued, whom a server lets in by the hash of its certificate"));
         }
-        if let Some(step) = self.breaks_a_pause(look, plan, now) {
+        if let Some(step) = self.breaks_a_pause(reading, plan, now) {
             fail(self, &format!("{step:?} in a pause"));
         }
         if !self.chance(8) {
             return;
         }
-        let again = planner::plan(&look.seen(), &plan.journal, now);
+        let again = planner::plan(&reading.seen(), &plan.journal, now);
         if (&again.journal, &again.steps, again.phase) != (&plan.journal, &plan.steps, plan.phase) {
-            fail(self, &format!("asked again, the answer is another: {}, not", self.retold(&again)));
+            fail(self, &format!("asked again, the answer is another: {}, not", self.described(&again)));
         }
         let stored = Journal::from_text(&plan.journal.to_text()).unwrap();
-        assert!(stored == plan.journal, "{}", self.story("the journal is another when it was stored"));
+        assert!(stored == plan.journal, "{}", self.log_text("the journal is another when it was stored"));
         // One certificate for all equivalent ones leads to the same plan.
         let compact = Journal::from_text(&plan.journal.to_compact_text()).unwrap();
-        let by_compact = planner::plan(&look.seen(), &compact, now);
+        let by_compact = planner::plan(&reading.seen(), &compact, now);
         if (&compact, &by_compact.journal, &by_compact.steps) != (&plan.journal, &again.journal, &again.steps) {
-            fail(self, &format!("by the compact journal the answer is another: {}", self.retold(&by_compact)));
+            fail(self, &format!("by the compact journal the answer is another: {}", self.described(&by_compact)));
         }
     }
 
     /// A client that is reissued although a server pins it and no CA is about to expire.
-    fn breaks_a_pin<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p str> {
+    fn breaks_a_pin<'p>(&self, reading: &Reading, plan: &'p Plan, now: Timestamp) -> Option<&'p str> {
         let asked = plan.steps.iter().filter_map(|step| match step {
-            Step::Reissue { certificate } if !a_ca_ends(look, now) => Some(certificate.as_str()),
+            Step::Reissue { certificate } if !a_ca_ends(reading, now) => Some(certificate.as_str()),
             _ => None,
         });
         let is_pinned = |name: &&str| {
-            let leaf = look.clients.iter().find(|client| client.name == *name).and_then(|client| client.chain.first());
+            let leaf =
+                reading.clients.iter().find(|client| client.name == *name).and_then(|client| client.chain.first());
             leaf.is_some_and(|leaf| self.pins.contains(&leaf.fingerprint))
         };
         asked.into_iter().find(is_pinned)
     }
 
     /// A disruptive step although the serving certificate's deadline is far off.
-    fn breaks_a_pause<'p>(&self, look: &Look, plan: &'p Plan, now: Timestamp) -> Option<&'p Step> {
-        let (spec, policy) = (&look.entry.spec, &look.entry.policy);
+    fn breaks_a_pause<'p>(&self, reading: &Reading, plan: &'p Plan, now: Timestamp) -> Option<&'p Step> {
+        let (spec, policy) = (&reading.entry.spec, &reading.entry.policy);
         let windows = &policy.change_windows;
         let is_open = windows.is_empty() || WindowState::of(windows, now).is_open;
         if is_open && !spec.paused {
             return None;
         }
-        let served = look.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
+        let served = reading.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
         let end = served.and_then(|managed| managed.facts.chain.first()).map(|leaf| leaf.not_after);
         let is_held = end.is_some_and(|end| now < end - policy.propagation_delays.gateways.duration() * 2);
         // The end of an old CA overrides any pause, in time for the steps up to it.
-        let ends = |ca: &Certificate| ends(look, ca, now);
-        let issuer_ends = look.secrets.get(ISSUER).is_none_or(|issuer| issuer.facts.chain.first().is_some_and(ends));
+        let ends = |ca: &Certificate| ends(reading, ca, now);
+        let issuer_ends = reading.secrets.get(ISSUER).is_none_or(|issuer| issuer.facts.chain.first().is_some_and(ends));
         plan.steps.iter().find(|step| match step {
-            Step::Reissue { .. } => !a_ca_ends(look, now),
+            Step::Reissue { .. } => !a_ca_ends(reading, now),
             Step::PromoteIssuer => !issuer_ends,
             Step::CopySource | Step::WriteManaged { pair: PairOf::Source, .. } => is_held,
             Step::WriteManaged { pair: PairOf::Managed, .. }
@@ -200,7 +202,7 @@ impl Cluster {
     }
 
     /// A plan as text.
-    pub(super) fn retold(&self, plan: &Plan) -> String {
+    pub(super) fn described(&self, plan: &Plan) -> String {
         let journal = &plan.journal;
         let mut text = format!("{:?} until {:?}\n", plan.phase, plan.wake);
         for step in &plan.steps {
@@ -230,20 +232,20 @@ impl Cluster {
         text + &format!("  offered: {}", self.named(&journal.offered))
     }
 
-    fn act(&mut self, pass: Rc<(Look, Plan)>, action: usize, stops: usize) {
+    fn act(&mut self, pass: Rc<(Reading, Plan)>, action: usize, stops: usize) {
         if action == stops {
             self.stop(pass, action);
             return;
         }
-        let (look, plan) = &*pass;
+        let (reading, plan) = &*pass;
         let done = match action {
-            0 => self.store_journal(look, plan),
-            1 => self.tell(look, plan),
+            0 => self.store_journal(reading, plan),
+            1 => self.publish(reading, plan),
             _ => match plan.steps.get(action - 2) {
-                Some(step) => self.take(look, step),
+                Some(step) => self.take(reading, step),
                 None => {
                     self.distribute(plan);
-                    self.store_status(look, plan);
+                    self.store_status(reading, plan);
                     self.rest(plan);
                     return;
                 }
@@ -254,14 +256,14 @@ impl Cluster {
         } else {
             // Conflict: reconcile again.
             if action > 1 {
-                self.store_status(look, plan);
+                self.store_status(reading, plan);
             }
-            self.within(MOMENT, Self::look);
+            self.within(MOMENT, Self::reconcile);
         }
     }
 
     /// The agent is killed, or stopped until another replica leads.
-    fn stop(&mut self, pass: Rc<(Look, Plan)>, action: usize) {
+    fn stop(&mut self, pass: Rc<(Reading, Plan)>, action: usize) {
         if self.chance(2) {
             self.note(format!("agent killed before action {action}"));
         } else {
@@ -275,7 +277,7 @@ impl Cluster {
                 }
             });
         }
-        self.within(SignedDuration::from_secs(40), Self::look);
+        self.within(SignedDuration::from_secs(40), Self::reconcile);
     }
 
     /// What a lost journal recorded of clients that load once is unknown until they restart.
@@ -317,33 +319,33 @@ impl Cluster {
         }
     }
 
-    fn store_journal(&mut self, look: &Look, plan: &Plan) -> bool {
-        if look.journal.0 != self.journal.0 {
+    fn store_journal(&mut self, reading: &Reading, plan: &Plan) -> bool {
+        if reading.journal.0 != self.journal.0 {
             return false;
         }
-        if plan.journal != look.journal.1 {
+        if plan.journal != reading.journal.1 {
             self.journal = (self.number(), plan.journal.clone());
         }
         true
     }
 
-    fn store_status(&mut self, look: &Look, plan: &Plan) {
-        let seen = look.seen();
-        let observation = observation(&look.entry, seen.source, seen.managed);
+    fn store_status(&mut self, reading: &Reading, plan: &Plan) {
+        let seen = reading.seen();
+        let observation = observation(&reading.entry, seen.source, seen.managed);
         let now = self.now + self.agent.clock;
-        self.entry.status = report(&look.entry, plan, observe(&observation, now), now);
+        self.entry.status = report(&reading.entry, plan, observe(&observation, now), now);
     }
 
-    fn tell(&mut self, look: &Look, plan: &Plan) -> bool {
-        let last = &self.told.last().unwrap().1;
+    fn publish(&mut self, reading: &Reading, plan: &Plan) -> bool {
+        let last = &self.published.last().unwrap().1;
         let changed = last.client_bundle != plan.client_bundle;
         if changed || last.converged != plan.converged {
             let (bundle, converged) = (self.named(&plan.client_bundle), self.named(&plan.converged));
             self.note(format!("status: clients are to trust {bundle}; converged: {converged}"));
-            let told = Told { client_bundle: plan.client_bundle.clone(), converged: plan.converged.clone() };
-            self.told.push((self.now, Rc::new(told)));
+            let published = Published { client_bundle: plan.client_bundle.clone(), converged: plan.converged.clone() };
+            self.published.push((self.now, Rc::new(published)));
             if changed {
-                self.store_status(look, plan);
+                self.store_status(reading, plan);
                 self.agent.again = true;
             }
         }
@@ -351,29 +353,29 @@ impl Cluster {
     }
 
     /// Takes a step, unless the object that it writes changed since it was read.
-    fn take(&mut self, look: &Look, step: &Step) -> bool {
+    fn take(&mut self, reading: &Reading, step: &Step) -> bool {
         let writes = match step {
             Step::WriteManaged { .. } | Step::CopySource => Some(MANAGED),
             Step::WriteSibling { .. } | Step::WriteConfigMap { .. } => None,
             Step::PromoteIssuer => Some(ISSUER),
             Step::Reissue { .. } => None,
         };
-        if writes.is_some_and(|name| look.id(name) != self.secrets.get(name).map(|content| content.id)) {
+        if writes.is_some_and(|name| reading.id(name) != self.secrets.get(name).map(|content| content.id)) {
             return false;
         }
         match step {
             Step::WriteManaged { trust, pair } => {
                 let from = if *pair == PairOf::Source { SOURCE } else { MANAGED };
-                let chain = look.secrets[from].facts.chain.clone();
+                let chain = reading.secrets[from].facts.chain.clone();
                 self.note_deadline(&chain);
                 self.write(MANAGED, trust.clone(), chain);
             }
             Step::CopySource => {
-                let source = look.secrets[SOURCE].facts.clone();
+                let source = reading.secrets[SOURCE].facts.clone();
                 self.write(MANAGED, source.anchors.clone(), source.chain.clone());
             }
             Step::PromoteIssuer => {
-                let source = look.secrets[self.client_source()].facts.clone();
+                let source = reading.secrets[self.client_source()].facts.clone();
                 self.write(ISSUER, source.anchors.clone(), source.chain.clone());
             }
             Step::WriteSibling { .. } => {}
@@ -405,14 +407,14 @@ impl Cluster {
 }
 
 /// Whether a CA is about to end: within twice the time that all steps take.
-fn ends(look: &Look, ca: &Certificate, now: Timestamp) -> bool {
-    let settle = &look.entry.policy.propagation_delays;
+fn ends(reading: &Reading, ca: &Certificate, now: Timestamp) -> bool {
+    let settle = &reading.entry.policy.propagation_delays;
     let hops = [settle.gateways, settle.admission, settle.clients].map(|hop| hop.duration());
     now >= ca.not_after - hops.into_iter().sum::<SignedDuration>() * 2
 }
 
-fn a_ca_ends(look: &Look, now: Timestamp) -> bool {
-    let (_, journal) = &look.journal;
+fn a_ca_ends(reading: &Reading, now: Timestamp) -> bool {
+    let (_, journal) = &reading.journal;
     let mut issuers = journal.client_issuers.iter().chain(&journal.server_issuers);
-    issuers.any(|authority| ends(look, &authority.certificate, now))
+    issuers.any(|authority| ends(reading, &authority.certificate, now))
 }

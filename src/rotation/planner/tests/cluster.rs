@@ -39,7 +39,7 @@ pub(super) struct Content {
 
 /// What the agent publishes to the webhooks.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Published {
     pub(super) client_bundle: Vec<Certificate>,
     pub(super) converged: Vec<Certificate>,
 }
@@ -61,7 +61,7 @@ pub(super) struct Cluster {
     pub(super) secrets: BTreeMap<&'static str, Content>,
     pub(super) journal: (u64, Journal),
     /// What webhooks could know, and since when, oldest first.
-    pub(super) told: Vec<(Timestamp, Rc<Told>)>,
+    pub(super) published: Vec<(Timestamp, Rc<Published>)>,
     pub(super) agent: Agent,
     pub(super) issuer: Issuer,
     /// The webhook rejects certificates that not every gateway would accept.
@@ -101,7 +101,7 @@ impl Cluster {
             entry,
             secrets: BTreeMap::new(),
             journal: (0, Journal::default()),
-            told: vec![(Timestamp::UNIX_EPOCH, Rc::default())],
+            published: vec![(Timestamp::UNIX_EPOCH, Rc::default())],
             agent: Agent::default(),
             issuer: Issuer::default(),
             holds_back: true,
@@ -174,14 +174,14 @@ impl Cluster {
             what(self);
             self.try_connections();
             events += 1;
-            assert!(events < 50_000, "{}", self.story("no end of events"));
+            assert!(events < 50_000, "{}", self.log_text("no end of events"));
         }
         self.now = end;
         self.try_connections();
     }
 
     /// The log of a run, for the message of a failed assertion.
-    pub(super) fn story(&self, what: &str) -> String {
+    pub(super) fn log_text(&self, what: &str) -> String {
         let skipped = self.log.len().saturating_sub(150);
         format!("… {skipped} lines\n{}\n{what}", self.log[skipped..].join("\n"))
     }
@@ -279,10 +279,10 @@ impl Cluster {
     }
 
     /// What one replica of the webhook knows now.
-    pub(super) fn webhook(&mut self) -> Rc<Told> {
+    pub(super) fn webhook(&mut self) -> Rc<Published> {
         let lag = self.delay(self.entry.policy.propagation_delays.admission.duration());
         let known = self.now - lag;
-        self.told.iter().rev().find(|(since, _)| *since <= known).unwrap().1.clone()
+        self.published.iter().rev().find(|(since, _)| *since <= known).unwrap().1.clone()
     }
 
     /// The Secret with the CA that signs client certificates.

@@ -21,16 +21,16 @@ fn steady(old: &Authority, source: &[&Authority]) -> Scene {
     let mut scene = Scene::steady(old);
     scene.entry.spec.clients.ca_config_map_names = vec!["partners".to_owned()];
     scene.config_maps.push(ConfigMapScene { name: "partners".to_owned(), source: Some(held(source)), managed: None });
-    look(&mut scene, 2);
+    reconcile_times(&mut scene, 2);
     let kept = SourceName::config_map("mesh", "partners.trustspan");
     let trust = ReaderTrust::FirstOf(vec![kept]);
     scene.readers.push(TlsReader::of("Gateway apps/public", "spec.servers[0].tls.caCertCredentialName", trust));
-    look(&mut scene, 2);
+    reconcile_times(&mut scene, 2);
     scene
 }
 
 /// Reconciles and takes steps as an agent does, this many times, every ten minutes.
-fn look(scene: &mut Scene, times: usize) -> Plan {
+fn reconcile_times(scene: &mut Scene, times: usize) -> Plan {
     for _ in 0..times {
         let kept: Vec<_> = scene.config_maps.iter().flat_map(|map| map.managed.clone()).collect();
         for facts in kept {
@@ -59,12 +59,12 @@ fn our_cas_are_replaced_by_those_of_the_managed_secret_and_others_stay_in_their_
     let mut scene = steady(&old, &[&partner, &old]);
     assert_eq!(kept(&scene), ["CN=partner", "CN=old"]);
     scene.ca = source(&new);
-    look(&mut scene, 1);
+    reconcile_times(&mut scene, 1);
     assert_eq!(kept(&scene), ["CN=partner", "CN=new", "CN=old"]);
-    look(&mut scene, 4);
+    reconcile_times(&mut scene, 4);
     assert_eq!(scene.issuer.chain[0].subject, "CN=new", "the gateway has it");
     follow(&mut scene, &new);
-    look(&mut scene, 20);
+    reconcile_times(&mut scene, 20);
     assert_eq!(kept(&scene), ["CN=partner", "CN=new"]);
 }
 
@@ -74,9 +74,9 @@ fn rotates_again_although_the_owner_never_changes_the_source() {
     let mut scene = steady(&old, &[&old]);
     for next in [&new, &newer] {
         scene.ca = source(next);
-        look(&mut scene, 5);
+        reconcile_times(&mut scene, 5);
         follow(&mut scene, next);
-        look(&mut scene, 20);
+        reconcile_times(&mut scene, 20);
         assert_eq!(kept(&scene), [parsed(next.der()).subject.as_str()]);
     }
 }
@@ -91,14 +91,14 @@ fn the_new_ca_does_not_sign_while_a_proxy_may_use_the_source_named_before() {
     scene.readers[0].trust = ReaderTrust::FirstOf(vec![source_name.clone()]);
     scene.sources.insert(source_name, SourceState::Holds(held(&[&old]).anchors));
     scene.ca = source(&new);
-    look(&mut scene, 3);
+    reconcile_times(&mut scene, 3);
     assert_eq!(scene.issuer.chain[0].subject, "CN=old");
     scene.readers = kept_reader;
     let plan = scene.reconcile();
     assert!(waits(&plan).contains(&StepName::PromoteIssuer));
     scene.take(&plan);
     assert_eq!(scene.issuer.chain[0].subject, "CN=old", "written a moment ago");
-    look(&mut scene, 2);
+    reconcile_times(&mut scene, 2);
     assert_eq!(scene.issuer.chain[0].subject, "CN=new");
 }
 
@@ -109,7 +109,7 @@ fn a_copy_keeps_rotating_when_its_source_is_deleted_or_unsound() {
         let mut scene = steady(&old, &[&partner, &old]);
         scene.config_maps[0].source = broken;
         scene.ca = source(&new);
-        let plan = look(&mut scene, 5);
+        let plan = reconcile_times(&mut scene, 5);
         assert_eq!(kept(&scene), ["CN=partner", "CN=new", "CN=old"]);
         assert!(plan.waits.iter().any(|wait| wait.reason.contains("ConfigMap partners")), "{:?}", plan.waits);
     }
@@ -120,10 +120,10 @@ fn our_cas_stay_in_the_copy_when_the_owner_removes_them_and_that_is_reported() {
     let (old, partner) = (ca("old"), ca("partner"));
     let mut scene = steady(&old, &[&partner, &old]);
     scene.config_maps[0].source = Some(held(&[&partner]));
-    let plan = look(&mut scene, 2);
+    let plan = reconcile_times(&mut scene, 2);
     assert_eq!(kept(&scene), ["CN=partner", "CN=old"]);
-    let told = |wait: &crate::api::Wait| wait.reason.contains("ConfigMap partners.trustspan keeps them");
-    assert!(plan.waits.iter().any(told), "{:?}", plan.waits);
+    let published = |wait: &crate::api::Wait| wait.reason.contains("ConfigMap partners.trustspan keeps them");
+    assert!(plan.waits.iter().any(published), "{:?}", plan.waits);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn mode_copy_writes_our_ca_as_in_the_source_secret() {
     scene.entry.spec.mode = Mode::Copy;
     scene.ca = source(&new);
     follow(&mut scene, &new);
-    look(&mut scene, 5);
+    reconcile_times(&mut scene, 5);
     assert_eq!(kept(&scene), ["CN=partner", "CN=new"]);
 }
 
@@ -144,7 +144,7 @@ fn new_revocation_lists_are_copied() {
     assert!(scene.reconcile().steps.is_empty());
     let revocation = Some("a hash".to_owned());
     scene.config_maps[0].source.as_mut().unwrap().revocation.clone_from(&revocation);
-    look(&mut scene, 1);
+    reconcile_times(&mut scene, 1);
     assert_eq!(scene.config_maps[0].managed.as_ref().unwrap().revocation, revocation);
     assert!(scene.reconcile().steps.is_empty());
 }
@@ -164,7 +164,7 @@ proptest! {
         let of_others: Vec<_> = all[..strangers.min(3)].iter().map(|ca| parsed(ca.der())).collect();
         scene.ca = source(&new);
         for at in 0..16 {
-            look(&mut scene, 1);
+            reconcile_times(&mut scene, 1);
             if at == 6 {
                 follow(&mut scene, &new);
             }

@@ -117,13 +117,13 @@ impl Cluster {
     /// When others get in by it than its owner let in, or fewer; or others by the managed Secret.
     pub(super) fn write_kept(&mut self, trust: &[crate::trust::Certificate]) {
         let is_strangers = |ca: &&crate::trust::Certificate| self.foreign.is_strangers(ca);
-        assert_eq!(trust.iter().filter(is_strangers).count(), 1, "{}", self.story("another's CA is lost"));
+        assert_eq!(trust.iter().filter(is_strangers).count(), 1, "{}", self.log_text("another's CA is lost"));
         let managed = self.facts(MANAGED).map(|facts| facts.anchors.as_slice()).unwrap_or_default();
         assert_eq!(
             managed.iter().filter(is_strangers).count(),
             0,
             "{}",
-            self.story("another's CA in the managed Secret")
+            self.log_text("another's CA in the managed Secret")
         );
         self.write_foreign(KEPT, trust.to_vec());
     }

@@ -211,12 +211,12 @@ impl Cluster {
                 None => cluster.client_source(),
             };
             let ca = cluster.facts(source).and_then(|facts| facts.chain.first()).cloned();
-            let told = cluster.webhook();
-            if let Some(ca) = ca.filter(|ca| told.converged.contains(ca)) {
+            let published = cluster.webhook();
+            if let Some(ca) = ca.filter(|ca| published.converged.contains(ca)) {
                 let name = cluster.clients[at].name.clone();
                 let leaf = cluster.sign(&ca, &name, cluster.clients[at].lifetime);
                 let mut trust = vec![ca.clone()];
-                trust.extend(told.client_bundle.iter().filter(|bundled| **bundled != ca).cloned());
+                trust.extend(published.client_bundle.iter().filter(|bundled| **bundled != ca).cloned());
                 cluster
                     .write_client(at, SecretSummary { anchors: trust, chain: vec![leaf], ..SecretSummary::default() });
             }
@@ -400,8 +400,8 @@ impl Cluster {
     }
 
     fn plan(&mut self) -> crate::rotation::planner::Plan {
-        let look = self.read();
-        crate::rotation::planner::plan(&look.seen(), &self.journal.1, self.now)
+        let reading = self.read();
+        crate::rotation::planner::plan(&reading.seen(), &self.journal.1, self.now)
     }
 
     /// # Panics
@@ -409,12 +409,12 @@ impl Cluster {
     pub(super) fn assert_steady(&mut self) {
         let plan = self.plan();
         let phase = plan.phase;
-        let fail = |what: &str| format!("{what}: {}", self.retold(&plan));
-        assert_eq!(phase, crate::api::Phase::Steady, "{}", self.story(&fail("no end")));
-        assert!(plan.steps.is_empty(), "{}", self.story(&fail("steps are left")));
+        let fail = |what: &str| format!("{what}: {}", self.described(&plan));
+        assert_eq!(phase, crate::api::Phase::Steady, "{}", self.log_text(&fail("no end")));
+        assert!(plan.steps.is_empty(), "{}", self.log_text(&fail("steps are left")));
         let source = self.facts(self.client_source()).unwrap().chain.clone();
         let held = self.facts(MANAGED).unwrap().anchors.clone();
-        assert_eq!(self.named(&held), self.named(&source), "{}", self.story("another bundle"));
-        assert_eq!(self.failure(), None, "{}", self.story("what was steady"));
+        assert_eq!(self.named(&held), self.named(&source), "{}", self.log_text("another bundle"));
+        assert_eq!(self.failure(), None, "{}", self.log_text("what was steady"));
     }
 }

@@ -100,9 +100,9 @@ impl Cluster {
             self.renew_in_time(whose, self.issuer.source_lifetime);
             return;
         };
-        let told = self.webhook();
-        let is_told = !told.client_bundle.is_empty();
-        if self.holds_back && is_told && !connectivity::admits(&told.converged, &chain, self.now) {
+        let published = self.webhook();
+        let is_told = !published.client_bundle.is_empty();
+        if self.holds_back && is_told && !connectivity::admits(&published.converged, &chain, self.now) {
             self.note(format!("the webhook holds {} back", self.named(&chain)));
             let ca = ca.clone();
             self.at(self.now + SignedDuration::from_secs(pause), move |cluster| {

@@ -45,9 +45,9 @@ fn waits_the_whole_propagation_delay_of_gateways_after_the_journal_was_lost() {
     assert_eq!(subjects(&plan.converged), ["CN=old"], "clients' renewals by the old CA go on");
     let promotion = plan.waits.iter().find(|wait| wait.step == StepName::PromoteIssuer).unwrap();
     assert_eq!(promotion.until, Some(scene.now + SignedDuration::from_secs(30)));
-    let told = scene.entry.status.condition(JOURNAL).unwrap();
-    assert_eq!(told.status, ConditionStatus::False);
-    assert!(told.message.contains(&scene.now.to_string()), "{}", told.message);
+    let published = scene.entry.status.condition(JOURNAL).unwrap();
+    assert_eq!(published.status, ConditionStatus::False);
+    assert!(published.message.contains(&scene.now.to_string()), "{}", published.message);
 
     scene.now += SignedDuration::from_secs(29);
     assert_eq!(scene.report().steps, []);
@@ -99,10 +99,10 @@ fn a_probed_certificate_that_the_journal_lost_outlasts_the_propagation_delay() {
         );
         scene.now += HOUR;
     }
-    let told = scene.report();
-    let wait = told.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
-    assert_eq!((wait.step, wait.until, told.endpoints.unwrap().former), (StepName::DropOldCA, None, 1));
-    assert!(told.waits.iter().all(|wait| !wait.reason.contains("Check probe.target")), "{:?}", told.waits);
+    let published = scene.report();
+    let wait = published.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
+    assert_eq!((wait.step, wait.until, published.endpoints.unwrap().stale), (StepName::DropOldCA, None, 1));
+    assert!(published.waits.iter().all(|wait| !wait.reason.contains("Check probe.target")), "{:?}", published.waits);
     // The endpoint no longer exists.
     scene.see(None, &behind[..1]);
     assert_eq!(subjects(&scene.report().client_bundle), ["CN=new"]);

@@ -65,7 +65,7 @@ fn a_bundle_counts_as_loaded_once_every_endpoint_accepts_the_canary() {
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
     assert_eq!(plan.converged, [&new, &old].map(|ca| parsed(ca.der())));
-    assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 2, former: 0, unreachable: 0 }));
+    assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 2, stale: 0, unreachable: 0 }));
 }
 
 #[test]
@@ -107,17 +107,17 @@ fn the_propagation_delay_decides_if_probes_show_nothing() {
         ("shop.example.com", vec![(ONE, Ok((&stranger, None)))]),
         ("", vec![(ONE, Ok((&source, None)))]),
     ];
-    for (told, sights) in cases {
+    for (published, sights) in cases {
         let mut scene = expanded(&old, &new);
         scene.see(Some(&canary), &sights);
         let plan = scene.reconcile();
-        let wait = plan.waits.iter().find(|wait| !told.is_empty() && wait.reason.contains(told));
-        assert_eq!(wait.is_none(), told.is_empty(), "{:?}", plan.waits);
+        let wait = plan.waits.iter().find(|wait| !published.is_empty() && wait.reason.contains(published));
+        assert_eq!(wait.is_none(), published.is_empty(), "{:?}", plan.waits);
         assert!(wait.is_none_or(|wait| wait.until == Some(scene.now + SignedDuration::from_secs(29))), "{wait:?}");
         scene.now += SignedDuration::from_secs(28);
-        assert!(!scene.promotes(), "{told}");
+        assert!(!scene.promotes(), "{published}");
         scene.now += SignedDuration::from_secs(1);
-        assert!(scene.promotes(), "{told}");
+        assert!(scene.promotes(), "{published}");
     }
 }
 
@@ -134,7 +134,7 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
     let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
     assert_eq!((wait.step, wait.until), (StepName::PromoteIssuer, None));
-    assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 1, former: 1, unreachable: 0 }));
+    assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 1, stale: 1, unreachable: 0 }));
     assert_eq!(Journal::from_text(&plan.journal.to_text()).unwrap(), plan.journal);
 
     // An endpoint that cannot be reached, or was not probed, may still have it.
@@ -221,7 +221,7 @@ fn a_certificate_that_an_earlier_content_has_too_proves_nothing() {
 
 /// Probes one endpoint after a write of a bundle, with this canary, presented or not: how many endpoints count as current, and the wait about the
 /// canary.
-fn told(
+fn published(
     old: &Authority,
     new: &Authority,
     held: Option<&SecretSummary>,
@@ -252,12 +252,12 @@ fn says_why_an_unusable_canary_shows_nothing() {
         (Some(&of_new), true, None, "neither accepted nor rejected by 10.0.0.1:8443"),
     ];
     for (held, shown, answer, why) in cases {
-        let (current, reason) = told(&old, &new, held, shown, answer);
+        let (current, reason) = published(&old, &new, held, shown, answer);
         assert_eq!(current, 0, "{why}");
         assert!(reason.contains(why), "{why}: {reason}");
     }
-    assert_eq!(told(&old, &new, Some(&of_new), true, Some(Accepted)), (1, String::new()));
-    assert_eq!(told(&old, &new, Some(&of_new), true, Some(Refused)), (0, String::new()));
+    assert_eq!(published(&old, &new, Some(&of_new), true, Some(Accepted)), (1, String::new()));
+    assert_eq!(published(&old, &new, Some(&of_new), true, Some(Refused)), (0, String::new()));
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn an_ended_propagation_delay_is_no_observation() {
         scene.see(None, &[(ONE, Ok((&source, None)))]);
         let plan = scene.reconcile();
         assert_eq!(plan.steps.contains(&Step::PromoteIssuer), promotes);
-        assert_eq!(plan.endpoints, Some(Endpoints { total: 1, current: 0, former: 0, unreachable: 0 }));
+        assert_eq!(plan.endpoints, Some(Endpoints { total: 1, current: 0, stale: 0, unreachable: 0 }));
     }
 }
 

@@ -14,7 +14,7 @@ impl Cluster {
         if self.claims
             && let Some(failure) = self.failure()
         {
-            panic!("{}", self.story(&failure));
+            panic!("{}", self.log_text(&failure));
         }
     }
 

@@ -19,7 +19,7 @@ enum Act {
 }
 
 /// Words of the reason, the more specific rows first.
-const WAITS: [(&str, Act); 37] = [
+const WAITS: [(&str, Act); 38] = [
     // Probes. An assumption ends with the propagation delay, whatever keeps the canary from being renewed.
     ("Gateways have earlier content of the managed Secret", Act::Sometimes),
     ("so propagationDelays.gateways is assumed", Act::No),
@@ -36,6 +36,7 @@ const WAITS: [(&str, Act); 37] = [
     ("to obtain the CA", Act::No),
     ("If this CA is yours, append its certificate", Act::Yes),
     ("names Secret gw itself", Act::Yes),
+    ("or remove it from spec.additionalTrust", Act::Yes),
     ("is not changed: its readers may take the CAs in any order", Act::Yes),
     // Sources of trust. Also of PromoteIssuer and ReissueClients.
     ("The agent adds it from ConfigMap", Act::No),
