@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod agent;
+pub mod certgen;
 pub mod check;
 mod cluster_args;
 pub mod completions;
@@ -61,6 +62,8 @@ enum Command {
     Rotate(rotate::Args),
     /// Add the CAs of a managed Secret to another object from which gateways take their clients' CAs.
     ExtendTrust(extend_trust::Args),
+    /// Create or rotate the keys and certificates of a control plane that has no cert-manager.
+    Certgen(certgen::Args),
     /// Tells whether a gateway or a client would accept a certificate chain.
     Verify(verify::Args),
     /// Lists the rules that findings name.
@@ -85,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Wait(args) => end(wait::run(args), 2),
         Command::Rotate(args) => end(rotate::run(args), 2),
         Command::ExtendTrust(args) => end(extend_trust::run(args), 2),
+        Command::Certgen(args) => end(certgen::run(args), 1),
         Command::Verify(args) => end(verify::run(args), 2),
         Command::Rules(args) => end(rules::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),

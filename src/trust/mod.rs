@@ -36,6 +36,8 @@ mod severities;
 mod tls_consumer;
 
 pub use carry_over::carry_over;
+#[cfg(feature = "edge")]
+pub(crate) use certificate::hex;
 pub use certificate::{AltName, Certificate, CertificateError};
 pub(crate) use finding::counted;
 pub use finding::{Finding, Severity, Verdict};
