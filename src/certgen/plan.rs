@@ -258,8 +258,37 @@ impl<'p, 'o> Run<'p, 'o> {
                 self.profile.pending_secret_name
             ))),
             (PendingKind::Install, _) => self.install(pending),
-            (PendingKind::Rotation, _) if self.options.single_write => self.rotate_at_once(pending),
-            (PendingKind::Rotation, _) => self.rotate_in_stages(pending),
+            (PendingKind::Rotation, _) => self.rotate(pending),
+        }
+    }
+
+    /// The step when a Secret has another content than a pending Secret expects: it was computed before somebody else wrote the Secret.
+    fn give_up(&self, pending: &Pending<'_>, name: &str) -> Result<Next<'p>, Blocked> {
+        let is_used = self
+            .secrets
+            .iter()
+            .filter_map(|(_, stored)| stored.as_ref())
+            .any(|stored| pending.bundle.first().is_some_and(|new| stored.bundle().contains(new)));
+        let secret = &self.profile.pending_secret_name;
+        if !is_used {
+            let what = format!("delete Secret {secret}, since somebody else wrote Secret {name} before it was used");
+            return Ok(Next::Write { what, change: pending.delete() });
+        }
+        blocked(format!(
+            "somebody else wrote Secret {name}, and its certificate is of a CA that Secret {secret} does not keep: delete Secret {secret}, then \
+             run with --overwrite"
+        ))
+    }
+
+    fn rotate(&self, pending: &Pending<'_>) -> Result<Next<'p>, Blocked> {
+        let existing = || self.secrets.iter().filter_map(|(_, stored)| stored.as_ref());
+        let is_used = |stored: &Stored<'_>| self.is_accepted(&stored.bundle(), &stored.chain());
+        let mut lost =
+            existing().filter(|stored| is_used(stored) && !self.is_accepted(&pending.bundle, &stored.chain()));
+        match lost.next() {
+            _ if self.options.single_write => self.rotate_at_once(pending),
+            None => self.rotate_in_stages(pending),
+            Some(stored) => self.give_up(pending, &stored.secret.name),
         }
     }
 
@@ -269,10 +298,7 @@ impl<'p, 'o> Run<'p, 'o> {
             match (stored, pending.leaf(name)) {
                 (None, Some(_)) => return Ok(self.create(name, pending)),
                 (Some(stored), Some((leaf, _))) if !stored.has(CERTIFICATE, leaf) => {
-                    return blocked(format!(
-                        "Secret {name} was written by somebody else while the others were created: delete Secret {}, then run with --overwrite",
-                        self.profile.pending_secret_name
-                    ));
+                    return self.give_up(pending, name);
                 }
                 _ => {}
             }

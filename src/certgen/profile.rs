@@ -215,11 +215,12 @@ impl Profile {
         }
     }
 
-    /// The objects that a run reads.
+    /// The objects that a run reads, in this order: the pending Secret first, so that Secrets read without one are not older than its absence.
     pub fn objects(&self) -> Vec<ObjectRef> {
         use ObjectKind::{Deployment, MutatingWebhookConfiguration, Secret, ValidatingWebhookConfiguration};
         let secrets = self.certificates.iter().map(|one| &one.secret_name);
-        let secrets = secrets.chain(self.hmacs.iter().map(|one| &one.secret_name)).chain([&self.pending_secret_name]);
+        let secrets = [&self.pending_secret_name].into_iter().chain(secrets);
+        let secrets = secrets.chain(self.hmacs.iter().map(|one| &one.secret_name));
         let deployments = self.restart.loads_trust_once.iter().chain(&self.restart.loads_certificate_once);
         let deployments: BTreeSet<_> = deployments.collect();
         let all = secrets.map(|name| (Secret, name));

@@ -288,3 +288,38 @@ fn a_certificate_that_the_profile_got_meanwhile_is_made_by_the_next_rotation() {
     cluster.complete(ROTATE);
     assert_eq!(cluster.issuer("more"), "CN=ca 3");
 }
+
+/// Two runs at once: one has read everything, and writes its pending Secret when the other is done.
+#[test]
+fn a_pending_secret_that_came_too_late_is_not_used() {
+    // The HMAC Secret is the first write of an installation.
+    for (start, options, begin) in [(Cluster::new(), CREATE, 2), (Cluster::installed(), ROTATE, 1)] {
+        let mut late = start.clone();
+        late.cas = 6;
+        late.run(options, begin).unwrap();
+        let mut cluster = start;
+        cluster.complete(options);
+        // After one more rotation the late one would not keep the CA in use.
+        cluster.complete(options);
+        let (bundle, issuer) = (cluster.bundle("client"), cluster.issuer("client"));
+        cluster.objects.0.insert(ObjectRef::secret(PENDING), late.secret(PENDING).clone());
+        cluster.complete(options);
+        assert!(cluster.objects.get(ObjectKind::Secret, PENDING).is_none());
+        assert_eq!((cluster.bundle("client"), cluster.issuer("client")), (bundle, issuer));
+    }
+}
+
+#[test]
+fn a_certificate_that_somebody_else_wrote_is_not_cut_off() {
+    let mut cluster = Cluster::installed();
+    let mut other = Cluster::new();
+    other.cas = 6;
+    other.complete(CREATE);
+    cluster.run(ROTATE, 6).unwrap();
+    *cluster.secret("client") = other.secret("client").clone();
+    let why = blocked(&mut cluster, ROTATE);
+    assert!(why.contains("somebody else wrote Secret client"), "{why}");
+    assert!(why.contains("delete Secret test-certgen-pending"), "{why}");
+    cluster.complete(AT_ONCE);
+    cluster.assert_rotated(&["CN=ca 2", "CN=ca 1"]);
+}
