@@ -16,11 +16,12 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::stage::{deployment, expect};
-use crate::testbed::{Cluster, User};
+use crate::testbed::{Cluster, SOON, User, wait_for};
 
 cases![
     rotations_that_are_killed_after_each_write_are_completed_by_the_next_run,
     two_runs_at_once_make_one_rotation,
+    alone a_rotation_outlasts_a_restart_of_the_api_server,
     stops_with_what_to_do,
 ];
 
@@ -296,6 +297,22 @@ fn two_runs_at_once_make_one_rotation(cluster: &Cluster) -> Result<()> {
         ensure!(!certgen.is_pending()?, "the pending Secret is left");
         certgen.succeeds(&["--overwrite", "--single-write"])?;
         ensure!(certgen.cas()?[1] == cas[0], "expected the last CA to be kept");
+        certgen.verify()
+    })
+}
+
+fn a_rotation_outlasts_a_restart_of_the_api_server(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        let certgen = Certgen::new(cluster, ns)?;
+        certgen.succeeds(&[])?;
+        let first = certgen.cas()?;
+        let child = certgen.spawn(&["--overwrite"])?;
+        wait_for("the rotation to begin", SOON, || certgen.is_pending())?;
+        cluster.restart_api_server()?;
+        let output = child.wait_with_output()?;
+        ensure!(output.status.success(), "saw {}", String::from_utf8_lossy(&output.stderr));
+        let cas = certgen.cas()?;
+        ensure!(cas.len() == 2 && cas[1] == first[0], "expected one rotation");
         certgen.verify()
     })
 }

@@ -23,6 +23,8 @@ use crate::store::cluster;
 const EVERY: Duration = Duration::from_secs(1);
 /// The same while readers load a Secret: somebody else may change it.
 const EVERY_DELAY: Duration = Duration::from_secs(5);
+/// How long an API server that has answered before may be unreachable.
+const OUTAGE: Duration = Duration::from_secs(60);
 /// How often a write that is undone, or that conflicts with others, is repeated.
 const REPEATED: u32 = 5;
 
@@ -108,7 +110,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         };
         let intent = if args.overwrite { Intent::Rotate } else { Intent::Create };
         // A directory has no readers.
-        let single_write = args.single_write || matches!(target, Target::Directory(_));
+        let single_write = args.single_write || !target.is_cluster();
         Run { profile, target, options: Options { intent, single_write }, timeout: args.timeout }.carry_out().await
     })
 }
@@ -123,8 +125,18 @@ struct Run {
 impl Run {
     async fn carry_out(mut self) -> Result<ExitCode, Failure> {
         let (mut written, mut waited) = (BTreeMap::<String, u32>::new(), None::<(String, Instant)>);
+        let mut answered = None::<Instant>;
         loop {
-            let objects = self.target.read(&self.profile).await?;
+            let objects = match (self.target.read(&self.profile).await, answered) {
+                (Ok(objects), _) => objects,
+                // An API server that has just started may not know any rights yet.
+                (Err(_), Some(last)) if self.target.is_cluster() && last.elapsed() < OUTAGE => {
+                    tokio::time::sleep(EVERY).await;
+                    continue;
+                }
+                (Err(error), _) => return Err(error),
+            };
+            answered = Some(Instant::now());
             let is_pending = objects.get(ObjectKind::Secret, &self.profile.pending_secret_name).is_some();
             if is_pending && self.options.intent == Intent::Rotate {
                 self.options.intent = Intent::Resume;

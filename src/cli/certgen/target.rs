@@ -30,9 +30,24 @@ pub(super) enum Written {
     Yes,
     /// Somebody else has changed the object since it was read.
     Conflict,
+    /// The API server did not answer.
+    Unknown,
+}
+
+/// Whether the API server may answer later.
+fn is_outage(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code >= 500 || status.code == 429,
+        _ => true,
+    }
 }
 
 impl Target {
+    /// Whether it is a namespace of a cluster.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster { .. })
+    }
+
     /// Reads the objects of a profile.
     pub(super) async fn read(&self, profile: &Profile) -> Result<Objects, Failure> {
         let mut objects = Objects::default();
@@ -64,6 +79,8 @@ impl Target {
             Self::Cluster { client, namespace } => match send(&api(client, namespace, reference.kind), change).await {
                 Ok(()) => Ok(Written::Yes),
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(Written::Conflict),
+                // Whether it was made shows when the objects are read again.
+                Err(error) if is_outage(&error) => Ok(Written::Unknown),
                 Err(error) => Err(refused(error, "write", &reference)),
             },
             Self::Directory(dir) => {
