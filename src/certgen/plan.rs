@@ -440,7 +440,8 @@ impl<'p, 'o> Run<'p, 'o> {
                     deployment,
                     json!({ "spec": { "template": template } }),
                 );
-                return Ok(Some(Next::Write { what: format!("restart deployment/{name}"), change }));
+                let gap = gap(deployment).map(|why| format!(" (its service has a gap: {why})")).unwrap_or_default();
+                return Ok(Some(Next::Write { what: format!("restart deployment/{name}{gap}"), change }));
             }
         }
         let unfinished = existing().find_map(|(name, deployment)| Some((name, progress::unfinished(deployment)?)));
@@ -501,4 +502,25 @@ fn check_progress(name: &str, deployment: &Value) -> Result<(), Blocked> {
         ));
     }
     Ok(())
+}
+
+/// Why no pod may be ready for a while during a rollout.
+fn gap(deployment: &Value) -> Option<&'static str> {
+    let spec = &deployment["spec"];
+    let replicas = spec["replicas"].as_u64().unwrap_or(1);
+    let containers = spec["template"]["spec"]["containers"].as_array();
+    let unavailable = match &spec["strategy"]["rollingUpdate"]["maxUnavailable"] {
+        // Rounded down, as by the Deployment controller.
+        Value::String(percent) => percent.trim_end_matches('%').parse::<u64>().unwrap_or_default() * replicas / 100,
+        number => number.as_u64().unwrap_or_default(),
+    };
+    if spec["strategy"]["type"] == "Recreate" {
+        Some("strategy Recreate stops all pods first")
+    } else if unavailable >= replicas.max(1) {
+        Some("maxUnavailable lets all pods go at once")
+    } else if containers.into_iter().flatten().any(|container| container["readinessProbe"].is_null()) {
+        Some("without a readiness probe new pods count as ready at once")
+    } else {
+        None
+    }
 }

@@ -323,3 +323,34 @@ fn a_certificate_that_somebody_else_wrote_is_not_cut_off() {
     cluster.complete(AT_ONCE);
     cluster.assert_rotated(&["CN=ca 2", "CN=ca 1"]);
 }
+
+#[test]
+fn a_restart_that_leaves_a_gap_says_so() {
+    let probed = json!({ "name": "a", "readinessProbe": {} });
+    let spec = |strategy: Value, containers: Value| json!({ "replicas": 1, "strategy": strategy, "template": { "spec": { "containers": containers } } });
+    let unavailable = |most: Value| json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": most } });
+    for (spec, gap) in [
+        (
+            spec(json!({ "type": "Recreate" }), json!([probed])),
+            " (its service has a gap: strategy Recreate stops all pods first)",
+        ),
+        (
+            spec(unavailable(json!(1)), json!([probed])),
+            " (its service has a gap: maxUnavailable lets all pods go at once)",
+        ),
+        (
+            spec(unavailable(json!("100%")), json!([probed])),
+            " (its service has a gap: maxUnavailable lets all pods go at once)",
+        ),
+        (spec(unavailable(json!("25%")), json!([probed])), ""),
+        (
+            spec(unavailable(json!("25%")), json!([probed, { "name": "b" }])),
+            " (its service has a gap: without a readiness probe new pods count as ready at once)",
+        ),
+    ] {
+        let mut cluster = Cluster::installed();
+        cluster.deployment("limiter")["spec"] = spec;
+        let expected = format!("restart deployment/limiter{gap}");
+        assert!(writes(&mut cluster, ROTATE).contains(&expected), "{expected}");
+    }
+}
