@@ -19,12 +19,14 @@
 //! - [`rewrite`]: an object and the registry to a JSON Patch.
 //! - [`rotation`]: observed objects to a GatewaySecret's status, and to the next steps of its rotation.
 //! - [`admission`]: an admission request to a decision.
+//! - [`certgen`]: a profile and the Secrets of a control plane to the next step of their rotation.
 //!
 //! Modules with I/O (feature `edge`): [`store`] (reads a cluster or a directory of manifests), [`webhook`] (HTTPS), [`agent`] (the rotation
 //! controller) and [`cli`]. They call the pure modules, which never import them.
 
 pub mod admission;
 pub mod api;
+pub mod certgen;
 pub mod connectivity;
 pub mod registry;
 pub mod rewrite;

@@ -1,5 +1,7 @@
 //! The offline subcommands, run as users run them.
 
+#[path = "cli/certgen.rs"]
+mod certgen;
 #[path = "cli/check.rs"]
 mod check;
 #[path = "cli/init.rs"]

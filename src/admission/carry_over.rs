@@ -1,31 +1,23 @@
 //! Carry-over: a Secret with the annotation keeps its old CAs, after the new ones, in the write that replaces them, by any user.
 //! Stateless: computed from `object` and `oldObject`.
 
-use std::collections::HashSet;
-
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::api::names::CARRY_OVER;
-use crate::trust::{Certificate, Secret, bundle, credential};
+use crate::trust::{Certificate, Secret, bundle, carry_over, credential};
 
 /// Old CAs that are kept by the value `true`.
 const DEFAULT: usize = 1;
 
 /// The CA key of a Secret, and the bundle to write under it; `None` if no CA is carried over.
 ///
-/// The old CAs are kept in their order, which is newest first, up to the number in the annotation. Expired CAs are dropped, and so are those
-/// that a CA with the same name and key replaces. A write that has the old CAs already is not changed.
+/// [`carry_over`] chooses them, up to the number in the annotation. A write that has the old CAs already is not changed.
 pub(super) fn bundle(object: &Value, old: &Value, now: Timestamp) -> Option<(&'static str, Vec<Certificate>)> {
     let most = most(object["metadata"]["annotations"][CARRY_OVER].as_str()?)?;
     let (key, new) = loaded_bundle(object)?;
     let (_, old) = loaded_bundle(old)?;
-    let mut whole = new.clone();
-    // By name and key, as in [`Certificate::supersedes`]. In a set, since a hostile bundle has thousands.
-    let present: HashSet<_> = new.iter().map(|ca| (&ca.subject_der, &ca.public_key)).collect();
-    let is_present = |ca: &Certificate| present.contains(&(&ca.subject_der, &ca.public_key));
-    let kept = old.into_iter().filter(|ca| ca.is_ca && !ca.is_expired(now) && !is_present(ca));
-    whole.extend(kept.take(most));
+    let whole = carry_over(&new, old, most, now);
     (whole.len() > new.len()).then_some((key, whole))
 }
 

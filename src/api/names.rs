@@ -14,6 +14,9 @@ pub const GUARD_ENABLED: &str = "enabled";
 /// Pod-template annotation `<revision>-<scope>-<SHA-256>` over the public certificates that the pod loads from managed Secrets.
 pub const ROTATION_HASH: &str = "trustspan.dev/rotation-hash";
 
+/// Pod-template annotation: the hash of the content that a workload loads once, at start. A change of it restarts the workload.
+pub const LOADED_HASH: &str = "trustspan.dev/loaded-hash";
+
 /// Annotation of a rewritten object: the JSON Patch (RFC 6902) that undoes the rewrite.
 pub const UNDO: &str = "trustspan.dev/undo";
 

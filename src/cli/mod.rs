@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod agent;
+pub mod certgen;
 pub mod check;
 mod cluster_args;
 pub mod completions;
@@ -49,6 +50,7 @@ enum Command {
     Rotate(rotate::Args),
     Wait(wait::Args),
     ExtendTrust(extend_trust::Args),
+    Certgen(certgen::Args),
 
     Check(check::Args),
     Rewrite(rewrite::Args),
@@ -74,6 +76,7 @@ pub fn main() -> ExitCode {
         Command::Wait(args) => end(wait::run(args), 2),
         Command::Rotate(args) => end(rotate::run(args), 2),
         Command::ExtendTrust(args) => end(extend_trust::run(args), 2),
+        Command::Certgen(args) => end(certgen::run(args), 1),
         Command::Verify(args) => end(verify::run(args), 2),
         Command::Rules(args) => end(rules::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),

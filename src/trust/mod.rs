@@ -7,6 +7,7 @@
 pub mod bundle;
 #[cfg(test)]
 pub(crate) mod ca_profiles;
+mod carry_over;
 pub mod certificate;
 pub mod chain;
 pub mod credential;
@@ -34,6 +35,9 @@ mod secret_usage;
 mod severities;
 mod tls_consumer;
 
+pub use carry_over::carry_over;
+#[cfg(feature = "edge")]
+pub(crate) use certificate::hex;
 pub use certificate::{AltName, Certificate, CertificateError};
 pub(crate) use finding::counted;
 pub use finding::{Finding, Severity, Verdict};

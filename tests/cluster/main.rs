@@ -26,6 +26,7 @@ mod bad_inputs;
 mod bed;
 mod break_glass;
 mod ca_bundles;
+mod certgen;
 mod clients;
 mod config_maps;
 mod connectivity;
@@ -66,6 +67,7 @@ const MODULES: &[&[Case]] = &[
     bed::CASES,
     break_glass::CASES,
     ca_bundles::CASES,
+    certgen::CASES,
     clients::CASES,
     config_maps::CASES,
     connectivity::CASES,

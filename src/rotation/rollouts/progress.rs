@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::rotation::counted;
 
 /// What is missing until the rollout is complete; `None` when it is.
-pub(super) fn unfinished(workload: &Value) -> Option<String> {
+pub(crate) fn unfinished(workload: &Value) -> Option<String> {
     let (spec, status) = (&workload["spec"], &workload["status"]);
     let count = |field: &str| status[field].as_i64().unwrap_or_default();
     if count("observedGeneration") < workload["metadata"]["generation"].as_i64().unwrap_or_default() {
@@ -34,7 +34,7 @@ pub(super) fn unfinished(workload: &Value) -> Option<String> {
 const ON_DELETE: &str = "OnDelete: delete its pods afterwards";
 
 /// Why a change of the pod template does not restart all pods, and what to do.
-pub(super) fn restarts_by_hand(workload: &Value) -> Option<&'static str> {
+pub(crate) fn restarts_by_hand(workload: &Value) -> Option<&'static str> {
     let spec = &workload["spec"];
     if spec["updateStrategy"]["type"] == "OnDelete" {
         Some(ON_DELETE)
