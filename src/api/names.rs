@@ -51,6 +51,9 @@ pub const CARRY_OVER: &str = "trustspan.dev/carry-over";
 /// Annotation by which the agent has a Gateway or a workload rewritten: when it requested that. It is ignored if anyone else writes it.
 pub const RESYNC_REQUESTED_AT: &str = "trustspan.dev/resync-requested-at";
 
+/// Pod-template annotation of a workload that a TrustConsumer names: a hash of the content that its pods load when they start.
+pub const LOADED_HASH: &str = "trustspan.dev/loaded-hash";
+
 /// Name of the ConfigMap that the agent writes from one of `spec.clients.caConfigMapNames`.
 pub fn managed_config_map_name(source: &str) -> String {
     format!("{source}.trustspan")

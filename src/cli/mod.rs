@@ -51,7 +51,7 @@ enum Command {
     Observe(observe::Args),
     /// Proposes GatewaySecrets for the Gateways that are there.
     Init(init::Args),
-    /// Prints the rights that the agent needs for GatewaySecrets.
+    /// Print the rights that the agent needs for GatewaySecrets and TrustConsumers.
     Rbac(rbac::Args),
     /// Show rotation status.
     Status(status::Args),

@@ -1,7 +1,7 @@
 //! Workloads that are behind: the webhook missed them, or they load what has changed since their last rollout. Pure: workloads, the
 //! registry and `now` in; which are behind, and which is restarted next, out.
 
-mod progress;
+pub(crate) mod progress;
 
 use std::collections::BTreeSet;
 

@@ -24,7 +24,5 @@ mod properties;
 mod readers;
 mod renewal;
 mod scene;
-#[path = "../../../../tests/bed/seed.rs"]
-mod seed;
 mod thousand_clients;
 mod traffic;
