@@ -43,6 +43,7 @@ mod pki;
 mod rollouts;
 mod secrets;
 mod stage;
+mod trust_consumer;
 mod wakes;
 mod wire;
 mod workloads;
@@ -75,6 +76,7 @@ const MODULES: &[&[Case]] = &[
     outage::CASES,
     rollouts::CASES,
     secrets::CASES,
+    trust_consumer::CASES,
     wakes::CASES,
     wire::CASES,
     workloads::CASES,
