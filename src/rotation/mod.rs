@@ -32,6 +32,7 @@ pub use events::{StatusEvent, notices, status_not_written};
 pub(crate) use events::{normal, transition};
 pub use forecast::{Forecast, TrialCa, forecast, report_readiness};
 pub use inventory::{Inventory, Outlook};
+#[cfg(feature = "edge")]
 pub(crate) use name_list::sentence;
 pub(crate) use name_list::{counted, few};
 pub use observe::{ObservedState, SecretSummary, observe};
