@@ -12,12 +12,13 @@
 //!
 //! Pure modules take values, and the clock as an argument, and return values:
 //!
-//! - [`api`]: the `GatewaySecret` resource, labels and annotations.
+//! - [`api`]: the `GatewaySecret` and `TrustConsumer` resources, labels and annotations.
 //! - [`trust`]: what a proxy loads from a Secret, and whether it is valid.
 //! - [`connectivity`]: which clients and gateways accept each other, and what an update would break.
 //! - [`registry`]: all GatewaySecrets, and which references can be rewritten to which managed Secret.
 //! - [`rewrite`]: an object and the registry to a JSON Patch.
 //! - [`rotation`]: observed objects to a GatewaySecret's status, and to the next steps of its rotation.
+//! - [`consumer`]: what workloads of TrustConsumers have loaded, and which one is restarted next.
 //! - [`admission`]: an admission request to a decision.
 //! - [`certgen`]: a profile and the Secrets of a control plane to the next step of their rotation.
 //!
@@ -28,6 +29,7 @@ pub mod admission;
 pub mod api;
 pub mod certgen;
 pub mod connectivity;
+pub mod consumer;
 pub mod registry;
 pub mod rewrite;
 pub mod rotation;
@@ -41,3 +43,7 @@ pub mod cli;
 pub mod store;
 #[cfg(feature = "edge")]
 pub mod webhook;
+
+#[cfg(test)]
+#[path = "../tests/bed/seed.rs"]
+mod seed;

@@ -128,7 +128,8 @@ impl AgentError {
         let is_unknown =
             ["field not declared in schema", "unknown field"].iter().any(|words| status.message.contains(words));
         // A status fits the schema of the version that writes it.
-        resource.starts_with("gatewaysecrets") && (is_unknown || status.code == 422) && !self.is_too_large()
+        let is_ours = ["gatewaysecrets", "trustconsumers"].iter().any(|ours| resource.starts_with(ours));
+        is_ours && (is_unknown || status.code == 422) && !self.is_too_large()
     }
 
     /// The message of a condition: what happened and how to fix it. It is the same in each reconcile while the cause is the same: a

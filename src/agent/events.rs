@@ -1,4 +1,4 @@
-//! Records Events (events.k8s.io/v1) on GatewaySecrets. Nothing waits for their writes: an Event that cannot be written is logged and
+//! Records Events (events.k8s.io/v1) on GatewaySecrets and TrustConsumers. Nothing waits for their writes: an Event that cannot be written is logged and
 //! dropped.
 
 use std::collections::BTreeMap;
@@ -38,10 +38,20 @@ pub(super) struct EventRecorder {
 impl EventRecorder {
     /// Queues Events on a GatewaySecret, without waiting.
     pub(super) fn record(&self, entry: &Entry, events: Vec<StatusEvent>) {
+        let regarding = reference("GatewaySecret", &entry.namespace, &entry.name, entry.uid.clone());
+        self.record_on(&regarding, events);
+    }
+
+    /// Queues Events on an object, without waiting.
+    pub(super) fn record_on(&self, regarding: &ObjectReference, events: Vec<StatusEvent>) {
         for event in events {
-            if self.queue.try_send((regarding(entry), event)).is_err() {
+            if self.queue.try_send((regarding.clone(), event)).is_err() {
                 self.metrics.event_dropped();
-                tracing::debug!(namespace = entry.namespace, name = entry.name, "Event dropped: the queue is full");
+                tracing::debug!(
+                    namespace = regarding.namespace,
+                    name = regarding.name,
+                    "Event dropped: the queue is full"
+                );
             }
         }
     }
@@ -96,13 +106,14 @@ fn truncated(note: &str) -> &str {
     &note[..note.floor_char_boundary(MAX_NOTE)]
 }
 
-fn regarding(entry: &Entry) -> ObjectReference {
+/// An object of trustspan's API group, for Events on it.
+pub(super) fn reference(kind: &str, namespace: &str, name: &str, uid: Option<String>) -> ObjectReference {
     ObjectReference {
         api_version: Some(format!("{GROUP}/{VERSION}")),
-        kind: Some("GatewaySecret".to_owned()),
-        namespace: Some(entry.namespace.clone()),
-        name: Some(entry.name.clone()),
-        uid: entry.uid.clone(),
+        kind: Some(kind.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+        uid,
         ..ObjectReference::default()
     }
 }

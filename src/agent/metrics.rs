@@ -1,4 +1,4 @@
-//! Prometheus metrics of the controller: the status of each GatewaySecret, and what this process did. The series of a GatewaySecret end
+//! Prometheus metrics of the controller: the status of each GatewaySecret and TrustConsumer, and what this process did. The series of a GatewaySecret end
 //! when it is deleted, and each label has a bounded set of values.
 
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::AgentError;
+use super::consumer_metrics::ConsumerMetrics;
 use super::lease::Leadership;
 use crate::api::{ConditionStatus, LeafKind, Phase, StepName, TrustAnchor};
 use crate::registry::Entry;
@@ -46,6 +47,8 @@ const STEPS: [StepName; 6] = [
 pub struct AgentMetrics {
     counts: Mutex<BTreeMap<(String, String), Counts>>,
     events_dropped: AtomicU64,
+    /// The series of TrustConsumers.
+    pub(super) consumers: ConsumerMetrics,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -261,6 +264,7 @@ impl Collector for AgentCollector {
                 each(&mut family, entry, samples.collect(), |value, metric| ConstCounter::new(value).encode(metric))?;
             }
         }
+        self.metrics.consumers.encode(&mut encoder, self.leadership.is_leader())?;
         let dropped = ConstCounter::new(self.metrics.events_dropped.load(Ordering::Relaxed));
         dropped.encode(encoder.encode_descriptor(
             "agent_events_lost",

@@ -5,6 +5,7 @@ mod apply;
 mod backoff;
 mod cluster_snapshot;
 mod cluster_state;
+mod consumer_metrics;
 mod desired_object;
 pub mod directory;
 mod error;
@@ -21,6 +22,7 @@ mod reconciler;
 mod resolution;
 mod rollouts;
 mod trust_bundles;
+mod trust_consumers;
 mod watches;
 
 use std::collections::BTreeMap;
@@ -46,7 +48,7 @@ use rollouts::RolloutStatuses;
 
 pub use apply::reissue;
 pub use error::AgentError;
-pub use rbac::{reader_role, role};
+pub use rbac::{consumer_role, reader_role, role};
 
 /// Field manager of the agent's writes.
 const FIELD_MANAGER: &str = "trustspan-agent";
@@ -56,17 +58,19 @@ const RECONCILE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The controller's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Only GatewaySecrets in these namespaces are reconciled; empty: all.
+    /// Only GatewaySecrets and TrustConsumers in these namespaces are reconciled; empty: all.
     pub namespaces: Vec<String>,
     /// Full resync interval, in case a watch lost an event.
     pub poll: Duration,
     /// `Some(true)`: every GatewaySecret is treated as mode `Copy`; `Some(false)`: as mode `Bundle`.
     pub legacy_copy: Option<bool>,
+    /// Workloads of TrustConsumers whose rollouts may be in progress at the same time, over all namespaces.
+    pub max_concurrent_restarts: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { namespaces: Vec::new(), poll: Duration::from_secs(30), legacy_copy: None }
+        Self { namespaces: Vec::new(), poll: Duration::from_secs(30), legacy_copy: None, max_concurrent_restarts: 1 }
     }
 }
 
@@ -99,7 +103,7 @@ pub async fn run(
     tokio::join!(record_events, reconcile);
 }
 
-/// Runs one reconciler for each GatewaySecret, and the watches that they share. All tasks end with this one.
+/// Runs one reconciler for each GatewaySecret, what they share, and the one for TrustConsumers. All tasks end with this one.
 async fn run_as_leader(
     client: &Client,
     cache: &RegistryCache,
@@ -113,6 +117,7 @@ async fn run_as_leader(
         refresh_snapshot(client, cache, leadership, settings, snapshot_sender),
         rollouts::run(client, cache, leadership, settings, recorder, rollouts_sender),
         run_reconcilers(client, cache, leadership, settings, snapshot, rollouts, recorder),
+        trust_consumers::run(client, leadership, settings, recorder),
     );
 }
 

@@ -1,4 +1,4 @@
-//! The permissions that the agent needs for one GatewaySecret. It cannot grant them to itself: an administrator applies them.
+//! The permissions that the agent needs for one GatewaySecret or TrustConsumer. It cannot grant them to itself: an administrator applies them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{cluster_state, owned_objects};
 use crate::api::names::{CACERT_SUFFIX, journal_name};
-use crate::api::{ProbeMode, RestartMode, TrustBundleTargetKind};
+use crate::api::{LoadedKind, ProbeMode, RestartMode, TrustBundleTargetKind, TrustConsumerSpec, WorkloadKind};
 use crate::registry::Entry;
 
 /// Namespace and name of the agent's ServiceAccount in the shipped manifests.
@@ -14,6 +14,29 @@ const SERVICE_ACCOUNT: (&str, &str) = ("trustspan-system", "trustspan-agent");
 
 /// Workloads that can load the managed Secret.
 const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
+
+/// The Role for a TrustConsumer and its binding: the objects that it names, and no others.
+pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec) -> [Value; 2] {
+    let mut rules =
+        vec![json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] })];
+    for kind in [LoadedKind::Secret, LoadedKind::ConfigMap] {
+        let loaded = spec.loads.iter().filter(|loaded| loaded.kind == kind);
+        let names: Vec<_> = loaded.map(|loaded| loaded.name.as_str()).collect();
+        if !names.is_empty() {
+            rules.push(by_name(kind.plural(), json!(names), json!(["get", "list", "watch"])));
+        }
+    }
+    for kind in [WorkloadKind::Deployment, WorkloadKind::StatefulSet, WorkloadKind::DaemonSet] {
+        let workloads = spec.workloads.iter().filter(|workload| workload.kind == kind);
+        let names: Vec<_> = workloads.map(|workload| workload.name.as_str()).collect();
+        if !names.is_empty() {
+            rules.push(json!({
+                "apiGroups": ["apps"], "resources": [kind.plural()], "resourceNames": names, "verbs": ["get", "patch"],
+            }));
+        }
+    }
+    role_and_binding(namespace, &format!("trustspan-consumer-{name}"), rules)
+}
 
 /// A Role and its binding for each namespace: Secrets by name only, and cert-manager's certificates, which are public.
 pub fn role(entry: &Entry) -> Vec<Value> {
@@ -189,6 +212,28 @@ mod tests {
             Some(json!(["gateway", "gateway-cacert", "issuer-ca"]))
         );
         assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    }
+
+    #[test]
+    fn a_trust_consumer_grants_what_it_names_by_name_only() {
+        let spec = serde_json::from_value(json!({
+            "workloads": [{"kind": "Deployment", "name": "ratelimit"}, {"kind": "DaemonSet", "name": "log"}],
+            "loads": [{"kind": "Secret", "name": "ca", "keys": ["ca.crt"]}],
+        }));
+        let [role, binding] = consumer_role("edge", "limits", &spec.expect("a spec"));
+        let rules = role["rules"].as_array().cloned().unwrap_or_default();
+        let of = |resource: &str| {
+            let rule = rules.iter().find(|rule| rule["resources"] == json!([resource]));
+            rule.map(|rule| (rule["resourceNames"].clone(), rule["verbs"].clone()))
+        };
+        assert_eq!(of("secrets"), Some((json!(["ca"]), json!(["get", "list", "watch"]))));
+        assert_eq!(of("deployments"), Some((json!(["ratelimit"]), json!(["get", "patch"]))));
+        assert_eq!(of("daemonsets"), Some((json!(["log"]), json!(["get", "patch"]))));
+        assert_eq!((of("statefulsets"), of("configmaps"), rules.len()), (None, None, 4));
+        assert_eq!(
+            (&binding["roleRef"]["name"], &role["metadata"]["namespace"]),
+            (&role["metadata"]["name"], &json!("edge"))
+        );
     }
 
     #[test]

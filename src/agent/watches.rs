@@ -34,16 +34,21 @@ pub(super) fn start(client: &Client, entry: &Entry, names: WatchedNames, event: 
     watches
 }
 
-fn by_name(name: &str) -> watcher::Config {
+pub(super) fn by_name(name: &str) -> watcher::Config {
     watcher::Config::default().fields(&format!("metadata.name={name}"))
 }
 
 /// Notifies at every event of a watch.
 async fn notify<T>(events: impl Stream<Item = watcher::Result<Event<T>>>, event: Arc<Notify>) {
+    notify_each(events, || event.notify_one()).await;
+}
+
+/// Calls a function at every event of a watch.
+pub(super) async fn notify_each<T>(events: impl Stream<Item = watcher::Result<Event<T>>>, event: impl Fn()) {
     let mut events = std::pin::pin!(watch::with_backoff(events));
     while let Some(result) = events.next().await {
         match result {
-            Ok(_) => event.notify_one(),
+            Ok(_) => event(),
             Err(error) => tracing::debug!("watch failed, retrying: {error}"),
         }
     }

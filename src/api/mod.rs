@@ -1,4 +1,4 @@
-//! The API: the [`GatewaySecret`] resource and its policies, labels and annotations.
+//! The API: the [`GatewaySecret`] resource and its policies, [`TrustConsumer`], labels and annotations.
 
 mod clients;
 mod gateway_secret;
@@ -12,6 +12,7 @@ mod shortened;
 mod source_kind;
 mod status;
 mod trust_bundle_target;
+mod trust_consumer;
 mod window;
 
 pub use crate::trust::{GatewayUse, Level};
@@ -26,6 +27,7 @@ pub(crate) use shortened::{shortened, with_short_quotes};
 pub use source_kind::{AdditionalTrust, SourceKind};
 pub use status::*;
 pub use trust_bundle_target::{TrustBundleTarget, TrustBundleTargetKind};
+pub use trust_consumer::*;
 pub(crate) use window::time_zone;
 pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};
 

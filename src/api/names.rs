@@ -14,8 +14,8 @@ pub const GUARD_ENABLED: &str = "enabled";
 /// Pod-template annotation `<revision>-<scope>-<SHA-256>` over the public certificates that the pod loads from managed Secrets.
 pub const ROTATION_HASH: &str = "trustspan.dev/rotation-hash";
 
-/// Pod-template annotation: the hash of the content that a workload loads once, at start. A change of it restarts the workload.
-pub const LOADED_HASH: &str = "trustspan.dev/loaded-hash";
+/// Pod-template annotation of a workload that certgen restarts: a hash of the content that its pods load when they start.
+pub const CERTGEN_HASH: &str = "trustspan.dev/certgen-hash";
 
 /// Annotation of a rewritten object: the JSON Patch (RFC 6902) that undoes the rewrite.
 pub const UNDO: &str = "trustspan.dev/undo";
@@ -53,6 +53,9 @@ pub const CARRY_OVER: &str = "trustspan.dev/carry-over";
 
 /// Annotation by which the agent has a Gateway or a workload rewritten: when it requested that. It is ignored if anyone else writes it.
 pub const RESYNC_REQUESTED_AT: &str = "trustspan.dev/resync-requested-at";
+
+/// Pod-template annotation of a workload that a TrustConsumer names: a hash of the content that its pods load when they start.
+pub const LOADED_HASH: &str = "trustspan.dev/loaded-hash";
 
 /// Name of the ConfigMap that the agent writes from one of `spec.clients.caConfigMapNames`.
 pub fn managed_config_map_name(source: &str) -> String {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::pending::{BUNDLE, CERTIFICATE, CERTIFICATES_WRITTEN_AT, KEY, Pending, TRUST_WRITTEN_AT};
 use super::{CertificateProfile, Change, HmacProfile, ObjectKind, ObjectRef, Objects, PendingKind, Profile};
-use crate::api::names::LOADED_HASH;
+use crate::api::names::CERTGEN_HASH;
 use crate::connectivity::{admits, verifies};
 use crate::rotation::counted;
 use crate::rotation::rollouts::progress;
@@ -432,9 +432,9 @@ impl<'p, 'o> Run<'p, 'o> {
         let existing = || names.iter().filter_map(|name| Some((name, self.deployment(name)?)));
         for (name, deployment) in existing() {
             check_progress(name, deployment)?;
-            let loaded = &deployment["spec"]["template"]["metadata"]["annotations"][LOADED_HASH];
+            let loaded = &deployment["spec"]["template"]["metadata"]["annotations"][CERTGEN_HASH];
             if !hashes.iter().any(|hash| loaded == hash) {
-                let template = json!({ "metadata": { "annotations": { LOADED_HASH: hashes.first() } } });
+                let template = json!({ "metadata": { "annotations": { CERTGEN_HASH: hashes.first() } } });
                 let change = Change::patch(
                     ObjectRef::new(ObjectKind::Deployment, name),
                     deployment,

@@ -30,13 +30,17 @@ pub(super) struct ControllerArgs {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     poll: Duration,
 
-    /// Reconcile only the GatewaySecrets in this namespace; can be given more than once. Default: all namespaces.
+    /// Reconcile only the GatewaySecrets and TrustConsumers in this namespace; can be given more than once. Default: all namespaces.
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Vec<String>,
 
     /// Treat every GatewaySecret as mode Copy (true) or mode Bundle (false). Default: its own spec.mode.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     legacy_copy: Option<bool>,
+
+    /// Restart at most this many workloads of TrustConsumers at the same time, over all namespaces.
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
+    max_concurrent_restarts: u16,
 }
 
 impl ControllerArgs {
@@ -56,6 +60,7 @@ impl ControllerArgs {
             namespaces: self.namespace.clone(),
             poll: self.poll.max(Duration::from_millis(100)),
             legacy_copy: self.legacy_copy,
+            max_concurrent_restarts: self.max_concurrent_restarts.into(),
         }
     }
 }

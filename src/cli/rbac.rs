@@ -13,7 +13,7 @@ use crate::rotation::Outlook;
 use crate::store::directory;
 use crate::trust::Severities;
 
-/// Print the Roles and RoleBindings for the rotation controller.
+/// Print the Roles and RoleBindings that the agent needs for GatewaySecrets and TrustConsumers.
 ///
 /// They grant access to the objects of the GatewaySecrets in the manifests. Include cert-manager objects for GatewaySecrets with spec.certificateRef whose status.resolved is not set yet:
 ///
@@ -30,7 +30,8 @@ pub struct Args {
 /// When an input cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let now = Timestamp::now();
-    let collected = directory::collect(&args.inputs.open()?, &args.inputs.namespace, &Severities::default(), now);
+    let sources = args.inputs.open()?;
+    let collected = directory::collect(&sources, &args.inputs.namespace, &Severities::default(), now);
     if let Some(error) = collected.errors.into_iter().next() {
         return Err(error.into());
     }
@@ -43,9 +44,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
              Include certificates, issuers and clusterissuers"
         );
     }
+    let consumers = directory::trust_consumers(&sources, &args.inputs.namespace)?;
+    let of_consumers = consumers.iter().flat_map(|(namespace, name, spec)| agent::consumer_role(namespace, name, spec));
     let print = || -> Result<(), Failure> {
         let mut out = io::stdout().lock();
-        for object in entries.iter().flat_map(agent::role) {
+        for object in entries.iter().flat_map(agent::role).chain(of_consumers) {
             write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
         }
         Ok(out.flush()?)

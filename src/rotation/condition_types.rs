@@ -55,7 +55,7 @@ pub struct ConditionType {
     pub unknown_until_action: &'static [&'static str],
 }
 
-const PERMANENT: ConditionType = ConditionType {
+pub(crate) const PERMANENT: ConditionType = ConditionType {
     name: "",
     meaning: "",
     is_permanent: true,
@@ -205,20 +205,31 @@ pub fn set(
     entry: &Entry,
     status: &mut GatewaySecretStatus,
     type_: &str,
-    (value, reason, message): (ConditionStatus, &str, String),
+    said: (ConditionStatus, &str, String),
     now: Timestamp,
 ) {
-    let unchanged = status.condition(type_).filter(|condition| condition.status == value);
-    let condition = Condition {
+    set_condition(&mut status.conditions, entry.generation, type_, said, now);
+}
+
+/// The same in a list of conditions.
+pub(crate) fn set_condition(
+    conditions: &mut Vec<Condition>,
+    observed_generation: Option<i64>,
+    type_: &str,
+    (status, reason, message): (ConditionStatus, &str, String),
+    now: Timestamp,
+) {
+    let same = conditions.iter().position(|condition| condition.type_ == type_).map(|at| conditions.remove(at));
+    conditions.push(Condition {
         type_: type_.to_owned(),
-        status: value,
-        observed_generation: entry.generation,
-        last_transition_time: unchanged.map_or(now, |condition| condition.last_transition_time),
+        status,
+        observed_generation,
+        last_transition_time: same
+            .filter(|same| same.status == status)
+            .map_or(now, |condition| condition.last_transition_time),
         reason: reason.to_owned(),
         message,
-    };
-    remove(status, type_);
-    status.conditions.push(condition);
+    });
 }
 
 /// Removes a condition that does not apply.

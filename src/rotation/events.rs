@@ -34,7 +34,7 @@ pub fn notices(previous: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -
     events
 }
 
-pub(super) fn normal(reason: &'static str, action: &'static str, note: String) -> StatusEvent {
+pub(crate) fn normal(reason: &'static str, action: &'static str, note: String) -> StatusEvent {
     StatusEvent { is_warning: false, reason, action, note, secret: None }
 }
 
@@ -112,11 +112,20 @@ fn phase(previous: &Entry, status: &GatewaySecretStatus) -> Option<StatusEvent> 
 
 /// The Event for a condition that becomes `False`, is `False` for another reason, or is no longer `False`.
 fn condition(previous: &Entry, status: &GatewaySecretStatus, type_: &ConditionType) -> Option<StatusEvent> {
+    let (before, now) = (previous.status.condition(type_.name), status.condition(type_.name)?);
+    transition(type_, before, now, [SYNCED, WORKLOADS].contains(&type_.name))
+}
+
+/// The same for one condition. With `by_reason`, another message for the same reason is not reported.
+pub(crate) fn transition(
+    type_: &ConditionType,
+    before: Option<&Condition>,
+    now: &Condition,
+    by_reason: bool,
+) -> Option<StatusEvent> {
     let fails = |condition: &&Condition| condition.status == ConditionStatus::False;
-    let before = previous.status.condition(type_.name).filter(fails);
-    let now = status.condition(type_.name)?;
-    match (before, fails(&now)) {
-        (Some(before), true) if [SYNCED, WORKLOADS].contains(&type_.name) && before.reason == now.reason => None,
+    match (before.filter(fails), fails(&now)) {
+        (Some(before), true) if by_reason && before.reason == now.reason => None,
         (Some(before), true) if before.message == now.message => None,
         (_, true) => {
             let event = normal(type_.failed_event?, type_.action, now.message.clone());

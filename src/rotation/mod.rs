@@ -26,13 +26,15 @@ pub use condition_types::{
     CLIENTS, COMPLETE, CONDITION_TYPES, CONNECT, ConditionType, DISTRUST, GATEWAYS, JOURNAL, LEAF, PREVIOUS_CAS,
     READINESS, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS, set,
 };
+pub(crate) use condition_types::{PERMANENT, set_condition};
 pub use conditions::{report, synced};
 pub use events::{StatusEvent, notices, status_not_written};
+pub(crate) use events::{normal, transition};
 pub use forecast::{Forecast, TrialCa, forecast, report_readiness};
 pub use inventory::{Inventory, Outlook};
-pub(crate) use name_list::counted;
 #[cfg(feature = "edge")]
 pub(crate) use name_list::sentence;
+pub(crate) use name_list::{counted, few};
 pub use observe::{ObservedState, SecretSummary, observe};
 pub use renewal::{RenewalPolicy, RenewalWindow};
 pub use status_limits::{fit, reduced};

@@ -6,7 +6,7 @@ pub(crate) use crate::trust::counted;
 const FEW: usize = 3;
 
 /// The first few names, each once, and the number of the others; `None` for no names.
-pub(super) fn few<S: AsRef<str> + PartialEq>(names: impl IntoIterator<Item = S>) -> Option<String> {
+pub(crate) fn few<S: AsRef<str> + PartialEq>(names: impl IntoIterator<Item = S>) -> Option<String> {
     first(FEW, names)
 }
 

@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use super::manifest::{self, Document, ManifestError, Object, Source};
 use crate::api::names::GATEWAY_SECRET;
-use crate::api::{GROUP, GatewaySecretSpec, GatewaySecretStatus, RotationPolicySpec, with_short_quotes};
+use crate::api::{
+    GROUP, GatewaySecretSpec, GatewaySecretStatus, Kind, RotationPolicySpec, TrustConsumerSpec, with_short_quotes,
+};
 use crate::registry::{CertManagerObjects, Entry, Policies, Registry};
 use crate::rotation::{Inventory, Outlook};
 use crate::trust::Severities;
@@ -20,6 +22,16 @@ pub enum StoreError {
     /// A document cannot be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// A TrustConsumer does not match its schema.
+    #[error("{location}: spec of TrustConsumer {name:?}: {cause}")]
+    TrustConsumer {
+        /// `file:line`.
+        location: String,
+        /// Its name.
+        name: String,
+        /// serde's message, with quoted values shortened.
+        cause: String,
+    },
     /// A GatewaySecret does not match its schema.
     #[error("{location}: {cause}")]
     GatewaySecret {
@@ -105,6 +117,39 @@ pub fn collect<'s>(
     let mut inventory = Inventory::new(entries).with_severities(severities.clone());
     let unreadable = each(sources, &OBSERVED, |object| inventory.take(&object.value, namespace, now));
     Collected { inventory, errors, unreadable }
+}
+
+/// A TrustConsumer: its namespace, its name, and its spec.
+pub type DeclaredConsumer = (String, String, TrustConsumerSpec);
+
+/// Reads TrustConsumers. `namespace` is that of objects without one.
+///
+/// # Errors
+/// When one does not match its schema, or a document cannot be read.
+pub fn trust_consumers<'s>(
+    sources: impl IntoIterator<Item = &'s Source>,
+    namespace: &str,
+) -> Result<Vec<DeclaredConsumer>, StoreError> {
+    let (mut consumers, mut errors) = (Vec::new(), Vec::new());
+    let unreadable = each(sources.into_iter(), &[GROUP], |object| {
+        let kind = Kind::of(&object.value);
+        if (kind.group, kind.kind) != (GROUP, "TrustConsumer") {
+            return;
+        }
+        let text = |field: &str| object.value["metadata"][field].as_str();
+        let name = text("name").unwrap_or_default().to_owned();
+        match TrustConsumerSpec::deserialize(&object.value["spec"]) {
+            Ok(spec) => consumers.push((text("namespace").unwrap_or(namespace).to_owned(), name, spec)),
+            Err(cause) => {
+                let cause = with_short_quotes(&cause.to_string());
+                errors.push(StoreError::TrustConsumer { location: object.source(), name, cause });
+            }
+        }
+    });
+    match errors.into_iter().chain(unreadable.into_iter().map(StoreError::from)).next() {
+        Some(error) => Err(error),
+        None => Ok(consumers),
+    }
 }
 
 /// A document without any of these words contains no object that an [`Inventory`] uses.

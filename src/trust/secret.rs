@@ -55,6 +55,18 @@ pub enum SecretError {
 }
 
 impl Secret {
+    /// A Secret with a CA bundle under a key, and nothing else.
+    pub(crate) fn of_bundle(key: &str, pem: &[u8]) -> Self {
+        Self {
+            namespace: String::new(),
+            name: String::new(),
+            type_: String::new(),
+            labels: BTreeMap::new(),
+            immutable: false,
+            data: BTreeMap::from([(key.to_owned(), Zeroizing::new(pem.to_vec()))]),
+        }
+    }
+
     /// Reads a `v1` Secret object.
     ///
     /// # Errors

@@ -46,6 +46,7 @@ mod rollouts;
 mod secrets;
 mod several_signers;
 mod stage;
+mod trust_consumer;
 mod wakes;
 mod workloads;
 
@@ -80,6 +81,7 @@ const MODULES: &[&[Case]] = &[
     rollouts::CASES,
     secrets::CASES,
     several_signers::CASES,
+    trust_consumer::CASES,
     wakes::CASES,
     workloads::CASES,
 ];

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::names::LOADED_HASH;
+use crate::api::names::CERTGEN_HASH;
 use crate::trust::fixtures::{ca_with, now};
 use crate::trust::{Certificate, Secret, bundle, certificates_under};
 
@@ -186,7 +186,7 @@ impl Cluster {
 
     fn loaded_hash(&self, name: &str) -> Value {
         let deployment = self.objects.get(ObjectKind::Deployment, name).unwrap();
-        deployment["spec"]["template"]["metadata"]["annotations"][LOADED_HASH].clone()
+        deployment["spec"]["template"]["metadata"]["annotations"][CERTGEN_HASH].clone()
     }
 
     /// The CAs of each `caBundle`.

@@ -7,18 +7,16 @@ use crate::rotation::counted;
 
 /// What is missing until the rollout is complete; `None` when it is.
 pub(crate) fn unfinished(workload: &Value) -> Option<String> {
-    let (spec, status) = (&workload["spec"], &workload["status"]);
+    let status = &workload["status"];
     let count = |field: &str| status[field].as_i64().unwrap_or_default();
     if count("observedGeneration") < workload["metadata"]["generation"].as_i64().unwrap_or_default() {
         return Some("its controller has not observed the last change yet".to_owned());
     }
-    let (wanted, updated, available) = match workload["kind"].as_str() {
-        Some("DaemonSet") => ("desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable"),
-        _ => ("", "updatedReplicas", "availableReplicas"),
-    };
-    // The API server fills in the one replica of a spec that does not say.
-    let wanted = if wanted.is_empty() { spec["replicas"].as_i64().unwrap_or(1) } else { count(wanted) };
-    let (updated, available) = (count(updated), count(available));
+    let (wanted, updated) = wanted_and_updated(workload);
+    let available = count(match workload["kind"].as_str() {
+        Some("DaemonSet") => "numberAvailable",
+        _ => "availableReplicas",
+    });
     let to_update = if restarts_by_hand(workload) == Some(ON_DELETE) { 0 } else { wanted - partition(workload) };
     if updated < to_update || available < wanted {
         return Some(format!(
@@ -29,6 +27,21 @@ pub(crate) fn unfinished(workload: &Value) -> Option<String> {
     // DaemonSets do not count those.
     let former = if workload["kind"] == "Deployment" { count("replicas") - updated } else { 0 };
     (former > 0).then(|| format!("{} still running", counted(former.unsigned_abs() as usize, "old pod")))
+}
+
+/// The number of pods with an earlier pod template, whether or not the update strategy restarts them.
+pub(crate) fn outdated_pods(workload: &Value) -> usize {
+    let (wanted, updated) = wanted_and_updated(workload);
+    usize::try_from(wanted - updated).unwrap_or_default()
+}
+
+fn wanted_and_updated(workload: &Value) -> (i64, i64) {
+    let count = |field: &str| workload["status"][field].as_i64().unwrap_or_default();
+    match workload["kind"].as_str() {
+        Some("DaemonSet") => (count("desiredNumberScheduled"), count("updatedNumberScheduled")),
+        // The API server fills in the one replica of a spec that does not say.
+        _ => (workload["spec"]["replicas"].as_i64().unwrap_or(1), count("updatedReplicas")),
+    }
 }
 
 const ON_DELETE: &str = "OnDelete: delete its pods afterwards";

@@ -13,10 +13,10 @@ use super::foreign_sources::Foreign;
 use super::further_certificate::Second;
 use super::issuer::Issuer;
 use super::prober::Prober;
-use super::seed::Seed;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::Journal;
+use crate::seed::Seed;
 use crate::trust::fixtures::{Authority, ca_with, now, parsed};
 use crate::trust::{Certificate, Finding};
 

@@ -7,11 +7,11 @@ use serde_json::json;
 use super::clients::Client;
 use super::cluster::{CA, CLIENT_CA, Cluster, HOUR, ISSUER, MANAGED, MINUTE, SOURCE, fault};
 use super::issuer::{SOURCE_LIFETIME, Whose};
-use super::seed::Seed;
 use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, OnServingCertificateExpiry, Period};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::SecretSummary;
+use crate::seed::Seed;
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

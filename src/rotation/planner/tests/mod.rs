@@ -24,8 +24,6 @@ mod properties;
 mod readers;
 mod renewal;
 mod scene;
-#[path = "../../../../tests/bed/seed.rs"]
-mod seed;
 mod several_signers;
 mod thousand_clients;
 mod traffic;

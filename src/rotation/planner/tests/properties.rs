@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cluster::Cluster;
 use super::history::{Event, HARMFUL, HARMLESS};
-use super::seed::Seed;
+use crate::seed::Seed;
 
 /// Histories of each of two kinds; `TRUSTSPAN_CASES` asks for more, `TRUSTSPAN_CASE` for one. `TRUSTSPAN_SEED` repeats a run.
 const CASES: u64 = 100;

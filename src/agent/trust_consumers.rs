@@ -1,0 +1,406 @@
+//! Restarts the workloads of TrustConsumers. Everything that decides is in [`crate::consumer`]; here the objects are read and written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::apply::apply_params;
+use super::cluster_state::{get, objects};
+use super::events::{EventRecorder, reference};
+use super::lease::Leadership;
+use super::watches::{by_name, notify_each};
+use super::{AgentError, FIELD_MANAGER, RECONCILE_TIMEOUT, Settings};
+use crate::api::names::LOADED_HASH;
+use crate::api::{
+    GROUP, LoadedKind, LoadedObject, TrustConsumer, TrustConsumerSpec, TrustConsumerStatus, VERSION, WorkloadRef,
+};
+use crate::consumer::{self, Absence, ConsumerState, Consumers, Content, ReadFailure, blocker, owners};
+use crate::rotation::sentence;
+use crate::store::watch::with_backoff;
+
+type Key = (String, String);
+
+/// Time between two reads of a workload whose rollout is in progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Events within this time cause one round.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+/// Restarts in one round. The rest follows in the next one, after everything was read again.
+const MAX_RESTARTS: usize = 16;
+
+/// Reconciles all TrustConsumers, in rounds: at each change of one, or of an object that it names, and at each resync interval.
+pub(super) async fn run(client: &Client, leadership: &Leadership, settings: &Settings, recorder: &EventRecorder) {
+    let trigger = Arc::new(Trigger::default());
+    let mut watches = JoinSet::new();
+    watches.spawn(watch_consumers(client.clone(), trigger.clone()));
+    let mut controller = ConsumerController {
+        client,
+        leadership,
+        settings,
+        recorder,
+        trigger: trigger.clone(),
+        known: BTreeMap::new(),
+        consumers: Consumers::new(),
+    };
+    let mut resync_at = Instant::now();
+    let mut last_error = String::new();
+    loop {
+        let is_resync = resync_at <= Instant::now();
+        if is_resync {
+            resync_at = Instant::now() + settings.poll;
+        }
+        match controller.round(is_resync).await {
+            Ok(()) => last_error.clear(),
+            Err(AgentError::NotLeading) => {}
+            Err(error) => {
+                let message = error.condition_message();
+                if message != last_error {
+                    tracing::warn!("TrustConsumers not reconciled: {message}");
+                }
+                last_error = message;
+            }
+        }
+        let until_resync = resync_at.saturating_duration_since(Instant::now());
+        let wake = controller.requeue_after().map_or(until_resync, |after| after.min(until_resync));
+        tokio::select! {
+            () = trigger.event.notified() => {}
+            () = sleep(wake) => {}
+        }
+        sleep(DEBOUNCE).await;
+    }
+}
+
+/// TrustConsumers to read again.
+#[derive(Default)]
+struct Trigger {
+    changed: Mutex<BTreeSet<Key>>,
+    event: Notify,
+}
+
+impl Trigger {
+    fn mark(&self, key: Key) {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+        self.event.notify_one();
+    }
+
+    fn take(&self) -> BTreeSet<Key> {
+        std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Marks each TrustConsumer whose spec changes.
+async fn watch_consumers(client: Client, trigger: Arc<Trigger>) {
+    let api: Api<PartialObjectMeta<TrustConsumer>> = Api::all(client);
+    let mut events = std::pin::pin!(with_backoff(watcher(api, watcher::Config::default())));
+    let mut generations: BTreeMap<Key, (Option<String>, Option<i64>)> = BTreeMap::new();
+    while let Some(event) = events.next().await {
+        let (object, is_deleted) = match event {
+            Ok(Event::Apply(object) | Event::InitApply(object)) => (object, false),
+            Ok(Event::Delete(object)) => (object, true),
+            Ok(Event::Init | Event::InitDone) => continue,
+            Err(error) => {
+                tracing::debug!("watch of TrustConsumers failed, retrying: {error}");
+                continue;
+            }
+        };
+        let key = (object.namespace().unwrap_or_default(), object.name_any());
+        // A write of the status, the agent's own, does not change the generation.
+        let version = (object.uid(), object.metadata.generation);
+        if is_deleted || generations.get(&key) != Some(&version) {
+            generations.insert(key.clone(), version);
+            trigger.mark(key.clone());
+        }
+        if is_deleted {
+            generations.remove(&key);
+        }
+    }
+}
+
+/// A TrustConsumer as it was read or written last.
+struct KnownConsumer {
+    uid: Option<String>,
+    created: Option<Timestamp>,
+    generation: Option<i64>,
+    spec: TrustConsumerSpec,
+    status: TrustConsumerStatus,
+    /// Watches of what it loads. End when dropped.
+    _watches: JoinSet<()>,
+}
+
+struct ConsumerController<'r> {
+    client: &'r Client,
+    leadership: &'r Leadership,
+    settings: &'r Settings,
+    recorder: &'r EventRecorder,
+    trigger: Arc<Trigger>,
+    known: BTreeMap<Key, KnownConsumer>,
+    consumers: Consumers,
+}
+
+impl ConsumerController<'_> {
+    /// Reads what may have changed, stores what the workloads have loaded, and then restarts them.
+    async fn round(&mut self, is_resync: bool) -> Result<(), AgentError> {
+        let mut keys = self.trigger.take();
+        if is_resync {
+            keys = self.list().await?;
+        } else {
+            let pending = self.consumers.iter().filter(|(_, state)| state.pending_since.is_some());
+            keys.extend(pending.map(|(key, _)| key.clone()));
+            for key in &keys {
+                self.get(key).await?;
+            }
+        }
+        for key in &keys {
+            self.observe(key).await;
+        }
+        for _ in 0..MAX_RESTARTS {
+            // Before the restart: if this process ends now, another one compares the content with what is stored here.
+            self.store_all().await?;
+            let now = now();
+            let next = consumer::next(&self.consumers, self.settings.max_concurrent_restarts, now);
+            let Some((key, at)) = next.map(|(key, at)| (key.clone(), at)) else { return Ok(()) };
+            self.restart(&key, at).await?;
+        }
+        self.trigger.event.notify_one();
+        Ok(())
+    }
+
+    /// When to look again although nothing changes.
+    fn requeue_after(&self) -> Option<Duration> {
+        let now = Timestamp::now();
+        let wake = consumer::wake(&self.consumers, now);
+        let wake = wake.map(|wake| Duration::try_from(wake.duration_since(now)).unwrap_or_default());
+        let rolling = self.known.values().flat_map(|known| &known.status.workloads).any(|one| one.rollout.is_some());
+        wake.into_iter().chain(rolling.then_some(PROGRESS_INTERVAL)).min()
+    }
+
+    /// Lists all TrustConsumers. Returns their keys.
+    async fn list(&mut self) -> Result<BTreeSet<Key>, AgentError> {
+        let api: Api<TrustConsumer> = Api::all(self.client.clone());
+        let listed = timeout(RECONCILE_TIMEOUT, api.list(&ListParams::default())).await;
+        let listed = listed.map_err(|_| AgentError::NoAnswer)?;
+        let listed = listed.map_err(|error| AgentError::api("list", "trustconsumers.trustspan.dev", "", error))?;
+        let mut keys = BTreeSet::new();
+        for object in listed {
+            let key = (object.namespace().unwrap_or_default(), object.name_any());
+            self.know(&key, Some(object));
+            keys.insert(key);
+        }
+        let gone: Vec<_> = self.known.keys().filter(|key| !keys.contains(*key)).cloned().collect();
+        gone.iter().for_each(|key| self.forget(key));
+        Ok(keys)
+    }
+
+    async fn get(&mut self, key: &Key) -> Result<(), AgentError> {
+        let api: Api<TrustConsumer> = Api::namespaced(self.client.clone(), &key.0);
+        let read = timeout(RECONCILE_TIMEOUT, api.get_opt(&key.1)).await.map_err(|_| AgentError::NoAnswer)?;
+        let read = read.map_err(|error| AgentError::api("get", "trustconsumers.trustspan.dev", &key.1, error))?;
+        self.know(key, read);
+        Ok(())
+    }
+
+    fn know(&mut self, key: &Key, object: Option<TrustConsumer>) {
+        let is_included = self.settings.namespaces.is_empty() || self.settings.namespaces.contains(&key.0);
+        let object = object.filter(|object| object.metadata.deletion_timestamp.is_none() && is_included);
+        let Some(TrustConsumer { metadata, spec, status }) = object else { return self.forget(key) };
+        let before = self.known.remove(key).filter(|known| known.spec.loads == spec.loads);
+        let known = KnownConsumer {
+            uid: metadata.uid,
+            created: metadata.creation_timestamp.map(|time| time.0),
+            generation: metadata.generation,
+            _watches: before.map_or_else(|| self.watch(key, &spec.loads), |known| known._watches),
+            spec,
+            status: status.unwrap_or_default(),
+        };
+        self.known.insert(key.clone(), known);
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.known.remove(key);
+        self.consumers.remove(key);
+        self.recorder.metrics.consumers.forget(key);
+    }
+
+    /// Watches the objects that a TrustConsumer names, by name: the agent may read no others.
+    fn watch(&self, key: &Key, loads: &[LoadedObject]) -> JoinSet<()> {
+        let mut watches = JoinSet::new();
+        for LoadedObject { kind, name, .. } in loads {
+            let (client, trigger, changed) = (self.client.clone(), self.trigger.clone(), key.clone());
+            let mark = move || trigger.mark(changed.clone());
+            match kind {
+                LoadedKind::Secret => {
+                    let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, &key.0);
+                    watches.spawn(notify_each(watcher(api, by_name(name)), mark));
+                }
+                LoadedKind::ConfigMap => {
+                    let api: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(client, &key.0);
+                    watches.spawn(notify_each(watcher(api, by_name(name)), mark));
+                }
+            }
+        }
+        watches
+    }
+
+    /// Reads what a TrustConsumer names.
+    async fn observe(&mut self, key: &Key) {
+        let Some(known) = self.known.get(key) else { return };
+        let namespace = &key.0;
+        let mut stored = Vec::new();
+        for LoadedObject { kind, name, .. } in &known.spec.loads {
+            stored.push(self.read(namespace, ("", kind.name(), kind.plural()), name).await);
+        }
+        let same_namespace = self.known.iter().filter(|((other, _), _)| other == namespace);
+        let owners = owners(same_namespace.map(|((_, name), known)| (known.created, name.as_str(), &known.spec)));
+        let mut workloads = Vec::new();
+        for workload in &known.spec.workloads {
+            let WorkloadRef { kind, name } = workload;
+            workloads.push(match owners.get(workload).filter(|owner| **owner != key.1) {
+                Some(owner) => Err(Absence::Owned((*owner).to_owned())),
+                None => match self.read(namespace, ("apps", kind.name(), kind.plural()), name).await {
+                    Ok(object) => object.ok_or(Absence::Missing),
+                    Err(failure) => Err(Absence::Unread(failure)),
+                },
+            });
+        }
+        let now = now();
+        let content = Content::read(&known.spec, &stored, now);
+        let state = ConsumerState::observe(&known.spec, &known.status, content, workloads, now);
+        self.consumers.insert(key.clone(), state);
+    }
+
+    async fn read(
+        &self,
+        namespace: &str,
+        (group, kind, plural): (&str, &str, &'static str),
+        name: &str,
+    ) -> Result<Option<Value>, ReadFailure> {
+        let api = objects(self.client, namespace, group, "v1", kind);
+        let read = timeout(RECONCILE_TIMEOUT, get(&api, plural, name)).await.unwrap_or(Err(AgentError::NoAnswer));
+        let mut object = read.map_err(|error| failure(&error))?;
+        if let Some(object) = &mut object {
+            object["kind"] = kind.into();
+        }
+        Ok(object)
+    }
+
+    /// Writes each status that has changed.
+    async fn store_all(&mut self) -> Result<(), AgentError> {
+        let now = now();
+        let mut unstored = Vec::new();
+        for (key, state) in &self.consumers {
+            let Some(known) = self.known.get_mut(key) else { continue };
+            let blockers: Vec<_> = (0..state.workloads.len())
+                .map(|at| blocker(&self.consumers, (key, at), self.settings.max_concurrent_restarts, now))
+                .collect();
+            let status = consumer::report((&key.0, known.generation), &known.status, state, &blockers, now);
+            let held = consumer::held(state).map(|(workload, end)| (workload.label(), end.as_second()));
+            self.recorder.metrics.consumers.report(key, &status, held.collect());
+            if status == known.status {
+                continue;
+            }
+            if !self.leadership.is_leader() {
+                return Err(AgentError::NotLeading);
+            }
+            match store_status(self.client, key, &status).await {
+                Ok(()) => {
+                    let regarding = reference("TrustConsumer", &key.0, &key.1, known.uid.clone());
+                    self.recorder.record_on(&regarding, consumer::events(&known.status, &status));
+                    known.status = status;
+                }
+                // It was deleted meanwhile.
+                Err(error) if error.has_code(404) => unstored.push((key.clone(), error)),
+                Err(error) => {
+                    tracing::warn!(
+                        namespace = key.0,
+                        name = key.1,
+                        "status not written: {}",
+                        error.condition_message()
+                    );
+                    unstored.push((key.clone(), error));
+                }
+            }
+        }
+        for (key, error) in unstored {
+            let state = self.consumers.get_mut(&key);
+            let readers =
+                state.into_iter().flat_map(|state| &mut state.workloads).filter_map(|one| one.found.as_mut().ok());
+            readers.for_each(|reader| reader.refused = Some(failure(&error)));
+        }
+        Ok(())
+    }
+
+    /// Restarts a workload, unless it has changed since it was read.
+    async fn restart(&mut self, key: &Key, at: usize) -> Result<(), AgentError> {
+        let Some(state) = self.consumers.get(key) else { return Ok(()) };
+        let (Some(one), Some(hash)) = (state.workloads.get(at), &state.hash) else { return Ok(()) };
+        let resource_version = one.found.as_ref().ok().and_then(|reader| reader.resource_version.clone());
+        let workload = one.workload.clone();
+        let patch = json!({
+            "metadata": { "resourceVersion": resource_version },
+            "spec": { "template": { "metadata": { "annotations": { LOADED_HASH: hash } } } },
+        });
+        if !self.leadership.is_leader() {
+            return Err(AgentError::NotLeading);
+        }
+        let api = objects(self.client, &key.0, "apps", "v1", workload.kind.name());
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patched = timeout(RECONCILE_TIMEOUT, api.patch(&workload.name, &params, &Patch::Merge(patch))).await;
+        let patched = patched.map_err(|_| AgentError::NoAnswer)?;
+        match patched.map_err(|error| AgentError::api("patch", workload.kind.plural(), &workload.name, error)) {
+            Ok(_) => {
+                let (namespace, name) = key;
+                tracing::info!(namespace, name, "restarting {}", workload.label());
+                self.recorder.metrics.consumers.restarted(key);
+                let uid = self.known.get(key).and_then(|known| known.uid.clone());
+                let regarding = reference("TrustConsumer", namespace, name, uid);
+                self.recorder.record_on(&regarding, vec![consumer::restarted(&workload)]);
+                self.observe(key).await;
+            }
+            Err(error) if error.has_code(409) => self.observe(key).await,
+            Err(error) => {
+                tracing::warn!(namespace = key.0, name = key.1, "{}", error.condition_message());
+                let state = self.consumers.get_mut(key);
+                if let Some(Ok(reader)) = state.and_then(|state| Some(&mut state.workloads.get_mut(at)?.found)) {
+                    reader.refused = Some(failure(&error));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The current second: an instant in a status that people read.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+fn failure(error: &AgentError) -> ReadFailure {
+    ReadFailure { reason: error.reason(), message: sentence(&error.condition_message()) }
+}
+
+async fn store_status(
+    client: &Client,
+    (namespace, name): &Key,
+    status: &TrustConsumerStatus,
+) -> Result<(), AgentError> {
+    let object = json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "TrustConsumer", "metadata": { "name": name }, "status": status,
+    });
+    let api = objects(client, namespace, GROUP, VERSION, "TrustConsumer");
+    let params = apply_params();
+    let written = timeout(RECONCILE_TIMEOUT, api.patch_status(name, &params, &Patch::Apply(object))).await;
+    let written = written.map_err(|_| AgentError::NoAnswer)?;
+    written.map(drop).map_err(|error| AgentError::api("patch", "trustconsumers.trustspan.dev/status", name, error))
+}

@@ -1,0 +1,21 @@
+//! Workloads that load CAs once, when they start (TrustConsumers). Pure: stored objects, the previous status and `now` in; what each workload
+//! has loaded, which one is restarted next, status and Events out.
+//!
+//! What a workload has loaded is an annotation in its pod template, so a restart is one write, and a second one with the same content changes
+//! nothing.
+
+mod availability;
+mod condition_types;
+mod content;
+mod report;
+mod restarts;
+mod state;
+
+pub use condition_types::{AVAILABLE, CONDITION_TYPES, LOADED, RESTARTABLE, VALID};
+pub use content::{Content, ContentFault, ReadFailure};
+pub use report::{events, held, report, restarted};
+pub use restarts::{Consumers, RestartBlocker, blocker, next, wake};
+pub use state::{Absence, ConsumerState, Reader, WorkloadState, owners};
+
+#[cfg(test)]
+mod tests;

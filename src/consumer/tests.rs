@@ -1,0 +1,360 @@
+//! One workload, step by step. Random histories are in [`histories`].
+
+mod histories;
+mod world;
+
+use serde_json::json;
+
+use super::*;
+use crate::api::{ConditionStatus, TrustConsumerStatus};
+use crate::trust::fixtures::{block, ca, ca_between};
+use world::{World, hours, minutes};
+
+/// The condition of a type: its status and reason.
+fn said(world: &World, type_: &str) -> (ConditionStatus, String) {
+    let condition = world.status().condition(type_).expect("a condition");
+    (condition.status, condition.reason.clone())
+}
+
+fn message(world: &World, type_: &str) -> String {
+    world.status().condition(type_).expect("a condition").message.clone()
+}
+
+#[test]
+fn restarts_once_for_each_change_of_content() {
+    let mut world = World::new(&[&ca("one").pem()]);
+    world.settle();
+    assert_eq!(world.restarts(), 0, "on creation");
+    for (count, name) in [(1, "two"), (2, "three"), (3, "four")] {
+        world.set_cas(&[&ca(name).pem()]);
+        world.reconcile();
+        assert_eq!(said(&world, LOADED), (ConditionStatus::False, "Rolling".to_owned()));
+        world.settle();
+        assert_eq!(world.restarts(), count);
+        assert_eq!(said(&world, LOADED), (ConditionStatus::True, "Loaded".to_owned()));
+        assert_eq!(world.status().hash, world.status().loaded_hash);
+        assert!(world.status().pending_since.is_none());
+    }
+}
+
+#[test]
+fn order_layout_and_unrelated_edits_restart_nothing() {
+    let (one, two) = (ca("one").pem(), ca("two").pem());
+    let mut world = World::new(&[&one, &two]);
+    world.settle();
+    for cas in [[two.as_str(), &one], [&format!("# a comment\n{two}{two}"), &one.replace('\n', "\r\n")]] {
+        world.set_cas(&cas);
+        world.settle();
+    }
+    world.secret["data"]["tls.crt"] = json!("dGxz");
+    world.secret["metadata"]["labels"] = json!({"a": "b"});
+    world.deployment["metadata"]["labels"] = json!({"a": "b"});
+    world.settle();
+    assert_eq!(world.restarts(), 0);
+}
+
+#[test]
+fn other_keys_are_compared_by_their_bytes() {
+    let mut world = World::new(&[&ca("one").pem()]);
+    world.spec.loads[0].keys.push("config".to_owned());
+    world.secret["data"]["config"] = json!("YQ==");
+    world.settle();
+    world.secret["data"]["config"] = json!("Yg==");
+    world.settle();
+    assert_eq!(world.restarts(), 1);
+}
+
+#[test]
+fn config_maps_are_loaded_from_data_and_binary_data() {
+    let text = ca("one").pem();
+    let spec = serde_json::from_value(json!({
+        "workloads": [{"kind": "Deployment", "name": "app"}],
+        "loads": [{"kind": "ConfigMap", "name": "ca", "caKeys": ["roots.pem"]}],
+    }));
+    let read =
+        |object| Content::read(spec.as_ref().expect("a spec"), &[Ok(Some(object))], world::start()).map(|one| one.keys);
+    let plain = read(json!({"data": {"roots.pem": text}}));
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let binary = read(json!({"binaryData": {"roots.pem": STANDARD.encode(&text)}}));
+    assert!(plain.is_ok() && plain == binary, "{plain:?} {binary:?}");
+}
+
+#[test]
+fn content_that_cannot_be_loaded_restarts_nothing_until_it_is_corrected() {
+    let one = ca("one");
+    let two = ca("two").pem();
+    let garbage = block("CERTIFICATE", b"garbage");
+    let expired = ca_between("old", 2026, 2029).pem();
+    for (text, words) in [
+        (String::new(), "no certificate found"),
+        (format!("{two}{garbage}"), "not a DER sequence"),
+        (format!("\u{feff}{two}"), "byte order mark"),
+        (two.replace("CERTIFICATE", "TRUSTED CERTIFICATE"), "TRUSTED CERTIFICATE"),
+        (one.leaf("a").pem(), "is a CA that is valid now"),
+        (expired, "is a CA that is valid now"),
+    ] {
+        let mut world = World::new(&[&one.pem()]);
+        world.settle();
+        world.set_cas(&[&text]);
+        world.settle();
+        assert_eq!(
+            (world.restarts(), said(&world, VALID)),
+            (0, (ConditionStatus::False, "Invalid".to_owned())),
+            "{text}"
+        );
+        let said = message(&world, VALID);
+        assert!(said.contains("Secret ca, key ca.crt: ") && said.contains(words), "{said}");
+        world.set_cas(&[&two]);
+        world.settle();
+        assert_eq!(world.restarts(), 1);
+    }
+}
+
+#[test]
+fn a_missing_object_or_key_restarts_nothing() {
+    let mut world = World::new(&[&ca("one").pem()]);
+    world.settle();
+    let stored = world.secret.clone();
+    for change in [json!(null), json!({"metadata": {}, "data": {}})] {
+        world.secret = change;
+        world.settle();
+        assert_eq!(said(&world, VALID), (ConditionStatus::False, "Missing".to_owned()));
+    }
+    world.secret = stored;
+    world.settle();
+    assert_eq!((world.restarts(), said(&world, VALID).0), (0, ConditionStatus::True));
+}
+
+#[test]
+fn a_paused_deployment_is_restarted_once_with_the_newest_content_when_it_is_resumed() {
+    let ends = ca_between("one", 2026, 2031);
+    let mut world = World::new(&[&ends.pem(), &ca("other").pem()]);
+    world.settle();
+    world.deployment["spec"]["paused"] = json!(true);
+    for name in ["two", "three"] {
+        world.set_cas(&[&ca(name).pem()]);
+        world.settle();
+    }
+    assert_eq!((world.restarts(), said(&world, RESTARTABLE)), (0, (ConditionStatus::False, "Paused".to_owned())));
+    assert_eq!(said(&world, LOADED).1, "Paused");
+    let said_ = message(&world, RESTARTABLE);
+    for words in ["deployment/app", "expires at 2031-01-01T00:00:00Z", "kubectl rollout resume -n edge deployment/app"]
+    {
+        assert!(said_.contains(words), "{said_}");
+    }
+    let state = world.observe();
+    let held: Vec<_> = held(&state).map(|(workload, end)| (workload.label(), end.to_string())).collect();
+    assert_eq!(held, [("deployment/app".to_owned(), "2031-01-01T00:00:00Z".to_owned())]);
+    let noticed = world.events.iter().filter(|event| event.reason == "RestartHeld");
+    assert_eq!(noticed.map(|event| event.is_warning).collect::<Vec<_>>(), [true]);
+    world.deployment["spec"]["paused"] = json!(false);
+    world.settle();
+    assert_eq!((world.restarts(), said(&world, LOADED).0), (1, ConditionStatus::True));
+}
+
+#[test]
+fn content_that_returns_during_a_pause_restarts_nothing() {
+    let (one, two) = (ca("one").pem(), ca("two").pem());
+    let mut world = World::new(&[&one]);
+    world.settle();
+    world.deployment["spec"]["paused"] = json!(true);
+    for text in [&two, &one] {
+        world.set_cas(&[text]);
+        world.settle();
+    }
+    world.deployment["spec"]["paused"] = json!(false);
+    world.settle();
+    assert_eq!(world.restarts(), 0);
+}
+
+#[test]
+fn several_changes_within_the_interval_make_one_restart() {
+    let mut world = World::new(&[&ca("one").pem()]);
+    world.spec.min_restart_interval = crate::api::Period::from_secs(300);
+    world.settle();
+    world.set_cas(&[&ca("two").pem()]);
+    world.settle();
+    assert_eq!(world.restarts(), 1, "the first does not wait");
+    for name in ["three", "four"] {
+        world.pass(minutes(1));
+        world.set_cas(&[&ca(name).pem()]);
+        world.settle();
+    }
+    assert_eq!((world.restarts(), said(&world, LOADED).1), (1, "Waiting".to_owned()));
+    assert_eq!(world.status().next_restart_not_before, Some(world.restarted_at + minutes(5)));
+    world.pass(minutes(4));
+    world.settle();
+    assert_eq!((world.restarts(), said(&world, LOADED).0), (2, ConditionStatus::True));
+}
+
+#[test]
+fn a_restart_that_was_not_recorded_is_not_repeated() {
+    let mut world = World::new(&[&ca("one").pem()]);
+    world.settle();
+    world.set_cas(&[&ca("two").pem()]);
+    let before = world.status().clone();
+    world.reconcile();
+    // As if the process had ended after the restart: the status is the former one.
+    *world.status_mut() = before;
+    world.settle();
+    assert_eq!(world.restarts(), 1);
+    // The whole status is lost: the annotation says what was loaded.
+    *world.status_mut() = TrustConsumerStatus::default();
+    world.settle();
+    assert_eq!(world.restarts(), 1);
+    *world.status_mut() = TrustConsumerStatus::default();
+    world.set_cas(&[&ca("three").pem()]);
+    world.settle();
+    assert_eq!(world.restarts(), 2);
+}
+
+#[test]
+fn a_workload_that_does_not_exist_is_no_trouble_and_a_new_one_has_loaded_what_is_there() {
+    let mut world = World::new(&[&ca("one").pem()]);
+    let deployment = world.deployment.take();
+    world.settle();
+    assert_eq!(said(&world, LOADED), (ConditionStatus::Unknown, "WorkloadMissing".to_owned()));
+    world.set_cas(&[&ca("two").pem()]);
+    world.deployment = deployment;
+    world.settle();
+    assert_eq!((world.restarts(), said(&world, LOADED).0), (0, ConditionStatus::True));
+    // Another one of the same name.
+    world.set_cas(&[&ca("three").pem()]);
+    world.deployment["metadata"]["uid"] = json!("2");
+    world.settle();
+    assert_eq!(world.restarts(), 0);
+}
+
+#[test]
+fn naming_further_keys_restarts_nothing() {
+    let mut world = World::new(&[&ca("one").pem()]);
+    world.settle();
+    world.set_cas(&[&ca("two").pem()]);
+    world.settle();
+    assert_eq!(world.restarts(), 1);
+    world.secret["data"]["tls.crt"] = json!("YQ==");
+    world.spec.loads[0].keys.push("tls.crt".to_owned());
+    world.settle();
+    assert_eq!((world.restarts(), said(&world, LOADED).0), (1, ConditionStatus::True));
+    world.secret["data"]["tls.crt"] = json!("Yg==");
+    world.settle();
+    assert_eq!(world.restarts(), 2);
+    world.spec.loads[0].keys.pop();
+    world.settle();
+    assert_eq!(world.restarts(), 2);
+    // Together with a change of content that is still named.
+    world.spec.loads[0].keys.push("tls.crt".to_owned());
+    world.set_cas(&[&ca("three").pem()]);
+    world.settle();
+    assert_eq!(world.restarts(), 3);
+}
+
+#[test]
+fn pods_that_a_person_deletes_are_counted_as_new() {
+    let mut world = World::new(&[&ca("one").pem()]);
+    world.spec.workloads[0].kind = crate::api::WorkloadKind::StatefulSet;
+    world.deployment["kind"] = json!("StatefulSet");
+    world.deployment["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+    world.settle();
+    world.set_cas(&[&ca("two").pem()]);
+    world.reconcile();
+    world.deployment["status"]["observedGeneration"] = world.deployment["metadata"]["generation"].clone();
+    world.reconcile();
+    assert_eq!((world.restarts(), said(&world, RESTARTABLE)), (1, (ConditionStatus::False, "ByHand".to_owned())));
+    assert!(message(&world, RESTARTABLE).contains("delete its pods"), "{}", message(&world, RESTARTABLE));
+    world.settle();
+    assert_eq!((world.restarts(), said(&world, LOADED).0), (1, ConditionStatus::True));
+}
+
+#[test]
+fn a_missing_permission_is_reported_and_restarts_nothing() {
+    let mut world = World::new(&[&ca("one").pem()]);
+    world.settle();
+    let before = world.status().workloads.clone();
+    world.failure = Some(ReadFailure { reason: "Forbidden", message: "Grant it.".to_owned() });
+    world.set_cas(&[&ca("two").pem()]);
+    world.settle();
+    assert_eq!(said(&world, VALID), (ConditionStatus::Unknown, "Forbidden".to_owned()));
+    assert_eq!(said(&world, RESTARTABLE), (ConditionStatus::Unknown, "Forbidden".to_owned()));
+    assert_eq!((world.restarts(), &world.status().workloads), (0, &before), "what is recorded stays");
+    world.failure = None;
+    world.settle();
+    assert_eq!(world.restarts(), 1);
+}
+
+#[test]
+fn the_oldest_trust_consumer_restarts_a_workload_that_several_name() {
+    let spec = World::new(&[]).spec;
+    let created = |second| jiff::Timestamp::from_second(second).ok();
+    let owners = owners([(created(2), "a", &spec), (created(1), "b", &spec), (created(2), "c", &spec)]);
+    assert_eq!(owners.get(&spec.workloads[0]), Some(&"b"));
+}
+
+#[test]
+fn strategies_that_let_the_last_pod_go_are_named() {
+    let probe = json!({"spec": {"containers": [{"readinessProbe": {}}]}});
+    let bare = json!({"spec": {"containers": [{}]}});
+    let gap = |kind: &str, spec: serde_json::Value, pods: i64| {
+        availability::gap(&json!({"kind": kind, "spec": spec, "status": {"desiredNumberScheduled": pods}}))
+    };
+    let rolling = |surge: &str, unavailable: &str, replicas: i64| {
+        json!({
+            "replicas": replicas, "template": probe,
+            "strategy": {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}},
+        })
+    };
+    for (kind, spec, pods, words) in [
+        ("Deployment", json!({"replicas": 3, "strategy": {"type": "Recreate"}}), 0, "Recreate"),
+        ("Deployment", rolling("0%", "100%", 3), 0, "all of its 3 pods"),
+        ("Deployment", rolling("0%", "0%", 1), 0, "its one pod is stopped"),
+        ("Deployment", json!({"replicas": 1, "template": bare}), 0, "no readiness probe"),
+        ("StatefulSet", json!({"replicas": 1}), 0, "its one pod is stopped"),
+        ("DaemonSet", json!({}), 1, "its one pod is stopped"),
+        ("DaemonSet", json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}}}), 3, "all of its 3 pods"),
+    ] {
+        let found = gap(kind, spec.clone(), pods);
+        assert!(found.as_ref().is_some_and(|found| found.contains(words)), "{kind} {spec}: {found:?}");
+    }
+    for (kind, spec, pods) in [
+        ("Deployment", json!({"template": probe}), 0),
+        ("Deployment", rolling("25%", "25%", 1), 0),
+        ("Deployment", rolling("0%", "50%", 3), 0),
+        ("Deployment", json!({"replicas": 0, "strategy": {"type": "Recreate"}}), 0),
+        ("Deployment", json!({"template": bare, "minReadySeconds": 10}), 0),
+        ("StatefulSet", json!({"replicas": 2}), 0),
+        ("DaemonSet", json!({}), 2),
+        ("DaemonSet", json!({"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}), 1),
+    ] {
+        assert_eq!(gap(kind, spec.clone(), pods), None, "{kind} {spec}");
+    }
+    let mut world = World::new(&[&ca("one").pem()]);
+    world.deployment["spec"]["strategy"] = json!({"type": "Recreate"});
+    world.settle();
+    assert_eq!(said(&world, AVAILABLE), (ConditionStatus::False, "LastPod".to_owned()));
+}
+
+#[test]
+fn one_rollout_at_a_time_over_all_namespaces_unless_it_hangs() {
+    let cas = [ca("one").pem(), ca("two").pem()];
+    let mut worlds = [World::new(&[&cas[0]]), World::new(&[&cas[0]])];
+    worlds.iter_mut().for_each(World::settle);
+    worlds.iter_mut().for_each(|world| world.set_cas(&[&cas[1]]));
+    let key = |at: usize| (format!("ns{at}"), "limits".to_owned());
+    let consumers = |worlds: &[World; 2]| -> Consumers { (0..2).map(|at| (key(at), worlds[at].observe())).collect() };
+    let now = worlds[0].now;
+    assert_eq!(next(&consumers(&worlds), 1, now), Some((&key(0), 0)));
+    worlds[0].reconcile();
+    let rolling = consumers(&worlds);
+    assert_eq!(next(&rolling, 1, now), None);
+    let blocked = blocker(&rolling, (&key(1), 0), 1, now);
+    assert_eq!(blocked, Some(RestartBlocker::OtherRollouts("deployment/app in namespace ns0".to_owned())));
+    assert_eq!(next(&rolling, 2, now), Some((&key(1), 0)), "two may roll at a time");
+    assert_eq!(wake(&rolling, now), Some(now + minutes(10)));
+    assert_eq!(
+        next(&rolling, 1, now + hours(1)),
+        Some((&key(1), 0)),
+        "a rollout that hangs delays its own namespace only"
+    );
+    worlds[0].complete();
+    assert_eq!(next(&consumers(&worlds), 1, now), Some((&key(1), 0)));
+}

@@ -1,0 +1,106 @@
+//! TrustConsumers on the real API server with its Deployment controller, and an agent with no more rights than `trustspan rbac` prints. There
+//! is no node: the test stands in for the kubelet, and says that pods are up.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::stage::deployment;
+use crate::testbed::{Agents, Authority, Cluster, SOON, wait_for};
+
+cases![trust_consumer_restarts_once_for_each_change];
+
+/// As the kubelet would: the pods of Deployment `app` come up, until its rollout is complete.
+fn come_up(cluster: &Cluster, ns: &str) -> Result<()> {
+    let now = jiff::Timestamp::now().to_string();
+    let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
+    let up = json!({ "status": { "phase": "Running", "conditions": [ready] } }).to_string();
+    wait_for("the rollout to be complete", SOON, || {
+        for pod in cluster.list("pods", ns, "app=app")? {
+            let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
+            let args = ["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &up];
+            // It may be gone by now.
+            cluster.kubectl(args).ns(ns).run()?;
+        }
+        let stored = cluster.get("deployment", ns, "app")?;
+        let status = &stored["status"];
+        Ok(status["observedGeneration"] == stored["metadata"]["generation"]
+            && ["replicas", "updatedReplicas", "availableReplicas"].iter().all(|count| status[count] == 1))
+    })
+}
+
+fn wait_reason(cluster: &Cluster, ns: &str, type_: &str, reason: &str) -> Result<()> {
+    wait_for(&format!("condition {type_} to say {reason}"), SOON, || {
+        let stored = cluster.get("trustconsumer", ns, "limits")?;
+        let said = stored["status"]["conditions"].as_array().into_iter().flatten().find(|one| one["type"] == type_);
+        let said = said.context("no such condition")?;
+        ensure!(said["reason"] == reason, "saw {said}");
+        Ok(true)
+    })
+}
+
+fn write(cluster: &Cluster, ns: &str, kind: &str, cas: &[&Authority]) -> Result<()> {
+    let text: String = cas.iter().map(|ca| ca.pem()).collect();
+    let field = if kind == "Secret" { "stringData" } else { "data" };
+    let object = json!({
+        "apiVersion": "v1", "kind": kind, "metadata": { "name": "ca" }, field: { "ca.crt": text },
+    });
+    cluster.apply(ns, &object.to_string()).map(drop)
+}
+
+fn trust_consumer_restarts_once_for_each_change(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        let agents = Agents::new(cluster, ns)?;
+        let cas = [Authority::new("ca 1")?, Authority::new("ca 2")?, Authority::new("ca 3")?];
+        let replica_sets = || -> Result<usize> { Ok(cluster.list("replicasets", ns, "app=app")?.len()) };
+        let expect_rollouts = |count: usize, after: &str| -> Result<()> {
+            wait_reason(cluster, ns, "Loaded", "Loaded").with_context(|| after.to_owned())?;
+            let seen = replica_sets()?;
+            ensure!(seen == count, "{after}: expected {count} ReplicaSets, saw {seen}");
+            Ok(())
+        };
+        write(cluster, ns, "Secret", &[&cas[0]])?;
+        write(cluster, ns, "ConfigMap", &[&cas[0]])?;
+        cluster.apply(ns, &deployment("app", "ca", &[]).to_string())?;
+        come_up(cluster, ns)?;
+        let loads: Vec<Value> = ["Secret", "ConfigMap"]
+            .iter()
+            .map(|kind| json!({ "kind": kind, "name": "ca", "keys": ["ca.crt"] }))
+            .collect();
+        let consumer = json!({
+            "apiVersion": "trustspan.dev/v1alpha1", "kind": "TrustConsumer", "metadata": { "name": "limits" },
+            "spec": { "workloads": [{ "kind": "Deployment", "name": "app" }], "loads": loads },
+        });
+        cluster.apply(ns, &consumer.to_string())?;
+        let agent = agents.start("a")?;
+        wait_reason(cluster, ns, "ContentValid", "Forbidden")?;
+        agents.grant()?;
+        expect_rollouts(1, "on creation")?;
+
+        write(cluster, ns, "Secret", &[&cas[1], &cas[0]])?;
+        wait_reason(cluster, ns, "Loaded", "Rolling")?;
+        // SIGKILL in the middle of the rollout.
+        drop(agent);
+        come_up(cluster, ns)?;
+        let agent = agents.start("b")?;
+        expect_rollouts(2, "after a change of the Secret")?;
+        write(cluster, ns, "Secret", &[&cas[0], &cas[1]])?;
+        cluster.kubectl(["label", "secret", "ca", "a=b"]).ns(ns).ok()?;
+        write(cluster, ns, "ConfigMap", &[&cas[1]])?;
+        wait_reason(cluster, ns, "Loaded", "Rolling")?;
+        come_up(cluster, ns)?;
+        expect_rollouts(3, "after a reorder, a label, and a change of the ConfigMap")?;
+
+        cluster.kubectl(["rollout", "pause", "deployment/app"]).ns(ns).ok()?;
+        for ca in [&cas[2], &cas[0]] {
+            write(cluster, ns, "Secret", &[ca])?;
+            wait_reason(cluster, ns, "Restartable", "Paused")?;
+        }
+        ensure!(replica_sets()? == 3, "restarted while it is paused");
+        let metrics = Agents::metrics(&agent)?;
+        ensure!(metrics.contains("trustspan_trustconsumer_held_not_after_timestamp_seconds{"), "{metrics}");
+        cluster.kubectl(["rollout", "resume", "deployment/app"]).ns(ns).ok()?;
+        wait_reason(cluster, ns, "Loaded", "Rolling")?;
+        come_up(cluster, ns)?;
+        expect_rollouts(4, "after the pause")
+    })
+}
