@@ -22,7 +22,7 @@ pub(super) struct ConsumerMetrics(Mutex<BTreeMap<Key, Series>>);
 struct Series {
     status: TrustConsumerStatus,
     /// Workloads whose restart waits for a person, and when the first of their CAs expires.
-    held: Vec<(String, i64)>,
+    blocked: Vec<(String, i64)>,
     restarts: u64,
 }
 
@@ -41,9 +41,9 @@ const GAUGES: [Gauge; 4] = [
         |series| series.status.first_expiry.iter().map(|end| (None, end.as_second())).collect(),
     ),
     (
-        "trustconsumer_held_not_after_timestamp_seconds",
+        "trustconsumer_blocked_not_after_timestamp_seconds",
         "The same of a workload whose restart waits for a person, for example because it is paused",
-        |series| series.held.iter().map(|(workload, end)| (Some(("workload", workload.clone())), *end)).collect(),
+        |series| series.blocked.iter().map(|(workload, end)| (Some(("workload", workload.clone())), *end)).collect(),
     ),
 ];
 
@@ -62,10 +62,10 @@ fn conditions(series: &Series) -> Vec<Sample> {
 
 impl ConsumerMetrics {
     /// Sets the status of a TrustConsumer.
-    pub(super) fn report(&self, key: &Key, status: &TrustConsumerStatus, held: Vec<(String, i64)>) {
+    pub(super) fn report(&self, key: &Key, status: &TrustConsumerStatus, blocked: Vec<(String, i64)>) {
         let mut all = self.lock();
         let series = all.entry(key.clone()).or_default();
-        (series.status, series.held) = (status.clone(), held);
+        (series.status, series.blocked) = (status.clone(), blocked);
     }
 
     /// Counts a restart.

@@ -304,8 +304,8 @@ impl ConsumerController<'_> {
                 .map(|at| blocker(&self.consumers, (key, at), self.settings.max_concurrent_restarts, now))
                 .collect();
             let status = consumer::report((&key.0, known.generation), &known.status, state, &blockers, now);
-            let held = consumer::held(state).map(|(workload, end)| (workload.label(), end.as_second()));
-            self.recorder.metrics.consumers.report(key, &status, held.collect());
+            let blocked = consumer::blocked(state).map(|(workload, end)| (workload.label(), end.as_second()));
+            self.recorder.metrics.consumers.report(key, &status, blocked.collect());
             if status == known.status {
                 continue;
             }

@@ -32,8 +32,8 @@ pub const CONDITION_TYPES: [ConditionType; 4] = [
     ConditionType {
         name: RESTARTABLE,
         meaning: "No restart waits for a person.",
-        failed_event: Some("RestartHeld"),
-        restored_event: Some("RestartReleased"),
+        failed_event: Some("RestartBlocked"),
+        restored_event: Some("RestartUnblocked"),
         action: "RollOut",
         unknown_until_action: &["Forbidden"],
         ..PERMANENT

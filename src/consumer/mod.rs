@@ -13,7 +13,7 @@ mod state;
 
 pub use condition_types::{AVAILABLE, CONDITION_TYPES, LOADED, RESTARTABLE, VALID};
 pub use content::{Content, ContentFault, ReadFailure};
-pub use report::{events, held, report, restarted};
+pub use report::{blocked, events, report, restarted};
 pub use restarts::{Consumers, RestartBlocker, blocker, next, wake};
 pub use state::{Absence, ConsumerState, Reader, WorkloadState, owners};
 

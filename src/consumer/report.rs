@@ -79,10 +79,10 @@ fn valid(state: &ConsumerState) -> Said {
 }
 
 fn restartable(reports: &[WorkloadReport]) -> Said {
-    let held: Vec<_> = reports.iter().filter(|report| report.needs_person).collect();
-    match held.first() {
+    let blocked: Vec<_> = reports.iter().filter(|report| report.needs_person).collect();
+    match blocked.first() {
         None => (True, "Restartable", "No restart waits for a person.".to_owned()),
-        Some(first) => (first.status, first.reason, joined(held.iter().map(|report| report.message.as_str()))),
+        Some(first) => (first.status, first.reason, joined(blocked.iter().map(|report| report.message.as_str()))),
     }
 }
 
@@ -222,7 +222,7 @@ fn first_expiry(state: &ConsumerState, reader: &Reader) -> Option<Timestamp> {
 }
 
 /// Workloads with earlier content that are paused or restarted by hand only, and when the first of their CAs expires.
-pub fn held(state: &ConsumerState) -> impl Iterator<Item = (&WorkloadRef, Timestamp)> {
+pub fn blocked(state: &ConsumerState) -> impl Iterator<Item = (&WorkloadRef, Timestamp)> {
     state.workloads.iter().filter_map(|WorkloadState { workload, found }| {
         let reader = found.as_ref().ok()?;
         let has_rollout = reader.loaded.as_ref().is_some_and(|loaded| loaded.rollout.is_some());

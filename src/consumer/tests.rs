@@ -1,67 +1,67 @@
 //! One workload, step by step. Random histories are in [`histories`].
 
 mod histories;
-mod world;
+mod scene;
 
 use serde_json::json;
 
 use super::*;
 use crate::api::{ConditionStatus, TrustConsumerStatus};
 use crate::trust::fixtures::{block, ca, ca_between};
-use world::{World, hours, minutes};
+use scene::{Scene, hours, minutes};
 
 /// The condition of a type: its status and reason.
-fn said(world: &World, type_: &str) -> (ConditionStatus, String) {
-    let condition = world.status().condition(type_).expect("a condition");
+fn said(scene: &Scene, type_: &str) -> (ConditionStatus, String) {
+    let condition = scene.status().condition(type_).expect("a condition");
     (condition.status, condition.reason.clone())
 }
 
-fn message(world: &World, type_: &str) -> String {
-    world.status().condition(type_).expect("a condition").message.clone()
+fn message(scene: &Scene, type_: &str) -> String {
+    scene.status().condition(type_).expect("a condition").message.clone()
 }
 
 #[test]
 fn restarts_once_for_each_change_of_content() {
-    let mut world = World::new(&[&ca("one").pem()]);
-    world.settle();
-    assert_eq!(world.restarts(), 0, "on creation");
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    scene.settle();
+    assert_eq!(scene.restarts(), 0, "on creation");
     for (count, name) in [(1, "two"), (2, "three"), (3, "four")] {
-        world.set_cas(&[&ca(name).pem()]);
-        world.reconcile();
-        assert_eq!(said(&world, LOADED), (ConditionStatus::False, "Rolling".to_owned()));
-        world.settle();
-        assert_eq!(world.restarts(), count);
-        assert_eq!(said(&world, LOADED), (ConditionStatus::True, "Loaded".to_owned()));
-        assert_eq!(world.status().hash, world.status().loaded_hash);
-        assert!(world.status().pending_since.is_none());
+        scene.set_cas(&[&ca(name).pem()]);
+        scene.reconcile();
+        assert_eq!(said(&scene, LOADED), (ConditionStatus::False, "Rolling".to_owned()));
+        scene.settle();
+        assert_eq!(scene.restarts(), count);
+        assert_eq!(said(&scene, LOADED), (ConditionStatus::True, "Loaded".to_owned()));
+        assert_eq!(scene.status().hash, scene.status().loaded_hash);
+        assert!(scene.status().pending_since.is_none());
     }
 }
 
 #[test]
 fn order_layout_and_unrelated_edits_restart_nothing() {
     let (one, two) = (ca("one").pem(), ca("two").pem());
-    let mut world = World::new(&[&one, &two]);
-    world.settle();
+    let mut scene = Scene::new(&[&one, &two]);
+    scene.settle();
     for cas in [[two.as_str(), &one], [&format!("# a comment\n{two}{two}"), &one.replace('\n', "\r\n")]] {
-        world.set_cas(&cas);
-        world.settle();
+        scene.set_cas(&cas);
+        scene.settle();
     }
-    world.secret["data"]["tls.crt"] = json!("dGxz");
-    world.secret["metadata"]["labels"] = json!({"a": "b"});
-    world.deployment["metadata"]["labels"] = json!({"a": "b"});
-    world.settle();
-    assert_eq!(world.restarts(), 0);
+    scene.secret["data"]["tls.crt"] = json!("dGxz");
+    scene.secret["metadata"]["labels"] = json!({"a": "b"});
+    scene.deployment["metadata"]["labels"] = json!({"a": "b"});
+    scene.settle();
+    assert_eq!(scene.restarts(), 0);
 }
 
 #[test]
 fn other_keys_are_compared_by_their_bytes() {
-    let mut world = World::new(&[&ca("one").pem()]);
-    world.spec.loads[0].keys.push("config".to_owned());
-    world.secret["data"]["config"] = json!("YQ==");
-    world.settle();
-    world.secret["data"]["config"] = json!("Yg==");
-    world.settle();
-    assert_eq!(world.restarts(), 1);
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    scene.spec.loads[0].keys.push("config".to_owned());
+    scene.secret["data"]["config"] = json!("YQ==");
+    scene.settle();
+    scene.secret["data"]["config"] = json!("Yg==");
+    scene.settle();
+    assert_eq!(scene.restarts(), 1);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn config_maps_are_loaded_from_data_and_binary_data() {
         "loads": [{"kind": "ConfigMap", "name": "ca", "caKeys": ["roots.pem"]}],
     }));
     let read =
-        |object| Content::read(spec.as_ref().expect("a spec"), &[Ok(Some(object))], world::start()).map(|one| one.keys);
+        |object| Content::read(spec.as_ref().expect("a spec"), &[Ok(Some(object))], scene::start()).map(|one| one.keys);
     let plain = read(json!({"data": {"roots.pem": text}}));
     use base64::{Engine, engine::general_purpose::STANDARD};
     let binary = read(json!({"binaryData": {"roots.pem": STANDARD.encode(&text)}}));
@@ -93,198 +93,198 @@ fn content_that_cannot_be_loaded_restarts_nothing_until_it_is_corrected() {
         (one.leaf("a").pem(), "is a CA that is valid now"),
         (expired, "is a CA that is valid now"),
     ] {
-        let mut world = World::new(&[&one.pem()]);
-        world.settle();
-        world.set_cas(&[&text]);
-        world.settle();
+        let mut scene = Scene::new(&[&one.pem()]);
+        scene.settle();
+        scene.set_cas(&[&text]);
+        scene.settle();
         assert_eq!(
-            (world.restarts(), said(&world, VALID)),
+            (scene.restarts(), said(&scene, VALID)),
             (0, (ConditionStatus::False, "Invalid".to_owned())),
             "{text}"
         );
-        let said = message(&world, VALID);
+        let said = message(&scene, VALID);
         assert!(said.contains("Secret ca, key ca.crt: ") && said.contains(words), "{said}");
-        world.set_cas(&[&two]);
-        world.settle();
-        assert_eq!(world.restarts(), 1);
+        scene.set_cas(&[&two]);
+        scene.settle();
+        assert_eq!(scene.restarts(), 1);
     }
 }
 
 #[test]
 fn a_missing_object_or_key_restarts_nothing() {
-    let mut world = World::new(&[&ca("one").pem()]);
-    world.settle();
-    let stored = world.secret.clone();
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    scene.settle();
+    let stored = scene.secret.clone();
     for change in [json!(null), json!({"metadata": {}, "data": {}})] {
-        world.secret = change;
-        world.settle();
-        assert_eq!(said(&world, VALID), (ConditionStatus::False, "Missing".to_owned()));
+        scene.secret = change;
+        scene.settle();
+        assert_eq!(said(&scene, VALID), (ConditionStatus::False, "Missing".to_owned()));
     }
-    world.secret = stored;
-    world.settle();
-    assert_eq!((world.restarts(), said(&world, VALID).0), (0, ConditionStatus::True));
+    scene.secret = stored;
+    scene.settle();
+    assert_eq!((scene.restarts(), said(&scene, VALID).0), (0, ConditionStatus::True));
 }
 
 #[test]
 fn a_paused_deployment_is_restarted_once_with_the_newest_content_when_it_is_resumed() {
     let ends = ca_between("one", 2026, 2031);
-    let mut world = World::new(&[&ends.pem(), &ca("other").pem()]);
-    world.settle();
-    world.deployment["spec"]["paused"] = json!(true);
+    let mut scene = Scene::new(&[&ends.pem(), &ca("other").pem()]);
+    scene.settle();
+    scene.deployment["spec"]["paused"] = json!(true);
     for name in ["two", "three"] {
-        world.set_cas(&[&ca(name).pem()]);
-        world.settle();
+        scene.set_cas(&[&ca(name).pem()]);
+        scene.settle();
     }
-    assert_eq!((world.restarts(), said(&world, RESTARTABLE)), (0, (ConditionStatus::False, "Paused".to_owned())));
-    assert_eq!(said(&world, LOADED).1, "Paused");
-    let said_ = message(&world, RESTARTABLE);
+    assert_eq!((scene.restarts(), said(&scene, RESTARTABLE)), (0, (ConditionStatus::False, "Paused".to_owned())));
+    assert_eq!(said(&scene, LOADED).1, "Paused");
+    let said_ = message(&scene, RESTARTABLE);
     for words in ["deployment/app", "expires at 2031-01-01T00:00:00Z", "kubectl rollout resume -n edge deployment/app"]
     {
         assert!(said_.contains(words), "{said_}");
     }
-    let state = world.observe();
-    let held: Vec<_> = held(&state).map(|(workload, end)| (workload.label(), end.to_string())).collect();
-    assert_eq!(held, [("deployment/app".to_owned(), "2031-01-01T00:00:00Z".to_owned())]);
-    let noticed = world.events.iter().filter(|event| event.reason == "RestartHeld");
+    let state = scene.observe();
+    let blocked: Vec<_> = blocked(&state).map(|(workload, end)| (workload.label(), end.to_string())).collect();
+    assert_eq!(blocked, [("deployment/app".to_owned(), "2031-01-01T00:00:00Z".to_owned())]);
+    let noticed = scene.events.iter().filter(|event| event.reason == "RestartBlocked");
     assert_eq!(noticed.map(|event| event.is_warning).collect::<Vec<_>>(), [true]);
-    world.deployment["spec"]["paused"] = json!(false);
-    world.settle();
-    assert_eq!((world.restarts(), said(&world, LOADED).0), (1, ConditionStatus::True));
+    scene.deployment["spec"]["paused"] = json!(false);
+    scene.settle();
+    assert_eq!((scene.restarts(), said(&scene, LOADED).0), (1, ConditionStatus::True));
 }
 
 #[test]
 fn content_that_returns_during_a_pause_restarts_nothing() {
     let (one, two) = (ca("one").pem(), ca("two").pem());
-    let mut world = World::new(&[&one]);
-    world.settle();
-    world.deployment["spec"]["paused"] = json!(true);
+    let mut scene = Scene::new(&[&one]);
+    scene.settle();
+    scene.deployment["spec"]["paused"] = json!(true);
     for text in [&two, &one] {
-        world.set_cas(&[text]);
-        world.settle();
+        scene.set_cas(&[text]);
+        scene.settle();
     }
-    world.deployment["spec"]["paused"] = json!(false);
-    world.settle();
-    assert_eq!(world.restarts(), 0);
+    scene.deployment["spec"]["paused"] = json!(false);
+    scene.settle();
+    assert_eq!(scene.restarts(), 0);
 }
 
 #[test]
 fn several_changes_within_the_interval_make_one_restart() {
-    let mut world = World::new(&[&ca("one").pem()]);
-    world.spec.min_restart_interval = crate::api::Period::from_secs(300);
-    world.settle();
-    world.set_cas(&[&ca("two").pem()]);
-    world.settle();
-    assert_eq!(world.restarts(), 1, "the first does not wait");
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    scene.spec.min_restart_interval = crate::api::Period::from_secs(300);
+    scene.settle();
+    scene.set_cas(&[&ca("two").pem()]);
+    scene.settle();
+    assert_eq!(scene.restarts(), 1, "the first does not wait");
     for name in ["three", "four"] {
-        world.pass(minutes(1));
-        world.set_cas(&[&ca(name).pem()]);
-        world.settle();
+        scene.pass(minutes(1));
+        scene.set_cas(&[&ca(name).pem()]);
+        scene.settle();
     }
-    assert_eq!((world.restarts(), said(&world, LOADED).1), (1, "Waiting".to_owned()));
-    assert_eq!(world.status().next_restart_not_before, Some(world.restarted_at + minutes(5)));
-    world.pass(minutes(4));
-    world.settle();
-    assert_eq!((world.restarts(), said(&world, LOADED).0), (2, ConditionStatus::True));
+    assert_eq!((scene.restarts(), said(&scene, LOADED).1), (1, "Waiting".to_owned()));
+    assert_eq!(scene.status().next_restart_not_before, Some(scene.restarted_at + minutes(5)));
+    scene.pass(minutes(4));
+    scene.settle();
+    assert_eq!((scene.restarts(), said(&scene, LOADED).0), (2, ConditionStatus::True));
 }
 
 #[test]
 fn a_restart_that_was_not_recorded_is_not_repeated() {
-    let mut world = World::new(&[&ca("one").pem()]);
-    world.settle();
-    world.set_cas(&[&ca("two").pem()]);
-    let before = world.status().clone();
-    world.reconcile();
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    scene.settle();
+    scene.set_cas(&[&ca("two").pem()]);
+    let before = scene.status().clone();
+    scene.reconcile();
     // As if the process had ended after the restart: the status is the former one.
-    *world.status_mut() = before;
-    world.settle();
-    assert_eq!(world.restarts(), 1);
+    *scene.status_mut() = before;
+    scene.settle();
+    assert_eq!(scene.restarts(), 1);
     // The whole status is lost: the annotation says what was loaded.
-    *world.status_mut() = TrustConsumerStatus::default();
-    world.settle();
-    assert_eq!(world.restarts(), 1);
-    *world.status_mut() = TrustConsumerStatus::default();
-    world.set_cas(&[&ca("three").pem()]);
-    world.settle();
-    assert_eq!(world.restarts(), 2);
+    *scene.status_mut() = TrustConsumerStatus::default();
+    scene.settle();
+    assert_eq!(scene.restarts(), 1);
+    *scene.status_mut() = TrustConsumerStatus::default();
+    scene.set_cas(&[&ca("three").pem()]);
+    scene.settle();
+    assert_eq!(scene.restarts(), 2);
 }
 
 #[test]
 fn a_workload_that_does_not_exist_is_no_trouble_and_a_new_one_has_loaded_what_is_there() {
-    let mut world = World::new(&[&ca("one").pem()]);
-    let deployment = world.deployment.take();
-    world.settle();
-    assert_eq!(said(&world, LOADED), (ConditionStatus::Unknown, "WorkloadMissing".to_owned()));
-    world.set_cas(&[&ca("two").pem()]);
-    world.deployment = deployment;
-    world.settle();
-    assert_eq!((world.restarts(), said(&world, LOADED).0), (0, ConditionStatus::True));
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    let deployment = scene.deployment.take();
+    scene.settle();
+    assert_eq!(said(&scene, LOADED), (ConditionStatus::Unknown, "WorkloadMissing".to_owned()));
+    scene.set_cas(&[&ca("two").pem()]);
+    scene.deployment = deployment;
+    scene.settle();
+    assert_eq!((scene.restarts(), said(&scene, LOADED).0), (0, ConditionStatus::True));
     // Another one of the same name.
-    world.set_cas(&[&ca("three").pem()]);
-    world.deployment["metadata"]["uid"] = json!("2");
-    world.settle();
-    assert_eq!(world.restarts(), 0);
+    scene.set_cas(&[&ca("three").pem()]);
+    scene.deployment["metadata"]["uid"] = json!("2");
+    scene.settle();
+    assert_eq!(scene.restarts(), 0);
 }
 
 #[test]
 fn naming_further_keys_restarts_nothing() {
-    let mut world = World::new(&[&ca("one").pem()]);
-    world.settle();
-    world.set_cas(&[&ca("two").pem()]);
-    world.settle();
-    assert_eq!(world.restarts(), 1);
-    world.secret["data"]["tls.crt"] = json!("YQ==");
-    world.spec.loads[0].keys.push("tls.crt".to_owned());
-    world.settle();
-    assert_eq!((world.restarts(), said(&world, LOADED).0), (1, ConditionStatus::True));
-    world.secret["data"]["tls.crt"] = json!("Yg==");
-    world.settle();
-    assert_eq!(world.restarts(), 2);
-    world.spec.loads[0].keys.pop();
-    world.settle();
-    assert_eq!(world.restarts(), 2);
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    scene.settle();
+    scene.set_cas(&[&ca("two").pem()]);
+    scene.settle();
+    assert_eq!(scene.restarts(), 1);
+    scene.secret["data"]["tls.crt"] = json!("YQ==");
+    scene.spec.loads[0].keys.push("tls.crt".to_owned());
+    scene.settle();
+    assert_eq!((scene.restarts(), said(&scene, LOADED).0), (1, ConditionStatus::True));
+    scene.secret["data"]["tls.crt"] = json!("Yg==");
+    scene.settle();
+    assert_eq!(scene.restarts(), 2);
+    scene.spec.loads[0].keys.pop();
+    scene.settle();
+    assert_eq!(scene.restarts(), 2);
     // Together with a change of content that is still named.
-    world.spec.loads[0].keys.push("tls.crt".to_owned());
-    world.set_cas(&[&ca("three").pem()]);
-    world.settle();
-    assert_eq!(world.restarts(), 3);
+    scene.spec.loads[0].keys.push("tls.crt".to_owned());
+    scene.set_cas(&[&ca("three").pem()]);
+    scene.settle();
+    assert_eq!(scene.restarts(), 3);
 }
 
 #[test]
 fn pods_that_a_person_deletes_are_counted_as_new() {
-    let mut world = World::new(&[&ca("one").pem()]);
-    world.spec.workloads[0].kind = crate::api::WorkloadKind::StatefulSet;
-    world.deployment["kind"] = json!("StatefulSet");
-    world.deployment["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
-    world.settle();
-    world.set_cas(&[&ca("two").pem()]);
-    world.reconcile();
-    world.deployment["status"]["observedGeneration"] = world.deployment["metadata"]["generation"].clone();
-    world.reconcile();
-    assert_eq!((world.restarts(), said(&world, RESTARTABLE)), (1, (ConditionStatus::False, "ByHand".to_owned())));
-    assert!(message(&world, RESTARTABLE).contains("delete its pods"), "{}", message(&world, RESTARTABLE));
-    world.settle();
-    assert_eq!((world.restarts(), said(&world, LOADED).0), (1, ConditionStatus::True));
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    scene.spec.workloads[0].kind = crate::api::WorkloadKind::StatefulSet;
+    scene.deployment["kind"] = json!("StatefulSet");
+    scene.deployment["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+    scene.settle();
+    scene.set_cas(&[&ca("two").pem()]);
+    scene.reconcile();
+    scene.deployment["status"]["observedGeneration"] = scene.deployment["metadata"]["generation"].clone();
+    scene.reconcile();
+    assert_eq!((scene.restarts(), said(&scene, RESTARTABLE)), (1, (ConditionStatus::False, "ByHand".to_owned())));
+    assert!(message(&scene, RESTARTABLE).contains("delete its pods"), "{}", message(&scene, RESTARTABLE));
+    scene.settle();
+    assert_eq!((scene.restarts(), said(&scene, LOADED).0), (1, ConditionStatus::True));
 }
 
 #[test]
 fn a_missing_permission_is_reported_and_restarts_nothing() {
-    let mut world = World::new(&[&ca("one").pem()]);
-    world.settle();
-    let before = world.status().workloads.clone();
-    world.failure = Some(ReadFailure { reason: "Forbidden", message: "Grant it.".to_owned() });
-    world.set_cas(&[&ca("two").pem()]);
-    world.settle();
-    assert_eq!(said(&world, VALID), (ConditionStatus::Unknown, "Forbidden".to_owned()));
-    assert_eq!(said(&world, RESTARTABLE), (ConditionStatus::Unknown, "Forbidden".to_owned()));
-    assert_eq!((world.restarts(), &world.status().workloads), (0, &before), "what is recorded stays");
-    world.failure = None;
-    world.settle();
-    assert_eq!(world.restarts(), 1);
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    scene.settle();
+    let before = scene.status().workloads.clone();
+    scene.failure = Some(ReadFailure { reason: "Forbidden", message: "Grant it.".to_owned() });
+    scene.set_cas(&[&ca("two").pem()]);
+    scene.settle();
+    assert_eq!(said(&scene, VALID), (ConditionStatus::Unknown, "Forbidden".to_owned()));
+    assert_eq!(said(&scene, RESTARTABLE), (ConditionStatus::Unknown, "Forbidden".to_owned()));
+    assert_eq!((scene.restarts(), &scene.status().workloads), (0, &before), "what is recorded stays");
+    scene.failure = None;
+    scene.settle();
+    assert_eq!(scene.restarts(), 1);
 }
 
 #[test]
 fn the_oldest_trust_consumer_restarts_a_workload_that_several_name() {
-    let spec = World::new(&[]).spec;
+    let spec = Scene::new(&[]).spec;
     let created = |second| jiff::Timestamp::from_second(second).ok();
     let owners = owners([(created(2), "a", &spec), (created(1), "b", &spec), (created(2), "c", &spec)]);
     assert_eq!(owners.get(&spec.workloads[0]), Some(&"b"));
@@ -327,20 +327,20 @@ fn strategies_that_let_the_last_pod_go_are_named() {
     ] {
         assert_eq!(gap(kind, spec.clone(), pods), None, "{kind} {spec}");
     }
-    let mut world = World::new(&[&ca("one").pem()]);
-    world.deployment["spec"]["strategy"] = json!({"type": "Recreate"});
-    world.settle();
-    assert_eq!(said(&world, AVAILABLE), (ConditionStatus::False, "LastPod".to_owned()));
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    scene.deployment["spec"]["strategy"] = json!({"type": "Recreate"});
+    scene.settle();
+    assert_eq!(said(&scene, AVAILABLE), (ConditionStatus::False, "LastPod".to_owned()));
 }
 
 #[test]
 fn one_rollout_at_a_time_over_all_namespaces_unless_it_hangs() {
     let cas = [ca("one").pem(), ca("two").pem()];
-    let mut worlds = [World::new(&[&cas[0]]), World::new(&[&cas[0]])];
-    worlds.iter_mut().for_each(World::settle);
-    worlds.iter_mut().for_each(|world| world.set_cas(&[&cas[1]]));
+    let mut worlds = [Scene::new(&[&cas[0]]), Scene::new(&[&cas[0]])];
+    worlds.iter_mut().for_each(Scene::settle);
+    worlds.iter_mut().for_each(|scene| scene.set_cas(&[&cas[1]]));
     let key = |at: usize| (format!("ns{at}"), "limits".to_owned());
-    let consumers = |worlds: &[World; 2]| -> Consumers { (0..2).map(|at| (key(at), worlds[at].observe())).collect() };
+    let consumers = |worlds: &[Scene; 2]| -> Consumers { (0..2).map(|at| (key(at), worlds[at].observe())).collect() };
     let now = worlds[0].now;
     assert_eq!(next(&consumers(&worlds), 1, now), Some((&key(0), 0)));
     worlds[0].reconcile();

@@ -97,7 +97,7 @@ fn trust_consumer_restarts_once_for_each_change(cluster: &Cluster) -> Result<()>
         }
         ensure!(replica_sets()? == 3, "restarted while it is paused");
         let metrics = Agents::metrics(&agent)?;
-        ensure!(metrics.contains("trustspan_trustconsumer_held_not_after_timestamp_seconds{"), "{metrics}");
+        ensure!(metrics.contains("trustspan_trustconsumer_blocked_not_after_timestamp_seconds{"), "{metrics}");
         cluster.kubectl(["rollout", "resume", "deployment/app"]).ns(ns).ok()?;
         wait_reason(cluster, ns, "Loaded", "Rolling")?;
         come_up(cluster, ns)?;

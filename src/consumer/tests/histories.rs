@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::world::{minutes, start};
+use super::scene::{minutes, start};
 use crate::api::names::LOADED_HASH;
 use crate::api::{Period, TrustConsumerSpec, TrustConsumerStatus};
 use crate::consumer::{self, Absence, ConsumerState, Consumers, Content, ContentFault, blocker};

@@ -22,7 +22,7 @@ pub(super) fn hours(number: i64) -> SignedDuration {
     SignedDuration::from_hours(number)
 }
 
-pub(super) struct World {
+pub(super) struct Scene {
     pub(super) spec: TrustConsumerSpec,
     stored: TrustConsumerStatus,
     pub(super) secret: Value,
@@ -35,14 +35,14 @@ pub(super) struct World {
     restarts: usize,
 }
 
-impl World {
+impl Scene {
     /// A Deployment that runs, and has loaded these CAs.
     pub(super) fn new(cas: &[&str]) -> Self {
         let spec = json!({
             "workloads": [{"kind": "Deployment", "name": "app"}],
             "loads": [{"kind": "Secret", "name": "ca", "keys": ["ca.crt"]}],
         });
-        let mut world = Self {
+        let mut scene = Self {
             spec: serde_json::from_value(spec).expect("a spec"),
             stored: TrustConsumerStatus::default(),
             secret: json!({"metadata": {"name": "ca"}}),
@@ -56,9 +56,9 @@ impl World {
             events: Vec::new(),
             restarts: 0,
         };
-        world.set_cas(cas);
-        world.complete();
-        world
+        scene.set_cas(cas);
+        scene.complete();
+        scene
     }
 
     pub(super) fn status(&self) -> &TrustConsumerStatus {
