@@ -85,7 +85,7 @@ pub struct Args {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// A port cannot be listened on.
+    /// The process cannot listen on a port.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The manifests cannot be read.

@@ -59,7 +59,7 @@ pub enum RewriteBlocker {
         /// The source Secret.
         secret: String,
     },
-    /// The status of the GatewaySecret cannot list all namespaces, so that any could be one of them.
+    /// The status of the GatewaySecret does not list all affected namespaces, so this object may be in one of them.
     #[error(
         "GatewaySecret {name} affects {count} namespaces, more than its status can list, so Secret {secret} stays in use; do what \
          condition StatusComplete says"

@@ -28,7 +28,7 @@ pub(super) struct Clock {
     both_days: bool,
 }
 
-/// Name, least and greatest value of a field, and words for values from the least on.
+/// A field: its name, its smallest and largest value, and the names of its values (`jan`, `feb`), from the smallest on.
 struct Field(&'static str, u32, u32, &'static [&'static str]);
 
 const MINUTE: Field = Field("minute", 0, 59, &[]);

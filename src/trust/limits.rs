@@ -52,7 +52,8 @@ pub(super) const CHAIN_DATES: usize = 64;
 /// Future dates at which a Secret is judged: far more than a real bundle has.
 pub(super) const SECRET_DATES: usize = 64;
 
-/// The cost of all these dates together, in certificates and pairs with one subject.
+/// The most work for all future dates of one Secret: the number of certificates, and of pairs of certificates with the same subject, that are
+/// judged.
 pub(super) const SECRET_STEPS: usize = 20_000;
 
 /// Malformed blocks that are reported one by one; the rest of the text counts as part of the last.

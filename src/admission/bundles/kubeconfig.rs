@@ -16,7 +16,7 @@ const KEYS: [&str; 3] = ["value", "kubeconfig", "config"];
 /// read than a review may.
 pub(super) const NODES: usize = 20_000;
 
-/// Bytes of its texts, with repetitions by aliases: a Secret holds a mebibyte.
+/// Bytes of all strings of a kubeconfig, each YAML alias counted as a copy. A Secret has at most one mebibyte.
 const TEXT: usize = 2 << 20;
 
 /// Private keys of a kubeconfig that are read. Each takes 0.1 ms (RSA of 2048 bits) to 0.25 ms (P-521). A generated kubeconfig has one user;

@@ -285,8 +285,8 @@ fn trusted(snapshot: &Snapshot<'_>, client: &ClientState, journal: &Journal, now
             let common = first.trust.iter().filter(|held| in_all(held) && !ca.contains(held));
             trust.extend(common.cloned());
         }
-        // If no bundle was in force when that time began, the first writes may have passed without one. If the issuer's CA does not verify
-        // gateways, the client has the CA that does from another writer, and needs it.
+        // If the webhook had no bundle at the start of that time, the first writes may lack it. The client then has at least the issuer's CA. If
+        // that does not verify gateways, something else gave it the CA that does: it must not lose that.
         None => {
             // Before the first managed Secret, gateways serve the source Secret.
             let served = journal.gateways.last().map(|version| &version.chain);
