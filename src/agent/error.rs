@@ -143,7 +143,7 @@ impl AgentError {
         }
         if self.has_code(403) {
             return format!(
-                "The agent lacks a permission. Grant it: kubectl get trustspan -A -o yaml | trustspan rbac -f - | kubectl apply -f -. \
+                "The agent lacks a permission. Grant it: kubectl get trustspan,certificates,issuers,clusterissuers -A -o yaml | trustspan rbac -f - | kubectl apply -f -. \
                  The API server's answer: {self}"
             );
         }
@@ -214,7 +214,7 @@ mod tests {
     fn a_missing_permission_begins_with_how_to_grant_it() {
         let (reason, message) = reported(&refused("secrets", 403, "secrets \"gw\" is forbidden"));
         assert_eq!(reason, "Forbidden");
-        let command = "kubectl get trustspan -A -o yaml | trustspan rbac -f - | kubectl apply -f -";
+        let command = "kubectl get trustspan,certificates,issuers,clusterissuers -A -o yaml | trustspan rbac -f - | kubectl apply -f -";
         let at = message.find(command).expect("the command");
         assert!(at < message.find("is forbidden").expect("the API server's answer"), "{message}");
     }

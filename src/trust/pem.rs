@@ -69,7 +69,7 @@ pub struct Rejection {
 #[non_exhaustive]
 pub enum PemFault {
     /// The text ends before the block.
-    #[error("no END line follows; add it")]
+    #[error("no END line follows; copy the complete block again")]
     Unclosed,
     /// The END line also has the next BEGIN.
     #[error("line {line} holds END and the next BEGIN; put a line break between them")]

@@ -93,7 +93,7 @@ fn waiting(wait: &Wait, summary: &StatusSummary, now: Timestamp) -> String {
     let said = sentence(&wait.reason);
     let is_action = summary.actions.iter().any(|action| action.contains(said.trim_end_matches('.')));
     let reason = if is_action { "see Act".to_owned() } else { printable(&wait.reason) };
-    let until = wait.until.map(|until| format!("; at the latest until {}", date(until, now))).unwrap_or_default();
+    let until = wait.until.map(|until| format!("; no later than {}", date(until, now))).unwrap_or_default();
     format!("{step} ({:?}): {reason}{until}", wait.step)
 }
 

@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     summary: "a CA bundle that contains a private key",
     remedy: "remove the key from the bundle, and replace it: everyone who can read the bundle may know it",
     source: "bundles are published: everyone who reads a CA's key can issue its certificates",
-    example: "ca.crt line 1: private key found. expected certificates only; remove the key, and replace it, since everyone who can \
+    example: "ca.crt line 1: private key found. expected certificates only; remove the key and issue its certificate again with a new one, since everyone who can \
               read the bundle may know it",
     warns_ahead: false,
     check,
@@ -28,7 +28,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         let Some(text) = context.secret.data.get(key) else { continue };
         for (line, digest) in private_keys(text) {
             let message = format!(
-                "{key} line {line}: private key found. expected certificates only; remove the key, and replace it, since everyone who can \
+                "{key} line {line}: private key found. expected certificates only; remove the key and issue its certificate again with a new one, since everyone who can \
                  read the bundle may know it"
             );
             seen.push(Observation::new(field(key), digest, message));

@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     remedy: "reissue the CA with RSA of 2048 bits or more, or ECDSA on P-256 or P-384",
     source: "NIST SP 800-57; Envoy 1.36 to 1.40, measured: ML-DSA is verified from 1.38 on",
     example: "ca.crt line 1: the key of CN=root is RSA of 1016 bits. expected RSA of 2048 bits or more, or ECDSA on P-256 or \
-              P-384; reissue it",
+              P-384; issue it again with a new key",
     warns_ahead: false,
     check,
 };
@@ -49,7 +49,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
             },
         };
         let message = format!(
-            "{} line {}: the key of {} is {seen}. expected RSA of 2048 bits or more, or ECDSA on P-256 or P-384; reissue it",
+            "{} line {}: the key of {} is {seen}. expected RSA of 2048 bits or more, or ECDSA on P-256 or P-384; issue it again with a new key",
             ca.key,
             entry.line,
             brief(&certificate.subject),
