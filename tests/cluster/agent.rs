@@ -351,7 +351,7 @@ fn what_init_proposes_is_kept(cluster: &Cluster) -> Result<()> {
             Ok(bundle == STANDARD.encode(root.pem().replace("\r\n", "\n")))
         })?;
         let again = init()?;
-        ensure!(again.contains("root-managed names it already") && again.contains("nothing to propose"), "{again}");
+        ensure!(again.contains("root-managed names it already") && again.contains("Nothing to generate"), "{again}");
         Ok(())
     })
 }
