@@ -36,6 +36,15 @@ fn main() {
         || json(&secret),
     );
 
+    let seven = cas(7);
+    let pair = pair(&seven[0]);
+    let update = update(&managed(&seven[1..], &pair), &managed(&seven, &pair));
+    compare(
+        "an update of a managed Secret to seven CAs, validated : its JSON read",
+        || validated(&update, &one),
+        || json(&update),
+    );
+
     let hundreds = cas(200);
     let few = &hundreds[..20];
     let (small, large) = (review(&self::secret(few)), review(&self::secret(&hundreds)));
@@ -107,6 +116,24 @@ fn secret(cas: &[Ca]) -> Value {
     })
 }
 
+/// A managed Secret with a serving pair.
+fn managed(cas: &[Ca], (certificate, key): &(String, String)) -> Value {
+    let encoded = |text: &str| STANDARD.encode(text);
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"namespace": NAMESPACE, "name": "gateway-0", "labels": {"trustspan.dev/managed": "true"}},
+        "data": {"ca.crt": encoded(&pem(cas)), "tls.crt": encoded(certificate), "tls.key": encoded(key)},
+    })
+}
+
+/// The API server's question about an update of a Secret.
+fn update(old: &Value, new: &Value) -> Vec<u8> {
+    let mut review: Value = serde_json::from_slice(&review(new)).expect("JSON");
+    review["request"]["operation"] = "UPDATE".into();
+    review["request"]["oldObject"] = old.clone();
+    review.to_string().into_bytes()
+}
+
 /// The API server's question about an object that is made.
 fn review(object: &Value) -> Vec<u8> {
     let (group, version) = object["apiVersion"].as_str().and_then(|text| text.split_once('/')).unwrap_or(("", "v1"));
@@ -156,6 +183,14 @@ fn cas(count: usize) -> Vec<Ca> {
         Ca { issuer: Issuer::new(params, key), pem }
     };
     (0..count).map(ca).collect()
+}
+
+/// A serving certificate and its key, in PEM.
+fn pair(ca: &Ca) -> (String, String) {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(["shop.example.com".to_owned()]).expect("a name");
+    params.distinguished_name.push(DnType::CommonName, "gateway");
+    (params.signed_by(&key, &ca.issuer).expect("a leaf").pem(), key.serialize_pem())
 }
 
 fn leaf(ca: &Ca) -> Vec<trustspan::trust::Certificate> {

@@ -5,9 +5,29 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::stage::deployment;
-use crate::testbed::{Agents, Authority, Cluster, SOON, wait_for};
+use crate::testbed::{Agents, Authority, Cluster, SOON, Seed, wait_for};
 
-cases![trust_consumer_restarts_once_for_each_change];
+cases![
+    trust_consumer_restarts_once_for_each_change,
+    trust_consumer_restarts_once_for_each_change_while_agents_are_killed,
+];
+
+/// Changes of content in the test that kills agents; `TRUSTSPAN_CONSUMER_CHANGES` sets another number.
+const CHANGES: usize = 4;
+
+fn consumer(loads: &[Value]) -> Value {
+    json!({
+        "apiVersion": "trustspan.dev/v1alpha1", "kind": "TrustConsumer", "metadata": { "name": "limits" },
+        "spec": { "workloads": [{ "kind": "Deployment", "name": "app" }], "loads": loads },
+    })
+}
+
+/// The number of rollouts of Deployment `app`, the first one included.
+fn rollouts(cluster: &Cluster, ns: &str) -> Result<usize> {
+    let stored = cluster.get("deployment", ns, "app")?;
+    let revision = stored["metadata"]["annotations"]["deployment.kubernetes.io/revision"].as_str();
+    Ok(revision.context("no revision")?.parse()?)
+}
 
 /// As the kubelet would: the pods of Deployment `app` come up, until its rollout is complete.
 fn come_up(cluster: &Cluster, ns: &str) -> Result<()> {
@@ -66,11 +86,7 @@ fn trust_consumer_restarts_once_for_each_change(cluster: &Cluster) -> Result<()>
             .iter()
             .map(|kind| json!({ "kind": kind, "name": "ca", "keys": ["ca.crt"] }))
             .collect();
-        let consumer = json!({
-            "apiVersion": "trustspan.dev/v1alpha1", "kind": "TrustConsumer", "metadata": { "name": "limits" },
-            "spec": { "workloads": [{ "kind": "Deployment", "name": "app" }], "loads": loads },
-        });
-        cluster.apply(ns, &consumer.to_string())?;
+        cluster.apply(ns, &consumer(&loads).to_string())?;
         let agent = agents.start("a")?;
         wait_reason(cluster, ns, "ContentValid", "Forbidden")?;
         agents.grant()?;
@@ -102,5 +118,39 @@ fn trust_consumer_restarts_once_for_each_change(cluster: &Cluster) -> Result<()>
         wait_reason(cluster, ns, "Loaded", "Rolling")?;
         come_up(cluster, ns)?;
         expect_rollouts(4, "after the pause")
+    })
+}
+
+fn trust_consumer_restarts_once_for_each_change_while_agents_are_killed(cluster: &Cluster) -> Result<()> {
+    let changes = std::env::var("TRUSTSPAN_CONSUMER_CHANGES").map_or(Ok(CHANGES), |number| number.parse())?;
+    cluster.with_temp_ns(|ns| {
+        let mut seed = Seed::of_run("agents of TrustConsumers");
+        let agents = Agents::new(cluster, ns)?;
+        write(cluster, ns, "Secret", &[&Authority::new("ca 0")?])?;
+        cluster.apply(ns, &deployment("app", "ca", &[]).to_string())?;
+        come_up(cluster, ns)?;
+        let loads = [json!({ "kind": "Secret", "name": "ca", "keys": ["ca.crt"] })];
+        cluster.apply(ns, &consumer(&loads).to_string())?;
+        agents.grant()?;
+        let mut agent = agents.start("agent-0")?;
+        wait_reason(cluster, ns, "Loaded", "Loaded")?;
+        let mut kills = 0;
+        for change in 1..=changes {
+            write(cluster, ns, "Secret", &[&Authority::new(&format!("ca {change}"))?])?;
+            for _ in 0..seed.below(3) {
+                // A random instant of the restart.
+                std::thread::sleep(std::time::Duration::from_millis(seed.below(1500)));
+                drop(agent);
+                kills += 1;
+                agent = agents.start(&format!("agent-{kills}"))?;
+            }
+            wait_for("the rollout", SOON, || Ok(rollouts(cluster, ns)? > change))?;
+            come_up(cluster, ns)?;
+            wait_reason(cluster, ns, "Loaded", "Loaded")?;
+            let seen = rollouts(cluster, ns)?;
+            ensure!(seen == change + 1, "{seen} rollouts after {change} changes and {kills} kills");
+        }
+        println!("{changes} changes, {kills} agents killed, {} rollouts", rollouts(cluster, ns)?);
+        Ok(())
     })
 }
