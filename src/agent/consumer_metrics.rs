@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::api::{ConditionStatus, TrustConsumerStatus};
+use crate::api::TrustConsumerStatus;
 use crate::consumer::CONDITION_TYPES;
 
 type Key = (String, String);
@@ -48,14 +48,9 @@ const GAUGES: [Gauge; 4] = [
 ];
 
 fn conditions(series: &Series) -> Vec<Sample> {
-    let value = |status| match status {
-        ConditionStatus::True => 1,
-        ConditionStatus::Unknown => -1,
-        ConditionStatus::False => 0,
-    };
     let sample = |type_: &'static str| {
         let condition = series.status.condition(type_)?;
-        Some((Some(("type", type_.to_owned())), value(condition.status)))
+        Some((Some(("type", type_.to_owned())), condition.status.gauge_value()))
     };
     CONDITION_TYPES.iter().filter_map(|type_| sample(type_.name)).collect()
 }

@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::AgentError;
 use super::consumer_metrics::ConsumerMetrics;
 use super::lease::Leadership;
-use crate::api::{ConditionStatus, LeafKind, Phase, StepName, TrustAnchor};
+use crate::api::{LeafKind, Phase, StepName, TrustAnchor};
 use crate::registry::Entry;
 use crate::rotation::CONDITION_TYPES;
 use crate::rotation::planner::Step;
@@ -160,12 +160,7 @@ fn phase_since(entry: &Entry) -> Vec<Sample> {
 }
 
 fn conditions(entry: &Entry) -> Vec<Sample> {
-    let value = |type_: &str| match entry.status.condition(type_).map(|condition| condition.status) {
-        Some(ConditionStatus::True) => 1,
-        // Unknown is not a failure.
-        Some(ConditionStatus::Unknown) => -1,
-        Some(ConditionStatus::False) | None => 0,
-    };
+    let value = |type_: &str| entry.status.condition(type_).map_or(0, |condition| condition.status.gauge_value());
     let sample = |type_: &'static str| (Some(("type", type_.to_owned())), value(type_));
     let types =
         CONDITION_TYPES.iter().filter(|type_| type_.is_permanent || entry.status.condition(type_.name).is_some());

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{cluster_state, owned_objects};
 use crate::api::names::{CACERT_SUFFIX, journal_name};
-use crate::api::{LoadedKind, ProbeMode, RestartMode, TrustBundleTargetKind, TrustConsumerSpec, WorkloadKind};
+use crate::api::{ProbeMode, RestartMode, SourceKind, TrustBundleTargetKind, TrustConsumerSpec, WorkloadKind};
 use crate::registry::Entry;
 
 /// Namespace and name of the agent's ServiceAccount in the shipped manifests.
@@ -19,7 +19,7 @@ const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
 pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec) -> [Value; 2] {
     let mut rules =
         vec![json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] })];
-    for kind in [LoadedKind::Secret, LoadedKind::ConfigMap] {
+    for kind in [SourceKind::Secret, SourceKind::ConfigMap] {
         let loaded = spec.loads.iter().filter(|loaded| loaded.kind == kind);
         let names: Vec<_> = loaded.map(|loaded| loaded.name.as_str()).collect();
         if !names.is_empty() {

@@ -24,7 +24,7 @@ use super::watches::{by_name, notify_each};
 use super::{AgentError, FIELD_MANAGER, RECONCILE_TIMEOUT, Settings};
 use crate::api::names::LOADED_HASH;
 use crate::api::{
-    GROUP, LoadedKind, LoadedObject, TrustConsumer, TrustConsumerSpec, TrustConsumerStatus, VERSION, WorkloadRef,
+    GROUP, LoadedObject, SourceKind, TrustConsumer, TrustConsumerSpec, TrustConsumerStatus, VERSION, WorkloadRef,
 };
 use crate::consumer::{self, Absence, ConsumerState, Consumers, Content, ReadFailure, blocker, owners};
 use crate::rotation::sentence;
@@ -239,11 +239,11 @@ impl ConsumerController<'_> {
             let (client, trigger, changed) = (self.client.clone(), self.trigger.clone(), key.clone());
             let mark = move || trigger.mark(changed.clone());
             match kind {
-                LoadedKind::Secret => {
+                SourceKind::Secret => {
                     let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, &key.0);
                     watches.spawn(notify_each(watcher(api, by_name(name)), mark));
                 }
-                LoadedKind::ConfigMap => {
+                SourceKind::ConfigMap => {
                     let api: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(client, &key.0);
                     watches.spawn(notify_each(watcher(api, by_name(name)), mark));
                 }

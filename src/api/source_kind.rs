@@ -22,6 +22,14 @@ impl SourceKind {
             Self::ConfigMap => "ConfigMap",
         }
     }
+
+    /// The resource.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Secret => "secrets",
+            Self::ConfigMap => "configmaps",
+        }
+    }
 }
 
 /// An object with CAs that sign client certificates, in the namespace of the GatewaySecret.

@@ -406,6 +406,18 @@ pub enum ConditionStatus {
     Unknown,
 }
 
+impl ConditionStatus {
+    /// Its value as a metric.
+    pub fn gauge_value(self) -> i64 {
+        match self {
+            Self::True => 1,
+            // Unknown is not a failure.
+            Self::Unknown => -1,
+            Self::False => 0,
+        }
+    }
+}
+
 /// The condition without which nothing is rewritten.
 pub const READY: &str = "Ready";
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema::{DNS_SUBDOMAIN, is_default, without_default};
-use super::{Condition, Period};
+use super::{Condition, Period, SourceKind};
 use crate::trust::credential::CA_KEYS;
 
 /// Workloads that load Secrets or ConfigMaps once, when they start. They are restarted when the content has changed.
@@ -112,7 +112,7 @@ impl WorkloadKind {
 #[serde(rename_all = "camelCase")]
 pub struct LoadedObject {
     /// Its kind.
-    pub kind: LoadedKind,
+    pub kind: SourceKind,
     /// Its name.
     #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub name: String,
@@ -140,33 +140,6 @@ impl LoadedObject {
     pub fn all_keys(&self) -> BTreeMap<&str, bool> {
         let keys = self.keys.iter().map(|key| (key.as_str(), CA_KEYS.contains(&key.as_str())));
         keys.chain(self.ca_keys.iter().map(|key| (key.as_str(), true))).collect()
-    }
-}
-
-/// A kind of object that can be mounted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
-pub enum LoadedKind {
-    /// A ConfigMap.
-    ConfigMap,
-    /// A Secret.
-    Secret,
-}
-
-impl LoadedKind {
-    /// The kind as Kubernetes writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
-        }
-    }
-
-    /// The resource.
-    pub fn plural(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "configmaps",
-            Self::Secret => "secrets",
-        }
     }
 }
 
@@ -218,7 +191,7 @@ pub struct TrustConsumerStatus {
 #[serde(rename_all = "camelCase")]
 pub struct KeyContent {
     /// Kind of the object.
-    pub kind: LoadedKind,
+    pub kind: SourceKind,
     /// Name of the object.
     pub name: String,
     /// The key.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::api::{ConditionStatus, KeyContent, LoadedKind, LoadedObject, TrustConsumerSpec};
+use crate::api::{ConditionStatus, KeyContent, LoadedObject, SourceKind, TrustConsumerSpec};
 use crate::trust::{
     Certificate, Secret, SecretUsage, Severity, TlsConsumer, UsageKind, bundle, content_hash, counted, fingerprint_of,
     judge,
@@ -114,11 +114,11 @@ impl Content {
 }
 
 /// The bytes under a key.
-fn value(kind: LoadedKind, object: &Value, key: &str) -> Option<Zeroizing<Vec<u8>>> {
+fn value(kind: SourceKind, object: &Value, key: &str) -> Option<Zeroizing<Vec<u8>>> {
     let decoded = |field: &str| crate::trust::decoded(object[field][key].as_str()?).map(Zeroizing::new);
     match kind {
-        LoadedKind::Secret => decoded("data"),
-        LoadedKind::ConfigMap => {
+        SourceKind::Secret => decoded("data"),
+        SourceKind::ConfigMap => {
             let text = object["data"][key].as_str().map(|text| Zeroizing::new(text.as_bytes().to_vec()));
             text.or_else(|| decoded("binaryData"))
         }

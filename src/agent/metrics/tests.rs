@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::{Endpoints, LaggingClient, Wait};
+use crate::api::{ConditionStatus, Endpoints, LaggingClient, Wait};
 use crate::registry::{Registry, tests::entry};
 use crate::rotation::{JOURNAL, LEAF, WINDOWS, planner::PairOf, set};
 use crate::webhook::metrics::Metrics;

@@ -93,12 +93,13 @@ fn bundle(
         let other = &other.certificate;
         other.supersedes(certificate) && other.not_after > certificate.not_after && !other.is_not_yet_valid(now)
     };
-    for authority in issuers.iter().filter(is_candidate) {
+    let candidates: Vec<_> = issuers.iter().filter(is_candidate).collect();
+    for &authority in &candidates {
         let certificate = &authority.certificate;
         if bundle.trust.contains(certificate) {
             continue;
         }
-        if issuers.iter().filter(is_candidate).any(|other| outlasts(other, certificate)) {
+        if candidates.iter().any(|other| outlasts(other, certificate)) {
             idle.push(authority);
             continue;
         }
