@@ -112,8 +112,8 @@ pub struct PropagationDelays {
     /// (`syncFrequency`), possibly from a minute-old cache, and the program reads the file after that.
     #[schemars(transform = without_default)]
     pub clients: Period,
-    /// From a change of a GatewaySecret's status to its use by every replica of the webhook. Default: 10s. A client's Secret that was
-    /// written earlier counts as one without the new bundle.
+    /// From a change of a GatewaySecret's status to its use by every replica of the webhook, plus the difference of the clocks of the agent
+    /// and cert-manager. Default: 10s. A client's Secret that was written earlier counts as one without the new bundle.
     #[schemars(transform = without_default)]
     pub admission: Period,
     /// The minimum time between the delivery of a new CA to clients and the first use of a serving certificate of it. Default: none.

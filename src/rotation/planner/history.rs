@@ -271,7 +271,8 @@ fn trusted(snapshot: &Snapshot<'_>, client: &ClientState, journal: &Journal, now
         Trust::Issued { ca, at } => (ca, *at),
     };
     let lag = snapshot.entry.policy.propagation_delays.admission.duration();
-    let from = at.saturating_sub(lag).unwrap_or(Timestamp::MIN);
+    // A certificate from the future shows that this clock is behind cert-manager's: which bundle was in force then is unknown.
+    let from = if at > now { Timestamp::MIN } else { at.saturating_sub(lag).unwrap_or(Timestamp::MIN) };
     let in_force = journal
         .client_bundles
         .iter()

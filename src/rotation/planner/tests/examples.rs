@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, subjects, waits};
-use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, StepName};
+use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, StepName, TrustAnchor};
 use crate::rotation::journal::{Journal, JournalError};
 use crate::rotation::planner::{ClientState, Issuance, PairOf, Step, Trust};
 use crate::rotation::{PREVIOUS_CAS, SecretSummary, StatusSummary};
@@ -258,6 +258,41 @@ fn a_client_that_was_issued_before_the_first_bundle_is_waited_for() {
         assert!(waits(&plan).contains(&StepName::SwitchServingCertificate), "{:?}", plan.waits);
         assert!(!plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { .. })), "{:?}", plan.steps);
     }
+}
+
+#[test]
+fn a_certificate_from_the_future_does_not_count_as_one_with_the_newest_bundle() {
+    let (old, new, of_clients) = (ca("old"), ca("new"), ca("clients"));
+    let client = pair(&of_clients, "client");
+    let mut scene = Scene::steady_with(source(&old), pair(&old, "gateway"), client.clone());
+    scene.entry.spec.clients.ca_secret_ref = Some("client-ca".into());
+    (scene.client_ca, scene.issuer) = (Some(source(&of_clients)), source(&of_clients));
+    scene.managed = Some(SecretSummary { anchors: client.anchors.clone(), ..scene.source.clone() });
+    let chain = pair(&of_clients, "client").chain;
+    let issued = |chain: &[Certificate], at| {
+        let trust = Trust::Issued { ca: client.anchors.clone(), at };
+        let certificate = Some(Issuance { name: "client".to_owned(), ..Issuance::default() });
+        let chain = chain.to_vec();
+        vec![ClientState { name: "client".to_owned(), chain, trust, loads_once: false, certificate, pending: None }]
+    };
+    let reconcile = |scene: &mut Scene, clients| {
+        let plan = scene.plan_with(clients);
+        scene.journal = plan.journal.clone();
+        scene.entry.status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
+        scene.now += HOUR;
+        plan
+    };
+    reconcile(&mut scene, issued(&client.chain, now() - HOUR));
+    scene.ca = source(&new);
+    reconcile(&mut scene, issued(&client.chain, now() - HOUR));
+    // The agent's clock is set back by an hour. Seconds after the write of the new bundle, the client is renewed by a webhook that lacks it.
+    scene.now -= HOUR;
+    let issuance = scene.now + HOUR;
+    reconcile(&mut scene, issued(&chain, issuance));
+    scene.source = pair(&new, "gateway");
+    let plan = reconcile(&mut scene, issued(&chain, issuance));
+    assert!(waits(&plan).contains(&StepName::SwitchServingCertificate), "{:?}", plan.waits);
+    assert!(!plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { .. })), "{:?}", plan.steps);
 }
 
 #[test]
