@@ -12,12 +12,13 @@ use serde_json::Value;
 use super::AgentError;
 use super::owned_objects::{self, StoredObject};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name, managed_config_map_name};
-use crate::api::{AdditionalTrust, SourceKind};
+use crate::api::{AdditionalTrust, SourceKind, TrustConsumer};
+use crate::consumer;
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
     CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, Pending, ProbeResult, Snapshot, SourceState, Trust,
-    TrustCopy,
+    TrustCopy, TrustLoader,
 };
 use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{RenewalPolicy, SecretSummary};
@@ -44,6 +45,8 @@ pub(super) struct ClusterState {
     presented_also: Vec<FurtherCertificate>,
     /// The readers of `spec.trustBundleTargets`, as clients.
     pub(super) bundle_readers: Vec<ClientState>,
+    /// TrustConsumers that load CAs of this GatewaySecret.
+    trust_loaders: Vec<TrustLoader>,
     /// Namespaces of `spec.clients.namespaces` whose Certificates the agent cannot list.
     unlisted_namespaces: Vec<String>,
     /// The stored journal.
@@ -74,6 +77,8 @@ pub(super) struct WatchedNames {
     pub(super) config_maps: Vec<String>,
     /// Namespaces of the Certificates of its clients and CAs.
     pub(super) namespaces: Vec<String>,
+    /// Namespaces of TrustConsumers that can load its CAs.
+    pub(super) consumer_namespaces: BTreeSet<String>,
 }
 
 impl WatchedNames {
@@ -84,6 +89,7 @@ impl WatchedNames {
             secrets: secret_names(entry),
             config_maps,
             namespaces: entry.issuing_namespaces().map(str::to_owned).collect(),
+            consumer_namespaces: consumer_namespaces(entry),
         }
     }
 }
@@ -117,6 +123,28 @@ pub(super) fn secret_names(entry: &Entry) -> Vec<String> {
     names.sort();
     names.dedup();
     names
+}
+
+/// The namespaces in which TrustConsumers can load CAs of a GatewaySecret: those of the managed Secret and of `spec.trustBundleTargets`.
+fn consumer_namespaces(entry: &Entry) -> BTreeSet<String> {
+    let targets = entry.spec.trust_bundle_targets.iter().filter_map(|target| target.namespace.clone());
+    targets.chain([entry.namespace.clone()]).collect()
+}
+
+async fn read_trust_loaders(client: &Client, entry: &Entry, namespace: &str) -> Result<Vec<TrustLoader>, AgentError> {
+    let api: Api<TrustConsumer> = Api::namespaced(client.clone(), namespace);
+    match api.list(&ListParams::default()).await {
+        Ok(listed) => Ok(listed
+            .into_iter()
+            .flat_map(|TrustConsumer { metadata, spec, status }| {
+                let name = metadata.name.unwrap_or_default();
+                consumer::trust_loaders(entry, (namespace, &name), &spec, &status.unwrap_or_default())
+            })
+            .collect()),
+        // The kind is not installed.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(AgentError::api("list", "trustconsumers.trustspan.dev", namespace, error)),
+    }
 }
 
 /// The qualified name of an object: see [`Entry::qualified`].
@@ -197,6 +225,9 @@ impl ClusterState {
             state.presented_also.push(FurtherCertificate { chain, ..also });
         }
         state.readers = readers;
+        for namespace in consumer_namespaces(entry) {
+            state.trust_loaders.extend(read_trust_loaders(client, entry, &namespace).await?);
+        }
         Ok(state)
     }
 
@@ -263,6 +294,7 @@ impl ClusterState {
             sources: BTreeMap::new(),
             presented_also: Vec::new(),
             bundle_readers: Vec::new(),
+            trust_loaders: Vec::new(),
             unlisted_namespaces: Vec::new(),
             journal: owned_objects::read_journal(entry, journal),
             journal_object: journal.cloned(),
@@ -314,6 +346,7 @@ impl ClusterState {
             config_maps: spec.clients.ca_config_map_names.iter().map(|name| self.ca_config_map(entry, name)).collect(),
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
+            trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
             source_certificate: self.source_certificate.clone(),
             canary: entry

@@ -11,13 +11,15 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::cluster_state::WatchedNames;
+use crate::api::TrustConsumer;
 use crate::registry::Entry;
 use crate::store::{cluster, watch};
 
-/// Watches the objects that a GatewaySecret's rotation depends on: Secrets and ConfigMaps by name, and cert-manager's Certificates.
+/// Watches the objects that a GatewaySecret's rotation depends on: Secrets and ConfigMaps by name, cert-manager's Certificates, and
+/// TrustConsumers.
 pub(super) fn start(client: &Client, entry: &Entry, names: WatchedNames, event: &Arc<Notify>) -> JoinSet<()> {
     let mut watches = JoinSet::new();
-    let WatchedNames { secrets, config_maps, namespaces } = names;
+    let WatchedNames { secrets, config_maps, namespaces, consumer_namespaces } = names;
     for name in secrets {
         let (namespace, name) = entry.place_of(&name);
         let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), namespace);
@@ -30,6 +32,10 @@ pub(super) fn start(client: &Client, entry: &Entry, names: WatchedNames, event: 
     for namespace in namespaces {
         let certificates = cluster::certificates(client.clone(), &namespace);
         watches.spawn(notify(watcher(certificates, watcher::Config::default()), event.clone()));
+    }
+    for namespace in consumer_namespaces {
+        let consumers: Api<PartialObjectMeta<TrustConsumer>> = Api::namespaced(client.clone(), &namespace);
+        watches.spawn(notify(watcher(consumers, watcher::Config::default()), event.clone()));
     }
     watches
 }

@@ -10,12 +10,14 @@ mod content;
 mod report;
 mod restarts;
 mod state;
+mod trust_loaders;
 
 pub use condition_types::{AVAILABLE, CONDITION_TYPES, LOADED, RESTARTABLE, VALID};
 pub use content::{Content, ContentFault, ReadFailure};
 pub use report::{blocked, events, report, restarted};
 pub use restarts::{Consumers, RestartBlocker, blocker, next, wake};
 pub use state::{Absence, ConsumerState, Reader, WorkloadState, owners};
+pub use trust_loaders::trust_loaders;
 
 #[cfg(test)]
 mod tests;

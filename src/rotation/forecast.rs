@@ -225,6 +225,8 @@ impl<'s> Simulation<'s> {
                 .collect(),
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
+            // The agent restarts them.
+            trust_loaders: Vec::new(),
             unlisted_namespaces: self.real.unlisted_namespaces,
             source_certificate: self.source_certificate.clone(),
             canary: None,

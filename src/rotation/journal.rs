@@ -76,26 +76,29 @@ pub struct Version<C = Certificate> {
     pub seen: Sightings,
 }
 
-/// Endpoints that showed a replaced content, and nothing else since. There it is in use, whatever the propagation delay.
+/// Who is known to use a replaced content. There it is in use, whatever the propagation delay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Sightings {
-    /// They serve its certificate.
+    /// Endpoints that served its certificate, and showed nothing else since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leaf: Vec<String>,
-    /// They reject a canary that newer bundles admit.
+    /// Endpoints that rejected a canary that newer bundles admit, and showed nothing else since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bundle: Vec<String>,
+    /// TrustConsumers with workloads that may not have loaded a later content.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub consumers: Vec<String>,
 }
 
 impl Sightings {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.leaf.is_empty() && self.bundle.is_empty()
+        self.leaf.is_empty() && self.bundle.is_empty() && self.consumers.is_empty()
     }
 
     /// Whether an endpoint is among them.
-    pub fn contains(&self, address: &str) -> bool {
+    pub fn has_endpoint(&self, address: &str) -> bool {
         self.leaf.iter().chain(&self.bundle).any(|seen| seen == address)
     }
 }

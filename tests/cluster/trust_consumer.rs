@@ -15,7 +15,7 @@ cases![
 /// Changes of content in the test that kills agents; `TRUSTSPAN_CONSUMER_CHANGES` sets another number.
 const CHANGES: usize = 4;
 
-fn consumer(loads: &[Value]) -> Value {
+pub(crate) fn consumer(loads: &[Value]) -> Value {
     json!({
         "apiVersion": "trustspan.dev/v1alpha1", "kind": "TrustConsumer", "metadata": { "name": "limits" },
         "spec": { "workloads": [{ "kind": "Deployment", "name": "app" }], "loads": loads },
@@ -30,7 +30,7 @@ fn rollouts(cluster: &Cluster, ns: &str) -> Result<usize> {
 }
 
 /// As the kubelet would: the pods of Deployment `app` come up, until its rollout is complete.
-fn come_up(cluster: &Cluster, ns: &str) -> Result<()> {
+pub(crate) fn come_up(cluster: &Cluster, ns: &str) -> Result<()> {
     let now = jiff::Timestamp::now().to_string();
     let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
     let up = json!({ "status": { "phase": "Running", "conditions": [ready] } }).to_string();
@@ -48,7 +48,7 @@ fn come_up(cluster: &Cluster, ns: &str) -> Result<()> {
     })
 }
 
-fn wait_reason(cluster: &Cluster, ns: &str, type_: &str, reason: &str) -> Result<()> {
+pub(crate) fn wait_reason(cluster: &Cluster, ns: &str, type_: &str, reason: &str) -> Result<()> {
     wait_for(&format!("condition {type_} to say {reason}"), SOON, || {
         let stored = cluster.get("trustconsumer", ns, "limits")?;
         let said = stored["status"]["conditions"].as_array().into_iter().flatten().find(|one| one["type"] == type_);

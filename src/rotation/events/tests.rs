@@ -189,6 +189,7 @@ fn plan(lagging: &[&str]) -> planner::Plan {
         managed: None,
         bundle_readers: Vec::new(),
         clients: Vec::new(),
+        trust_loaders: Vec::new(),
         unlisted_namespaces: &[],
         source_certificate: None,
         probe_result: None,

@@ -63,6 +63,7 @@ fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forec
         config_maps: Vec::new(),
         clients,
         bundle_readers: Vec::new(),
+        trust_loaders: Vec::new(),
         unlisted_namespaces: &[],
         source_certificate: Some(Issuance { name: "gateway".to_owned(), ..Issuance::default() }),
         canary: None,

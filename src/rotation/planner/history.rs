@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::probe;
 use super::snapshot::{
     ClientState, ReaderSource, Snapshot, SourceState, Trust, TrustCopy, authorities, migrated, verifies_to_the_end,
 };
+use super::{consumers, probe};
 use crate::api::{LeafKind, Period, Phase, TrustAnchor, TrustBundleTarget};
 use crate::connectivity;
 use crate::rotation::SecretSummary;
@@ -42,6 +42,7 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp)
     record_trust_sources(snapshot, &mut journal, now);
     record_further_certificates(snapshot, &mut journal, now);
     record_clients(snapshot, &mut journal, now);
+    consumers::record(snapshot, &mut journal);
     record_cut_off(snapshot, &mut journal, now);
     journal
 }

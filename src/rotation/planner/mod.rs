@@ -5,11 +5,12 @@
 //! handshake, whenever the process is killed and however often a step is repeated.
 //!
 //! The files in the order in which a snapshot passes through them: `snapshot` (what was read, and what follows from it), `probe` (what
-//! gateways showed over TLS), `history` (what the journal records), `bundles` (which CAs are in which bundle), `blockers` (what a step
-//! waits for) and `plan` (the steps).
+//! gateways showed over TLS), `consumers` (what TrustConsumers have loaded), `history` (what the journal records), `bundles` (which CAs are
+//! in which bundle), `blockers` (what a step waits for) and `plan` (the steps).
 
 mod blockers;
 mod bundles;
+mod consumers;
 mod history;
 mod plan;
 mod probe;
@@ -22,6 +23,6 @@ pub(super) use blockers::Pause;
 pub use blockers::{SwitchBlocker, TrustSourceBlocker};
 pub use plan::{PairOf, Plan, Step, plan};
 pub use snapshot::{
-    Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, Pending, ProbeResult, Shown,
-    Snapshot, SourceState, Trust, TrustCopy,
+    Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, LoadedTrust, Pending,
+    ProbeResult, Shown, Snapshot, SourceState, Trust, TrustCopy, TrustLoader,
 };

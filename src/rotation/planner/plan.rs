@@ -11,7 +11,7 @@ use super::snapshot::{
     ClientState, Issuance, Pending, Snapshot, TrustCopy, View, admits, authorities, holds, migrated, verifies,
     verifies_to_the_end,
 };
-use super::{history, probe};
+use super::{consumers, history, probe};
 use crate::api::names::ADOPT;
 use crate::api::{Endpoints, Mode, OnServingCertificateExpiry, Period, Phase, StepName, TrustSourceUse, Wait};
 use crate::rotation::SecretSummary;
@@ -124,7 +124,8 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     let blockers = Blockers::find(&view);
     let mut decided = decide(&view, &blockers, &bundles.gateways);
     let endpoints = probe::count(&view, &before.gateways);
-    decided.waits.extend(probe::waits(&view).into_iter().map(|pause| pause.wait(step_of_gateways(&view))));
+    decided.waits.extend(probe::waits(&view).into_iter().map(|pause| pause.wait(view.step_of_gateways())));
+    decided.waits.extend(consumers::waits(&view));
     let wake = wake(&view, &decided.waits, [bundles.gateways.until, bundles.clients.until]);
     let unordered = unordered(&view, &bundles.clients.trust);
     decided.waits.extend(unordered.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust)));
@@ -185,15 +186,6 @@ fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Optio
         at.extend([certificate.not_before, end]);
     }
     at.into_iter().filter(|at| *at > view.now).min()
-}
-
-/// The step that waits for gateways.
-fn step_of_gateways(view: &View<'_>) -> StepName {
-    match view.unconverged {
-        None => StepName::DropOldCA,
-        Some(_) if view.entry.spec.issuer_secret_name.is_some() => StepName::PromoteIssuer,
-        Some(_) => StepName::ReissueClients,
-    }
 }
 
 fn trouble(snapshot: &Snapshot<'_>) -> Option<String> {

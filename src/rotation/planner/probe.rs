@@ -88,7 +88,8 @@ impl Evidence<'_> {
     /// The endpoints that have a replaced version. An endpoint that shows nothing keeps its earlier sightings while it exists. `known` are
     /// the serving certificates that the managed Secret is known to have held.
     fn sightings(&self, version: &Version, known: &[String]) -> Sightings {
-        let Some(replaced) = version.replaced else { return Sightings::default() };
+        let consumers = version.seen.consumers.clone();
+        let Some(replaced) = version.replaced else { return Sightings { consumers, ..Sightings::default() } };
         let with = |before: &[String], has: &dyn Fn(&Shown) -> Option<bool>| {
             let has = |endpoint: &&Endpoint| {
                 let shown = endpoint.shown.as_ref().ok().filter(|_| endpoint.at >= replaced);
@@ -106,6 +107,7 @@ impl Evidence<'_> {
             bundle: with(&version.seen.bundle, &|shown| {
                 shown.canary.filter(|_| differs).map(|answer| answer == Answer::Refused)
             }),
+            consumers,
         }
     }
 }
@@ -145,7 +147,7 @@ pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
 }
 
 fn is_stale(view: &View<'_>, endpoint: &Endpoint) -> bool {
-    view.journal.gateways.iter().any(|version| version.seen.contains(&endpoint.address))
+    view.journal.gateways.iter().any(|version| version.seen.has_endpoint(&endpoint.address))
 }
 
 /// What a step waits for while some endpoints may have an earlier content. Each ends with the propagation delay, unless an endpoint was seen with

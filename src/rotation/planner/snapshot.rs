@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{OnServingCertificateExpiry, Period, TrustSourceUse, WindowState};
+use crate::api::{OnServingCertificateExpiry, Period, StepName, TrustSourceUse, WindowState};
 use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::journal::{Authority, Client, Journal, Version};
@@ -40,6 +40,8 @@ pub struct Snapshot<'a> {
     pub clients: Vec<ClientState>,
     /// Readers of an object of `spec.trustBundleTargets`: clients without a certificate.
     pub bundle_readers: Vec<ClientState>,
+    /// TrustConsumers that load the managed Secret or what a client reads.
+    pub trust_loaders: Vec<TrustLoader>,
     /// Namespaces of `spec.clients.namespaces` whose Certificates the agent may not list.
     pub unlisted_namespaces: &'a [String],
     /// The cert-manager Certificate that writes the source Secret.
@@ -139,6 +141,30 @@ pub enum Trust {
         /// When the certificate was issued. The Secret was not written earlier.
         at: Timestamp,
     },
+}
+
+/// A TrustConsumer whose workloads load CAs of a GatewaySecret when they start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustLoader {
+    /// Its namespace and name.
+    pub name: String,
+    /// What they load.
+    pub object: LoadedTrust,
+    /// The hash of the CAs that all of them have loaded: see [`crate::trust::content_hash`]. `None`: not all have loaded the same, or that is unknown.
+    pub loaded: Option<String>,
+    /// Why some have earlier content: a sentence.
+    pub reason: String,
+    /// Whether a person has to act before they are restarted.
+    pub needs_action: bool,
+}
+
+/// An object with CAs of a GatewaySecret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoadedTrust {
+    /// The managed Secret.
+    Managed,
+    /// What a client reads, by the name of the client.
+    Client(String),
 }
 
 /// A cert-manager Certificate.
@@ -421,6 +447,17 @@ impl<'a> View<'a> {
             served_chain: served_chain(snapshot),
             unconverged,
             signs_current: signs && unconverged.is_none(),
+        }
+    }
+}
+
+impl View<'_> {
+    /// The step that waits for gateways.
+    pub(super) fn step_of_gateways(&self) -> StepName {
+        match self.unconverged {
+            None => StepName::DropOldCA,
+            Some(_) if self.entry.spec.issuer_secret_name.is_some() => StepName::PromoteIssuer,
+            Some(_) => StepName::ReissueClients,
         }
     }
 }

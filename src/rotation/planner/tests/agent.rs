@@ -13,7 +13,9 @@ use crate::api::{Mode, OnServingCertificateExpiry, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner;
-use crate::rotation::planner::{ClientState, FurtherCertificate, Issuance, PairOf, Plan, ProbeResult, Snapshot, Step};
+use crate::rotation::planner::{
+    ClientState, FurtherCertificate, Issuance, PairOf, Plan, ProbeResult, Snapshot, Step, TrustLoader,
+};
 use crate::rotation::{observe, report};
 use crate::trust::Certificate;
 
@@ -41,6 +43,7 @@ pub(super) struct Reading {
     secrets: std::collections::BTreeMap<&'static str, Content>,
     clients: Vec<ClientState>,
     bundle_readers: Vec<ClientState>,
+    trust_loaders: Vec<TrustLoader>,
     presented_also: Vec<FurtherCertificate>,
     source_certificate: Option<Issuance>,
     journal: (u64, Journal),
@@ -60,6 +63,7 @@ impl Reading {
             managed: facts(MANAGED),
             bundle_readers: self.bundle_readers.clone(),
             clients: self.clients.clone(),
+            trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &[],
             source_certificate: self.source_certificate.clone(),
             canary: None,
@@ -99,6 +103,7 @@ impl Cluster {
             secrets: self.secrets.clone(),
             clients: self.clients_seen(),
             bundle_readers: self.bundle_readers(),
+            trust_loaders: self.trust_loaders(),
             presented_also: self.presented_also(),
             source_certificate: self.source_certificate(),
             journal: self.journal.clone(),

@@ -1,16 +1,25 @@
 //! Readers of an object of `spec.trustBundleTargets`, which present no certificate.
 
+use jiff::SignedDuration;
+
 use super::cluster::{Cluster, Content};
 use crate::api::{TrustBundleTarget, TrustBundleTargetKind};
 use crate::rotation::SecretSummary;
-use crate::rotation::planner::{ClientState, Plan, Trust};
-use crate::trust::Certificate;
+use crate::rotation::planner::{ClientState, LoadedTrust, Plan, Trust, TrustLoader};
+use crate::trust::{Certificate, content_hash};
 
 /// The object, and what its readers have of it.
 pub(super) struct Distributed {
-    held: Content,
+    stored: Content,
     loaded: Content,
+    /// The readers load it when they start, and a TrustConsumer restarts them.
+    load_once: bool,
+    /// What the TrustConsumer reports; `None` during a rollout.
+    reported: Option<Content>,
 }
+
+/// The time up to a restart, and the time that it takes.
+const RESTART: SignedDuration = SignedDuration::from_mins(20);
 
 impl Cluster {
     /// The readers of the trust bundle target now trust this CA.
@@ -19,35 +28,72 @@ impl Cluster {
             if self.chance(2) { TrustBundleTargetKind::ConfigMap } else { TrustBundleTargetKind::ClusterTrustBundle };
         let (name, key) = ("trust".to_owned(), "ca.crt".to_owned());
         self.entry.spec.trust_bundle_targets = vec![TrustBundleTarget { kind, namespace: None, name, key }];
-        self.note(format!("{} are there", self.entry.spec.trust_bundle_targets[0].readers()));
-        let held = self.content(SecretSummary { anchors: vec![ca.clone()], ..SecretSummary::default() });
-        self.distributed = Some(Distributed { loaded: held.clone(), held });
+        let load_once = kind == TrustBundleTargetKind::ConfigMap && self.chance(2);
+        let how = if load_once { ", and load it when they start" } else { "" };
+        self.note(format!("{} are there{how}", self.entry.spec.trust_bundle_targets[0].readers()));
+        let stored = self.content(SecretSummary { anchors: vec![ca.clone()], ..SecretSummary::default() });
+        let reported = Some(stored.clone());
+        self.distributed = Some(Distributed { loaded: stored.clone(), stored, load_once, reported });
     }
 
     /// The agent writes it after its steps.
     pub(super) fn distribute(&mut self, plan: &Plan) {
         let bundle = &plan.client_bundle;
-        let Some(held) = self.distributed.as_ref().map(|distributed| &distributed.held.facts.anchors) else { return };
-        if bundle.is_empty() || held == bundle || plan.unordered.is_some() {
+        let Some(stored) = self.distributed.as_ref().map(|distributed| &distributed.stored.facts.anchors) else {
+            return;
+        };
+        if bundle.is_empty() || stored == bundle || plan.unordered.is_some() {
             return;
         }
         self.note(format!("distributed: {}", self.named(bundle)));
-        let held = self.content(SecretSummary { anchors: bundle.clone(), ..SecretSummary::default() });
-        self.distributed.as_mut().unwrap().held = held;
-        self.within(self.entry.policy.propagation_delays.clients.duration(), |cluster| {
-            let distributed = cluster.distributed.as_mut().unwrap();
-            distributed.loaded = distributed.held.clone();
-            let loaded = distributed.loaded.clone();
-            cluster.note(format!("readers of what is distributed trust {}", cluster.named(&loaded.facts.anchors)));
+        let stored = self.content(SecretSummary { anchors: bundle.clone(), ..SecretSummary::default() });
+        let distributed = self.distributed.as_mut().unwrap();
+        distributed.stored = stored;
+        if distributed.load_once {
+            self.within(RESTART, Self::restart_readers);
+        } else {
+            self.within(self.entry.policy.propagation_delays.clients.duration(), |cluster| {
+                let stored = cluster.distributed.as_ref().unwrap().stored.clone();
+                cluster.loaded_by_readers(stored);
+            });
+        }
+        self.poke();
+    }
+
+    fn restart_readers(&mut self) {
+        let distributed = self.distributed.as_mut().unwrap();
+        let stored = distributed.stored.clone();
+        distributed.reported = None;
+        self.within(RESTART, move |cluster| {
+            cluster.distributed.as_mut().unwrap().reported = Some(stored.clone());
+            cluster.loaded_by_readers(stored);
+            cluster.poke();
         });
         self.poke();
+    }
+
+    fn loaded_by_readers(&mut self, content: Content) {
+        self.note(format!("readers of what is distributed trust {}", self.named(&content.facts.anchors)));
+        self.distributed.as_mut().unwrap().loaded = content;
+    }
+
+    /// The TrustConsumer of readers that load the object once.
+    pub(super) fn trust_loaders(&self) -> Vec<TrustLoader> {
+        let loader = |distributed: &Distributed| TrustLoader {
+            name: "apps/readers".to_owned(),
+            object: LoadedTrust::Client(self.entry.spec.trust_bundle_targets[0].readers()),
+            loaded: distributed.reported.as_ref().map(|content| content_hash(&content.facts.anchors)),
+            reason: "The agent restarts its workloads".to_owned(),
+            needs_action: false,
+        };
+        self.distributed.iter().filter(|distributed| distributed.load_once).map(loader).collect()
     }
 
     pub(super) fn bundle_readers(&self) -> Vec<ClientState> {
         let seen = self.distributed.iter().map(|distributed| ClientState {
             name: self.entry.spec.trust_bundle_targets[0].readers(),
             chain: Vec::new(),
-            trust: Trust::Read(distributed.held.facts.anchors.clone()),
+            trust: Trust::Read(distributed.stored.facts.anchors.clone()),
             loads_once: false,
             certificate: None,
             pending: None,

@@ -8,6 +8,7 @@ mod bundle_readers;
 mod clients;
 mod cluster;
 mod config_maps;
+mod consumers;
 mod deadlines;
 mod distributed;
 mod examples;

@@ -10,7 +10,7 @@ use crate::registry::tests::entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
     CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, PairOf, Pending, Plan, ProbeResult, Snapshot,
-    SourceState, Step, Trust, TrustCopy, plan,
+    SourceState, Step, Trust, TrustCopy, TrustLoader, plan,
 };
 use crate::rotation::readers::{SourceName, TlsReader};
 use crate::rotation::{ObservedState, RenewalPolicy, SecretSummary, observe, report};
@@ -48,6 +48,7 @@ pub(super) struct Scene {
     /// Whether it is being reissued.
     pub(super) is_issuing: bool,
     pub(super) bundle_readers: Vec<ClientState>,
+    pub(super) trust_loaders: Vec<TrustLoader>,
     pub(super) unlisted_namespaces: Vec<String>,
     /// `spec.renewal` of the client's Certificate, and of the source Secret's.
     pub(super) renewal: [RenewalPolicy; 2],
@@ -120,6 +121,7 @@ impl Scene {
             issued: None,
             is_issuing: false,
             bundle_readers: Vec::new(),
+            trust_loaders: Vec::new(),
             unlisted_namespaces: Vec::new(),
             renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
             journal: Journal::default(),
@@ -154,6 +156,7 @@ impl Scene {
             managed: self.managed.as_ref(),
             bundle_readers: self.bundle_readers.clone(),
             clients,
+            trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
             source_certificate: Some(Issuance {
                 name: "gateway".to_owned(),

@@ -19,7 +19,9 @@ enum Act {
 }
 
 /// Words of the reason, the more specific rows first.
-const WAITS: [(&str, Act); 38] = [
+const WAITS: [(&str, Act); 39] = [
+    // Also of other steps.
+    ("may have earlier CAs of", Act::Sometimes),
     // Probes. An assumption ends with the propagation delay, whatever keeps the canary from being renewed.
     ("Gateways have earlier content of the managed Secret", Act::Sometimes),
     ("so propagationDelays.gateways is assumed", Act::No),

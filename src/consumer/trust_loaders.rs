@@ -1,0 +1,202 @@
+//! Which CAs of a GatewaySecret a TrustConsumer's workloads load, and which of them they have loaded.
+
+use super::condition_types::{LOADED, RESTARTABLE, VALID};
+use crate::api::{
+    ConditionStatus, LoadedObject, SourceKind, TrustBundleTarget, TrustBundleTargetKind, TrustConsumerSpec,
+    TrustConsumerStatus,
+};
+use crate::registry::Entry;
+use crate::rotation::planner::{LoadedTrust, TrustLoader};
+
+/// The objects of a GatewaySecret that a TrustConsumer loads: the managed Secret, objects of `spec.trustBundleTargets`, and Secrets of
+/// `spec.clients.secretNames`. `consumer` is its namespace and name.
+///
+/// A TrustConsumer without any workload has loaded nothing.
+pub fn trust_loaders(
+    entry: &Entry,
+    (namespace, name): (&str, &str),
+    spec: &TrustConsumerSpec,
+    status: &TrustConsumerStatus,
+) -> Vec<TrustLoader> {
+    let has_no_workload = status.workloads.is_empty()
+        && status.condition(LOADED).is_some_and(|condition| condition.reason == "WorkloadMissing");
+    if has_no_workload {
+        return Vec::new();
+    }
+    let loaders = spec.loads.iter().flat_map(|loaded| objects(entry, namespace, loaded));
+    loaders
+        .map(|(object, loaded, key)| TrustLoader {
+            name: format!("{namespace}/{name}"),
+            object,
+            loaded: loaded_hash(status, loaded, key),
+            reason: reason(status, loaded, key),
+            needs_action: !is_ca(loaded, key)
+                || [RESTARTABLE, VALID].into_iter().any(|type_| is_not_true(status, type_)),
+        })
+        .collect()
+}
+
+fn is_not_true(status: &TrustConsumerStatus, type_: &str) -> bool {
+    status.condition(type_).is_some_and(|condition| condition.status != ConditionStatus::True)
+}
+
+fn is_ca(loaded: &LoadedObject, key: &str) -> bool {
+    loaded.all_keys().get(key) == Some(&true)
+}
+
+/// What a GatewaySecret's object is to the planner, with the key of its CAs.
+fn objects<'a>(
+    entry: &'a Entry,
+    namespace: &'a str,
+    loaded: &'a LoadedObject,
+) -> impl Iterator<Item = (LoadedTrust, &'a LoadedObject, &'a str)> {
+    let is_own = namespace == entry.namespace && loaded.kind == SourceKind::Secret;
+    let name = loaded.name.as_str();
+    let secret = if is_own && name == entry.managed_name() {
+        Some(LoadedTrust::Managed)
+    } else {
+        let is_client = is_own && entry.spec.clients.secret_names.iter().any(|client| client == name);
+        is_client.then(|| LoadedTrust::Client(name.to_owned()))
+    };
+    let ca_key = loaded.all_keys().into_iter().find_map(|(key, is_ca)| is_ca.then_some(key));
+    let secret = secret.zip(ca_key).map(|(object, key)| (object, loaded, key));
+    let is_target = move |target: &&TrustBundleTarget| {
+        let kind = match loaded.kind {
+            SourceKind::Secret => TrustBundleTargetKind::Secret,
+            SourceKind::ConfigMap => TrustBundleTargetKind::ConfigMap,
+        };
+        target.kind == kind
+            && target.name == name
+            && target.namespace.as_deref().unwrap_or(&entry.namespace) == namespace
+            && loaded.all_keys().contains_key(target.key.as_str())
+    };
+    let targets = entry.spec.trust_bundle_targets.iter().filter(is_target);
+    let targets = targets.map(move |target| (LoadedTrust::Client(target.readers()), loaded, target.key.as_str()));
+    secret.into_iter().chain(targets)
+}
+
+/// The hash of the CAs under a key, if all workloads have loaded the content that the status describes.
+fn loaded_hash(status: &TrustConsumerStatus, loaded: &LoadedObject, key: &str) -> Option<String> {
+    let hash = status.hash.as_ref()?;
+    let has_loaded = !status.workloads.is_empty() && status.workloads.iter().all(|one| one.hash == *hash);
+    let of_key = status
+        .content
+        .iter()
+        .find(|one| (one.kind, one.name.as_str(), one.key.as_str()) == (loaded.kind, loaded.name.as_str(), key));
+    of_key.filter(|_| has_loaded && is_ca(loaded, key)).map(|one| one.sha256.clone())
+}
+
+fn reason(status: &TrustConsumerStatus, loaded: &LoadedObject, key: &str) -> String {
+    if !is_ca(loaded, key) {
+        return format!("List key {key} of {} {} under caKeys there, not under keys", loaded.kind.name(), loaded.name);
+    }
+    let known = [VALID, LOADED].into_iter().filter_map(|type_| status.condition(type_));
+    let first = known.into_iter().find(|condition| condition.status != ConditionStatus::True);
+    let message = first.map(|condition| condition.message.trim_end_matches('.').to_owned());
+    message.unwrap_or_else(|| "The agent restarts its workloads".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Condition, KeyContent, LoadedContent, WorkloadKind, WorkloadRef};
+    use crate::registry::tests::entry;
+
+    fn spec(kind: SourceKind, name: &str, keys: &[&str], ca_keys: &[&str]) -> TrustConsumerSpec {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let loaded = LoadedObject { kind, name: name.to_owned(), keys: names(keys), ca_keys: names(ca_keys) };
+        TrustConsumerSpec { loads: vec![loaded], ..TrustConsumerSpec::default() }
+    }
+
+    /// All have loaded the content, of which one workload has this hash.
+    fn status(kind: SourceKind, name: &str, key: &str, of_workload: &str) -> TrustConsumerStatus {
+        let content = KeyContent { kind, name: name.to_owned(), key: key.to_owned(), sha256: "of the CAs".to_owned() };
+        let workload = LoadedContent {
+            workload: WorkloadRef { kind: WorkloadKind::Deployment, name: "web".to_owned() },
+            uid: String::new(),
+            annotation: None,
+            hash: of_workload.to_owned(),
+            first_expiry: None,
+            restarted_at: None,
+            rollout: None,
+        };
+        let (hash, workloads) = (Some("of all".to_owned()), vec![workload]);
+        TrustConsumerStatus { hash, content: vec![content], workloads, ..TrustConsumerStatus::default() }
+    }
+
+    fn condition(type_: &str, status: ConditionStatus, reason: &str) -> Condition {
+        let (reason, message) = (reason.to_owned(), "Says why.".to_owned());
+        let last_transition_time = crate::trust::fixtures::now();
+        Condition { type_: type_.to_owned(), status, observed_generation: None, last_transition_time, reason, message }
+    }
+
+    #[test]
+    fn reports_the_cas_that_all_workloads_have_loaded() {
+        let entry = entry("mesh", "root", "gw");
+        let (kind, key) = (SourceKind::Secret, "ca.crt");
+        let of = |spec: &TrustConsumerSpec, status: &TrustConsumerStatus| {
+            trust_loaders(&entry, ("mesh", "web"), spec, status)
+        };
+        let managed = spec(kind, "gw", &["tls.crt", key], &[]);
+        let [found] = of(&managed, &status(kind, "gw", key, "of all")).try_into().expect("one");
+        assert_eq!(
+            (found.name.as_str(), &found.object, found.loaded.as_deref()),
+            ("mesh/web", &LoadedTrust::Managed, Some("of the CAs"))
+        );
+        for other in [status(kind, "gw", key, "of earlier content"), TrustConsumerStatus::default()] {
+            assert_eq!(of(&managed, &other)[0].loaded, None, "{other:?}");
+        }
+        let mut paused = status(kind, "gw", key, "of earlier content");
+        paused.conditions = vec![
+            condition(RESTARTABLE, ConditionStatus::False, "Paused"),
+            condition(LOADED, ConditionStatus::False, "Paused"),
+        ];
+        let [found] = of(&managed, &paused).try_into().expect("one");
+        assert_eq!((found.needs_action, found.reason.as_str()), (true, "Says why"));
+        let none = TrustConsumerStatus {
+            workloads: Vec::new(),
+            conditions: vec![condition(LOADED, ConditionStatus::Unknown, "WorkloadMissing")],
+            ..paused
+        };
+        assert_eq!(of(&managed, &none), [], "no workload exists");
+        assert_eq!(
+            of(&spec(kind, "gw", &["tls.crt"], &[]), &status(kind, "gw", "tls.crt", "of all")),
+            [],
+            "it loads no CA"
+        );
+        assert_eq!(of(&spec(kind, "other", &[key], &[]), &status(kind, "other", key, "of all")), []);
+        assert_eq!(
+            trust_loaders(&entry, ("apps", "web"), &managed, &TrustConsumerStatus::default()),
+            [],
+            "another namespace"
+        );
+    }
+
+    #[test]
+    fn finds_trust_bundle_targets_and_secrets_of_clients() {
+        let mut entry = entry("mesh", "root", "gw");
+        let target = TrustBundleTarget {
+            kind: TrustBundleTargetKind::ConfigMap,
+            namespace: Some("apps".to_owned()),
+            name: "trust".to_owned(),
+            key: "bundle.pem".to_owned(),
+        };
+        let readers = LoadedTrust::Client(target.readers());
+        entry.spec.trust_bundle_targets = vec![target];
+        entry.spec.clients.secret_names = vec!["client".to_owned()];
+        let kind = SourceKind::ConfigMap;
+        let known = status(kind, "trust", "bundle.pem", "of all");
+        let as_cas = spec(kind, "trust", &[], &["bundle.pem"]);
+        let [found] = trust_loaders(&entry, ("apps", "web"), &as_cas, &known).try_into().expect("one");
+        assert_eq!((found.object, found.loaded.is_some(), found.needs_action), (readers, true, false));
+        let as_bytes = spec(kind, "trust", &["bundle.pem"], &[]);
+        let [found] = trust_loaders(&entry, ("apps", "web"), &as_bytes, &known).try_into().expect("one");
+        assert_eq!((found.loaded, found.needs_action), (None, true), "a hash of bytes says nothing about CAs");
+        assert!(found.reason.contains("under caKeys"), "{}", found.reason);
+        let client = spec(SourceKind::Secret, "client", &["ca.crt"], &[]);
+        let [found] =
+            trust_loaders(&entry, ("mesh", "web"), &client, &TrustConsumerStatus::default()).try_into().expect("one");
+        assert_eq!(found.object, LoadedTrust::Client("client".to_owned()));
+        assert_eq!(trust_loaders(&entry, ("mesh", "web"), &as_cas, &known), [], "another namespace");
+    }
+}
