@@ -2,8 +2,6 @@
 //! directory.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +17,7 @@ use crate::api::{Phase, SourceKind, TrustAnchor};
 use crate::registry::{Entry, Registry};
 use crate::rotation;
 use crate::rotation::planner::{Plan, Step};
+use crate::store::atomic_file;
 use crate::store::directory::{self, StoreError};
 use crate::store::manifest::ManifestError;
 use crate::trust::{Secret, Severities, bundle, credential};
@@ -289,16 +288,8 @@ impl Manifests {
             text += &format!("---\n{}", serde_saphyr::to_string(object)?);
         }
         self.check_folder()?;
-        let temporary = path.with_extension("new");
-        let replace = || {
-            fs::create_dir_all(self.dir.join(FOLDER))?;
-            let mut file =
-                fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, path)
-        };
-        replace().map_err(|source| DirectoryError::Write { path: path.to_owned(), source })
+        let written = atomic_file::replace(path, text.as_bytes(), 0o600);
+        written.map_err(|source| DirectoryError::Write { path: path.to_owned(), source })
     }
 }
 
