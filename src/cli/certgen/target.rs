@@ -89,9 +89,7 @@ impl Target {
                 let path = path(dir, &reference);
                 let written = match objects.0.get(&reference) {
                     // It may contain a private key.
-                    Some(object) => {
-                        atomic_file::replace(&path, serde_saphyr::to_string(object)?.as_bytes(), 0o600)
-                    }
+                    Some(object) => atomic_file::replace(&path, serde_saphyr::to_string(object)?.as_bytes(), 0o600),
                     None => fs::remove_file(&path),
                 };
                 written.map(|()| Written::Yes).map_err(|error| unusable(&path, "write", &error))
