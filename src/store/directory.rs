@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::manifest::{self, Document, ManifestError, Object, Source};
 use crate::api::names::GATEWAY_SECRET;
 use crate::api::{
-    GROUP, GatewaySecretSpec, GatewaySecretStatus, Kind, RotationPolicySpec, TrustConsumerSpec, with_short_quotes,
+    GROUP, GatewaySecretSpec, GatewaySecretStatus, Kind, RotationPolicySpec, TrustConsumerSpec, WorkloadKind,
+    with_short_quotes,
 };
 use crate::registry::{CertManagerObjects, Entry, Policies, Registry};
 use crate::rotation::{Inventory, Outlook};
@@ -115,7 +116,8 @@ pub fn collect<'s>(
     });
     let entries: Vec<_> = entries.collect();
     let mut inventory = Inventory::new(entries).with_severities(severities.clone());
-    let unreadable = each(sources, &OBSERVED, |object| inventory.take(&object.value, namespace, now));
+    let observed: Vec<_> = OBSERVED.into_iter().chain(WorkloadKind::NAMES).collect();
+    let unreadable = each(sources, &observed, |object| inventory.take(&object.value, namespace, now));
     Collected { inventory, errors, unreadable }
 }
 
@@ -152,19 +154,8 @@ pub fn trust_consumers<'s>(
     }
 }
 
-/// A document without any of these words contains no object that an [`Inventory`] uses.
-const OBSERVED: [&str; 10] = [
-    "Secret",
-    "Gateway",
-    "ListenerSet",
-    "DestinationRule",
-    "Namespace",
-    "Deployment",
-    "StatefulSet",
-    "DaemonSet",
-    "Pod",
-    GATEWAY_SECRET,
-];
+/// A document without any of these words, or the kind of a workload, contains no object that an [`Inventory`] uses.
+const OBSERVED: [&str; 7] = ["Secret", "Gateway", "ListenerSet", "DestinationRule", "Namespace", "Pod", GATEWAY_SECRET];
 
 /// Visits the objects of all documents that contain one of the words; most documents of a large stream are not
 /// parsed. Returns the errors.
