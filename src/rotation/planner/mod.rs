@@ -22,6 +22,6 @@ pub(super) use blockers::Pause;
 pub use blockers::{SwitchBlocker, TrustSourceBlocker};
 pub use plan::{PairOf, Plan, Step, plan};
 pub use snapshot::{
-    Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, Pending, ProbeResult, Shown,
-    Snapshot, SourceState, Trust, TrustCopy,
+    AdditionalSource, Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, Pending,
+    ProbeResult, Shown, Snapshot, SourceState, Trust, TrustCopy,
 };
