@@ -282,6 +282,22 @@ fn reports_in_one_sentence_why_it_does_not_start() {
             vec!["--kubeconfig", "/nowhere", "--cert-dir", none, "--port", "0", "--metrics-port", "0"],
             "no serving certificate: ",
         ),
+        (
+            vec![
+                "-f",
+                none,
+                "--with-agent",
+                "--state-dir",
+                none,
+                "--cert-dir",
+                none,
+                "--port",
+                "0",
+                "--metrics-port",
+                "0",
+            ],
+            "contain each other, expected two separate directories",
+        ),
         (vec!["--cert-dir", "/nowhere", "--port", "0", "--metrics-port", "0"], "/nowhere/tls.crt: No such file"),
     ] {
         let (code, said) = support::refused(&args);
@@ -289,7 +305,13 @@ fn reports_in_one_sentence_why_it_does_not_start() {
         let last = said.lines().last().unwrap_or_default();
         assert!(last.starts_with("error: ") && last.contains(expected), "{said}");
     }
-    for args in [vec!["--port", "x"], vec!["-f", "a", "--kubeconfig", "b"], vec!["--drain-delay", "-1s"]] {
+    for args in [
+        vec!["--port", "x"],
+        vec!["-f", "a", "--kubeconfig", "b"],
+        vec!["-f", "a", "--state-dir", "b"],
+        vec!["--with-agent", "--state-dir", "b"],
+        vec!["--drain-delay", "-1s"],
+    ] {
         assert_eq!(support::refused(&args).0, Some(2));
     }
 }

@@ -17,8 +17,8 @@ use crate::consumer;
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
-    CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, Pending, ProbeResult, Snapshot, SourceState, Trust,
-    TrustCopy, TrustLoader,
+    AdditionalSource, CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, Pending, ProbeResult, Snapshot,
+    SourceState, Trust, TrustCopy, TrustLoader,
 };
 use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{RenewalPolicy, SecretSummary};
@@ -361,12 +361,12 @@ impl ClusterState {
         }
     }
 
-    fn additional_trust(&self, named: &AdditionalTrust) -> Option<&SecretSummary> {
+    fn additional_trust<'a>(&'a self, named: &'a AdditionalTrust) -> AdditionalSource<'a> {
         let stored = match named.kind {
             SourceKind::Secret => &self.secrets,
             SourceKind::ConfigMap => &self.config_maps,
         };
-        stored.get(&named.name).map(|(_, summary)| summary)
+        AdditionalSource { named, content: stored.get(&named.name).map(|(_, summary)| summary) }
     }
 
     fn ca_config_map(&self, entry: &Entry, name: &str) -> CaConfigMap<'_> {

@@ -1,10 +1,7 @@
-//! The controller on a directory of manifests. It writes the owned objects of each GatewaySecret to a file. A person adds new certificates to the
-//! directory.
+//! The controller on a directory of manifests. It writes the owned objects of each GatewaySecret to a file of the state directory. A person adds new
+//! certificates to the manifests.
 
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,18 +10,18 @@ use serde_json::Value;
 use super::cluster_state::{self, ClusterState};
 use super::desired_object::DesiredObject;
 use super::owned_objects;
+use super::state_directory::{Directories, StateDirectoryError, StateLock};
 use super::{describe, observe_status, readiness};
 use crate::api::names::{CLIENT_LABEL, GATEWAY_SECRET, journal_name};
 use crate::api::{Phase, SourceKind, TrustAnchor};
 use crate::registry::{Entry, Registry};
 use crate::rotation;
 use crate::rotation::planner::{Plan, Step};
+use crate::store::atomic_file;
 use crate::store::directory::{self, StoreError};
 use crate::store::manifest::ManifestError;
 use crate::trust::{Secret, Severities, bundle, credential};
 
-/// Subdirectory of the files that the agent writes.
-const FOLDER: &str = "trustspan";
 /// Time between two reconciles.
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -46,14 +43,9 @@ pub enum DirectoryError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The agent's subdirectory is not a directory, so its files would not be read.
-    #[error("{}: {found}, expected a directory that is not a symbolic link (links can form a loop, so they are not followed): remove it", path.display())]
-    NoFolder {
-        /// The agent's subdirectory.
-        path: PathBuf,
-        /// What was found.
-        found: &'static str,
-    },
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] StateDirectoryError),
     /// Another manifest contains an owned object.
     #[error("{name} is in another manifest, expected only in {}: remove it there", path.display())]
     Foreign {
@@ -78,13 +70,13 @@ pub enum DirectoryError {
     Yaml(#[from] serde_saphyr::ser_error::Error),
 }
 
-/// Reconciles the GatewaySecrets of a directory forever. There is no Lease: run one process for a directory.
-pub async fn run(dir: PathBuf, severities: Severities) {
+/// Reconciles the GatewaySecrets of a directory forever. The lock replaces the Lease.
+pub async fn run(directories: Directories, _lock: StateLock, severities: Severities) {
     let mut last_error = String::new();
     loop {
-        let (dir, severities) = (dir.clone(), severities.clone());
+        let (directories, severities) = (directories.clone(), severities.clone());
         // The panic hook reports a panic.
-        let outcome = tokio::task::spawn_blocking(move || reconcile(&dir, &severities, Timestamp::now())).await;
+        let outcome = tokio::task::spawn_blocking(move || reconcile(&directories, &severities, Timestamp::now())).await;
         match outcome {
             Ok(Err(error)) if error.to_string() != last_error => {
                 last_error = error.to_string();
@@ -98,8 +90,8 @@ pub async fn run(dir: PathBuf, severities: Severities) {
 }
 
 /// Reconciles all GatewaySecrets once.
-fn reconcile(dir: &Path, severities: &Severities, now: Timestamp) -> Result<(), DirectoryError> {
-    let manifests = Manifests::read(dir, severities, now)?;
+fn reconcile(directories: &Directories, severities: &Severities, now: Timestamp) -> Result<(), DirectoryError> {
+    let manifests = Manifests::read(directories, severities, now)?;
     // One that fails does not block the others.
     let entries = manifests.registry.entries().iter();
     let results: Vec<_> = entries.map(|entry| manifests.reconcile(entry, now)).collect();
@@ -110,8 +102,8 @@ fn reconcile(dir: &Path, severities: &Severities, now: Timestamp) -> Result<(), 
 ///
 /// # Errors
 /// When the manifests cannot be read.
-pub fn load(dir: &Path, severities: &Severities, now: Timestamp) -> Result<Registry, DirectoryError> {
-    let manifests = Manifests::read(dir, severities, now)?;
+pub fn load(directories: &Directories, severities: &Severities, now: Timestamp) -> Result<Registry, DirectoryError> {
+    let manifests = Manifests::read(directories, severities, now)?;
     let entries = manifests.registry.entries().iter();
     Ok(Registry::new(entries.map(|entry| with_client_bundle(entry, &manifests.cluster_state(entry, now)))))
 }
@@ -120,8 +112,8 @@ pub fn load(dir: &Path, severities: &Severities, now: Timestamp) -> Result<Regis
 ///
 /// # Errors
 /// When the manifests cannot be read.
-pub fn report(dir: &Path, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> {
-    let manifests = Manifests::read(dir, &Severities::default(), now)?;
+pub fn report(directories: &Directories, now: Timestamp) -> Result<Vec<Entry>, DirectoryError> {
+    let manifests = Manifests::read(directories, &Severities::default(), now)?;
     let reported = manifests.registry.entries().iter().map(|entry| {
         let state = manifests.cluster_state(entry, now);
         let entry = &with_client_bundle(entry, &state);
@@ -149,18 +141,19 @@ fn with_client_bundle(entry: &Entry, state: &ClusterState) -> Entry {
     entry
 }
 
-/// The manifests of a directory.
+/// The manifests of a directory, and what the controller made of them.
 struct Manifests {
-    dir: PathBuf,
+    directories: Directories,
     registry: Registry,
     objects: Vec<Value>,
 }
 
 impl Manifests {
-    fn read(dir: &Path, severities: &Severities, now: Timestamp) -> Result<Self, DirectoryError> {
-        let registry = directory::load(dir, severities, now)?;
-        let objects = directory::objects(dir)?;
-        Ok(Self { dir: dir.to_owned(), registry, objects })
+    fn read(directories: &Directories, severities: &Severities, now: Timestamp) -> Result<Self, DirectoryError> {
+        let readable = directories.readable();
+        let registry = directory::load(&readable, severities, now)?;
+        let objects = directory::objects(&readable)?;
+        Ok(Self { directories: directories.clone(), registry, objects })
     }
 
     fn cluster_state(&self, entry: &Entry, now: Timestamp) -> ClusterState {
@@ -201,9 +194,9 @@ impl Manifests {
             return Ok(());
         }
         // The journal is written first, and to another file: deleting the objects' file then loses no history.
-        self.write(&self.file(entry, "journal."), &[owned_objects::journal_config_map(entry, &plan.journal)])?;
+        self.write(self.file(entry, "journal."), &[owned_objects::journal_config_map(entry, &plan.journal)])?;
         if !plan.steps.is_empty() {
-            self.write(&self.file(entry, ""), &self.desired_objects(entry, &state, &plan)?)?;
+            self.write(self.file(entry, ""), &self.desired_objects(entry, &state, &plan)?)?;
         }
         for step in &plan.steps {
             tracing::info!(namespace = entry.namespace, name = entry.name, "{}", describe(step));
@@ -267,38 +260,19 @@ impl Manifests {
     }
 
     fn file(&self, entry: &Entry, part: &str) -> PathBuf {
-        self.dir.join(FOLDER).join(format!("{}.{}.{part}yaml", entry.namespace, entry.name))
-    }
-
-    /// Fails if the agent's subdirectory would not be read: each reconcile would then start with an empty journal.
-    fn check_folder(&self) -> Result<(), DirectoryError> {
-        let path = self.dir.join(FOLDER);
-        let found = match fs::symlink_metadata(&path) {
-            Ok(found) if found.is_symlink() => "a symbolic link",
-            Ok(found) if !found.is_dir() => "a file",
-            // The write reports other errors.
-            _ => return Ok(()),
-        };
-        Err(DirectoryError::NoFolder { path, found })
+        self.directories.state().join(format!("{}.{}.{part}yaml", entry.namespace, entry.name))
     }
 
     /// Replaces a file of the agent atomically. Only its owner can read it, since it may contain private keys.
-    fn write(&self, path: &Path, objects: &[Value]) -> Result<(), DirectoryError> {
+    fn write(&self, path: PathBuf, objects: &[Value]) -> Result<(), DirectoryError> {
         let mut text = "# Written by trustspan: changes are overwritten.\n".to_owned();
         for object in objects {
             text += &format!("---\n{}", serde_saphyr::to_string(object)?);
         }
-        self.check_folder()?;
-        let temporary = path.with_extension("new");
-        let replace = || {
-            fs::create_dir_all(self.dir.join(FOLDER))?;
-            let mut file =
-                fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, path)
-        };
-        replace().map_err(|source| DirectoryError::Write { path: path.to_owned(), source })
+        // It may have been deleted since the last write.
+        let created = self.directories.create();
+        let written = created.and_then(|()| atomic_file::replace(&path, text.as_bytes(), 0o600));
+        written.map_err(|source| DirectoryError::Write { path, source })
     }
 }
 

@@ -21,6 +21,7 @@ mod reconcile_trigger;
 mod reconciler;
 mod resolution;
 mod rollouts;
+pub mod state_directory;
 mod trust_bundles;
 mod trust_consumers;
 mod watches;

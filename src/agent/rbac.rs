@@ -12,9 +12,6 @@ use crate::registry::Entry;
 /// Namespace and name of the agent's ServiceAccount in the shipped manifests.
 const SERVICE_ACCOUNT: (&str, &str) = ("trustspan-system", "trustspan-agent");
 
-/// Workloads that can load the managed Secret.
-const WORKLOADS: [&str; 3] = ["deployments", "statefulsets", "daemonsets"];
-
 /// The Role for a TrustConsumer and its binding: the objects that it names, and no others.
 pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec) -> [Value; 2] {
     let mut rules =
@@ -26,7 +23,7 @@ pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec) -> [
             rules.push(by_name(kind.plural(), json!(names), json!(["get", "list", "watch"])));
         }
     }
-    for kind in [WorkloadKind::Deployment, WorkloadKind::StatefulSet, WorkloadKind::DaemonSet] {
+    for kind in WorkloadKind::ALL {
         let workloads = spec.workloads.iter().filter(|workload| workload.kind == kind);
         let names: Vec<_> = workloads.map(|workload| workload.name.as_str()).collect();
         if !names.is_empty() {
@@ -41,6 +38,7 @@ pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec) -> [
 /// A Role and its binding for each namespace: Secrets by name only, and cert-manager's certificates, which are public.
 pub fn role(entry: &Entry) -> Vec<Value> {
     let journal = json!([journal_name(&entry.name)]);
+    let workloads = WorkloadKind::ALL.map(WorkloadKind::plural);
     let mut other_namespaces: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for namespace in entry.client_namespaces().skip(1) {
         other_namespaces.entry(namespace).or_default().extend(certificate_rules());
@@ -56,7 +54,7 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     rules.extend([
         by_name("configmaps", journal, json!(["create", "get", "list", "watch", "patch", "update"])),
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
-        json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["list"] }),
+        json!({ "apiGroups": ["apps"], "resources": workloads, "verbs": ["list"] }),
     ]);
     rules.extend(certificate_rules());
     if entry.spec.certificate_ref.is_some() {
@@ -75,7 +73,7 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         ));
     }
     if entry.policy.workload_restarts.mode == RestartMode::Enabled {
-        rules.push(json!({ "apiGroups": ["apps"], "resources": WORKLOADS, "verbs": ["patch"] }));
+        rules.push(json!({ "apiGroups": ["apps"], "resources": workloads, "verbs": ["patch"] }));
     }
     if entry.policy.probe.mode == ProbeMode::Auto {
         // EndpointSlices have generated names, and are found by the label of their Service.

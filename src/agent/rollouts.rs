@@ -16,8 +16,8 @@ use super::cluster_state::objects;
 use super::events::EventRecorder;
 use super::lease::Leadership;
 use super::{AgentError, FIELD_MANAGER, RECONCILE_TIMEOUT, Settings};
-use crate::api::RestartMode;
 use crate::api::names::RESYNC_REQUESTED_AT;
+use crate::api::{RestartMode, WorkloadKind};
 use crate::registry::{Entry, Registry};
 use crate::rotation::rollouts::{Doing, Workload, WorkloadSurvey, next, rolled};
 use crate::store::{RegistryCache, cluster, objects as store};
@@ -28,9 +28,6 @@ pub(super) type RolloutStatuses = BTreeMap<(String, String), WorkloadSurvey>;
 /// Resync intervals between two surveys, unless a rollout is in progress. Listing all workloads of a namespace is expensive, and an
 /// outdated one breaks nothing.
 const SURVEY_INTERVALS: u32 = 4;
-
-const KINDS: [(&str, &str); 3] =
-    [("Deployment", "deployments.apps"), ("StatefulSet", "statefulsets.apps"), ("DaemonSet", "daemonsets.apps")];
 
 /// Surveys workloads periodically.
 pub(super) async fn run(
@@ -85,10 +82,10 @@ impl RolloutController<'_> {
         registry: &Registry,
     ) -> Result<RolloutStatuses, AgentError> {
         let mut workloads = Vec::new();
-        for (kind, plural) in KINDS {
+        for kind in WorkloadKind::ALL {
             let collect = |object: Value| workloads.extend(Workload::read(&object, namespace, registry));
-            let listed = store::each(self.client, namespace, ("apps", "v1", kind), collect).await;
-            match listed.map_err(|error| AgentError::api("list", plural, "", error)) {
+            let listed = store::each(self.client, namespace, ("apps", "v1", kind.name()), collect).await;
+            match listed.map_err(|error| AgentError::api("list", kind.plural(), "", error)) {
                 Err(error) if error.has_code(403) => {
                     let unread = |entry: &&Entry| (key(entry), WorkloadSurvey::Unread(error.condition_message()));
                     return Ok(entries.iter().map(unread).collect());
@@ -152,7 +149,7 @@ impl RolloutController<'_> {
         let metadata = json!({
             "resourceVersion": workload.resource_version, "annotations": { RESYNC_REQUESTED_AT: Timestamp::now().to_string() },
         });
-        let api = objects(self.client, &entry.namespace, "apps", "v1", &workload.kind);
+        let api = objects(self.client, &entry.namespace, "apps", "v1", workload.kind.name());
         let params = PatchParams { dry_run, field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patched = api.patch(&workload.name, &params, &Patch::Merge(json!({ "metadata": metadata }))).await;
         let patched = patched.map_err(|error| AgentError::api("patch", "the workload", &workload.label(), error))?;

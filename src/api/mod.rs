@@ -14,6 +14,7 @@ mod status;
 mod trust_bundle_target;
 mod trust_consumer;
 mod window;
+mod workload_kind;
 
 pub use crate::trust::{GatewayUse, Level};
 pub use clients::Clients;
@@ -30,6 +31,7 @@ pub use trust_bundle_target::{TrustBundleTarget, TrustBundleTargetKind};
 pub use trust_consumer::*;
 pub(crate) use window::time_zone;
 pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};
+pub use workload_kind::WorkloadKind;
 
 /// The API group of every trustspan resource.
 pub const GROUP: &str = "trustspan.dev";

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema::{DNS_SUBDOMAIN, is_default, without_default};
-use super::{Condition, Period, SourceKind};
+use super::{Condition, Period, SourceKind, WorkloadKind};
 use crate::trust::credential::CA_KEYS;
 
 /// Workloads that load Secrets or ConfigMaps once, when they start. They are restarted when the content has changed.
@@ -72,38 +72,7 @@ pub struct WorkloadRef {
 impl WorkloadRef {
     /// Its name as an argument of kubectl.
     pub fn label(&self) -> String {
-        format!("{}/{}", self.kind.name().to_lowercase(), self.name)
-    }
-}
-
-/// A kind of workload with a pod template that a rollout follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
-pub enum WorkloadKind {
-    /// A Deployment.
-    Deployment,
-    /// A StatefulSet.
-    StatefulSet,
-    /// A DaemonSet.
-    DaemonSet,
-}
-
-impl WorkloadKind {
-    /// The kind as Kubernetes writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Deployment => "Deployment",
-            Self::StatefulSet => "StatefulSet",
-            Self::DaemonSet => "DaemonSet",
-        }
-    }
-
-    /// The resource.
-    pub fn plural(self) -> &'static str {
-        match self {
-            Self::Deployment => "deployments",
-            Self::StatefulSet => "statefulsets",
-            Self::DaemonSet => "daemonsets",
-        }
+        self.kind.label(&self.name)
     }
 }
 

@@ -7,6 +7,7 @@ use kube::Client;
 
 use super::Failure;
 use super::sanitize::printable;
+use super::state_args::StateArgs;
 use crate::agent;
 use crate::registry::Entry;
 use crate::store::{Unread, cluster};
@@ -42,12 +43,20 @@ impl ClusterArgs {
         runtime.block_on(async { Ok(request(cluster::connect_as_kubectl(self.kubeconfig.as_deref()).await?).await?) })
     }
 
-    /// The GatewaySecrets with these names, or all when there are none.
+    /// The GatewaySecrets of the cluster with these names, or all when there are none.
     pub(super) fn read(&self, names: &[String]) -> Result<Vec<Entry>, Failure> {
-        let (mut found, unread) = match &self.directory {
-            Some(dir) => (agent::directory::report(dir, Timestamp::now())?, Unread::new()),
-            None => self.on_cluster(cluster::list)?,
-        };
+        let (found, unread) = self.on_cluster(cluster::list)?;
+        self.select(found, &unread, names)
+    }
+
+    /// The same of the cluster, or of the directory and its state directory.
+    pub(super) fn read_with(&self, state: &StateArgs, names: &[String]) -> Result<Vec<Entry>, Failure> {
+        let Some(dir) = &self.directory else { return self.read(names) };
+        let found = agent::directory::report(&state.with(dir)?, Timestamp::now())?;
+        self.select(found, &Unread::new(), names)
+    }
+
+    fn select(&self, mut found: Vec<Entry>, unread: &Unread, names: &[String]) -> Result<Vec<Entry>, Failure> {
         let is_selected = |namespace: &String| self.namespace.as_ref().is_none_or(|name| name == namespace);
         found.retain(|entry| is_selected(&entry.namespace));
         for ((namespace, name), why) in unread.iter().filter(|((namespace, _), _)| is_selected(namespace)) {

@@ -64,7 +64,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn in_directory(mut input: GenerateInput, dir: &Path, now: Timestamp) -> Result<GenerateInput, Failure> {
-    input.objects = directory::objects(dir)?;
+    input.objects = directory::objects(&[dir.to_owned()])?;
     for object in &input.objects {
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().unwrap_or("default");

@@ -80,6 +80,9 @@ pub enum Failure {
     /// The manifests of a directory are not a consistent state.
     #[error(transparent)]
     Directory(#[from] crate::agent::directory::DirectoryError),
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] crate::agent::state_directory::StateDirectoryError),
     /// A write to the cluster failed.
     #[error(transparent)]
     Write(#[from] crate::agent::AgentError),

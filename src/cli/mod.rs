@@ -24,6 +24,7 @@ pub mod rules;
 mod sanitize;
 pub mod serve;
 mod severity;
+mod state_args;
 pub mod status;
 pub mod verify;
 pub mod wait;

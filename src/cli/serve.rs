@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,8 @@ use tokio::task::JoinSet;
 use super::controller_args::{ControllerArgs, duration};
 use super::log::LogArgs;
 use super::severity::SeverityArgs;
+use super::state_args::StateArgs;
+use crate::agent::state_directory::StateDirectoryError;
 use crate::agent::{self, lease};
 use crate::api::names::AGENT_USERNAME;
 use crate::store::{RegistryCache, cluster, directory, poll};
@@ -26,6 +28,7 @@ use crate::webhook::{Decide, Webhook, self_signed};
 /// They use the GatewaySecrets of a cluster or of a directory of manifests.
 #[derive(Debug, clap::Args)]
 #[command(mut_group("ControllerArgs", |flags| flags.requires("with_agent").conflicts_with("directory")))]
+#[command(mut_group("StateArgs", |flags| flags.requires("with_agent")))]
 pub struct Args {
     /// Path to the kubeconfig. Default: the in-cluster configuration.
     #[arg(long, value_name = "FILE")]
@@ -66,6 +69,9 @@ pub struct Args {
     with_agent: bool,
 
     #[command(flatten)]
+    state: StateArgs,
+
+    #[command(flatten)]
     log: LogArgs,
 
     /// How long to accept connections after SIGTERM, while not ready, until endpoints are updated. Default: 5s, 0s with -f.
@@ -96,6 +102,9 @@ pub enum ServeError {
         /// Why.
         reason: String,
     },
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] StateDirectoryError),
     /// The serving certificate cannot be loaded.
     #[error("no serving certificate: {0}")]
     Certificate(#[from] ServingCertificateError),
@@ -152,15 +161,21 @@ async fn serve(args: Args) -> Result<End, ServeError> {
         Some(dir) => {
             let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
             let severities = args.severity.severities();
-            let with_agent = args.with_agent;
-            let load = move |dir: &Path, now| match with_agent {
-                true => agent::directory::load(dir, &severities, now),
-                false => Ok(directory::load(dir, &severities, now)?),
-            };
-            registry.publish(load(dir, Timestamp::now()).map_err(|e| failed(&e))?);
-            tokio::spawn(poll::follow(dir.clone(), registry.clone(), load));
             if args.with_agent {
-                tokio::spawn(agent::directory::run(dir.clone(), args.severity.severities()));
+                let directories = args.state.with(dir)?;
+                let read = directories.clone();
+                let load = move |now| agent::directory::load(&read, &severities, now);
+                registry.publish(load(Timestamp::now()).map_err(|e| failed(&e))?);
+                let lock = directories.lock()?;
+                tracing::info!("managed Secrets and journals are written to {}", directories.state().display());
+                tokio::spawn(poll::follow(directories.all(), registry.clone(), load));
+                tokio::spawn(agent::directory::run(directories, lock, args.severity.severities()));
+            } else {
+                let manifests = vec![dir.clone()];
+                let read = manifests.clone();
+                let load = move |now| directory::load(&read, &severities, now);
+                registry.publish(load(Timestamp::now()).map_err(|e| failed(&e))?);
+                tokio::spawn(poll::follow(manifests, registry.clone(), load));
             }
         }
         None => {

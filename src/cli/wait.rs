@@ -7,6 +7,7 @@ use super::Failure;
 use super::cluster_args::ClusterArgs;
 use super::controller_args::duration;
 use super::sanitize::printable;
+use super::state_args::StateArgs;
 use crate::api::Phase;
 
 const EVERY: Duration = Duration::from_millis(500);
@@ -22,6 +23,9 @@ pub struct Args {
 
     #[command(flatten)]
     source: ClusterArgs,
+
+    #[command(flatten)]
+    state: StateArgs,
 
     /// The phase: Pending, TrustExpanded, Converged, ClientsMigrated, ServingCertificateSwitched or Steady, in this order.
     ///
@@ -42,7 +46,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let mut printed = None;
     loop {
-        let entries = args.source.read(std::slice::from_ref(&args.name))?;
+        let entries = args.source.read_with(&args.state, std::slice::from_ref(&args.name))?;
         let phases: Vec<_> = entries.iter().map(|entry| entry.status.phase.unwrap_or_default()).collect();
         if printed.as_ref() != Some(&phases) {
             for entry in &entries {

@@ -2,14 +2,16 @@
 
 use serde_json::Value;
 
+use crate::api::WorkloadKind;
+
 /// Why a restart leaves no ready pod for a time, as part of a sentence, and what to do. `None`: it leaves one.
 ///
 /// A PodDisruptionBudget changes nothing about that: it limits evictions, and rolling updates evict no pods
 /// (<https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-budgets>).
 pub(super) fn gap(workload: &Value) -> Option<String> {
     let (spec, status) = (&workload["spec"], &workload["status"]);
-    match workload["kind"].as_str() {
-        Some("DaemonSet") => {
+    match workload["kind"].as_str().and_then(WorkloadKind::named) {
+        Some(WorkloadKind::DaemonSet) => {
             let pods = status["desiredNumberScheduled"].as_i64().unwrap_or_default();
             let rolling = &spec["updateStrategy"]["rollingUpdate"];
             // `k8s.io/kubernetes/pkg/controller/daemon/update.go`: both are rounded up.
@@ -17,11 +19,11 @@ pub(super) fn gap(workload: &Value) -> Option<String> {
                 .map(|(field, default)| rounded(&rolling[field], pods, true, default));
             (surge == 0).then(|| lets_go(pods, unavailable)).flatten()
         }
-        Some("StatefulSet") => {
+        Some(WorkloadKind::StatefulSet) => {
             let pods = spec["replicas"].as_i64().unwrap_or(1);
             lets_go(pods, rounded(&spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"], pods, true, 1))
         }
-        _ => deployment(spec),
+        Some(WorkloadKind::Deployment) | None => deployment(spec),
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::api::WorkloadKind;
+
 /// The port of HTTPS (RFC 9110, section 4.2.2), and its name in Istio's charts.
 const PORT: (&str, u64) = ("https", 443);
 
@@ -16,8 +18,7 @@ pub(super) fn namespace(object: &Value) -> &str {
 pub(super) fn pod(object: &Value) -> Option<&Value> {
     match object["kind"].as_str()? {
         "Pod" => Some(object),
-        "Deployment" | "StatefulSet" | "DaemonSet" => Some(&object["spec"]["template"]),
-        _ => None,
+        kind => WorkloadKind::named(kind).map(|_| &object["spec"]["template"]),
     }
 }
 

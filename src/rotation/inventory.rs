@@ -10,7 +10,7 @@ use super::active_certificates::{common, leaf};
 use super::status_limits::count;
 use super::{ObservedState, SecretSummary, observe, readers};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, GATEWAY_SECRET, GUARD, GUARD_ENABLED, managed_config_map_name};
-use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind, ManagedConfigMap, SourceKind};
+use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind, ManagedConfigMap, SourceKind, WorkloadKind};
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
 use crate::trust::{self, Certificate, Secret, Severities, bundle, credential};
@@ -90,7 +90,7 @@ impl Inventory {
             Kind { group: "", kind: "Namespace", .. } => self.take_namespace(object),
             Kind { group: "", kind: "Secret", .. } => self.take_secret(object, own, now),
             Kind { group: "", kind: "ConfigMap", .. } => self.take_config_map(object, own),
-            Kind { group: "" | "apps", kind: "Pod" | "Deployment" | "StatefulSet" | "DaemonSet", .. } => {
+            Kind { group: "" | "apps", kind, .. } if kind == "Pod" || WorkloadKind::named(kind).is_some() => {
                 self.take_workload(object, own);
             }
             kind @ Kind {

@@ -13,7 +13,7 @@ use super::events::{StatusEvent, normal};
 use super::name_list::{counted, sentence};
 use super::planner::Pause;
 use crate::api::names::{REWRITE, REWRITE_DISABLED};
-use crate::api::{ConditionStatus, GatewaySecretStatus, Kind, RestartMode, WindowState};
+use crate::api::{ConditionStatus, GatewaySecretStatus, Kind, RestartMode, WindowState, WorkloadKind};
 use crate::registry::{Entry, Registry, Role};
 use crate::rewrite::{self, Write};
 
@@ -23,8 +23,8 @@ const NAMED: usize = 3;
 /// A workload that names a Secret of a GatewaySecret, and is behind, or in the middle of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// `Deployment`, `StatefulSet` or `DaemonSet`, of `apps/v1`.
-    pub kind: String,
+    /// Its kind.
+    pub kind: WorkloadKind,
     /// Its name.
     pub name: String,
     /// `metadata.resourceVersion`, as it was read.
@@ -43,6 +43,7 @@ impl Workload {
     /// Reads a workload. `None`: it names none of the Secrets, opted out, is being deleted, or is up to date.
     pub fn read(object: &Value, namespace: &str, registry: &Registry) -> Option<Self> {
         let (kind, metadata) = (Kind::of(object), &object["metadata"]);
+        let workload_kind = WorkloadKind::named(kind.kind)?;
         if metadata["annotations"][REWRITE] == REWRITE_DISABLED || !metadata["deletionTimestamp"].is_null() {
             return None;
         }
@@ -57,7 +58,7 @@ impl Workload {
             rewrite::rewrite(&Write { kind, namespace, object, old: None, by_agent: true }, registry).rolls();
         let unfinished = progress::unfinished(object);
         (is_behind || unfinished.is_some()).then(|| Self {
-            kind: kind.kind.to_owned(),
+            kind: workload_kind,
             name: metadata["name"].as_str().unwrap_or_default().to_owned(),
             resource_version: metadata["resourceVersion"].as_str().map(str::to_owned),
             is_behind,
@@ -69,7 +70,7 @@ impl Workload {
 
     /// Its name as an argument of kubectl.
     pub fn label(&self) -> String {
-        format!("{}/{}", self.kind.to_lowercase(), self.name)
+        self.kind.label(&self.name)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads GatewaySecrets, and the objects that they depend on, from manifests.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::manifest::{self, Document, ManifestError, Object, Source};
 use crate::api::names::GATEWAY_SECRET;
 use crate::api::{
-    GROUP, GatewaySecretSpec, GatewaySecretStatus, Kind, RotationPolicySpec, TrustConsumerSpec, with_short_quotes,
+    GROUP, GatewaySecretSpec, GatewaySecretStatus, Kind, RotationPolicySpec, TrustConsumerSpec, WorkloadKind,
+    with_short_quotes,
 };
 use crate::registry::{CertManagerObjects, Entry, Policies, Registry};
 use crate::rotation::{Inventory, Outlook};
@@ -63,12 +64,12 @@ pub struct Collected {
     pub unreadable: Vec<ManifestError>,
 }
 
-/// Reads all manifests of a directory.
+/// Reads all manifests of directories.
 ///
 /// # Errors
 /// When one cannot be read.
-pub fn load(directory: &Path, severities: &Severities, now: Timestamp) -> Result<Registry, StoreError> {
-    let sources = manifest::open(&[directory.to_owned()])?;
+pub fn load(directories: &[PathBuf], severities: &Severities, now: Timestamp) -> Result<Registry, StoreError> {
+    let sources = manifest::open(directories)?;
     let collected = collect(&sources, "default", severities, now);
     match collected.errors.into_iter().chain(collected.unreadable.into_iter().map(StoreError::from)).next() {
         Some(error) => Err(error),
@@ -115,7 +116,8 @@ pub fn collect<'s>(
     });
     let entries: Vec<_> = entries.collect();
     let mut inventory = Inventory::new(entries).with_severities(severities.clone());
-    let unreadable = each(sources, &OBSERVED, |object| inventory.take(&object.value, namespace, now));
+    let observed: Vec<_> = OBSERVED.into_iter().chain(WorkloadKind::NAMES).collect();
+    let unreadable = each(sources, &observed, |object| inventory.take(&object.value, namespace, now));
     Collected { inventory, errors, unreadable }
 }
 
@@ -152,19 +154,8 @@ pub fn trust_consumers<'s>(
     }
 }
 
-/// A document without any of these words contains no object that an [`Inventory`] uses.
-const OBSERVED: [&str; 10] = [
-    "Secret",
-    "Gateway",
-    "ListenerSet",
-    "DestinationRule",
-    "Namespace",
-    "Deployment",
-    "StatefulSet",
-    "DaemonSet",
-    "Pod",
-    GATEWAY_SECRET,
-];
+/// A document without any of these words, or the kind of a workload, contains no object that an [`Inventory`] uses.
+const OBSERVED: [&str; 7] = ["Secret", "Gateway", "ListenerSet", "DestinationRule", "Namespace", "Pod", GATEWAY_SECRET];
 
 /// Visits the objects of all documents that contain one of the words; most documents of a large stream are not
 /// parsed. Returns the errors.
@@ -199,13 +190,13 @@ fn each<'s>(
     errors
 }
 
-/// All objects of a directory, in memory.
+/// All objects of directories, in memory.
 ///
 /// # Errors
 /// When one cannot be read.
-pub fn objects(directory: &Path) -> Result<Vec<Value>, ManifestError> {
+pub fn objects(directories: &[PathBuf]) -> Result<Vec<Value>, ManifestError> {
     let mut objects = Vec::new();
-    for source in manifest::open(&[directory.to_owned()])? {
+    for source in manifest::open(directories)? {
         for chunk in source.chunks()? {
             let chunk = chunk?;
             let document = chunk.parse()?;
@@ -265,11 +256,12 @@ mod tests {
         fs::create_dir(directory.path().join("a")).expect("a directory");
         fs::write(directory.path().join("a/gws.yaml"), format!("kind: Other\n---\n{GOOD}")).expect("a file");
         fs::write(directory.path().join("other.yaml"), "kind: Secret\na: [unfinished\n").expect("a file");
-        let error =
-            load(directory.path(), &Severities::default(), Timestamp::UNIX_EPOCH).expect_err("unfinished").to_string();
+        let directories = [directory.path().to_owned()];
+        let read = || load(&directories, &Severities::default(), Timestamp::UNIX_EPOCH);
+        let error = read().expect_err("unfinished").to_string();
         assert!(error.contains("other.yaml:"), "{error}");
         fs::remove_file(directory.path().join("other.yaml")).expect("a file");
-        let registry = load(directory.path(), &Severities::default(), Timestamp::UNIX_EPOCH).expect("a registry");
+        let registry = read().expect("a registry");
         let [entry] = registry.entries() else { panic!("one entry") };
         assert_eq!((entry.namespace.as_str(), entry.name.as_str()), ("istio-system", "gw"));
         assert_eq!(entry.resolved.source_secret_name, "gw-root");
@@ -280,9 +272,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let text = GOOD.replace("gw-root}", "gw-root, mode: Other}");
         fs::write(directory.path().join("gws.yaml"), format!("\n{text}")).expect("a file");
-        let error = load(directory.path(), &Severities::default(), Timestamp::UNIX_EPOCH)
-            .expect_err("no such mode")
-            .to_string();
+        let directories = [directory.path().to_owned()];
+        let error =
+            load(&directories, &Severities::default(), Timestamp::UNIX_EPOCH).expect_err("no such mode").to_string();
         assert!(error.contains("gws.yaml:2: spec of GatewaySecret \"gw\": unknown variant `Other`"), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! Sources of objects: a cluster, or a directory of manifests. Both publish their GatewaySecrets in a [`RegistryCache`].
+//! [`atomic_file`] writes files.
 
+pub mod atomic_file;
 pub mod cluster;
 pub mod directory;
 pub mod manifest;

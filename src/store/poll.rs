@@ -1,4 +1,4 @@
-//! Follows a directory of manifests: it is read again when a file changes.
+//! Follows directories of manifests: they are read again when a file changes.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 /// Deepest nesting of directories; ends a loop of symbolic links.
 const MAX_DEPTH: usize = 8;
 
-/// Publishes the directory's GatewaySecrets in `cache`. While the directory cannot be read, the last registry stays.
+/// Publishes what `load` reads of the directories in `cache`. While they cannot be read, the last registry stays.
 pub async fn follow<E: Display + Send + 'static>(
-    dir: PathBuf,
+    directories: Vec<PathBuf>,
     cache: Arc<RegistryCache>,
-    load: impl Fn(&Path, Timestamp) -> Result<Registry, E> + Clone + Send + 'static,
+    load: impl Fn(Timestamp) -> Result<Registry, E> + Clone + Send + 'static,
 ) {
     let mut last_listing = None;
     let mut read_at = Instant::now();
@@ -31,12 +31,13 @@ pub async fn follow<E: Display + Send + 'static>(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (dir, known, load) = (dir.clone(), last_listing.clone(), load.clone());
+        let (directories, known, load) = (directories.clone(), last_listing.clone(), load.clone());
         let is_too_old = read_at.elapsed() >= MAX_AGE;
         let read = spawn_blocking(move || {
             // Listed before it is read: a change in between is seen at the next interval.
-            let listing = list(&dir, MAX_DEPTH).map_err(|e| e.to_string());
-            (is_too_old || known.as_ref() != Some(&listing)).then(|| (listing, load(&dir, Timestamp::now())))
+            let list = |dir: &PathBuf| list(dir, MAX_DEPTH).map_err(|e| e.to_string());
+            let listing: Vec<_> = directories.iter().map(list).collect();
+            (is_too_old || known.as_ref() != Some(&listing)).then(|| (listing, load(Timestamp::now())))
         });
         let Ok(Some((listing, registry))) = read.await else { continue };
         (last_listing, read_at) = (Some(listing), Instant::now());
@@ -80,7 +81,7 @@ mod tests {
     use crate::registry::Entry;
 
     /// One entry for each file; a file that contains `bad` is an error.
-    fn count(dir: &Path, _now: Timestamp) -> Result<Registry, String> {
+    fn count(dir: &Path) -> Result<Registry, String> {
         let mut entries = Vec::new();
         for (path, ..) in list(dir, MAX_DEPTH).map_err(|e| e.to_string())? {
             if fs::read_to_string(&path).map_err(|e| e.to_string())?.contains("bad") {
@@ -105,7 +106,8 @@ mod tests {
     async fn follows_changes_and_keeps_the_last_registry_on_errors() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Arc::new(RegistryCache::default());
-        let task = tokio::spawn(follow(dir.path().to_owned(), cache.clone(), count));
+        let path = dir.path().to_owned();
+        let task = tokio::spawn(follow(vec![path.clone()], cache.clone(), move |_now| count(&path)));
         let known = || cache.registry().map(|r| r.entries().len());
         until(|| known() == Some(0)).await;
 

@@ -1,7 +1,5 @@
 //! A serving certificate that is generated at start, for `trustspan serve -f` without one. Its keys never leave this process.
 
-use std::fs;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +11,7 @@ use rcgen::{
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::tls::{ServingCertificate, ServingCertificateError, ServingPairFiles, not_after};
+use crate::store::atomic_file;
 
 /// File name of the CA certificate in `--cert-dir`.
 pub const CA: &str = "ca.crt";
@@ -28,7 +27,8 @@ pub fn make(
 ) -> Result<(ServingCertificate, PathBuf), ServingCertificateError> {
     let (ca, pair) = generate(bound, now).map_err(ServingCertificateError::Make)?;
     let path = dir.join(CA);
-    match write(dir, &path, &ca) {
+    // Atomically: `curl --cacert` may read it while another server starts.
+    match atomic_file::replace(&path, ca.as_bytes(), 0o644) {
         Ok(()) => Ok((ServingCertificate::new(pair), path)),
         Err(source) => Err(ServingCertificateError::File { path, source }),
     }
@@ -82,19 +82,10 @@ fn params(name: &str, today: Date) -> Result<CertificateParams, String> {
     Ok(params)
 }
 
-/// Writes the file atomically: `curl --cacert` may read it while another server starts.
-fn write(dir: &Path, path: &Path, text: &str) -> std::io::Result<()> {
-    fs::create_dir_all(dir)?;
-    let mut file = tempfile::Builder::new().prefix(".ca.crt").tempfile_in(dir)?;
-    file.write_all(text.as_bytes())?;
-    #[cfg(unix)]
-    fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
-    file.persist(path)?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

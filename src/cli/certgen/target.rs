@@ -1,7 +1,7 @@
 //! Where the objects are: a namespace of a cluster, or a directory.
 
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::certgen::{Action, Change, ObjectKind, ObjectRef, Objects, Profile};
 use crate::cli::Failure;
-use crate::store::cluster;
+use crate::store::{atomic_file, cluster};
 
 const MANAGER: &str = "trustspan-certgen";
 
@@ -88,7 +88,8 @@ impl Target {
                 objects.apply(change);
                 let path = path(dir, &reference);
                 let written = match objects.0.get(&reference) {
-                    Some(object) => write(dir, &path, &serde_saphyr::to_string(object)?),
+                    // It may contain a private key.
+                    Some(object) => atomic_file::replace(&path, serde_saphyr::to_string(object)?.as_bytes(), 0o600),
                     None => fs::remove_file(&path),
                 };
                 written.map(|()| Written::Yes).map_err(|error| unusable(&path, "write", &error))
@@ -163,13 +164,4 @@ fn read(dir: &Path, reference: &ObjectRef) -> Result<Option<Value>, Failure> {
         return Err(unusable(&path, "use", &format!("expected {reference}: move the file away")));
     }
     Ok(Some(object))
-}
-
-/// Writes a file as a whole, readable for its owner only.
-fn write(dir: &Path, path: &Path, text: &str) -> io::Result<()> {
-    fs::create_dir_all(dir)?;
-    let mut file = tempfile::Builder::new().prefix(".certgen").tempfile_in(dir)?;
-    file.write_all(text.as_bytes())?;
-    file.persist(path)?;
-    Ok(())
 }

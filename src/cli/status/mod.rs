@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use super::Failure;
 use super::cluster_args::ClusterArgs;
 use super::inputs::unless_closed;
+use super::state_args::StateArgs;
 use crate::registry::Entry;
 use crate::rotation::StatusSummary;
 
@@ -29,6 +30,9 @@ pub struct Args {
 
     #[command(flatten)]
     source: ClusterArgs,
+
+    #[command(flatten)]
+    state: StateArgs,
 
     /// Watch for changes.
     #[arg(long)]
@@ -51,7 +55,7 @@ enum Output {
 /// When the cluster or the manifests cannot be read, or a GatewaySecret does not exist.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     loop {
-        let entries = args.source.read(&args.names)?;
+        let entries = args.source.read_with(&args.state, &args.names)?;
         let printed = unless_closed(print(&entries, args.output, args.watch).map(|()| ExitCode::SUCCESS))?;
         if !args.watch || printed != ExitCode::SUCCESS {
             return Ok(printed);

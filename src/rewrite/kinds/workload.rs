@@ -1,15 +1,16 @@
-//! `Deployment`, `StatefulSet`, `DaemonSet`: all references to a Secret in the pod template, except `imagePullSecrets`.
+//! [`WorkloadKind`]s: all references to a Secret in the pod template, except `imagePullSecrets`.
 //!
 //! Source: <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodSpec>.
 
 use serde_json::Value;
 
 use super::{JsonPath, Reference, RewriteRule};
+use crate::api::WorkloadKind;
 
 pub(super) const RULE: RewriteRule = RewriteRule {
     group: "apps",
     versions: &["v1"],
-    kinds: &["Deployment", "StatefulSet", "DaemonSet"],
+    kinds: &WorkloadKind::NAMES,
     references,
     // Workloads have no TLS settings of gateways.
     tls_settings: |_, _| Vec::new(),

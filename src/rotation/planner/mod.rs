@@ -23,6 +23,6 @@ pub(super) use blockers::Pause;
 pub use blockers::{SwitchBlocker, TrustSourceBlocker};
 pub use plan::{PairOf, Plan, Step, plan};
 pub use snapshot::{
-    Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, LoadedTrust, Pending,
-    ProbeResult, Shown, Snapshot, SourceState, Trust, TrustCopy, TrustLoader,
+    AdditionalSource, Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, LoadedTrust,
+    Pending, ProbeResult, Shown, Snapshot, SourceState, Trust, TrustCopy, TrustLoader,
 };

@@ -277,8 +277,8 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) ->
 
 /// The objects of `spec.additionalTrust` that do not exist.
 fn missing_signers(view: &View<'_>) -> impl Iterator<Item = String> {
-    let named = view.entry.spec.additional_trust.iter().zip(&view.snapshot.additional_trust);
-    named.filter(|(_, held)| held.is_none()).map(|(named, _)| named.label())
+    let missing = view.snapshot.additional_trust.iter().filter(|source| source.content.is_none());
+    missing.map(|source| source.named.label())
 }
 
 /// Mode `Copy`: the managed Secret holds what the source Secret does.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{OnServingCertificateExpiry, Period, StepName, TrustSourceUse, WindowState};
+use crate::api::{AdditionalTrust, OnServingCertificateExpiry, Period, StepName, TrustSourceUse, WindowState};
 use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::journal::{Authority, Client, Journal, Version};
@@ -33,7 +33,7 @@ pub struct Snapshot<'a> {
     /// `<managed>-cacert`, the same for the managed Secret.
     pub managed_sibling: TrustCopy<'a>,
     /// The objects of `spec.additionalTrust`, in that order.
-    pub additional_trust: Vec<Option<&'a SecretSummary>>,
+    pub additional_trust: Vec<AdditionalSource<'a>>,
     /// The ConfigMaps of `spec.clients.caConfigMapNames`.
     pub config_maps: Vec<CaConfigMap<'a>>,
     /// The declared clients.
@@ -58,6 +58,15 @@ pub struct Snapshot<'a> {
     pub sources: BTreeMap<SourceName, SourceState>,
     /// Secrets that gateways present in addition to the managed Secret.
     pub presented_also: Vec<FurtherCertificate>,
+}
+
+/// An object of `spec.additionalTrust`.
+#[derive(Clone, Copy, Debug)]
+pub struct AdditionalSource<'a> {
+    /// Its kind and name.
+    pub named: &'a AdditionalTrust,
+    /// Its content; `None` if it does not exist.
+    pub content: Option<&'a SecretSummary>,
 }
 
 /// A ConfigMap of `spec.clients.caConfigMapNames`.
@@ -303,16 +312,15 @@ impl<'a> Snapshot<'a> {
     /// # Errors
     /// Why one cannot be used: a sentence.
     pub(super) fn usable_additional_trust(&self) -> impl Iterator<Item = Result<&'a SecretSummary, String>> {
-        let named = self.entry.spec.additional_trust.iter().zip(&self.additional_trust);
-        named.filter_map(|(named, held)| Some((named, (*held)?))).map(|(named, held)| {
-            let label = named.label();
-            match held.denials.first() {
+        self.additional_trust.iter().filter_map(|source| {
+            let (label, content) = (source.named.label(), source.content?);
+            Some(match content.denials.first() {
                 Some(finding) => Err(format!("{label}: {}: {}: {}", finding.rule, finding.field, finding.message)),
-                None if authorities(held).is_empty() => {
+                None if authorities(content).is_empty() => {
                     Err(format!("{label} holds no CA. Add one, or remove it from spec.additionalTrust"))
                 }
-                None => Ok(held),
-            }
+                None => Ok(content),
+            })
         })
     }
 

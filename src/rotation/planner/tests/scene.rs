@@ -9,8 +9,8 @@ use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
-    CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, PairOf, Pending, Plan, ProbeResult, Snapshot,
-    SourceState, Step, Trust, TrustCopy, TrustLoader, plan,
+    AdditionalSource, CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, PairOf, Pending, Plan,
+    ProbeResult, Snapshot, SourceState, Step, Trust, TrustCopy, TrustLoader, plan,
 };
 use crate::rotation::readers::{SourceName, TlsReader};
 use crate::rotation::{ObservedState, RenewalPolicy, SecretSummary, observe, report};
@@ -173,7 +173,9 @@ impl Scene {
             presented_also: self.presented_also.clone(),
             source_sibling: self.source_sibling.as_ref(),
             managed_sibling: self.managed_sibling.as_ref().map_or(TrustCopy::Absent, TrustCopy::Managed),
-            additional_trust: self.additional_trust.iter().map(Option::as_ref).collect(),
+            additional_trust: (self.entry.spec.additional_trust.iter().zip(&self.additional_trust))
+                .map(|(named, content)| AdditionalSource { named, content: content.as_ref() })
+                .collect(),
             config_maps: self.config_maps.iter().map(ConfigMapScene::seen).collect(),
         };
         let plan = plan(&seen, &self.journal, self.now);
