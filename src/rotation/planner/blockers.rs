@@ -287,7 +287,7 @@ pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
     let mut waits: Vec<_> = pauses.into_iter().take(REASONS).map(|pause| pause.wait(step)).collect();
     if let Some(last) = waits.last_mut().filter(|_| more > 0) {
         let noun = if more == 1 { "Certificate" } else { "Certificates" };
-        last.reason += &format!(". {more} more {noun} may not be renewed now");
+        last.reason += &format!(". {more} more {noun} may not be reissued now");
     }
     waits
 }

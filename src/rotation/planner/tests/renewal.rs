@@ -151,7 +151,7 @@ fn names_the_pauses_that_need_a_person_and_those_that_end_first_and_counts_the_o
         waits.into_iter().map(|wait| wait.reason).collect()
     };
     assert_eq!(reasons(&[3, 1, 1]), ["Certificate 1", "Certificate 3"]);
-    let three = ["Certificate 0", "Certificate 1", "Certificate 2. 1 more Certificate may not be renewed now"];
+    let three = ["Certificate 0", "Certificate 1", "Certificate 2. 1 more Certificate may not be reissued now"];
     assert_eq!(reasons(&[0, 2, 1, 3]), three);
-    assert!(reasons(&[4, 5, 2, 1, 3])[2].ends_with(". 2 more Certificates may not be renewed now"));
+    assert!(reasons(&[4, 5, 2, 1, 3])[2].ends_with(". 2 more Certificates may not be reissued now"));
 }
