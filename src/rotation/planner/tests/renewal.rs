@@ -4,7 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
 use serde_json::json;
 
-use super::super::blockers::{self, Pause};
+use super::super::blockers::Pause;
+use super::super::plan;
 use super::scene::{HOUR, Scene, pair, reissues, source};
 use crate::api::{Phase, StepName, Wait};
 use crate::rotation::RenewalPolicy;
@@ -146,8 +147,7 @@ fn names_the_pauses_that_need_a_person_and_those_that_end_first_and_counts_the_o
         needs_action: number == 0,
     };
     let reasons = |numbers: &[i64]| -> Vec<String> {
-        let waits =
-            blockers::pause_waits(StepName::ReissueClients, numbers.iter().map(|number| pause(*number)).collect());
+        let waits = plan::pause_waits(StepName::ReissueClients, numbers.iter().map(|number| pause(*number)).collect());
         waits.into_iter().map(|wait| wait.reason).collect()
     };
     assert_eq!(reasons(&[3, 1, 1]), ["Certificate 1", "Certificate 3"]);
