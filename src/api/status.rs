@@ -313,7 +313,8 @@ pub enum LeafKind {
 /// The phase of a rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Phase {
-    /// The managed Secret does not exist, or is invalid.
+    /// The managed Secret does not exist, or is invalid: before the first write, or because it was deleted or overwritten. A rotation that was in
+    /// progress is interrupted, and continues from where it was when the managed Secret is valid again.
     #[default]
     Pending,
     /// No rotation is in progress.

@@ -238,8 +238,8 @@ impl<'p, 'o> Run<'p, 'o> {
         let lost = |chain: &[Certificate]| self.is_accepted(&all, chain) && !self.is_accepted(&previous, chain);
         if let Some((name, _)) = chains.iter().find(|(_, chain)| lost(chain)).filter(|_| !self.options.single_write) {
             return blocked(format!(
-                "the certificate of Secret {name} is of another CA than those of other Secrets, and maxPreviousCAs keeps {}: set maxPreviousCAs \
-                 to a number that keeps the CAs of all certificates in use, or run with --single-write",
+                "the certificate of Secret {name} is of another CA than those of other Secrets, and maxPreviousCAs keeps {}: set \
+                 --max-previous-cas to a number that keeps the CAs of all certificates in use, or run with --single-write",
                 counted(self.profile.max_previous_cas, "old CA")
             ));
         }

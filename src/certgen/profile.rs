@@ -37,7 +37,9 @@ pub struct Profile {
     /// How many old CAs a bundle keeps.
     #[serde(default = "one", rename = "maxPreviousCAs")]
     pub max_previous_cas: usize,
-    /// The longest time that a write of a Secret takes to be in use by all its readers that reload it.
+    /// The longest time that a write of a Secret takes to be in use by all its readers that reload it. Default: 3m. The kubelet syncs its pods each
+    /// minute (`syncFrequency`), possibly from a cache that is a minute old (the time to live of its Secret cache, or a watch that was interrupted),
+    /// and the program reads the file after that.
     #[serde(default = "propagation_delay")]
     pub propagation_delay: Period,
     /// The Secret that holds what is written in later stages.
@@ -123,7 +125,7 @@ fn one() -> usize {
 }
 
 fn propagation_delay() -> Period {
-    Period::from_secs(90)
+    Period::from_secs(180)
 }
 
 fn both_usages() -> BTreeSet<Usage> {

@@ -35,7 +35,7 @@ fn clients(plan: &Plan, overdue: &[&str]) -> Said {
             let mut message = format!("{} still {verbs} only an old CA: {named}.", counted(overdue.len(), "client"));
             let readers = overdue.iter().filter(|name| TrustBundleTarget::is_readers(name)).count();
             if readers < overdue.len() {
-                message += " Check that cert-manager has renewed their certificates (kubectl describe certificate), then restart \
+                message += " Check that cert-manager has reissued their certificates (kubectl describe certificate), then restart \
                             clients that load their Secret only at start.";
             }
             if readers > 0 {
@@ -172,11 +172,11 @@ fn serving_certificate(entry: &Entry, plan: &Plan, is_overdue: bool, now: Timest
                 true => ("Lagging", "Renew their certificates and restart them.".to_owned()),
                 false => {
                     let action = format!(
-                        "The agent renews the certificates that cert-manager manages (status.waits names the others): no action is \
+                        "The agent has the certificates reissued that cert-manager manages (status.waits names the others): no action is \
                          needed unless this lasts longer than {}.",
                         Period::from_secs(time_to_follow.as_secs())
                     );
-                    ("Renewing", action)
+                    ("Reissuing", action)
                 }
             };
             (ConditionStatus::False, reason, who, action)

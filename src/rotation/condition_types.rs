@@ -112,7 +112,7 @@ pub const CONDITION_TYPES: [ConditionType; 15] = [
     ConditionType {
         name: LEAF,
         meaning: "All clients trust the CA of the next serving certificate, so gateways may switch to it.",
-        without_action: &["Renewing"],
+        without_action: &["Reissuing"],
         unknown_until_action: &["Undeclared"],
         ..PERMANENT
     },

@@ -88,7 +88,7 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
         Some(most) => {
             let message = format!(
                 "Certificates in use need more previous CAs than maxPreviousCAs allows ({most}). These CAs stay until the certificates \
-                 are renewed or expire. No action is needed."
+                 are reissued or expire. No action is needed."
             );
             set(entry, &mut status, PREVIOUS_CAS, (ConditionStatus::False, "UsedByCertificates", message), now);
         }

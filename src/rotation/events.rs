@@ -154,7 +154,7 @@ fn clients(previous: &Entry, status: &GatewaySecretStatus) -> Vec<StatusEvent> {
             }
             let note = format!(
                 "The rotation waits for client {name} since {since}: it still uses or trusts only an old CA. Check that its \
-                 certificate was renewed, then restart it if it loads its Secret only at start."
+                 certificate was reissued, then restart it if it loads its Secret only at start."
             );
             event(note, Some(name))
         })

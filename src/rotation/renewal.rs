@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::cron::Schedule;
 use crate::api::time_zone;
 
-/// When a Certificate may be re-issued.
+/// When a Certificate may be reissued.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RenewalPolicy {
     /// At any time.
@@ -22,7 +22,7 @@ pub enum RenewalPolicy {
     Windows(Vec<RenewalWindow>),
 }
 
-/// A time in which a Certificate may be re-issued.
+/// A time in which a Certificate may be reissued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenewalWindow {
     /// When it begins; `Err`: why that cannot be read. Such a window never opens.
@@ -31,7 +31,7 @@ pub struct RenewalWindow {
     lasts: SignedDuration,
 }
 
-/// Why a Certificate may not be re-issued now.
+/// Why a Certificate may not be reissued now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RenewalBlocker {
     /// When a window opens.
@@ -52,7 +52,7 @@ impl RenewalPolicy {
         }
     }
 
-    /// Why the Certificate may not be re-issued now.
+    /// Why the Certificate may not be reissued now.
     pub(super) fn blocker(&self, now: Timestamp) -> Option<RenewalBlocker> {
         let windows = match self {
             Self::Anytime => return None,

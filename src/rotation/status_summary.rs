@@ -46,6 +46,9 @@ pub struct StatusSummary {
     /// What probes of the gateways found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Endpoints>,
+    /// Until when stale gateways are expected to load the managed Secret by themselves. After that a person has to act.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateways_expected_by: Option<Timestamp>,
     /// The clients.
     pub clients: ClientSummary,
     /// The state of `changeWindows`, if there are any.
@@ -199,6 +202,7 @@ impl StatusSummary {
             troubles: troubles.map(trouble).collect(),
             waits: status.waits.clone(),
             endpoints: status.endpoints,
+            gateways_expected_by: gateways_expected_by(entry, now),
             clients,
             change_windows: (!windows.is_empty()).then(|| WindowState::of(windows, now)),
             next_expiry,
@@ -212,12 +216,14 @@ fn headline(entry: &Entry) -> String {
     let status = &entry.status;
     let said = match status.phase {
         None => "Unknown: no agent has reconciled it yet",
-        Some(Phase::Pending) if status.bundle.len() > 1 => "Not ready, in the middle of a rotation",
+        Some(Phase::Pending) if status.bundle.len() > 1 => {
+            "Rotation interrupted until the managed Secret is sound again"
+        }
         Some(Phase::Pending) => "Not ready",
         Some(Phase::Steady) if entry.spec.mode == Mode::Copy => "The managed Secret is a copy of the source Secret",
         Some(Phase::Steady) => "No rotation is in progress",
         Some(Phase::TrustExpanded) => "Rotating: gateways are getting the new CA",
-        Some(Phase::Converged) => "Rotating: gateways trust the new CA, clients are being renewed",
+        Some(Phase::Converged) => "Rotating: gateways trust the new CA, client certificates are being reissued",
         Some(Phase::ClientsMigrated) => "Rotating: clients use the new CA, the serving certificate is next",
         Some(Phase::ServingCertificateSwitched) => {
             "Rotating: the serving certificate is switched, the old CA is removed next"
@@ -236,11 +242,7 @@ fn actions(entry: &Entry, now: Timestamp) -> Vec<String> {
     if status.phase.is_none() {
         return vec!["Check that trustspan agent runs, and that the output of trustspan rbac is applied.".to_owned()];
     }
-    // Each change of the managed Secret leaves gateways behind for as long as it takes to reach them.
-    let delay = entry.policy.propagation_delays.gateways.duration().saturating_mul(2);
-    let is_expected = |condition: &Condition| {
-        condition.type_ == GATEWAYS && now.duration_since(condition.last_transition_time) < delay
-    };
+    let is_expected = |condition: &Condition| condition.type_ == GATEWAYS && gateways_expected_by(entry, now).is_some();
     let needs_action = |condition: &&Condition| {
         let type_ = CONDITION_TYPES.iter().find(|type_| type_.name == condition.type_);
         type_.is_some_and(|type_| type_.needs_action(condition)) && !is_expected(condition)
@@ -253,6 +255,13 @@ fn actions(entry: &Entry, now: Timestamp) -> Vec<String> {
         }
     }
     actions
+}
+
+/// Each change of the managed Secret leaves gateways stale for as long as it takes to reach them.
+fn gateways_expected_by(entry: &Entry, now: Timestamp) -> Option<Timestamp> {
+    let condition = entry.status.condition(GATEWAYS).filter(|found| found.status != ConditionStatus::True)?;
+    let delay = entry.policy.propagation_delays.gateways.duration().saturating_mul(2);
+    condition.last_transition_time.checked_add(delay).ok().filter(|at| *at > now)
 }
 
 fn next_expiry(bundle: &[CaSummary], served: Option<&Validity>, now: Timestamp) -> Option<Expiry> {

@@ -109,6 +109,19 @@ fn rotates_a_directory_and_keeps_one_old_ca() {
 }
 
 #[test]
+fn keeps_as_many_old_cas_as_the_flag_says() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    assert_eq!(certgen(dir, &[]).0, 0);
+    for cas in [2, 3, 3] {
+        let (status, _, stderr) = certgen(dir, &["--overwrite", "--max-previous-cas", "2"]);
+        assert_eq!(status, 0, "{stderr}");
+        assert_eq!(text(&data(dir, "envoy", "ca.crt")).matches("BEGIN CERTIFICATE").count(), cas);
+    }
+    assert_eq!(certgen(dir, &["--overwrite", "--max-previous-cas", "0"]).0, 2);
+}
+
+#[test]
 fn says_what_to_do_when_it_cannot_go_on() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();

@@ -42,7 +42,7 @@ pub(crate) static GROUPS: &[Group] = &[
     },
     Group {
         names: "hashes of clients' certificates or of their keys",
-        why: "the value is not a name; the agent does not re-issue a client whose certificate a Gateway names so",
+        why: "the value is not a name; the agent does not reissue a client whose certificate a Gateway names so",
         advice: "add the hashes of new certificates before clients present them; with rotationPolicy Never a key's hash stays",
         fields: &[
             "Gateway|Sidecar spec.**.tls.verifyCertificateHash[]|verifyCertificateSpki[]",
@@ -140,14 +140,14 @@ pub(crate) static GROUPS: &[Group] = &[
     },
     Group {
         names: "the Secret that cert-manager writes a certificate to",
-        why: "the issuer's side: it is read to find what is to be re-issued, and never renamed",
+        why: "the issuer's side: it is read to find what is to be reissued, and never renamed",
         advice: "keep it: the source Secret and the clients' Secrets stay the issuer's",
         fields: &["Certificate spec.secretName"],
     },
     Group {
         names: "the Secret of a keystore's password, or the password",
         why: "a password, which no rotation of CAs changes",
-        advice: "keep it; what loads the keystore has to load it once more after a re-issue",
+        advice: "keep it; what loads the keystore has to load it once more after a reissue",
         fields: &["Certificate spec.keystores.jks|pkcs12.passwordSecretRef|password"],
     },
     Group {

@@ -15,7 +15,7 @@ fn the_built_in_profile_is_that_of_envoy_gateway() {
     assert_eq!(profile.hmacs[0].key, "hmac-secret");
     assert_eq!(profile.mutating_webhook_configurations, ["envoy-gateway-topology-injector.eg"]);
     assert_eq!(profile.pending_secret_name, "envoy-gateway-certgen-pending");
-    assert_eq!((profile.max_previous_cas, profile.propagation_delay.to_string()), (1, "1m 30s".to_owned()));
+    assert_eq!((profile.max_previous_cas, profile.propagation_delay.to_string()), (1, "3m".to_owned()));
     assert!(BUILT_IN.iter().all(|name| built_in(name).is_some()) && built_in("other").is_none());
 }
 

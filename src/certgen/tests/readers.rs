@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::*;
 use crate::connectivity::{admits, verifies};
 
-const DELAY: u64 = 90;
+const DELAY: u64 = 180;
 
 /// Random numbers that are the same in each run (Knuth, TAOCP vol. 2, MMIX).
 struct Random(u64);

@@ -56,14 +56,14 @@ fn trust_comes_before_certificates() {
             "write the bundle of Secret limiter",
             "write the caBundle of MutatingWebhookConfiguration injector",
             "record that the new CA is trusted everywhere",
-            "wait 90",
+            "wait 180",
             "restart deployment/limiter",
             "write the certificate of Secret server",
             "write the certificate of Secret client",
             "write the certificate of Secret limiter",
             "record that all certificates are of the new CA",
             "restart deployment/limiter",
-            "wait 90",
+            "wait 180",
             "delete Secret test-certgen-pending",
         ]
     );
@@ -172,7 +172,7 @@ fn a_stage_that_somebody_undoes_is_repeated() {
             "somebody else has changed the Secrets: repeat the stage",
             "write the bundle of Secret client",
             "record that the new CA is trusted everywhere",
-            "wait 90",
+            "wait 180",
         ]
     );
     cluster.assert_rotated(&["CN=ca 2", "CN=ca 1"]);
@@ -275,7 +275,7 @@ fn a_wrong_clock_does_not_shorten_or_stop_a_wait() {
     let late = (cluster.now + SignedDuration::from_hours(48)).to_string();
     cluster.secret(PENDING)["metadata"]["annotations"]["trustspan.dev/certgen-trust-written-at"] = json!(late);
     assert_eq!(cluster.step(ROTATE).unwrap(), Step::Write("record that the new CA is trusted everywhere".to_owned()));
-    assert_eq!(cluster.step(ROTATE).unwrap(), Step::WaitUntil(cluster.now + SignedDuration::from_secs(90)));
+    assert_eq!(cluster.step(ROTATE).unwrap(), Step::WaitUntil(cluster.now + SignedDuration::from_secs(180)));
 }
 
 #[test]

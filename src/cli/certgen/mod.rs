@@ -31,7 +31,9 @@ const REPEATED: u32 = 5;
 /// Create or rotate the keys and certificates of a control plane that has no cert-manager.
 ///
 /// Existing Secrets stay as they are. With --overwrite the CA and all certificates are rotated in stages, so that no connection fails: the new
-/// CA is trusted next to the old one before a certificate of it is used. A run that was interrupted is resumed by the next one.
+/// CA is trusted next to the old one before a certificate of it is used. Between the stages the command waits until readers have loaded the Secrets:
+/// propagationDelay of the profile, 3m by default (the kubelet's syncFrequency of 1m, its cache of 1m, and 1m for the program). A run that was
+/// interrupted is resumed by the next one.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -52,6 +54,11 @@ pub struct Args {
     /// The longest time to wait for the rollouts of restarted Deployments.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     timeout: Duration,
+
+    /// How many old CAs a bundle keeps, in place of maxPreviousCAs of the profile (1 for the built-in one). A higher number repairs Secrets whose
+    /// certificates are of several CAs.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    max_previous_cas: Option<u16>,
 
     /// DNS domain of the cluster, for {clusterDomain} in the profile.
     #[arg(long, value_name = "DOMAIN", env = "KUBERNETES_CLUSTER_DOMAIN", default_value = "cluster.local")]
@@ -97,8 +104,11 @@ impl ProfileArgs {
 /// When the profile or the objects cannot be used, when a write is rejected, or when a rollout does not complete in time.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let text = args.profile.text()?;
-    let profile = Profile::read(&text, &args.namespace, &args.cluster_domain)
+    let mut profile = Profile::read(&text, &args.namespace, &args.cluster_domain)
         .map_err(|error| Failure::Unreadable(format!("the profile: {error}")))?;
+    if let Some(number) = args.max_previous_cas {
+        profile.max_previous_cas = number.into();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let target = match args.output_dir {

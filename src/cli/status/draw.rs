@@ -31,8 +31,11 @@ fn write_summary(text: &mut String, summary: &StatusSummary, now: Timestamp) -> 
     let phase = summary.phase.map(|phase| format!(" ({phase:?}{since})")).unwrap_or_default();
     writeln!(text, "{name}   {}{phase}", printable(&summary.headline))?;
     write_actions(text, summary, now)?;
-    for (index, wait) in summary.waits.iter().enumerate() {
-        line(text, if index == 0 { "Waiting:" } else { "" }, &waiting(wait, summary, now))?;
+    let waits = summary.waits.iter().map(|wait| waiting(wait, summary, now));
+    let waits: Vec<_> = waits.collect();
+    let propagating = waits.is_empty().then(|| propagating(summary, now)).flatten();
+    for (index, wait) in waits.iter().chain(&propagating).enumerate() {
+        line(text, if index == 0 { "Waiting:" } else { "" }, wait)?;
     }
     if let Some(endpoints) = summary.endpoints {
         line(text, "Gateways:", &gateways(endpoints))?;
@@ -85,8 +88,8 @@ fn waiting(wait: &Wait, summary: &StatusSummary, now: Timestamp) -> String {
     let step = match wait.step {
         StepName::ExpandTrust => "to add a CA",
         StepName::PromoteIssuer => "to sign with the new CA",
-        StepName::ReissueClients => "to renew clients",
-        StepName::ReissueServingCertificate => "to renew the serving certificate",
+        StepName::ReissueClients => "to reissue client certificates",
+        StepName::ReissueServingCertificate => "to reissue the serving certificate",
         StepName::SwitchServingCertificate => "to switch the serving certificate",
         StepName::DropOldCA => "to remove the old CA",
     };
@@ -97,8 +100,31 @@ fn waiting(wait: &Wait, summary: &StatusSummary, now: Timestamp) -> String {
     format!("{step} ({:?}): {reason}{until}", wait.step)
 }
 
-fn gateways(Endpoints { total, current, stale, unreachable }: Endpoints) -> String {
-    let pending = total.saturating_sub(current + stale + unreachable);
+/// What is waited for while no step waits, but gateways do not have the newest content yet.
+fn propagating(summary: &StatusSummary, now: Timestamp) -> Option<String> {
+    let endpoints = summary.endpoints?;
+    let (stale, unverified) = (endpoints.stale, not_verified(endpoints));
+    let gateways = |number: u32| counted(number as usize, "gateway");
+    match (stale, summary.gateways_expected_by) {
+        (0, _) if unverified == 0 => None,
+        (0, _) => Some(format!("for a probe of {}", gateways(unverified))),
+        (_, Some(at)) => Some(format!(
+            "for {} to load the new content of the managed Secret; if that is not done by {}, Act says what to do",
+            gateways(stale),
+            date(at, now)
+        )),
+        (_, None) => Some(format!("for {} to load the new content of the managed Secret: see Act", gateways(stale))),
+    }
+}
+
+/// How many gateways were not probed yet.
+fn not_verified(Endpoints { total, current, stale, unreachable }: Endpoints) -> u32 {
+    total.saturating_sub(current + stale + unreachable)
+}
+
+fn gateways(endpoints: Endpoints) -> String {
+    let Endpoints { total, current, stale, unreachable } = endpoints;
+    let pending = not_verified(endpoints);
     let numbers = [(stale, "stale"), (unreachable, "unreachable"), (pending, "not verified yet")];
     let others = numbers.iter().filter(|(number, _)| *number > 0);
     let others: String = others.map(|(number, what)| format!(", {number} {what}")).collect();
@@ -109,7 +135,7 @@ fn clients(summary: &StatusSummary) -> String {
     let ClientSummary { declared, migrated, lagging, overdue, all_declared } = summary.clients;
     let is_rotating = summary.bundle.iter().any(|ca| ca.role == CaRole::New);
     let migrated = if is_rotating { format!(", {migrated} with a certificate of the new CA") } else { String::new() };
-    let numbers = [(lagging.saturating_sub(overdue), "being renewed"), (overdue, "overdue")];
+    let numbers = [(lagging.saturating_sub(overdue), "being reissued"), (overdue, "overdue")];
     let lagging = numbers.iter().filter(|(number, _)| *number > 0);
     let lagging: String = lagging.map(|(number, what)| format!(", {number} {what}")).collect();
     let others = if all_declared { "" } else { "; others are assumed (spec.clients.allDeclared is false)" };
@@ -157,7 +183,8 @@ fn write_timeline(text: &mut String, summary: &StatusSummary, now: Timestamp) ->
         writeln!(text, "    {title}")?;
         writeln!(text, "    {}  {} to {}", scale.bar(validity, now), validity.not_before, validity.not_after)?;
     }
-    writeln!(text, "    {}now", " ".repeat(scale.column(now)))
+    writeln!(text, "    {}now", " ".repeat(scale.column(now)))?;
+    writeln!(text, "    (━ valid, · not valid yet or expired, │ now)")
 }
 
 /// The span of time that the timeline shows.

@@ -1,8 +1,6 @@
 //! What a step waits for: a pause, a closed window, clients that do not trust the new CA, and gateways that take their clients' CAs from another
 //! object than the managed Secret. And the deadlines at which it does not block any more: the end of a CA that is in use.
 
-use std::collections::BTreeSet;
-
 use jiff::Timestamp;
 
 use super::bundles::{config_map_fault, is_unordered, orders};
@@ -274,24 +272,6 @@ fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
     end.saturating_sub(once.saturating_mul(2)).unwrap_or(Timestamp::MIN)
 }
 
-/// Reasons for which the reissue of Certificates waits that status lists.
-const REASONS: usize = 3;
-
-/// The waits of a step for its pauses, one for each reason. At most [`REASONS`] are listed: those that need a person, then those that end first. The
-/// last one counts the others.
-pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
-    pauses.sort_by_key(|pause| (!pause.needs_action, pause.until.unwrap_or(Timestamp::MAX)));
-    let mut reasons = BTreeSet::new();
-    pauses.retain(|pause| reasons.insert(pause.reason.clone()));
-    let more = pauses.len().saturating_sub(REASONS);
-    let mut waits: Vec<_> = pauses.into_iter().take(REASONS).map(|pause| pause.wait(step)).collect();
-    if let Some(last) = waits.last_mut().filter(|_| more > 0) {
-        let noun = if more == 1 { "Certificate" } else { "Certificates" };
-        last.reason += &format!(". {more} more {noun} may not be renewed now");
-    }
-    waits
-}
-
 /// The clients with a content in use that has a property, as text.
 pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> Option<String> {
     let label = |name: &str| {
@@ -503,18 +483,6 @@ pub(super) fn config_map_blocker(view: &View<'_>, map: &CaConfigMap<'_>) -> Opti
     config_map_fault(view, map).map(|why| format!("ConfigMap {} {why}", map.name))
 }
 
-/// Why `<managed>-cacert` is not created: a server whose owner named the managed Secret would accept foreign clients.
-pub(super) fn sibling_blocker(view: &View<'_>) -> Option<String> {
-    let named = view.snapshot.readers.iter().filter(|reader| reader.names_managed);
-    let named = few(named.map(|reader| reader.object.clone()))?;
-    Some(format!(
-        "{named} names Secret {managed} itself, and would accept the clients of every CA in Secret {source}{CACERT_SUFFIX}. \
-         Name Secret {source} there, or set caCertCredentialName",
-        managed = view.entry.managed_name(),
-        source = view.entry.source_name()
-    ))
-}
-
 /// Why the source Secret's certificate is not reissued: gateways that present it directly would switch at once.
 pub(super) fn presents_source(view: &View<'_>) -> Option<String> {
     let direct: Vec<_> = view.snapshot.readers.iter().filter(|reader| reader.presents_source).collect();
@@ -522,52 +490,4 @@ pub(super) fn presents_source(view: &View<'_>) -> Option<String> {
     let help = rename_help(direct.first()?);
     let source = view.entry.source_name();
     Some(format!("{named} presents Secret {source} itself, so it would switch as soon as that is reissued. {help}"))
-}
-
-/// Whether a chain that gateways present in addition is of an earlier CA of ours. One of a foreign CA is neither old nor new.
-pub(super) fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) -> bool {
-    let (now, anchors) = (view.now, &view.server_issuers);
-    if verifies(anchors, chain, now) {
-        return false;
-    }
-    let known: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
-    if verifies(&known, chain, now) {
-        return true;
-    }
-    // After the journal was lost, a distrusted CA is in no Secret. The issuer of the source Secret's Certificate signs with the current CA.
-    let also = view.snapshot.presented_also.iter().find(|also| also.name == secret);
-    let also = also.and_then(|also| also.certificate.as_ref());
-    let has_our_issuer = match (also, &view.snapshot.source_certificate) {
-        (Some(also), Some(source)) => also.issuer == source.issuer,
-        _ => false,
-    };
-    // Expiry is ignored: the issuer renews an expired certificate.
-    has_our_issuer
-        && view.source_chain.is_some_and(|source| verifies(anchors, source, now))
-        && !verifies_to_the_end(anchors, chain, now)
-}
-
-/// A server that accepts a client only by the hash of its certificate or key.
-pub(super) struct Pin<'v> {
-    pub(super) reader: &'v TlsReader,
-    /// When the client is reissued regardless of that.
-    pub(super) until: Option<Timestamp>,
-}
-
-/// The server that blocks the reissue of a client, until shortly before a CA ends on which its connection depends.
-pub(super) fn pin<'v>(view: &View<'v>, held: &Version) -> Option<Pin<'v>> {
-    let leaf = held.chain.first()?;
-    let is_pin = |pin: &String| is_same_hash(pin, &leaf.fingerprint) || is_same_hash(pin, &leaf.public_key_hash());
-    let reader = view.snapshot.readers.iter().find(|reader| reader.pins.iter().any(is_pin))?;
-    let until = client_deadline(view, held);
-    until.is_none_or(|at| view.now < at).then_some(Pin { reader, until })
-}
-
-/// Envoy takes hashes of certificates in hex, with or without colons, and those of keys in base64.
-fn is_same_hash(pin: &str, hex: &str) -> bool {
-    use base64::{Engine, engine::general_purpose::STANDARD};
-    let digits: String = pin.chars().filter(|c| *c != ':').collect();
-    let decoded =
-        || STANDARD.decode(pin).ok().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-    digits.eq_ignore_ascii_case(hex) || decoded().is_some_and(|decoded| decoded == hex)
 }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::snapshot::{CaConfigMap, TrustCopy, View, admits, current, verifies, verifies_to_the_end};
+use super::snapshot::{CaConfigMap, TrustCopy, View, admits, current, verifies_to_the_end};
 use crate::api::names::managed_config_map_name;
 use crate::api::{Mode, TrustBundleTarget};
 use crate::rotation::SecretSummary;
@@ -296,21 +296,4 @@ fn with_managed_bundle(view: &View<'_>, held: &[Certificate], bundle: &[Certific
         trust.splice(at..at, bundle.iter().cloned());
     }
     trust
-}
-
-/// The declared clients that can connect now, and could not if the managed Secret were a copy of the source Secret.
-pub(super) fn cut_off_by_copy(view: &View<'_>) -> Vec<String> {
-    let (snapshot, now) = (view.snapshot, view.now);
-    let source = snapshot.usable_source().ok();
-    let (Some(source), Some(managed), Mode::Bundle) = (source, snapshot.managed, view.entry.spec.mode) else {
-        return Vec::new();
-    };
-    let is_refused =
-        |held: &Version| admits(&managed.anchors, &held.chain, now) && !admits(&source.anchors, &held.chain, now);
-    let refuses =
-        |held: &Version| verifies(&held.trust, &managed.chain, now) && !verifies(&held.trust, &source.chain, now);
-    let lost = view.clients_in_use.iter().filter(|(_, held)| is_refused(held) || refuses(held));
-    let mut names: Vec<_> = lost.map(|(name, _)| (*name).to_owned()).collect();
-    names.dedup();
-    names
 }

@@ -1,22 +1,25 @@
 //! Decides about each step of a rotation, and the phase.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
-    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker, is_of_old,
-    needs_restart, pause_waits, pin, presents_source, serving_deadline, sibling_blocker, unlisted_clients,
+    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker,
+    needs_restart, presents_source, serving_deadline, unlisted_clients,
 };
-use super::bundles::{Bundles, PlannedBundle, config_map_bundle, cut_off_by_copy, sibling_bundle, unordered};
+use super::bundles::{Bundles, PlannedBundle, config_map_bundle, sibling_bundle, unordered};
 use super::snapshot::{
     ClientState, Issuance, Pending, Snapshot, TrustCopy, View, admits, authorities, holds, migrated, verifies,
     verifies_to_the_end,
 };
 use super::{consumers, history, probe};
-use crate::api::names::ADOPT;
+use crate::api::names::{ADOPT, CACERT_SUFFIX};
 use crate::api::{Endpoints, Mode, OnServingCertificateExpiry, Period, Phase, StepName, TrustSourceUse, Wait};
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Journal, Version};
 use crate::rotation::name_list::few;
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
 use crate::trust::{Certificate, EXPIRED, Finding, is_distrusted};
 
 /// What to do now.
@@ -144,7 +147,7 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
         cut_off: cut_off.map(|(name, _)| name.clone()).collect(),
         endpoints,
         unprobed: snapshot.unprobed.clone(),
-        trust_sources: snapshot.trust_sources(),
+        trust_sources: trust_sources(snapshot),
         trouble: trouble(snapshot),
         switch_blocker: decided.switch_blocker,
         trust_source_blocker: blockers.readers.clone().map(|blocker| (blocker, blockers.issuer_deadline)),
@@ -203,6 +206,53 @@ fn keeps_expired_certificate(snapshot: &Snapshot<'_>) -> bool {
     let is_expired = |denials: &[Finding]| !denials.is_empty() && denials.iter().all(|found| found.rule == EXPIRED);
     snapshot.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep
         && snapshot.managed.is_some_and(|managed| is_expired(&managed.denials))
+}
+
+/// Entries of `status.trustSources`.
+const LISTED: usize = 32;
+
+/// The objects that gateways use, without the source Secret, the managed Secret and their siblings.
+fn trust_sources(snapshot: &Snapshot<'_>) -> Vec<TrustSourceUse> {
+    let entry = snapshot.entry;
+    let own = [entry.source_name(), entry.managed_name()];
+    let own: Vec<_> = own.into_iter().flat_map(|name| sibling_or_self(&entry.namespace, name)).collect();
+    let mut uses: Vec<TrustSourceUse> = Vec::new();
+    for reader in &snapshot.readers {
+        let sources = match &reader.trust {
+            ReaderTrust::FirstOf(sources) => sources.as_slice(),
+            _ => &[],
+        };
+        let also = reader.presents_also.iter().map(|name| SourceName::secret(&entry.namespace, name.as_str()));
+        for source in sources.iter().cloned().chain(also).filter(|source| !own.contains(source)) {
+            let used_by = format!("{} {}", reader.object, reader.field);
+            let SourceName { kind, namespace, name } = source;
+            let found = TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by };
+            let is_same = |known: &TrustSourceUse| {
+                (&known.kind, &known.namespace, &known.name) == (&found.kind, &found.namespace, &found.name)
+            };
+            if uses.len() < LISTED && !uses.iter().any(is_same) {
+                uses.push(found);
+            }
+        }
+    }
+    uses
+}
+
+/// The declared clients that can connect now, and could not if the managed Secret were a copy of the source Secret.
+fn cut_off_by_copy(view: &View<'_>) -> Vec<String> {
+    let (snapshot, now) = (view.snapshot, view.now);
+    let source = snapshot.usable_source().ok();
+    let (Some(source), Some(managed), Mode::Bundle) = (source, snapshot.managed, view.entry.spec.mode) else {
+        return Vec::new();
+    };
+    let is_refused =
+        |held: &Version| admits(&managed.anchors, &held.chain, now) && !admits(&source.anchors, &held.chain, now);
+    let refuses =
+        |held: &Version| verifies(&held.trust, &managed.chain, now) && !verifies(&held.trust, &source.chain, now);
+    let lost = view.clients_in_use.iter().filter(|(_, held)| is_refused(held) || refuses(held));
+    let mut names: Vec<_> = lost.map(|(name, _)| (*name).to_owned()).collect();
+    names.dedup();
+    names
 }
 
 #[derive(Default)]
@@ -334,6 +384,18 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBun
         let reason = "Unknown certificates of the previous CA may be in use";
         decided.wait(StepName::DropOldCA, Some(until), reason);
     }
+}
+
+/// Why `<managed>-cacert` is not created: a server whose owner named the managed Secret would accept foreign clients.
+fn sibling_blocker(view: &View<'_>) -> Option<String> {
+    let named = view.snapshot.readers.iter().filter(|reader| reader.names_managed);
+    let named = few(named.map(|reader| reader.object.clone()))?;
+    Some(format!(
+        "{named} names Secret {managed} itself, and would accept the clients of every CA in Secret {source}{CACERT_SUFFIX}. \
+         Name Secret {source} there, or set caCertCredentialName",
+        managed = view.entry.managed_name(),
+        source = view.entry.source_name()
+    ))
 }
 
 /// cert-manager's first backoff after an issuance that failed. A requested issuance does not wait for it.
@@ -550,6 +612,49 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     }
 }
 
+/// Reasons for which the reissue of Certificates waits that status lists.
+const REASONS: usize = 3;
+
+/// The waits of a step for its pauses, one for each reason. At most [`REASONS`] are listed: those that need a person, then those that end first. The
+/// last one counts the others.
+pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
+    pauses.sort_by_key(|pause| (!pause.needs_action, pause.until.unwrap_or(Timestamp::MAX)));
+    let mut reasons = BTreeSet::new();
+    pauses.retain(|pause| reasons.insert(pause.reason.clone()));
+    let more = pauses.len().saturating_sub(REASONS);
+    let mut waits: Vec<_> = pauses.into_iter().take(REASONS).map(|pause| pause.wait(step)).collect();
+    if let Some(last) = waits.last_mut().filter(|_| more > 0) {
+        let noun = if more == 1 { "Certificate" } else { "Certificates" };
+        last.reason += &format!(". {more} more {noun} may not be reissued now");
+    }
+    waits
+}
+
+/// A server that accepts a client only by the hash of its certificate or key.
+struct Pin<'v> {
+    reader: &'v TlsReader,
+    /// When the client is reissued regardless of that.
+    until: Option<Timestamp>,
+}
+
+/// The server that blocks the reissue of a client, until shortly before a CA ends on which its connection depends.
+fn pin<'v>(view: &View<'v>, held: &Version) -> Option<Pin<'v>> {
+    let leaf = held.chain.first()?;
+    let is_pin = |pin: &String| is_same_hash(pin, &leaf.fingerprint) || is_same_hash(pin, &leaf.public_key_hash());
+    let reader = view.snapshot.readers.iter().find(|reader| reader.pins.iter().any(is_pin))?;
+    let until = client_deadline(view, held);
+    until.is_none_or(|at| view.now < at).then_some(Pin { reader, until })
+}
+
+/// Envoy takes hashes of certificates in hex, with or without colons, and those of keys in base64.
+fn is_same_hash(pin: &str, hex: &str) -> bool {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let digits: String = pin.chars().filter(|c| *c != ':').collect();
+    let decoded =
+        || STANDARD.decode(pin).ok().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    digits.eq_ignore_ascii_case(hex) || decoded().is_some_and(|decoded| decoded == hex)
+}
+
 /// The source Secret's Certificate is reissued once the new certificate can be served at once. Until then the source Secret holds the pair that
 /// is served, in case the managed Secret is lost.
 fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
@@ -608,6 +713,29 @@ fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decide
         }
     }
     decided.waits.extend(pause_waits(StepName::ReissueServingCertificate, pauses));
+}
+
+/// Whether a chain that gateways present in addition is of an earlier CA of ours. One of a foreign CA is neither old nor new.
+fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) -> bool {
+    let (now, anchors) = (view.now, &view.server_issuers);
+    if verifies(anchors, chain, now) {
+        return false;
+    }
+    let known: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
+    if verifies(&known, chain, now) {
+        return true;
+    }
+    // After the journal was lost, a distrusted CA is in no Secret. The issuer of the source Secret's Certificate signs with the current CA.
+    let also = view.snapshot.presented_also.iter().find(|also| also.name == secret);
+    let also = also.and_then(|also| also.certificate.as_ref());
+    let has_our_issuer = match (also, &view.snapshot.source_certificate) {
+        (Some(also), Some(source)) => also.issuer == source.issuer,
+        _ => false,
+    };
+    // Expiry is ignored: the issuer renews an expired certificate.
+    has_our_issuer
+        && view.source_chain.is_some_and(|source| verifies(anchors, source, now))
+        && !verifies_to_the_end(anchors, chain, now)
 }
 
 /// While gateways present a certificate of the old CA in addition, clients have to trust that CA.

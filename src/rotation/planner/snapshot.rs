@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{AdditionalTrust, OnServingCertificateExpiry, Period, StepName, TrustSourceUse, WindowState};
+use crate::api::{AdditionalTrust, OnServingCertificateExpiry, Period, StepName, WindowState};
 use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::journal::{Authority, Client, Journal, Version};
-use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::rotation::{RenewalPolicy, SecretSummary};
 use crate::trust::credential::CA_KEYS;
 use crate::trust::{Certificate, EXPIRED, Finding, field, is_distrusted};
@@ -265,9 +265,6 @@ pub(super) enum ReaderSource<'s> {
     Unlisted(&'s str),
 }
 
-/// Entries of `status.trustSources`.
-const LISTED: usize = 32;
-
 impl<'a> Snapshot<'a> {
     /// The declared clients, and the readers of trust bundle targets.
     pub(super) fn all_clients(&self) -> impl Iterator<Item = &ClientState> {
@@ -340,33 +337,6 @@ impl<'a> Snapshot<'a> {
             None => Some(ReaderSource::Unknowable("a source that was not looked up")),
         });
         existing.unwrap_or(ReaderSource::Missing(sources))
-    }
-
-    /// The objects that gateways use, without the source Secret, the managed Secret and their siblings.
-    pub(super) fn trust_sources(&self) -> Vec<TrustSourceUse> {
-        let entry = self.entry;
-        let own = [entry.source_name(), entry.managed_name()];
-        let own: Vec<_> = own.into_iter().flat_map(|name| sibling_or_self(&entry.namespace, name)).collect();
-        let mut uses: Vec<TrustSourceUse> = Vec::new();
-        for reader in &self.readers {
-            let sources = match &reader.trust {
-                ReaderTrust::FirstOf(sources) => sources.as_slice(),
-                _ => &[],
-            };
-            let also = reader.presents_also.iter().map(|name| SourceName::secret(&entry.namespace, name.as_str()));
-            for source in sources.iter().cloned().chain(also).filter(|source| !own.contains(source)) {
-                let used_by = format!("{} {}", reader.object, reader.field);
-                let SourceName { kind, namespace, name } = source;
-                let found = TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by };
-                let is_same = |known: &TrustSourceUse| {
-                    (&known.kind, &known.namespace, &known.name) == (&found.kind, &found.namespace, &found.name)
-                };
-                if uses.len() < LISTED && !uses.iter().any(is_same) {
-                    uses.push(found);
-                }
-            }
-        }
-        uses
     }
 }
 

@@ -65,7 +65,7 @@ fn rotating() -> Entry {
     entry.status.waits = vec![
         Wait {
             step: StepName::ReissueClients,
-            reason: "being re-issued: payments".to_owned(),
+            reason: "being reissued: payments".to_owned(),
             until: None,
             needs_action: false,
         },
@@ -79,8 +79,9 @@ fn rotating() -> Entry {
     entry.status.endpoints = Some(Endpoints { total: 3, current: 3, stale: 0, unreachable: 0 });
     let lagging = LaggingClient { name: "payments".to_owned(), since: at("2030-05-31T23:59:55Z"), overdue: false };
     (entry.status.lagging, entry.status.lagging_count) = (vec![lagging], Some(1));
-    let message = "Clients do not trust the CA of the new serving certificate yet: payments. The agent renews them.";
-    with(entry, LEAF, False, "Renewing", message, "2030-05-31T23:59:55Z")
+    let message =
+        "Clients do not trust the CA of the new serving certificate yet: payments. The agent has them reissued.";
+    with(entry, LEAF, False, "Reissuing", message, "2030-05-31T23:59:55Z")
 }
 
 const USERS: [(&[&str], bool); 2] =
@@ -131,8 +132,7 @@ fn a_rotation_that_waits_for_a_person() {
     };
     let late = "Clients do not trust the CA of the new serving certificate yet: payments. Renew their certificates and restart them.";
     let entry = with(entry, LEAF, False, "Lagging", late, "2030-05-31T23:50:00Z");
-    let overdue =
-        "1 client still uses or trusts only an old CA: payments. Check that cert-manager has renewed its certificates.";
+    let overdue = "1 client still uses or trusts only an old CA: payments. Check that cert-manager has reissued its certificates.";
     let entry = with(entry, CLIENTS, False, "Lagging", overdue, "2030-05-31T23:59:00Z");
     let assumed = "No gateway is probed (probe.mode is Disabled in the RotationPolicy).";
     let entry = with(entry, GATEWAYS, Unknown, "Assumed", assumed, NOW);
@@ -179,6 +179,25 @@ fn gateways_that_stay_behind_need_a_person() {
     };
     assert_eq!(act("2030-05-31T23:59:30Z"), [""; 0]);
     assert_eq!(act("2030-05-31T23:58:59Z"), ["1 of 3 gateways have earlier content."]);
+}
+
+#[test]
+fn says_what_is_waited_for_when_only_gateways_are_behind() {
+    let waiting = |stale: u32, since: &str| {
+        let mut entry = in_phase(Phase::TrustExpanded, &[NEW, OLD]);
+        entry.status.endpoints = Some(Endpoints { total: 3, current: 1, stale, unreachable: 0 });
+        let status = if stale > 0 { False } else { Unknown };
+        let entry = with(entry, GATEWAYS, status, "EarlierContent", "Gateways have earlier content.", since);
+        let text = draw(&summary(&entry, &USERS), at(NOW));
+        text.lines().find_map(|line| Some(line.split_once("Waiting:")?.1.trim().to_owned()))
+    };
+    let (recent, long_ago) = ("2030-05-31T23:59:30Z", "2030-05-31T23:50:00Z");
+    let expected = "for 1 gateway to load the new content of the managed Secret; if that is not done by 2030-06-01T00:00:30Z \
+                    (in 30s), Act says what to do";
+    assert_eq!(waiting(1, recent).as_deref(), Some(expected));
+    let expected = "for 2 gateways to load the new content of the managed Secret: see Act";
+    assert_eq!(waiting(2, long_ago).as_deref(), Some(expected));
+    assert_eq!(waiting(0, recent).as_deref(), Some("for a probe of 2 gateways"));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
 use serde_json::json;
 
-use super::super::blockers::{self, Pause};
+use super::super::blockers::Pause;
+use super::super::plan;
 use super::scene::{HOUR, Scene, pair, reissues, source};
 use crate::api::{Phase, StepName, Wait};
 use crate::rotation::RenewalPolicy;
@@ -146,12 +147,11 @@ fn names_the_pauses_that_need_a_person_and_those_that_end_first_and_counts_the_o
         needs_action: number == 0,
     };
     let reasons = |numbers: &[i64]| -> Vec<String> {
-        let waits =
-            blockers::pause_waits(StepName::ReissueClients, numbers.iter().map(|number| pause(*number)).collect());
+        let waits = plan::pause_waits(StepName::ReissueClients, numbers.iter().map(|number| pause(*number)).collect());
         waits.into_iter().map(|wait| wait.reason).collect()
     };
     assert_eq!(reasons(&[3, 1, 1]), ["Certificate 1", "Certificate 3"]);
-    let three = ["Certificate 0", "Certificate 1", "Certificate 2. 1 more Certificate may not be renewed now"];
+    let three = ["Certificate 0", "Certificate 1", "Certificate 2. 1 more Certificate may not be reissued now"];
     assert_eq!(reasons(&[0, 2, 1, 3]), three);
-    assert!(reasons(&[4, 5, 2, 1, 3])[2].ends_with(". 2 more Certificates may not be renewed now"));
+    assert!(reasons(&[4, 5, 2, 1, 3])[2].ends_with(". 2 more Certificates may not be reissued now"));
 }
