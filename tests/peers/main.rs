@@ -8,6 +8,7 @@ mod testbed;
 
 mod control_plane;
 mod handshakes;
+mod rate_limit;
 #[allow(dead_code, reason = "the runs under live traffic use more of it")]
 #[path = "../live/shelf.rs"]
 mod shelf;
@@ -35,5 +36,7 @@ fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
         trial("handshakes_fail_in_no_staged_rotation", handshakes::staged),
         trial("handshakes_fail_in_rotations_by_a_single_write", handshakes::single_write),
         trial("handshakes_fail_in_rotations_by_envoy_gateway", handshakes::envoy_gateway),
+        trial("calls_of_the_rate_limit_service_succeed_in_staged_rotations", rate_limit::trustspan),
+        trial("calls_of_the_rate_limit_service_fail_after_envoy_gateway_until_a_restart", rate_limit::envoy_gateway),
     ]
 }
