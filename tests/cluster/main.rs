@@ -47,6 +47,7 @@ mod secrets;
 mod several_signers;
 mod stage;
 mod trust_consumer;
+mod trust_consumer_fleet;
 mod wakes;
 mod workloads;
 
@@ -82,6 +83,7 @@ const MODULES: &[&[Case]] = &[
     secrets::CASES,
     several_signers::CASES,
     trust_consumer::CASES,
+    trust_consumer_fleet::CASES,
     wakes::CASES,
     workloads::CASES,
 ];
