@@ -13,6 +13,8 @@ pub(crate) struct Agents<'c> {
     ns: String,
     /// For tests that kill many agents, shorter than the default. A machine that stalls for this long costs the leader its Lease.
     pub(crate) lease: Option<&'static str>,
+    /// Further arguments.
+    pub(crate) more: Vec<String>,
 }
 
 impl<'c> Agents<'c> {
@@ -25,7 +27,7 @@ impl<'c> Agents<'c> {
         cluster.apply(ns, &role.to_string())?;
         let user = format!("--user={}", User::Agent.name());
         cluster.kubectl(["create", "rolebinding", "lease", "--role=lease", &user]).ns(ns).ok()?;
-        Ok(Self { cluster, ns: ns.to_owned(), lease: None })
+        Ok(Self { cluster, ns: ns.to_owned(), lease: None, more: Vec::new() })
     }
 
     /// What an administrator applies once the GatewaySecrets are there.
@@ -54,6 +56,7 @@ impl<'c> Agents<'c> {
         args.extend(["--bind-address=127.0.0.1", "--metrics-port=0"]);
         args.extend(["--namespace", &self.ns, "--lease-namespace", &self.ns, "--poll", poll]);
         args.extend(self.lease.iter().flat_map(|lease| ["--lease-duration", lease]));
+        args.extend(self.more.iter().map(String::as_str));
         let log = format!("agent-{}-{name}", self.cluster.unique());
         self.cluster.spawn(&log, &trustspan(), args, &[("RUST_BACKTRACE", "1")])
     }

@@ -261,7 +261,7 @@ fn rotations_that_are_killed_after_each_write_are_completed_by_the_next_run(clus
                 ensure!(killed >= 9, "rotation {rotation}: {killed} runs were killed");
                 ensure!(!certgen.is_pending()?, "rotation {rotation}: the pending Secret is left");
                 let rollouts = cluster.list("replicasets", ns, &format!("app={LIMITER}"))?.len();
-                ensure!(rollouts == 1 + rotation, "rotation {rotation}: {rollouts} rollouts");
+                ensure!(rollouts == 1 + 2 * rotation, "rotation {rotation}: {rollouts} rollouts");
                 let stored = cluster.get("mutatingwebhookconfiguration", "", injector)?;
                 let bundle = stored["webhooks"][0]["clientConfig"]["caBundle"].as_str().context("caBundle")?;
                 ensure!(

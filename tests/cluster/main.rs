@@ -47,6 +47,7 @@ mod secrets;
 mod several_signers;
 mod stage;
 mod trust_consumer;
+mod trust_consumer_fleet;
 mod trust_loaders;
 mod wakes;
 mod workloads;
@@ -83,6 +84,7 @@ const MODULES: &[&[Case]] = &[
     secrets::CASES,
     several_signers::CASES,
     trust_consumer::CASES,
+    trust_consumer_fleet::CASES,
     trust_loaders::CASES,
     wakes::CASES,
     workloads::CASES,

@@ -9,6 +9,8 @@ fn the_built_in_profile_is_that_of_envoy_gateway() {
     let profile = Profile::read(built_in("envoy-gateway").unwrap(), "eg", "example.org").unwrap();
     let names: Vec<_> = profile.certificates.iter().map(|one| one.secret_name.as_str()).collect();
     assert_eq!(names, ["envoy-gateway", "envoy", "envoy-rate-limit"]);
+    assert_eq!(profile.restart.loads_trust_once, ["envoy-ratelimit"]);
+    assert_eq!(profile.restart.loads_certificate_once, ["envoy-ratelimit"]);
     let server = ["envoy-gateway", "envoy-gateway.eg", "envoy-gateway.eg.svc", "envoy-gateway.eg.svc.example.org"];
     assert_eq!(profile.certificates[0].dns_names, server);
     assert_eq!(profile.certificates[1].dns_names, ["*.eg"]);
