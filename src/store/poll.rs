@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::RegistryCache;
+use super::{CheckHandle, RegistryCache};
+use crate::health::CheckResult;
 use crate::registry::Registry;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -19,10 +20,12 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 /// Deepest nesting of directories; ends a loop of symbolic links.
 const MAX_DEPTH: usize = 8;
 
-/// Publishes the directory's GatewaySecrets in `cache`. While the directory cannot be read, the last registry stays.
+/// Publishes the directory's GatewaySecrets in `cache`, and records in `check` whether it can be read. While it cannot, the last registry
+/// stays.
 pub async fn follow<E: Display + Send + 'static>(
     dir: PathBuf,
     cache: Arc<RegistryCache>,
+    check: CheckHandle,
     load: impl Fn(&Path, Timestamp) -> Result<Registry, E> + Clone + Send + 'static,
 ) {
     let mut last_listing = None;
@@ -44,10 +47,11 @@ pub async fn follow<E: Display + Send + 'static>(
             Ok(registry) => {
                 tracing::debug!(gatewaysecrets = registry.entries().len(), "manifests read");
                 cache.publish(registry);
+                check.record(CheckResult::Ok);
             }
             Err(error) => {
                 cache.record_failure();
-                tracing::error!("manifests not read, the last registry stays: {error}");
+                check.record(CheckResult::Misconfigured(format!("manifests not read, the last ones stay: {error}")));
             }
         }
     }
@@ -77,7 +81,9 @@ fn list(dir: &Path, depth: usize) -> io::Result<Listing> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::Requirement;
     use crate::registry::Entry;
+    use crate::store::HealthState;
 
     /// One entry for each file; a file that contains `bad` is an error.
     fn count(dir: &Path, _now: Timestamp) -> Result<Registry, String> {
@@ -105,7 +111,10 @@ mod tests {
     async fn follows_changes_and_keeps_the_last_registry_on_errors() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Arc::new(RegistryCache::default());
-        let task = tokio::spawn(follow(dir.path().to_owned(), cache.clone(), count));
+        let health = Arc::new(HealthState::default());
+        let check = health.add("gatewaysecret-cache", Requirement::AtStart);
+        let task = tokio::spawn(follow(dir.path().to_owned(), cache.clone(), check, count));
+        let result = || health.health().checks.remove(0).result;
         let known = || cache.registry().map(|r| r.entries().len());
         until(|| known() == Some(0)).await;
 
@@ -116,9 +125,11 @@ mod tests {
         fs::write(dir.path().join("b.yaml"), "bad").unwrap();
         until(|| cache.failures() > 0).await;
         assert_eq!(known(), Some(1));
+        until(|| matches!(result(), CheckResult::Misconfigured(_))).await;
 
         fs::write(dir.path().join("b.yaml"), "good again").unwrap();
         until(|| known() == Some(2)).await;
+        until(|| result().is_ok()).await;
         task.abort();
     }
 }
