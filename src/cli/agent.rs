@@ -91,7 +91,7 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
         refused = elect => Err(refused.into()),
         () = checks.run(client.clone(), registry.clone()) => Ok(ExitCode::SUCCESS),
         error = server::plain(listener, health_server::router(health.clone(), metrics)) => Err(error.into()),
-        () = agent::run(client.clone(), registry, leadership, args.controller.settings(), agent_metrics) => Ok(ExitCode::SUCCESS),
+        () = agent::run(client.clone(), registry, leadership, args.controller.settings(), agent_metrics, health) => Ok(ExitCode::SUCCESS),
         () = signals.next() => {
             tracing::info!("shutting down");
             Ok(ExitCode::SUCCESS)

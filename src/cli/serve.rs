@@ -190,7 +190,14 @@ async fn serve(args: Args) -> Result<End, ServeError> {
                 let mut tasks = JoinSet::new();
                 let (sender, receiver) = oneshot::channel();
                 tasks.spawn(async { drop(sender.send(elect.await)) });
-                tasks.spawn(agent::run(client.clone(), registry.clone(), leadership, settings, agent_metrics));
+                tasks.spawn(agent::run(
+                    client.clone(),
+                    registry.clone(),
+                    leadership,
+                    settings,
+                    agent_metrics,
+                    health.clone(),
+                ));
                 lease_refused = Some(receiver);
                 controller = Some((client.clone(), election, tasks));
             }

@@ -192,24 +192,26 @@ const GATEWAY_SECRETS: usize = 2;
 /// The health check of the cache: all three watches work, and their objects were published once.
 struct CacheCheck {
     check: CheckHandle,
-    watches: Mutex<[CheckResult; 3]>,
+    /// Without a result: the first list is in progress.
+    watches: Mutex<[Option<CheckResult>; 3]>,
 }
 
 impl CacheCheck {
     fn new(check: CheckHandle) -> Self {
-        let unread = || CheckResult::Unreachable("GatewaySecrets and policies have not been listed yet".to_owned());
-        Self { check, watches: Mutex::new([unread(), unread(), unread()]) }
+        Self { check, watches: Mutex::default() }
     }
 
     fn record(&self, watch: usize, result: CheckResult) {
-        let all = {
-            let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-            watches[watch] = result;
-            // What needs a change is reported first.
-            let failed = watches.iter().filter(|result| !result.is_ok()).min_by_key(|result| result.gauge_value());
-            failed.cloned().unwrap_or(CheckResult::Ok)
-        };
-        self.check.record(all);
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches[watch] = Some(result);
+        // What needs a change is reported first.
+        let failed =
+            watches.iter().flatten().filter(|result| !result.is_ok()).min_by_key(|result| result.gauge_value());
+        match failed {
+            Some(failed) => self.check.record(failed.clone()),
+            None if watches.iter().all(Option::is_some) => self.check.record(CheckResult::Ok),
+            None => {}
+        }
     }
 }
 
