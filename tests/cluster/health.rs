@@ -249,10 +249,14 @@ fn health_ends_an_agent_whose_lease_is_refused(cluster: &Cluster) -> Result<()> 
     cluster.with_temp_ns(|ns| {
         let mut agents = Agents::new(cluster, ns)?;
         cluster.kubectl(["delete", "rolebinding", "lease"]).ns(ns).ok()?;
-        agents.lease = Some("2s");
+        // Long enough for the requests below on a busy machine.
+        agents.lease = Some("10s");
         let mut agent = agents.start("a")?;
-        let body = wait_code("/healthz", 500, || Agents::request(&agent, "/healthz"))?;
-        ensure!(failed(&body) == ["leader-lease"], "saw {body}");
+        wait_for("check leader-lease to fail alone", SOON, || {
+            let (code, body) = Agents::request(&agent, "/healthz")?;
+            ensure!(code == 500 && failed(&body) == ["leader-lease"], "saw {code} {body}");
+            Ok(true)
+        })?;
         ensure!(Agents::request(&agent, "/readyz")?.0 == 500, "it has not started");
         let code = agent.wait(SOON)?;
         let log = agent.log();
