@@ -20,6 +20,7 @@
 //! - [`rotation`]: observed objects to a GatewaySecret's status, and to the next steps of its rotation.
 //! - [`consumer`]: what workloads of TrustConsumers have loaded, and which one is restarted next.
 //! - [`admission`]: an admission request to a decision.
+//! - [`health`]: results of named checks and a request to a response, as kube-apiserver answers it.
 //! - [`certgen`]: a profile and the Secrets of a control plane to the next step of their rotation.
 //!
 //! Modules with I/O (feature `edge`): [`store`] (reads a cluster or a directory of manifests), [`webhook`] (HTTPS), [`agent`] (the rotation
@@ -30,6 +31,7 @@ pub mod api;
 pub mod certgen;
 pub mod connectivity;
 pub mod consumer;
+pub mod health;
 pub mod registry;
 pub mod rewrite;
 pub mod rotation;

@@ -154,14 +154,19 @@ pub(super) fn qualified(entry: &Entry, object: &Value) -> String {
 }
 
 impl ClusterState {
-    /// Reads the state from a cluster.
-    pub(super) async fn read(client: &Client, entry: &Entry, readers: Vec<TlsReader>) -> Result<Self, AgentError> {
+    /// Reads the state from a cluster. The source Secret was read before.
+    pub(super) async fn read(
+        client: &Client,
+        entry: &Entry,
+        source: Option<Value>,
+        readers: Vec<TlsReader>,
+    ) -> Result<Self, AgentError> {
         if let Some(stored_name) = entry.left_behind() {
             let (stored_name, managed) = (stored_name.to_owned(), entry.managed_name().to_owned());
             return Err(AgentError::Renamed { stored_name, managed });
         }
-        let mut objects_read = Vec::new();
-        for name in secret_names(entry) {
+        let mut objects_read: Vec<_> = source.into_iter().collect();
+        for name in secret_names(entry).into_iter().filter(|name| name != entry.source_name()) {
             let (namespace, name) = entry.place_of(&name);
             objects_read.extend(get(&secrets(client, namespace), "secrets", name).await?);
         }
@@ -397,6 +402,15 @@ fn trust_copy<'s>(entry: &Entry, stored: Option<&'s (StoredObject, SecretSummary
         None => TrustCopy::Absent,
         Some((stored, summary)) if owned_objects::is_owned_by(&stored.object, entry) => TrustCopy::Managed(summary),
         Some(_) => TrustCopy::Foreign,
+    }
+}
+
+/// Reads the source Secret.
+pub(super) async fn read_source_secret(client: &Client, entry: &Entry) -> Result<Option<Value>, AgentError> {
+    match entry.source_name() {
+        // It is not derived yet.
+        "" => Ok(None),
+        name => get(&secrets(client, &entry.namespace), "secrets", name).await,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Errors of the controller, and how to fix them.
 
+use crate::health::CheckResult;
 use crate::registry::ResolutionError;
 use crate::store::cluster;
 
@@ -106,6 +107,16 @@ impl AgentError {
         Self::Api { verb, resource, name: name.to_owned(), source: Box::new(source) }
     }
 
+    /// The result of a health check of what failed.
+    pub(super) fn check_result(&self) -> CheckResult {
+        let message = self.condition_message();
+        match self {
+            Self::NoAnswer | Self::NotLeading => CheckResult::Unreachable(message),
+            Self::Api { source, .. } if self.reason() == "Failed" => cluster::check_failure(source, message),
+            _ => CheckResult::Misconfigured(message),
+        }
+    }
+
     /// Whether the API server answered with this status code.
     pub(super) fn has_code(&self, code: u16) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == code))
@@ -208,6 +219,23 @@ mod tests {
         );
         assert_eq!(reported(&refused(STATUS, 500, "etcdserver: request timed out")).0, "Failed");
         assert_eq!(reported(&refused("secrets", 422, "Secret \"gw\" is invalid")).0, "Failed");
+    }
+
+    #[test]
+    fn failures_that_need_a_change_differ_from_those_that_pass() {
+        let is_misconfigured = |error: &AgentError| matches!(error.check_result(), CheckResult::Misconfigured(_));
+        for error in [
+            refused("secrets", 403, "secrets \"gw\" is forbidden"),
+            refused("secrets", 422, "Secret \"gw\" is invalid"),
+            refused("gatewaysecrets.trustspan.dev/status", 500, "etcdserver: request is too large"),
+            refused("gatewaysecrets.trustspan.dev/status", 500, ".status.waits: field not declared in schema"),
+        ] {
+            assert!(is_misconfigured(&error), "{error}");
+        }
+        for code in [429, 500, 503, 504] {
+            assert!(!is_misconfigured(&refused("secrets", code, "etcdserver: request timed out")), "{code}");
+        }
+        assert!(!is_misconfigured(&AgentError::NoAnswer));
     }
 
     #[test]

@@ -11,7 +11,8 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::store::cluster;
+use crate::health::CheckResult;
+use crate::store::{CheckHandle, cluster};
 
 /// Configuration of the leader election (client-go: `LeaderElectionConfig`).
 #[derive(Clone, Debug)]
@@ -113,17 +114,40 @@ impl Leadership {
     }
 }
 
-/// The leadership of this process, and the task that acquires and renews the Lease for as long as it runs.
-pub fn elect(client: Client, election: LeaderElection) -> (Leadership, impl Future<Output = ()>) {
+/// The API server refuses the Lease of this process, which is one of its start-up settings.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot acquire Lease {namespace}/{name}: {reason}; grant get, create and update on it, or set --lease-namespace and --lease-name"
+)]
+pub struct LeaseRefused {
+    namespace: String,
+    name: String,
+    reason: String,
+}
+
+/// The leadership of this process, and the task that acquires and renews the Lease, and records in `check` whether it can. The task ends only
+/// if the API server refuses the Lease for a whole lease duration at start. Later, it retries: another process may lead meanwhile.
+pub fn elect(
+    client: Client,
+    election: LeaderElection,
+    check: CheckHandle,
+) -> (Leadership, impl Future<Output = LeaseRefused>) {
     let (sender, receiver) = watch::channel(None);
     let task = async move {
         let api: Api<Lease> = Api::namespaced(client, &election.namespace);
         let mut observed: Option<(LeaseSpec, Instant)> = None;
+        let begun = Instant::now();
+        let mut has_succeeded = false;
         loop {
             let started = Instant::now();
             let attempt = try_acquire_or_renew(&api, &election, &mut observed);
             let outcome = timeout(election.request_timeout(), attempt).await;
-            match outcome.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
+            let outcome = outcome.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into())));
+            if outcome.is_ok() {
+                has_succeeded = true;
+                check.record(CheckResult::Ok);
+            }
+            match outcome {
                 Ok(true) => {
                     if sender.send_replace(Some(started + election.renew_deadline())).is_none() {
                         tracing::info!(identity = election.identity, "became the leader");
@@ -135,7 +159,17 @@ pub fn elect(client: Client, election: LeaderElection) -> (Leadership, impl Futu
                     }
                 }
                 // This process stays the leader until the renew deadline.
-                Err(error) => tracing::warn!("Lease {} not renewed: {}", election.name, cluster::error_message(&error)),
+                Err(error) => {
+                    let reason = cluster::error_message(&error);
+                    let failure = cluster::check_failure(&error, reason.clone());
+                    let is_refused = matches!(failure, CheckResult::Misconfigured(_));
+                    check.record(failure);
+                    // Permissions that were granted at the same time as this process was started may take effect later.
+                    if is_refused && !has_succeeded && begun.elapsed() >= election.lease_duration {
+                        let LeaderElection { namespace, name, .. } = election;
+                        return LeaseRefused { namespace, name, reason };
+                    }
+                }
             }
             sleep(election.retry_period()).await;
         }

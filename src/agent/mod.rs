@@ -14,11 +14,13 @@ mod gateway_resync;
 pub mod lease;
 pub mod metrics;
 mod owned_objects;
+mod permission;
 mod probe;
 mod rbac;
 mod readiness;
 mod reconcile_trigger;
 mod reconciler;
+mod reconciler_checks;
 mod resolution;
 mod rollouts;
 pub mod state_directory;
@@ -38,13 +40,14 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::registry::{Entry, Registry};
 use crate::rotation::{self, Inventory, Outlook, counted};
-use crate::store::RegistryCache;
+use crate::store::{HealthState, RegistryCache};
 use cluster_snapshot::ClusterSnapshot;
 use events::EventRecorder;
 use lease::Leadership;
 use probe::Prober;
 use reconcile_trigger::ReconcileInput;
 use reconciler::Reconciler;
+use reconciler_checks::{ReconcilerChecks, SourceOutcome};
 use rollouts::RolloutStatuses;
 
 pub use apply::reissue;
@@ -82,13 +85,14 @@ impl Settings {
     }
 }
 
-/// Reconciles the GatewaySecrets of `cache` while this process is the leader.
+/// Reconciles the GatewaySecrets of `cache` while this process is the leader, and adds the checks of each to `health`.
 pub async fn run(
     client: Client,
     cache: Arc<RegistryCache>,
     mut leadership: Leadership,
     settings: Settings,
     metrics: Arc<metrics::AgentMetrics>,
+    health: Arc<HealthState>,
 ) {
     let (recorder, record_events) = events::recorder(client.clone(), metrics);
     let reconcile = async {
@@ -97,7 +101,7 @@ pub async fn run(
             let mut end = leadership.clone();
             tokio::select! {
                 () = end.lost() => {}
-                () = run_as_leader(&client, &cache, &leadership, &settings, &recorder) => {}
+                () = run_as_leader(&client, &cache, &leadership, &settings, &recorder, &health) => {}
             }
         }
     };
@@ -111,13 +115,14 @@ async fn run_as_leader(
     leadership: &Leadership,
     settings: &Settings,
     recorder: &EventRecorder,
+    health: &Arc<HealthState>,
 ) {
     let (snapshot_sender, snapshot) = watch::channel(Arc::new(ClusterSnapshot::default()));
     let (rollouts_sender, rollouts) = watch::channel(Arc::default());
     tokio::join!(
         refresh_snapshot(client, cache, leadership, settings, snapshot_sender),
         rollouts::run(client, cache, leadership, settings, recorder, rollouts_sender),
-        run_reconcilers(client, cache, leadership, settings, snapshot, rollouts, recorder),
+        run_reconcilers(client, cache, leadership, settings, (snapshot, rollouts), (recorder, health)),
         trust_consumers::run(client, leadership, settings, recorder),
     );
 }
@@ -142,7 +147,8 @@ async fn refresh_snapshot(
             sender.send_replace(Arc::new(snapshot));
         };
         if timeout(RECONCILE_TIMEOUT, refresh).await.is_err() {
-            tracing::warn!("the API server does not answer");
+            // Check `api-server` reports it.
+            tracing::debug!("the API server does not answer");
         }
     }
 }
@@ -152,9 +158,8 @@ async fn run_reconcilers(
     cache: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
-    snapshot: watch::Receiver<Arc<ClusterSnapshot>>,
-    rollouts: watch::Receiver<Arc<RolloutStatuses>>,
-    recorder: &EventRecorder,
+    (snapshot, rollouts): (watch::Receiver<Arc<ClusterSnapshot>>, watch::Receiver<Arc<RolloutStatuses>>),
+    (recorder, health): (&EventRecorder, &Arc<HealthState>),
 ) {
     let mut published = cache.subscribe();
     let mut running: BTreeMap<(String, String), RunningReconciler> = BTreeMap::new();
@@ -180,6 +185,8 @@ async fn run_reconcilers(
                         legacy_copy: settings.legacy_copy,
                         prober: Prober::default(),
                         status_backoff: backoff::Backoff::default(),
+                        checks: ReconcilerChecks::new(health.clone()),
+                        source: SourceOutcome::default(),
                     };
                     let mut tasks = JoinSet::new();
                     tasks.spawn(reconciler.run(names.clone()));

@@ -10,15 +10,19 @@ use tokio::time::{Instant, timeout};
 
 use super::backoff::{self, Backoff, Retry};
 use super::cluster_snapshot::ClusterSnapshot;
-use super::cluster_state::{ClusterState, WatchedNames};
+use super::cluster_state::{self, ClusterState, WatchedNames};
 use super::events::EventRecorder;
 use super::lease::Leadership;
 use super::probe::{self, Prober};
 use super::reconcile_trigger::ReconcileInput;
+use super::reconciler_checks::{ReconcilerChecks, SourceOutcome};
 use super::rollouts::RolloutStatuses;
 use super::trust_bundles;
-use super::{AgentError, RECONCILE_TIMEOUT, apply, describe, observe_status, readiness, resolution, watches};
+use super::{
+    AgentError, RECONCILE_TIMEOUT, apply, describe, observe_status, permission, readiness, resolution, watches,
+};
 use crate::api::{ConditionStatus, GatewaySecretStatus};
+use crate::health::CheckResult;
 use crate::registry::Entry;
 use crate::rotation;
 use crate::store::cluster;
@@ -56,18 +60,25 @@ pub(super) struct Reconciler {
     pub(super) legacy_copy: Option<bool>,
     pub(super) prober: Prober,
     pub(super) status_backoff: Backoff,
+    pub(super) checks: ReconcilerChecks,
+    /// What the current reconcile has found out.
+    pub(super) source: SourceOutcome,
 }
 
 impl Reconciler {
     /// Reconciles at each event and at the instants that the planner asks for, until the GatewaySecret is gone.
     pub(super) async fn run(mut self, names: WatchedNames) {
         let event = Arc::new(Notify::new());
-        let _watches = watches::start(&self.client, &self.input.borrow().entry, names, &event);
+        let mut watches = watches::start(&self.client, &self.input.borrow().entry, names.clone(), &event);
         let mut retry = Retry::default();
         loop {
             // A reconcile can be cut off at any await, as by a kill: the next one continues from what is stored.
             let outcome = timeout(RECONCILE_TIMEOUT, self.reconcile()).await.unwrap_or(Err(AgentError::NoAnswer));
             let failed = outcome.is_err().then(|| self.input.borrow().entry.clone());
+            let source = std::mem::take(&mut self.source);
+            let is_refused = matches!(&source, SourceOutcome::Unreadable(_))
+                && outcome.as_ref().is_err_and(|error| error.has_code(403));
+            self.checks.record(&self.input.borrow(), source, outcome.as_ref().err());
             let requeue_after = match outcome {
                 Ok(requeue_after) => {
                     retry = Retry::default();
@@ -80,8 +91,27 @@ impl Reconciler {
                 Err(error) => {
                     // An API server that does not answer does not take this write either.
                     let _ = timeout(RECONCILE_TIMEOUT, self.report_error(&error)).await;
+                    if is_refused {
+                        // Nothing can be planned without the source Secret, so nothing is requested until the permission or the spec changes.
+                        watches.shutdown().await;
+                        let entry = self.input.borrow().entry.clone();
+                        let secret = (entry.namespace.as_str(), entry.source_name());
+                        tokio::select! {
+                            () = permission::granted(&self.client, secret, self.resync_interval) => {}
+                            changed = backoff::wait_for_change(&mut self.input, failed.as_ref()) => {
+                                if changed.is_err() {
+                                    return;
+                                }
+                            }
+                        }
+                        watches = watches::start(&self.client, &entry, names.clone(), &event);
+                        continue;
+                    }
                     tokio::time::sleep(MIN_RETRY.min(self.resync_interval)).await;
-                    retry.next_delay(MIN_RETRY, self.resync_interval).saturating_sub(MIN_RETRY)
+                    // The same attempt would fail again: the next resync comes soon enough for the steps that wait for a time.
+                    let is_misconfigured = matches!(error.check_result(), CheckResult::Misconfigured(_));
+                    let min = if is_misconfigured { self.resync_interval } else { MIN_RETRY };
+                    retry.next_delay(min, self.resync_interval).saturating_sub(MIN_RETRY)
                 }
             };
             tokio::select! {
@@ -107,7 +137,11 @@ impl Reconciler {
             return Ok(None);
         }
         let Some(mut entry) = self.get_current(&known).await? else { return Ok(None) };
-        let resolved = resolution::read(&self.client, &entry).await?;
+        let resolved = resolution::read(&self.client, &entry).await.inspect_err(|error| {
+            if matches!(error, AgentError::Unresolved(_)) {
+                self.source = SourceOutcome::Unreadable(error.check_result());
+            }
+        })?;
         if resolved != entry.resolved {
             // Watches and webhooks use the stored status.
             self.ensure_leader()?;
@@ -115,11 +149,14 @@ impl Reconciler {
             self.write_status(&entry, &status).await?;
             return Ok(Some(DEBOUNCE));
         }
+        let read = cluster_state::read_source_secret(&self.client, &entry).await;
+        let source = read.inspect_err(|error| self.source = SourceOutcome::Unreadable(error.check_result()))?;
+        self.source = SourceOutcome::Read(CheckResult::Ok);
         let has_explicit_target = entry.policy.probe.target.is_some();
         let probe = snapshot.probe(&entry);
         // A derived target is used like one in the policy.
         entry.policy.probe.target = probe.as_ref().ok().map(|probe| probe.reach.clone());
-        let mut state = ClusterState::read(&self.client, &entry, snapshot.readers(&entry)).await?;
+        let mut state = ClusterState::read(&self.client, &entry, source, snapshot.readers(&entry)).await?;
         let bundle_targets = trust_bundles::read(&self.client, &entry).await;
         state.bundle_readers = trust_bundles::readers(&entry, &bundle_targets);
         match &probe {
@@ -135,7 +172,11 @@ impl Reconciler {
         }
         // The clock is read after the Secrets: a certificate that was replaced between two reconciles may have been in use until now.
         let now = Timestamp::now();
-        let plan = rotation::planner::plan(&state.snapshot(&entry), &state.journal, now);
+        let planner_input = state.snapshot(&entry);
+        if let Some(reason) = planner_input.source_fault() {
+            self.source = SourceOutcome::Read(CheckResult::Misconfigured(reason));
+        }
+        let plan = rotation::planner::plan(&planner_input, &state.journal, now);
         // The journal is stored before the steps: a kill in between makes waits longer, never shorter.
         if plan.journal != state.journal {
             self.ensure_leader()?;
@@ -218,8 +259,8 @@ impl Reconciler {
         if let Some(failure) = &failure {
             if self.status_backoff.is_reset() {
                 self.recorder.record(entry, vec![rotation::status_not_written(failure)]);
+                tracing::warn!(namespace = entry.namespace, name = entry.name, "status not written: {failure}");
             }
-            tracing::warn!(namespace = entry.namespace, name = entry.name, "status not written: {failure}");
             self.recorder.metrics.status_write_failed(entry);
             self.status_backoff.record_failure(Instant::now(), self.resync_interval);
         } else {
@@ -243,10 +284,9 @@ impl Reconciler {
         Ok(entry)
     }
 
-    /// Reports a failed reconcile in the log, the metrics, condition `Synced` and Events.
+    /// Reports a failed reconcile in the metrics, condition `Synced` and Events. The health checks have logged it.
     async fn report_error(&self, error: &AgentError) {
         let known = self.input.borrow().entry.clone();
-        tracing::warn!(namespace = known.namespace, name = known.name, "{}", error.condition_message());
         self.recorder.metrics.reconcile_failed(&known, error);
         let Ok(Some(entry)) = self.get_current(&known).await else { return };
         let mut status = entry.status.clone();
@@ -256,7 +296,8 @@ impl Reconciler {
         if status != entry.status && self.ensure_leader().is_ok() {
             match apply::store_status(&self.client, &entry, &status).await {
                 Ok(()) => self.recorder.record(&entry, rotation::notices(&entry, &status, &[])),
-                Err(error) => tracing::warn!("{error}"),
+                // The next reconcile writes it.
+                Err(error) => tracing::debug!("{error}"),
             }
         }
     }

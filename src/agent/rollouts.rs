@@ -40,6 +40,7 @@ pub(super) async fn run(
 ) {
     let controller = RolloutController { client, leadership, recorder };
     let mut statuses = RolloutStatuses::new();
+    let mut failures: BTreeMap<String, String> = BTreeMap::new();
     loop {
         let registry = cache.wait_for_registry().await;
         let mut by_namespace: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
@@ -48,11 +49,20 @@ pub(super) async fn run(
         }
         statuses.retain(|known, _| by_namespace.values().flatten().any(|entry| key(entry) == *known));
         for (namespace, entries) in by_namespace {
-            match timeout(RECONCILE_TIMEOUT, controller.survey(namespace, &entries, &registry)).await {
-                Ok(Ok(found)) => statuses.extend(found),
+            let survey = timeout(RECONCILE_TIMEOUT, controller.survey(namespace, &entries, &registry)).await;
+            match survey.unwrap_or(Err(AgentError::NoAnswer)) {
+                Ok(found) => {
+                    statuses.extend(found);
+                    failures.remove(namespace);
+                }
                 // The last statuses stay: they are likely still true.
-                Ok(Err(error)) => tracing::warn!(namespace, "workloads not surveyed: {error}"),
-                Err(_) => tracing::warn!(namespace, "workloads not surveyed: {}", AgentError::NoAnswer),
+                Err(error) => {
+                    let failure = error.to_string();
+                    if failures.get(namespace) != Some(&failure) {
+                        tracing::warn!(namespace, "workloads not surveyed: {failure}");
+                        failures.insert(namespace.to_owned(), failure);
+                    }
+                }
             }
         }
         let is_rolling =

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use super::controller_args::ControllerArgs;
 use super::log::LogArgs;
-use super::serve::{ListenError, listen};
+use super::serve::{ClusterChecks, ListenError, listen};
+use crate::agent::lease::LeaseRefused;
 use crate::agent::{self, lease};
-use crate::store::{RegistryCache, cluster};
+use crate::health::Requirement;
+use crate::store::{HealthState, RegistryCache, cluster};
 use crate::webhook::health_server;
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::{self, Signals};
@@ -31,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::UNSPECIFIED.into())]
     bind_address: IpAddr,
 
-    /// HTTP port for /metrics, /livez and /readyz.
+    /// HTTP port for /metrics, /livez, /readyz and /healthz.
     #[arg(long, value_name = "PORT", default_value_t = 9402)]
     metrics_port: u16,
 
@@ -49,6 +51,9 @@ pub enum RunError {
     /// No client for the cluster could be created.
     #[error(transparent)]
     Cluster(#[from] cluster::ConnectError),
+    /// The API server refuses the Lease.
+    #[error(transparent)]
+    Lease(#[from] LeaseRefused),
     /// The operating system does not provide threads or signals.
     #[error("cannot run: {0}")]
     Io(#[from] std::io::Error),
@@ -57,7 +62,7 @@ pub enum RunError {
 /// Runs until SIGTERM or SIGINT, then releases the Lease.
 ///
 /// # Errors
-/// When it cannot start.
+/// When it cannot start, or the API server refuses its Lease.
 pub fn run(args: Args) -> Result<ExitCode, RunError> {
     args.log.start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -72,18 +77,21 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
     let address = listener.local_addr()?;
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
     let registry = Arc::new(RegistryCache::default());
+    let health = Arc::new(HealthState::default());
+    let checks = ClusterChecks::new(&health);
+    let lease_check = health.add("leader-lease", Requirement::AtStart);
     let election = args.controller.election();
-    let (leadership, elect) = lease::elect(client.clone(), election.clone());
+    let (leadership, elect) = lease::elect(client.clone(), election.clone(), lease_check);
     let agent_metrics = Arc::default();
-    let metrics = Metrics::new(registry.clone(), None);
+    let metrics = Metrics::new(registry.clone(), None).with(health_server::collector(health.clone()));
     let metrics =
         metrics.with(agent::metrics::collector(registry.clone(), Arc::clone(&agent_metrics), leadership.clone()));
-    tracing::info!("listening on http://{address}: /metrics, /livez, /readyz");
+    tracing::info!("listening on http://{address}: /metrics, /livez, /readyz, /healthz");
     let end = tokio::select! {
-        () = elect => Ok(ExitCode::SUCCESS),
-        () = cluster::follow(client.clone(), registry.clone()) => Ok(ExitCode::SUCCESS),
-        error = server::plain(listener, health_server::router(registry.clone(), metrics)) => Err(error.into()),
-        () = agent::run(client.clone(), registry, leadership, args.controller.settings(), agent_metrics) => Ok(ExitCode::SUCCESS),
+        refused = elect => Err(refused.into()),
+        () = checks.run(client.clone(), registry.clone()) => Ok(ExitCode::SUCCESS),
+        error = server::plain(listener, health_server::router(health.clone(), metrics)) => Err(error.into()),
+        () = agent::run(client.clone(), registry, leadership, args.controller.settings(), agent_metrics, health) => Ok(ExitCode::SUCCESS),
         () = signals.next() => {
             tracing::info!("shutting down");
             Ok(ExitCode::SUCCESS)

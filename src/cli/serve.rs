@@ -8,20 +8,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube::Client;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::controller_args::{ControllerArgs, duration};
 use super::log::LogArgs;
 use super::severity::SeverityArgs;
 use super::state_args::StateArgs;
+use crate::agent::lease::LeaseRefused;
 use crate::agent::state_directory::StateDirectoryError;
 use crate::agent::{self, lease};
 use crate::api::names::AGENT_USERNAME;
-use crate::store::{RegistryCache, cluster, directory, poll};
+use crate::health::Requirement;
+use crate::store::{CheckHandle, HealthState, RegistryCache, api_server, cluster, directory, poll};
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::{self, Drain, End, Signals};
 use crate::webhook::tls::{CERTIFICATE, KEY, ServingCertificate, ServingCertificateError};
-use crate::webhook::{Decide, Webhook, self_signed};
+use crate::webhook::{Decide, Webhook, health_server, self_signed};
 
 /// Serve the admission webhooks.
 ///
@@ -42,11 +46,11 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS")]
     bind_address: Option<IpAddr>,
 
-    /// HTTPS port for /mutate, /validate, /validate-guarded (the latter two with -breakglass, too), /livez and /readyz.
+    /// HTTPS port for /mutate, /validate, /validate-guarded (the latter two with -breakglass, too), and for /livez, /readyz and /healthz without names of checks.
     #[arg(long, value_name = "PORT", default_value_t = 8443)]
     port: u16,
 
-    /// HTTP port for /metrics, /livez and /readyz.
+    /// HTTP port for /metrics, /livez, /readyz and /healthz.
     #[arg(long, value_name = "PORT", default_value_t = 9402)]
     metrics_port: u16,
 
@@ -114,6 +118,9 @@ pub enum ServeError {
     /// No client for the cluster could be created.
     #[error(transparent)]
     Cluster(#[from] cluster::ConnectError),
+    /// The API server refuses the Lease of the rotation controller.
+    #[error(transparent)]
+    Lease(#[from] LeaseRefused),
     /// The operating system does not provide threads, signals or a listener.
     #[error("cannot serve: {0}")]
     Io(#[from] io::Error),
@@ -131,7 +138,7 @@ pub struct ListenError {
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When it cannot start, or a listener fails.
+/// When it cannot start, a listener fails, or the API server refuses the Lease.
 pub fn run(args: Args) -> Result<ExitCode, ServeError> {
     args.log.start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -153,14 +160,19 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     let metrics = listen(address, args.metrics_port, "--metrics-port")?;
 
     let registry = Arc::new(RegistryCache::default());
+    let health = Arc::new(HealthState::default());
     let mut controller = None;
-    let certificate = certificate(&args, address)?;
+    let mut lease_refused = None;
+    let certificate_check = health.add("serving-certificate", Requirement::AtStart);
+    let (certificate, cert_dir) = certificate(&args, address)?;
     let config = certificate.server_config()?;
-    let mut webhook_metrics = Metrics::new(registry.clone(), Some(certificate.clone()));
+    let mut webhook_metrics =
+        Metrics::new(registry.clone(), Some(certificate.clone())).with(health_server::collector(health.clone()));
     match &args.directory {
         Some(dir) => {
             let failed = |e: &dyn std::fmt::Display| ServeError::Manifests { dir: dir.clone(), reason: e.to_string() };
             let severities = args.severity.severities();
+            let check = health.add(CACHE_CHECK, Requirement::AtStart);
             if args.with_agent {
                 let directories = args.state.with(dir)?;
                 let read = directories.clone();
@@ -168,64 +180,113 @@ async fn serve(args: Args) -> Result<End, ServeError> {
                 registry.publish(load(Timestamp::now()).map_err(|e| failed(&e))?);
                 let lock = directories.lock()?;
                 tracing::info!("managed Secrets and journals are written to {}", directories.state().display());
-                tokio::spawn(poll::follow(directories.all(), registry.clone(), load));
+                tokio::spawn(poll::follow(directories.all(), registry.clone(), check, load));
                 tokio::spawn(agent::directory::run(directories, lock, args.severity.severities()));
             } else {
                 let manifests = vec![dir.clone()];
                 let read = manifests.clone();
                 let load = move |now| directory::load(&read, &severities, now);
                 registry.publish(load(Timestamp::now()).map_err(|e| failed(&e))?);
-                tokio::spawn(poll::follow(manifests, registry.clone(), load));
+                tokio::spawn(poll::follow(manifests, registry.clone(), check, load));
             }
         }
         None => {
             let client = cluster::connect(args.kubeconfig.as_deref()).await?;
-            tokio::spawn(cluster::follow(client.clone(), registry.clone()));
+            let checks = ClusterChecks::new(&health);
             if args.with_agent {
                 let election = args.controller.election();
-                let (leadership, elect) = lease::elect(client.clone(), election.clone());
+                let lease_check = health.add("leader-lease", Requirement::AtStart);
+                let (leadership, elect) = lease::elect(client.clone(), election.clone(), lease_check);
                 let agent_metrics = Arc::default();
                 let collector =
                     agent::metrics::collector(registry.clone(), Arc::clone(&agent_metrics), leadership.clone());
                 webhook_metrics = webhook_metrics.with(collector);
                 let settings = args.controller.settings();
                 let mut tasks = JoinSet::new();
-                tasks.spawn(elect);
-                tasks.spawn(agent::run(client.clone(), registry.clone(), leadership, settings, agent_metrics));
-                controller = Some((client, election, tasks));
+                let (sender, receiver) = oneshot::channel();
+                tasks.spawn(async { drop(sender.send(elect.await)) });
+                tasks.spawn(agent::run(
+                    client.clone(),
+                    registry.clone(),
+                    leadership,
+                    settings,
+                    agent_metrics,
+                    health.clone(),
+                ));
+                lease_refused = Some(receiver);
+                controller = Some((client.clone(), election, tasks));
             }
+            tokio::spawn(checks.run(client, registry.clone()));
         }
     }
 
     tracing::info!(
-        "listening on https://{}: /mutate, /validate[-guarded][-breakglass], /livez, /readyz",
+        "listening on https://{}: /mutate, /validate[-guarded][-breakglass], /livez, /readyz, /healthz",
         https.local_addr()?
     );
-    tracing::info!("listening on http://{}: /metrics, /livez, /readyz", metrics.local_addr()?);
+    tracing::info!("listening on http://{}: /metrics, /livez, /readyz, /healthz", metrics.local_addr()?);
+    tokio::spawn(certificate.follow(cert_dir, certificate_check));
     let severities = args.severity.severities();
-    let webhook = Webhook::new(registry, webhook_metrics, Decide::default(), severities, args.agent_username);
+    let webhook = Webhook::new(registry, health, webhook_metrics, Decide::default(), severities, args.agent_username);
     let default_delay = if args.directory.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
     let drain = Drain { delay: args.drain_delay.unwrap_or(default_delay), timeout: args.drain_timeout };
-    let end = server::run(&webhook, (https, config), metrics, drain, signals).await;
+    let refused = async {
+        match lease_refused {
+            // Without a value the controller has ended, as it does on shutdown.
+            Some(refused) => match refused.await {
+                Ok(refused) => refused,
+                Err(_) => std::future::pending().await,
+            },
+            None => std::future::pending().await,
+        }
+    };
+    let end = tokio::select! {
+        end = server::run(&webhook, (https, config), metrics, drain, signals) => end.map_err(ServeError::from),
+        refused = refused => Err(refused.into()),
+    };
     if let Some((client, election, mut tasks)) = controller {
         tasks.shutdown().await;
         // Nothing is written any more: another process may become the leader at once.
         lease::release(client, &election).await;
     }
-    Ok(end?)
+    end
 }
 
-/// An existing certificate is reloaded when its files change; a generated one lasts as long as the process.
-fn certificate(args: &Args, address: IpAddr) -> Result<Arc<ServingCertificate>, ServingCertificateError> {
+/// An existing certificate is reloaded when the files in the returned directory change; a generated one lasts as long as the process.
+fn certificate(
+    args: &Args,
+    address: IpAddr,
+) -> Result<(Arc<ServingCertificate>, Option<PathBuf>), ServingCertificateError> {
     let dir = &args.cert_dir;
     if args.directory.is_some() && !dir.join(CERTIFICATE).exists() && !dir.join(KEY).exists() {
         let (certificate, ca) = self_signed::make(dir, address, Timestamp::now())?;
         tracing::info!("generated a serving certificate for this run; its CA is in {}", ca.display());
-        return Ok(Arc::new(certificate));
+        return Ok((Arc::new(certificate), None));
     }
-    let certificate = Arc::new(ServingCertificate::read(dir)?);
-    tokio::spawn(certificate.clone().follow(dir.clone()));
-    Ok(certificate)
+    Ok((Arc::new(ServingCertificate::read(dir)?), Some(dir.clone())))
+}
+
+/// Name of the check of the GatewaySecrets that were read.
+const CACHE_CHECK: &str = "gatewaysecret-cache";
+
+/// The checks of every process on a cluster.
+pub(super) struct ClusterChecks {
+    api_server: CheckHandle,
+    cache: CheckHandle,
+}
+
+impl ClusterChecks {
+    pub(super) fn new(health: &Arc<HealthState>) -> Self {
+        Self {
+            api_server: health.add("api-server", Requirement::AtStart),
+            cache: health.add(CACHE_CHECK, Requirement::AtStart),
+        }
+    }
+
+    /// Follows the cluster, and records how that goes. Never returns.
+    pub(super) async fn run(self, client: Client, registry: Arc<RegistryCache>) {
+        tokio::join!(api_server::probe(client.clone(), self.api_server), cluster::follow(client, registry, self.cache),);
+    }
 }
 
 pub(super) fn listen(address: IpAddr, port: u16, flag: &'static str) -> Result<TcpListener, ListenError> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt, stream};
 use kube::api::{DynamicObject, ListParams};
@@ -13,10 +13,11 @@ use kube::{Api, Client, Config, ResourceExt};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{RegistryCache, Unread, watch};
+use super::{CheckHandle, RegistryCache, Unread, watch};
 use crate::api::{
     ClusterRotationPolicy, GatewaySecret, GatewaySecretStatus, RotationPolicy, RotationPolicySpec, with_short_quotes,
 };
+use crate::health::CheckResult;
 use crate::registry::{Entry, Policies, PolicyKey, Registry};
 
 /// Why no client can be created for a cluster.
@@ -147,14 +148,76 @@ enum Change {
 /// Index of the kind in [`policy_resources`].
 type PolicyKind = usize;
 
-/// Publishes the cluster's GatewaySecrets in `cache`. Lost connections, an unavailable API server and a missing CRD are logged once and
-/// retried with exponential backoff of up to half a minute; meanwhile the last registry stays.
-pub async fn follow(client: Client, cache: Arc<RegistryCache>) {
-    let gateway_secrets = watcher::watcher(Api::<Guarded>::all(client.clone()), watcher::Config::default());
-    let policies = policy_resources().map(|resource| {
-        watcher::watcher(Api::<DynamicObject>::all_with(client.clone(), &resource), watcher::Config::default())
+/// Publishes the cluster's GatewaySecrets in `cache`, and records in `check` whether its watches work. Lost connections, an unavailable
+/// API server and a missing CRD are logged once and retried with exponential backoff of up to half a minute; meanwhile the last registry
+/// stays.
+pub async fn follow(client: Client, cache: Arc<RegistryCache>, check: CheckHandle) {
+    let check = Arc::new(CacheCheck::new(check));
+    let watched = |watch| {
+        let (cache, check) = (cache.clone(), check.clone());
+        observed(&client, move || {
+            // A watch that starts again sends no event until an object changes. Before the first registry, its list is not complete.
+            if cache.registry().is_some() {
+                check.record(watch, CheckResult::Ok);
+            }
+        })
+    };
+    let gateway_secrets = watcher::watcher(Api::<Guarded>::all(watched(GATEWAY_SECRETS)), watcher::Config::default());
+    let [namespaced, cluster] = policy_resources();
+    let policies = [(namespaced, watched(0)), (cluster, watched(1))].map(|(resource, client)| {
+        watcher::watcher(Api::<DynamicObject>::all_with(client, &resource), watcher::Config::default())
     });
-    publish_events(gateway_secrets, policies, &cache).await;
+    publish_events(gateway_secrets, policies, &cache, &check).await;
+}
+
+/// A client that calls a function at each successful response.
+fn observed(client: &Client, on_success: impl Fn() + Clone + Send + 'static) -> Client {
+    let client = client.clone();
+    let service = tower::service_fn(move |request| {
+        let (client, on_success) = (client.clone(), on_success.clone());
+        async move {
+            let response = client.send(request).await?;
+            if response.status().is_success() {
+                on_success();
+            }
+            Ok::<_, kube::Error>(response)
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// Index of the watch on GatewaySecrets; those of policies precede it.
+const GATEWAY_SECRETS: usize = 2;
+
+/// The health check of the cache: all three watches work, and their objects were published once.
+struct CacheCheck {
+    check: CheckHandle,
+    /// Without a result: the first list is in progress.
+    watches: Mutex<[Option<CheckResult>; 3]>,
+}
+
+impl CacheCheck {
+    fn new(check: CheckHandle) -> Self {
+        Self { check, watches: Mutex::default() }
+    }
+
+    fn record(&self, watch: usize, result: CheckResult) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches[watch] = Some(result);
+        // What needs a change is reported first.
+        let failed =
+            watches.iter().flatten().filter(|result| !result.is_ok()).min_by_key(|result| result.gauge_value());
+        match failed {
+            Some(failed) => self.check.record(failed.clone()),
+            None if watches.iter().all(Option::is_some) => self.check.record(CheckResult::Ok),
+            None => {}
+        }
+    }
+}
+
+/// Whether an event says that a watch has shown all objects.
+fn is_listed<K>(event: &Event<K>) -> bool {
+    !matches!(event, Event::Init | Event::InitApply(_))
 }
 
 /// The objects that the watches have shown.
@@ -169,37 +232,49 @@ struct WatchState {
     listed_policies: [BTreeMap<PolicyKey, Value>; 2],
 }
 
-/// Publishes the events of the watches in `cache`.
+/// Publishes the events of the watches in `cache`, and records how they are in `check`.
 async fn publish_events<P: Stream<Item = watcher::Result<Event<DynamicObject>>> + Send>(
     gateway_secrets: impl Stream<Item = watcher::Result<Event<Guarded>>> + Send,
     policies: [P; 2],
     cache: &RegistryCache,
+    check: &CacheCheck,
 ) {
-    let gateway_secrets =
-        watch::with_backoff(gateway_secrets).map(|event| event.map(|event| Change::GatewaySecret(Box::new(event))));
+    let gateway_secrets = watch::with_backoff(gateway_secrets)
+        .map(|event| (GATEWAY_SECRETS, event.map(|event| Change::GatewaySecret(Box::new(event)))));
     let [namespaced, cluster] = policies;
     let policies = [watch::with_backoff(namespaced).boxed(), watch::with_backoff(cluster).boxed()];
     let policies = policies.into_iter().enumerate().map(|(kind, events)| {
-        events.map(move |event| event.map(|event| Change::Policy(kind, Box::new(event)))).boxed()
+        events.map(move |event| (kind, event.map(|event| Change::Policy(kind, Box::new(event))))).boxed()
     });
     let mut events = stream::select_all(std::iter::once(gateway_secrets.boxed()).chain(policies));
     let mut state = WatchState::default();
-    let mut last_error = LastError::default();
-    while let Some(event) = events.next().await {
-        if event.is_ok() {
-            last_error = LastError::default();
-        }
-        match event {
-            Ok(Change::GatewaySecret(event)) => state.apply(*event, cache),
-            Ok(Change::Policy(kind, event)) => state.apply_policy(kind, *event, cache),
+    while let Some((watch, event)) = events.next().await {
+        let event = match event {
+            Ok(event) => event,
             Err(error) => {
                 state.listed = Default::default();
                 state.listed_policies = Default::default();
                 cache.record_failure();
-                if let Some(message) = last_error.replace(describe(&error)) {
-                    tracing::warn!("{message}");
+                if let Some(failure) = watch_failure(&error) {
+                    check.record(watch, failure);
                 }
+                continue;
             }
+        };
+        let was_listed = match event {
+            Change::GatewaySecret(event) => {
+                let is_listed = is_listed(&event);
+                state.apply(*event, cache);
+                is_listed
+            }
+            Change::Policy(kind, event) => {
+                let is_listed = is_listed(&event);
+                state.apply_policy(kind, *event, cache);
+                is_listed
+            }
+        };
+        if was_listed {
+            check.record(watch, CheckResult::Ok);
         }
     }
 }
@@ -281,19 +356,6 @@ impl WatchState {
     }
 }
 
-/// The message that was logged last for consecutive errors.
-#[derive(Debug, Default)]
-struct LastError(Option<String>);
-
-impl LastError {
-    /// The message, if it differs from the last one.
-    fn replace(&mut self, message: String) -> Option<&str> {
-        let is_new = self.0.as_ref() != Some(&message);
-        let message = self.0.insert(message);
-        is_new.then_some(message)
-    }
-}
-
 type ObjectKey = (String, String);
 
 fn key(object: &Guarded) -> ObjectKey {
@@ -352,19 +414,53 @@ pub fn error_message(error: &kube::Error) -> String {
     }
 }
 
+/// The result of a health check whose request failed, with a text that describes it.
+///
+/// A request that the API server refuses for what it is, or for who sent it, fails again until something is changed. 408, 409 and 429 ask for
+/// another attempt, and 5xx is the API server's own fault.
+pub fn check_failure(error: &kube::Error, text: String) -> CheckResult {
+    match error {
+        kube::Error::Api(status) => failure_by_code(status.code, text),
+        _ => CheckResult::Unreachable(text),
+    }
+}
+
+fn failure_by_code(code: u16, text: String) -> CheckResult {
+    match code {
+        408 | 409 | 429 => CheckResult::Unreachable(text),
+        400..500 => CheckResult::Misconfigured(text),
+        _ => CheckResult::Unreachable(text),
+    }
+}
+
+/// How a failed watch affects the health check.
+fn watch_failure(error: &watcher::Error) -> Option<CheckResult> {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    let text = describe(error);
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => Some(check_failure(error, text)),
+        // The API server has compacted its history: a normal reason to list again.
+        WatchError(status) if status.code == 410 => None,
+        WatchError(status) => Some(failure_by_code(status.code, text)),
+        _ => Some(CheckResult::Unreachable(text)),
+    }
+}
+
 fn describe(error: &watcher::Error) -> String {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     match error {
         InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status))
             if status.code == 404 =>
         {
-            "a kind of trustspan.dev is not installed, retrying: install the CRDs (`trustspan crd | kubectl apply -f -`)"
+            "a kind of trustspan.dev is not installed: install the CRDs (`trustspan crd | kubectl apply -f -`)"
                 .to_owned()
         }
-        InitialListFailed(e) => format!("cannot list GatewaySecrets or policies, retrying: {}", error_message(e)),
-        WatchStartFailed(e) | WatchFailed(e) => format!("cannot watch GatewaySecrets or policies, retrying: {}", error_message(e)),
-        WatchError(status) => format!("a watch on GatewaySecrets or policies ended, retrying: {}", status.message),
-        other => format!("cannot follow GatewaySecrets, retrying: {other}"),
+        InitialListFailed(e) => format!("cannot list GatewaySecrets or policies: {}", error_message(e)),
+        WatchStartFailed(e) | WatchFailed(e) => {
+            format!("cannot watch GatewaySecrets or policies: {}", error_message(e))
+        }
+        WatchError(status) => format!("a watch on GatewaySecrets or policies ended: {}", status.message),
+        other => format!("cannot follow GatewaySecrets: {other}"),
     }
 }
 
@@ -375,6 +471,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::health::Requirement;
+    use crate::store::HealthState;
+
+    fn cache_check() -> CacheCheck {
+        CacheCheck::new(Arc::new(HealthState::default()).add("gatewaysecret-cache", Requirement::AtStart))
+    }
 
     fn object(name: &str, spec: serde_json::Value) -> Guarded {
         let object = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "spec": spec,
@@ -398,7 +500,7 @@ mod tests {
 
     async fn names_after(events: Vec<watcher::Result<Event<Guarded>>>) -> (Option<Vec<String>>, u64) {
         let cache = RegistryCache::default();
-        publish_events(stream::iter(events), no_policies(), &cache).await;
+        publish_events(stream::iter(events), no_policies(), &cache, &cache_check()).await;
         let names = cache.registry().map(|r| r.entries().iter().map(|e| e.name.clone()).collect());
         (names, cache.failures())
     }
@@ -423,17 +525,34 @@ mod tests {
         assert_eq!(names_after(events).await, (Some(vec!["a".to_owned()]), 1));
     }
 
-    #[test]
-    fn a_repeated_error_is_logged_once() {
-        let missing = || {
-            let status = Status::failure("the server could not find the requested resource", "NotFound").with_code(404);
-            describe(&watcher::Error::InitialListFailed(kube::Error::Api(status.boxed())))
-        };
-        let mut last_error = LastError::default();
-        assert!(last_error.replace(missing()).expect("a new message").contains("install the CRD"));
-        assert_eq!(last_error.replace(missing()), None);
-        assert!(last_error.replace(describe(&lost())).is_some(), "another error");
-        assert!(last_error.replace(missing()).is_some(), "the first error again");
+    #[tokio::test(start_paused = true)]
+    async fn the_check_fails_until_all_kinds_are_listed_and_while_a_watch_fails() {
+        let health = Arc::new(HealthState::default());
+        let check = CacheCheck::new(health.add("gatewaysecret-cache", Requirement::AtStart));
+        let result = || health.health().checks.remove(0).result;
+        let listed = || vec![Ok(Event::Init), Ok(Event::InitApply(good("a"))), Ok(Event::InitDone)];
+        let status = |code| Status::failure("no", "Reason").with_code(code).boxed();
+        let failing = |error| [Ok(Event::Init), Err(error)];
+
+        let cache = RegistryCache::default();
+        let policies = [stream::iter(vec![]), stream::iter(vec![Ok(Event::InitDone)])];
+        publish_events(stream::iter(listed()), policies, &cache, &check).await;
+        assert!(matches!(result(), CheckResult::Unreachable(_)) && cache.registry().is_none());
+
+        publish_events(stream::iter(listed()), no_policies(), &cache, &check).await;
+        assert_eq!(result(), CheckResult::Ok);
+        let compacted = watcher::Error::WatchError(status(410));
+        publish_events(stream::iter(failing(compacted)), no_policies(), &cache, &check).await;
+        assert_eq!(result(), CheckResult::Ok, "listed again without a failure");
+
+        let not_installed = watcher::Error::InitialListFailed(kube::Error::Api(status(404)));
+        publish_events(stream::iter(failing(not_installed)), no_policies(), &cache, &check).await;
+        let CheckResult::Misconfigured(reason) = result() else { panic!("{:?}", result()) };
+        assert!(reason.contains("install the CRDs"), "{reason}");
+
+        let malformed = [Event::Init, Event::InitApply(object("b", json!({"sourceSecretName": 7}))), Event::InitDone];
+        publish_events(stream::iter(malformed.map(Ok)), no_policies(), &cache, &check).await;
+        assert_eq!(result(), CheckResult::Ok, "an object that cannot be parsed is not the API server's fault");
     }
 
     #[tokio::test]
@@ -453,8 +572,13 @@ mod tests {
         let cache = RegistryCache::default();
         let bad = |name| object(name, json!({"sourceSecretName": "root", "mode": "Other"}));
         let events = [Event::Init, Event::InitApply(good("a")), Event::InitApply(bad("b")), Event::InitDone];
-        publish_events(stream::iter(events.into_iter().chain([Event::Apply(bad("a"))]).map(Ok)), no_policies(), &cache)
-            .await;
+        publish_events(
+            stream::iter(events.into_iter().chain([Event::Apply(bad("a"))]).map(Ok)),
+            no_policies(),
+            &cache,
+            &cache_check(),
+        )
+        .await;
         let unread = cache.unread();
         let names: Vec<_> = unread.keys().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
@@ -468,6 +592,7 @@ mod tests {
             stream::iter([Event::Init, Event::InitApply(good("a")), Event::InitDone].map(Ok)),
             no_policies(),
             &cache,
+            &cache_check(),
         )
         .await;
         assert_eq!(cache.unread().len(), 0);

@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::RegistryCache;
+use super::{CheckHandle, RegistryCache};
+use crate::health::CheckResult;
 use crate::registry::Registry;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -19,10 +20,12 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 /// Deepest nesting of directories; ends a loop of symbolic links.
 const MAX_DEPTH: usize = 8;
 
-/// Publishes what `load` reads of the directories in `cache`. While they cannot be read, the last registry stays.
+/// Publishes what `load` reads of the directories in `cache`, and records in `check` whether they can be read. While they cannot, the last
+/// registry stays.
 pub async fn follow<E: Display + Send + 'static>(
     directories: Vec<PathBuf>,
     cache: Arc<RegistryCache>,
+    check: CheckHandle,
     load: impl Fn(Timestamp) -> Result<Registry, E> + Clone + Send + 'static,
 ) {
     let mut last_listing = None;
@@ -45,10 +48,11 @@ pub async fn follow<E: Display + Send + 'static>(
             Ok(registry) => {
                 tracing::debug!(gatewaysecrets = registry.entries().len(), "manifests read");
                 cache.publish(registry);
+                check.record(CheckResult::Ok);
             }
             Err(error) => {
                 cache.record_failure();
-                tracing::error!("manifests not read, the last registry stays: {error}");
+                check.record(CheckResult::Misconfigured(format!("manifests not read, the last ones stay: {error}")));
             }
         }
     }
@@ -78,7 +82,9 @@ fn list(dir: &Path, depth: usize) -> io::Result<Listing> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::Requirement;
     use crate::registry::Entry;
+    use crate::store::HealthState;
 
     /// One entry for each file; a file that contains `bad` is an error.
     fn count(dir: &Path) -> Result<Registry, String> {
@@ -107,7 +113,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cache = Arc::new(RegistryCache::default());
         let path = dir.path().to_owned();
-        let task = tokio::spawn(follow(vec![path.clone()], cache.clone(), move |_now| count(&path)));
+        let health = Arc::new(HealthState::default());
+        let check = health.add("gatewaysecret-cache", Requirement::AtStart);
+        let task = tokio::spawn(follow(vec![path.clone()], cache.clone(), check, move |_now| count(&path)));
+        let result = || health.health().checks.remove(0).result;
         let known = || cache.registry().map(|r| r.entries().len());
         until(|| known() == Some(0)).await;
 
@@ -118,9 +127,11 @@ mod tests {
         fs::write(dir.path().join("b.yaml"), "bad").unwrap();
         until(|| cache.failures() > 0).await;
         assert_eq!(known(), Some(1));
+        until(|| matches!(result(), CheckResult::Misconfigured(_))).await;
 
         fs::write(dir.path().join("b.yaml"), "good again").unwrap();
         until(|| known() == Some(2)).await;
+        until(|| result().is_ok()).await;
         task.abort();
     }
 }

@@ -17,9 +17,12 @@ const MAX_DELAY: Duration = Duration::from_secs(30);
 pub fn with_backoff<T>(
     events: impl Stream<Item = watcher::Result<Event<T>>>,
 ) -> impl Stream<Item = watcher::Result<Event<T>>> {
-    events
-        .try_filter(|event| future::ready(!matches!(event, Event::Init)))
-        .backoff(CappedBackoff(DefaultBackoff::default()))
+    events.try_filter(|event| future::ready(!matches!(event, Event::Init))).backoff(backoff())
+}
+
+/// Exponential delays with jitter, of up to half a minute.
+pub(super) fn backoff() -> impl Backoff {
+    CappedBackoff(DefaultBackoff::default())
 }
 
 /// kube's default backoff, which jitter extends to up to a minute, with a maximum.

@@ -1,21 +1,77 @@
-//! The plain HTTP port of the agent, a process without admission requests.
+//! Health endpoints and their metric, for all ports; and the plain HTTP port of the agent, a process without admission requests.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::metrics::Metrics;
-use super::router::{readiness, scraped};
-use crate::store::RegistryCache;
+use super::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
+use crate::health::{Detail, Endpoint, Health, HealthRequest};
+use crate::store::HealthState;
 
-/// `/metrics`, `/livez` and `/readyz`: ready after all GatewaySecrets have been read.
-pub fn router(cache: Arc<RegistryCache>, metrics: Metrics) -> Router {
-    let state = Arc::new((cache, metrics));
-    Router::new()
-        .route("/metrics", get(async |State(state): State<Arc<(Arc<RegistryCache>, Metrics)>>| scraped(&state.1)))
-        .route("/livez", get(async || "ok\n"))
-        .route("/readyz", get(async |State(state): State<Arc<(Arc<RegistryCache>, Metrics)>>| readiness(&state.0)))
-        .with_state(state)
+/// The agent's port: `/metrics`, and the health endpoints with names and reasons.
+pub fn router(health: Arc<HealthState>, metrics: Metrics) -> Router {
+    let metrics = Arc::new(metrics);
+    let router = Router::new().route("/metrics", get(move || std::future::ready(scraped(&metrics))));
+    with_health(router, move || health.health(), Detail::Names)
+}
+
+/// The response to a scrape of Prometheus.
+pub(super) fn scraped(metrics: &Metrics) -> Response {
+    match metrics.encode() {
+        Ok(text) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// Adds the health endpoints to a port.
+pub(super) fn with_health<S: Clone + Send + Sync + 'static>(
+    router: Router<S>,
+    health: impl Fn() -> Health + Clone + Send + Sync + 'static,
+    detail: Detail,
+) -> Router<S> {
+    let handler = get(move |uri: Uri| std::future::ready(respond(&health(), &uri, detail)));
+    Endpoint::ALL.into_iter().fold(router, |router, endpoint| {
+        let path = format!("/{}", endpoint.name());
+        router.route(&path, handler.clone()).route(&format!("{path}/{{*check}}"), handler.clone())
+    })
+}
+
+fn respond(health: &Health, uri: &Uri, detail: Detail) -> Response {
+    let Some(request) = HealthRequest::parse(uri.path(), uri.query().unwrap_or_default()) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let response = health.respond(&request, detail);
+    let status = StatusCode::from_u16(response.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    // As the API server sends them: the text quotes names and errors.
+    let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (status, headers, response.text).into_response()
+}
+
+/// A gauge for each health check.
+pub fn collector(health: Arc<HealthState>) -> Box<dyn Collector> {
+    Box::new(HealthCollector(health))
+}
+
+#[derive(Debug)]
+struct HealthCollector(Arc<HealthState>);
+
+impl Collector for HealthCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let help =
+            "1 while the health check succeeds, 0 while its dependency is unreachable, -1 while it is misconfigured";
+        let mut family = encoder.encode_descriptor("health_check", help, None, MetricType::Gauge)?;
+        for check in self.0.health().checks {
+            let gauge = ConstGauge::new(check.result.gauge_value());
+            gauge.encode(family.encode_family(&[("check", check.name.as_str())])?)?;
+        }
+        Ok(())
+    }
 }

@@ -18,13 +18,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::health_server::{scraped, with_health};
 use super::limits::{BODY_BLOCK, BODY_BLOCKS, BODY_LIMIT, BODY_TIMEOUT, REQUESTS, REVIEWS};
-use super::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, ReviewedObject};
+use super::metrics::{Metrics, ReviewedObject};
 use super::response::answer;
 use super::review::Review;
 use crate::admission::{self, Decision, Request};
+use crate::health::{Detail, Health};
 use crate::registry::Registry;
-use crate::store::RegistryCache;
+use crate::store::{HealthState, RegistryCache};
 use crate::trust::Severities;
 
 /// The functions that decide; by [`Default`] those of [`admission`].
@@ -46,6 +48,7 @@ impl Default for Decide {
 #[derive(Debug)]
 pub struct Webhook {
     cache: Arc<RegistryCache>,
+    health: Arc<HealthState>,
     metrics: Metrics,
     decide: Decide,
     severities: Severities,
@@ -76,9 +79,10 @@ const PATHS: [(&str, Path); 5] = [
 struct HttpError(StatusCode, String);
 
 impl Webhook {
-    /// A webhook that decides from `cache`, with cluster-wide `severities`. `agent` is the username of trustspan's agent.
+    /// A webhook that decides from `cache` and shows `health`, with cluster-wide `severities`. `agent` is the username of trustspan's agent.
     pub fn new(
         cache: Arc<RegistryCache>,
+        health: Arc<HealthState>,
         metrics: Metrics,
         decide: Decide,
         severities: Severities,
@@ -86,6 +90,7 @@ impl Webhook {
     ) -> Arc<Self> {
         Arc::new(Self {
             cache,
+            health,
             metrics,
             decide,
             severities,
@@ -97,7 +102,7 @@ impl Webhook {
         })
     }
 
-    /// The routes of the HTTPS port.
+    /// The routes of the HTTPS port. Any caller can reach it, so health is shown without names and reasons.
     pub fn router(self: &Arc<Self>) -> Router {
         let with = |router: Router<Arc<Self>>, (name, path)| {
             router.route(
@@ -105,12 +110,12 @@ impl Webhook {
                 post(move |State(w): State<Arc<Self>>, request| w.admit(name, path, request)),
             )
         };
-        self.finish(PATHS.into_iter().fold(Router::new(), with))
+        self.finish(PATHS.into_iter().fold(Router::new(), with), Detail::Totals)
     }
 
     /// The routes of the metrics port.
     pub fn metrics_router(self: &Arc<Self>) -> Router {
-        self.finish(Router::new().route("/metrics", get(scrape)))
+        self.finish(Router::new().route("/metrics", get(scrape)), Detail::Names)
     }
 
     /// From now on this process is not ready, and every response closes its connection, so that the caller connects to another replica.
@@ -118,12 +123,15 @@ impl Webhook {
         self.draining.store(true, Ordering::Release);
     }
 
-    fn finish(self: &Arc<Self>, router: Router<Arc<Self>>) -> Router {
-        router
-            .route("/livez", get(async || "ok\n"))
-            .route("/readyz", get(ready))
+    fn finish(self: &Arc<Self>, router: Router<Arc<Self>>, detail: Detail) -> Router {
+        let webhook = self.clone();
+        with_health(router, move || webhook.health(), detail)
             .layer(from_fn_with_state(self.clone(), close_while_draining))
             .with_state(self.clone())
+    }
+
+    fn health(&self) -> Health {
+        Health { is_shutting_down: self.draining.load(Ordering::Acquire), ..self.health.health() }
     }
 
     async fn admit(self: Arc<Self>, name: &'static str, path: Path, request: HttpRequest) -> Response {
@@ -197,32 +205,8 @@ impl Webhook {
     }
 }
 
-async fn ready(State(webhook): State<Arc<Webhook>>) -> (StatusCode, &'static str) {
-    if webhook.draining.load(Ordering::Acquire) {
-        (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
-    } else {
-        readiness(&webhook.cache)
-    }
-}
-
-/// Ready after all GatewaySecrets have been read.
-pub(super) fn readiness(cache: &RegistryCache) -> (StatusCode, &'static str) {
-    match cache.registry() {
-        None => (StatusCode::SERVICE_UNAVAILABLE, "GatewaySecrets have not been read yet\n"),
-        Some(_) => (StatusCode::OK, "ok\n"),
-    }
-}
-
 async fn scrape(State(webhook): State<Arc<Webhook>>) -> Response {
     scraped(&webhook.metrics)
-}
-
-/// The response to a scrape of Prometheus.
-pub(super) fn scraped(metrics: &Metrics) -> Response {
-    match metrics.encode() {
-        Ok(text) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
 }
 
 async fn close_while_draining(State(webhook): State<Arc<Webhook>>, request: HttpRequest, next: Next) -> Response {

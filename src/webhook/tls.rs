@@ -20,6 +20,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 use zeroize::Zeroizing;
 
+use crate::health::{CheckResult, Requirement};
+use crate::store::CheckHandle;
+
 /// File name of the certificate chain in `--cert-dir`, leaf first.
 pub const CERTIFICATE: &str = "tls.crt";
 /// File name of the private key in `--cert-dir`.
@@ -115,36 +118,66 @@ impl ServingCertificate {
         Ok(config)
     }
 
-    /// Reads the pair every few seconds, and serves it if it is valid. It compares contents instead of watching files: a mounted Secret changes
-    /// by a symbolic link (`..data`), and no file in it is written. Never returns.
-    pub async fn follow(self: Arc<Self>, dir: PathBuf) {
+    /// Reads the pair every few seconds, serves it if it is valid, and records in `check` what is wrong. It compares contents instead of
+    /// watching files: a mounted Secret changes by a symbolic link (`..data`), and no file in it is written. Never returns.
+    pub async fn follow(self: Arc<Self>, dir: Option<PathBuf>, check: CheckHandle) {
         let mut reported: Option<String> = None;
         let mut ticks = interval(RELOAD_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let path = dir.clone();
-            let Ok(read) = spawn_blocking(move || ServingPairFiles::read(&path)).await else { continue };
-            match read {
-                Ok(pair) => {
-                    reported = None;
-                    if pair.digest != self.current.load().digest {
-                        tracing::info!(not_after = %pair.not_after, "new serving certificate");
-                        self.current.store(Arc::new(pair));
-                    }
-                }
-                // Reported and counted once for each cause, not at every interval.
-                Err(error) => {
-                    let message = error.to_string();
-                    if reported.as_ref() != Some(&message) {
-                        self.failures.fetch_add(1, Ordering::Relaxed);
-                        tracing::error!("new serving certificate not loaded, the previous one stays in use: {message}");
-                        reported = Some(message);
-                    }
-                }
+            let failure = match &dir {
+                Some(dir) => self.reload(dir.clone()).await.err(),
+                None => None,
+            };
+            // Counted once for each cause, not at every interval.
+            let message = failure.as_ref().map(ToString::to_string);
+            if message.is_some() && message != reported {
+                self.failures.fetch_add(1, Ordering::Relaxed);
             }
+            reported = message;
+            let (requirement, result) = health(self.not_after(), failure.as_ref(), Timestamp::now());
+            check.record_as(requirement, result);
         }
     }
+
+    /// Reads the pair, and serves it from now on if it is another one.
+    async fn reload(&self, dir: PathBuf) -> Result<(), ServingCertificateError> {
+        let Ok(read) = spawn_blocking(move || ServingPairFiles::read(&dir)).await else { return Ok(()) };
+        let pair = read?;
+        if pair.digest != self.current.load().digest {
+            tracing::info!(not_after = %pair.not_after, "new serving certificate");
+            self.current.store(Arc::new(pair));
+        }
+        Ok(())
+    }
+}
+
+/// The health of the certificate that is served until `not_after`, when the files last failed to load with `failure`.
+///
+/// A pair that cannot be loaded makes nothing unready while the previous one is valid: all replicas mount the same Secret, so all of them
+/// would leave the Service, and working admission would end.
+fn health(
+    not_after: Timestamp,
+    failure: Option<&ServingCertificateError>,
+    now: Timestamp,
+) -> (Requirement, CheckResult) {
+    let result = match failure {
+        _ if not_after <= now => {
+            let reason = failure.map(|failure| format!("; its files cannot be loaded: {failure}")).unwrap_or_default();
+            let reason = format!("the serving certificate expired at {not_after}{reason}");
+            return (Requirement::Always, CheckResult::Misconfigured(reason));
+        }
+        None => CheckResult::Ok,
+        Some(failure) => {
+            let reason = format!("{failure}; the previous pair is served, until {not_after}");
+            match failure {
+                ServingCertificateError::File { .. } => CheckResult::Unreachable(reason),
+                _ => CheckResult::Misconfigured(reason),
+            }
+        }
+    };
+    (Requirement::AtStart, result)
 }
 
 impl ResolvesServerCert for ServingCertificate {
@@ -224,5 +257,27 @@ mod tests {
         assert!(read().unwrap_err().ends_with("tls.key: not a private key in PEM"));
         fs::write(dir.path().join(CERTIFICATE), "x").unwrap();
         assert!(read().unwrap_err().ends_with("tls.crt: not a certificate chain in PEM"));
+    }
+
+    #[test]
+    fn broken_files_make_it_unready_only_when_the_served_certificate_has_expired() {
+        let (now, hour) = (Timestamp::now(), jiff::SignedDuration::from_hours(1));
+        let broken = ServingCertificateError::Key { path: "tls.key".into() };
+        let unread = ServingCertificateError::File { path: "tls.key".into(), source: io::ErrorKind::NotFound.into() };
+        assert_eq!(health(now + hour, None, now), (Requirement::AtStart, CheckResult::Ok));
+        let (requirement, result) = health(now + hour, Some(&broken), now);
+        assert_eq!(requirement, Requirement::AtStart);
+        let CheckResult::Misconfigured(reason) = result else { panic!("{result:?}") };
+        assert!(
+            reason.contains("tls.key: not a private key in PEM") && reason.contains("is served, until"),
+            "{reason}"
+        );
+        let (_, result) = health(now + hour, Some(&unread), now);
+        assert!(matches!(result, CheckResult::Unreachable(_)), "{result:?}");
+        for failure in [None, Some(&broken)] {
+            let (requirement, result) = health(now - hour, failure, now);
+            assert_eq!(requirement, Requirement::Always);
+            assert!(matches!(result, CheckResult::Misconfigured(reason) if reason.contains("expired at")));
+        }
     }
 }

@@ -63,11 +63,16 @@ impl<'c> Agents<'c> {
 
     /// `/metrics` of one that runs.
     pub(crate) fn metrics(agent: &Process) -> Result<String> {
+        let (status, body) = Self::request(agent, "/metrics")?;
+        ensure!(status == 200, "/metrics: expected 200, saw {status}\n{body}");
+        Ok(body)
+    }
+
+    /// Status code and body of a path on the port of one that runs.
+    pub(crate) fn request(agent: &Process, path: &str) -> Result<(u16, String)> {
         let log = agent.log();
         let address = log.split("listening on http://127.0.0.1:").nth(1).context("the agent does not listen yet")?;
         let port = address.split(':').next().unwrap_or_default().parse().with_context(|| address.to_owned())?;
-        let (status, body) = http_get(port, "/metrics")?;
-        ensure!(status == 200, "/metrics: expected 200, saw {status}\n{body}");
-        Ok(body)
+        http_get(port, path)
     }
 }

@@ -206,6 +206,14 @@ impl Cluster {
         self.control_plane.restart_api_server(&self.scratch, &self.kubectl)
     }
 
+    /// Runs something while the API server is stopped, and waits until it is ready again.
+    pub(crate) fn without_api_server(&self, run: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.control_plane.api_server().kill()?;
+        let result = run();
+        self.control_plane.start_api_server(&self.scratch, &self.kubectl)?;
+        result
+    }
+
     /// Starts a process that lives no longer than this run; its log is among the cluster's files.
     pub(crate) fn spawn<A: AsRef<OsStr>>(
         &self,

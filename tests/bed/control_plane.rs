@@ -55,8 +55,14 @@ pub(super) struct ControlPlane {
 impl ControlPlane {
     /// Kills the API server, starts it again and waits until it is ready. What it stored is in etcd.
     pub(super) fn restart_api_server(&self, scratch: &Scratch, kubectl: &Path) -> Result<()> {
+        self.api_server().kill()?;
+        self.start_api_server(scratch, kubectl)
+    }
+
+    /// Starts the API server after it was killed, and waits until it is ready.
+    pub(super) fn start_api_server(&self, scratch: &Scratch, kubectl: &Path) -> Result<()> {
         let mut api_server = self.api_server();
-        api_server.restart(scratch)?;
+        api_server.start_again(scratch)?;
         let ready = wait_for("the API server to be ready again", READY, || is_ready(scratch, kubectl));
         ready.with_context(|| api_server.log_tail(25))
     }

@@ -190,8 +190,19 @@ impl Process {
 
     /// SIGKILL, and the same again: a crash.
     pub(crate) fn restart(&mut self, scratch: &Scratch) -> Result<()> {
+        self.kill()?;
+        self.start_again(scratch)
+    }
+
+    /// SIGKILL; [`start_again`](Self::start_again) follows.
+    pub(crate) fn kill(&mut self) -> Result<()> {
         self.signal("KILL")?;
         self.supervisor.wait()?;
+        Ok(())
+    }
+
+    /// Starts what was killed.
+    pub(crate) fn start_again(&mut self, scratch: &Scratch) -> Result<()> {
         *self = scratch.run(self.program.clone())?;
         Ok(())
     }

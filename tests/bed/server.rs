@@ -189,6 +189,25 @@ impl<'c> Server<'c> {
         Ok(http_get(self.metrics_port, path)?.0)
     }
 
+    /// Status code and body of a path on the metrics port.
+    pub(crate) fn request(&self, path: &str) -> Result<(u16, String)> {
+        http_get(self.metrics_port, path)
+    }
+
+    /// The same on the HTTPS port, by curl.
+    pub(crate) fn https_request(&self, path: &str) -> Result<(u16, String)> {
+        let curl = Command::new("curl")
+            .args(["--silent", "--show-error", "--noproxy", "*", "--write-out", "\\n%{http_code}", "--cacert"])
+            .arg(self.cert_dir.join("ca.crt"))
+            .arg(self.url(path))
+            .output()
+            .context("starting curl")?;
+        ensure!(curl.status.success(), "{}", String::from_utf8_lossy(&curl.stderr));
+        let text = String::from_utf8_lossy(&curl.stdout).into_owned();
+        let (body, code) = text.rsplit_once('\n').context("no status code")?;
+        Ok((code.parse()?, body.to_owned()))
+    }
+
     /// Everything that it logged; empty when it does not run.
     pub(crate) fn log(&self) -> String {
         self.process.as_ref().map(Process::log).unwrap_or_default()

@@ -32,6 +32,7 @@ mod config_maps;
 mod connectivity;
 mod gateways;
 mod guard;
+mod health;
 mod hostile_gateways;
 mod install;
 #[allow(dead_code)] // The tests on Envoy try them with clients.
@@ -76,6 +77,7 @@ const MODULES: &[&[Case]] = &[
     connectivity::CASES,
     gateways::CASES,
     guard::CASES,
+    health::CASES,
     hostile_gateways::CASES,
     install::CASES,
     outage::CASES,

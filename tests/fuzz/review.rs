@@ -24,7 +24,14 @@ pub(crate) fn registry() -> Registry {
 static WEBHOOK: LazyLock<Arc<Webhook>> = LazyLock::new(|| {
     let live = Arc::new(RegistryCache::default());
     live.publish(registry());
-    Webhook::new(live.clone(), Metrics::new(live, None), Decide::default(), Severities::default(), "agent".to_owned())
+    Webhook::new(
+        live.clone(),
+        Arc::default(),
+        Metrics::new(live, None),
+        Decide::default(),
+        Severities::default(),
+        "agent".to_owned(),
+    )
 });
 
 /// The example's GatewaySecret with the status of gateways whose clients have these leaves.

@@ -2,6 +2,7 @@ use super::*;
 use crate::api::{ConditionStatus, Endpoints, LaggingClient, Wait};
 use crate::registry::{Registry, tests::entry};
 use crate::rotation::{JOURNAL, LEAF, WINDOWS, planner::PairOf, set};
+use crate::webhook::health_server;
 use crate::webhook::metrics::Metrics;
 
 fn scrape(entries: &[Entry], agent_metrics: &Arc<AgentMetrics>) -> String {
@@ -9,6 +10,7 @@ fn scrape(entries: &[Entry], agent_metrics: &Arc<AgentMetrics>) -> String {
     cache.publish(Registry::new(entries.to_vec()));
     let leadership = Leadership::default();
     let metrics = Metrics::new(cache.clone(), None).with(collector(cache, agent_metrics.clone(), leadership));
+    let metrics = metrics.with(health_server::collector(Arc::default()));
     metrics.encode().expect("metrics")
 }
 

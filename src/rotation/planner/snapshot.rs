@@ -284,6 +284,11 @@ impl<'a> Snapshot<'a> {
         usable(self.source, self.entry.source_name())
     }
 
+    /// Why the source Secret cannot be used, if so: a sentence.
+    pub fn source_fault(&self) -> Option<String> {
+        self.usable_source().err()
+    }
+
     /// The Secret of the CA that signs serving certificates.
     ///
     /// # Errors

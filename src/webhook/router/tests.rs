@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
+use crate::health::{CheckResult, Requirement};
 use crate::trust::{Finding, Severity};
 
 const JSON: &str = "application/json";
@@ -27,7 +28,12 @@ fn panics(_: &Request<'_>, _: &Registry, _: &Severities, _: Timestamp) -> Decisi
 fn webhook(decide: Decide) -> Arc<Webhook> {
     let cache = Arc::new(RegistryCache::default());
     cache.publish(Registry::default());
-    Webhook::new(cache.clone(), Metrics::new(cache, None), decide, Severities::default(), "agent".to_owned())
+    with_cache(cache, decide)
+}
+
+fn with_cache(cache: Arc<RegistryCache>, decide: Decide) -> Arc<Webhook> {
+    let (metrics, health) = (Metrics::new(cache.clone(), None), Arc::default());
+    Webhook::new(cache, health, metrics, decide, Severities::default(), "agent".to_owned())
 }
 
 fn denying() -> Arc<Webhook> {
@@ -215,19 +221,36 @@ async fn rejects_requests_over_the_limits() {
 #[tokio::test]
 async fn answers_no_review_before_the_store_is_read() {
     let cache = Arc::new(RegistryCache::default());
-    let webhook = Webhook::new(
-        cache.clone(),
-        Metrics::new(cache.clone(), None),
-        Decide::default(),
-        Severities::default(),
-        "agent".to_owned(),
-    );
-    assert_eq!(get(webhook.router(), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
+    let webhook = with_cache(cache.clone(), Decide::default());
     assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::SERVICE_UNAVAILABLE);
     cache.publish(Registry::default());
-    assert_eq!(get(webhook.metrics_router(), "/readyz").await.0, StatusCode::OK);
     assert_eq!(post(&webhook, "/validate", review().to_string()).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn shows_names_and_reasons_on_the_metrics_port_only() {
+    let (cache, health) = (Arc::new(RegistryCache::default()), Arc::new(HealthState::default()));
+    let server = health.add("api-server", Requirement::AtStart);
+    let metrics = Metrics::new(cache.clone(), None).with(super::super::health_server::collector(health.clone()));
+    let webhook = Webhook::new(cache, health, metrics, Decide::default(), Severities::default(), "agent".to_owned());
+    let text = async |router, path| get(router, path).await.1;
+    for router in [webhook.router(), webhook.metrics_router()] {
+        assert_eq!(get(router.clone(), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(get(router.clone(), "/livez").await, (StatusCode::OK, "ok".to_owned()));
+        assert_eq!(get(router, "/readyz/").await.0, StatusCode::NOT_FOUND);
+    }
+    server.record(CheckResult::Misconfigured("401: Unauthorized".to_owned()));
+    assert_eq!(text(webhook.router(), "/healthz").await, "1 of 2 checks ok\nhealthz check failed\n");
+    assert_eq!(get(webhook.router(), "/healthz/api-server").await.0, StatusCode::NOT_FOUND);
+    let expected = "[+]ping ok\n[-]api-server failed: reason withheld\nhealthz check failed\n";
+    assert_eq!(text(webhook.metrics_router(), "/healthz").await, expected);
+    let expected = "internal server error: misconfigured: 401: Unauthorized\n";
+    assert_eq!(text(webhook.metrics_router(), "/healthz/api-server?verbose").await, expected);
+    let line = r#"trustspan_health_check{check="api-server"} "#;
+    assert!(text(webhook.metrics_router(), "/metrics").await.contains(&format!("{line}-1\n")));
+    server.record(CheckResult::Ok);
+    assert!(text(webhook.metrics_router(), "/metrics").await.contains(&format!("{line}1\n")));
+    assert_eq!(get(webhook.router(), "/readyz").await.0, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -249,13 +272,7 @@ async fn serves_while_draining_and_closes_connections() {
 async fn a_dry_run_gets_the_same_response() {
     let cache = Arc::new(RegistryCache::default());
     cache.publish(Registry::new([crate::registry::tests::entry("mesh", "root", "gw")]));
-    let webhook = Webhook::new(
-        cache.clone(),
-        Metrics::new(cache, None),
-        Decide::default(),
-        Severities::default(),
-        "agent".to_owned(),
-    );
+    let webhook = with_cache(cache, Decide::default());
     let mut review: Value = serde_json::from_str(include_str!("../../../manifests/reviews/gateway.json")).unwrap();
     review["request"]["object"]["spec"]["servers"][0]["tls"]["credentialName"] = json!("root");
     let mut answers = Vec::new();

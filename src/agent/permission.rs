@@ -1,0 +1,35 @@
+//! Waits for a permission, without the request that needs it.
+
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::time::{sleep, timeout};
+
+use super::RECONCILE_TIMEOUT;
+
+/// Waits until the API server says that this process may read a Secret. Every user may ask (ClusterRole `system:basic-user`).
+pub(super) async fn granted(client: &Client, (namespace, secret): (&str, &str), interval: Duration) {
+    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let text = |text: &str| Some(text.to_owned());
+    let attributes = ResourceAttributes {
+        verb: text("get"),
+        version: text("v1"),
+        resource: text("secrets"),
+        namespace: text(namespace),
+        name: text(secret),
+        ..ResourceAttributes::default()
+    };
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    loop {
+        sleep(interval).await;
+        match timeout(RECONCILE_TIMEOUT, api.create(&PostParams::default(), &review)).await {
+            Ok(Ok(answer)) if answer.status.as_ref().is_some_and(|status| status.allowed) => return,
+            // The process may not even ask: only the read itself can show it.
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => return,
+            _ => {}
+        }
+    }
+}
