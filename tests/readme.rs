@@ -167,7 +167,7 @@ fn the_tour_completes_a_rotation() {
     assert!(
         position("CN=one")
             < position(
-                "(SwitchServingCertificate): Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): payments"
+                "(SwitchServingCertificate): Not every client trusts the CA of the new serving certificate yet: payments"
             )
     );
     let (_, end) = shown.split_once("the old CA is dropped").unwrap();
