@@ -52,7 +52,7 @@ fn text(draw: &mut Draw) -> Vec<u8> {
             _ => text.extend(draw.of(&TEXTS).as_bytes()),
         }
         text.extend(draw.of(&["\n---\n", "", "\n", "\n...\n", "\n--- # next\n"]).as_bytes());
-        // Few of the changes to PEM matter to YAML; these do.
+        // Mutations of PEM rarely matter to a YAML parser; these do.
         for _ in 0..draw.below(4) {
             let piece = *draw.of(&PIECES);
             let at = draw.below(text.len() as u64 + 1) as usize;

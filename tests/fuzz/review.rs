@@ -71,7 +71,7 @@ pub(crate) fn case(draw: &mut Draw) {
 
 fn review(draw: &mut Draw, object: Value, old: Value) -> Value {
     let operation = *draw.of(&["CREATE", "UPDATE", "UPDATE", "DELETE", "CONNECT", "PATCH"]);
-    // An update is mostly of the same object.
+    // In most cases both versions of an update are the same object.
     let old = if draw.one_in(3) { old } else { object.clone() };
     let Kind { group, version, kind } = Kind::of(&object);
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {

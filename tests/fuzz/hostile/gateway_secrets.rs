@@ -79,7 +79,7 @@ fn clients_below_long_keys(ca: &Identity, object: &Value) -> Vec<Trial> {
     trials
 }
 
-/// Changes of a GatewaySecret that take CAs away from many clients.
+/// Changes of a GatewaySecret that remove CAs which many clients use.
 fn changes_of_specs(ca: &Identity, object: &Value) -> Vec<Trial> {
     let kind = json!({"group": "trustspan.dev", "version": "v1alpha1", "kind": "GatewaySecret"});
     let mut object = object.clone();
