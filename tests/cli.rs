@@ -296,7 +296,7 @@ spec:
     "#);
 }
 
-/// Quadratic work would show: every item is edited, and there is but one line.
+/// Work that grows with the square of the input would take too long: every item is edited, in one long line.
 #[test]
 fn rewrite_of_a_long_list() {
     let item = |name: &str, annotations: &str| {
@@ -329,7 +329,7 @@ fn directories_and_context() {
     let array: Value = serde_json::from_slice(&output.stdout).expect("an array");
     let sources: Vec<_> = array.as_array().into_iter().flatten().map(|o| o["source"].clone()).collect();
     assert_eq!(sources, [format!("{path}/gws.yaml:1"), format!("{path}/sub/secret.yml:2")]);
-    // Context is read, not printed.
+    // Documents of `--context` are read, but not printed.
     let output = run(&["rewrite", "-f", "-", "--context", &gws], "kind: A\n");
     assert_eq!((code(&output), text(&output.stdout)), (0, "kind: A\n".to_owned()));
     assert_eq!(code(&run(&["rewrite", "-f", "-", "--context", "no/such"], "kind: A\n")), 2);
@@ -342,7 +342,7 @@ fn rewrite_prints_unreadable_documents_unchanged() {
     assert_eq!((code(&output), text(&output.stdout)), (2, input.to_owned()));
     assert!(text(&output.stderr).starts_with("error: stdin:"), "{}", text(&output.stderr));
     assert_eq!(code(&run(&["rewrite", "--diff"], input)), 2);
-    // It may be a GatewaySecret. Without it the others would be rewritten wrongly.
+    // The unreadable document may be a GatewaySecret. Without it other objects would be rewritten wrongly.
     let output = run(&["rewrite"], "kind: A\n---\n# trustspan.dev\nb: [\n");
     assert_eq!((code(&output), text(&output.stdout)), (2, String::new()));
 }
@@ -388,9 +388,9 @@ fn closed_pipe_causes_no_panic() {
     }
 }
 
-/// A stream of GatewaySecrets' worth of other documents, each with what `check` judges.
+/// A stream with a GatewaySecret's worth of other documents, each of which `check` judges.
 fn stream(documents: usize, kib: usize) -> String {
-    // Without a guard, so that what is found only warns.
+    // The namespace is unguarded, so findings only warn.
     let mut text = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: default\n".to_owned();
     for i in 0..documents {
         let filler = "QUJD".repeat(kib * 256);
@@ -405,8 +405,8 @@ fn stream(documents: usize, kib: usize) -> String {
     text
 }
 
-/// The output, and the greatest memory that the process was seen with, in KiB. It is sampled while the process waits for
-/// us to read on: the last samples are taken with at most a pipe's worth of output left.
+/// The output, and the highest memory use of the process in KiB. It is sampled while the process waits for this test to
+/// read on: at the last samples at most one pipe buffer of output is left.
 #[cfg(target_os = "linux")]
 fn peak(args: &[&str], input: String) -> (String, u64) {
     let mut child = trustspan(args).spawn().expect("the binary");
@@ -443,7 +443,7 @@ fn ten_thousand_documents_need_the_memory_of_one_thousand() {
             small > 0 && large < small + 3 * 1024,
             "{args:?}: {small} KiB for 1,000 documents, {large} KiB for 10,000"
         );
-        // The binary alone takes more than the stream; what must not grow is what comes on top.
+        // The binary itself takes more memory than the stream. Only the growth is limited.
         assert!(size > 9 * 1024, "a stream of {size} KiB shows nothing");
         match args[0] {
             "rewrite" => assert!(output == input, "nothing was to be rewritten"),

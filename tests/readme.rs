@@ -30,7 +30,7 @@ fn offline_output() -> BTreeMap<String, String> {
     output.filter(|(_, output): &(String, String)| !output.is_empty()).collect()
 }
 
-/// Ends the server with the test.
+/// Kills the server when the test ends.
 struct Server(Child);
 
 impl Drop for Server {
@@ -53,7 +53,7 @@ fn the_first_command_serves_and_curl_gets_the_patch_and_the_denial() {
     let args = blocks[0].trim().strip_prefix("cargo run -- ").expect("the first command is cargo run");
     assert_eq!(blocks[1].trim(), "./test");
 
-    // As written, except for the ports and the directory: other tests run at the same time.
+    // The commands as the page has them, but with other ports and another directory, since tests run at the same time.
     let certs = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_trustspan"))
         .args(args.split_whitespace())
@@ -70,7 +70,7 @@ fn the_first_command_serves_and_curl_gets_the_patch_and_the_denial() {
         Some(address.rsplit_once(':')?.1.to_owned())
     });
     let port = port.expect("the server ended before it listened");
-    // A full pipe would block the server.
+    // The output is read, because a full pipe would block the server.
     std::thread::spawn(move || lines.for_each(drop));
 
     let curl = |block: &str| {
@@ -107,7 +107,7 @@ fn the_offline_commands_of_docs_run_as_written() {
     }
     let unexpected: Vec<_> = printed.keys().filter(|page| expected.iter().all(|(known, _)| known != page)).collect();
     assert!(unexpected.is_empty(), "say above what the commands of {unexpected:?} print");
-    // A rewrite that is undone: the text of the files, in one stream.
+    // A rewrite and its undo give back the text of the files.
     for file in ["gateway.yaml", "gatewaysecret.yaml", "workload.yaml"] {
         let text = std::fs::read_to_string(format!("manifests/example/{file}")).unwrap();
         assert!(printed["docs/getting-started.md"].contains(&text), "{file} did not come back unchanged");
@@ -167,7 +167,7 @@ fn the_tour_completes_a_rotation() {
     assert!(
         position("CN=one")
             < position(
-                "(SwitchServingCertificate): Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): payments"
+                "(SwitchServingCertificate): Not every client trusts the CA of the new serving certificate yet: payments"
             )
     );
     let (_, end) = shown.split_once("the old CA is dropped").unwrap();
@@ -188,7 +188,7 @@ fn the_tour_creates_nothing_without_its_programs() {
     assert!(!dir.exists(), "nothing was created");
 }
 
-/// Ctrl-C goes to all processes of a terminal's foreground group, and people press it more than once.
+/// Ctrl-C goes to all processes of a terminal's foreground group, and a user may press it more than once.
 #[test]
 fn the_tour_that_is_interrupted_leaves_nothing_behind() {
     let places = tempfile::tempdir().unwrap();

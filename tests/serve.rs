@@ -1,4 +1,4 @@
-//! The binary over real sockets: what hostile and unlucky clients get, and how it starts, renews and stops.
+//! The server binary over real sockets: hostile and broken connections, start, certificate renewal and shutdown.
 #![allow(clippy::unwrap_used)] // a test may fail
 
 mod support;
@@ -31,7 +31,7 @@ fn assert_serves(server: &Server) {
 #[test]
 fn bodies_up_to_the_limit_are_answered() {
     let server = Server::start(&[]);
-    // Like an UPDATE of a large Secret: most bytes are in the objects.
+    // As in an UPDATE of a large Secret, most bytes are in the objects.
     let mut review = review("large");
     let bare = review.to_string().len();
     review["request"]["object"]["pad"] = json!("x".repeat(LIMIT - bare - r#","pad":"""#.len()));
@@ -86,7 +86,7 @@ fn broken_connections_do_no_harm() {
     let server = Server::start(&[]);
     let body = review("u").to_string();
 
-    // Half a head, half a body, then gone.
+    // A connection that is closed in the middle of the head, and one in the middle of the body.
     server.client().send(b"POST /mutate HTTP/1.1\r\nHost: localh");
     assert_serves(&server);
     let head = format!(
@@ -99,14 +99,14 @@ fn broken_connections_do_no_harm() {
     drop(half);
     assert_serves(&server);
 
-    // Gone without reading the answer.
+    // A connection that is closed before the response is read.
     let mut deaf = server.client();
     deaf.send(head.as_bytes());
     deaf.send(body.as_bytes());
     drop(deaf);
     assert_serves(&server);
 
-    // No TLS; a TLS record that is none; a connection that says nothing while others are served.
+    // Bytes that are not TLS, an invalid TLS record, and a connection that sends nothing while others are served.
     let silent = server.connect();
     for bytes in [&b"GET /livez HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff, 1, 2, 3], &[0; 1000]] {
         server.connect().write_all(bytes).unwrap();
@@ -114,7 +114,7 @@ fn broken_connections_do_no_harm() {
     }
     drop(silent);
 
-    // No HTTP within TLS; HTTP/2 without negotiation; a head that is too long.
+    // Within TLS: bytes that are not HTTP, HTTP/2 without negotiation, and a head that is too long.
     let long = format!("GET /livez HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(600_000));
     for bytes in [&b"\x00\x01\x02\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", long.as_bytes()] {
         let mut client = server.client();
@@ -130,17 +130,17 @@ fn slow_head_is_cut_off_and_idle_connection_is_not() {
     let server = Server::start(&[]);
     let mut idle = server.client();
     assert_eq!(idle.get("/livez").status, 200);
-    // Twenty of them hold nothing up.
+    // Twenty slow connections do not delay others.
     let mut slow: Vec<Client> = (0..20).map(|_| server.client()).collect();
     for client in &mut slow {
         client.send(b"POST /validate HTTP/1.1\r\nHost: loc");
     }
     assert_serves(&server);
     for mut client in slow {
-        // Waits for the end that the server makes.
+        // The server closes the connection, or responds with 408.
         assert!(client.answer().is_none_or(|a| a.status == 408));
     }
-    // Idle for as long as they were slow, and still good.
+    // The idle connection, which is as old as the slow ones, still works.
     assert_eq!(idle.get("/livez").status, 200);
     assert_serves(&server);
 }
@@ -153,7 +153,7 @@ fn a_connection_is_used_again() {
         let answer = client.post("/mutate", "application/json", review(&format!("u-{n}")).to_string().as_bytes());
         assert_eq!(answer.status, 200);
         assert!(answer.body.contains(&format!(r#""uid":"u-{n}""#)));
-        // An error of the review is none of the connection.
+        // A request that is rejected does not close the connection.
         assert_eq!(client.post("/mutate", "application/json", b"{}").status, 400);
     }
     assert_eq!(client.alpn(), Some(b"http/1.1".to_vec()));
@@ -177,7 +177,7 @@ fn the_metrics_port_is_plain() {
     assert_eq!(server.plain("/mutate").status, 404);
 }
 
-/// Lays a pair down as a mounted Secret: `..data` is a symbolic link to a directory of the generation.
+/// Writes a pair as the kubelet mounts a Secret: `..data` is a symbolic link to a directory of the generation.
 fn mount(dir: &Path, generation: &str) -> String {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     mount_files(dir, generation, &made.cert.pem(), &made.signing_key.serialize_pem());
@@ -206,7 +206,8 @@ fn a_renewed_certificate_is_served_without_a_restart() {
     let mut open = server.client();
     assert_eq!(open.get("/livez").status, 200);
 
-    // Half a renewal: the key of another certificate. The old pair stays in use, and a metric counts the failure.
+    // A broken renewal: the key belongs to another certificate. The old pair stays in use, and a metric counts the
+    // failure.
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     mount_files(certs.path(), "..two", &one, &other.signing_key.serialize_pem());
     until("the mismatch is counted", || {
@@ -238,7 +239,7 @@ fn drains_on_sigterm() {
     server.signal("TERM");
     until("it is not ready", || server.plain("/readyz").status == 503);
     assert_eq!(server.plain("/livez").status, 200);
-    // Endpoints still name this pod: new and pooled connections are served, then closed.
+    // The Service's endpoints still contain this pod, so new and pooled connections are served, then closed.
     assert_serves(&server);
     let answer = pooled.post("/mutate", "application/json", body.as_bytes());
     assert_eq!((answer.status, answer.closes), (200, true));

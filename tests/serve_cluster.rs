@@ -1,5 +1,5 @@
-//! `trustspan serve` against a scripted API server: what it asks for, and what it lives through. (Against a real one it
-//! is tested elsewhere; that one cannot be made to misbehave.)
+//! `trustspan serve` with a simulated API server: its requests, and its behavior when the API server fails. (Other
+//! tests use a real API server, which cannot be made to misbehave.)
 #![allow(clippy::unwrap_used)] // a test may fail
 
 mod support;
@@ -17,12 +17,12 @@ use support::{Server, refused, until};
 
 #[derive(Default)]
 struct State {
-    /// Connections are dropped without a word.
+    /// Whether connections are closed without a response.
     down: bool,
-    /// The CRD is there.
+    /// Whether the CRD is installed.
     installed: bool,
     objects: Vec<Value>,
-    /// Sent on every watch from its beginning.
+    /// Events that every watch gets from its beginning.
     events: Vec<Value>,
     /// Method and path of every request.
     asked: Vec<String>,
@@ -41,7 +41,7 @@ impl ApiServer {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (this, stream) = (this.clone(), stream.unwrap());
-                // Errors are those of a client that went away.
+                // Errors mean that the client has closed the connection.
                 std::thread::spawn(move || this.serve(stream));
             }
         });
@@ -128,7 +128,7 @@ impl ApiServer {
     }
 }
 
-/// The next request: its first line and its body.
+/// Reads the next request: its first line and its body.
 fn request(reader: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
     let mut line = || {
         let mut line = String::new();
@@ -195,7 +195,7 @@ fn follows_gatewaysecrets_and_policies_and_nothing_else() {
     let ready = || server.client().get("/readyz").status == 200;
     let metric = |line: &str| server.plain("/metrics").body.lines().any(|l| l == line);
 
-    // The API server is down, then without the CRD: alive, not ready, and no decision.
+    // The API server is down, then without the CRD: the process is alive, but not ready, and decides nothing.
     until("the failure is counted", || !metric("trustspan_store_failures_total 0"));
     api.state().down = false;
     until("the list is asked for", || !api.state().asked.is_empty());
@@ -204,7 +204,7 @@ fn follows_gatewaysecrets_and_policies_and_nothing_else() {
     assert_eq!(server.client().post("/validate", "application/json", b"{}").status, 503);
     assert!(metric("trustspan_store_synced 0"));
 
-    // The CRD comes; a malformed object does not spoil the list.
+    // The CRD is installed. A malformed object does not prevent the use of the others.
     let mut malformed = gateway_secret("b", "1");
     malformed["spec"] = json!({"sourceSecretName": 7});
     {
@@ -216,11 +216,11 @@ fn follows_gatewaysecrets_and_policies_and_nothing_else() {
     assert!(metric("trustspan_gatewaysecrets 1"));
     assert!(metric("trustspan_store_synced 1"));
 
-    // Watched.
+    // The watch delivers a further object.
     api.state().events.push(json!({"type": "ADDED", "object": gateway_secret("c", "2")}));
     until("the new one is known", || metric("trustspan_gatewaysecrets 2"));
 
-    // The API server restarts with its history compacted: the known objects stay, and they are listed again.
+    // The API server restarts with a compacted history: the known objects stay, and are listed again.
     api.state().down = true;
     let before = server.plain("/metrics").body;
     {

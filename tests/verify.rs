@@ -19,7 +19,8 @@ fn params(common_name: &str, until: i32) -> CertificateParams {
     params
 }
 
-/// `root.pem`, `other.pem`, `old-first.pem` (a root that ends in 2031 before its renewal), `leaf.pem` (to 2035) in a folder.
+/// A directory with `root.pem`, `other.pem`, `old-first.pem` (a root that expires in 2031, then its renewal) and
+/// `leaf.pem` (valid until 2035).
 fn pki() -> Pki {
     let dir = tempfile::tempdir().expect("a folder");
     let key = KeyPair::generate().expect("a key");

@@ -29,7 +29,9 @@ fn clients(plan: &Plan, overdue: &[&str]) -> Said {
     match (few(overdue), &plan.pinned, &plan.unlisted_clients) {
         (None, Some(reason), _) => (ConditionStatus::False, "Pinned", sentence(reason)),
         (None, None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", sentence(reason)),
-        (None, None, None) => (ConditionStatus::True, "Following", "All declared clients are up to date.".to_owned()),
+        (None, None, None) => {
+            (ConditionStatus::True, "Following", "All declared clients are up to date, or have time left.".to_owned())
+        }
         (Some(named), ..) => {
             let verbs = if overdue.len() == 1 { "uses or trusts" } else { "use or trust" };
             let mut message = format!("{} still {verbs} only an old CA: {named}.", counted(overdue.len(), "client"));
@@ -64,8 +66,9 @@ fn gateways(entry: &Entry, plan: &Plan) -> Said {
     match () {
         () if stale > 0 => {
             let message = format!(
-                "{} {noun} have earlier content of the managed Secret; status.waits names them. If this lasts, check that istiod runs and \
-                 sends updates; restart a gateway only if others have the new content.",
+                "{} {noun} have earlier content of the managed Secret; status.waits names them. If this lasts longer than {delay} \
+                 (propagationDelays.gateways), check that istiod runs and sends updates; restart a gateway only if others have the \
+                 new content.",
                 number(stale)
             );
             (ConditionStatus::False, "EarlierContent", message)
@@ -86,7 +89,7 @@ fn gateways(entry: &Entry, plan: &Plan) -> Said {
         }
         () => {
             let message = format!(
-                "{} {noun} have the newest content so far. The agent keeps probing the others.",
+                "{} {noun} have the newest content so far. The agent keeps probing the others: no action is needed.",
                 number(current)
             );
             (ConditionStatus::Unknown, "Propagating", message)
@@ -107,7 +110,7 @@ fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> Said {
     let then = match deadline {
         Some(at) if *at > now => format!(
             "While this lasts, clients keep certificates of the old CA. At {at} they are reissued regardless, because the old CA \
-             expires soon after, and this gateway rejects them."
+             expires soon after. From then on this gateway rejects them."
         ),
         Some(_) => "The old CA is about to expire: clients are reissued now, and this gateway rejects them.".to_owned(),
         None => "While this lasts, no client is reissued by a new CA.".to_owned(),
@@ -172,8 +175,8 @@ fn serving_certificate(entry: &Entry, plan: &Plan, is_overdue: bool, now: Timest
                 true => ("Lagging", "Renew their certificates and restart them.".to_owned()),
                 false => {
                     let action = format!(
-                        "The agent has the certificates reissued that cert-manager manages (status.waits names the others): no action is \
-                         needed unless this lasts longer than {}.",
+                        "The agent has the certificates reissued that cert-manager manages. Act on entries of status.waits with \
+                         needsAction: true, and on clients that are still named here after {}.",
                         Period::from_secs(time_to_follow.as_secs())
                     );
                     ("Reissuing", action)

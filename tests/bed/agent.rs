@@ -1,4 +1,4 @@
-//! The real `trustspan agent`, with no more rights than `trustspan rbac` prints.
+//! The real `trustspan agent`, with exactly the rights that `trustspan rbac` prints.
 
 use std::{path::Path, process::Command};
 
@@ -7,18 +7,19 @@ use serde_json::json;
 
 use super::{assets::trustspan, cluster::Cluster, process::Process, server::http_get, users::User};
 
-/// Agents for the GatewaySecrets of one namespace, with a separate Lease in it.
+/// Agents for the GatewaySecrets of one namespace, with their Lease in it.
 pub(crate) struct Agents<'c> {
     cluster: &'c Cluster,
     ns: String,
-    /// For tests that kill many agents, shorter than the default. A machine that stalls for this long costs the leader its Lease.
+    /// The lease duration, for tests that kill many agents: shorter than the default. A leader on a machine that stalls
+    /// for this long loses its Lease.
     pub(crate) lease: Option<&'static str>,
-    /// Further arguments.
+    /// Further command-line arguments.
     pub(crate) more: Vec<String>,
 }
 
 impl<'c> Agents<'c> {
-    /// Lets agents hold the Lease.
+    /// Creates the rights that agents need for the Lease.
     pub(crate) fn new(cluster: &'c Cluster, ns: &str) -> Result<Self> {
         let role = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "lease" },
@@ -30,9 +31,9 @@ impl<'c> Agents<'c> {
         Ok(Self { cluster, ns: ns.to_owned(), lease: None, more: Vec::new() })
     }
 
-    /// What an administrator applies once the GatewaySecrets are there.
+    /// Applies the output of `trustspan rbac`, as an administrator does after the GatewaySecrets were created.
     pub(crate) fn grant(&self) -> Result<()> {
-        // A cluster without cert-manager has no such kinds.
+        // These kinds do not exist on a cluster without cert-manager.
         let all = ["get", "trustspan,certificates,issuers,clusterissuers", "-o", "yaml"];
         let all = self.cluster.kubectl(all).ns(&self.ns).run()?;
         let ours = || self.cluster.kubectl(["get", "trustspan", "-o", "yaml"]).ns(&self.ns).ok();
@@ -44,12 +45,12 @@ impl<'c> Agents<'c> {
         self.cluster.kubectl(["apply", "-f", "-"]).stdin(printed.stdout).ok().map(drop)
     }
 
-    /// Starts one that calls itself `name`. Dropping it kills it.
+    /// Starts an agent with identity `name`. Dropping it kills it.
     pub(crate) fn start(&self, name: &str) -> Result<Process> {
         self.start_with(name, &self.cluster.kubeconfig(User::Agent), "2s")
     }
 
-    /// The same by way of another kubeconfig, with another `--poll`.
+    /// The same with another kubeconfig and another `--poll`.
     pub(crate) fn start_with(&self, name: &str, kubeconfig: &Path, poll: &str) -> Result<Process> {
         let kubeconfig = kubeconfig.display().to_string();
         let mut args = vec!["agent", "--kubeconfig", &kubeconfig, "--identity", name];
@@ -61,7 +62,7 @@ impl<'c> Agents<'c> {
         self.cluster.spawn(&log, &trustspan(), args, &[("RUST_BACKTRACE", "1")])
     }
 
-    /// `/metrics` of one that runs.
+    /// The text of `/metrics` of a running agent.
     pub(crate) fn metrics(agent: &Process) -> Result<String> {
         let (status, body) = Self::request(agent, "/metrics")?;
         ensure!(status == 200, "/metrics: expected 200, saw {status}\n{body}");

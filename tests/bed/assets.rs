@@ -1,5 +1,5 @@
-//! What the set-up scripts of this folder put where. They are the one place that knows; they take no time when all is in the
-//! cache.
+//! Paths of the programs that the set-up scripts in this directory install. Only the scripts know these paths; they
+//! return at once when everything is in the cache.
 
 use std::{
     env,
@@ -9,22 +9,22 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-/// Names a trustspan binary to run in place of the one under test.
+/// Environment variable with the path of a trustspan binary to run instead of the one under test.
 const CONTROL: &str = "TRUSTSPAN_CONTROL";
 
-/// The trustspan binary that the bed runs.
+/// The trustspan binary that the test bed runs.
 pub(super) fn trustspan() -> PathBuf {
     env::var_os(CONTROL).map_or_else(|| env!("CARGO_BIN_EXE_trustspan").into(), PathBuf::from)
 }
 
-/// Whether the bed runs another trustspan binary than the one under test.
+/// Whether the test bed runs another trustspan binary than the one under test.
 pub(crate) fn is_control() -> bool {
     env::var_os(CONTROL).is_some()
 }
 
 /// Runs a script, and returns the values of the variables that its output exports.
 pub(crate) fn exported<const N: usize>(script: &str, args: &[&str], variables: [&str; N]) -> Result<[String; N]> {
-    // bash itself takes its own quoting back.
+    // bash evaluates the script's `export` lines, so that its quoting need not be parsed here.
     let shell = r#"
         set -e
         count=$1; shift

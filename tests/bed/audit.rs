@@ -1,4 +1,4 @@
-//! What the API server itself says that trustspan asked of it.
+//! trustspan's requests, from the audit log of the API server.
 
 use std::{collections::HashSet, fs, path::Path};
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::users::User;
 
-/// The Secret of a stage: its writes are in the log for all users.
+/// Name of the Secret whose writes by all users are in the audit log.
 pub(crate) const AUDITED: &str = "gateway";
 
-/// The API server's audit policy (Kubernetes docs, "Auditing"): who asked what, for trustspan's two users, and what others make of
-/// one Secret.
+/// The API server's audit policy (Kubernetes docs, "Auditing"): all requests of trustspan's two users, and the writes
+/// of one Secret by all users.
 pub(super) fn policy() -> Value {
     let users = [User::Agent.name(), User::Webhook.name()];
     let audited = json!([{ "group": "", "resources": ["secrets"], "resourceNames": [AUDITED] }]);
@@ -25,20 +25,20 @@ pub(super) fn policy() -> Value {
     })
 }
 
-/// One request, as the API server understood it.
+/// A request in the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) verb: String,
-    /// Empty for a request that is about no resource, such as for a version.
+    /// Empty for a request without a resource, such as `/version`.
     pub(crate) resource: String,
     pub(crate) namespace: String,
-    /// The name in the path; of a list or watch the one that its field selector demands. Empty: any name.
+    /// The name in the path, or in the field selector of a list or watch. Empty: any name.
     pub(crate) name: String,
 }
 
 fn events(log: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(log).with_context(|| log.display().to_string())?;
-    // What follows the last line's end is still being written.
+    // The last line may be incomplete, because it is still being written.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let event = |line: &str| serde_json::from_str(line).with_context(|| format!("audit log: {line}"));
     whole.lines().map(event).collect()
@@ -54,7 +54,7 @@ pub(super) fn annotations(log: &Path, ns: &str) -> Result<Vec<Value>> {
     Ok(events.into_iter().map(|mut event| event["annotations"].take()).collect())
 }
 
-/// A user's requests in a log, oldest first. A watch is one request, from its begin on.
+/// A user's requests in a log, oldest first. A watch is one request, listed when it begins.
 pub(super) fn requests(log: &Path, user: User) -> Result<Vec<Request>> {
     let (mut seen, mut requests) = (HashSet::new(), Vec::new());
     for event in events(log)? {

@@ -20,7 +20,7 @@ pub(crate) struct CertManager {
 }
 
 impl CertManager {
-    /// Brings its CRDs into the cluster and starts it. It is ready when it issues.
+    /// Installs its CRDs and starts the controllers. Returns when they issue a certificate.
     pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
         let [dir] = exported("setup", &["cert-manager"], ["TRUSTSPAN_BED_CERT_MANAGER"])?;
         let dir = PathBuf::from(dir);

@@ -1,4 +1,4 @@
-//! The control plane as tests see it.
+//! The control plane that tests use.
 
 use std::{
     any::Any,
@@ -25,13 +25,13 @@ use super::{
     wait::wait_for,
 };
 
-/// A file of the base that users install.
+/// A file of `manifests/base`.
 pub(crate) fn shipped(name: &str) -> Result<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base").join(name);
     fs::read_to_string(&file).with_context(|| file.display().to_string())
 }
 
-/// All YAML files of a folder, as one text.
+/// All YAML files of a directory, as one text.
 pub(crate) fn documents(dir: &Path) -> Result<String> {
     let mut text = String::new();
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
@@ -40,22 +40,22 @@ pub(crate) fn documents(dir: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// A limit for whatever controllers do: seconds on an idle machine, more on a shared one.
+/// Limit for an action of a controller: it takes seconds on an idle machine, more on a busy one.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// One running control plane with the CRDs of Istio's Gateway and of the Gateway API.
+/// A running control plane with the CRDs of Istio and of the Gateway API.
 pub(crate) struct Cluster {
     control_plane: ControlPlane,
     kubectl: PathBuf,
     counter: AtomicU32,
-    /// How much the API server logged before the first test.
+    /// The number of lines that the API server logged before the first test.
     boot_lines: usize,
-    // Last: it waits for the processes above before it removes their files.
+    // Declared last, so that it is dropped last: the processes above must end before their files are removed.
     scratch: Scratch,
 }
 
 impl Cluster {
-    /// Boots a control plane. It ends when this value is dropped, or when this process ends in whatever way.
+    /// Boots a control plane. It ends when this value is dropped, or when this process ends for any reason.
     pub(crate) fn boot() -> Result<Self> {
         let assets = Assets::locate()?;
         let started = Instant::now();
@@ -72,7 +72,7 @@ impl Cluster {
             cluster.kubectl(["apply", "-f", "-"]).stdin(shipped(manifest)?).ok()?;
         }
         cluster.kubectl(["apply", "-f", "-"]).stdin(users::RIGHTS).ok()?;
-        // `edit` is put together by a controller, some time after start.
+        // A controller aggregates the ClusterRole `edit` some time after start.
         wait_for("dev's rights", SOON, || {
             let can = cluster.kubectl(["auth", "can-i", "patch", "gateways.networking.istio.io"]);
             Ok(can.user(User::Dev).run()?.success())
@@ -81,7 +81,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Runs one test; it stays on the calling thread.
+    /// Runs one test on the calling thread.
     pub(crate) fn run(&self, test: fn(&Cluster) -> Result<()>) -> Result<()> {
         forget_started();
         test(self)
@@ -92,7 +92,7 @@ impl Cluster {
         Kubectl::new(&self.kubectl, self.scratch.path(), args)
     }
 
-    /// Runs a command line of `kubectl` or `trustspan`, as a person would who reads it in a message.
+    /// Runs a command line of `kubectl` or `trustspan` from a message, as a person would.
     pub(crate) fn run_command(&self, line: &str) -> Result<()> {
         let mut words = line.split_whitespace();
         let program = match words.next() {
@@ -110,21 +110,22 @@ impl Cluster {
         self.scratch.join(user.kubeconfig())
     }
 
-    /// A folder of this run for a test's own files.
+    /// A directory for one test, deleted after the run.
     pub(crate) fn temp_dir(&self, hint: &str) -> Result<PathBuf> {
         let dir = self.scratch.join(&format!("{hint}-{}", self.unique()));
         fs::create_dir(&dir)?;
         Ok(dir)
     }
 
-    /// A number that this run has not used before.
+    /// A number that is unique in this run.
     pub(crate) fn unique(&self) -> u32 {
         self.counter.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Applies CustomResourceDefinitions and waits until the API server serves them.
     pub(crate) fn apply_crds(&self, yaml: &str) -> Result<()> {
-        // Server-side: client-side apply would copy the whole CRD into an annotation, beyond its size limit.
+        // Server-side apply, because client-side apply would copy the whole CRD into an annotation, beyond its size
+        // limit.
         self.kubectl(["apply", "--server-side", "--force-conflicts", "-f", "-"]).stdin(yaml).ok()?;
         let wait = ["wait", "--for=condition=Established", "--timeout=60s", "-f", "-"];
         self.kubectl(wait).stdin(yaml).ok().map(drop)
@@ -152,25 +153,25 @@ impl Cluster {
         Ok(!self.kubectl(["get", kind, name, "--ignore-not-found", "-o", "name"]).ns(ns).ok()?.is_empty())
     }
 
-    /// Runs `test` in a new guarded namespace, and deletes it afterwards without waiting. When the test fails, what the
-    /// namespace holds and what the API server logged goes to standard error.
+    /// Runs `test` in a new guarded namespace, and deletes that afterwards without waiting. If the test fails, the
+    /// objects of the namespace and the log of the API server are printed to standard error.
     #[track_caller]
     pub(crate) fn with_temp_ns<T>(&self, test: impl FnOnce(&str) -> Result<T>) -> Result<T> {
-        // Named after the caller, for readers of a log.
+        // The namespace is named after the calling test, for readers of logs.
         let caller = Location::caller();
         let file = Path::new(caller.file()).file_stem().and_then(OsStr::to_str).unwrap_or("test").replace('_', "-");
         let ns = format!("{file}-{}-{}", caller.line(), self.unique());
         let guard = json!({ "trustspan.dev/guard": "enabled" });
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": ns, "labels": guard } });
         self.kubectl(["create", "-f", "-"]).stdin(namespace.to_string()).ok()?;
-        // Pods need it, and a controller makes it.
+        // A controller creates the ServiceAccount, which Pods need.
         wait_for("the ServiceAccount", SOON, || self.exists("serviceaccount", &ns, "default"))?;
-        // A failed assertion unwinds: it deserves the same report as an error.
+        // A failed assertion panics. It gets the same report as an error.
         let result = catch_unwind(AssertUnwindSafe(|| test(&ns)));
         if !matches!(result, Ok(Ok(_))) {
             eprint!("{}", dump::namespace(self, &ns));
         }
-        // Last, and here: who reads the end of a long log sees why.
+        // The error is printed last, so that it is at the end of a long log.
         if let Ok(Err(error)) = &result {
             eprintln!("{ns}: {error:#}");
         }
@@ -191,7 +192,7 @@ impl Cluster {
         format!("--- kube-apiserver\n{}\n", lines_of_log[lines_of_log.len().saturating_sub(lines)..].join("\n"))
     }
 
-    /// What a user of trustspan's asked of the API server in this run, oldest first.
+    /// The requests of one of trustspan's users to the API server in this run, oldest first.
     pub(crate) fn requests(&self, user: User) -> Result<Vec<Request>> {
         audit::requests(&self.scratch.join(AUDIT_LOG), user)
     }
@@ -201,7 +202,7 @@ impl Cluster {
         audit::annotations(&self.scratch.join(AUDIT_LOG), ns)
     }
 
-    /// A crash of the API server, which comes back.
+    /// Kills the API server and starts it again.
     pub(crate) fn restart_api_server(&self) -> Result<()> {
         self.control_plane.restart_api_server(&self.scratch, &self.kubectl)
     }

@@ -19,20 +19,20 @@ use super::{
     wait::{free_port, wait_for},
 };
 
-/// Longer than any machine needs: 3 s are usual, a loaded CI runner takes some more.
+/// Longer than the start takes on any machine: 3 s are usual, a busy CI runner takes more.
 const READY: Duration = Duration::from_secs(90);
 
 /// The API server's audit log.
 pub(super) const AUDIT_LOG: &str = "audit.log";
 
-/// What `tests/bed/setup` put where.
+/// The paths of the binaries that `tests/bed/setup` has installed.
 pub(super) struct Assets {
     path: Vec<PathBuf>,
     pub(super) crds: PathBuf,
 }
 
 impl Assets {
-    /// Runs `tests/bed/setup`.
+    /// Runs `tests/bed/setup` to find the binaries.
     pub(super) fn locate() -> Result<Self> {
         let [path, crds] = exported("setup", &[], ["TRUSTSPAN_BED_PATH", "TRUSTSPAN_BED_CRDS"])?;
         Ok(Self { path: path.split(':').map(PathBuf::from).collect(), crds: PathBuf::from(crds) })
@@ -44,16 +44,16 @@ impl Assets {
     }
 }
 
-/// The three processes, each with its log next to its data.
+/// The three processes. The log of each is next to its data.
 pub(super) struct ControlPlane {
-    // Fields drop in this order: clients before the server that they would retry against.
+    // Fields are dropped in this order: clients before the server, so that they do not retry.
     _controller_manager: Process,
     api_server: Mutex<Process>,
     _etcd: Process,
 }
 
 impl ControlPlane {
-    /// Kills the API server, starts it again and waits until it is ready. What it stored is in etcd.
+    /// Kills the API server, starts it again and waits until it is ready. Its data is in etcd.
     pub(super) fn restart_api_server(&self, scratch: &Scratch, kubectl: &Path) -> Result<()> {
         self.api_server().kill()?;
         self.start_api_server(scratch, kubectl)
@@ -72,8 +72,8 @@ impl ControlPlane {
         self.api_server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts all three and waits for the API server. Ports are picked first and bound later, so somebody else can be
-    /// faster: that alone is worth another try.
+    /// Starts all three processes and waits for the API server. Another process may take a port between its choice and
+    /// its use, in which case the start is retried.
     pub(super) fn start(assets: &Assets, scratch: &Scratch) -> Result<Self> {
         let mut tries = 0;
         loop {
@@ -101,7 +101,7 @@ impl ControlPlane {
         // JSON is YAML.
         fs::write(scratch.join("audit-policy.yaml"), audit::policy().to_string())?;
 
-        // This data is not needed after a crash, so nothing waits for the disk.
+        // The data is not needed after a crash, so etcd does not sync it to disk.
         let mut etcd = scratch.spawn(
             "etcd",
             &assets.binary("etcd")?,
@@ -135,7 +135,7 @@ impl ControlPlane {
                 format!("--service-account-signing-key-file={}", file("service-accounts.key")),
                 format!("--audit-policy-file={}", file("audit-policy.yaml")),
                 format!("--audit-log-path={}", file(AUDIT_LOG)),
-                // ClusterTrustBundles are served by wish alone in 1.36.
+                // Kubernetes 1.36 serves ClusterTrustBundles only with this feature gate.
                 "--feature-gates=ClusterTrustBundle=true".to_owned(),
                 "--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true".to_owned(),
                 "--profiling=false".to_owned(),
@@ -146,7 +146,7 @@ impl ControlPlane {
         let ready = wait_for("the API server to be ready", READY, || {
             for process in [&mut etcd, &mut api_server] {
                 if let Some(status) = process.exited()? {
-                    // Reported as success, so the wait ends.
+                    // Counts as success, which ends the wait.
                     eprintln!("cluster: exit status {status} while starting");
                     return Ok(true);
                 }
@@ -164,13 +164,14 @@ impl ControlPlane {
             &assets.binary("kube-controller-manager")?,
             [
                 format!("--kubeconfig={}", file(User::Admin.kubeconfig())),
-                // Namespace deletion and garbage collection have separate user names, as in a real cluster.
+                // Controllers get separate user names for namespace deletion and garbage collection, as in a real
+                // cluster.
                 "--use-service-account-credentials".to_owned(),
                 format!("--service-account-private-key-file={}", file("service-accounts.key")),
                 format!("--root-ca-file={}", file("apiserver/ca.crt")),
                 "--leader-elect=false".to_owned(),
                 "--secure-port=0".to_owned(),
-                // A run makes and deletes namespaces all the time; the default of 20 requests a second is for idle ones.
+                // A test run creates and deletes namespaces continuously; the default limit is 20 requests per second.
                 "--kube-api-qps=200".to_owned(),
                 "--kube-api-burst=400".to_owned(),
             ],

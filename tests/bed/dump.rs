@@ -1,13 +1,13 @@
-//! What a failed test leaves for its reader.
+//! Prints the objects and logs of a failed test's namespace.
 
 use serde_json::Value;
 
 use super::{cluster::Cluster, process::started_log_tails};
 
-/// Kinds that fill pages and say little here.
+/// Kinds that are long and rarely explain a failure.
 const NOISE: [&str; 3] = ["events.events.k8s.io", "controllerrevisions.apps", "leases.coordination.k8s.io"];
 
-/// A namespace's objects and the end of each log that matters, as one text.
+/// A namespace's objects and the end of each relevant log, as one text.
 pub(super) fn namespace(cluster: &Cluster, ns: &str) -> String {
     let objects = objects(cluster, ns).unwrap_or_else(|error| format!("cannot be listed: {error:#}\n"));
     let (api_server, started) = (cluster.api_server_log_tail(20), started_log_tails(40));
@@ -20,7 +20,7 @@ fn objects(cluster: &Cluster, ns: &str) -> anyhow::Result<String> {
     let mut list: Value = serde_json::from_str(&cluster.kubectl(["get", &kinds.join(","), "-o", "json"]).ns(ns).ok()?)?;
     let mut text = String::new();
     for object in list["items"].as_array_mut().into_iter().flatten() {
-        // The namespace's own, made by controllers.
+        // Controllers create these in every namespace.
         if matches!(object["metadata"]["name"].as_str(), Some("kube-root-ca.crt" | "default")) {
             continue;
         }
@@ -30,7 +30,8 @@ fn objects(cluster: &Cluster, ns: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Takes out what must not be printed (a Secret's values, also in the copy that `kubectl apply` keeps) or is not worth it.
+/// Removes what must not be printed (the values of a Secret, also from the annotation of `kubectl apply`) and what is
+/// not needed.
 fn withhold(object: &mut Value) {
     if object["kind"] == "Secret" {
         for field in ["/data", "/stringData"] {

@@ -1,11 +1,11 @@
-//! Servers of a test run as endpoints of a Service.
+//! Servers of this process as endpoints of a Service.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// An address of this machine that is not loopback: the API server takes no other for an endpoint. Nothing is sent.
+/// An address of this machine other than loopback, which the API server rejects in endpoints. The socket sends nothing.
 pub(crate) fn own_address() -> Result<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect("198.51.100.1:9").context("this test needs a network interface besides loopback")?;

@@ -1,5 +1,5 @@
-//! The real Envoy, brought its secrets by file-based SDS as istiod brings them by gRPC: one listener whose filter chains,
-//! the gateways, are distinguished by SNI.
+//! The real Envoy. It reads its secrets from files, in the form in which istiod sends them (SDS). One listener has a
+//! filter chain for each gateway, selected by SNI.
 
 use std::{
     collections::BTreeMap,
@@ -32,24 +32,24 @@ pub(crate) enum Content {
     Pair { chain: Vec<u8>, key: Vec<u8> },
 }
 
-/// A filter chain. It names its secrets, which may be shared.
+/// A filter chain, with the names of its secrets. Filter chains may share secrets.
 pub(crate) struct Gateway {
-    /// The SNI that picks it.
+    /// The SNI that selects it.
     pub(crate) host: String,
     /// The serving pair.
     pub(crate) pair: String,
-    /// The trust anchors; with them a client certificate is required, as in mode MUTUAL.
+    /// The trust anchors. If set, a client certificate is required, as in Istio's mode MUTUAL.
     pub(crate) trust: Option<String>,
 }
 
-/// What an Envoy serves and trusts now, in PEM.
+/// The certificates that an Envoy serves and trusts now, in PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Active {
     pub(crate) chain: Vec<u8>,
     pub(crate) ca: Vec<u8>,
 }
 
-/// The secrets of an Envoy: files that it reads, and what it says of them.
+/// The secrets of an Envoy: the files that it reads, and its statistics about them.
 #[derive(Clone)]
 pub(crate) struct Secrets {
     dir: PathBuf,
@@ -57,8 +57,8 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Replaces a secret, without waiting for Envoy's word on it. By rename: Envoy watches for that, and never reads half a
-    /// file.
+    /// Replaces a secret without waiting for Envoy to load it. The file is renamed into place: Envoy watches for that,
+    /// and never reads half a file.
     pub(crate) fn replace(&self, name: &str, content: &Content) -> Result<()> {
         let inline = |bytes: &[u8]| json!({ "inline_bytes": STANDARD.encode(bytes) });
         let mut secret = match content {
@@ -77,13 +77,13 @@ impl Secrets {
         Ok(fs::rename(unnamed, self.path(name))?)
     }
 
-    /// The updates of each secret since Envoy started.
+    /// The number of updates of each secret since Envoy started.
     pub(crate) fn updates(&self) -> Result<BTreeMap<String, Updates>> {
         updates(self.admin)
     }
 
-    /// What Envoy has accepted of the serving pair and of the CAs that istiod sends under these names. By name: a listener that
-    /// drains keeps the secrets that it was made with.
+    /// The serving pair and the CAs with these names, as Envoy has accepted them. They are found by name, since a
+    /// listener that drains keeps its earlier secrets.
     pub(crate) fn active(&self, pair: &str, ca: &str) -> Result<Active> {
         let dump: Value = serde_json::from_str(&get(self.admin, "/config_dump?resource=dynamic_active_secrets")?)?;
         let secrets: Vec<_> =
@@ -104,7 +104,7 @@ impl Secrets {
     }
 }
 
-/// A running Envoy. Dropping it kills it; the folder that it was given stays.
+/// A running Envoy. Dropping it kills it. Its directory stays.
 pub(crate) struct Envoy {
     secrets: Secrets,
     address: SocketAddr,
@@ -129,7 +129,7 @@ impl Envoy {
         Self::run(scratch, name, secrets, address, of_files(&resources))
     }
 
-    /// Starts Envoy with other static resources than gateways, which get the address of its listener.
+    /// Starts Envoy with other static resources than gateways. `resources` gets the address of the listener.
     pub(crate) fn start_from(scratch: &Scratch, name: &str, resources: impl FnOnce(&Value) -> Value) -> Result<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let secrets = Secrets { dir: scratch.join(name), admin: SocketAddr::from(([127, 0, 0, 1], free_port()?)) };
@@ -137,8 +137,7 @@ impl Envoy {
         Self::run(scratch, name, secrets, address, of_files(&resources(&at(address))))
     }
 
-    /// Starts Envoy with a bootstrap that leads to a control plane; only the admin port is added to it. Its listeners are the control
-    /// plane's.
+    /// Starts Envoy with a bootstrap for a control plane, which configures the listeners. Only the admin port is added.
     pub(crate) fn start_dynamic(scratch: &Scratch, name: &str, bootstrap: Value) -> Result<Self> {
         let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let secrets = Secrets { dir: scratch.join(name), admin };
@@ -158,7 +157,7 @@ impl Envoy {
         Ok(envoy)
     }
 
-    /// Ends it, whatever it is doing, and starts it again on its ports with the secrets that its files hold.
+    /// Kills Envoy, and starts it again on the same ports with the secrets in its files.
     pub(crate) fn restart(&mut self, scratch: &Scratch) -> Result<()> {
         self.process.restart(scratch)?;
         self.wait_ready()
@@ -168,7 +167,7 @@ impl Envoy {
         self.address
     }
 
-    /// The end of its log.
+    /// The last lines of its log.
     pub(crate) fn log_tail(&self) -> String {
         self.process.log_tail(20)
     }
@@ -197,7 +196,7 @@ impl Envoy {
     }
 }
 
-/// How often Envoy took an update of a secret, refused one, and could not read one.
+/// How often Envoy accepted an update of a secret, rejected one, and could not read one.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Updates {
     pub(crate) accepted: u64,
@@ -254,7 +253,7 @@ fn dechunk(mut body: &str) -> Result<String> {
     }
 }
 
-/// A bootstrap without a control plane.
+/// A bootstrap with static resources, without a control plane.
 fn of_files(resources: &Value) -> Value {
     json!({ "node": { "id": "gateway", "cluster": "gateway" }, "static_resources": resources })
 }
@@ -291,7 +290,7 @@ fn listeners(secrets: &Secrets, address: SocketAddr, gateways: &[Gateway]) -> Va
             "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
             "common_tls_context": { "tls_certificate_sds_secret_configs": [sds(&gateway.pair)] },
         });
-        // What istiod makes of mode MUTUAL: the validation context combined, the client certificate required.
+        // What istiod configures for mode MUTUAL: a combined validation context, and a required client certificate.
         if let Some(trust) = &gateway.trust {
             tls["common_tls_context"]["combined_validation_context"] = json!({
                 "default_validation_context": {},

@@ -16,7 +16,8 @@ use super::{
 
 /// The ServiceAccount of the gateways' pods, and the name of their Service.
 const NAME: &str = "ingressgateway";
-/// The port that Gateways name. Each pod listens on its own port, which the Service's named target port leads to.
+/// The port that Gateways name. Each proxy listens on a separate port, to which the named target port of the Service
+/// maps.
 pub(crate) const GATEWAY_PORT: u16 = 443;
 
 /// The gateways of one namespace: their pods are labelled `istio: <namespace>`, because Istio's selectors are cluster-wide.
@@ -26,10 +27,11 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    /// Creates the Service, the ServiceAccount with its rights, and a Pod object and an EndpointSlice for each gateway, and starts the
-    /// Envoys. They are ready when istiod has answered.
+    /// Creates the Service, the ServiceAccount with its rights, and a Pod object and an EndpointSlice for each gateway.
+    /// Starts the Envoys, and waits until istiod has configured them.
     pub(crate) fn start(cluster: &Cluster, istiod: &Istiod, scratch: &Scratch, ns: &str, count: u8) -> Result<Self> {
-        // Others may take a port between its choice and its use: unlikely, and seen as a failure to get ready.
+        // Another process may take a port between its choice and its use. That is unlikely, and fails as a gateway that
+        // does not become ready.
         let ports = (0..count).map(|_| free_port()).collect::<Result<Vec<_>>>()?;
         cluster.apply(ns, &objects(ns, &ports).to_string())?;
         for port in &ports {
@@ -46,7 +48,7 @@ impl Ingress {
         Ok(Self { envoys, ports })
     }
 
-    /// Where each gateway listens, on loopback.
+    /// The address on loopback of each gateway.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect()
     }
@@ -56,12 +58,12 @@ impl Ingress {
         self.envoys.iter().enumerate().map(|(number, envoy)| (gateway_name(number), envoy.secrets()))
     }
 
-    /// Ends a gateway's Envoy, whatever it is doing, and starts it again. It is ready when istiod has answered.
+    /// Kills a gateway's Envoy, starts it again, and waits until istiod has configured it.
     pub(crate) fn restart(&mut self, scratch: &Scratch, number: usize) -> Result<()> {
         self.envoys[number].restart(scratch)
     }
 
-    /// The end of each Envoy's log.
+    /// The last lines of each Envoy's log.
     pub(crate) fn log_tails(&self) -> String {
         self.envoys.iter().map(Envoy::log_tail).collect()
     }
@@ -75,7 +77,7 @@ fn objects(ns: &str, ports: &[u16]) -> Value {
     let labels = json!({ "istio": ns });
     let mut items = vec![
         json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": NAME } }),
-        // istiod asks the API server whether the proxy's ServiceAccount may read Secrets here.
+        // istiod checks with the API server whether the proxy's ServiceAccount may read Secrets here.
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": NAME },
             "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "watch", "list"] }],
@@ -104,7 +106,7 @@ fn objects(ns: &str, ports: &[u16]) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
-/// Node and configuration sources, as Istio's proxies have them (istio.io, "Envoy bootstrap configuration").
+/// Node and configuration sources of an Istio proxy (istio.io, "Envoy bootstrap configuration").
 fn bootstrap(istiod: &Istiod, certificates: &str, ns: &str, number: u8) -> Value {
     let address = format!("127.0.0.{}", number + 1);
     let ads = json!({ "ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3" });

@@ -20,7 +20,7 @@ use super::{
     wait::{free_port, wait_for},
 };
 
-/// Where istiod believes that it runs.
+/// The namespace in which istiod believes that it runs.
 const NAMESPACE: &str = "istio-system";
 /// The name in its serving certificate that proxies verify.
 pub(super) const SERVER_NAME: &str = "istiod.istio-system.svc";
@@ -39,7 +39,7 @@ impl Istiod {
         Self::start_another(cluster)
     }
 
-    /// Starts one more, with a mesh of its own.
+    /// Starts another istiod, with a separate mesh CA.
     pub(crate) fn start_another(cluster: &Cluster) -> Result<Self> {
         let assets = assets()?;
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
@@ -76,12 +76,12 @@ impl Istiod {
             ("CLUSTER_ID", "Kubernetes"),
             ("ENABLE_CA_SERVER", "true"),
             ("ROOT_CA_DIR", &ca_dir),
-            // No webhooks of Istio's, no Deployments for Gateways of the Gateway API.
+            // Without Istio's injection webhook, and without Deployments for Gateways of the Gateway API.
             ("INJECTION_WEBHOOK_CONFIG_NAME", ""),
             ("VALIDATION_WEBHOOK_CONFIG_NAME", ""),
             ("PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", "false"),
             ("PILOT_ENABLE_GATEWAY_API_STATUS", "false"),
-            // Filters that only Istio's build of Envoy has.
+            // These filters exist only in Istio's build of Envoy, not in the upstream one that the bed runs.
             ("PILOT_ENABLE_ALPN_FILTER", "false"),
             ("PILOT_ENABLE_METADATA_EXCHANGE", "false"),
         ];
@@ -95,17 +95,17 @@ impl Istiod {
         Ok(Self { process: Mutex::new(process), mesh, xds })
     }
 
-    /// Stops it with SIGSTOP: proxies keep their connections and get no updates.
+    /// Stops istiod with SIGSTOP: proxies keep their connections and get no updates.
     pub(crate) fn pause(&self) -> Result<()> {
         self.signal("STOP")
     }
 
-    /// Continues it after [`pause`](Self::pause).
+    /// Resumes istiod after [`pause`](Self::pause).
     pub(crate) fn resume(&self) -> Result<()> {
         self.signal("CONT")
     }
 
-    /// The end of its log.
+    /// The last lines of its log.
     pub(crate) fn log_tail(&self, lines: usize) -> String {
         self.process.lock().unwrap_or_else(PoisonError::into_inner).log_tail(lines)
     }

@@ -22,7 +22,7 @@ pub(crate) fn rotation_policy(spec: &Value) -> Value {
     })
 }
 
-/// A namespace whose GatewaySecret an agent keeps.
+/// A namespace with a GatewaySecret that an agent reconciles.
 pub(crate) struct Kept<'c> {
     pub(crate) cluster: &'c Cluster,
     pub(crate) ns: &'c str,
@@ -30,7 +30,7 @@ pub(crate) struct Kept<'c> {
 }
 
 impl<'c> Kept<'c> {
-    /// Creates it, and a RotationPolicy with this delay for every hop.
+    /// Creates the GatewaySecret, and a RotationPolicy that uses `delay` for every propagation delay.
     pub(crate) fn new(cluster: &'c Cluster, ns: &'c str, delay: &str) -> Result<Self> {
         let kept = Self { cluster, ns, agents: Agents::new(cluster, ns)? };
         let delays = json!({ "gateways": delay, "clients": delay, "admission": delay });
@@ -43,7 +43,7 @@ impl<'c> Kept<'c> {
         Ok(kept)
     }
 
-    /// The root as an issuer writes it: a leaf with its CA.
+    /// The source Secret as an issuer writes it: a leaf and its CA.
     pub(crate) fn root(authority: &Authority) -> Result<Value> {
         let (certificate, key) = authority.issue(&["shop.example.com"])?;
         Ok(json!({
@@ -52,17 +52,17 @@ impl<'c> Kept<'c> {
         }))
     }
 
-    /// Applies it.
+    /// Writes the source Secret, signed by this CA.
     pub(crate) fn write_root(&self, authority: &Authority) -> Result<()> {
         self.cluster.apply(self.ns, &Self::root(authority)?.to_string()).map(drop)
     }
 
-    /// A client Secret that is renewed manually.
+    /// Writes a client's Secret, as for a client that is renewed manually.
     pub(crate) fn write_client(&self, name: &str, authority: &Authority) -> Result<()> {
         self.write_client_with(name, authority, &[authority])
     }
 
-    /// The same, of a client that trusts others.
+    /// The same, for a client that trusts other CAs than its own issuer.
     pub(crate) fn write_client_with(&self, name: &str, authority: &Authority, trust: &[&Authority]) -> Result<()> {
         let (certificate, key) = authority.issue_client(name)?;
         let bundle: String = trust.iter().map(|authority| authority.pem()).collect();
@@ -99,7 +99,7 @@ impl<'c> Kept<'c> {
         self.cluster.kubectl(args).ns(self.ns).ok().map(drop)
     }
 
-    /// Both webhooks, for this namespace.
+    /// Starts a webhook server, and registers both webhooks for this namespace.
     pub(crate) fn judged(&self) -> Result<(Server<'c>, Registration<'c>)> {
         let server = Server::start_with(self.cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
         let registration =
@@ -107,7 +107,7 @@ impl<'c> Kept<'c> {
         Ok((server, registration))
     }
 
-    /// Waits until the managed Secret trusts exactly these, in this order.
+    /// Waits until the bundle of the managed Secret is exactly these CAs, in this order.
     pub(crate) fn wait_bundle(&self, authorities: &[&Authority]) -> Result<()> {
         let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
         wait_for(&format!("a managed Secret with CAs: {}", authorities.len()), SOON, || {
@@ -115,15 +115,15 @@ impl<'c> Kept<'c> {
         })
     }
 
-    /// Begins a rotation, and waits for both CAs. It stays there until `propagationDelays.gateways` is short again: a state that
-    /// passes by itself may have passed before a test sees it.
+    /// Begins a rotation, and waits until the managed Secret has both CAs. The rotation stays in that state until the
+    /// test shortens `propagationDelays.gateways` again; otherwise the state could have passed before a test reads it.
     pub(crate) fn rotate_and_hold(&self, new: &Authority, old: &Authority) -> Result<()> {
         self.set_gateway_delay("1h")?;
         self.write_root(new)?;
         self.wait_bundle(&[new, old])
     }
 
-    /// What the managed Secret trusts, in PEM; none while there is no managed Secret.
+    /// The bundle of the managed Secret in PEM; `None` while there is no managed Secret.
     pub(crate) fn bundle(&self) -> Result<Option<String>> {
         let path = "-o=jsonpath={.data.ca\\.crt}";
         let out = self.cluster.kubectl(["get", "secret", "managed", "--ignore-not-found", path]).ns(self.ns).ok()?;
@@ -131,17 +131,17 @@ impl<'c> Kept<'c> {
         Ok(Some(text).filter(|text| !text.is_empty()))
     }
 
-    /// `status` of the GatewaySecret.
+    /// The `status` of the GatewaySecret.
     pub(crate) fn status(&self) -> Result<Value> {
         Ok(self.cluster.get("gatewaysecret", self.ns, "gateway")?["status"].take())
     }
 
-    /// Waits for a phase.
+    /// Waits until the rotation is in a phase.
     pub(crate) fn wait_phase(&self, phase: &str) -> Result<()> {
         wait_for(&format!("phase {phase}"), SOON, || Ok(self.status()?["phase"] == phase))
     }
 
-    /// Waits for a condition to give a reason, with these words in its message: it may have said something else before.
+    /// Waits until a condition has this reason, and a message with these words.
     pub(crate) fn wait_condition(&self, type_: &str, reason: &str, words: &[&str]) -> Result<()> {
         wait_for(&format!("condition {type_} to say {reason}: {words:?}"), SOON, || {
             let status = self.status()?;
@@ -161,7 +161,7 @@ impl<'c> Kept<'c> {
         Ok(events)
     }
 
-    /// Waits for an Event whose note says something.
+    /// Waits for an Event whose note contains these words.
     pub(crate) fn wait_event(&self, type_: &str, reason: &str, words: &str) -> Result<()> {
         wait_for(&format!("Event {reason} to say {words:?}"), SOON, || {
             let says = |event: &Value| event["note"].as_str().is_some_and(|note| note.contains(words));

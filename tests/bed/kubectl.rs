@@ -1,4 +1,4 @@
-//! One run of real kubectl.
+//! One run of the real kubectl.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::{users::User, wait::wait_for_value};
 
-/// Nothing that a test asks of kubectl takes as long; a hung one must not hang the run.
+/// Limit of one kubectl command, so that one that hangs does not block the test run.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// kubectl with its arguments; [`run`](Self::run), [`ok`](Self::ok) or [`fails`](Self::fails) starts it.
@@ -26,7 +26,7 @@ pub(crate) struct Kubectl {
     env: Vec<(OsString, OsString)>,
 }
 
-/// What came of it.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) status: Option<i32>,
@@ -62,30 +62,30 @@ impl Kubectl {
         self.arg(format!("--namespace={ns}"))
     }
 
-    /// As somebody else than [`User::Admin`].
+    /// Runs as this user instead of [`User::Admin`].
     pub(crate) fn user(mut self, user: User) -> Self {
         self.user = user;
         self
     }
 
-    /// What `-f -` reads.
+    /// The standard input, for `-f -`.
     pub(crate) fn stdin(mut self, text: impl Into<Vec<u8>>) -> Self {
         self.stdin = text.into();
         self
     }
 
-    /// A variable such as KUBE_EDITOR.
+    /// Sets an environment variable, such as KUBE_EDITOR.
     pub(crate) fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
-    /// Runs it to its end, whatever that is.
+    /// Runs the command, whether or not it succeeds.
     pub(crate) fn run(self) -> Result<Output> {
         let mut child = Command::new(&self.program)
             .arg(format!("--kubeconfig={}", self.home.join(self.user.kubeconfig()).display()))
             .args(&self.args)
-            // The developer's own environment (proxies, KUBECONFIG, KUBECTL_*, kuberc in HOME) has no say.
+            // The developer's environment (proxies, KUBECONFIG, KUBECTL_*, kuberc in HOME) must not affect the test.
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", &self.home)
@@ -101,7 +101,7 @@ impl Kubectl {
         let mut stderr = child.stderr.take().context("no standard error")?;
         let input = self.stdin;
         thread::scope(|scope| {
-            // kubectl may end without reading it all: not for this thread to judge.
+            // kubectl may exit before it has read all input. That is not an error of this thread.
             scope.spawn(move || stdin.write_all(&input));
             let stdout = scope.spawn(move || read_all(&mut stdout));
             let stderr = scope.spawn(move || read_all(&mut stderr));

@@ -6,7 +6,7 @@
 //!
 //! Whatever way the run ends, SIGKILL included, nothing is left running: see [`process`].
 
-// A test binary that includes this module uses its own part of it.
+// Each test binary that includes this module uses only a part of it.
 #![allow(dead_code, unused_imports)]
 
 mod agent;

@@ -16,7 +16,7 @@ impl Authority {
         Self::with(name, CertificateParams::default())
     }
 
-    /// One whose key is ML-DSA-65 (FIPS 204).
+    /// A CA with an ML-DSA-65 key (FIPS 204).
     pub(crate) fn of_ml_dsa(name: &str) -> Result<Self> {
         Self::with_key(name, CertificateParams::default(), KeyPair::generate_for(&rcgen::PKCS_ML_DSA_65)?)
     }
@@ -54,7 +54,7 @@ impl Authority {
         self.issue_for(hosts, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A client certificate and its key, in PEM.
+    /// A client certificate with this common name, and its key, in PEM.
     pub(crate) fn issue_client(&self, name: &str) -> Result<(String, String)> {
         self.issue_for(&[name], ExtendedKeyUsagePurpose::ClientAuth)
     }
@@ -67,12 +67,12 @@ impl Authority {
         Ok((params.signed_by(&key, &self.0)?.pem(), key.serialize_pem()))
     }
 
-    /// Signs a request (PKCS#10, PEM) as it is; the certificate in PEM.
+    /// Signs a certificate request (PKCS #10, PEM) without changing it. Returns the certificate in PEM.
     pub(crate) fn sign(&self, request: &str) -> Result<String> {
         Ok(CertificateSigningRequestParams::from_pem(request)?.signed_by(&self.0)?.pem())
     }
 
-    /// Writes the CA itself in files of these names: its key, its certificate, the root's and the chain to it.
+    /// Writes the CA to files with these names: its key, its certificate, the root certificate, and the chain.
     pub(super) fn write_ca(&self, dir: &Path, [key, certificate, root, chain]: [&str; 4]) -> Result<()> {
         fs::write(dir.join(key), self.key_pem())?;
         [certificate, root, chain].iter().try_for_each(|name| fs::write(dir.join(name), self.pem())).map_err(Into::into)
@@ -83,7 +83,7 @@ impl Authority {
         fs::create_dir_all(dir)?;
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
-        // istiod verifies a proxy as Go does by default: as a server.
+        // istiod verifies a proxy's certificate with Go's default usage, which is serverAuth.
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate()?;
         fs::write(dir.join("tls.crt"), params.signed_by(&key, &self.0)?.pem())?;
@@ -91,8 +91,8 @@ impl Authority {
         Ok(fs::write(dir.join("ca.crt"), self.pem())?)
     }
 
-    /// Writes `tls.crt`, `tls.key` and `ca.crt` of a server on 127.0.0.1. Each by rename: a server that reloads them
-    /// never reads half a file.
+    /// Writes `tls.crt`, `tls.key` and `ca.crt` of a server on 127.0.0.1. Each file is renamed into place, so a server
+    /// that reloads it never reads half a file.
     pub(crate) fn issue_to(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir)?;
         let (certificate, key) = self.issue(&["localhost", "127.0.0.1"])?;
@@ -105,7 +105,7 @@ impl Authority {
     }
 }
 
-/// A fresh key pair in PEM, private and public, for ServiceAccount tokens.
+/// A new key pair in PEM, private and public, for signing ServiceAccount tokens.
 pub(super) fn token_keys() -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     Ok((key.serialize_pem(), key.public_key_pem()))

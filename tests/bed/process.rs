@@ -20,16 +20,16 @@ use anyhow::{Context, Result, bail};
 use super::wait::wait_for;
 
 thread_local! {
-    /// Logs of what this thread started since its test began. A test runs on one thread.
+    /// Log files of the processes that this thread has started since its test began. A test runs on one thread.
     static STARTED: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A new test begins on this thread.
+/// Called when a new test begins on this thread.
 pub(crate) fn forget_started() {
     STARTED.with_borrow_mut(Vec::clear);
 }
 
-/// The end of each log that this thread's test has to show.
+/// The last lines of each log file of this thread's test.
 pub(crate) fn started_log_tails(lines: usize) -> String {
     STARTED.with_borrow(|logs| logs.iter().map(|log| tail(log, lines)).collect())
 }
@@ -59,7 +59,7 @@ done
 rm -rf "$1"
 "#;
 
-/// A folder for the run's data and logs, gone when the run is. `TRUSTSPAN_BED_KEEP=1` keeps it.
+/// A directory for the data and logs of a run, which is deleted with the run. `TRUSTSPAN_BED_KEEP=1` keeps it.
 pub(crate) struct Scratch {
     path: PathBuf,
     janitor: Option<Child>,
@@ -93,8 +93,8 @@ impl Scratch {
         self.path.join(name)
     }
 
-    /// Starts `program`; its output goes to `<name>.log` in this folder. Only PATH and `env` reach it: a proxy or a
-    /// kubeconfig in the developer's environment must not change what a test sees.
+    /// Starts `program`, with its output in `<name>.log` of this directory. It gets only PATH and `env`: a proxy or a
+    /// kubeconfig in the developer's environment must not affect the test.
     pub(crate) fn spawn<A: AsRef<OsStr>>(
         &self,
         name: &str,
@@ -120,7 +120,8 @@ impl Scratch {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(OpenOptions::new().create(true).append(true).open(&log)?)
-            // Ctrl-C reaches this process alone; its end is what ends the others.
+            // The child is in a separate process group, so Ctrl-C reaches only this process. When this process ends,
+            // the child is killed.
             .process_group(0)
             .spawn()
             .context("starting sh")?;
@@ -131,7 +132,7 @@ impl Scratch {
             pid.trim().parse().with_context(|| format!("{name}: no process id from sh; see {}", log.display()))?;
         OpenOptions::new().append(true).open(self.join("pids"))?.write_all(format!("{pid}\n").as_bytes())?;
         let lifeline = supervisor.stdin.take();
-        // Restarted under the same name, it goes on in the same file.
+        // A program that is restarted under the same name appends to the same log file.
         STARTED.with_borrow_mut(|logs| (!logs.contains(&log)).then(|| logs.push(log.clone())));
         Ok(Process { program, log, pid, supervisor, lifeline })
     }
@@ -146,7 +147,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What a child was started with.
+/// The command line and environment of a child, for restarts.
 #[derive(Clone)]
 struct Program {
     name: String,
@@ -179,7 +180,7 @@ impl Process {
         if let Some(status) = self.exited()? {
             bail!("{} has exited with {status}; expected it to run\n{}", self.program.name, self.log_tail(20));
         }
-        // The shell's own kill: a program of that name is not on every machine.
+        // The kill of the shell is used, since not every machine has a program of that name.
         let sent =
             Command::new("sh").args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal, &self.pid.to_string()]).status()?;
         if !sent.success() {
@@ -188,7 +189,7 @@ impl Process {
         Ok(())
     }
 
-    /// SIGKILL, and the same again: a crash.
+    /// Kills the child with SIGKILL and starts it again, as after a crash.
     pub(crate) fn restart(&mut self, scratch: &Scratch) -> Result<()> {
         self.kill()?;
         self.start_again(scratch)
@@ -207,7 +208,7 @@ impl Process {
         Ok(())
     }
 
-    /// SIGTERM, then waits for the exit status.
+    /// Sends SIGTERM, and waits for the exit status.
     pub(crate) fn stop(&mut self, limit: Duration) -> Result<i32> {
         self.signal("TERM")?;
         self.wait(limit)
@@ -218,12 +219,12 @@ impl Process {
         Ok(self.exited()?.unwrap_or(-1))
     }
 
-    /// The last `lines` lines that it wrote.
+    /// The last `lines` lines of its output.
     pub(crate) fn log_tail(&self, lines: usize) -> String {
         tail(&self.log, lines)
     }
 
-    /// Everything that it wrote.
+    /// Its complete output.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }

@@ -1,4 +1,4 @@
-//! One number from which a test draws whatever it needs at random, printed so that a failure can be repeated.
+//! A random generator whose seed is printed, so that a failed run can be repeated.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -11,8 +11,9 @@ const USUAL: u64 = 1;
 pub(crate) struct Seed(u64);
 
 impl Seed {
-    /// The run's seed: the same in each run, so that a change passes or fails for what it changes. `TRUSTSPAN_SEED=random`
-    /// draws another one, to find what no run has met yet; a number repeats that run.
+    /// The seed of the run. By default it is the same in each run, so that a failure is due to a change.
+    /// `TRUSTSPAN_SEED=random` draws another one, to find failures that no run has had yet; a number repeats the run
+    /// with that seed.
     pub(crate) fn number() -> u64 {
         static SEED: OnceLock<u64> = OnceLock::new();
         *SEED.get_or_init(|| {
@@ -26,10 +27,10 @@ impl Seed {
         })
     }
 
-    /// The run's seed, distinguished by `purpose` so that tests do not depend on each other's draws.
+    /// A generator from the run's seed and `purpose`, so that tests do not depend on each other's draws.
     pub(crate) fn of_run(purpose: &str) -> Self {
         let seed = Self::number();
-        // FNV-1a: stable between runs, which the standard hasher is not.
+        // FNV-1a, because the standard hasher is not the same in each run.
         let salt = purpose
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));

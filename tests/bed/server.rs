@@ -21,15 +21,15 @@ use super::{
 
 /// Start-up includes the first list of every watch.
 const READY: Duration = Duration::from_secs(60);
-/// Longer than any drain period that trustspan has.
+/// Longer than any drain period of trustspan.
 const DRAINED: Duration = Duration::from_secs(60);
 
-/// Where the server's GatewaySecrets come from.
+/// Where the server reads its GatewaySecrets from.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// The cluster, with this user's rights.
     Cluster(User),
-    /// A folder of manifests.
+    /// A directory of manifests.
     Manifests(PathBuf),
 }
 
@@ -103,7 +103,8 @@ impl<'c> Server<'c> {
         process.stop(DRAINED).with_context(|| process.log_tail(30))
     }
 
-    /// SIGTERM without waiting, for what happens while it drains; [`wait_stopped`](Self::wait_stopped) follows.
+    /// Sends SIGTERM without waiting, for tests of what happens while the server drains.
+    /// [`wait_stopped`](Self::wait_stopped) waits for its exit.
     pub(crate) fn begin_stop(&mut self) -> Result<()> {
         self.process.as_mut().context("the server does not run")?.signal("TERM")
     }
@@ -130,12 +131,12 @@ impl<'c> Server<'c> {
         self.process.as_mut().context("the server does not run")?.signal("STOP")
     }
 
-    /// SIGCONT after [`pause`](Self::pause).
+    /// Sends SIGCONT after [`pause`](Self::pause).
     pub(crate) fn resume(&mut self) -> Result<()> {
         self.process.as_mut().context("the server does not run")?.signal("CONT")
     }
 
-    /// Where the API server or a test posts reviews.
+    /// The URL to which the API server or a test posts reviews.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("https://127.0.0.1:{}{path}", self.port)
     }
@@ -149,17 +150,17 @@ impl<'c> Server<'c> {
         self.authority.pem()
     }
 
-    /// The folder of `tls.crt` and `tls.key`.
+    /// The directory of `tls.crt` and `tls.key`.
     pub(crate) fn cert_dir(&self) -> &Path {
         &self.cert_dir
     }
 
-    /// A new serving certificate by the same CA, for hot reload.
+    /// Writes a new serving certificate of the same CA, to test that it is reloaded.
     pub(crate) fn renew_certificate(&self) -> Result<()> {
         self.authority.issue_to(&self.cert_dir)
     }
 
-    /// Posts a review past the API server, by curl; returns the answer's body.
+    /// Posts a review directly to the server, with curl; returns the body of the response.
     pub(crate) fn post(&self, path: &str, review: &str) -> Result<String> {
         let curl = Command::new("curl")
             .args(["--silent", "--show-error", "--fail-with-body", "--noproxy", "*", "--cacert"])
@@ -177,7 +178,7 @@ impl<'c> Server<'c> {
         self.process.as_ref().map(Process::pid)
     }
 
-    /// `/metrics`.
+    /// The text of `/metrics`.
     pub(crate) fn metrics(&self) -> Result<String> {
         let (status, body) = http_get(self.metrics_port, "/metrics")?;
         ensure!(status == 200, "/metrics: expected 200, saw {status}\n{body}");
@@ -208,13 +209,13 @@ impl<'c> Server<'c> {
         Ok((code.parse()?, body.to_owned()))
     }
 
-    /// Everything that it logged; empty when it does not run.
+    /// The complete log; empty when the server does not run.
     pub(crate) fn log(&self) -> String {
         self.process.as_ref().map(Process::log).unwrap_or_default()
     }
 }
 
-/// A plain GET; HTTP/1.0, so the server's closing ends the body.
+/// A plain GET with HTTP/1.0, so that the body ends when the server closes the connection.
 pub(super) fn http_get(port: u16, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

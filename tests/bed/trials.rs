@@ -1,19 +1,19 @@
-//! How a test binary runs its trials: on one bed, started when a trial is wanted.
+//! Runs the trials of a test binary on one test bed, which is started only when a trial is selected.
 
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
 
-/// Runs the trials, which are made without a bed to be listed, and then with it to be run. `after` is asked once they have
-/// ended; its error fails the run, too.
+/// Runs the trials. They are built twice: without a bed to list their names, and with it to run. `after` is called when
+/// they have ended; an error of it fails the run.
 pub(crate) fn run<B>(
     args: &Arguments,
     start: impl FnOnce() -> Result<B>,
     trials: impl Fn(Option<&Arc<B>>) -> Vec<Trial>,
     after: impl FnOnce(&B) -> Result<()>,
 ) -> ExitCode {
-    // Starting a bed for nothing would make `cargo test some_unit_test` slow.
+    // A bed that no trial needs would make `cargo test some_unit_test` slow.
     let wanted = trials(None).iter().any(|trial| !args.is_filtered_out(trial));
     if args.list || !wanted {
         return libtest_mimic::run(args, trials(None)).exit_code();

@@ -1,4 +1,4 @@
-//! Who talks to the API server: users with static tokens, one kubeconfig each.
+//! Users of the API server, with static tokens and one kubeconfig each.
 
 use std::{fs, io::Read, path::Path};
 
@@ -10,18 +10,18 @@ use serde_json::json;
 pub(crate) enum User {
     /// In `system:masters`: may do everything.
     Admin,
-    /// A developer: the built-in ClusterRole `edit` in every namespace, and both kinds of Gateway.
+    /// A developer: the built-in ClusterRole `edit` in every namespace, and rights for both kinds of Gateway.
     Dev,
-    /// trustspan's agent, by its ServiceAccount's name.
+    /// trustspan's agent, with the name of its ServiceAccount.
     Agent,
-    /// trustspan's webhook server, by its ServiceAccount's name.
+    /// trustspan's webhook server, with the name of its ServiceAccount.
     Webhook,
 }
 
 impl User {
     pub(super) const ALL: [User; 4] = [User::Admin, User::Dev, User::Agent, User::Webhook];
 
-    /// The name that RBAC, audit and matchConditions see.
+    /// The user name that RBAC, the audit log and matchConditions use.
     pub(crate) fn name(self) -> &'static str {
         match self {
             User::Admin => "admin",
@@ -68,7 +68,7 @@ pub(super) fn write_all(dir: &Path, server: &str, ca: &str) -> Result<()> {
     Ok(())
 }
 
-/// What [`User::Dev`] may do beyond `edit`'s built-in kinds; the label adds it to `edit` itself.
+/// Rights of [`User::Dev`] beyond the built-in kinds of `edit`. The label aggregates this ClusterRole into `edit`.
 pub(super) const RIGHTS: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -93,7 +93,7 @@ pub(super) fn base64(text: &str) -> String {
     STANDARD.encode(text)
 }
 
-/// Other users of this machine reach loopback too: a token must not be guessable.
+/// Other users of this machine can connect to loopback, so a token must not be guessable.
 fn random_token() -> Result<String> {
     let mut bytes = [0; 16];
     fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;

@@ -1,4 +1,4 @@
-//! Waiting for a condition: short, growing pauses up to a deadline, never a fixed sleep.
+//! Waits for a condition, with short and growing pauses up to a deadline instead of a fixed sleep.
 
 use std::{
     net::TcpListener,
@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Result, anyhow, bail};
 
-/// Waits until `condition` is true. An error of `condition` counts as "not yet" and is reported after the timeout.
+/// Waits until `condition` is true. An error of `condition` counts as false, and is reported if the wait times out.
 pub(crate) fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_for_value(what, limit, || Ok(condition()?.then_some(())))
 }
@@ -42,14 +42,14 @@ pub(crate) fn wait_for_value<T>(
     }
 }
 
-/// Below the ports that Linux gives to those who ask for none (`ip_local_port_range` begins at 32768): else any connection that is made
-/// between the choice of a port and its use could take it.
+/// Below the ephemeral ports of Linux (`ip_local_port_range` begins at 32768). Otherwise an outgoing connection could
+/// take the port before the test binds it.
 const PORTS: Range<u16> = 20_000..32_000;
 
-/// A TCP port on loopback that was free a moment ago and that this process has not handed out before, or thousands of ports ago.
+/// A TCP port on loopback that is free now, and that this process has not returned recently.
 pub(crate) fn free_port() -> Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Test runs side by side begin in different places.
+    // Test runs on the same machine start at different ports.
     let first = process::id().wrapping_mul(997);
     for _ in PORTS {
         let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS.len() as u32;

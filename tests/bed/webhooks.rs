@@ -1,4 +1,4 @@
-//! The shipped webhook configurations, pointed at a [`Server`] on loopback.
+//! Registers the shipped webhook configurations, with the URL of a [`Server`] on loopback.
 
 use std::time::Duration;
 
@@ -12,46 +12,46 @@ use super::{
     wait::wait_for,
 };
 
-/// Distinguishes the rejection of the probe from others.
+/// The name of the webhook that [`probe`] registers, to distinguish its rejection from others.
 const PROBE: &str = "bed-probe";
 
-/// The most seconds that the API server takes for `timeoutSeconds`.
+/// The largest `timeoutSeconds` that the API server accepts.
 const LONGEST: u32 = 30;
 
-/// Whose requests the API server sends.
+/// The requests that the API server sends to the webhooks.
 #[derive(Clone, Debug)]
 pub(crate) enum Scope {
-    /// Requests in these namespaces, so concurrent tests are not affected.
+    /// Requests in these namespaces, so that other tests are not affected.
     Namespaces(Vec<String>),
-    /// Those that the shipped selectors pick. A test with it runs alone.
+    /// All requests that the shipped selectors match. A test that uses this runs alone.
     Everything,
 }
 
-/// How long the API server waits for an answer.
+/// The timeout of the webhooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// As shipped: five seconds, and then most requests go on without an answer.
+    /// The shipped timeout of five seconds, after which most requests are accepted without a verdict.
     Shipped,
-    /// The maximum: a machine that stalls for a while changes no verdict.
+    /// The longest timeout, so that a slow machine does not change a verdict.
     Longest,
 }
 
-/// Registered webhook configurations. Dropping it takes them out again.
+/// Registered webhook configurations. Dropping the value deletes them.
 pub(crate) struct Registration<'c> {
     cluster: &'c Cluster,
     /// Resource and name.
     configurations: Vec<(String, String)>,
-    /// Where the probe asks.
+    /// The namespace in which [`probe`] requests are sent.
     namespace: String,
 }
 
 impl<'c> Registration<'c> {
-    /// Registers `manifests/base/webhooks.yaml` and waits until the API server heeds it.
+    /// Registers `manifests/base/webhooks.yaml`, and waits until the API server uses it.
     pub(crate) fn new(cluster: &'c Cluster, server: &Server<'_>, scope: &Scope, patience: Patience) -> Result<Self> {
         Self::of(&shipped("webhooks.yaml")?, cluster, server, scope, patience)
     }
 
-    /// The same with other configurations than the base's.
+    /// The same for other configurations than those of the base.
     pub(crate) fn of(
         yaml: &str,
         cluster: &'c Cluster,
@@ -91,7 +91,7 @@ impl<'c> Registration<'c> {
         Ok(registration)
     }
 
-    /// Takes the configurations out and waits until the API server has forgotten them.
+    /// Deletes the configurations, and waits until the API server no longer uses them.
     pub(crate) fn unregister(mut self) -> Result<()> {
         self.delete()?;
         self.wait_heeded(false)?;
@@ -99,7 +99,7 @@ impl<'c> Registration<'c> {
         Ok(())
     }
 
-    /// Resource and name of each configuration, for a test that edits one.
+    /// Resource and name of each configuration, for a test that changes one.
     pub(crate) fn configurations(&self) -> &[(String, String)] {
         &self.configurations
     }
@@ -111,8 +111,9 @@ impl<'c> Registration<'c> {
         Ok(())
     }
 
-    /// The API server learns of configurations through a separate watch, later than their writer. Each configuration
-    /// therefore ends with a webhook that no server serves and that fails: when it does, the others are in force too.
+    /// The API server learns of configurations through a watch, some time after the write. Each configuration therefore
+    /// ends with a webhook at an address without a server, which rejects its requests. When it rejects one, the
+    /// webhooks before it are in use too.
     fn wait_heeded(&self, heeded: bool) -> Result<()> {
         for (_, name) in &self.configurations {
             let object = json!({
@@ -140,12 +141,12 @@ impl Drop for Registration<'_> {
     }
 }
 
-/// Replaces the Service by the server's URL, and narrows the namespaces.
+/// Replaces the Service by the server's URL, and limits the namespaces.
 fn point(webhook: &mut Value, server: &Server<'_>, scope: &Scope) -> Result<()> {
     let path = webhook["clientConfig"]["service"]["path"].as_str().context("a webhook without service.path")?;
     webhook["clientConfig"] = json!({ "url": server.url(path), "caBundle": base64(&server.ca_bundle()) });
     if let Scope::Namespaces(names) = scope {
-        // Expressions are joined by AND: what the shipped selector excludes stays excluded.
+        // Expressions are joined by AND, so what the shipped selector excludes stays excluded.
         let selector = &mut webhook["namespaceSelector"];
         if selector.is_null() {
             *selector = json!({});
@@ -159,7 +160,7 @@ fn point(webhook: &mut Value, server: &Server<'_>, scope: &Scope) -> Result<()> 
     Ok(())
 }
 
-/// A webhook that refuses ConfigMaps which ask for it, by its label, because nothing answers at its address.
+/// A webhook that rejects every ConfigMap with its label, because no server listens at its address.
 fn probe(configuration: &str) -> Value {
     json!({
         "name": format!("{PROBE}.trustspan.dev"),
@@ -169,7 +170,7 @@ fn probe(configuration: &str) -> Value {
         "timeoutSeconds": 1,
         "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"] }],
         "objectSelector": { "matchLabels": { PROBE: configuration } },
-        // Port 1 (tcpmux) is privileged and unused: the connection is refused at once.
+        // Port 1 (tcpmux) is privileged and unused, so the connection is refused at once.
         "clientConfig": { "url": format!("https://127.0.0.1:1/{PROBE}") },
     })
 }

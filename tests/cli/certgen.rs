@@ -1,4 +1,4 @@
-//! `trustspan certgen` with a directory, and what openssl says of the certificates.
+//! `trustspan certgen` with a directory. openssl verifies the certificates.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn data(dir: &Path, name: &str, key: &str) -> Vec<u8> {
     STANDARD.decode(secret["data"][key].as_str().expect("a value")).expect("base64")
 }
 
-/// What openssl prints about files of a Secret's keys.
+/// The output of openssl about files with the keys of a Secret.
 fn openssl(dir: &Path, name: &str, args: &[&str]) -> String {
     let files = tempfile::tempdir().expect("a directory");
     for key in ["tls.crt", "tls.key", "ca.crt"] {
@@ -68,7 +68,7 @@ fn writes_the_secrets_of_envoy_gateway() {
             _ => "DNS:*.eg",
         };
         assert_eq!(names, expected);
-        // Within a day of five years.
+        // One day less than five years.
         let nearly = (5 * 365 - 1) * 24 * 60 * 60;
         openssl(dir, name, &["x509", "-in", "tls.crt", "-noout", "-checkend", &nearly.to_string()]);
         let [of_key, of_certificate] =

@@ -1,4 +1,4 @@
-//! `trustspan check` in a pipeline: mistyped fields, PEM files, placeholders, and what other programs read of its output.
+//! `trustspan check` in a pipeline: mistyped fields, PEM files, placeholders, and output formats for other programs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ fn encrypted_values_and_templates_are_not_judged() {
     assert!(text(&output.stdout).contains("\n1 object judged: 1 denied, 0 warned; "), "{}", text(&output.stdout));
 }
 
-/// Inputs with every kind of result; the paths of a hostile name.
+/// Paths of inputs with every kind of result. Their names are hostile, too.
 fn mixed(directory: &tempfile::TempDir) -> [String; 3] {
     let warned = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cas, namespace: plain}\ndata: {ca.crt: prose}\n";
     let plain = "apiVersion: v1\nkind: Namespace\nmetadata: {name: plain}\n";
@@ -126,7 +126,7 @@ fn sarif_schema() -> Value {
     let manifest = PathBuf::from(package["manifest_path"].as_str().expect("a path"));
     let schema = fs::read(manifest.with_file_name("src").join("schema.json")).expect("its schema");
     let mut schema: Value = serde_json::from_slice(&schema).expect("JSON");
-    // Its pattern is no regular expression of ECMA 262, and trustspan writes no language.
+    // The schema's pattern is no valid regular expression of ECMA 262, and trustspan writes no language.
     for definition in ["run", "toolComponent"] {
         schema["definitions"][definition]["properties"]["language"] = json!({});
     }
@@ -157,7 +157,7 @@ fn junit_is_read_by_a_junit_parser() {
     assert_eq!(read.suites.len(), 3);
 }
 
-/// A workflow command.
+/// A workflow command of GitHub Actions.
 struct Command {
     name: String,
     properties: Vec<(String, String)>,
@@ -165,7 +165,8 @@ struct Command {
 }
 
 impl Command {
-    /// Reads a line as the runner of GitHub Actions reads it. A stand-in: the runner is published in no package registry.
+    /// Parses a line as the runner of GitHub Actions does. This is a reimplementation: the runner is in no package
+    /// registry.
     fn read(line: &str) -> Option<Self> {
         let unescape = |text: &str| {
             let text = text.replace("%0D", "\r").replace("%0A", "\n");

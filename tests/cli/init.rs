@@ -34,7 +34,7 @@ metadata: {name: mesh, namespace: istio-system}
 spec: {ca: {secretName: mesh-ca}}
 ";
 
-/// The stdout of `init` for these manifests, its exit code, and its stderr.
+/// The output of `init` for these manifests, its exit code, and its error output.
 fn init(manifests: &str, more: &[&str]) -> (String, i32, String) {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("objects.yaml"), manifests).expect("a file");
@@ -62,7 +62,7 @@ fn generates_manifests_that_rbac_and_check_accept() {
         assert!(generated.lines().any(|printed| printed == line), "{line:?} not in:\n{generated}");
     }
     assert!(generated.contains("probes all pods behind Service gateway"), "{generated}");
-    // The RBAC objects for the Certificate after its change, as a comment describes it.
+    // The RBAC objects for the Certificate after the change that a comment describes.
     let adopted = GATEWAY.replace("secretName: gw-root,", "secretName: gw-root-source,");
     let roles = text(&run(&["rbac", "-f", "-"], &format!("{adopted}---\n{generated}")).stdout);
     assert!(!roles.is_empty() && generated.ends_with(&roles), "expected the RBAC objects\n{roles}\nsaw\n{generated}");

@@ -1,4 +1,4 @@
-//! The deletion of a GatewaySecret in mid-rotation: it passes, with a warning, and what was written stays.
+//! Deletes a GatewaySecret during a rotation: the deletion is allowed with a warning, and the written objects stay.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -22,7 +22,7 @@ fn delete(kept: &Kept<'_>, more: &[&str]) -> Result<Output> {
     Ok(output)
 }
 
-/// A status as the agent leaves it in the middle, without an agent.
+/// Sets a status as the agent writes it during a rotation, without an agent.
 fn stop_in_mid_rotation(kept: &Kept<'_>) -> Result<()> {
     let ca = json!({
         "subject": "CN=old", "fingerprint": "0".repeat(64),
@@ -56,7 +56,8 @@ fn a_deletion_in_mid_rotation_warns_and_loses_nothing(cluster: &Cluster) -> Resu
         }
         ensure!(!cluster.exists("gatewaysecret", kept.ns, "gateway")?, "it is still there");
 
-        // It continues where it stopped: whether clients follow is checked below.
+        // The GatewaySecret is created again, and the rotation continues. That it still waits for the client is checked
+        // below.
         let spec = &stored["spec"];
         let again = json!({
             "apiVersion": stored["apiVersion"], "kind": "GatewaySecret", "metadata": { "name": "gateway" }, "spec": spec,

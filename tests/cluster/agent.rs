@@ -1,4 +1,4 @@
-//! The agent on the real API server, with no more rights than `trustspan rbac` prints.
+//! The agent on the real API server, with exactly the rights that `trustspan rbac` prints.
 
 use std::process::Command;
 
@@ -67,7 +67,7 @@ fn a_rotation_was_reported(kept: &Kept<'_>, agent: &Process) -> Result<()> {
     ensure!(metrics.contains("\ntrustspan_agent_leading 1\n"), "{metrics}");
     ensure!(metrics.contains("\ntrustspan_agent_events_lost_total 0\n"), "{metrics}");
 
-    // The same certificates in another layout: no write, no Event.
+    // The same certificates in another PEM layout cause no write and no Event.
     let version = || anyhow::Ok(kept.cluster.get("secret", kept.ns, "managed")?["metadata"]["resourceVersion"].take());
     let (before, reported) = (version()?, kept.events("ManagedSecretWritten")?);
     let root = kept.cluster.get("secret", kept.ns, "root")?;
@@ -99,7 +99,7 @@ fn a_lost_managed_secret_is_rebuilt(cluster: &Cluster) -> Result<()> {
         let tampered = json!({ "stringData": { "ca.crt": new.pem() } }).to_string();
         cluster.kubectl(["patch", "secret", "managed", "--type=merge", "--patch", &tampered]).ns(kept.ns).ok()?;
         kept.wait_bundle(&[&new, &old])?;
-        // Without its source, too, it stays as it is.
+        // The managed Secret stays as it is, even without its source Secret.
         cluster.kubectl(["delete", "secret", "root"]).ns(kept.ns).ok()?;
         kept.wait_event("Warning", "SourceUnusable", "Secret root does not exist")?;
         kept.wait_bundle(&[&new, &old])?;
@@ -131,7 +131,7 @@ fn a_missing_permission_is_reported_with_the_fix(cluster: &Cluster) -> Result<()
         let agent = kept.agents.start("a")?;
         kept.wait_condition("Synced", "Forbidden", &["secrets", "trustspan rbac"])?;
         kept.wait_metric(&agent, "agent_failures_total", ",reason=\"Forbidden\"", |failures| failures >= 1.0)?;
-        // It may not write Events, either; that stops nothing.
+        // The agent has no right to write Events. That must not stop the rotation.
         wait_for("a lost Event to be counted", SOON, || {
             Ok(!Agents::metrics(&agent)?.contains("\ntrustspan_agent_events_lost_total 0\n"))
         })?;
@@ -150,11 +150,11 @@ fn of_two_agents_one_leads(cluster: &Cluster) -> Result<()> {
         kept.wait_bundle(&[&one])?;
         let mut second = kept.agents.start("second")?;
         ensure!(holder()? == "first");
-        // SIGKILL: the Lease has to run out.
+        // The agent is killed, so another one leads only after the Lease has expired.
         drop(first);
         kept.rotate_and_hold(&two, &one)?;
         ensure!(holder()? == "second");
-        // SIGTERM: it is let go.
+        // The agent is stopped with SIGTERM, and releases the Lease.
         ensure!(second.stop(SOON)? == 0, "{}", second.log());
         expect("the holder", &holder()?, Value::Null)
     })
@@ -178,7 +178,8 @@ fn the_clients_bundle_is_distributed(cluster: &Cluster) -> Result<()> {
         wait_for("the first CA in both places", SOON, || holds(&[&old]))?;
         kept.set("paused", &json!(true))?;
         kept.write_root(&new)?;
-        // A pause holds the leaf switch, and with it the old CA, but never trust.
+        // A pause delays the switch of the serving certificate, and the removal of the old CA, but not the distribution
+        // of the new CA.
         wait_for("both CAs in both places", SOON, || holds(&[&new, &old]))
     })
 }
@@ -199,9 +200,10 @@ fn a_cluster_trust_bundle_holds_both_cas_before_the_leaf_changes(cluster: &Clust
         wait_for("the first CA", SOON, || holds(&[&old]))?;
         kept.set("paused", &json!(true))?;
         kept.write_root(&new)?;
-        // A pause holds the leaf switch, and with it the old CA, but never trust.
+        // A pause delays the switch of the serving certificate, and the removal of the old CA, but not the distribution
+        // of the new CA.
         wait_for("both CAs", SOON, || holds(&[&new, &old]))?;
-        // What somebody else makes of it does not last.
+        // The agent reverts what another user writes.
         let tampered = json!({ "spec": { "trustBundle": old.pem() } }).to_string();
         cluster.kubectl(["patch", "clustertrustbundle", &name, "--type=merge", "-p", &tampered]).ok()?;
         wait_for("both CAs again", SOON, || holds(&[&new, &old]))
@@ -252,7 +254,7 @@ fn a_gateway_that_the_webhook_missed_is_rewritten(cluster: &Cluster) -> Result<(
             let gateway = cluster.get("gateways.networking.istio.io", kept.ns, "public")?;
             Ok(gateway["spec"]["servers"][0]["tls"]["credentialName"] == "managed")
         })?;
-        // The same manifest again is no change, and no conflict.
+        // Another apply of the same manifest changes nothing and has no conflict.
         let again = cluster.kubectl(["apply", "-f", "-"]).ns(kept.ns).stdin(gateway.to_string()).ok()?;
         ensure!(again.contains("configured") || again.contains("unchanged"), "saw {again}");
         let stored = cluster.get("gateways.networking.istio.io", kept.ns, "public")?;
@@ -274,7 +276,8 @@ fn a_client_that_does_not_follow_is_reported_once(cluster: &Cluster) -> Result<(
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
         kept.wait_phase("Converged")?;
-        // The old leaf is served, since the client trusts the old CA only; it is named, once.
+        // Gateways keep the old serving certificate, since the client trusts only the old CA. The condition and one
+        // Event name the client.
         kept.wait_condition("ClientsCurrent", "Lagging", &["shop"])?;
         kept.wait_event("Warning", "ClientLagging", "client shop ")?;
         kept.wait_metric(&agent, "gatewaysecret_lagging_clients", "", |clients| clients == 1.0)?;
@@ -304,7 +307,7 @@ fn what_is_kept_is_refused_to_others(cluster: &Cluster) -> Result<()> {
             ensure!(refused.contains("kept-by-agent"), "{kind}: saw {refused}");
             cluster.kubectl(["label", kind, name, "team=checkout"]).ns(kept.ns).ok()?;
         }
-        // Without its GatewaySecret it is anybody's, and it stays.
+        // Without its GatewaySecret the object belongs to no one, and it stays.
         cluster.kubectl(["delete", "gatewaysecret", "gateway"]).ns(kept.ns).ok()?;
         ensure!(kept.bundle()?.is_some(), "the managed Secret is gone");
         wait_for("the Secret to be anybody's", SOON, || {
@@ -394,7 +397,7 @@ fn another_name_of_the_managed_secret_is_refused(cluster: &Cluster) -> Result<()
             let refused = cluster.kubectl(change).ns(kept.ns).fails()?;
             ensure!(refused.contains("managed-renamed"), "saw {refused}");
         }
-        // No webhook sees this one, and the agent may write what it names.
+        // The webhook is not registered, so the spec can get another name, for which the agent has rights.
         kept.set("secretName", &json!("other"))?;
         kept.agents.grant()?;
         kept.wait_condition("Synced", "ManagedRenamed", &["until spec.secretName is managed again"])?;

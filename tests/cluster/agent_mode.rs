@@ -1,5 +1,5 @@
-//! The legacy switch, `spec.mode`, there and back at every phase: one Secret name, contents as each mode says, and a warning that
-//! counts whom the switch cuts off.
+//! Switches `spec.mode` to `Copy` and back in every phase: the managed Secret keeps its name, its content is that of
+//! the mode, and a warning counts the clients that the switch cuts off.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ cases![
     the_mode_there_and_back_at_leaf_switched,
 ];
 
-/// A rotation from one CA to another with two clients that persons renew, and an agent.
+/// A rotation from one CA to another, with an agent and two clients that are renewed manually.
 struct Rotation<'k> {
     kept: &'k Kept<'k>,
     old: Authority,
@@ -41,14 +41,14 @@ fn rotation(cluster: &Cluster, test: impl FnOnce(&Rotation<'_>) -> Result<()>) -
 }
 
 impl Rotation<'_> {
-    /// Until the clients hold it.
+    /// Begins the rotation, and waits until clients block it.
     fn converge(&self) -> Result<()> {
         self.kept.write_root(&self.new)?;
         self.kept.wait_bundle(&[&self.new, &self.old])?;
         self.kept.wait_phase("Converged")
     }
 
-    /// Until one client holds the leaf: both present new leaves, but `shop` trusts the old CA alone.
+    /// Waits until one client blocks the switch: both present new certificates, but `shop` trusts only the old CA.
     fn migrate(&self) -> Result<()> {
         self.converge()?;
         self.kept.write_client_with("storefront", &self.new, &[&self.new, &self.old])?;
@@ -61,7 +61,7 @@ impl Rotation<'_> {
         self.kept.cluster.get("secret", self.kept.ns, name)
     }
 
-    /// Says `spec.mode`; returns the warnings.
+    /// Sets `spec.mode`; returns the warnings.
     fn switch(&self, mode: &str, more: &[&str]) -> Result<String> {
         let patch = json!({ "spec": { "mode": mode } }).to_string();
         let args = ["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", &patch];
@@ -71,7 +71,7 @@ impl Rotation<'_> {
         Ok(output.stderr)
     }
 
-    /// To `Copy` and back, with these clients cut off by it, and this trust before and after.
+    /// Switches to `Copy` and back. Expects these clients to be cut off, and this bundle before and after.
     fn there_and_back(&self, phase: &str, cut_off: &[&str], trust: &[&Authority]) -> Result<()> {
         let kept = self.kept;
         expect("the phase", &kept.status()?["phase"], phase)?;
@@ -112,7 +112,7 @@ fn the_mode_there_and_back_at_steady(cluster: &Cluster) -> Result<()> {
 fn the_mode_there_and_back_at_trust_expanded(cluster: &Cluster) -> Result<()> {
     rotation(cluster, |rotation| {
         let (kept, old, new) = (rotation.kept, &rotation.old, &rotation.new);
-        // The gateways stay without the new CA, for all that is known.
+        // As far as the agent knows, gateways do not have the new CA.
         kept.set_gateway_delay("1h")?;
         kept.write_root(new)?;
         kept.wait_bundle(&[new, old])?;
@@ -139,7 +139,7 @@ fn the_mode_there_and_back_at_leaf_switched(cluster: &Cluster) -> Result<()> {
     rotation(cluster, |rotation| {
         let (kept, old, new) = (rotation.kept, &rotation.old, &rotation.new);
         rotation.migrate()?;
-        // Some gateway serves the old leaf, for all that is known: clients keep its CA.
+        // As far as the agent knows, some gateway still serves the old certificate, so clients keep its CA.
         kept.set_gateway_delay("1h")?;
         kept.write_client_with("shop", new, &[new, old])?;
         kept.wait_phase("ServingCertificateSwitched")?;

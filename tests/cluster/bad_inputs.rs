@@ -1,5 +1,5 @@
-//! Bad inputs through real kubectl, in every way that kubectl has: each is refused or warned of with its text, as a dry
-//! run says before, and what is stored stays.
+//! Bad inputs with real kubectl, by each of its commands. Each input is rejected, or causes a warning, with its
+//! message; a dry run gives the same result before; and the stored object stays.
 
 use std::collections::BTreeSet;
 
@@ -21,10 +21,10 @@ cases![
     large_updates_are_judged,
 ];
 
-/// Fields of a Secret with bad content, and the rule that says so.
+/// Fields of a Secret with bad content, and the rule that reports it.
 type Bad = (Vec<(&'static str, String)>, &'static str);
 
-/// The cases of the tables on how Envoy loads a bundle.
+/// The cases of the tables of how Envoy loads a bundle.
 fn bad() -> Result<Vec<Bad>> {
     let mut keys = Keys::shuffled(&mut Seed::of_run("bad inputs"));
     let mut ca = |spec| Identity::root(spec, keys.of(Kind::P256)?);
@@ -77,7 +77,8 @@ fn refuses_what_would_break_trust(cluster: &Cluster) -> Result<()> {
             let mut reported = BTreeSet::new();
             for (data, rule) in bad()? {
                 let (field, unsound) = (data[0].0, filled(&secret, &data));
-                // The same server judges both: of the root one case for each rule is enough.
+                // The same server judges the source and the managed Secret, so for the source Secret one case of each
+                // rule is enough.
                 if !reported.insert(rule) && !labelled {
                     continue;
                 }
@@ -90,15 +91,15 @@ fn refuses_what_would_break_trust(cluster: &Cluster) -> Result<()> {
                     ensure!(asked == denied, "{rule}, dry run: {asked}\napply: {denied}");
                 }
             }
-            // Its resourceVersion shows that nothing was written in between either.
+            // The same resourceVersion shows that nothing was written in between either.
             ensure!(stage.get("secret", name)? == stored, "{name}: what is stored has changed");
         }
         Ok(())
     })
 }
 
-/// Server-side apply. The API server gives the webhook five seconds, which a debug build on a busy machine may not keep:
-/// then again, since that is no verdict.
+/// Server-side apply. The webhook's timeout is five seconds, which a debug build on a busy machine can exceed. The
+/// request is then repeated, since a timeout is no verdict.
 fn apply(stage: &Stage<'_>, secret: &Value, more: &[&str]) -> Result<Output> {
     wait_for_value("an answer in time", SOON, || {
         let kubectl = more.iter().fold(put(stage, secret), |kubectl, arg| kubectl.arg(arg));
@@ -200,7 +201,7 @@ fn odd_requests_are_judged_like_others(cluster: &Cluster) -> Result<()> {
             let created = create(&secret).ok()?;
             stage.kubectl(["delete", created.trim()]).ok()?;
         }
-        // A status is not a spec.
+        // A write of the status must not change the spec.
         stage.apply(&stage.istio("shop", SOURCE))?;
         let status = json!({ "status": { "observedGeneration": "1" } }).to_string();
         let patch = ["patch", ISTIO, "shop", "--subresource=status", "--type=merge", "--patch", &status];
@@ -209,7 +210,7 @@ fn odd_requests_are_judged_like_others(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// An UPDATE carries both objects, each with its annotations: more than 3 MB here.
+/// An UPDATE carries the old and the new object, here with annotations that make it more than 3 MB.
 fn large_updates_are_judged(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         let (authority, mut secret) = sound(MANAGED, true)?;

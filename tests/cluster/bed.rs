@@ -1,4 +1,4 @@
-//! The bed itself: what every other test takes for granted.
+//! The test bed itself: checks what all other tests rely on.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ cases![
 fn answers_as_the_release_under_test(cluster: &Cluster) -> Result<()> {
     let version: Value = serde_json::from_str(&cluster.kubectl(["version", "-o", "json"]).ok()?)?;
     ensure!(version["serverVersion"]["major"] == "1", "saw {version}");
-    // Binaries of one's own may be of another release.
+    // With KUBEBUILDER_ASSETS the binaries may be of another release.
     if std::env::var_os("KUBEBUILDER_ASSETS").is_none() {
         for side in ["clientVersion", "serverVersion"] {
             ensure!(version[side]["minor"] == "36", "expected 1.36, saw {version}");
@@ -100,7 +100,7 @@ fn rolls_a_deployment_out_once(cluster: &Cluster) -> Result<()> {
             let status = &deployment["status"];
             Ok(status["observedGeneration"] == 1 && status["unavailableReplicas"] == 2)
         })?;
-        // A label outside the template is no reason for a rollout.
+        // A label outside of the pod template must not cause a rollout.
         cluster.kubectl(["label", "deployment", "shop", "team=checkout"]).ns(ns).ok()?;
         cluster.kubectl(["scale", "deployment", "shop", "--replicas=3"]).ns(ns).ok()?;
         wait_for("the scale to be observed", SOON, || {

@@ -1,4 +1,4 @@
-//! Break-glass on the real API server: it alone knows who holds the right.
+//! Break-glass on the real API server, which decides whether a user has the right to override rules.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ cases![
     a_managed_secret_in_use_is_let_go,
 ];
 
-/// A developer who holds the right in the stage's namespace, by impersonation.
+/// A developer with the right in the stage's namespace, by impersonation.
 const ON_CALL: &str = "on-call";
 /// Any other developer.
 const OTHER: &str = "other";
@@ -42,7 +42,7 @@ fn put(stage: &Stage<'_>, user: &str, secret: &Value, more: &[&str]) -> Kubectl 
     by(stage, user, &args).stdin(secret.to_string())
 }
 
-/// An unsound Secret with an override and its reason.
+/// An invalid Secret with an annotation that overrides a rule, and the reason.
 fn unsound(name: &str, rule: &str) -> Result<Value> {
     let mut secret = with(&sound(name, name == MANAGED)?.1, "ca.crt", "no PEM at all");
     secret["metadata"]["annotations"] = json!({ format!("breakglass.trustspan.dev/{rule}"): "ticket 4711" });
@@ -56,12 +56,12 @@ fn who_holds_the_right_overrides_with_a_warning(cluster: &Cluster) -> Result<()>
             let output = put(stage, ON_CALL, &unsound(name, "empty")?, &[]).run()?;
             ensure!(output.success(), "{name}: {output:?}");
             ensure!(output.stderr.contains("break-glass (ticket 4711)"), "{name}: saw {output:?}");
-            // Another rule's annotation does not help.
+            // An annotation for another rule does not override this one.
             let other = with(&unsound(name, "expired")?, "ca.crt", "no PEM either");
             let refused = put(stage, ON_CALL, &other, &[]).fails()?;
             ensure!(refused.contains("empty: data[ca.crt]"), "{name}: saw {refused}");
         }
-        // The managed Secret's two writes: the one that passed says why.
+        // The managed Secret has two writes; the accepted one has the reason as an audit annotation.
         let mut audited = Vec::new();
         wait_for("both writes in the audit log", SOON, || {
             audited = cluster.audit_annotations(&stage.ns)?;
@@ -89,7 +89,7 @@ fn who_lacks_the_right_is_refused(cluster: &Cluster) -> Result<()> {
                 "{name}: saw {refused}"
             );
             ensure!(!cluster.exists("secret", &stage.ns, name)?, "{name} is stored");
-            // An annotation by a user with the right does not help other users.
+            // An annotation by a user with the right has no effect for other users.
             let mut secret = sound(name, name == MANAGED)?.1;
             secret["metadata"]["annotations"] = json!({ "breakglass.trustspan.dev/empty": "ticket 4711" });
             put(stage, ON_CALL, &secret, &[]).ok()?;
@@ -136,7 +136,8 @@ fn an_annotation_is_not_planted(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Server-side apply creates an object with the deletionTimestamp that it brings; whatever is being deleted passes.
+/// Server-side apply can create an object with a deletionTimestamp. Writes to an object that is being deleted are
+/// allowed.
 fn a_new_secret_is_not_taken_for_one_being_deleted(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         bind(stage)?;
@@ -152,10 +153,10 @@ fn a_new_secret_is_not_taken_for_one_being_deleted(cluster: &Cluster) -> Result<
                 "{name}: saw {refused}"
             );
         }
-        // Nothing would judge what is written to it from then on.
+        // Otherwise later writes to the Secret would not be judged.
         let refused = put(stage, OTHER, &dying(sound(MANAGED, true)?.1), &[]).fails()?;
         ensure!(refused.contains("managed-in-use: metadata.deletionTimestamp"), "saw {refused}");
-        // Nor does a stored one begin to be deleted by an update.
+        // An update cannot add a deletionTimestamp to a stored Secret either.
         let (_, secret) = sound(MANAGED, true)?;
         put(stage, OTHER, &secret, &[]).ok()?;
         put(stage, OTHER, &dying(with(&secret, "ca.crt", "no PEM at all")), &[]).fails()?;

@@ -1,4 +1,4 @@
-//! CA bundles outside of gateway Secrets, through real kubectl, with the opt-in configuration `manifests/ca-bundles`.
+//! CA bundles outside of gateway Secrets, with real kubectl and the opt-in configuration `manifests/ca-bundles`.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,8 @@ use crate::stage::{expect, trustspan};
 use crate::testbed::{Authority, Cluster, Kubectl, Patience, Registration, Scope, Server, Source, User, shipped};
 
 cases![
-    // An APIService without a server behind it holds up discovery, and with it the end of every namespace.
+    // This test runs alone: an APIService without a server delays discovery, and with it the deletion of every
+    // namespace.
     alone refuses_what_go_or_envoy_would_not_read,
     alone what_is_stored_unsound_can_be_edited,
     break_glass_holds_for_them_too,
@@ -23,7 +24,7 @@ fn folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/ca-bundles")
 }
 
-/// A namespace, a server, and the opt-in configuration; what the test makes outside of the namespace is deleted.
+/// A namespace, a server, and the opt-in configuration. Cluster-scoped objects of the test are deleted at its end.
 struct Bed<'c> {
     cluster: &'c Cluster,
     ns: String,
@@ -49,7 +50,7 @@ fn base64(text: &str) -> String {
 }
 
 impl<'c> Bed<'c> {
-    /// The base's configurations, for ConfigMaps, and those that are opted in to.
+    /// Registers the base's configurations, for ConfigMaps, and the opt-in ones.
     fn register(&self) -> Result<Registration<'c>> {
         let yaml =
             format!("{}\n---\n{}", shipped("webhooks.yaml")?, fs::read_to_string(folder().join("webhooks.yaml"))?);
@@ -62,12 +63,12 @@ impl<'c> Bed<'c> {
         )
     }
 
-    /// An API group of the test's own.
+    /// An API group for this test only.
     fn group(&self) -> String {
         format!("{}.example.com", self.ns)
     }
 
-    /// Another: the API server itself writes the APIServices of a CustomResourceDefinition's group.
+    /// A second API group: the API server itself writes the APIServices of a CustomResourceDefinition's group.
     fn api_group(&self) -> String {
         format!("api.{}", self.group())
     }
@@ -77,7 +78,7 @@ impl<'c> Bed<'c> {
         self.cluster.kubectl(args).ns(&self.ns).stdin(object.to_string())
     }
 
-    /// What counts of a stored object.
+    /// The parts of a stored object that the test compares.
     fn stored(&self, object: &Value) -> Result<Value> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).context("a name");
         let stored = self.cluster.get(text("/kind")?, &self.ns, text("/metadata/name")?)?;
@@ -175,7 +176,7 @@ fn refuses_what_go_or_envoy_would_not_read(cluster: &Cluster) -> Result<()> {
                 ensure!(asked == refused, "{field}: dry run: {asked}\napply: {refused}");
                 expect(field, &bed.stored(&object(&good))?, before.clone())?;
             }
-            // A rotation passes: both, then the new one.
+            // A rotation is allowed: first both CAs, then the new one.
             for bundle in [format!("{good}{}", two.pem()), two.pem()] {
                 bed.put(&object(&bundle), &[]).ok()?;
             }
@@ -204,7 +205,7 @@ fn what_is_stored_unsound_can_be_edited(cluster: &Cluster) -> Result<()> {
             let warned = output.success() && output.stderr.contains("dropped-by-proxy");
             ensure!(warned, "{}: saw {output:?}", object["kind"]);
         }
-        // The same verdict on what is stored, offline.
+        // `trustspan check` gives the same verdict on the stored objects.
         let stored = cluster.kubectl(["get", "configmaps,secrets", "-o", "yaml"]).ns(&bed.ns).ok()?;
         let (code, printed) = trustspan(&["check", "-f", "-"], &stored)?;
         ensure!(code == Some(1) && printed.matches("dropped-by-proxy").count() == 2, "{code:?}: {printed}");
@@ -235,7 +236,7 @@ fn only_secrets_with_a_kubeconfig_are_sent(cluster: &Cluster) -> Result<()> {
         let _registration = bed.register()?;
         let reviews = || -> Result<usize> {
             let metrics = bed.server.metrics()?;
-            // Not those of what others do outside of namespaces.
+            // Lines on cluster-scoped objects of other tests are left out.
             let of_kind = |line: &&str| line.contains(r#"kind="Secret""#) || line.contains(r#"kind="ConfigMap""#);
             let counted = metrics.lines().filter(|line| line.starts_with("trustspan_admission_requests_total{"));
             let counted = counted.filter(of_kind);
@@ -250,7 +251,7 @@ fn only_secrets_with_a_kubeconfig_are_sent(cluster: &Cluster) -> Result<()> {
             cluster.kubectl(args).ns(&bed.ns).ok()?;
         }
         expect("reviews", &json!(reviews()?), before)?;
-        // Base64 encodes the words in one of three ways, depending on their offset.
+        // Base64 encodes a word in three ways, depending on its offset.
         for shift in 0..3 {
             let mut object = kubeconfig(&Authority::new("one")?.pem());
             object["metadata"]["name"] = json!(format!("shifted-{shift}"));

@@ -1,4 +1,5 @@
-//! `trustspan certgen` with the rights of `manifests/certgen`. There is no node: a thread stands in for the kubelet, and says that pods are up.
+//! `trustspan certgen` with the rights of `manifests/certgen`. There is no node: a thread acts as the kubelet and
+//! reports that pods are ready.
 
 use std::{
     collections::BTreeSet,
@@ -42,7 +43,7 @@ struct Certgen<'c> {
 }
 
 impl<'c> Certgen<'c> {
-    /// Applies the manifests. The propagation delay is shorter than the default.
+    /// Applies the manifests, with a shorter propagation delay than the default.
     fn new(cluster: &'c Cluster, ns: &'c str) -> Result<Self> {
         let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/certgen");
         let manifests = cluster.kubectl(["kustomize".as_ref(), manifests.as_os_str()]).ok()?;
@@ -71,14 +72,14 @@ impl<'c> Certgen<'c> {
         Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
     }
 
-    /// Runs it, and returns what it prints.
+    /// Runs certgen, which must succeed, and returns its output.
     fn succeeds(&self, more: &[&str]) -> Result<String> {
         let (code, stdout, stderr) = self.run(more)?;
         ensure!(code == Some(0), "{more:?}: saw {code:?}: {stdout}{stderr}");
         Ok(stdout)
     }
 
-    /// Runs it, and returns its error.
+    /// Runs certgen, which must fail with these words.
     fn fails(&self, more: &[&str], why: &[&str]) -> Result<()> {
         let (code, stdout, stderr) = self.run(more)?;
         ensure!(
@@ -88,13 +89,13 @@ impl<'c> Certgen<'c> {
         Ok(())
     }
 
-    /// Runs it until it has made a write, or to its end. Returns whether it was killed.
+    /// Runs certgen until its first write, and kills it then. Returns false if it ended without being killed.
     fn kill_after_a_write(&self, more: &[&str]) -> Result<bool> {
         let mut child = self.spawn(more)?;
         let lines = BufReader::new(child.stdout.take().context("stdout")?).lines();
         for line in lines {
             let line = line?;
-            // After the last write the next run would be another rotation.
+            // After the last write of a rotation, the next run would begin another one.
             let is_other = ["waiting", "delete", "the rotation", "nothing"].iter().any(|word| line.starts_with(word));
             if !is_other {
                 child.kill()?;
@@ -123,7 +124,7 @@ impl<'c> Certgen<'c> {
         self.cluster.exists("secret", self.ns, PENDING)
     }
 
-    /// The CAs of all bundles, which have to be the same.
+    /// The CAs of the bundles, which must all be equal.
     fn cas(&self) -> Result<Vec<String>> {
         let bundles: BTreeSet<_> = SECRETS.iter().map(|name| self.data(name, "ca.crt")).collect::<Result<_>>()?;
         ensure!(bundles.len() == 1, "expected one bundle, saw {bundles:?}");
@@ -131,7 +132,7 @@ impl<'c> Certgen<'c> {
         Ok(bundles.iter().flat_map(|bundle| bundle.split_inclusive(end).map(str::to_owned)).collect())
     }
 
-    /// What openssl says of the certificates.
+    /// Verifies the certificates with openssl.
     fn verify(&self) -> Result<()> {
         let newest = self.cas()?.into_iter().next().context("a CA")?;
         for name in SECRETS {
@@ -165,7 +166,7 @@ impl<'c> Certgen<'c> {
         self.cluster.apply(self.ns, &deployment(LIMITER, "envoy-rate-limit", &[]).to_string()).map(drop)
     }
 
-    /// As the kubelet would: pods come up.
+    /// Acts as the kubelet: reports that the pods are ready.
     fn bring_up(&self) -> Result<()> {
         let now = jiff::Timestamp::now().to_string();
         let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
@@ -173,13 +174,13 @@ impl<'c> Certgen<'c> {
         for pod in self.cluster.list("pods", self.ns, &format!("app={LIMITER}"))? {
             let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
             let args = ["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &up];
-            // It may be gone by now.
+            // The pod may be deleted already.
             self.cluster.kubectl(args).ns(self.ns).run()?;
         }
         Ok(())
     }
 
-    /// Does something while pods come up.
+    /// Runs `act` while pods become ready.
     fn while_pods_come_up<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -198,7 +199,7 @@ impl<'c> Certgen<'c> {
     }
 }
 
-/// A kubeconfig of a ServiceAccount.
+/// Writes a kubeconfig for a ServiceAccount.
 fn service_account(cluster: &Cluster, dir: &Path, ns: &str, name: &str) -> Result<String> {
     let mut kubeconfig: Value = serde_json::from_str(&fs::read_to_string(cluster.kubeconfig(User::Admin))?)?;
     kubeconfig["users"][0]["user"]["as"] = json!(format!("system:serviceaccount:{ns}:{name}"));
@@ -273,7 +274,7 @@ fn rotations_that_are_killed_after_each_write_are_completed_by_the_next_run(clus
         });
         cluster.kubectl(["delete", "mutatingwebhookconfiguration", injector]).ok()?;
         result?;
-        // Neither its content nor anything else of it.
+        // Neither the content of the Secret nor its metadata has changed.
         expect(HMAC, &certgen.secret(HMAC)?, hmac)
     })
 }
@@ -336,7 +337,7 @@ fn stops_with_what_to_do(cluster: &Cluster) -> Result<()> {
         ensure!(!certgen.is_pending()?, "a rotation was begun");
         pause(false)?;
 
-        // Nobody brings its pods up.
+        // No thread makes its pods ready.
         let leaf = certgen.data("envoy", "tls.crt")?;
         certgen
             .fails(&["--overwrite", "--timeout=2s"], &["waited 2s for the rollout of deployment/envoy-ratelimit"])?;

@@ -1,4 +1,4 @@
-//! Clients that are declared for a GatewaySecret that does not exist: their writer gets a warning.
+//! Clients whose label names a GatewaySecret that does not exist: the write causes a warning.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ cases![warns_about_a_client_of_no_gateway_secret, alone warns_about_a_certificat
 
 const RULE: &str = "no-such-gatewaysecret";
 
-/// cert-manager's Certificates, as far as the API server goes.
+/// A minimal CRD of cert-manager's Certificate.
 const CRD: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -30,7 +30,7 @@ spec:
         properties: { spec: { type: object, x-kubernetes-preserve-unknown-fields: true } }
 ";
 
-/// Writes a client of the stage's GatewaySecret, and then one of a name that is mistyped.
+/// Writes a client of the stage's GatewaySecret, and one whose label is mistyped.
 fn warns_about_the_second_only(stage: &Stage<'_>, client: impl Fn(&str) -> Value) -> Result<()> {
     let said = |named: &str| -> Result<String> {
         let output = put(stage, &client(named)).user(User::Admin).run()?;
@@ -56,7 +56,7 @@ fn warns_about_a_client_of_no_gateway_secret(cluster: &Cluster) -> Result<()> {
 
 fn warns_about_a_certificate_of_such_a_client(cluster: &Cluster) -> Result<()> {
     cluster.apply_crds(CRD)?;
-    // It is established before it is served everywhere.
+    // The CRD is established before every API server process serves it.
     let list = ["get", "certificates.cert-manager.io", "--all-namespaces"];
     wait_for("Certificates to be served", SOON, || Ok(cluster.kubectl(list).run()?.success()))?;
     let result = on_stage(cluster, |stage| {

@@ -1,4 +1,5 @@
-//! ConfigMaps that the agent keeps from those of `spec.clients.caConfigMapNames`, and Gateways of the Gateway API that name them.
+//! ConfigMaps that the agent copies from those of `spec.clients.caConfigMapNames`, and Gateways of the Gateway API that
+//! name them.
 
 use std::process::{Command, Stdio};
 
@@ -31,7 +32,7 @@ fn write(kept: &Kept<'_>, name: &str, authorities: &[&Authority]) -> Result<()> 
     kept.cluster.apply(kept.ns, &object.to_string()).map(drop)
 }
 
-/// Waits until what is kept holds exactly these, in this order.
+/// Waits until the copy contains exactly these CAs, in this order.
 fn wait_kept(kept: &Kept<'_>, authorities: &[&Authority]) -> Result<()> {
     let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
     wait_for(&format!("ConfigMap {KEPT} to hold CAs: {}", authorities.len()), SOON, || {
@@ -40,7 +41,7 @@ fn wait_kept(kept: &Kept<'_>, authorities: &[&Authority]) -> Result<()> {
     })
 }
 
-/// Declares ConfigMap `partners`, with the agent's rights for it.
+/// Adds ConfigMap `partners` to the spec, and grants the agent the rights on it.
 fn declare(kept: &Kept<'_>) -> Result<()> {
     kept.set("clients", &json!({ "caConfigMapNames": [PARTNERS] }))?;
     kept.agents.grant()
@@ -59,7 +60,8 @@ fn what_is_kept_has_our_cas_as_the_managed_secret_and_others_as_they_are(cluster
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
         wait_kept(kept, &[&partner, &new, &old])?;
-        // Any user may change it, and its owner may add to it.
+        // The agent restores the copy when another user deletes or changes it, and copies CAs that the owner adds to
+        // the source.
         cluster.kubectl(["delete", "configmap", KEPT]).ns(kept.ns).ok()?;
         wait_kept(kept, &[&partner, &new, &old])?;
         write(kept, KEPT, &[&another])?;
@@ -73,7 +75,7 @@ fn what_is_kept_has_our_cas_as_the_managed_secret_and_others_as_they_are(cluster
     })
 }
 
-/// A Gateway that asks for certificates of clients of the CAs in the ConfigMap.
+/// A Gateway that verifies clients by the CAs in the ConfigMap.
 fn gateway(kept: &Kept<'_>) -> Value {
     let reference = |kind: &str, name: &str| json!({ "group": "", "kind": kind, "namespace": kept.ns, "name": name });
     let validation = json!({ "validation": { "caCertificateRefs": [reference("ConfigMap", PARTNERS)] } });
@@ -90,7 +92,7 @@ fn gateway(kept: &Kept<'_>) -> Value {
     })
 }
 
-/// What a Gateway names for a listener's certificate, and for the CAs of all ports and of one.
+/// The names in a Gateway: a listener's certificate, and the CAs for all ports and for one port.
 fn named(gateway: &Value) -> [&str; 3] {
     let spec = &gateway["spec"];
     let frontend = &spec["tls"]["frontend"];
@@ -105,7 +107,7 @@ fn named(gateway: &Value) -> [&str; 3] {
 const AS_WRITTEN: [&str; 3] = ["root", PARTNERS, PARTNERS];
 const REWRITTEN: [&str; 3] = ["managed", KEPT, KEPT];
 
-/// A GatewaySecret that is Steady, and keeps a ConfigMap.
+/// A GatewaySecret in phase Steady, with a copy of a ConfigMap.
 fn steady(kept: &Kept<'_>) -> Result<crate::testbed::Process> {
     let (root, partner) = (Authority::new("root")?, Authority::new("partner")?);
     kept.write_root(&root)?;
@@ -142,7 +144,7 @@ fn a_gateway_names_what_is_kept_and_undo_takes_it_back(cluster: &Cluster) -> Res
         expect("undone", &json!(named(&undone)), json!(AS_WRITTEN))?;
         ensure!(undone["metadata"]["annotations"]["trustspan.dev/undo"].is_null(), "the record stays");
 
-        // Its listeners join the Gateway's, and go by the Gateway's CAs.
+        // Its listeners are added to those of the Gateway, and use the Gateway's CAs.
         let listeners = json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet", "metadata": { "name": "more" },
             "spec": { "parentRef": { "name": "shop" }, "listeners": [{
@@ -202,7 +204,7 @@ fn a_gateway_elsewhere_names_what_is_kept_once_that_is_granted(cluster: &Cluster
             cluster.apply(apps, &gateway)?;
             let stored = cluster.get(KIND, apps, "shop")?;
             expect("without a grant", &json!(named(&stored)), json!(["managed", PARTNERS, PARTNERS]))?;
-            // It is not applied again.
+            // The Gateway is not applied again: the agent requests its rewrite.
             grant(&[PARTNERS, KEPT])?;
             wait_for("the agent to have it written once more", SOON, || {
                 Ok(named(&cluster.get(KIND, apps, "shop")?) == REWRITTEN)

@@ -1,4 +1,5 @@
-//! Connectivity on the real API server: what a GatewaySecret's status says is in use is not cut off.
+//! Connectivity on the real API server: writes that would cut off certificates in use, according to the status, are
+//! rejected.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -38,7 +39,7 @@ fn a_ca_that_live_clients_need_stays(cluster: &Cluster) -> Result<()> {
         ensure!(refused.contains("connectivity: data[ca.crt]") && refused.contains("1 active client"), "saw {refused}");
         ensure!(refused.contains("(shop)") && asked == refused, "dry run: {asked}\napply: {refused}");
         stage.kubectl(["label", "secret", MANAGED, "team=checkout"]).ok()?;
-        // Once renewed, the old CA may go.
+        // After the client was renewed, the old CA can be removed.
         in_use["leaves"] =
             json!([leaf("storefront", &new.issue_client("storefront")?.0), leaf("shop", &new.issue_client("shop")?.0)]);
         set_status(cluster, &stage.ns, &in_use)?;
@@ -46,7 +47,7 @@ fn a_ca_that_live_clients_need_stays(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Istio takes CAs from a `-cacert` sibling as soon as there is one.
+/// Istio takes CAs from a `-cacert` sibling as soon as it exists.
 fn a_sibling_holds_the_ca_that_live_clients_need(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         let (held, other) = (Authority::new("old root")?, Authority::new("new root")?);

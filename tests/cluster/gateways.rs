@@ -1,4 +1,4 @@
-//! Gateways through real kubectl: whatever way they are written, what is stored names the managed Secret.
+//! Gateways with real kubectl: however they are written, the stored object names the managed Secret.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ fn rewrites_every_istio_version(cluster: &Cluster) -> Result<()> {
         let tls = &stage.get(ISTIO, "many")?["spec"]["servers"][0]["tls"];
         expect("credentialNames", &tls["credentialNames"], json!([MANAGED, "other"]))?;
         expect("caCertCredentialName", &tls["caCertCredentialName"], format!("{MANAGED}-cacert"))?;
-        // Under a plain name istiod serves no CA.
+        // With a name that lacks the suffix `-cacert`, istiod sends no CA.
         many["spec"]["servers"][0]["tls"]["caCertCredentialName"] = json!(SOURCE);
         let denied = stage.apply(&many).expect_err("a denial").to_string();
         ensure!(denied.contains("admits-everybody"), "{denied}");

@@ -1,4 +1,5 @@
-//! Guard only: the webhook, the CustomResourceDefinitions and one label, without GatewaySecret and agent.
+//! Guarding without rotation: the webhook, the CustomResourceDefinitions and one label, without a GatewaySecret and an
+//! agent.
 
 use std::collections::BTreeSet;
 
@@ -17,14 +18,14 @@ cases![
     a_gateway_secret_without_a_guard_gets_a_warning,
 ];
 
-/// Secrets of strangers that are written; `TRUSTSPAN_STRANGERS` asks for more.
+/// Number of unrelated Secrets that are written; `TRUSTSPAN_STRANGERS` sets another number.
 const STRANGERS: usize = 100;
 
 /// A guarded namespace, one without a label, and the webhook for both.
 struct Guarded<'c> {
     cluster: &'c Cluster,
     ns: String,
-    /// Without the label.
+    /// The namespace without the label.
     plain: String,
     server: Server<'c>,
     _registration: Registration<'c>,
@@ -51,7 +52,7 @@ impl Guarded<'_> {
     }
 }
 
-/// The rules that deny an object, as `check` says.
+/// The rules by which `trustspan check` denies an object.
 fn denied_by_check(object: &Value) -> Result<BTreeSet<String>> {
     let (_, printed) = trustspan(&["check", "--output", "json", "-f", "-"], &object.to_string())?;
     let judged: Value = serde_json::from_str(&printed)?;
@@ -60,7 +61,7 @@ fn denied_by_check(object: &Value) -> Result<BTreeSet<String>> {
     denials.map(|finding| Ok(finding["rule"].as_str().context("a rule")?.to_owned())).collect()
 }
 
-/// The bundles that Envoy was measured with, each as a Secret and as a ConfigMap.
+/// The bundles that were measured with Envoy, each as a Secret and as a ConfigMap.
 fn the_webhook_refuses_what_check_denies(cluster: &Cluster) -> Result<()> {
     guarded(cluster, |bed| {
         let mut bench = Bench::new()?;
@@ -111,7 +112,7 @@ fn secrets_of_other_namespaces_are_never_sent(cluster: &Cluster) -> Result<()> {
         let after = reviews(&bed.server)?;
         println!("{count} Secrets created, changed and deleted: {} sent to the webhook", after - before);
         expect("reviews of Secrets", &json!(after), before)?;
-        // The counter does count.
+        // A guarded Secret is counted, which shows that the counter works.
         bed.put(&bed.ns, &secret).ok()?;
         expect("reviews of Secrets", &json!(reviews(&bed.server)?), before + 1)
     })
@@ -127,7 +128,7 @@ fn a_label_on_a_secret_guards_it_alone(cluster: &Cluster) -> Result<()> {
         let (_, secret) = sound("partners", false)?;
         let unsound = with(&secret, "ca.crt", "no PEM at all");
         bed.put(&bed.plain, &unsound).ok()?;
-        // What was stored already only warns.
+        // A Secret that was stored before only warns.
         let output = bed.put(&bed.plain, &labelled(&unsound)).run()?;
         ensure!(output.success() && output.stderr.contains("empty: data[ca.crt]"), "saw {output:?}");
         bed.put(&bed.plain, &labelled(&secret)).ok()?;

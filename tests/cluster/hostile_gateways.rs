@@ -1,4 +1,4 @@
-//! Somebody else's Gateways, as many and as long as their namespace may hold: they affect only that namespace.
+//! As many and as long Gateways as another namespace can hold: they affect only that namespace.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -11,10 +11,10 @@ cases![
     a_status_that_is_refused_for_its_size_is_reduced_and_stops_no_step,
 ];
 
-/// `TRUSTSPAN_HOSTILE_GATEWAYS`, such as 1000.
+/// Number of Gateways; `TRUSTSPAN_HOSTILE_GATEWAYS` sets another, such as 1000.
 const GATEWAYS: usize = 150;
 const HOSTS: usize = 480;
-/// Gateways of one request: a few MiB.
+/// Gateways in one request, of a few MiB together.
 const AT_ONCE: usize = 25;
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(180);
 
@@ -67,7 +67,8 @@ fn create(cluster: &Cluster, namespace: &str, label: &str, numbers: std::ops::Ra
     cluster.kubectl(["create", "-f", "-"]).ns(namespace).stdin(list.to_string()).ok().map(drop)
 }
 
-/// The bytes of a status that holds the own Gateway, some of the others, and nothing that says that something is missing.
+/// The size of the status in bytes. The status has to list the GatewaySecret's own Gateway and some of the others,
+/// without a sign that something is missing.
 fn fits(kept: &Kept<'_>, ns: &str) -> Result<usize> {
     let status = kept.status()?;
     let bytes = status.to_string().len();
@@ -105,7 +106,7 @@ fn a_status_that_is_refused_for_its_size_is_reduced_and_stops_no_step(cluster: &
 
 fn no_status_is_taken(kept: &Kept<'_>, agent: &Process, old: &Authority, new: &Authority) -> Result<()> {
     refuse_status(kept, "false")?;
-    // It takes a while until the API server goes by it.
+    // It takes a while until the API server applies the policy.
     wait_for("a status to be refused", SOON, || {
         let patch = r#"{"status":{"workloadsBehind":7}}"#;
         let args = ["patch", "gatewaysecret", "gateway", "--subresource=status", "--type=merge", "--dry-run=server"];
@@ -126,7 +127,7 @@ fn hosts(kept: &Kept<'_>) -> Result<Value> {
     Ok(kept.status()?["gateways"][0]["hosts"].take())
 }
 
-/// Has the API server refuse as too large (413) what an expression is not true of.
+/// Makes the API server reject a status as too large (413) unless an expression is true of it.
 fn refuse_status(kept: &Kept<'_>, unless: &str) -> Result<()> {
     let (api, name) = ("admissionregistration.k8s.io/v1", kept.ns);
     let rule = json!({

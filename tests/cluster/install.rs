@@ -23,7 +23,7 @@ cases![
     alone the_base_applies_and_goes_again,
 ];
 
-/// What a kind's explanation may take.
+/// Lines that `kubectl explain` of a kind may print.
 const SCREEN: usize = 90;
 
 fn explains_its_fields(cluster: &Cluster) -> Result<()> {
@@ -39,7 +39,7 @@ fn explains_its_fields(cluster: &Cluster) -> Result<()> {
         let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
         ensure!(words.contains(text), "{field}: saw {explained}");
     }
-    // A screen has some 60 lines.
+    // A screen has about 60 lines.
     for kind in ["gatewaysecrets", "rotationpolicies", "clusterrotationpolicies"] {
         let explained = cluster.kubectl(["explain", &format!("{kind}.spec")]).ok()?;
         let (lines, fields) = (explained.lines().count(), explained.matches('\t').count());
@@ -144,7 +144,8 @@ fn keeps_status_from_editors(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// The procedure without an agent of docs/getting-started.md: observe the cluster, write the result as status, and Gateways are rewritten.
+/// The procedure for a cluster without an agent (docs/getting-started.md): observe the cluster, write the result to the
+/// status, and Gateways are rewritten.
 fn observe_makes_a_gateway_secret_ready(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
         let ns = &stage.ns;
@@ -189,17 +190,17 @@ fn the_webhook_may_read_no_secret(cluster: &Cluster) -> Result<()> {
 
 fn the_base_applies_and_goes_again(cluster: &Cluster) -> Result<()> {
     let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base").display().to_string();
-    // Twice: an upgrade is an apply on top.
+    // Applied twice, since an upgrade is another apply.
     for _ in 0..2 {
         cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-k", &base]).ok()?;
     }
     for webhooks in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
         ensure!(cluster.exists(webhooks, "", "trustspan")?, "no {webhooks}");
-        // The other tests use everything else of the base.
+        // Only the webhook configurations are deleted: the other tests need the rest of manifests/base.
         cluster.kubectl(["delete", webhooks, "trustspan"]).ok()?;
     }
     cluster.kubectl(["delete", "deployment", "trustspan-webhook"]).ns("trustspan-system").ok()?;
-    // No server replaces them: other tests start when the API server no longer calls them.
+    // No server runs behind them: other tests must start only after the API server has stopped calling them.
     let managed = sound(MANAGED, true)?.1.to_string();
     wait_for("the API server to forget the webhooks", SOON, || {
         let create = cluster.kubectl(["create", "--dry-run=server", "-f", "-"]);

@@ -6,7 +6,7 @@
 #[path = "../bed/mod.rs"]
 mod testbed;
 
-/// `cases![first, second, alone third]` lists a module's tests.
+/// Lists the tests of a module: `cases![first, second, alone third]`.
 macro_rules! cases {
     ($($($word:ident)+),* $(,)?) => {
         pub(crate) const CASES: &[crate::Case] = &[$(cases!(@case $($word)+)),*];
@@ -62,7 +62,7 @@ use std::{
 use libtest_mimic::{Arguments, Trial};
 use testbed::Cluster;
 
-/// Every module's tests.
+/// The tests of all modules.
 const MODULES: &[&[Case]] = &[
     abandoned::CASES,
     agent::CASES,
@@ -101,7 +101,7 @@ pub(crate) struct Case {
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    // Tests mostly wait: for kubectl, for controllers.
+    // Tests mostly wait, for kubectl and for controllers, so more of them run than there are processors.
     args.test_threads = args.test_threads.or(Some(2 * thread::available_parallelism().map_or(2, usize::from)));
     testbed::run_trials(&args, Cluster::boot, trials, |_| Ok(()))
 }

@@ -1,4 +1,5 @@
-//! The webhook is down: what must go on goes on, what must not is refused, and what the webhook missed is found.
+//! The webhook is down: writes that must continue are accepted, writes that must not are rejected, and what the webhook
+//! missed is reported.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ fn gateways_and_workloads_go_on(cluster: &Cluster) -> Result<()> {
         expect("unchanged", credential(&stage.get(ISTIO, "shop")?), SOURCE)?;
         stage.apply(&deployment("app", SOURCE, &[]))?;
         stage.kubectl(["scale", "deployment", "app", "--replicas=2"]).ok()?;
-        // Back again, the next write is rewritten. (An apply of the same manifest sends none.)
+        // The webhook runs again, and rewrites the next write. (Another apply of the same manifest sends no request.)
         stage.server.start_again()?;
         stage.kubectl(["annotate", ISTIO, "shop", "note=x"]).ok()?;
         expect("Gateway", credential(&stage.get(ISTIO, "shop")?), MANAGED)?;
@@ -53,12 +54,12 @@ fn managed_secrets_are_refused_and_all_others_pass(cluster: &Cluster) -> Result<
         stage.kubectl(["create", "secret", "generic", "ca", "--from-literal=ca.crt=x"]).ok()?;
         stage.kubectl(["create", "secret", "generic", SOURCE, "--from-literal=ca.crt=x"]).ok()?;
         stage.kubectl(["delete", "secret", SOURCE]).ok()?;
-        // The agent runs the same verdicts itself: a rotation goes on.
+        // The agent computes the same verdicts itself, so a rotation continues.
         let note = json!({ "metadata": { "annotations": { "note": "x" } } }).to_string();
         let by_agent =
             ["patch", "secret", MANAGED, "--patch", &note, "--as", User::Agent.name(), "--as-group=system:masters"];
         cluster.kubectl(by_agent).ns(&stage.ns).ok()?;
-        // And a namespace still drains.
+        // Namespaces can still be deleted.
         cluster.kubectl(["delete", "namespace", &stage.ns, "--wait=false"]).ok()?;
         crate::testbed::wait_for("the namespace to be gone", crate::testbed::SOON, || {
             Ok(!cluster.exists("namespace", "", &stage.ns)?)
@@ -100,7 +101,7 @@ fn check_finds_what_slipped_by(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Both webhooks registered for everything, without a server.
+/// Registers both webhooks for all requests, without a server.
 fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         declare(cluster, ns)?;
@@ -116,7 +117,7 @@ fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
         cluster.kubectl(["create", "secret", "generic", "ca", "--from-literal=ca.crt=x"]).ns(ns).ok()?;
         let refused = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(managed()?.to_string()).fails()?;
         ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");
-        // Before others begin.
+        // Unregistered before other tests start.
         registration.unregister()
     })
 }

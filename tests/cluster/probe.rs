@@ -1,4 +1,4 @@
-//! What gateways show in a probe: a TLS server of this process behind an EndpointSlice, and the real agent.
+//! Probes of the real agent. The gateway is a TLS server of this process, behind an EndpointSlice.
 
 use std::{
     io::{Read, Write},
@@ -31,7 +31,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// Starts with some leaf of a CA.
+    /// Starts with a serving certificate of this CA.
     fn start(authority: &Authority) -> Result<Self> {
         let listener = TcpListener::bind((own_address()?, 0))?;
         let (certificate, key) = authority.issue(&[HOST])?;
@@ -41,14 +41,14 @@ impl Gateway {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let config = Arc::clone(&current.lock().unwrap_or_else(PoisonError::into_inner));
-                // Who was refused reads so from the alert.
+                // An error of a client is expected: a rejected client gets an alert.
                 let _ = serve(stream, config);
             }
         });
         Ok(Self { address, loaded })
     }
 
-    /// MountedKeys the pair that the managed Secret holds.
+    /// Loads the pair of the managed Secret, and trusts this CA.
     fn load(&self, kept: &Kept<'_>, trusted: &Authority) -> Result<()> {
         let managed = kept.cluster.get("secret", kept.ns, "managed")?;
         let value = |key: &str| anyhow::Ok(STANDARD.decode(managed["data"][key].as_str().context("no such key")?)?);
@@ -66,7 +66,7 @@ fn serve(stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
     Ok(tls.flush()?)
 }
 
-/// Serves a pair to clients of a CA.
+/// A configuration with this pair that requires client certificates of this CA.
 fn config(certificate: &[u8], key: &[u8], trusted: &Authority) -> Result<Arc<ServerConfig>> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
@@ -86,7 +86,7 @@ fn what_a_gateway_shows_counts_and_not_the_clock(cluster: &Cluster) -> Result<()
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let gateway = Gateway::start(&old)?;
         cluster.apply(ns, &endpoint_slice("gateway", gateway.address).to_string())?;
-        // By the clock it would take an hour.
+        // Without the probe, the rotation would wait for an hour.
         kept.set_gateway_delay("1h")?;
         let target = json!({ "serviceName": "gateway", "host": HOST, "clientSecretName": "canary" });
         kept.set_policy("probe", &json!({ "target": target }))?;
@@ -108,7 +108,7 @@ fn what_a_gateway_shows_counts_and_not_the_clock(cluster: &Cluster) -> Result<()
         })?;
         ensure!(kept.status()?["phase"] == "TrustExpanded", "saw {}", kept.status()?["phase"]);
 
-        // The gateway loads what was written.
+        // The gateway loads the new managed Secret.
         gateway.load(&kept, &new)?;
         kept.wait_phase("Steady")?;
         ensure!(kept.status()?["endpoints"].is_null(), "the agent looks at what is steady");

@@ -1,5 +1,6 @@
-//! Workloads that are behind, on the real API server with its Deployment controller: found, reported, and restarted one by one where
-//! that is asked for. There is no node: the tests act as the kubelet and report that pods are up.
+//! Workloads with outdated Secrets, on the real API server with its Deployment controller: the agent finds, reports
+//! and, where the policy allows it, restarts them one by one. There is no node: the tests act as the kubelet and report
+//! that pods are ready.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -14,14 +15,14 @@ cases![
     a_change_of_content_rolls_once_who_loads_it,
 ];
 
-/// The agent's mark on what it has written once more.
+/// The annotation by which the agent requests a rewrite by the webhook.
 const RESYNC_REQUESTED_AT: &str = "trustspan.dev/resync-requested-at";
 
 fn get(kept: &Kept<'_>, name: &str) -> Result<Value> {
     kept.cluster.get("deployment", kept.ns, name)
 }
 
-/// As the kubelet would: the pods of a Deployment come up, until its rollout is complete.
+/// Acts as the kubelet: reports that the pods of a Deployment are ready, until its rollout is complete.
 fn come_up(kept: &Kept<'_>, name: &str) -> Result<()> {
     let now = jiff::Timestamp::now().to_string();
     let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
@@ -30,7 +31,7 @@ fn come_up(kept: &Kept<'_>, name: &str) -> Result<()> {
         for pod in kept.cluster.list("pods", kept.ns, &format!("app={name}"))? {
             let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
             let args = ["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &up];
-            // It may be gone by now.
+            // The pod may be deleted already.
             kept.cluster.kubectl(args).ns(kept.ns).run()?;
         }
         let stored = get(kept, name)?;
@@ -40,7 +41,7 @@ fn come_up(kept: &Kept<'_>, name: &str) -> Result<()> {
     })
 }
 
-/// How many rollouts a Deployment has had, the first one included.
+/// The number of rollouts of a Deployment, including the first.
 fn rollouts(kept: &Kept<'_>, name: &str) -> Result<usize> {
     Ok(kept.cluster.list("replicasets", kept.ns, &format!("app={name}"))?.len())
 }
@@ -70,7 +71,7 @@ fn workloads_that_the_webhook_missed_are_reported_then_restarted_one_by_one(clus
         kept.wait_event("Warning", "WorkloadsBehind", "deployment/a, deployment/b")?;
         kept.wait_metric(&agent, "gatewaysecret_workloads_behind", "", |count| count == 2.0)?;
 
-        // Writing workloads is a separate right.
+        // Writing workloads needs a separate right, which the agent does not have yet.
         kept.set_policy("workloadRestarts", &json!({ "mode": "Enabled" }))?;
         kept.wait_condition("WorkloadsCurrent", "Held", &["deployment/a", "trustspan rbac"])?;
         for (name, _) in flags {
@@ -87,12 +88,13 @@ fn workloads_that_the_webhook_missed_are_reported_then_restarted_one_by_one(clus
         ensure!(kept.events("WorkloadRolled")?.len() == 2, "saw {:?}", kept.events("WorkloadRolled")?);
         kept.wait_metric(&agent, "agent_writes_total", ",what=\"rollout\"", |count| count == 2.0)?;
 
-        // The user's manifests still name the root: no conflict, and no other rollout.
+        // The user's manifests still name the source Secret. Applying them causes neither a conflict nor another
+        // rollout.
         for (name, flag) in flags {
             let template = get(kept, name)?["spec"]["template"].clone();
             apply(name, flag)?;
             expect(name, &get(kept, name)?["spec"]["template"], template.clone())?;
-            // Without the agent's annotation.
+            // The manifest does not have the agent's annotation.
             let manifest = deployment(name, "root", &[]).to_string();
             cluster.kubectl(["replace", "-f", "-"]).ns(kept.ns).stdin(manifest).ok()?;
             expect(name, &get(kept, name)?["spec"]["template"], template)?;
@@ -119,7 +121,7 @@ fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
         let stored = get(kept, "app")?;
         expect("the spec", &stored["spec"], before)?;
         expect("the agent's mark", &stored["metadata"]["annotations"][RESYNC_REQUESTED_AT], Value::Null)?;
-        // With the right restored, it recovers.
+        // After the right is restored, the restarts continue.
         server.start_again()?;
         wait_for("the workload to be rolled", SOON, || Ok(is_rewritten(&get(kept, "app")?)))?;
         come_up(kept, "app")?;
@@ -132,7 +134,7 @@ fn a_change_of_content_rolls_once_who_loads_it(cluster: &Cluster) -> Result<()> 
     kept(cluster, |kept| {
         let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
         let (_server, _registration) = kept.judged()?;
-        // Clients that are not known hold the leaf, and the old CA.
+        // Undeclared clients block the switch of the serving certificate, and the removal of the old CA.
         kept.set("clients", &json!({ "allDeclared": false }))?;
         kept.set_policy("workloadRestarts", &json!({ "mode": "Enabled" }))?;
         kept.write_root(&old)?;

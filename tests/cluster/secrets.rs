@@ -1,4 +1,4 @@
-//! Secrets through real kubectl: what would break trust is refused with its reason, and what is stored stays.
+//! Secrets with real kubectl: a write that would break trust is rejected with its reason, and the stored object stays.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -96,7 +96,7 @@ fn a_finalizer_can_be_taken_off_an_unsound_secret(cluster: &Cluster) -> Result<(
     on_stage(cluster, |stage| {
         let mut unused = status(&stage.ns, &[]);
         unused["gateways"] = json!([]);
-        // Written before anybody judged, as a Secret that expires is.
+        // Written before the webhook was registered, such as a Secret that has expired since.
         let (_, mut secret) = sound("later", true)?;
         secret["metadata"]["finalizers"] = json!(["example.com/hold"]);
         secret["metadata"]["labels"] = json!({});
@@ -117,7 +117,7 @@ fn a_finalizer_can_be_taken_off_an_unsound_secret(cluster: &Cluster) -> Result<(
     })
 }
 
-/// How many reviews of Secrets the server has answered.
+/// The number of reviews of Secrets that the server has answered.
 pub(crate) fn reviews(server: &Server<'_>) -> Result<u64> {
     let metrics = server.metrics()?;
     let counters = metrics.lines().filter(|line| line.starts_with("trustspan_admission_requests_total{"));
@@ -131,7 +131,7 @@ fn secrets_without_a_ca_or_tls_key_are_never_sent(cluster: &Cluster) -> Result<(
         stage.kubectl(["create", "secret", "generic", "password", "--from-literal=password=x"]).ok()?;
         stage.kubectl(["label", "secret", "password", "team=checkout"]).ok()?;
         stage.kubectl(["delete", "secret", "password"]).ok()?;
-        // A ServiceAccount's token carries the cluster's CA under ca.crt, and is not a gateway credential.
+        // A ServiceAccount's token has the cluster's CA under ca.crt, but no gateway loads it.
         let token = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
             "metadata": { "name": "token", "annotations": { "kubernetes.io/service-account.name": "default" } },
@@ -139,7 +139,7 @@ fn secrets_without_a_ca_or_tls_key_are_never_sent(cluster: &Cluster) -> Result<(
         });
         stage.apply(&token)?;
         expect("reviews of Secrets", &json!(reviews(&stage.server)?), before)?;
-        // The counter does count.
+        // Another Secret is counted, which shows that the counter works.
         put(stage, &sound("stranger", false)?.1).ok()?;
         expect("reviews of Secrets", &json!(reviews(&stage.server)?), before + 1)
     })

@@ -27,7 +27,7 @@ fn declare(kept: &Kept<'_>, signers: usize) -> Result<()> {
     kept.agents.grant()
 }
 
-/// How often the agent wrote the managed Secret.
+/// The number of times that the agent wrote the managed Secret.
 fn writes(kept: &Kept<'_>) -> Result<usize> {
     let requests = kept.cluster.requests(User::Agent)?;
     let is_write = |verb: &str| ["create", "patch", "update"].contains(&verb);
@@ -55,7 +55,8 @@ fn seven_signers_make_one_write_for_each_rotation(cluster: &Cluster) -> Result<(
         kept.wait_bundle(&std::iter::once(&own).chain(&signers).collect::<Vec<_>>())?;
         kept.wait_phase("Steady")?;
         let mut expected = writes(kept)?;
-        // The current CAs in the order of the spec, then the previous ones, those of the last rotation first.
+        // The bundle has the current CAs in the order of the spec, then the previous ones, those of the last rotation
+        // first.
         let mut previous: Vec<Authority> = Vec::new();
         for number in [2, 5, 0, 2, 1] {
             let renewed = Authority::new(&format!("signer {number}, renewed {}", previous.len()))?;
@@ -66,7 +67,7 @@ fn seven_signers_make_one_write_for_each_rotation(cluster: &Cluster) -> Result<(
             expected += 1;
             ensure!(writes(kept)? == expected, "{} writes instead of {expected} after signer {number}", writes(kept)?);
         }
-        // The same CA again is no rotation.
+        // Another write of the same CA does not begin a rotation.
         write_signer(kept, 1, &signers[1])?;
         kept.cluster.kubectl(["annotate", "secret", "signer-1", "note=unrelated"]).ns(kept.ns).ok()?;
         kept.set_client_delay("1s")?;

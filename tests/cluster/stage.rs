@@ -21,12 +21,12 @@ pub(crate) const HASH: &str = "trustspan.dev/rotation-hash";
 /// The label of gateway workloads, made unique by the namespace, since Istio selects them cluster-wide.
 pub(crate) const GATEWAY_LABEL: &str = "istio";
 
-/// A namespace under trustspan.
+/// A namespace with trustspan's webhooks.
 pub(crate) struct Stage<'c> {
     pub(crate) cluster: &'c Cluster,
     pub(crate) ns: String,
     pub(crate) server: Server<'c>,
-    // Ends with the stage.
+    // Unregistered when the stage is dropped.
     _registration: Registration<'c>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn on_stage(cluster: &Cluster, test: impl FnOnce(&mut Stage<'_>) -> R
     on_stage_with(cluster, Patience::Longest, test)
 }
 
-/// The same, for a test to which it matters how long the API server waits for the webhooks.
+/// The same with a webhook timeout that the test chooses.
 #[track_caller]
 pub(crate) fn on_stage_with(
     cluster: &Cluster,
@@ -51,7 +51,7 @@ pub(crate) fn on_stage_with(
     })
 }
 
-/// A GatewaySecret with a Ready status: `ca.crt` at revision 3, `tls.crt` at revision 5.
+/// Creates a GatewaySecret with a Ready status: `ca.crt` at revision 3, `tls.crt` at revision 5.
 pub(crate) fn declare(cluster: &Cluster, ns: &str) -> Result<()> {
     cluster.apply(ns, &gateway_secret(ns).to_string())?;
     set_status(cluster, ns, &status(ns, &[("ca.crt", 3), ("tls.crt", 5)]))
@@ -107,11 +107,11 @@ impl Stage<'_> {
         self.cluster.get(kind, &self.ns, name)
     }
 
-    /// Changes the status, and waits until the webhook has heard of it: a Deployment that reads `ca.crt` would get `hash`.
+    /// Changes the status, and waits until the webhook has received it and would write rotation hashes for it.
     pub(crate) fn set_hashes(&self, hashes: &[(&str, u64)]) -> Result<()> {
         set_status(self.cluster, &self.ns, &status(&self.ns, hashes))?;
         let revision: u64 = hashes.iter().map(|(_, revision)| revision).sum();
-        // Asked of the server itself: another that is registered too may not have heard.
+        // The server is asked directly, since another registered server may not have received the status.
         let mut object = deployment("probe", SOURCE, &[]);
         object["metadata"]["namespace"] = json!(self.ns);
         let kind = json!({ "group": "apps", "version": "v1", "kind": "Deployment" });
@@ -133,7 +133,7 @@ impl Stage<'_> {
         istio(name, secret, &self.ns)
     }
 
-    /// The names of a Deployment's ReplicaSets, once its controller has seen the newest generation.
+    /// The names of a Deployment's ReplicaSets, after its controller has observed the newest generation.
     pub(crate) fn replica_sets(&self, name: &str) -> Result<Vec<String>> {
         wait_for("the Deployment to be observed", SOON, || {
             let stored = self.get("deployment", name)?;
@@ -143,7 +143,7 @@ impl Stage<'_> {
         sets.iter().map(|set| set["metadata"]["name"].as_str().map(str::to_owned).context("a name")).collect()
     }
 
-    /// What `kubectl apply` must not change when nothing has changed.
+    /// The parts of an object that `kubectl apply` of the same manifest must not change.
     pub(crate) fn version(&self, kind: &str, name: &str) -> Result<(Value, Value)> {
         let stored = self.get(kind, name)?;
         Ok((stored["metadata"]["resourceVersion"].clone(), stored["metadata"]["generation"].clone()))
@@ -165,7 +165,7 @@ pub(crate) fn istio(name: &str, secret: &str, label: &str) -> Value {
     })
 }
 
-/// A Deployment that mounts `secret`, the listed keys only, or all when none is listed.
+/// A Deployment that mounts these keys of `secret`, or all keys if none is listed.
 pub(crate) fn deployment(name: &str, secret: &str, keys: &[&str]) -> Value {
     let mounts: Vec<_> = match keys {
         [] => vec![json!({ "name": "certs", "mountPath": "/certs" })],
@@ -205,7 +205,7 @@ pub(crate) fn hash(workload: &Value) -> Option<&str> {
     workload["spec"]["template"]["metadata"]["annotations"][HASH].as_str()
 }
 
-/// The managed Secret as a sound one, with its CA.
+/// A valid Secret, and its CA. `labelled`: whether it has the label of managed Secrets.
 pub(crate) fn sound(name: &str, labelled: bool) -> Result<(Authority, Value)> {
     let authority = Authority::new("root of the test")?;
     let (certificate, key) = authority.issue(&["shop.example.com"])?;
@@ -218,7 +218,7 @@ pub(crate) fn sound(name: &str, labelled: bool) -> Result<(Authority, Value)> {
     Ok((authority, secret))
 }
 
-/// An offline subcommand, fed on stdin: its exit code and what it printed.
+/// Runs an offline subcommand with `input` on stdin: its exit code and its output.
 pub(crate) fn trustspan(args: &[&str], input: &str) -> Result<(Option<i32>, String)> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_trustspan"))
         .args(args)
@@ -231,7 +231,7 @@ pub(crate) fn trustspan(args: &[&str], input: &str) -> Result<(Option<i32>, Stri
     Ok((output.status.code(), String::from_utf8(output.stdout)?))
 }
 
-/// Fails unless a field has the expected value.
+/// Fails unless a field has the expected value. `what` names it in the error.
 pub(crate) fn expect(what: &str, seen: &Value, expected: impl Into<Value>) -> Result<()> {
     let expected = expected.into();
     ensure!(*seen == expected, "{what}: expected {expected}, saw {seen}");

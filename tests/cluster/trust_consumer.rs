@@ -1,5 +1,5 @@
-//! TrustConsumers on the real API server with its Deployment controller, and an agent with no more rights than `trustspan rbac` prints. There
-//! is no node: the test stands in for the kubelet, and says that pods are up.
+//! TrustConsumers on the real API server with its Deployment controller, and an agent with exactly the rights that
+//! `trustspan rbac` prints. There is no node: the test acts as the kubelet and reports that pods are ready.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn rollouts(cluster: &Cluster, ns: &str) -> Result<usize> {
     Ok(revision.context("no revision")?.parse()?)
 }
 
-/// As the kubelet would: the pods of Deployment `app` come up, until its rollout is complete.
+/// Acts as the kubelet: reports that the pods of Deployment `app` are ready, until its rollout is complete.
 pub(crate) fn come_up(cluster: &Cluster, ns: &str) -> Result<()> {
     let now = jiff::Timestamp::now().to_string();
     let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
@@ -38,7 +38,7 @@ pub(crate) fn come_up(cluster: &Cluster, ns: &str) -> Result<()> {
         for pod in cluster.list("pods", ns, "app=app")? {
             let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
             let args = ["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &up];
-            // It may be gone by now.
+            // The pod may be deleted already.
             cluster.kubectl(args).ns(ns).run()?;
         }
         let stored = cluster.get("deployment", ns, "app")?;
@@ -94,7 +94,7 @@ fn trust_consumer_restarts_once_for_each_change(cluster: &Cluster) -> Result<()>
 
         write(cluster, ns, "Secret", &[&cas[1], &cas[0]])?;
         wait_reason(cluster, ns, "Loaded", "Rolling")?;
-        // SIGKILL in the middle of the rollout.
+        // The agent is killed during the rollout.
         drop(agent);
         come_up(cluster, ns)?;
         let agent = agents.start("b")?;
@@ -138,7 +138,7 @@ fn trust_consumer_restarts_once_for_each_change_while_agents_are_killed(cluster:
         for change in 1..=changes {
             write(cluster, ns, "Secret", &[&Authority::new(&format!("ca {change}"))?])?;
             for _ in 0..seed.below(3) {
-                // A random instant of the restart.
+                // The agent is killed at a random instant of the restart.
                 std::thread::sleep(std::time::Duration::from_millis(seed.below(1500)));
                 drop(agent);
                 kills += 1;

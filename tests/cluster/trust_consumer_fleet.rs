@@ -1,5 +1,6 @@
-//! Restarts of many Deployments in several namespaces, and of one whose content changes often, counted in the ReplicaSets of the real
-//! Deployment controller. There is no node: the test is a stand-in for the kubelet, and says that pods are up.
+//! Restarts of many Deployments in several namespaces, and of one whose content changes often, counted by the
+//! ReplicaSets of the real Deployment controller. There is no node: the test acts as the kubelet and reports that pods
+//! are ready.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +12,13 @@ use crate::testbed::{Agents, Authority, Cluster, SOON, wait_for};
 
 cases![trust_consumer_limits_rollouts_over_all_namespaces, trust_consumer_takes_rapid_changes_together];
 
-/// Deployments of the short form; `TRUSTSPAN_CONSUMER_DEPLOYMENTS` sets another number.
+/// Number of Deployments; `TRUSTSPAN_CONSUMER_DEPLOYMENTS` sets another number.
 const DEPLOYMENTS: usize = 20;
-/// Deployments of one namespace, at most.
+/// The most Deployments of one namespace.
 const PER_NAMESPACE: usize = 50;
-/// Workloads of one TrustConsumer.
+/// The number of workloads of one TrustConsumer.
 const PER_CONSUMER: usize = 10;
-/// `--max-concurrent-restarts`.
+/// The value of `--max-concurrent-restarts`.
 const AT_ONCE: usize = 3;
 
 /// A Deployment, by namespace and name.
@@ -51,13 +52,13 @@ fn replica_sets(cluster: &Cluster, namespaces: &[String]) -> Result<BTreeMap<Key
     Ok(sets)
 }
 
-/// Whether one ReplicaSet has the Deployment's one pod, which is available.
+/// Whether exactly one ReplicaSet has a pod, and that pod is available.
 fn is_complete(sets: &[Value]) -> bool {
     let mut used = sets.iter().filter(|set| set["spec"]["replicas"] != 0 || set["status"]["replicas"] != 0);
     used.next().is_some_and(|set| set["status"]["availableReplicas"] == 1) && used.next().is_none()
 }
 
-/// As the kubelet would: the pods of these Deployments come up.
+/// Acts as the kubelet: reports that the pods of these Deployments are ready.
 fn bring_up(cluster: &Cluster, deployments: &BTreeSet<Key>) -> Result<()> {
     let now = jiff::Timestamp::now().to_string();
     let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
@@ -75,7 +76,7 @@ fn bring_up(cluster: &Cluster, deployments: &BTreeSet<Key>) -> Result<()> {
         let mut args = vec!["patch", "pod"];
         args.extend(names);
         args.extend(["--subresource=status", "--type=merge", "--patch", &up]);
-        // One may be gone by now.
+        // The pod may be deleted already.
         cluster.kubectl(args).ns(ns).run()?;
     }
     Ok(())
@@ -145,7 +146,8 @@ fn limits_rollouts(cluster: &Cluster, namespaces: &[String], all: usize) -> Resu
     for ns in namespaces {
         write_ca(cluster, ns, "ca 2")?;
     }
-    // No rollout completes unless the test brings its pods up, and it brings up only what it has counted: it misses none.
+    // A rollout completes only after the test has made its pods ready, which it does only for rollouts that it has
+    // counted. So it counts all of them.
     let (mut most, mut restarted) = (0, BTreeSet::new());
     while restarted.len() < all {
         let mut rolling = BTreeSet::new();
@@ -213,7 +215,7 @@ fn trust_consumer_takes_rapid_changes_together(cluster: &Cluster) -> Result<()> 
         }
         wait_loaded("Waiting")?;
         ensure!(count()? == 2, "restarted within the interval");
-        // As if the hour were over.
+        // A shorter interval stands in for an hour that has passed.
         let patch = json!({ "spec": { "minRestartInterval": "1s" } }).to_string();
         cluster.kubectl(["patch", "trustconsumer", "limits", "--type=merge", "--patch", &patch]).ns(ns).ok()?;
         wait_for("the second restart", SOON, || Ok(count()? > 2))?;

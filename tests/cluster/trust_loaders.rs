@@ -1,5 +1,5 @@
-//! A rotation and a TrustConsumer on the real API server with its Deployment controller. There is no node: the test stands in for the kubelet,
-//! and says that pods are up.
+//! A rotation and a TrustConsumer on the real API server with its Deployment controller. There is no node: the test
+//! acts as the kubelet and reports that pods are ready.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::trust_consumer::{come_up, consumer, wait_reason};
 
 cases![rotation_waits_for_trust_consumers];
 
-/// The wait that names the TrustConsumer.
+/// The entry of `status.waits` that names the TrustConsumer.
 fn wait_of(kept: &Kept<'_>) -> Result<Option<Value>> {
     let status = kept.status()?;
     let mut waits = status["waits"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What the agent reconciles on a change, by its requests to the API server.
+//! Which changes make the agent reconcile a GatewaySecret, measured by its requests to the API server.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -8,7 +8,8 @@ use crate::testbed::{Cluster, Request, SOON, User, wait_for};
 
 cases![a_change_of_one_gateway_secret_wakes_no_other];
 
-/// Changes to make. Each could cause a reconcile of the other GatewaySecret, and its new status a second one.
+/// The number of changes. Each could cause a reconcile of the other GatewaySecret, whose new status could cause a
+/// second one.
 const CHANGES: usize = 10;
 
 fn a_change_of_one_gateway_secret_wakes_no_other(cluster: &Cluster) -> Result<()> {
@@ -19,7 +20,7 @@ fn a_change_of_one_gateway_secret_wakes_no_other(cluster: &Cluster) -> Result<()
         });
         cluster.apply(kept.ns, &other.to_string())?;
         kept.agents.grant()?;
-        // No periodic resync happens during this test.
+        // The resync interval is longer than this test.
         let _agent = kept.agents.start_with("a", &cluster.kubeconfig(User::Agent), "1h")?;
         wait_for("a reconcile of the other, with its workloads", SOON, || {
             let status = cluster.get("gatewaysecret", kept.ns, "other")?["status"].take();
@@ -41,7 +42,7 @@ fn a_change_of_one_gateway_secret_wakes_no_other(cluster: &Cluster) -> Result<()
                 Ok(changed["status"]["observedGeneration"] == changed["metadata"]["generation"])
             })?;
         }
-        // Its last status write may still cause a reconcile.
+        // The last status write may still cause a reconcile.
         let made = reconciles()? - before;
         ensure!(made < CHANGES / 2, "{CHANGES} changes of one made for {made} reconciles of the other");
 

@@ -1,5 +1,5 @@
-//! Workloads through real kubectl and a real Deployment controller: rewritten once, and rolled only when what they load
-//! has changed.
+//! Workloads with real kubectl and a real Deployment controller: they are rewritten once, and restarted only when what
+//! they load has changed.
 
 use std::fs;
 
@@ -46,7 +46,7 @@ fn a_second_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
             let app = deployment(&name, SOURCE, &[]).to_string();
             let flag = format!("--server-side={server_side}");
             stage.kubectl(["apply", &flag, "-f", "-"]).stdin(app.clone()).ok()?;
-            // The controller writes status; wait until it has nothing more to say.
+            // The Deployment controller writes the status; wait until it has finished.
             stage.replica_sets(&name)?;
             let generation = stage.version("deployment", &name)?.1;
             let spec = stage.get("deployment", &name)?["spec"].clone();
@@ -55,7 +55,7 @@ fn a_second_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
             ensure!(stage.get("deployment", &name)?["spec"] == spec, "the second apply changed the spec");
             stage.kubectl(["diff", &flag, "-f", "-"]).stdin(app).ok()?;
         }
-        // A StatefulSet with no replicas gets no status update: its resourceVersion does not change.
+        // The controller does not write the status of a StatefulSet without replicas, so its resourceVersion stays.
         let mut quiet = deployment("quiet", SOURCE, &[]);
         quiet["kind"] = json!("StatefulSet");
         quiet["spec"]["replicas"] = json!(0);
@@ -85,7 +85,7 @@ fn what_leaves_the_template_never_rolls(cluster: &Cluster) -> Result<()> {
         stage.apply(&deployment("app", SOURCE, &[]))?;
         let (template, sets) =
             (stage.get("deployment", "app")?["spec"]["template"].clone(), stage.replica_sets("app")?);
-        // The content that the pod loads has changed since: none of these is the moment to roll.
+        // The content that the pod loads has changed since, but none of these writes may restart it.
         stage.set_hashes(&[("ca.crt", 7), ("tls.crt", 9)])?;
         stage.kubectl(["scale", "deployment", "app", "--replicas=3"]).ok()?;
         stage.kubectl(["label", "deployment", "app", "team=checkout"]).ok()?;
@@ -110,7 +110,7 @@ fn replace_without_the_annotation_never_rolls(cluster: &Cluster) -> Result<()> {
         stage.set_hashes(&[("ca.crt", 7), ("tls.crt", 9)])?;
         stage.kubectl(["replace", "-f", "-"]).stdin(app.to_string()).ok()?;
         ensure!(stage.get("deployment", "app")?["spec"]["template"] == template, "the template has changed");
-        // Nor while the GatewaySecret is not Ready.
+        // A write while the GatewaySecret is not Ready does not restart it either.
         let mut unready = status(&stage.ns, &[("ca.crt", 7), ("tls.crt", 9)]);
         unready["conditions"][0]["status"] = json!("False");
         crate::stage::set_status(cluster, &stage.ns, &unready)?;
@@ -140,7 +140,7 @@ fn installing_trustspan_never_rolls(cluster: &Cluster) -> Result<()> {
         cluster.kubectl(["label", "deployment", "app", "team=checkout"]).ns(ns).ok()?;
         ensure!(cluster.get("deployment", ns, "app")?["spec"]["template"] == template, "the template has changed");
         ensure!(cluster.list("replicasets", ns, "app=app")?.len() <= 1, "a second ReplicaSet");
-        // Its next real change is when it is rewritten.
+        // The workload is rewritten with its next real change.
         cluster.kubectl(["set", "image", "deployment/app", "app=app:2"]).ns(ns).ok()?;
         expect("stored", volume(&cluster.get("deployment", ns, "app")?), MANAGED)
     })
@@ -152,11 +152,11 @@ fn a_change_that_the_pod_does_not_load_never_rolls(cluster: &Cluster) -> Result<
         stage.apply(&app)?;
         let before = stage.get("deployment", "app")?["spec"]["template"].clone();
         let sets = stage.replica_sets("app")?;
-        // A renewed leaf; the CA stays.
+        // The leaf is renewed; the CA stays.
         stage.set_hashes(&[("ca.crt", 3), ("tls.crt", 9)])?;
         stage.kubectl(["delete", "deployment", "app", "--cascade=orphan"]).ok()?;
         stage.apply(&app)?;
-        // Even a new object gets the very same template, and so adopts the ReplicaSet that is there.
+        // A recreated object gets the same template, and so adopts the existing ReplicaSet.
         ensure!(stage.get("deployment", "app")?["spec"]["template"] == before, "the template has changed");
         ensure!(stage.replica_sets("app")? == sets, "a second ReplicaSet");
         Ok(())
@@ -165,8 +165,8 @@ fn a_change_that_the_pod_does_not_load_never_rolls(cluster: &Cluster) -> Result<
 
 fn a_replica_with_a_stalled_watch_never_rolls(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        // A second replica whose cache stays at the first status. Both are called for every write, which is
-        // harder than the API server's picking one.
+        // A second webhook replica, whose cache stays at the first status. Both are called for every write, which is
+        // stricter than the API server's choice of one.
         let view = cluster.temp_dir("stalled")?;
         let mut object = crate::stage::gateway_secret(&stage.ns);
         object["metadata"]["namespace"] = json!(stage.ns);
@@ -198,12 +198,12 @@ fn a_changed_hash_rolls_exactly_once(cluster: &Cluster) -> Result<()> {
         stage.apply(&deployment("app", SOURCE, &[]))?;
         ensure!(stage.replica_sets("app")?.len() == 1, "expected one ReplicaSet");
         stage.set_hashes(&[("ca.crt", 7), ("tls.crt", 9)])?;
-        // What the hash is now, by the webhook's own word; the agent writes it.
+        // A dry run shows the hash that the webhook computes now; the agent writes it.
         let create = stage.kubectl(["create", "--dry-run=server", "-o", "json", "-f", "-"]);
         let probe: Value = serde_json::from_str(&create.stdin(deployment("probe", SOURCE, &[]).to_string()).ok()?)?;
         let roll =
             json!({ "spec": { "template": { "metadata": { "annotations": { HASH: hash(&probe) } } } } }).to_string();
-        // As the agent's username; what the agent may do is not at stake here.
+        // The write uses the agent's username; its rights are not tested here.
         let by_agent =
             ["patch", "deployment", "app", "--patch", &roll, "--as", User::Agent.name(), "--as-group=system:masters"];
         for _ in 0..2 {

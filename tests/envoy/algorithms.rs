@@ -1,5 +1,5 @@
-//! More of `named_regressions`: CAs and intermediates with each kind of key, and leaves of them. trustspan allows the types that Envoy
-//! verifies, and no others.
+//! Cases of trial `named_regressions`: CAs and intermediates with each kind of key, and leaves of them. trustspan must
+//! allow exactly the key types that Envoy verifies.
 
 use anyhow::Result;
 
@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         let of_plain_sub = under_plain.issue(Spec::leaf("of the sub of plain"), key.clone())?;
         let of_root_sub = under_root.issue(Spec::leaf("of the sub of root"), key.clone())?;
         let own = plain.issue(Spec::leaf("own"), keys.of(kind)?)?;
-        // One bit of the signature is changed.
+        // A signature with one changed bit.
         let mut flipped = of_root.clone();
         let mut der = flipped.der.to_vec();
         let at = der.len() - 20;

@@ -13,11 +13,11 @@ use crate::{
     proxy::{Content, Update},
 };
 
-/// A secret to try.
+/// A Secret to load into Envoy.
 pub(crate) struct Case {
     /// Identifies the case for a replay.
     pub(crate) name: String,
-    /// How it was made, for messages.
+    /// How the case was made, for messages.
     pub(crate) description: String,
     pub(crate) content: Content,
     /// The clients that test trust anchors.
@@ -32,25 +32,25 @@ pub(crate) struct Case {
 pub(crate) struct Probe {
     pub(crate) label: String,
     pub(crate) identity: Arc<CertifiedKey>,
-    /// The CA that must be loaded if the client is accepted: both are valid.
+    /// The CA that Envoy must have loaded if it accepts the client; both certificates are valid.
     pub(crate) shows: Option<CertificateDer<'static>>,
 }
 
 /// Envoy's result for a case.
 pub(crate) struct Snapshot {
     pub(crate) update: Update,
-    /// One per probe; empty if the update was rejected. A pair has one, of a client without certificate.
+    /// One for each probe; empty if the update was rejected. A pair has one probe, a client without a certificate.
     pub(crate) outcomes: Vec<Outcome>,
 }
 
-/// Envoy's side of the confusion table.
+/// Envoy's result, for the confusion table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effect {
-    /// Everything in the text works.
+    /// Every certificate in the text is usable.
     Works,
-    /// A CA that is visible in the text, or a certificate of a chain, is missing.
+    /// A CA or a certificate of a chain that is visible in the text is not loaded.
     Drops,
-    /// No client can be accepted: all CAs are invalid, or a chain has a gap.
+    /// No client is accepted: all CAs are invalid, or a chain has a gap.
     RefusesAll,
     /// The update is rejected.
     Rejects,
@@ -73,10 +73,11 @@ const POLICIES: &[&str] = &[
     "weak-signature",
 ];
 
-/// Reasons for which trustspan may refuse a client that Envoy accepts: BoringSSL is neither modelled nor measured there.
+/// Reasons for which trustspan may refuse a client that Envoy accepts, because this part of BoringSSL is neither
+/// modelled nor measured.
 pub(crate) const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
 
-/// The end of labels of valid clients without a key identifier of their CA.
+/// Suffix of the labels of valid clients without a key identifier of their CA.
 pub(crate) const BARE: &str = ", bare";
 
 /// Whether trustspan is stricter than BoringSSL about this DER; see `docs/envoy-differences.md`.
@@ -86,23 +87,23 @@ fn is_stricter(message: &str) -> bool {
         .any(|what| message.contains(what))
 }
 
-/// Rules on CAs with one subject: each generated case has clients that are refused for that reason.
+/// Rules on CAs with one subject. Each generated case with a finding has clients that are refused for that reason.
 const SAME_SUBJECT: &[&str] = &["expired-beside-renewed", "same-subject-ambiguity"];
 
-/// Reasons for which the Secret refuses a client: such a bundle must have a finding.
+/// Reasons for which the revocation lists of a Secret refuse a client. Such a bundle must have a finding.
 const LISTS: &[&str] = &["crl-missing", "crl-outdated", "crl-unusable"];
 
-/// One case's line in the tables.
+/// The comparison of one case, for the tables.
 pub(crate) struct Result {
     pub(crate) verdict: Verdict,
     pub(crate) effect: Effect,
-    /// For each probe with a verdict: trustspan's, Envoy's.
+    /// The verdicts of trustspan and of Envoy on each probe with a verdict.
     pub(crate) clients: Vec<(bool, bool)>,
     /// Clients without a verdict.
     pub(crate) unpredicted: usize,
     /// Why trustspan refuses clients that Envoy accepts.
     pub(crate) cautious: Vec<&'static str>,
-    /// The denying rules.
+    /// The rules that deny the Secret.
     pub(crate) rules: Vec<&'static str>,
     pub(crate) disagreements: Vec<String>,
     /// Whether a client that presents only its leaf is refused for a revocation list.
@@ -147,7 +148,7 @@ impl Case {
         }
     }
 
-    /// Whether a text has lists, if only for some readers.
+    /// Whether a text contains revocation lists for any reader.
     fn names_lists(&self) -> bool {
         let names = |text: &[u8]| text.windows(8).any(|bytes| bytes == b"X509 CRL");
         match &self.content {
@@ -163,10 +164,10 @@ impl Case {
         }
     }
 
-    /// Compares verdict and result.
+    /// Compares trustspan's verdict with Envoy's result.
     pub(crate) fn compare(&self, seen: &Snapshot, now: Timestamp) -> Result {
         let ca_required = matches!(self.content, Content::Trust { .. });
-        // The Envoy of this run; the default is an older one.
+        // The Envoy of this run is newer than the oldest version that trustspan assumes by default.
         let usage = SecretUsage { ca_required, oldest_proxy: Proxy::envoy(1, 40), ..SecretUsage::default() };
         let findings = judge(&self.secret(), usage, now);
         let verdict = Verdict::of(&findings);
@@ -190,7 +191,7 @@ impl Case {
             (Verdict::Deny, Effect::Works)
                 if !result.shadowed && !self.has_lists() && rules.iter().all(|rule| SAME_SUBJECT.contains(rule)) =>
             {
-                // Still a policy: the tested clients may not be those that it protects.
+                // The denial may be correct all the same: it may protect other clients than the tested ones.
                 eprintln!("denied by {rules:?}, and no tested client is refused for a CA with the same subject");
             }
             (Verdict::Allow, _) if result.lists_refuse => {
@@ -204,7 +205,8 @@ impl Case {
         Result { verdict, rules, disagreements, ..result }
     }
 
-    /// Non-ASCII bytes: trustspan's verdict is the worse of x86-64 and arm64, and this Envoy is only one of them.
+    /// Whether the text has bytes beyond ASCII. trustspan's verdict is then the stricter one of x86-64 and arm64, and
+    /// this Envoy runs on only one of them.
     fn is_platform_dependent(&self) -> bool {
         match &self.content {
             Content::Trust { ca, crl } => !ca.is_ascii() || crl.as_ref().is_some_and(|crl| !crl.is_ascii()),
@@ -253,11 +255,11 @@ impl Case {
                 continue;
             };
             let for_lists = said.as_ref().is_err_and(|refused| LISTS.contains(&refused.id()));
-            // An intermediate that only the client has needs a list, too, which the Secret cannot be expected to have.
+            // An intermediate that only the client presents needs a list, too, which the Secret cannot have.
             result.lists_refuse |= for_lists && probe.identity.cert.len() == 1;
             let for_same_subject = said.as_ref().is_err_and(|refused| match refused.id() {
                 "shadowed" => true,
-                // The first CA is expired, and the next one would be refused for another reason.
+                // The first CA has expired, and the next one would be refused for another reason.
                 "expired" | "not-yet-valid" => probe.label.ends_with(BARE),
                 _ => false,
             });
@@ -298,7 +300,7 @@ impl Case {
         };
         let read: Vec<_> = bundle.entries.iter().map(|entry| entry.certificate.der.as_slice()).collect();
         let bytes = visible(self.bytes());
-        // A leaf alone may be enough: clients can have its issuer.
+        // A leaf alone may be sufficient, since clients can have its issuer.
         result.lacks_issuer =
             shown.len() > 1 && self.root.as_ref().is_some_and(|root| client::lacks_issuer(shown, root));
         let dropped = self.chain.iter().any(|certificate| holds(&bytes, certificate) && !shown.contains(certificate));
@@ -338,14 +340,14 @@ impl Result {
     }
 }
 
-/// A text without line breaks, indentation and quotes, which base64 readers and people ignore.
+/// A text without line breaks, indentation and quotes.
 fn visible(text: &[u8]) -> Vec<u8> {
     let lines = text.split(|b| *b == b'\n').filter(|line| !line.trim_ascii_start().starts_with(b"#"));
     let base64 = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
     lines.flatten().copied().filter(base64).collect()
 }
 
-/// Whether a text still contains a certificate, even if a reader skips it.
+/// Whether a text contains a certificate, including one that a reader skips.
 fn holds(visible: &[u8], certificate: &[u8]) -> bool {
     use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
     let text = STANDARD_NO_PAD.encode(certificate);

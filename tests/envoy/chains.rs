@@ -16,7 +16,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let seed = &mut Seed::of_run(&name);
     let mut keys = Keys::shuffled(seed);
     let mut description = Vec::new();
-    // (CA, signer)
+    // Each CA, with the index of its signer.
     let mut cas = vec![(Identity::root(ca(0, seed), keys.of(Kind::P256)?)?, None)];
     for number in 1..2 + seed.below(7) as usize {
         let (signer, other) = (seed.below(number as u64) as usize, seed.below(number as u64) as usize);
@@ -76,7 +76,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None })
 }
 
-/// Most CAs are plain.
+/// A random CA, in most cases one without special fields.
 fn ca(number: usize, seed: &mut Seed) -> Spec {
     let mut spec = Spec::ca(format!("ca {number}"));
     match seed.below(20) {

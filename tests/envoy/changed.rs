@@ -49,11 +49,11 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     Ok(Case { name, description: format!("{at}: {change}"), content, probes, chain: Vec::new(), root: None })
 }
 
-/// With many extensions.
+/// Adds many extensions to a certificate.
 fn rich(spec: Spec, seed: &mut Seed) -> Spec {
     let extensions = odd::extensions();
     let (_, number, content) = &extensions[seed.below(extensions.len() as u64) as usize];
-    // rcgen writes these two itself.
+    // rcgen writes these two extensions itself.
     let raw = (seed.below(2) == 0 && ![17, 35].contains(number)).then(|| (*number, content.clone()));
     let eku = if raw.as_ref().is_some_and(|(number, _)| *number == 37) { Vec::new() } else { spec.eku.clone() };
     let constraints = (spec.serial == 1 && seed.below(3) == 0).then(|| {
@@ -114,14 +114,14 @@ fn changed(identity: &mut Identity, signer: &Identity, seed: &mut Seed) -> Resul
 struct Element {
     tag: u8,
     content: Body,
-    /// Its length is written with a byte too many.
+    /// Whether its length has one byte more than necessary.
     is_long: bool,
 }
 
 #[derive(Clone)]
 enum Body {
     Plain(Vec<u8>),
-    /// The elements of a constructed one, or in a string, after a prefix.
+    /// The elements of a constructed element, or those inside a string, after a prefix.
     Nested {
         prefix: Vec<u8>,
         elements: Vec<Element>,
@@ -177,13 +177,14 @@ fn count(elements: &[Element]) -> u64 {
     elements.iter().map(|e| 1 + if let Body::Nested { elements, .. } = &e.content { count(elements) } else { 0 }).sum()
 }
 
-/// Changes one of the elements, or of those within.
+/// Changes one of the elements, or of those inside them.
 fn change(elements: &mut Vec<Element>, seed: &mut Seed) -> String {
     let at = seed.below(count(elements).max(1));
     at_number(elements, at, &mut Vec::new(), seed).unwrap_or_else(|_| "nothing".to_owned())
 }
 
-/// The description, or the number less the elements that were passed.
+/// Changes the element with this number, counted depth first, and returns a description. If there are fewer elements,
+/// the error is the number less their count.
 fn at_number(
     elements: &mut Vec<Element>,
     mut number: u64,

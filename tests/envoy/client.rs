@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
-/// The gateway's reaction to a client.
+/// Whether the gateway accepted a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It responded, and presented this chain.
@@ -52,7 +52,7 @@ pub(crate) fn config(identity: Option<Arc<CertifiedKey>>) -> Result<ClientConfig
     })
 }
 
-/// A handshake with the gateway of `host`, and one request.
+/// Makes a handshake with the gateway of `host`, and one request.
 pub(crate) fn visit(address: SocketAddr, host: &str, identity: Option<Arc<CertifiedKey>>) -> Result<Outcome> {
     let tls = ClientConnection::new(Arc::new(config(identity)?), ServerName::try_from(host.to_owned())?)?;
     let stream = TcpStream::connect(address).context("connecting to Envoy")?;

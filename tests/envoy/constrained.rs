@@ -121,7 +121,7 @@ fn general_name(seed: &mut Seed) -> Vec<u8> {
     }
 }
 
-/// The sets of a name: an organization, and a common name.
+/// The content of a directory name: an organization and a common name.
 fn directory(seed: &mut Seed) -> Vec<u8> {
     let attribute = |last: u8, text: &[u8]| {
         element(0x31, &element(0x30, &[element(6, &[0x55, 4, last]), element(12, text)].concat()))

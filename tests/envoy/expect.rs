@@ -9,7 +9,7 @@ use trustspan::trust::{
 
 use crate::case::Probe;
 
-/// `None` if the text is rejected.
+/// trustspan's verdict on a client. `None` if the bundle or the lists are rejected.
 pub(crate) fn passes(
     bundle: &Bundle,
     crl: Option<&[u8]>,
@@ -19,12 +19,12 @@ pub(crate) fn passes(
     judged(bundle, crl, probe, Purpose::Client, now)
 }
 
-/// Why a chain that is presented cannot be read.
+/// Why a certificate that the client presents cannot be parsed.
 pub(crate) fn unread(probe: &Probe) -> Option<String> {
     probe.identity.cert.iter().find_map(|der| Some(Certificate::parse(der).err()?.to_string()))
 }
 
-/// The same for any purpose of a chain.
+/// The same verdict on a chain that is presented for any purpose.
 pub(crate) fn judged(
     bundle: &Bundle,
     crl: Option<&[u8]>,

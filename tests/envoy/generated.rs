@@ -10,7 +10,7 @@ use crate::{
     testbed::Seed,
 };
 
-/// One of the choices, with equal probability.
+/// A random one of these choices.
 fn of<T: Clone>(choices: &[T], seed: &mut Seed) -> T {
     choices[seed.below(choices.len() as u64) as usize].clone()
 }
@@ -29,7 +29,7 @@ fn is_plain(spec: &Spec) -> bool {
 
 fn authority(number: usize, seed: &mut Seed) -> Spec {
     let mut spec = Spec::ca(format!("ca {number}"));
-    // Most CAs have at most one fault: two faults would hide each other.
+    // Most CAs have at most one fault, since one fault can hide another.
     match seed.below(16) {
         0 => spec.dates = Dates::Expired,
         1 => spec.dates = Dates::Future,
@@ -77,7 +77,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// Adapts the specification of a client, or of a CA of clients, to this side.
+    /// Adapts the specification of a client, or of its CA, to this side.
     fn facing(self, mut spec: Spec) -> Spec {
         if self == Self::Servers {
             for usage in &mut spec.eku {
@@ -101,7 +101,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
     let seed = &mut Seed::of_run(&name);
     let mut keys = Keys::shuffled(seed);
     let mut description = Vec::new();
-    // (CA, signer)
+    // Each CA, with the index of its signer.
     let mut authorities: Vec<(Identity, Option<usize>)> = Vec::new();
     for number in 0..1 + seed.below(5) as usize {
         let mut spec = side.facing(authority(number, seed));
@@ -121,7 +121,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
                 (authorities[other].0.issue(spec, keys.any()?)?, Some(other), format!("is signed by {other}"))
             }
             (3, Some(other)) => {
-                // Signed by a third CA, if there is one.
+                // A cross-signed certificate: the CA's name and key, signed by another CA.
                 let signer = seed.below(number as u64) as usize;
                 let own = authorities[other].0.clone();
                 spec.subject = own.spec.subject.clone();
@@ -208,7 +208,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
                 description.push(format!("list of {at}: {dates:?}, revokes {revoked:?}"));
             }
         }
-        // A list affects all clients, so no client shows that its CA is loaded.
+        // A list affects all clients, so an accepted client is no evidence that its CA is loaded.
         probes.iter_mut().for_each(|probe| probe.shows = None);
         if rarely(2, seed) {
             ca += &lists;

@@ -11,7 +11,7 @@ use crate::{
     texts::{FAMILIES, Family},
 };
 
-/// The mutations change certificates, so lists get their label.
+/// Mutations change blocks with the label CERTIFICATE, so lists are mutated under that label.
 const LABELS: [&str; 2] = ["X509 CRL", "CERTIFICATE"];
 
 pub(crate) fn case(number: usize) -> Result<Case> {
@@ -41,7 +41,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         0 => Content::Trust { ca: [ca, lists].concat(), crl: None },
         _ => Content::Trust { ca, crl: Some(lists) },
     };
-    // A refused client does not show that its CA is missing, since its list may be the reason.
+    // The client may be refused for its list, so a refusal does not show that its CA is missing.
     let probe = |family: &&Family| Probe { shows: None, ..family.probe() };
     let probes = inside.iter().chain(&outside[..1]).map(probe).collect();
     Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None })
@@ -63,7 +63,7 @@ fn list(family: &Family, other: &Family, seed: &mut Seed) -> Result<(&'static st
     })
 }
 
-/// Mutated bytes need not be UTF-8.
+/// Restores the label of lists. Works on bytes, since a mutated text need not be UTF-8.
 fn relabelled(text: &[u8]) -> Vec<u8> {
     let [to, from] = LABELS.map(str::as_bytes);
     let mut out = Vec::with_capacity(text.len());

@@ -59,7 +59,7 @@ const GENERATED: &[(&str, &str, usize, Make)] = &[
 /// The additional share of cases with servers, in percent.
 const SERVERS: usize = 5;
 
-/// The Envoy of this run, and the results.
+/// The Envoy of this run, and the results so far.
 struct Bench {
     proxy: Proxy,
     table: Table,
@@ -67,7 +67,7 @@ struct Bench {
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    // All trials use the gateways of one Envoy in batches.
+    // All trials use the gateways of one Envoy, in batches, so they do not run at the same time.
     args.test_threads = Some(1);
     testbed::run_trials(
         &args,
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         |bench| {
             let bench = bench.lock().unwrap_or_else(PoisonError::into_inner);
             println!("{}", bench.table.text());
-            // A name without a case is a typing error, not a success.
+            // A mistyped case name must not count as success.
             let none = "no case was run; TRUSTSPAN_CASE takes a name that a run prints: mutated-7, lists-7, pki-7, pair-7, chain-7, constrained-7, changed-7, server-7";
             ensure!(bench.table.tried() > 0, none);
             Ok(())
@@ -112,7 +112,7 @@ fn trials(bench: Option<&Arc<Mutex<Bench>>>) -> Vec<Trial> {
     [named].into_iter().chain(generated).chain([servers(bench)]).collect()
 }
 
-/// Each of its cases has about six servers.
+/// The trial of servers. Each of its cases has about six.
 fn servers(bench: Option<&Arc<Mutex<Bench>>>) -> Trial {
     let bench = bench.cloned();
     Trial::test("server_chains", move || {
@@ -141,7 +141,7 @@ fn attempt(
     result
 }
 
-/// The numbers of the cases of a trial: its share of all, or the one that was selected.
+/// The numbers of a trial's cases: its share of all cases, or the selected case.
 fn numbers(start: &str, percent: usize) -> Result<Vec<usize>> {
     Ok(match env::var("TRUSTSPAN_CASE") {
         Ok(only) => only.strip_prefix(start).and_then(|number| number.parse().ok()).into_iter().collect(),

@@ -1,4 +1,4 @@
-//! Mutations of PEM texts, such as people and tools cause.
+//! Mutations of PEM texts that people and tools cause.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
@@ -166,14 +166,14 @@ fn places(text: &[u8], what: &[u8]) -> Vec<usize> {
     places
 }
 
-/// Replaces all.
+/// Replaces all occurrences.
 fn replace(text: &mut Vec<u8>, from: &[u8], to: &[u8]) {
     for at in places(text, from).into_iter().rev() {
         text.splice(at..at + from.len(), to.iter().copied());
     }
 }
 
-/// Replaces one, if there is any.
+/// Replaces one occurrence, if there is any.
 fn one(text: &mut Vec<u8>, from: &[u8], to: &[u8], seed: &mut Seed) {
     let places = places(text, from);
     if !places.is_empty() {
@@ -213,7 +213,7 @@ fn at_line(text: &mut Vec<u8>, seed: &mut Seed, what: &[u8]) {
     insert(text, from[seed.below(from.len() as u64) as usize], what);
 }
 
-/// Before a block, or at the end.
+/// Inserts bytes before a block, or at the end.
 fn at_block(text: &mut Vec<u8>, seed: &mut Seed, what: &[u8]) {
     let mut starts = places(text, b"-----BEGIN");
     starts.push(text.len());

@@ -1,4 +1,5 @@
-//! Trial `named_regressions`: cases that were measured once, and all disagreements that were found. They always run.
+//! Trial `named_regressions`: cases that were measured by hand, and all disagreements that were found. They are part of
+//! every run.
 
 use anyhow::Result;
 use rcgen::ExtendedKeyUsagePurpose as Eku;
@@ -16,7 +17,8 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (name, why, make) in TRUST {
         let Trust { ca, crl, clients } = bench.make(name, *make)?;
-        // If a valid CA is in the text and its valid client is refused, the CA has been dropped.
+        // An accepted client shows that its CA was loaded. If it is refused although the CA is in the text, the CA was
+        // dropped.
         let shows = |client: &Identity| {
             let pairs = [(&bench.client_one, &bench.one), (&bench.client_two, &bench.two)];
             let found =

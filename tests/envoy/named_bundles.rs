@@ -1,4 +1,5 @@
-//! Bundles that were measured once, and all on which trustspan and Envoy disagreed. The tests on the API server use them, too.
+//! Bundles that were measured by hand, and all on which trustspan and Envoy have disagreed. The tests on the API server
+//! use them, too.
 
 use anyhow::Result;
 use rcgen::ExtendedKeyUsagePurpose as Eku;
@@ -15,7 +16,7 @@ pub(crate) struct Trust {
     pub(crate) clients: Vec<Identity>,
 }
 
-/// Two valid CAs, each with a client, and keys for more.
+/// Two valid CAs, each with a client, and keys for further ones.
 pub(crate) struct Bench {
     keys: Keys,
     pub(crate) one: Identity,
@@ -70,7 +71,7 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
     }),
     ("odd-criticality", "found: BoringSSL takes any byte for TRUE; stricter on purpose", |b| {
         let mut der = b.one.der.to_vec();
-        // keyUsage, critical.
+        // The extension keyUsage, marked critical.
         if let Some(at) = der.windows(6).position(|w| w == [0x55, 0x1d, 0x0f, 1, 1, 0xff]) {
             der[at + 5] = 0x59;
         }
@@ -121,7 +122,7 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
     ("crl-signed-by-another", "refuses the CA's clients", |b| {
         b.lists(|b| {
             let spec = Spec { subject: "one".to_owned(), subject_key_id: false, ..Spec::ca("one") };
-            // Without the key identifier, which would show the difference.
+            // Without a key identifier, which would distinguish the two CAs.
             Identity::root(spec, b.two.key.clone())?.crl(Dates::Valid, &[])
         })
     }),
@@ -234,7 +235,7 @@ impl Bench {
         Ok(Self { keys, one, two, client_one, client_two })
     }
 
-    /// Makes one of [`TRUST`], with all keys available: no key is shared within a case.
+    /// Makes one of [`TRUST`] from new keys: no key is used twice in a case.
     pub(crate) fn make(&mut self, name: &str, make: Make) -> Result<Trust> {
         self.keys = Keys::shuffled(&mut Seed::of_run(name));
         make(self)

@@ -1,5 +1,5 @@
-//! More of `named_regressions`: certificates and keys that others read and BoringSSL does not, or the other way round. In each
-//! case trustspan's verdict was wrong.
+//! Cases of trial `named_regressions`: certificates and keys that BoringSSL does not read and other programs do, or the
+//! other way round. trustspan's verdict on each was wrong once.
 
 use anyhow::{Context, Result};
 use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
@@ -23,7 +23,7 @@ const EXTENDED_USAGE: u64 = 37;
 pub(crate) fn extensions() -> Vec<(&'static str, u64, Vec<u8>)> {
     let policy = element(0x30, &[6, 3, 0x2a, 3, 4]);
     let text = [12, 1, b'x'];
-    // Below 2.25 (X.667): an arc of 128 bits.
+    // An arc of 128 bits below 2.25 (X.667).
     let uuid = [&[0x69, 0x83][..], &[0xff; 17], &[0x7f]].concat();
     let qualifier = [&[6, 8, 0x2b, 6, 1, 5, 5, 7, 2, 1][..], &[2, 1, 1]].concat();
     let qualified = element(0x30, &[&[6, 3, 0x2a, 3, 4][..], &element(0x30, &element(0x30, &qualifier))].concat());
@@ -40,7 +40,7 @@ pub(crate) fn extensions() -> Vec<(&'static str, u64, Vec<u8>)> {
         ("points-junk", DISTRIBUTION_POINTS, list(&element(0x30, &element(0x87, b"x")))),
         ("other-name", ALT_NAMES, list(&element(0xa0, &[&[6, 1, 0x2a][..], &element(0xa0, &text)].concat()))),
         ("other-name-empty", ALT_NAMES, list(&element(0xa0, &[]))),
-        // Latin-1 under the tag of UTF-8, as in principal names of Windows.
+        // Latin-1 with the tag of UTF-8, as in Windows principal names.
         (
             "other-name-latin-1",
             ALT_NAMES,
@@ -76,7 +76,7 @@ fn trust() -> Result<Vec<Case>> {
     };
     let mut cases = Vec::new();
     for (name, number, content) in extensions() {
-        // In a leaf, in an intermediate, and in an anchor.
+        // The extension in a leaf, in an intermediate, and in an anchor.
         let leaf = root.issue(spec(number, &content, Spec::leaf("client")), key.clone())?;
         let sub = root.issue(spec(number, &content, Spec::ca("sub")), keys.any()?)?;
         let below = sub.issue(Spec::leaf("below"), key.clone())?;
@@ -88,7 +88,7 @@ fn trust() -> Result<Vec<Case>> {
         cases.push(case(&format!("odd-{name}"), root.pem() + &odd.pem(), &clients)?);
     }
 
-    // Unicode's noncharacters in a name: Envoy rejects the whole text, trustspan allowed it.
+    // A Unicode noncharacter in a name, for which Envoy rejects the whole text. trustspan once allowed it.
     let odd = Identity::root(Spec::ca("odd\u{fdd0}"), keys.any()?)?;
     cases.push(case("odd-noncharacter", root.pem() + &odd.pem(), &[])?);
 
@@ -109,7 +109,7 @@ fn trust() -> Result<Vec<Case>> {
         ("odd-rsa-parameters", &rsa, changed(&rsa, &[0xf7, 0x0d, 1, 1, 1, 5, 0], &[0xf7, 0x0d, 1, 1, 1, 4, 0])?),
         ("odd-rsa-exponent", &rsa, changed(&rsa, &exponent, &[2, 3, 1, 0, 2])?),
         ("odd-hybrid-point", &on_p256, changed(&on_p256, &point, &[3, 0x42, 0, hybrid])?),
-        // secp256k1's identifier is shorter, so an identifier of the same length is used that names no curve.
+        // secp256k1's identifier has another length, so an unknown identifier of the right length is used.
         (
             "odd-curve",
             &on_p256,
@@ -120,7 +120,7 @@ fn trust() -> Result<Vec<Case>> {
         cases.push(case(name, text + &root.pem(), &[("odd", &client, vec![])])?);
     }
 
-    // Leaves with keys that BoringSSL does not read: trustspan accepted them.
+    // Leaves with keys that BoringSSL does not read. trustspan once accepted them.
     let rsa_leaf = root.issue(Spec::leaf("client"), keys.of(Kind::Rsa2048)?)?;
     let ec_leaf = root.issue(Spec::leaf("client"), key.clone())?;
     let modulus = rsa_leaf.der.windows(5).position(|bytes| bytes == exponent).context("an exponent")? - 1;
@@ -140,7 +140,7 @@ fn trust() -> Result<Vec<Case>> {
         ],
     )?);
 
-    // A byte after a certificate of a chain: trustspan accepted it.
+    // A byte after a certificate of a chain. trustspan once accepted it.
     let sub = root.issue(Spec::ca("sub"), keys.of(Kind::P256)?)?;
     let below = sub.issue(Spec::leaf("below"), key.clone())?;
     let long = |one: &Identity| Identity { der: [&*one.der, &[0]].concat().into(), ..one.clone() };
@@ -148,7 +148,7 @@ fn trust() -> Result<Vec<Case>> {
     let clients = [("leaf", &long_leaf, vec![]), ("sub", &below, vec![&long_sub]), ("neither", &below, vec![&sub])];
     cases.push(case("odd-trailing-byte", root.pem(), &clients)?);
 
-    // A subtree that cannot be compared, after one that fits: trustspan refused it.
+    // A subtree that cannot be compared, after one that permits the name. trustspan once refused it.
     let tree = |base: &[u8]| element(0x30, &element(0x86, base));
     let constraints = Some(element(0x30, &element(0xa0, &[tree(b"a.example"), tree(b"")].concat())));
     let limited = Identity::root(Spec { constraints, ..Spec::ca("limited") }, keys.of(Kind::P256)?)?;
@@ -156,7 +156,7 @@ fn trust() -> Result<Vec<Case>> {
     let (fits, other) = (client("spiffe://a.example/x")?, client("spiffe://b.example/x")?);
     cases.push(case("odd-subtree", limited.pem(), &[("fits", &fits, vec![]), ("other", &other, vec![])])?);
 
-    // basicConstraints whose CA bit is 01, not FF: it works, trustspan said that it does not.
+    // The CA bit of basicConstraints is 01 instead of FF. Envoy accepts it; trustspan once did not.
     let client = on_p256.issue(Spec { authority_key_id: false, ..Spec::leaf("client") }, key.clone())?;
     let text = changed(&on_p256, &[0x30, 3, 1, 1, 0xff], &[0x30, 3, 1, 1, 1])?;
     cases.push(case("odd-ca-bit", text, &[("odd", &client, vec![])])?);
@@ -188,7 +188,7 @@ fn case(name: &str, ca: String, clients: &[(&str, &Identity, Vec<&Identity>)]) -
     })
 }
 
-/// Serving pairs that Envoy rejects, and trustspan allowed.
+/// Serving pairs that Envoy rejects, and that trustspan once allowed.
 fn pairs() -> Result<Vec<Case>> {
     let keys = &mut Keys::shuffled(&mut Seed::of_run("odd pairs"));
     let ca = Identity::root(Spec::ca("ca"), keys.of(Kind::P256)?)?;
@@ -210,7 +210,7 @@ fn pairs() -> Result<Vec<Case>> {
     let version = der.windows(3).position(|bytes| bytes == [2, 1, 0]).context("a version")?;
     der[version + 2] = 1;
     made.push(("odd-pair-key-version", leaf.clone(), block("PRIVATE KEY", &der)));
-    // UTCTime with an offset: Envoy serves it, trustspan is stricter on purpose.
+    // UTCTime with an offset: Envoy serves it, and trustspan rejects it on purpose.
     let (_, outer) = Any::from_der(&leaf.der)?;
     let (signature, tbs) = Any::from_der(outer.data)?;
     let at = tbs.data.windows(4).position(|bytes| bytes == [0x30, 30, 23, 13]).context("dates")?;

@@ -53,7 +53,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     match seed.below(4) {
         0 => description += &format!(", chain: {}", mutate(&mut chain, 1, seed)),
         1 => {
-            // The mutations change certificates, so keys get their label.
+            // Mutations change blocks with the label CERTIFICATE, so the key is mutated under that label.
             let mut bytes = key.replace("PRIVATE KEY", "CERTIFICATE").into_bytes();
             let how = mutate(&mut bytes, 1, seed);
             description += &format!(", key: {how}");

@@ -1,4 +1,5 @@
-//! CAs and leaves of all kinds. Keys are made once per run and shared between cases, but not within a case.
+//! CAs and leaves of all kinds. Keys are generated once per run and shared between cases, but never used twice in a
+//! case.
 
 use std::sync::{Arc, LazyLock};
 
@@ -31,7 +32,7 @@ pub(crate) enum Kind {
     MlDsa87,
 }
 
-/// A key. rcgen's own type cannot be cloned, nor read ML-DSA again.
+/// A private key. rcgen's own type cannot be cloned, and cannot read ML-DSA keys.
 pub(crate) struct Key {
     pub(crate) kind: Kind,
     pub(crate) pair: KeyPair,
@@ -41,7 +42,7 @@ pub(crate) struct Key {
 impl Key {
     fn generate(kind: Kind) -> Result<Self> {
         let pair = match kind {
-            // P-521 and RSA are slow.
+            // Generating keys on P-521 and for RSA is slow.
             Kind::Rsa2048 => KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048),
             kind => KeyPair::generate_for(kind.algorithm()),
         };
@@ -49,12 +50,12 @@ impl Key {
         Ok(Self { kind, pkcs8: pair.serialize_der(), pair })
     }
 
-    /// PKCS#8.
+    /// The key in PKCS #8 (PEM).
     pub(crate) fn pem(&self) -> String {
         block("PRIVATE KEY", &self.pkcs8)
     }
 
-    /// PKCS#1 or SEC1: the content of PKCS#8.
+    /// Label and DER of the key in PKCS #1 or SEC1, which is the content of PKCS #8.
     pub(crate) fn traditional(&self) -> Result<(&'static str, Vec<u8>)> {
         use x509_parser::asn1_rs::{Any, FromDer};
         let (_, outer) = Any::from_der(&self.pkcs8)?;
@@ -81,14 +82,14 @@ impl Kind {
     }
 }
 
-/// The run's keys. RSA keys are few, since each takes a tenth of a second.
+/// The keys of this run. There are few RSA keys, since generating one takes a tenth of a second.
 static POOL: LazyLock<Vec<Arc<Key>>> = LazyLock::new(|| {
     let counts = [(Kind::P256, 24), (Kind::P384, 6), (Kind::P521, 2), (Kind::Rsa2048, 4), (Kind::Ed25519, 5)];
     let keys = counts.into_iter().flat_map(|(kind, count)| (0..count).map(move |_| Key::generate(kind)));
     keys.map(|key| Arc::new(key.expect("a key"))).collect()
 });
 
-/// Keys for one case, each used once; further ones are new P-256 keys.
+/// Keys for one case, each used once. When they run out, new P-256 keys are generated.
 pub(crate) struct Keys(Vec<Arc<Key>>);
 
 impl Keys {
@@ -118,7 +119,7 @@ pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     [&[tag][..], long.as_slice(), length, content].concat()
 }
 
-/// Fisher and Yates.
+/// Fisher-Yates shuffle.
 pub(crate) fn shuffle<T>(items: &mut [T], seed: &mut Seed) {
     for last in (1..items.len()).rev() {
         let other = seed.below(last as u64 + 1) as usize;
@@ -126,7 +127,7 @@ pub(crate) fn shuffle<T>(items: &mut [T], seed: &mut Seed) {
     }
 }
 
-/// A period relative to today.
+/// A validity period relative to today.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dates {
     Valid,
@@ -164,7 +165,7 @@ pub(crate) struct Spec {
     pub(crate) eku: Vec<ExtendedKeyUsagePurpose>,
     pub(crate) permitted: Option<String>,
     pub(crate) excluded: Option<String>,
-    /// A host, a URI or a mailbox.
+    /// A host, a URI or a mail address in subjectAltName.
     pub(crate) san: Option<String>,
     /// A mail address in the subject.
     pub(crate) mail: Option<String>,
@@ -172,7 +173,7 @@ pub(crate) struct Spec {
     pub(crate) constraints: Option<Vec<u8>>,
     /// subjectAltName (DER), of several kinds, or in a form that rcgen does not support.
     pub(crate) alt_names: Option<Vec<u8>>,
-    /// An extension below 2.5.29: its last arc and its content, DER or not.
+    /// An extension below 2.5.29: the last arc and the content, which need not be DER.
     pub(crate) raw: Option<(u64, Vec<u8>)>,
     /// An unknown extension, marked critical.
     pub(crate) unknown_critical: bool,
@@ -180,7 +181,7 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// A plain CA.
+    /// A CA without special fields.
     pub(crate) fn ca(subject: impl Into<String>) -> Self {
         Self {
             subject: subject.into(),
@@ -202,7 +203,7 @@ impl Spec {
         }
     }
 
-    /// A plain client.
+    /// A client certificate without special fields.
     pub(crate) fn leaf(subject: impl Into<String>) -> Self {
         Self {
             basic: Basic::Absent,
@@ -222,7 +223,7 @@ impl Spec {
             params.distinguished_name.push(DnType::CommonName, self.subject.as_str());
         }
         if let Some(mail) = &self.mail {
-            // emailAddress (PKCS #9).
+            // The attribute emailAddress (PKCS #9).
             let kind = DnType::CustomDnType(vec![1, 2, 840, 113_549, 1, 9, 1]);
             params.distinguished_name.push(kind, DnValue::Ia5String(mail.as_str().try_into()?));
         }
@@ -299,7 +300,7 @@ impl Spec {
     }
 }
 
-/// RFC 7093 section 2, method 1.
+/// A key identifier by RFC 7093 section 2, method 1.
 fn key_id(key: &KeyPair) -> Vec<u8> {
     Sha256::digest(key.public_key_raw())[..20].to_vec()
 }
@@ -313,17 +314,17 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Its certificate with a key that is not a point of the curve P-256: PEM.
+    /// Its certificate, in PEM, with a key that is no point of the curve P-256.
     pub(crate) fn with_damaged_key(&self) -> String {
         let mut der = self.der.to_vec();
-        // BIT STRING of an uncompressed point, after the curve's identifier.
+        // An uncompressed point as BIT STRING, after the identifier of the curve.
         let head = [0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7, 3, 0x42, 0, 4];
         let at = der.windows(head.len()).position(|bytes| bytes == head).expect("a key on P-256") + head.len();
         der[at + 63] ^= 1;
         block("CERTIFICATE", &der)
     }
 
-    /// Signed by itself.
+    /// A self-signed certificate.
     pub(crate) fn root(spec: Spec, key: Arc<Key>) -> Result<Self> {
         let der = spec.params(&key.pair)?.self_signed(&key.pair)?.into();
         Ok(Self { spec, key, der })
@@ -341,7 +342,7 @@ impl Identity {
         block("CERTIFICATE", &self.der)
     }
 
-    /// Signs the body of a certificate: its DER.
+    /// Signs the body of a certificate; returns the certificate in DER.
     pub(crate) fn sign(&self, body: &[u8], algorithm: &[u8]) -> Result<CertificateDer<'static>> {
         let signature = [&[0][..], &self.key.pair.sign(body)?].concat();
         Ok(element(0x30, &[body, algorithm, &element(3, &signature)].concat()).into())
@@ -370,7 +371,7 @@ impl Identity {
         Ok(block("X509 CRL", list.signed_by(&Issuer::new(params, own))?.der()))
     }
 
-    /// The chain that a client presents: this certificate, then the intermediates.
+    /// The chain that a client presents, with these intermediates, and its key.
     pub(crate) fn shown_with(&self, intermediates: &[&Identity]) -> Result<Arc<CertifiedKey>> {
         let chain = [self].into_iter().chain(intermediates.iter().copied()).map(|one| one.der.clone()).collect();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.pkcs8.clone()));

@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 pub(crate) use crate::testbed::Content;
 use crate::testbed::{Envoy, Gateway, PATIENCE, Scratch, wait_for};
 
-/// Gateways with their own trust anchors, and the size of a batch of cases. Envoy opens an inotify instance for each secret,
-/// and Linux allows a user 128 of them.
+/// The number of gateways with trust anchors, and so the size of a batch of cases. Envoy opens an inotify instance for
+/// each secret, and Linux allows a user 128 of them.
 pub(crate) const TRUST_SLOTS: usize = 48;
-/// Gateways with their own serving pair.
+/// The number of gateways with a serving pair.
 pub(crate) const PAIR_SLOTS: usize = 12;
 
 /// Envoy's reaction to an update.
@@ -26,16 +26,16 @@ pub(crate) struct Proxy {
     /// The last content of each secret.
     last: BTreeMap<String, Content>,
     baseline: (Content, Content),
-    // Dropped last, since it waits for the process before it removes its files.
+    // Declared last, so that it is dropped last: Envoy must end before its files are removed.
     _scratch: Scratch,
 }
 
-/// The secret's name, and the host whose gateway uses it: trust anchors.
+/// The name of a secret with trust anchors, which is also the host of the gateway that uses it.
 pub(crate) fn trust_slot(number: usize) -> String {
     format!("trust-{number}.test")
 }
 
-/// The same for a serving pair.
+/// The same for a secret with a serving pair.
 pub(crate) fn pair_slot(number: usize) -> String {
     format!("pair-{number}.test")
 }
@@ -62,7 +62,8 @@ impl Proxy {
 
     /// Replaces the secrets, all at once, and waits for Envoy's reaction to each.
     pub(crate) fn load(&mut self, secrets: &[(String, Content)]) -> Result<Vec<Update>> {
-        // Envoy accepts an update with the content of the last one, even of a rejected one, since nothing has changed.
+        // Envoy accepts an update that does not change the last content, even if that content was rejected. Such a
+        // secret is reset first.
         let same: Vec<_> = secrets.iter().filter(|(name, content)| self.last.get(name) == Some(content)).collect();
         let reset: Vec<_> = same
             .into_iter()

@@ -23,9 +23,9 @@ use crate::{
     testbed::{self, Seed},
 };
 
-/// Concurrent clients. They mostly wait for Envoy.
+/// Concurrent clients. They spend most of the time waiting for Envoy.
 const CLIENTS: usize = 4;
-/// Disagreements that are printed one by one.
+/// Limit of disagreements that are printed one by one.
 const PRINTED: usize = 12;
 
 /// The results of this run, for the table at its end.
@@ -34,15 +34,15 @@ pub(crate) struct Table {
     cases: BTreeMap<(Verdict, Effect), usize>,
     clients: BTreeMap<(bool, bool), usize>,
     unpredicted: usize,
-    /// Rules that deny working cases.
+    /// How often each rule denied a case that works in Envoy.
     stricter: BTreeMap<String, usize>,
-    /// Reasons for which trustspan refuses clients that Envoy accepts.
+    /// How often trustspan refused a client that Envoy accepts, by reason.
     cautious: BTreeMap<&'static str, usize>,
-    /// Servers: whether trustspan accepts them, whether Envoy does.
+    /// The number of servers by two verdicts: whether trustspan accepts the server, and whether Envoy does.
     servers: BTreeMap<(bool, bool), usize>,
 }
 
-/// Runs all cases, fills the table, and fails with the disagreements.
+/// Runs all cases and adds them to the table. Fails if there are disagreements.
 pub(crate) fn run(proxy: &mut Proxy, table: &mut Table, cases: &[Case]) -> Result<()> {
     let mut disagreements = Vec::new();
     let is_pair = |case: &&Case| matches!(case.content, Content::Pair { .. });
@@ -65,7 +65,7 @@ pub(crate) fn run(proxy: &mut Proxy, table: &mut Table, cases: &[Case]) -> Resul
     bail!("{} of {} cases disagree\n{printed}", disagreements.len(), cases.len());
 }
 
-/// What Envoy does with the cases of a batch.
+/// The result of each case of a batch in Envoy.
 pub(crate) fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Snapshot>> {
     let slot = |(number, case): (usize, &&Case)| match case.content {
         Content::Trust { .. } => trust_slot(number),
@@ -104,7 +104,7 @@ pub(crate) fn attempt(proxy: &mut Proxy, batch: &[&Case]) -> Result<Vec<Snapshot
     Ok(seen)
 }
 
-/// Describes the difference and where the bytes are. They contain only test keys of this run.
+/// Describes the disagreement, and stores the bytes for a replay. They contain only test keys of this run.
 pub(crate) fn describe(case: &Case, result: &case::Result) -> Result<String> {
     let dir = testbed::results();
     fs::create_dir_all(&dir)?;
@@ -199,7 +199,7 @@ impl Table {
     }
 }
 
-/// Counts of acceptance by trustspan and by Envoy.
+/// The counts of clients or servers by both verdicts, as text.
 fn passes(seen: &BTreeMap<(bool, bool), usize>) -> String {
     let count = |ours, envoys| seen.get(&(ours, envoys)).copied().unwrap_or_default();
     format!(

@@ -41,14 +41,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Concurrent servers, each with its own cluster in Envoy.
 const BATCH: usize = 1_200;
-/// Named servers that Envoy accepts, and rustls and browsers do not: wildcards in a part of a label, or directly below the top level.
+/// Named servers that Envoy accepts, and rustls and browsers do not: wildcards as a part of a label, or directly below
+/// the top-level domain.
 const WILD: &[&str] = &["server-wildcard-part", "server-wildcard-top"];
 
-/// The number of servers with a generated name that clients call by another name. Envoy may accept names that trustspan refuses.
+/// The number of servers with a generated name to which clients connect by another name. Envoy may accept names that
+/// trustspan refuses.
 const NAMES: usize = 300;
 const DRAWN: &str = "name-";
 
-/// A client with its bundle, and the server that it calls.
+/// A client with its bundle, and the server that it connects to.
 struct Call {
     name: String,
     description: String,
@@ -128,7 +130,7 @@ fn generated(number: usize) -> Result<Vec<Call>> {
     Ok(case.probes.into_iter().map(&mut call).collect())
 }
 
-/// Leaves of a valid CA.
+/// Servers with named cases of certificates, each issued by a valid CA.
 fn named() -> Result<Vec<Call>> {
     let mut keys = Keys::shuffled(&mut Seed::of_run("servers"));
     let root = Identity::root(Spec::ca("root"), keys.of(Kind::P256)?)?;
@@ -180,7 +182,7 @@ fn named() -> Result<Vec<Call>> {
     Ok(calls)
 }
 
-/// A name, and a host that it may cover, label by label.
+/// A random name for a certificate, and a host that it may cover.
 fn drawn(seed: &mut Seed) -> (String, String) {
     let labels = (0..1 + seed.below(3)).map(|_| {
         let pairs = [
@@ -205,12 +207,12 @@ fn drawn(seed: &mut Seed) -> (String, String) {
     (format!("{}.example", names.join(".")), format!("{}.example", hosts.join(".")))
 }
 
-/// The server name of a server.
+/// The SNI of a server.
 fn sni(number: usize) -> String {
     format!("server-{number}.test")
 }
 
-/// The pair of each server, by the name in the hello.
+/// Selects the pair of a server by its SNI.
 #[derive(Debug)]
 struct Names(BTreeMap<String, Arc<CertifiedKey>>);
 
@@ -220,7 +222,7 @@ impl ResolvesServerCert for Names {
     }
 }
 
-/// All servers, on one port; they end with this process.
+/// Starts all servers on one port. They end with this process.
 fn serve(names: Names) -> Result<SocketAddr> {
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -246,7 +248,7 @@ fn respond(stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
     Ok(tls.flush()?)
 }
 
-/// A request that Envoy forwards to a server; its error message if it cannot.
+/// Makes a request that Envoy forwards to a server. Returns Envoy's error message if it cannot.
 fn ask(envoy: SocketAddr, number: usize) -> Result<Result<(), String>> {
     let mut stream = TcpStream::connect(envoy)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -276,7 +278,7 @@ fn bootstrap(listener: &Value, servers: SocketAddr, calls: &[Call]) -> Value {
         json!({
             "name": sni(number), "type": "STATIC", "connect_timeout": "20s",
             "load_assignment": { "cluster_name": sni(number), "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": at } }] }] },
-            // Versions as istiod sets them: by default Envoy's clients do not use TLS 1.3.
+            // The TLS versions that istiod configures. By default, Envoy as a client does not use TLS 1.3.
             "transport_socket": { "name": "tls", "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
                 "sni": sni(number),

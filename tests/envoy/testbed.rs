@@ -1,6 +1,6 @@
 //! The modules of the test bed that this binary uses: the real Envoy, child processes, waiting for conditions, the seed.
 
-// Each test binary uses a part of these.
+// Each test binary uses only a part of these modules.
 #![allow(dead_code)]
 
 #[path = "../bed/assets.rs"]
@@ -25,7 +25,7 @@ pub(crate) use wait::wait_for;
 /// The command that repeats a case.
 pub(crate) const COMMAND: &str = "./test envoy";
 
-/// Where the bytes of disagreements go.
+/// The directory for the bytes of disagreements.
 pub(crate) fn results() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("envoy")
 }

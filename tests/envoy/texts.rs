@@ -20,14 +20,14 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Its client, which is accepted if the CA was loaded.
+    /// A client that is accepted only if the CA was loaded.
     pub(crate) fn probe(&self) -> Probe {
         let label = format!("of {}", self.ca.spec.subject);
         Probe { label, identity: Arc::clone(&self.client), shows: Some(self.ca.der.clone()) }
     }
 }
 
-/// Made once, since only the texts differ.
+/// Generated once, since only the texts differ between cases.
 pub(crate) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
     let kinds =
         [Kind::P256, Kind::P256, Kind::P384, Kind::Rsa2048, Kind::P256, Kind::Ed25519, Kind::P256, Kind::Rsa2048];

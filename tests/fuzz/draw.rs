@@ -1,6 +1,6 @@
-//! What a case draws its choices from: the bytes of a fuzzing input, one after another. The input alone repeats them.
+//! The random choices of a case, read from the bytes of a fuzzing input. The same input repeats the case.
 
-/// Choices; all zeros once the input is used up.
+/// A source of choices. When the input is used up, it returns zeros.
 pub(crate) struct Draw {
     input: Vec<u8>,
     at: usize,
@@ -19,7 +19,7 @@ impl Draw {
     }
 
     pub(crate) fn one_in(&mut self, count: u64) -> bool {
-        // Of an input that is used up nothing special comes.
+        // When the input is used up, the result is false.
         self.below(count) == count - 1
     }
 
@@ -27,12 +27,12 @@ impl Draw {
         &items[self.below(items.len() as u64) as usize]
     }
 
-    /// All that is left, as it is.
+    /// The rest of the input, unchanged.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         self.input.split_off(self.at.min(self.input.len()))
     }
 
-    /// Keeps what a failure shall show. Never a private key.
+    /// Stores bytes for the report of a failure. Must never be a private key.
     pub(crate) fn show(&mut self, name: &str, bytes: &[u8]) {
         self.shown.push((name.to_owned(), bytes.to_vec()));
     }

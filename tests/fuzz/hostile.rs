@@ -1,5 +1,5 @@
-//! Inputs of a mebibyte, the most that a Secret can hold, that are made to cost time. In release each must be answered
-//! within 100 ms of processor time; a debug build takes many times that, and leaves them out.
+//! Inputs of a mebibyte, the most that a Secret can hold, that are made to take long. In a release build each must be
+//! judged within 100 ms of processor time. A debug build takes many times as long, and skips them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ mod structures;
 
 /// Bytes of an input.
 const SIZE: usize = 1 << 20;
-/// No input may take longer.
+/// The longest time that an input may take.
 const MOST: Duration = Duration::from_millis(100);
 
 /// A unit, repeated to fill an input.
@@ -25,14 +25,14 @@ fn fill(unit: &str) -> String {
     unit.repeat(SIZE / unit.len())
 }
 
-/// What is made of a text, and how long it takes.
+/// A measured input: its name, and the processor time of the verdict on it.
 struct Trial {
     name: String,
     took: Duration,
 }
 
-/// The best of up to five: what the machine does besides is not the input's fault, unless it is far from the line.
-/// `TRUSTSPAN_TRIAL` is a part of the names of those to run; the others take no time.
+/// Measures an input: the shortest of up to five times, since other processes can only add to it. `TRUSTSPAN_TRIAL`
+/// selects trials by a part of their names; the others are skipped.
 fn trial(name: impl Into<String>, mut answer: impl FnMut()) -> Trial {
     let name = name.into();
     if std::env::var("TRUSTSPAN_TRIAL").is_ok_and(|part| !name.contains(&part)) {
@@ -53,7 +53,7 @@ fn trial(name: impl Into<String>, mut answer: impl FnMut()) -> Trial {
     Trial { name, took }
 }
 
-/// Prints what took longest, and fails when it took too long.
+/// Prints the slowest trials, and fails if one took too long.
 fn conclude(target: &str, mut trials: Vec<Trial>) {
     trials.sort_by_key(|trial| std::cmp::Reverse(trial.took));
     for Trial { name, took } in trials.iter().take(8) {

@@ -1,4 +1,4 @@
-//! Values that are nearly Kubernetes objects.
+//! Values that resemble Kubernetes objects.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use trustspan::store::manifest::Chunks;
 
 use crate::{draw::Draw, mutate::mutate as mutate_text, pool::POOL};
 
-/// The texts of the corpus and of the manifests that are shipped.
+/// The texts of the corpus, and the shipped manifests.
 pub(crate) static TEXTS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let folders = ["tests/fuzz/corpus", "manifests/example", "manifests/base", "manifests/reviews"];
     let files = folders.iter().flat_map(|folder| {
@@ -23,7 +23,7 @@ pub(crate) static TEXTS: LazyLock<Vec<String>> = LazyLock::new(|| {
     files.map(|file| fs::read_to_string(file).expect("a text")).collect()
 });
 
-/// The objects in them.
+/// The objects in these texts.
 static OBJECTS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let chunks = TEXTS.iter().flat_map(|text| Chunks::new("corpus".into(), text.as_bytes()));
     let parsed = chunks.map(|chunk| chunk.expect("a chunk"));
@@ -34,11 +34,11 @@ static OBJECTS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     objects.collect()
 });
 
-/// Bytes of a text beyond which it is not repeated: what is repeated again and again fills any memory.
+/// Longer texts are not repeated by a mutation, since repeated repetition would fill the memory.
 const LARGE: usize = 2 << 20;
-/// Names of Secrets that matter, and one that does not.
+/// Names of Secrets that the example's GatewaySecret uses, and one that it does not.
 const NAMES: [&str; 6] = ["gateway-root", "public-gateway", "public-gateway-cacert", "client", "stranger", ""];
-/// Keys that something is read from.
+/// Keys that trustspan reads.
 const KEYS: [&str; 24] = [
     "apiVersion",
     "kind",
@@ -66,7 +66,7 @@ const KEYS: [&str; 24] = [
     "trustspan.dev/rotation-hash",
 ];
 
-/// An object of the corpus or a Secret, with a few changes.
+/// A random object: from the corpus, or a Secret, with a few changes.
 pub(crate) fn object(draw: &mut Draw) -> Value {
     let mut object = if draw.one_in(2) { secret(draw) } else { draw.of(&OBJECTS).clone() };
     if draw.one_in(2) {
@@ -99,7 +99,7 @@ fn secret(draw: &mut Draw) -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
 }
 
-/// Changes one place.
+/// Changes one value in the object.
 pub(crate) fn change(value: &mut Value, draw: &mut Draw) {
     let deeper = draw.below(5) > 0;
     match value {

@@ -1,9 +1,9 @@
-//! Fuzzing: whatever bytes come, nothing panics, and every verdict has its form.
+//! Fuzzing: no input causes a panic, and every verdict is well formed.
 //!
 //! `TRUSTSPAN_FUZZ_SECONDS` sets how long each target runs, `TRUSTSPAN_SEED` repeats a run and `TRUSTSPAN_CASE` one of
 //! its cases.
 //!
-//! A case is made from a few hundred bytes: either they are the text themselves, or choices among certificates, objects
+//! A case is made from a few hundred bytes: they are either the input itself, or choices among certificates, objects
 //! and changes. A seed repeats the choices; keys and signatures are new in each run.
 
 mod chain;
@@ -22,7 +22,7 @@ mod review;
 mod run;
 mod testbed;
 
-/// As in the binary.
+/// The allocator of the trustspan binary.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! Target: a stream of manifests, through what `check` and `rewrite` do with each document.
+//! Target: a stream of manifests. Each document is checked and rewritten, as `check` and `rewrite` do.
 
 use std::{path::Path, sync::LazyLock};
 
@@ -34,7 +34,7 @@ pub(crate) fn case(draw: &mut Draw) {
     chunks.iter().for_each(rewritten);
 }
 
-/// The documents of a stream that can be distinguished.
+/// Splits a stream into its documents.
 pub(crate) fn chunks(text: &[u8]) -> Vec<Chunk> {
     Chunks::new("stream".into(), text).filter_map(Result::ok).collect()
 }
@@ -52,7 +52,7 @@ fn text(draw: &mut Draw) -> Vec<u8> {
             _ => text.extend(draw.of(&TEXTS).as_bytes()),
         }
         text.extend(draw.of(&["\n---\n", "", "\n", "\n...\n", "\n--- # next\n"]).as_bytes());
-        // Few of the changes to PEM matter to YAML; these do.
+        // Mutations of PEM rarely matter to a YAML parser; these do.
         for _ in 0..draw.below(4) {
             let piece = *draw.of(&PIECES);
             let at = draw.below(text.len() as u64 + 1) as usize;
@@ -93,7 +93,7 @@ const PIECES: [&str; 26] = [
     "~",
 ];
 
-/// Reads the documents as `check` does: what they say of the cluster, then each object.
+/// Reads the documents as `check` does: first the cluster that they describe, then each object.
 pub(crate) fn judge(chunks: &[Chunk]) {
     let now = jiff::Timestamp::now();
     let documents: Vec<_> = chunks.iter().filter_map(|chunk| chunk.parse().ok().flatten()).collect();
@@ -108,7 +108,7 @@ pub(crate) fn judge(chunks: &[Chunk]) {
     }
 }
 
-/// The same as [`judge`], of a file and by way of what `check` reads it with.
+/// The same as [`judge`], for a file, with the reader of `check`.
 pub(crate) fn judge_file(path: &Path) {
     let now = jiff::Timestamp::now();
     let sources = open(&[path.to_owned()]).expect("a file");
@@ -137,7 +137,7 @@ pub(crate) fn rewrite(chunk: &Chunk) {
     let _ = document.edit(patches.iter().map(|(pointer, patch)| (pointer.as_str(), patch)));
 }
 
-/// Rewrites a document, and takes it back.
+/// Rewrites a document, and undoes the rewrite.
 fn rewritten(chunk: &Chunk) {
     let Some(patched) = edited(chunk, |object| Some(decided(object, &REGISTRY).patch)) else { return };
     edited(&patched, |object| undo(object).map(|undo| undo.patch));
@@ -162,7 +162,8 @@ fn decided(object: &Value, registry: &Registry) -> Decision {
     admission::mutate(&request, registry, jiff::Timestamp::now())
 }
 
-/// The document with patches applied to its text, which must read as the patched value; `None` when none changes it.
+/// Applies patches to the text of a document, and compares the result with the patched value. `None` if no patch
+/// changes it.
 fn edited(chunk: &Chunk, patch: impl Fn(&Value) -> Option<Patch>) -> Option<Chunk> {
     let document = chunk.parse().ok()??;
     let patches: Vec<_> = document.objects().filter_map(|o| Some((o.pointer(), patch(&o.value)?))).collect();

@@ -1,4 +1,4 @@
-//! Target: bytes under a Secret's keys, read and judged.
+//! Target: bytes under the keys of a Secret, which are parsed and judged.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) fn case(draw: &mut Draw) {
     let count = draw.below(5);
     mutate(&mut text, count, draw);
     if draw.one_in(6) {
-        // From here on there is nothing to show.
+        // A private key follows, so nothing is stored for the report from here on.
         text.extend(POOL.key(draw).pem().into_bytes());
         return judged(draw, text, usage);
     }
@@ -33,7 +33,7 @@ fn judged(draw: &mut Draw, text: Vec<u8>, usage: SecretUsage) {
     for read in [bundle::read(&text), bundle::read_chain(&text)] {
         assert!(read.entries.is_sorted_by_key(|entry| entry.line), "out of order");
         assert!(read.entries.iter().all(|entry| entry.line <= lines), "a line that is not there");
-        // The content of a block may be at fault where its base64 is not, never the other way round.
+        // The content of a block may be rejected where its PEM syntax is accepted, but not the other way round.
         assert!(read.rejected.is_some() || reading.rejected.is_none(), "{:?}", reading.rejected);
         for certificate in read.into_certificates() {
             let again = bundle::read(certificate.pem().as_bytes()).into_certificates();

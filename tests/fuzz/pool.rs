@@ -1,5 +1,5 @@
-//! Certificates that cases are made of, made once per run: CAs that cross-sign each other in a ring, CAs of one name, odd
-//! CAs, a leaf of each, revocation lists.
+//! Certificates for all cases, generated once per run: CAs that cross-sign each other in a ring, CAs with one name, CAs
+//! with unusual fields, a leaf of each, and revocation lists.
 
 use std::sync::LazyLock;
 
@@ -8,11 +8,11 @@ use crate::{
     pki::{Basic, Dates, Identity, Key, Keys, Kind, Spec, Usage},
 };
 
-/// What there is.
+/// The generated certificates and lists.
 pub(crate) struct Pool {
     pub(crate) cas: Vec<Identity>,
     pub(crate) leaves: Vec<Identity>,
-    /// PEM.
+    /// Revocation lists, in PEM.
     pub(crate) crls: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Target: a body that is posted to the webhook, through its whole router.
+//! Target: the body of a request to the webhook, through its whole router.
 
 use std::sync::{Arc, LazyLock};
 
@@ -70,7 +70,7 @@ pub(crate) fn case(draw: &mut Draw) {
     }
     draw.show("review.json", &body);
     let Some(answer) = posted(path, body.clone()) else { return };
-    // What was posted, as the server has read it.
+    // The review, as the server has parsed it.
     let review: Value = serde_json::from_slice(&body).expect("JSON");
     assert_eq!(answer["uid"], review["request"]["uid"]);
     answered(path, &review, &answer);
@@ -78,7 +78,7 @@ pub(crate) fn case(draw: &mut Draw) {
 
 fn review(draw: &mut Draw, object: Value, old: Value) -> Value {
     let operation = *draw.of(&["CREATE", "UPDATE", "UPDATE", "DELETE", "CONNECT", "PATCH"]);
-    // An update is mostly of the same object.
+    // In most cases both versions of an update are the same object.
     let old = if draw.one_in(3) { old } else { object.clone() };
     let Kind { group, version, kind } = Kind::of(&object);
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
@@ -109,7 +109,7 @@ fn answered(path: &str, review: &Value, answer: &Value) {
     assert_eq!(second["patch"], Value::Null, "the second patch is not empty");
 }
 
-/// The response in the answer; `None` when the body is no review.
+/// The response in the AdmissionReview; `None` if the body is no valid review.
 fn posted(path: &str, body: Vec<u8>) -> Option<Value> {
     static RUNTIME: LazyLock<tokio::runtime::Runtime> =
         LazyLock::new(|| tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime"));

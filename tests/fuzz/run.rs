@@ -1,4 +1,4 @@
-//! A target, fed from a seed.
+//! Runs a target with inputs from a seed.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use crate::draw::Draw;
 use crate::pool::POOL;
 use crate::testbed::RunSeed;
 
-/// What one input does; it panics when something is wrong.
+/// Runs one input. It panics when it finds an error.
 pub(crate) type Case = fn(&mut Draw);
 
-/// For each target, unless `TRUSTSPAN_FUZZ_SECONDS` says otherwise.
+/// How long each target runs, unless `TRUSTSPAN_FUZZ_SECONDS` is set.
 const SHORT: Duration = Duration::from_secs(6);
-/// Bytes of an input: enough for some hundred choices.
+/// Length of an input in bytes: enough for a few hundred choices.
 const INPUT: u64 = 400;
 
-/// Runs `case` on inputs drawn from the run's seed until the time is over; `TRUSTSPAN_CASE` names the one to run.
+/// Runs `case` on inputs from the run's seed until the time has passed. `TRUSTSPAN_CASE` selects one of them.
 pub(crate) fn seeded(target: &str, case: Case) {
-    // Not on the first case's bill.
+    // The pool is generated first, so that the first case does not take longer.
     LazyLock::force(&POOL);
     if let Ok(only) = env::var("TRUSTSPAN_CASE") {
         if let Some(number) = only.strip_prefix(target).and_then(|rest| rest.strip_prefix('-')?.parse().ok()) {
@@ -50,13 +50,13 @@ pub(crate) fn budget() -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What this thread has used of a processor: the same on a busy machine.
+/// The processor time that this thread has used, which does not depend on the load of the machine.
 pub(crate) fn cpu_time() -> Duration {
     let stat = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     Duration::from_nanos(stat.split(' ').next().and_then(|text| text.parse().ok()).expect("a number"))
 }
 
-/// Returns the bytes of what was made of the input.
+/// Runs one case. Returns the number of bytes that were made of the input.
 fn try_one(target: &str, number: u64, case: Case) -> usize {
     let mut seed = RunSeed::of_run(&format!("{target}-{number}"));
     let length = seed.below(INPUT);
@@ -74,7 +74,8 @@ fn try_one(target: &str, number: u64, case: Case) -> usize {
     draw.shown().iter().map(|(_, bytes)| bytes.len()).sum()
 }
 
-/// Writes an input, and what was made of it. Certificates are new in each run, so the latter may be what is needed.
+/// Writes an input, and what was made of it, to files. Keys differ in each run, so the input alone may not repeat the
+/// failure.
 fn keep(name: &str, input: &[u8], shown: &[(String, Vec<u8>)]) -> PathBuf {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz").join(name);
     fs::create_dir_all(&place).expect("a directory");

@@ -1,4 +1,4 @@
-//! What this binary takes from the other test binaries. Their generators draw from a fuzzing input here.
+//! Modules of other test binaries. Here, their generators draw from a fuzzing input.
 
 #[path = "../bed/seed.rs"]
 mod seed;

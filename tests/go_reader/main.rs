@@ -10,7 +10,7 @@ mod mutate;
 mod pki;
 #[path = "../bed/seed.rs"]
 mod seed;
-/// The path at which the shared modules expect it.
+/// The path under which the shared modules expect the test bed.
 mod testbed {
     pub(crate) use super::seed::Seed;
 }
@@ -29,7 +29,7 @@ use testbed::Seed;
 const BUNDLES: usize = 3_000;
 const PAIRS: usize = 500;
 
-/// Go's output line for each line.
+/// The output line of the Go program for each input line.
 fn go(lines: &[String]) -> Result<Vec<String>> {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go_reader/main.go");
     let mut go = Command::new("go")
@@ -73,7 +73,7 @@ fn bundles(seed: &mut Seed) -> Result<Vec<Case>> {
     Ok((0..BUNDLES).map(case).collect())
 }
 
-/// Go must load everything that is allowed. It may load more only if BoringSSL rejects the certificate.
+/// Go must load everything that trustspan allows. It may load more only if BoringSSL rejects the certificate.
 #[test]
 fn bundles_are_read_as_go_reads_them() -> Result<()> {
     let cases = bundles(&mut Seed::of_run("go bundles"))?;

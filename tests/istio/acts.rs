@@ -1,4 +1,4 @@
-//! What users apply in a scenario, and what an operator does to end a wait.
+//! What users apply in a scenario, and what an administrator does to end a wait.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::{
     world::World,
 };
 
-/// The Secret from which istiod takes the CAs of a server that names the source Secret, if there is one.
+/// Secret `<source>-cacert`, from which istiod takes the CAs of a server that names the source Secret.
 pub(crate) const SOURCE_CACERT: &str = "gateway-server-cacert";
-/// The same of the managed Secret.
+/// The same for the managed Secret.
 pub(crate) const MANAGED_CACERT: &str = "gateway-managed-cacert";
-/// A Secret with our CA and the partner's.
+/// A Secret with the clients' CA and the partner's CA.
 pub(crate) const PARTNERS_CACERT: &str = "partners-cacert";
-/// A ConfigMap with the same.
+/// A ConfigMap with the same CAs.
 const PARTNERS: &str = "partners";
 /// istiod is paused for at least this long, three times `propagationDelays.gateways`.
 const STOPPED: Duration = Duration::from_secs(35);
@@ -31,7 +31,7 @@ pub(crate) fn credential_name(world: &mut World<'_>) -> Result<()> {
     shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER }))
 }
 
-/// The same, and another host whose clients' CAs are in another Secret.
+/// The same, with a second host whose clients' CAs are in another Secret.
 pub(crate) fn other_secret(world: &mut World<'_>) -> Result<()> {
     extend_partners_cacert(world)?;
     credential_name(world)?;
@@ -43,7 +43,7 @@ fn extend_partners_cacert(world: &mut World<'_>) -> Result<()> {
     extend(world, PARTNERS_CACERT, &partner)
 }
 
-/// The same with a ConfigMap.
+/// The same, with the CAs of the second host in a ConfigMap.
 pub(crate) fn config_map(world: &mut World<'_>) -> Result<()> {
     extend_config_map(world)?;
     credential_name(world)?;
@@ -51,7 +51,7 @@ pub(crate) fn config_map(world: &mut World<'_>) -> Result<()> {
     partners(world, &name)
 }
 
-/// The same, and the agent keeps a copy of the ConfigMap, which the webhook names in the Gateway.
+/// The same, and the agent writes a copy of the ConfigMap, which the webhook names in the Gateway.
 pub(crate) fn kept_config_map(world: &mut World<'_>) -> Result<()> {
     extend_config_map(world)?;
     keep_config_map(world)?;
@@ -63,7 +63,7 @@ pub(crate) fn kept_config_map(world: &mut World<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The same with a Gateway of the Gateway API.
+/// The same, with a Gateway of the Gateway API.
 pub(crate) fn gateway_api(world: &mut World<'_>) -> Result<()> {
     extend_config_map(world)?;
     keep_config_map(world)?;
@@ -93,25 +93,27 @@ fn extend_config_map(world: &mut World<'_>) -> Result<()> {
     world.apply(&[json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PARTNERS }, "data": data })])
 }
 
-/// A Gateway that names `<source>-cacert`, which does not exist: istiod takes the source Secret.
+/// A Gateway that names `<source>-cacert`, which does not exist: istiod uses the source Secret.
 pub(crate) fn source_cacert_name(world: &mut World<'_>) -> Result<()> {
     shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER, "caCertCredentialName": SOURCE_CACERT }))
 }
 
-/// Another serving Secret comes first: istiod takes its CAs. Clients get the source's leaf, since they prefer ECDSA.
+/// The Gateway names another serving Secret first, from which istiod takes the CAs. Clients prefer ECDSA, so they get
+/// the source Secret's certificate.
 pub(crate) fn other_first(world: &mut World<'_>) -> Result<()> {
     world.apply(&[certificate("other", SHOP, "RSA", 2048)])?;
     world.wait_certificate("other")?;
     shop(world, &json!({ "mode": "MUTUAL", "credentialNames": ["other", SERVER] }))
 }
 
-/// A Secret from which istiod takes the CAs in the place of the managed one.
+/// Secret `<managed>-cacert` exists, so istiod takes the CAs from it and not from the managed Secret.
 pub(crate) fn managed_cacert(world: &mut World<'_>) -> Result<()> {
     credential_name(world)?;
     extend(world, MANAGED_CACERT, "")
 }
 
-/// A plain name: istiod serves it as a certificate, and the gateway lets everybody in. That is tried without admission first.
+/// A name without the suffix `-cacert`: istiod serves the Secret as a certificate, and the gateway accepts every
+/// client. The test first shows that without admission.
 pub(crate) fn plain_name(world: &mut World<'_>) -> Result<()> {
     let tls = json!({ "mode": "MUTUAL", "credentialName": SERVER, "caCertCredentialName": SERVER });
     world.admission_off()?;
@@ -125,18 +127,18 @@ pub(crate) fn plain_name(world: &mut World<'_>) -> Result<()> {
     shop(world, &tls)
 }
 
-/// A server that lets clients in by the hashes of their certificates.
+/// A server that accepts clients by the hashes of their certificates.
 pub(crate) fn pinned(world: &mut World<'_>) -> Result<()> {
     let hashes = world.client_hashes()?;
     shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER, "verifyCertificateHash": hashes }))
 }
 
-/// The same by a name that all of them have.
+/// The same, by a name that all clients' certificates have.
 pub(crate) fn let_in_by_name(world: &mut World<'_>) -> Result<()> {
     shop(world, &json!({ "mode": "MUTUAL", "credentialName": SERVER, "subjectAltNames": [SHOP] }))
 }
 
-/// Another certificate of the same issuer is served for another host.
+/// A second certificate of the same issuer is served for another host.
 pub(crate) fn second_credential(world: &mut World<'_>) -> Result<()> {
     world.apply(&[certificate("second", OTHER, "ECDSA", 256)])?;
     world.wait_certificate("second")?;
@@ -144,7 +146,8 @@ pub(crate) fn second_credential(world: &mut World<'_>) -> Result<()> {
     world.apply(&[gateway_of(&world.ns, "shop", &[SHOP, OTHER], &tls), route("shop", &[SHOP, OTHER])])
 }
 
-/// A gateway shows the source's certificate to an upstream that wants one of our CA: the other host, at the second gateway.
+/// A gateway presents the source Secret's certificate to an upstream that requires one of the clients' CA. The upstream
+/// is the other host, at the second gateway.
 pub(crate) fn destination_rule(world: &mut World<'_>) -> Result<()> {
     credential_name(world)?;
     let tls = json!({ "mode": "MUTUAL", "credentialName": SERVER });
@@ -163,7 +166,7 @@ pub(crate) fn destination_rule(world: &mut World<'_>) -> Result<()> {
             "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule", "metadata": { "name": "upstream" },
             "spec": { "host": "upstream.example.com", "trafficPolicy": {
                 "tls": { "mode": "MUTUAL", "credentialName": SERVER, "sni": SHOP },
-                // Each request makes a handshake.
+                // A connection for each request, so that each makes a handshake.
                 "connectionPool": { "http": { "maxRequestsPerConnection": 1 } },
             } },
         }),
@@ -177,8 +180,8 @@ pub(crate) fn destination_rule(world: &mut World<'_>) -> Result<()> {
     ])
 }
 
-/// A Gateway that was applied while the webhook was down still names the source Secret, whose CAs and a partner's are in a Secret of
-/// their own.
+/// A Gateway that was applied while the webhook was down still names the source Secret. A separate Secret has the
+/// source's CAs and a partner's CA.
 pub(crate) fn missed_by_the_webhook(world: &mut World<'_>) -> Result<()> {
     extend_source_cacert(world)?;
     world.admission_off()?;
@@ -186,7 +189,7 @@ pub(crate) fn missed_by_the_webhook(world: &mut World<'_>) -> Result<()> {
     world.admission_on()
 }
 
-/// The same by the owner's wish.
+/// The same, because the owner has opted out of the rewrite.
 pub(crate) fn opted_out(world: &mut World<'_>) -> Result<()> {
     extend_source_cacert(world)?;
     let mut gateway = gateway(&world.ns, "shop", SHOP, &json!({ "mode": "MUTUAL", "credentialName": SERVER }));
@@ -199,13 +202,13 @@ fn extend_source_cacert(world: &mut World<'_>) -> Result<()> {
     extend(world, SOURCE_CACERT, &partner)
 }
 
-/// A propagation delay that is usual for gateways.
+/// A propagation delay that is common for gateways.
 pub(crate) fn slow_gateways(world: &mut World<'_>) -> Result<()> {
     set(world, POLICY, &json!({ "propagationDelays": { "gateways": "10s" } }))?;
     credential_name(world)
 }
 
-/// The same with a separate canary.
+/// The same, with a canary for probes.
 pub(crate) fn probed_gateways(world: &mut World<'_>) -> Result<()> {
     slow_gateways(world)?;
     world.cluster.apply(&world.ns, CANARY)?;
@@ -215,7 +218,7 @@ pub(crate) fn probed_gateways(world: &mut World<'_>) -> Result<()> {
     world.agents.grant()
 }
 
-/// Runs the command that a wait of the rotation ends with, as an administrator.
+/// Runs the command at the end of a wait's reason, as an administrator.
 pub(crate) fn run_printed(world: &mut World<'_>) -> Result<()> {
     let status = world.operator.status()?;
     let reasons = status["waits"].as_array().into_iter().flatten().filter_map(|wait| wait["reason"].as_str());
@@ -242,7 +245,8 @@ fn partners(world: &World<'_>, ca: &str) -> Result<()> {
     world.apply(&[gateway(&world.ns, "partners", OTHER, &tls), route("partners", &[OTHER])])
 }
 
-/// Puts our newest CA in front of those that a Secret holds, or of `first` in a new Secret.
+/// Adds the newest CA at the top of a Secret. If the Secret does not exist, it is created with the newest CA and
+/// `first`.
 fn extend(world: &World<'_>, name: &str, first: &str) -> Result<()> {
     let known = match world.cluster.exists("secret", &world.ns, name)? {
         true => String::from_utf8(world.operator.read(name)?["ca.crt"].0.clone())?,

@@ -1,4 +1,4 @@
-//! The managed Secret takes over the name that Gateways have, and gives it back.
+//! Adoption: the managed Secret takes over the name that Gateways use, and gives it back to the issuer.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -13,12 +13,12 @@ use crate::{
 };
 
 const GATEWAY: &str = "gateways.networking.istio.io";
-/// Handshakes after each change.
+/// Handshakes to wait for after each change.
 const FOLLOWED: u32 = 300;
-/// How often another field manager applies its manifests.
+/// The number of times that another field manager applies its manifests.
 const APPLIED: usize = 10;
 
-/// As it is before: the issuer writes the Secret that a Gateway names, and there is no GatewaySecret.
+/// The state before adoption: the issuer writes the Secret that a Gateway names, and there is no GatewaySecret.
 pub(crate) fn not_adopted(world: &mut World<'_>) -> Result<()> {
     delete_gateway_secret(world)?;
     delete(world, "configmap", "gateway.trustspan-journal")?;
@@ -31,13 +31,13 @@ pub(crate) fn not_adopted(world: &mut World<'_>) -> Result<()> {
     world.apply(&[manifest(world), route("shop", &[SHOP])])
 }
 
-/// Adoption, ten applies by another field manager, a rotation, and the way back.
+/// Adoption, ten applies by another field manager, a rotation, and the return to the issuer's Secret.
 pub(crate) fn take_over_and_give_back(world: &mut World<'_>) -> Result<()> {
     let before = world.cluster.get(GATEWAY, &world.ns, "shop")?;
     world.step("name taken over")?;
     annotate(world, "trustspan.dev/adopt=true")?;
     world.apply(&[gateway_secret(&world.ns)])?;
-    // In the wrong order first: cert-manager still writes it.
+    // The steps in the wrong order first: cert-manager still writes the Secret.
     wait_for("the agent to leave it to cert-manager", SOON, || {
         Ok(condition(&world.operator.status()?, "Synced") == "TwoWriters")
     })?;
@@ -77,7 +77,7 @@ pub(crate) fn take_over_and_give_back(world: &mut World<'_>) -> Result<()> {
     world.cluster.kubectl(["label", "secret", MANAGED, "trustspan.dev/managed-"]).ns(&world.ns).ok()?;
     let_issuer_write(world, MANAGED)?;
     world.wait_handshakes(FOLLOWED)?;
-    // What it holds is of the same issuer: cert-manager keeps it until it is renewed.
+    // The managed Secret has a certificate of the same issuer, so cert-manager keeps it until its renewal.
     let managed = served(world)?;
     world.operator.reissue(&[SERVER])?;
     wait_for("cert-manager to renew it", SOON, || Ok(served(world)? != managed))?;
@@ -108,7 +108,7 @@ fn delete_gateway_secret(world: &World<'_>) -> Result<()> {
     delete(world, "gatewaysecret", "gateway")
 }
 
-/// The webhook may hear of a deletion later than we do.
+/// Deletes an object. The webhook may reject that at first: it learns of an earlier deletion later than the test.
 fn delete(world: &World<'_>, kind: &str, name: &str) -> Result<()> {
     wait_for(&format!("{kind} {name} to be gone"), SOON, || {
         Ok(world.cluster.kubectl(["delete", kind, name, "--ignore-not-found"]).ns(&world.ns).run()?.success())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::{ClientConfig, SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey};
 
-/// Never presents a certificate.
+/// A certificate resolver that never presents a certificate.
 #[derive(Debug)]
 struct NoCertificate;
 

@@ -11,15 +11,15 @@ use crate::{
     world::{Layout, World},
 };
 
-/// Each may write in half of the clients' namespaces, and nowhere else.
+/// The users of two teams, each of which may write only in half of the clients' namespaces.
 const TEAMS: [&str; 2] = ["team-a", "team-b"];
 const NAMESPACES: usize = 10;
 const CLIENTS: usize = 20;
 
-/// A ConfigMap of a team's, in which the agent keeps the clients' bundle.
+/// A ConfigMap in a team's namespace, to which the agent writes the clients' bundle.
 const TRUST: &str = "trust";
 
-/// What a team may do in its namespaces.
+/// The rights of a team in its namespaces.
 const RIGHTS: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -35,7 +35,7 @@ fn home(ns: &str, client: usize) -> (String, &'static str) {
     (format!("{ns}-clients-{number}"), TEAMS[number % TEAMS.len()])
 }
 
-/// Which namespace grants nothing, and is granted nothing.
+/// A namespace without any grant for the GatewaySecret.
 fn strange(ns: &str) -> String {
     format!("{ns}-stranger")
 }
@@ -57,7 +57,7 @@ fn client(ns: &str, name: &str) -> Value {
     certificate(name, ns, json!(["digital signature", "client auth"]), &json!({ "secretTemplate": template }))
 }
 
-/// A namespace in which a team may write, which the trustspan webhook may read.
+/// Creates a namespace in which a team may write, and the trustspan webhook may read.
 fn namespace(cluster: &Cluster, name: &str, team: &str) -> Result<()> {
     let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
     cluster.kubectl(["create", "-f", "-"]).stdin(object.to_string()).ok()?;
@@ -65,12 +65,12 @@ fn namespace(cluster: &Cluster, name: &str, team: &str) -> Result<()> {
     cluster.kubectl(["create", "rolebinding", "team", "--role=team", &format!("--user={team}")]).ns(name).ok().map(drop)
 }
 
-/// Applies as a user that only RBAC knows.
+/// Applies an object as a user that has its rights only from RBAC.
 fn apply_as(cluster: &Cluster, team: &str, ns: &str, object: &Value) -> Result<String> {
     cluster.kubectl(["apply", "-f", "-", &format!("--as={team}")]).ns(ns).stdin(object.to_string()).ok()
 }
 
-/// The ClusterIssuers, the Certificates, and who may do what.
+/// Creates the ClusterIssuers, the Certificates, and the rights.
 pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
     let (root, promoted, self_signed) = (format!("{ns}-root"), format!("{ns}-issuer"), format!("{ns}-self-signed"));
     let issuer = |name: &str, spec: Value| json!({ "apiVersion": "cert-manager.io/v1", "kind": "ClusterIssuer", "metadata": { "name": name }, "spec": spec });
@@ -82,7 +82,8 @@ pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout>
     );
     let hosts: Vec<_> = hosts.split(", ").collect();
     let server = certificate(SERVER, ns, json!(["digital signature", "server auth"]), &json!({ "dnsNames": hosts }));
-    // The agent creates nothing in another namespace: its owner lets this GatewaySecret write it.
+    // The agent creates no Secret in another namespace: its owner creates it, with the annotation that lets this
+    // GatewaySecret write it.
     let adopted = json!({ "trustspan.dev/adopt": format!("{ns}/gateway") });
     let held_back =
         json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": promoted, "annotations": adopted } });
@@ -124,7 +125,7 @@ pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout>
     })
 }
 
-/// A client that no side granted changes nothing; then the CA is rotated.
+/// A client in a namespace without grants changes nothing. Then the CA is rotated.
 pub(crate) fn rotate(world: &mut World<'_>) -> Result<()> {
     let (cluster, ns) = (world.cluster, world.ns.clone());
     let (first, _) = home(&ns, 0);

@@ -4,19 +4,20 @@ use anyhow::Result;
 
 use crate::world::World;
 
-/// See the module.
+/// The expected result of a scenario.
 #[derive(Clone, Copy)]
 pub(crate) enum Expected {
-    /// The rotation ends, and no handshake fails.
+    /// The rotation completes, and no handshake fails.
     Clean,
-    /// The rotation holds, and no handshake fails: a wait and a condition name the object. After the operator's command it ends.
+    /// The rotation is blocked, and no handshake fails. A wait and a condition name the object; after the
+    /// administrator's command the rotation completes.
     HoldsUntil {
-        /// The object.
+        /// The object that is named.
         names: &'static str,
-        /// The command.
+        /// The administrator's command.
         command: fn(&mut World<'_>) -> Result<()>,
     },
-    /// Another rotation, which this does, ends, and no handshake fails.
+    /// The function makes another rotation, which completes without a failed handshake.
     Otherwise(fn(&mut World<'_>) -> Result<()>),
     /// Admission denies an object, with these words.
     Denied(&'static str),

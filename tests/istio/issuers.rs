@@ -1,4 +1,5 @@
-//! Rotations by issuers other than a staged CA Issuer: if the issuer is not staged, admission blocks what it signs.
+//! Rotations with issuers that sign with a new CA before gateways trust it: admission rejects these certificates until
+//! they do.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +21,7 @@ use crate::{
     world::{CERTIFICATES, Layout, World},
 };
 
-/// The CA of the second tier.
+/// The Secret of the intermediate CA.
 const INTERMEDIATE: &str = "intermediate-ca";
 /// API group of the external issuer. cert-manager leaves its requests to whatever serves it.
 const GROUP: &str = "issuers.example.com";
@@ -36,13 +37,13 @@ fn by_certificate(ns: &str) -> Value {
     gateway_secret
 }
 
-/// A CA Issuer that refers to the CA's own Secret: it signs with a new CA at once.
+/// A CA Issuer that refers to the CA's own Secret, so it signs with a new CA at once.
 pub(crate) fn not_staged(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
     cluster.apply(ns, &Certificates { issuer: ROOT, ..CERTIFICATES }.manifests(hosts))?;
     Ok(Layout::in_one_namespace(ns, by_certificate(ns)))
 }
 
-/// A GatewaySecret that says as little as it may, and clients that are not declared.
+/// A GatewaySecret with only the required fields, and clients that are not declared.
 pub(crate) fn minimal(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
     let manifests = Certificates { issuer: ROOT, ..CERTIFICATES }.manifests(hosts);
     cluster.apply(ns, &manifests.replace("trustspan.dev/client: gateway", "app: client"))?;
@@ -51,7 +52,7 @@ pub(crate) fn minimal(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout
     Ok(Layout::in_one_namespace(ns, gateway_secret))
 }
 
-/// What status says before the rotation is what the rotation does.
+/// Compares the rotation with the forecast in the status before it.
 pub(crate) fn as_forecast(world: &mut World<'_>) -> Result<()> {
     let before = wait_for_value("condition RotationReady", SOON, || {
         let status = world.operator.status()?;
@@ -81,7 +82,7 @@ pub(crate) fn as_forecast(world: &mut World<'_>) -> Result<()> {
     world.wait_handshakes(500)
 }
 
-/// A CA of two tiers: the one that signs is signed by another, which clients and gateways trust.
+/// A CA with two tiers: the intermediate CA signs leaves, and clients and gateways trust the root.
 pub(crate) fn intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
     cluster.apply(ns, &CERTIFICATES.manifests(hosts))?;
     let issuer = json!({
@@ -103,7 +104,7 @@ pub(crate) fn intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Result<L
     Ok(Layout::in_one_namespace(ns, gateway_secret))
 }
 
-/// A stand-in for Vault, a private CA of a cloud and the like: it signs requests, and no Secret holds its key.
+/// A stand-in for Vault or a cloud provider's private CA: it signs requests, and its key is in no Secret.
 pub(crate) fn external(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
     let all: Vec<Value> = serde_saphyr::from_multiple(&CERTIFICATES.manifests(hosts))?;
     let of_issuer = |object: &&Value| object["spec"]["issuerRef"]["name"] == "ca";
@@ -116,14 +117,15 @@ pub(crate) fn external(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layou
     Ok(Layout { external, ..Layout::in_one_namespace(ns, by_certificate(ns)) })
 }
 
-/// The CA changes, and clients renew at once. Nothing is delivered before gateways trust it.
+/// The CA changes, and clients renew at once. Their new certificates are rejected until gateways trust the CA.
 pub(crate) fn clients_first(world: &mut World<'_>) -> Result<()> {
     world.step("CA rotated")?;
     world.rotate_ca()?;
     renewed_at_once(world)
 }
 
-/// Clients renew, are refused while gateways do not trust their CA, and have their certificates once gateways do.
+/// Checks that clients renew, that admission rejects the certificates, and that they are delivered once gateways trust
+/// the CA.
 fn renewed_at_once(world: &World<'_>) -> Result<()> {
     let before = world.refusals()?;
     renew_clients(world)?;
@@ -132,7 +134,7 @@ fn renewed_at_once(world: &World<'_>) -> Result<()> {
     renew_clients(world)
 }
 
-/// The root changes; what it signed follows by hand, as cert-manager does not see to that.
+/// The root changes. The intermediate is reissued manually, since cert-manager does not do that.
 pub(crate) fn root_then_intermediate(world: &mut World<'_>) -> Result<()> {
     world.step("root rotated")?;
     world.rotate_ca()?;
@@ -142,7 +144,7 @@ pub(crate) fn root_then_intermediate(world: &mut World<'_>) -> Result<()> {
     renew_clients(world)
 }
 
-/// The issuer changes its CA without a word; clients that renew are the first to show it.
+/// The issuer changes its CA unannounced; the certificates of clients that renew are the first of the new CA.
 pub(crate) fn unannounced(world: &mut World<'_>) -> Result<()> {
     let before = world.newest_ca()?;
     world.step("CA rotated")?;
@@ -151,7 +153,7 @@ pub(crate) fn unannounced(world: &mut World<'_>) -> Result<()> {
     renewed_at_once(world)
 }
 
-/// An issuer that holds its key itself.
+/// An issuer that keeps its key in memory.
 pub(crate) struct External(Mutex<Authority>);
 
 impl External {
@@ -169,14 +171,14 @@ impl External {
         Ok(())
     }
 
-    /// Signs what is asked of it, and never ends.
+    /// Signs all requests, and never returns.
     pub(crate) async fn run(self: Arc<Self>, client: Client, ns: String) {
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "CertificateRequest"));
         let requests: Api<DynamicObject> = Api::namespaced_with(client, &ns, &kind);
         let events = watcher::watcher(requests.clone(), watcher::Config::default()).default_backoff().applied_objects();
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
-            // The watch recovers by itself.
+            // The watch reconnects by itself.
             let Ok(request) = event else { continue };
             if request.data["spec"]["issuerRef"]["group"] != GROUP || !is(&request, "Approved") || is(&request, "Ready")
             {

@@ -9,7 +9,7 @@
 #[path = "../bed/mod.rs"]
 mod testbed;
 
-// What clients do and what is counted is what the live runs do and count.
+// The clients and counters of the live runs are used here, too.
 #[path = "../live/client.rs"]
 mod client;
 #[allow(dead_code, reason = "the live runs use more of it")]
@@ -55,7 +55,7 @@ use testbed::{CertManager, Cluster, Istiod};
 
 /// What every scenario needs, and the table.
 struct Bench {
-    // These end before the API server that they would retry against.
+    // Declared before the API server, so that these end first and do not retry.
     istiod: Istiod,
     _cert_manager: CertManager,
     cluster: Cluster,
@@ -64,7 +64,7 @@ struct Bench {
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    // Scenarios share the machine's processors, and count handshakes per second.
+    // Few scenarios run at the same time, since they share the processors and count handshakes per second.
     args.test_threads = Some(args.test_threads.unwrap_or(run::SIDE_BY_SIDE));
     let trials = |bench: Option<&Arc<Bench>>| SCENARIOS.iter().map(|one| trial(bench, one)).collect();
     testbed::run_trials(&args, start, trials, |bench| {

@@ -1,5 +1,5 @@
-//! The clients' own CA changes from an ECDSA key to an ML-DSA key. cert-manager issues by no such CA: it, the client's certificates and the
-//! gateways' are written by hand.
+//! The CA of clients changes from an ECDSA key to an ML-DSA key. cert-manager cannot issue from such a CA, so the test
+//! writes it and the certificates itself.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -12,14 +12,14 @@ use crate::{
     world::{PARTNER, World},
 };
 
-/// The GatewaySecret of the host with these clients, its source Secret, and the Secret of the clients' CA.
+/// The names of the GatewaySecret with these clients, of its source Secret, and of the Secret of the clients' CA.
 const NAME: &str = "ml-dsa";
 const SOURCE: &str = "ml-dsa-server";
 const CLIENTS: &str = "ml-dsa-clients";
-/// Handshakes while the rotation waits for a newer proxy to be declared.
+/// Handshakes while the rotation waits until a newer proxy is declared.
 const HELD: u32 = 500;
 
-/// Another GatewaySecret, for another host, whose clients have a separate CA.
+/// Creates another GatewaySecret, for another host, whose clients have a separate CA.
 pub(crate) fn own_client_ca(world: &mut World<'_>) -> Result<()> {
     let server = Authority::new("server")?;
     let (chain, key) = server.issue(&[OTHER])?;
@@ -39,7 +39,7 @@ pub(crate) fn own_client_ca(world: &mut World<'_>) -> Result<()> {
     world.apply(&[gateway(&world.ns, "partners", OTHER, &tls), route("partners", &[OTHER])])
 }
 
-/// The rotation: it waits while an older Envoy may be among the gateways, and ends once none is.
+/// The rotation waits while an older Envoy may be among the gateways, and completes after a newer one is declared.
 pub(crate) fn rotate(world: &mut World<'_>) -> Result<()> {
     let new = Authority::of_ml_dsa("partners 2")?;
     world.step("CA rotated")?;

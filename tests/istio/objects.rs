@@ -7,7 +7,7 @@ use crate::{
     testbed::{self, GATEWAY_PORT},
 };
 
-/// Propagation delays above what istiod and the clients take.
+/// Propagation delays that are longer than istiod and the clients need.
 pub(crate) fn rotation_policy() -> Value {
     testbed::rotation_policy(&json!({ "propagationDelays": { "gateways": "2s", "clients": "2s", "admission": "1s" } }))
 }
@@ -50,7 +50,7 @@ pub(crate) fn gateway_api(ns: &str, name: &str, host: &str, config_map: &str) ->
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": { "name": name },
         "spec": {
             "gatewayClassName": "istio",
-            // Of a proxy that istiod does not deploy.
+            // The address of a proxy that istiod does not deploy.
             "addresses": [{ "type": "Hostname", "value": format!("ingressgateway.{ns}.svc.cluster.local") }],
             "tls": { "frontend": { "default": { "validation": validation } } },
             "listeners": [{
@@ -72,7 +72,7 @@ pub(crate) fn http_route(gateway: &str, host: &str, service: &str, port: u16) ->
     })
 }
 
-/// A route of a Gateway that answers without an upstream.
+/// A route of a Gateway with a direct response, without an upstream.
 pub(crate) fn route(gateway: &str, hosts: &[&str]) -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": { "name": gateway },

@@ -1,4 +1,4 @@
-//! How a scenario is run and judged.
+//! Runs a scenario and judges its result.
 
 use std::{
     fs::{self, File},
@@ -17,17 +17,17 @@ use crate::{
     world::World,
 };
 
-/// So many scenarios run at the same time.
+/// Scenarios that run at the same time.
 pub(crate) const SIDE_BY_SIDE: usize = 3;
 /// Longer than a rotation takes on a loaded machine.
 const ROTATED: Duration = Duration::from_secs(120);
-/// Longer than it takes a rotation to come to where it holds.
+/// Longer than a rotation takes until it is blocked, on a loaded machine.
 const ARRIVED: Duration = Duration::from_secs(120);
-/// A rotation counts as blocked after this many handshakes.
+/// A rotation that has not continued after this many handshakes counts as blocked.
 const HELD: u32 = 500;
-/// Clients have loaded what was issued within so many handshakes.
+/// Clients have loaded new certificates after this many handshakes.
 const FOLLOWED: u32 = 300;
-/// Failures that are printed one by one; the rest is in a file.
+/// Limit of failures that are printed one by one; a file has all.
 const PRINTED: usize = 5;
 
 /// How a rotation ended.
@@ -37,12 +37,13 @@ enum End {
     Denied(String),
 }
 
-/// The head of the table.
+/// The head of the table of results.
 pub(crate) fn head() -> String {
     format!("{:36} {:>7} {} | by host | how it ended", "scenario", "seconds", AgentMetrics::head())
 }
 
-/// Runs a scenario in its own namespace; also returns its line of the table. What fails with the control is only printed.
+/// Runs a scenario in a separate namespace. Also returns its line of the table. With a control binary, failures are
+/// only printed.
 pub(crate) fn perform(scenario: &Scenario, cluster: &Cluster, istiod: &Istiod) -> (String, Result<()>) {
     let started = Instant::now();
     let mut line = "not set up".to_owned();
@@ -132,7 +133,7 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
     Ok(end)
 }
 
-/// Waits until the rotation holds for an object, and returns the wait's reason.
+/// Waits until the rotation is blocked by an object, and returns the reason of the wait.
 fn held(world: &World<'_>, names: &str) -> Result<String> {
     let why = wait_for_value(&format!("the rotation to hold for {names}"), ARRIVED, || {
         let status = world.operator.status()?;
@@ -157,14 +158,15 @@ fn held(world: &World<'_>, names: &str) -> Result<String> {
     Ok(why)
 }
 
-/// Clients go on trusting the old CA until they are renewed after the rotation: what is lost with it shows only then.
+/// Renews the clients after the rotation. They trusted the old CA until then, so a CA that was lost with it shows only
+/// now.
 pub(crate) fn renew_clients(world: &World<'_>) -> Result<()> {
     world.step("clients renewed")?;
     world.renew_clients()?;
     world.wait_handshakes(FOLLOWED)
 }
 
-/// Why a wait holds the rotation for an object.
+/// The reason of a wait that names an object.
 fn reason(status: &Value, names: &str) -> Option<String> {
     let mut reasons = status["waits"].as_array()?.iter().filter_map(|wait| wait["reason"].as_str());
     reasons.find(|reason| reason.contains(names)).map(str::to_owned)

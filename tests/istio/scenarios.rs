@@ -19,18 +19,18 @@ pub(crate) const OTHER: &str = "partners.example.com";
 /// A way in which Gateways get their clients' CAs.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// What users apply before the rotation.
+    /// Applies the objects of users before the rotation.
     pub(crate) apply: fn(&mut World<'_>) -> Result<()>,
     pub(crate) expected: Expected,
-    /// The hosts that declared clients ask for.
+    /// The hosts to which declared clients connect.
     pub(crate) hosts: &'static [&'static str],
-    /// The hosts that let a client of the partner's CA in.
+    /// The hosts that accept clients of the partner's CA.
     pub(crate) partner_hosts: &'static [&'static str],
     /// The hosts of the source Secret's certificate.
     pub(crate) certificate_hosts: &'static [&'static str],
-    /// istiod stops before the CA is rotated.
+    /// Whether istiod is paused before the CA is rotated.
     pub(crate) stops_istiod: bool,
-    /// Who issues, and where the clients are.
+    /// Creates the issuer, and the clients in their namespaces.
     pub(crate) layout: LayoutOf,
 }
 
@@ -49,7 +49,7 @@ const fn scenario(name: &'static str, apply: fn(&mut World<'_>) -> Result<()>, e
 
 /// All scenarios.
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    // These take longest.
+    // The longest scenarios start first.
     Scenario { stops_istiod: true, ..scenario("istiod_stopped", acts::slow_gateways, STALE_GATEWAYS) },
     Scenario { stops_istiod: true, ..scenario("istiod_stopped_with_a_canary", acts::probed_gateways, STALE_GATEWAYS) },
     Scenario {
@@ -130,5 +130,5 @@ const fn holds(names: &'static str, command: fn(&mut World<'_>) -> Result<()>) -
     Expected::HoldsUntil { names, command }
 }
 
-/// A wait names the gateways' addresses, which are known at run time.
+/// A wait names the addresses of the gateways, which are known only at run time, so this text is expected instead.
 const STALE_GATEWAYS: Expected = holds("content of the managed Secret", acts::continue_istiod);

@@ -1,4 +1,4 @@
-//! An upstream of routes that cannot answer by themselves, as those of the Gateway API.
+//! An upstream for routes that cannot have a direct response, such as those of the Gateway API.
 
 use std::net::SocketAddr;
 
@@ -12,12 +12,12 @@ use tokio::{
 
 use crate::testbed::own_address;
 
-/// The name of its Service.
+/// The name of the upstream's Service.
 pub(crate) const NAME: &str = "upstream";
-/// The port of that.
+/// The port of the Service.
 pub(crate) const PORT: u16 = 80;
 
-/// Answers every request with 200 for as long as the runtime lives; returns where.
+/// Starts a server that answers every request with 200 until the runtime ends. Returns its address.
 pub(crate) fn start(runtime: &Handle) -> Result<SocketAddr> {
     let listener = runtime.block_on(TcpListener::bind((own_address()?, 0)))?;
     let address = listener.local_addr()?;
@@ -29,7 +29,7 @@ pub(crate) fn start(runtime: &Handle) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Requests without a body, one after the other.
+/// Answers requests without a body, one after the other.
 async fn answer(mut stream: TcpStream) {
     let (mut read, mut head) = ([0; 4096], Vec::new());
     while let Ok(length @ 1..) = stream.read(&mut read).await {
@@ -43,7 +43,7 @@ async fn answer(mut stream: TcpStream) {
     }
 }
 
-/// The Service, and its endpoint.
+/// The Service and its EndpointSlice.
 pub(crate) fn objects(endpoint: SocketAddr) -> [Value; 2] {
     let labels = json!({ "kubernetes.io/service-name": NAME });
     [

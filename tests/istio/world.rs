@@ -34,47 +34,47 @@ use crate::{
     },
 };
 
-/// Nothing renews by itself in a scenario.
+/// Longer than a scenario, so that no certificate is renewed by time.
 const LONG: Duration = Duration::from_secs(3600);
 
 pub(crate) const CERTIFICATES: Certificates = Certificates {
     issuer: PROMOTED,
     life: LONG,
     server_life: LONG,
-    // A DestinationRule shows it to an upstream.
+    // A gateway presents it to an upstream, as a client (DestinationRule).
     server_usages: "server auth, client auth",
     load_once_life: LONG,
     clients: 12,
     load_once: 0,
 };
 
-/// The Secret of the client that is not ours.
+/// The Secret of the partner's client, which has another CA.
 pub(crate) const PARTNER: &str = "partner";
 
-/// Where cert-manager's objects are, and the GatewaySecret that goes with them.
+/// The namespaces of cert-manager's objects and clients, and the GatewaySecret for them.
 pub(crate) struct Layout {
-    /// The gateways'.
+    /// The namespace of the gateways.
     pub(crate) namespace: String,
     /// Namespace and name of the CA's Certificate and Secret.
     pub(crate) ca: (String, String),
-    /// Namespace and name of the declared clients.
+    /// Namespace and name of each declared client.
     pub(crate) clients: Vec<(String, String)>,
     pub(crate) gateway_secret: Value,
-    /// What issues without a key in the cluster.
+    /// The issuer, if its key is not in the cluster.
     pub(crate) external: Option<Arc<External>>,
 }
 
-/// Makes what one needs; the hosts of the gateways' certificate are separated by commas.
+/// A function that creates a layout. Its last argument has the hosts of the serving certificate, separated by commas.
 pub(crate) type LayoutOf = fn(&Cluster, &str, &str) -> Result<Layout>;
 
 impl Layout {
-    /// All in one namespace, with a staged CA Issuer.
+    /// The layout in one namespace, with a CA Issuer whose Secret the agent writes.
     pub(crate) fn of_a_ca_issuer(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Self> {
         cluster.apply(ns, &CERTIFICATES.manifests(hosts))?;
         Ok(Self::in_one_namespace(ns, objects::gateway_secret(ns)))
     }
 
-    /// All in one namespace, by [`CERTIFICATES`]' names.
+    /// The layout in one namespace, with the names of [`CERTIFICATES`].
     pub(crate) fn in_one_namespace(ns: &str, gateway_secret: Value) -> Self {
         Self {
             namespace: ns.to_owned(),
@@ -91,37 +91,37 @@ impl Layout {
     }
 }
 
-/// See the module. Fields drop in this order.
+/// The environment of one scenario. Fields are dropped in this order.
 pub(crate) struct World<'c> {
     clients: Vec<JoinHandle<Result<()>>>,
     runtime: Runtime,
     shelf: Arc<Shelf>,
-    /// None before there is traffic.
+    /// State that all clients share. `None` until the traffic starts.
     around: Option<Arc<ClusterSnapshot>>,
     pub(crate) ingress: Ingress,
-    /// Only a scenario that stops istiod has its own.
+    /// `None` except in a scenario that pauses istiod: others share one.
     istiod: Option<Istiod>,
     stopped: Option<Instant>,
     pub(crate) cluster: &'c Cluster,
-    /// Of the gateways' namespace.
+    /// Requests in the namespace of the gateways.
     pub(crate) operator: Operator,
-    /// Of the namespaces of clients, and of the CA.
+    /// Requests in the namespaces of clients and of the CA.
     elsewhere: BTreeMap<String, Operator>,
     pub(crate) layout: Layout,
     _agent: Process,
     pub(crate) agents: Agents<'c>,
     pub(crate) ns: String,
-    /// None while admission is off.
+    /// `None` while the webhooks are unregistered.
     registration: Option<Registration<'c>>,
     server: Server<'c>,
-    /// Another CA, of clients that are not ours.
+    /// The partner's CA.
     pub(crate) partners: Authority,
-    // Last: it waits for the processes before it removes their files.
+    // Declared last, so that it is dropped last: the processes must end before their files are removed.
     _scratch: Scratch,
 }
 
 impl<'c> World<'c> {
-    /// Sets everything up but Gateways and traffic.
+    /// Creates everything except Gateways and traffic.
     pub(crate) fn new(cluster: &'c Cluster, istiod: &Istiod, ns: &str, scenario: &Scenario) -> Result<Self> {
         let scratch = Scratch::new()?;
         let own_istiod = scenario.stops_istiod.then(|| Istiod::start_another(cluster)).transpose()?;
@@ -186,12 +186,12 @@ impl<'c> World<'c> {
         self.elsewhere.get(namespace).with_context(|| format!("no namespace {namespace} in this scenario"))
     }
 
-    /// What writes the CA.
+    /// Requests in the namespace of the CA.
     fn issuer(&self) -> Result<&Operator> {
         self.operator_of(&self.layout.ca.0)
     }
 
-    /// Has the CA's Certificate issued again.
+    /// Requests a new issuance of the CA's Certificate.
     pub(crate) fn rotate_ca(&self) -> Result<()> {
         self.issuer()?.reissue(&[&self.layout.ca.1])
     }
@@ -205,8 +205,8 @@ impl<'c> World<'c> {
         objects.iter().try_for_each(|object| self.cluster.apply(&self.ns, &object.to_string()).map(drop))
     }
 
-    /// Waits until each gateway serves each host to a client, and starts the traffic: of the declared clients for all hosts, and of a
-    /// partner for those that let it in. `log` gets a line for each handshake that fails.
+    /// Waits until each gateway serves each host to a client, and starts the traffic: declared clients connect to all
+    /// hosts, and a partner's client to those that accept it. `log` gets a line for each failed handshake.
     pub(crate) fn start_traffic(&mut self, scenario: &Scenario, log: File) -> Result<()> {
         let names: Vec<_> = self.client_names().collect();
         self.wait_served(&names[0], scenario.hosts)?;
@@ -258,7 +258,7 @@ impl<'c> World<'c> {
         Ok(())
     }
 
-    /// Waits until each gateway lets in a client without a certificate.
+    /// Waits until each gateway accepts a client without a certificate.
     pub(crate) fn wait_admitted_without_certificate(&self, host: &str) -> Result<()> {
         let client = self.client_names().next().context("no client")?;
         let identity = identity(&*self.shelf.newest(&client).context("no client's Secret")?)?;
@@ -273,12 +273,12 @@ impl<'c> World<'c> {
         Ok(())
     }
 
-    /// What happened to the traffic.
+    /// The record of the traffic.
     pub(crate) fn journal(&self) -> Result<&Journal> {
         Ok(&self.around.as_ref().context("no traffic yet")?.journal)
     }
 
-    /// Has all clients' Certificates issued again.
+    /// Requests new issuances of all clients' Certificates.
     pub(crate) fn renew_clients(&self) -> Result<()> {
         let mut by_namespace: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (namespace, name) in &self.layout.clients {
@@ -287,7 +287,7 @@ impl<'c> World<'c> {
         by_namespace.into_iter().try_for_each(|(namespace, names)| self.operator_of(namespace)?.reissue(&names))
     }
 
-    /// The partner learns of our newest CA. It keeps the ones before.
+    /// Adds the newest CA to those that the partner trusts.
     pub(crate) fn tell_partner(&self) -> Result<()> {
         let newest = self.newest_ca()?;
         let data = match self.shelf.newest(PARTNER) {
@@ -315,7 +315,7 @@ impl<'c> World<'c> {
         self.layout.clients.iter().map(hash).collect()
     }
 
-    /// Our newest CA, in PEM.
+    /// The newest CA of the clients, in PEM.
     pub(crate) fn newest_ca(&self) -> Result<String> {
         if let Some(issuer) = &self.layout.external {
             return Ok(issuer.ca());
@@ -324,48 +324,48 @@ impl<'c> World<'c> {
         Ok(String::from_utf8(secret.get("tls.crt").context("no tls.crt")?.0.clone())?)
     }
 
-    /// Waits until a Secret holds a certificate.
+    /// Waits until a Secret has a certificate.
     pub(crate) fn wait_certificate(&self, name: &str) -> Result<()> {
         wait_for(&format!("Secret {name}"), SOON, || Ok(self.has_certificate(name)))
     }
 
-    /// Stops this scenario's istiod: gateways get no updates.
+    /// Pauses the istiod of this scenario: gateways get no updates.
     pub(crate) fn stop_istiod(&mut self) -> Result<()> {
         self.stopped = Some(Instant::now());
         self.istiod.as_ref().context("an istiod of this scenario")?.pause()
     }
 
-    /// When istiod was stopped.
+    /// When istiod was paused.
     pub(crate) fn since_stop(&self) -> Result<Instant> {
         self.stopped.context("istiod was not stopped")
     }
 
-    /// Continues it.
+    /// Resumes istiod.
     pub(crate) fn continue_istiod(&self) -> Result<()> {
         self.istiod.as_ref().context("an istiod of this scenario")?.resume()
     }
 
-    /// How often the webhook has refused something for breaking what works.
+    /// The number of writes that the webhook has rejected because they would break connections.
     pub(crate) fn refusals(&self) -> Result<u64> {
         let metrics = self.server.metrics()?;
         let counts = metrics.lines().filter(|line| line.contains("rule=\"connectivity\"") && line.contains("\"deny\""));
         Ok(counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
     }
 
-    /// The rotation takes a step, with which failures are reported.
+    /// Records a step of the rotation, with which failures are reported.
     pub(crate) fn step(&self, step: &str) -> Result<()> {
         self.journal()?.step(step);
         Ok(())
     }
 
-    /// Waits for that many handshakes more.
+    /// Waits for this many further handshakes.
     pub(crate) fn wait_handshakes(&self, more: u32) -> Result<()> {
         let journal = self.journal()?;
         let goal = journal.handshakes() + more;
         wait_for(&format!("{more} more handshakes"), SOON, || Ok(journal.handshakes() >= goal))
     }
 
-    /// Removes the webhooks' registrations: nothing is judged or changed on its way into the cluster.
+    /// Unregisters the webhooks, so that writes are neither judged nor changed.
     pub(crate) fn admission_off(&mut self) -> Result<()> {
         self.registration.take().context("admission is off")?.unregister()
     }
@@ -379,7 +379,7 @@ impl<'c> World<'c> {
     /// Ends the traffic.
     ///
     /// # Errors
-    /// When a client has ended before.
+    /// When a client ended before with an error.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if let Some(around) = &self.around {
             around.over.store(true, Ordering::SeqCst);

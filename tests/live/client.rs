@@ -1,4 +1,4 @@
-//! TLS clients that use nothing but their own Secret, as it was delivered.
+//! TLS clients that use only their own Secret, in the version that was delivered to them.
 
 use std::{
     io,
@@ -33,29 +33,29 @@ use crate::{
     testbed::Seed,
 };
 
-/// Between two handshakes of a client: twenty of them make 200 a second, twice what is asked for.
+/// Time between two handshakes of a client. Twenty clients make 200 handshakes a second, twice the required rate.
 const EVERY: Duration = Duration::from_millis(100);
 /// Longer than any handshake on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long before its leaf ends a client that loads once is restarted. Certificates count in whole seconds.
+/// How long before its certificate expires a client that loads once is restarted. Certificates have whole seconds.
 const AHEAD: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
 
-/// A host to ask for, and where.
+/// A host to connect to, and the address.
 pub(crate) struct Target {
     pub(crate) host: String,
     pub(crate) address: SocketAddr,
 }
 
-/// Which gateway served a client's port, and with what, for people.
+/// Describes the gateway that served a connection, by the client's port, and its certificates. For messages.
 type Served = Box<dyn Fn(u16) -> String + Send + Sync>;
 
-/// What all clients of a run share.
+/// State that all clients of a run share.
 pub(crate) struct ClusterSnapshot {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) served: Served,
     pub(crate) pace: Pace,
-    /// Raised when clients that load once are restarted by hand.
+    /// Incremented when clients that load once are restarted by a test.
     pub(crate) restarts: AtomicU32,
     pub(crate) over: AtomicBool,
 }
@@ -68,17 +68,17 @@ pub(crate) struct Identity {
     story: String,
 }
 
-/// A client; its name is that of its Secret.
+/// A client, with the name of its Secret.
 pub(crate) struct Client {
     pub(crate) name: String,
     pub(crate) load_once: bool,
-    /// It asks one after the other.
+    /// The hosts to which it connects, one after the other.
     pub(crate) targets: Arc<[Target]>,
     pub(crate) around: Arc<ClusterSnapshot>,
 }
 
 impl Client {
-    /// Asks again and again, until the run is over.
+    /// Makes handshakes until the run ends.
     ///
     /// # Errors
     /// When the Secret cannot be used at all.
@@ -90,7 +90,7 @@ impl Client {
         let mut due = None;
         let start = Instant::now() + EVERY.mul_f64(seed.below(1000) as f64 / 1000.0);
         let mut turns = interval_at(start, EVERY);
-        // What a busy machine holds up is made up for.
+        // Handshakes that a busy machine delays are made up for later.
         turns.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let mut targets = self.targets.iter().cycle();
         while !around.over.load(Ordering::SeqCst) {
@@ -136,7 +136,7 @@ impl Client {
     }
 }
 
-/// What a Secret makes a client of.
+/// The TLS identity in a Secret.
 pub(crate) fn identity(delivered: &Delivered) -> Result<Identity> {
     let secret = &delivered.secret;
     let pem = |key: &str| secret.data.get(key).map(|bytes| bytes.as_slice()).with_context(|| format!("no {key}"));
@@ -162,7 +162,7 @@ pub(crate) fn identity(delivered: &Delivered) -> Result<Identity> {
     })
 }
 
-/// A handshake and one request. Returns the port that it came from.
+/// Makes a handshake and one request. Returns the local port.
 pub(crate) async fn visit(target: &Target, config: &Arc<ClientConfig>) -> (u16, io::Result<()>) {
     let stream = match TcpStream::connect(target.address).await {
         Ok(stream) => stream,
@@ -178,7 +178,7 @@ async fn request(stream: TcpStream, host: &str, config: &Arc<ClientConfig>) -> i
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let mut tls = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    // A gateway that has refused may have closed the socket already, but its alert is there to be read.
+    // A gateway that has refused the client may have closed the socket, but its alert can still be read.
     let _ = tls.write_all(request.as_bytes()).await;
     let _ = tls.flush().await;
     let mut answer = [0; 12];

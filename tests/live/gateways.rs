@@ -1,4 +1,4 @@
-//! Two real Envoys behind one address. istiod gives them their configuration and their Secrets.
+//! Two real Envoys behind one address. istiod sends them their configuration and Secrets.
 
 use std::{
     collections::HashMap,
@@ -24,14 +24,14 @@ use crate::{
     testbed::{Active, Cluster, Ingress, Istiod, Scratch, Secrets},
 };
 
-/// The host that clients ask for; the server certificate's name.
+/// The host that clients request, and the name in the serving certificate.
 pub(crate) const HOST: &str = "gateway.example";
-/// How many there are.
+/// The number of gateways.
 const GATEWAYS: u8 = 2;
 /// Interval of probes of an Envoy that does not have the newest Secrets.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The Secrets that a gateway's credential is made of.
+/// The Secrets from which istiod takes a gateway's pair and CAs.
 #[derive(Clone, Copy)]
 pub(crate) struct Sources {
     pub(crate) pair: &'static str,
@@ -39,41 +39,42 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// What an Envoy has of them, under the names that istiod gives to the secrets of a Gateway in its own namespace.
+    /// The content of these Secrets in an Envoy, under the names that istiod uses for Secrets in the namespace of the
+    /// Gateway.
     fn active(self, secrets: &Secrets) -> Result<Active> {
         secrets.active(&format!("kubernetes://{}", self.pair), &format!("kubernetes://{}-cacert", self.ca))
     }
 }
 
-/// An Envoy as the others see it.
+/// The state of an Envoy, shared between tasks.
 struct Member {
     name: String,
     address: SocketAddr,
     secrets: Secrets,
     drained: AtomicBool,
     open: AtomicUsize,
-    /// What it was seen to have last.
+    /// The content that a probe has found last.
     active: Mutex<Active>,
 }
 
-/// The servers behind one address.
+/// The Envoys behind one address.
 pub(crate) struct Gateways {
     ingress: Ingress,
     pool: Arc<Pool>,
-    // Last: it waits for the processes before it removes their files.
+    // Declared last, so that it is dropped last: the processes must end before their files are removed.
     scratch: Scratch,
 }
 
-/// Picks an Envoy for each connection.
+/// Selects an Envoy for each connection.
 pub(crate) struct Pool {
     members: Vec<Member>,
     next: AtomicUsize,
-    /// Which Envoy took the connection from a port of a client.
+    /// The Envoy of each connection, by the client's port.
     taken: Mutex<HashMap<u16, usize>>,
 }
 
 impl Gateways {
-    /// Starts the Envoys. Their listeners come with the Gateways.
+    /// Starts the Envoys. Their listeners are created later, with the Gateways.
     pub(crate) fn start(cluster: &Cluster, istiod: &Istiod, ns: &str) -> Result<Self> {
         let scratch = Scratch::new()?;
         let ingress = Ingress::start(cluster, istiod, &scratch, ns, GATEWAYS)?;
@@ -98,19 +99,19 @@ impl Gateways {
         self.pool.members.len()
     }
 
-    /// The end of each Envoy's log.
+    /// The last lines of each Envoy's log.
     pub(crate) fn log_tails(&self) -> String {
         self.ingress.log_tails()
     }
 
-    /// No new connection goes to an Envoy; true when its last one has ended.
+    /// Sends no new connections to an Envoy. Returns whether its last connection has ended.
     pub(crate) fn drain(&self, number: usize) -> bool {
         let member = &self.pool.members[number];
         member.drained.store(true, Ordering::SeqCst);
         member.open.load(Ordering::SeqCst) == 0
     }
 
-    /// Restarts a drained Envoy and lets connections to it again.
+    /// Restarts a drained Envoy, and sends connections to it again.
     pub(crate) fn restart(&mut self, number: usize) -> Result<()> {
         self.ingress.restart(&self.scratch, number)?;
         self.pool.members[number].drained.store(false, Ordering::SeqCst);
@@ -119,7 +120,8 @@ impl Gateways {
 }
 
 impl Member {
-    /// Counts one more connection, unless it is drained. Counted first: who drains it then either sees the connection or is seen.
+    /// Counts a new connection, unless the Envoy is drained. The count is increased before the check, so that a drain
+    /// either sees the connection or is seen by it.
     fn enter(&self) -> bool {
         self.open.fetch_add(1, Ordering::SeqCst);
         let enters = !self.drained.load(Ordering::SeqCst);
@@ -131,12 +133,12 @@ impl Member {
 }
 
 impl Pool {
-    /// Where each Envoy listens.
+    /// The address of each Envoy.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.members.iter().map(|member| member.address).collect()
     }
 
-    /// Notes which Secrets an Envoy has taken, and never ends.
+    /// Records which versions of the Secrets an Envoy has loaded. Never returns.
     pub(crate) async fn watch(self: Arc<Self>, number: usize, shelf: Arc<Shelf>, sources: Sources) {
         let member = &self.members[number];
         let mut noted = Default::default();
@@ -144,7 +146,7 @@ impl Pool {
             sleep(LOOK).await;
             let Some(versions) = versions(&shelf, sources).filter(|versions| *versions != noted) else { continue };
             let secrets = member.secrets.clone();
-            // An Envoy that is just restarting says nothing.
+            // An Envoy that is restarting does not respond.
             let Ok(Ok(active)) = spawn_blocking(move || sources.active(&secrets)).await else { continue };
             let is_newest = credential_of(&shelf, sources).is_some_and(|newest| newest == active);
             *lock(&member.active) = active;
@@ -157,17 +159,17 @@ impl Pool {
         }
     }
 
-    /// Carries every connection on to an Envoy, and never ends.
+    /// Forwards every connection to an Envoy. Never returns.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         while let Ok((mut client, from)) = listener.accept().await {
-            // With none left the client sees a connection that ends.
+            // If all Envoys are drained, the client sees a closed connection.
             let Some(number) = self.pick() else { continue };
             lock(&self.taken).insert(from.port(), number);
             let pool = Arc::clone(&self);
             tokio::spawn(async move {
                 let member = &pool.members[number];
                 let _ = client.set_nodelay(true);
-                // What goes wrong here the client sees.
+                // The client reports errors of the connection.
                 if let Ok(mut envoy) = TcpStream::connect(member.address).await {
                     let _ = envoy.set_nodelay(true);
                     let _ = copy_bidirectional(&mut client, &mut envoy).await;
@@ -177,14 +179,14 @@ impl Pool {
         }
     }
 
-    /// The next Envoy that is not drained, with one more connection.
+    /// Selects the next Envoy that is not drained, and counts the connection.
     fn pick(&self) -> Option<usize> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut numbers = (first..).map(|number| number % self.members.len()).take(self.members.len());
         numbers.find(|&number| self.members[number].enter())
     }
 
-    /// Which Envoy took the connection from a port, and what it was seen to have.
+    /// Which Envoy had the connection from a port, and which versions of its Secrets, for messages.
     pub(crate) fn story(&self, port: u16) -> String {
         let number = lock(&self.taken).get(&port).copied();
         let Some(member) = number.map(|number| &self.members[number]) else { return "no Envoy".to_owned() };
@@ -195,13 +197,13 @@ impl Pool {
     }
 }
 
-/// Which versions of its Secrets a credential is made of.
+/// The versions of the Secrets from which the pair and the CAs come.
 fn versions(shelf: &Shelf, sources: Sources) -> Option<[(&'static str, String); 2]> {
     let version = |name| Some((name, shelf.newest(name)?.version.clone()));
     Some([version(sources.pair)?, version(sources.ca)?])
 }
 
-/// What they hold under the keys that istiod reads. None while one is incomplete.
+/// The content under the keys that istiod reads. `None` while a Secret is incomplete.
 fn credential_of(shelf: &Shelf, sources: Sources) -> Option<Active> {
     let (pair, ca) = (shelf.newest(sources.pair)?, shelf.newest(sources.ca)?);
     let chain = credential::serving_pair(&pair.secret)?.chain.to_vec();

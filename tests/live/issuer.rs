@@ -1,4 +1,4 @@
-//! cert-manager's side of a run: its objects, and what people and tools do with them.
+//! The objects of cert-manager in a run, and requests as users and tools make them.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
@@ -17,16 +17,16 @@ use trustspan::trust::{Certificate, bundle};
 
 use crate::testbed::{SOON, Seed, wait_for};
 
-/// The CA's Certificate and Secret.
+/// Name of the CA's Certificate and Secret.
 pub(crate) const ROOT: &str = "root-ca";
-/// The gateways' Certificate and Secret.
+/// Name of the gateways' Certificate and Secret.
 pub(crate) const SERVER: &str = "gateway-server";
-/// The CA pair that signs if the issuer is staged: a promoted copy of [`ROOT`].
+/// The Secret with which a staged issuer signs: a copy of [`ROOT`] that is updated only when gateways trust the CA.
 pub(crate) const PROMOTED: &str = "issuer-ca";
-/// The Secret that gateways use, where it is not what cert-manager writes.
+/// The Secret that gateways use, if it is not the one that cert-manager writes.
 pub(crate) const MANAGED: &str = "gateway-managed";
-/// The client certificate that the agent probes gateways with. Its Issuer refers to the CA itself, and not to what waits until gateways
-/// trust it.
+/// The client certificate with which the agent probes gateways. Its Issuer refers to the CA's own Secret, so that a
+/// certificate of a new CA is issued before gateways trust that.
 pub(crate) const CANARY: &str = r"
 apiVersion: cert-manager.io/v1
 kind: Issuer
@@ -44,23 +44,23 @@ spec:
   issuerRef: { name: canary, kind: Issuer }
 ";
 
-/// What differs between runs.
+/// The settings of certificates that differ between runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Certificates {
     /// The CA issuer's Secret.
     pub(crate) issuer: &'static str,
-    /// How long the leaves of clients live that reload, at most: each draws a separate lifetime, so that they renew at times of
-    /// their own. cert-manager renews each leaf after a third of its life.
+    /// The longest lifetime of certificates of clients that reload. Each client gets a random shorter one, so that they
+    /// renew at different times. cert-manager renews a certificate after a third of its lifetime.
     pub(crate) life: Duration,
     /// Lifetime of the serving certificate.
     pub(crate) server_life: Duration,
     /// Key usages of the serving certificate.
     pub(crate) server_usages: &'static str,
-    /// How long the leaves of clients live that load once.
+    /// Lifetime of the certificates of clients that load once.
     pub(crate) load_once_life: Duration,
-    /// How many clients there are.
+    /// The number of clients.
     pub(crate) clients: usize,
-    /// How many clients read their Secret when they start, and never again.
+    /// The number of clients that read their Secret only at start.
     pub(crate) load_once: usize,
 }
 
@@ -70,7 +70,8 @@ impl Certificates {
         (0..self.clients).map(|number| (format!("client-{number:02}"), number < self.load_once)).collect()
     }
 
-    /// Issuers and Certificates; `hosts` are the host names of the serving certificate, separated by commas. cert-manager takes durations of seconds when its webhook is not installed.
+    /// Issuers and Certificates. `hosts` are the hosts of the serving certificate, separated by commas. cert-manager
+    /// accepts durations of seconds only without its webhook.
     pub(crate) fn manifests(self, hosts: &str) -> String {
         let issuer = self.issuer;
         let mut yaml = format!(
@@ -117,7 +118,7 @@ spec:
 "
             )
         };
-        // At most a quarter less.
+        // Shorter than the longest lifetime by at most a quarter, at random.
         let drawn = (self.life.as_secs() / 4).max(1);
         yaml += &leaf(SERVER, self.server_life, self.server_usages, "{}");
         for (name, load_once) in self.clients() {
@@ -134,7 +135,7 @@ spec:
 /// A Secret's values.
 pub(crate) type Data = BTreeMap<String, ByteString>;
 
-/// What a person or a tool with the right to do so does in the namespace.
+/// Requests that users and tools with the necessary rights make in a namespace.
 pub(crate) struct Operator {
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) secrets: Api<v1::Secret>,
@@ -158,7 +159,7 @@ impl Operator {
         }
     }
 
-    /// What a Secret holds.
+    /// The values of a Secret.
     pub(crate) fn read(&self, name: &str) -> Result<Data> {
         let secret = self.runtime.block_on(self.secrets.get(name)).with_context(|| format!("reading {name}"))?;
         secret.data.with_context(|| format!("{name}: no data"))
@@ -183,7 +184,7 @@ impl Operator {
         Ok(list.items.into_iter().filter_map(|item| version(item.metadata)).collect())
     }
 
-    /// Writes these keys of Secrets, all at the same time; what else a Secret holds stays.
+    /// Writes these keys of several Secrets at the same time. Other keys stay.
     pub(crate) fn write(&self, secrets: &[(&str, Data)]) -> Result<()> {
         let params = PatchParams::apply("by-hand").force();
         let write = |(name, data): &(&str, Data)| {
@@ -203,7 +204,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Reissues Certificates, all at the same time, and waits until they are issued.
+    /// Requests new issuances of Certificates at the same time, and waits until all are issued.
     pub(crate) fn reissue(&self, names: &[&str]) -> Result<()> {
         let before = self.revisions(names)?;
         let now = jiff::Timestamp::now();
@@ -225,8 +226,8 @@ impl Operator {
         })
     }
 
-    /// Reissues Certificates, all by this CA. An issuer may sign with its last one for a moment: the first
-    /// Certificate is tried until it does not.
+    /// Has Certificates reissued by this CA. An issuer may use its last CA for a moment, so the first Certificate is
+    /// reissued until it has the new one.
     pub(crate) fn reissue_under(&self, ca: &Data, names: &[&str]) -> Result<()> {
         let signer = certificate(ca)?.subject_key_id;
         let (first, others) = names.split_at(1);
@@ -240,14 +241,14 @@ impl Operator {
         Ok(())
     }
 
-    /// Sets `spec.renewal` of a Certificate; null takes it out.
+    /// Sets `spec.renewal` of a Certificate, or removes it if null.
     pub(crate) fn renewal(&self, name: &str, renewal: &Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "spec": { "renewal": renewal } }));
         let patched = self.runtime.block_on(self.certificates.patch(name, &PatchParams::default(), &patch));
         patched.map(drop).with_context(|| format!("spec.renewal of {name}"))
     }
 
-    /// `status.revision` of each: it counts issues.
+    /// `status.revision` of each Certificate, which counts issuances.
     pub(crate) fn revisions(&self, names: &[&str]) -> Result<Vec<u64>> {
         let get = |name: &&str| {
             let name = (*name).to_owned();
@@ -258,7 +259,7 @@ impl Operator {
     }
 }
 
-/// The leaf, or the CA, that a Secret holds.
+/// The leaf or CA in a Secret.
 fn certificate(data: &Data) -> Result<Certificate> {
     let pem = &data.get("tls.crt").context("no tls.crt")?.0;
     bundle::read_chain(pem).into_certificates().into_iter().next().context("no certificate in tls.crt")

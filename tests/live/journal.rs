@@ -1,4 +1,4 @@
-//! What happened to the traffic of a run, and at which step of the rotation.
+//! Records the traffic of a run: which handshakes failed, and at which step of the rotation.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use anyhow::Result;
 
 use crate::{load::Load, metronome::Metronome, shelf::lock};
 
-/// Who ended a handshake.
+/// The side that ended a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The gateway refused the client's certificate.
@@ -35,8 +35,8 @@ impl fmt::Display for Side {
 }
 
 impl Side {
-    /// Whose verdict an error is. In TLS 1.3 the gateway's reaches the client only when it reads the answer (RFC 8446,
-    /// section 4.4.2.4: as an alert).
+    /// The side that caused an error. In TLS 1.3 a client learns of the gateway's verdict only when it reads the
+    /// response (RFC 8446, section 4.4.2.4: as an alert).
     pub(crate) fn of(error: &io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref()) {
             Some(rustls::Error::AlertReceived(_)) => Self::Gateway,
@@ -52,14 +52,14 @@ pub(crate) struct Failure {
     pub(crate) client: String,
     pub(crate) load_once: bool,
     pub(crate) host: String,
-    /// Certificates and error, for people.
+    /// The certificates and the error, for messages.
     pub(crate) story: String,
 }
 
 /// The record of a run.
 pub(crate) struct Journal {
     started: Instant,
-    /// Each failure as it happens, so a run that hangs or is ended has reported it.
+    /// Each failure is written to this file at once, so that a run that hangs or is killed has reported it.
     log: File,
     metronome: Metronome,
     state: Mutex<State>,
@@ -73,7 +73,7 @@ struct State {
     failures: Vec<Failed>,
 }
 
-/// A failure and when it was.
+/// A failure and its time.
 struct Failed {
     began: Duration,
     ended: Duration,
@@ -81,12 +81,12 @@ struct Failed {
 }
 
 impl Journal {
-    /// Begins now.
+    /// Starts a record now.
     pub(crate) fn new(log: File) -> Self {
         Self { started: Instant::now(), log, metronome: Metronome::start(), state: Mutex::default() }
     }
 
-    /// The rotation takes a step.
+    /// Records a step of the rotation.
     pub(crate) fn step(&self, step: &str) {
         let at = self.started.elapsed();
         let steps = &mut self.state().steps;
@@ -95,10 +95,10 @@ impl Journal {
         }
     }
 
-    /// A handshake with its request, begun at that instant, ended.
+    /// Records a handshake with its request that began at `began` and has ended.
     pub(crate) fn ended(&self, began: Instant, failure: Option<Failure>) {
         let mut state = self.state();
-        // Under the lock: seconds come one after the other.
+        // The time is taken with the lock held, so that seconds are recorded in order.
         let ended = self.started.elapsed();
         state.load.count(usize::try_from(ended.as_secs()).unwrap_or(usize::MAX));
         if let Some(failure) = failure {
@@ -116,7 +116,7 @@ impl Journal {
         self.state().load.handshakes()
     }
 
-    /// How many have failed since an instant, and how long after it the last one did.
+    /// The number of handshakes that have failed since an instant, and the time until the last of them.
     pub(crate) fn failed_since(&self, since: Instant) -> (usize, Duration) {
         let since = since.saturating_duration_since(self.started);
         let state = self.state();
@@ -124,7 +124,7 @@ impl Journal {
         (times.len(), times.iter().max().copied().unwrap_or_default())
     }
 
-    /// The sum of it.
+    /// The sums of the record.
     pub(crate) fn tally(&self) -> AgentMetrics {
         let elapsed = self.started.elapsed();
         let state = self.state();
@@ -162,14 +162,14 @@ impl Journal {
 }
 
 impl State {
-    /// It, for people.
+    /// A failure as a line of text.
     fn line(&self, failed: &Failed) -> String {
         let Failure { side, client, host, story, .. } = &failed.failure;
         let (at, steps) = (failed.ended.as_secs_f64(), self.during(failed));
         format!("{at:7.3} s, at \"{steps}\", {side}: {client} for {host} with {story}")
     }
 
-    /// The steps at which a handshake was under way.
+    /// The steps during which a handshake was in progress.
     fn during(&self, failed: &Failed) -> String {
         let ends = self.steps.iter().skip(1).map(|(at, _)| *at).chain([Duration::MAX]);
         let steps = self.steps.iter().zip(ends);
@@ -178,18 +178,18 @@ impl State {
     }
 }
 
-/// The sum of a run.
+/// The sums of a run.
 pub(crate) struct AgentMetrics {
     load: Load,
     elapsed: Duration,
     pub(crate) by_gateways: usize,
     pub(crate) by_clients: usize,
     pub(crate) broken: usize,
-    /// No client that reloads has failed.
+    /// Whether only clients that load once have failed.
     pub(crate) load_once_only: bool,
-    /// At which steps there were failures.
+    /// The steps during which handshakes failed.
     pub(crate) steps: BTreeSet<String>,
-    /// How many handshakes failed, by host.
+    /// The number of failed handshakes, by host.
     #[allow(dead_code, reason = "the live runs ask for one host only")]
     pub(crate) hosts: BTreeMap<String, usize>,
 }
@@ -206,7 +206,7 @@ impl AgentMetrics {
         self.load.judge()
     }
 
-    /// The head of the table that [`Display`](fmt::Display) gives lines of.
+    /// The head of the table; [`Display`](fmt::Display) writes its lines.
     pub(crate) fn head() -> String {
         let mut head = format!("{:>10} {:>6} {:>8} {:>6}", "handshakes", "per s", "slowest", "<100/s");
         let _ = write!(head, " {:>12} {:>12} {:>6}  failing at", "by gateways", "by clients", "broken");

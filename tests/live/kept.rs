@@ -1,4 +1,4 @@
-//! Rotations by the agent. The tests wait for the end only.
+//! Rotations by the agent. The tests wait only for their completion.
 
 use std::{thread::sleep, time::Duration};
 
@@ -11,22 +11,24 @@ use crate::{
     world::World,
 };
 
-/// Longer than a rotation takes on a loaded machine: load-once clients go on until their leaf ends.
+/// Longer than a rotation takes on a loaded machine: clients that load once delay it until their certificate expires.
 pub(crate) const ROTATED: Duration = Duration::from_secs(240);
-/// Kills come within that time of a rotation's begin: it is over for clients that reload by then.
+/// The agent is killed within this time after a rotation begins. For clients that reload, the rotation is complete by
+/// then.
 const KILLED_WITHIN: Duration = Duration::from_secs(14);
-/// The leader is paused within that time, twice: meanwhile gateways and clients get new Secrets, and the serving certificate is switched.
+/// The leader is paused within this time, twice. During a pause gateways and clients get new Secrets, and the serving
+/// certificate is switched.
 const PAUSED_WITHIN: Duration = Duration::from_secs(8);
-/// It stalls for at most this much longer when another agent leads.
+/// The leader stays paused for at most this much longer after another agent has become the leader.
 const PAUSED_ON: Duration = Duration::from_secs(2);
-/// What an agent says that finds another leading.
+/// The log message of an agent that finds another leader.
 const LOST: &str = "another process became the leader";
-/// Twelve minutes of real life; clients renew with half of their time left.
+/// Stands for twelve minutes in production. Clients renew when half of their lifetime is left.
 const OUTAGE: Duration = Duration::from_secs(8);
-/// New CAs in one overlap.
+/// The number of new CAs that overlap.
 const BURST: usize = 5;
 
-/// A plain rotation. In it the agent has each client re-issued once; the others are the clients' own renewals.
+/// A rotation without disturbances. The agent requests one reissue of each client; further ones are renewals by time.
 pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     begin(world)?;
     let before = world.loads();
@@ -37,7 +39,7 @@ pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The leader is killed at random moments; a second agent takes over, and a third starts in its place.
+/// The leader is killed at random instants. A second agent takes over, and a third starts in place of the first.
 pub(crate) fn killed(world: &mut World<'_>) -> Result<()> {
     let mut seed = Seed::of_run("kills");
     let standby = world.agents.start("standby")?;
@@ -52,8 +54,8 @@ pub(crate) fn killed(world: &mut World<'_>) -> Result<()> {
     wait_steady(world)
 }
 
-/// The leader stalls past its Lease, and another takes over. The first continues where it stopped, as one that believes that it
-/// leads. Then once more, with the one that leads by then.
+/// The leader is paused until its Lease has expired, and another takes over. The first continues where it stopped, as
+/// if it were the leader. Then the same with the new leader.
 pub(crate) fn failover(world: &mut World<'_>) -> Result<()> {
     let mut seed = Seed::of_run("failover");
     let mut standby = world.agents.start("standby")?;
@@ -75,12 +77,12 @@ pub(crate) fn failover(world: &mut World<'_>) -> Result<()> {
     wait_steady(world)
 }
 
-/// How often an agent has found another leading.
+/// The number of times that an agent has found another leader.
 fn leader_changes(agent: &Process) -> usize {
     agent.log().matches(LOST).count()
 }
 
-/// New CAs come faster than the old ones can go.
+/// New CAs come faster than old ones can be dropped.
 pub(crate) fn burst(world: &mut World<'_>) -> Result<()> {
     begin(world)?;
     for _ in 1..BURST {
@@ -90,7 +92,7 @@ pub(crate) fn burst(world: &mut World<'_>) -> Result<()> {
     wait_steady(world)
 }
 
-/// In mid-rotation the managed Secret is deleted, the API server restarts, and gateways are rolled at each phase.
+/// During a rotation the managed Secret is deleted, the API server restarts, and gateways are restarted in each phase.
 pub(crate) fn broken(world: &mut World<'_>) -> Result<()> {
     begin(world)?;
     world.step("tampering is refused");
@@ -98,7 +100,7 @@ pub(crate) fn broken(world: &mut World<'_>) -> Result<()> {
     let tampered = Data::from([("ca.crt".to_owned(), world.operator.read(ROOT)?["tls.crt"].clone())]);
     ensure!(world.operator.write(&[(MANAGED, tampered)]).is_err(), "the managed Secret was changed through admission");
     world.step("managed Secret deleted");
-    // Somebody whom no webhook holds up.
+    // A user whose writes no webhook judges.
     let past_admission = "--as=system:serviceaccount:kube-system:namespace-controller";
     world.cluster.kubectl(["delete", "secret", MANAGED, past_admission]).ns(&world.ns).ok()?;
     wait_for("the managed Secret to be back", ROTATED, || Ok(world.operator.read(MANAGED).is_ok()))?;
@@ -118,21 +120,22 @@ pub(crate) fn broken(world: &mut World<'_>) -> Result<()> {
     }
 }
 
-/// All webhooks are down at a random moment of the rotation, for less time than clients have left when they renew. What they
-/// would have judged is refused until they are back; no client is cut off.
+/// All webhooks are down from a random instant of the rotation on, for a shorter time than clients have left when they
+/// renew. Writes that would be judged are rejected until the webhooks are back; no client is cut off.
 pub(crate) fn unjudged(world: &mut World<'_>) -> Result<()> {
     let mut seed = Seed::of_run("outage");
     begin(world)?;
     random_moment(&mut seed, KILLED_WITHIN);
     world.step("webhooks down");
     world.server.kill();
-    // The outage is what is tried.
+    // The outage has to last this long.
     sleep(OUTAGE);
     world.server.start_again()?;
     wait_steady(world)
 }
 
-/// The owners of two Certificates do not want them renewed now: the rotation waits for each, and says for whom, until they do.
+/// The owners of two Certificates disallow a renewal. The rotation waits for each, names it, and continues when it is
+/// allowed.
 pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
     wait_steady(world)?;
     let never = json!({ "cron": "0 0 29 2 *", "windowDuration": "1m" });
@@ -159,7 +162,7 @@ pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
             let is_it = |wait: &Value| {
                 wait["step"] == *step && wait["reason"].as_str().is_some_and(|reason| reason.starts_with(&said))
             };
-            // No other client is waited for.
+            // No wait names another client.
             Ok(waits.iter().any(is_it) && waits.iter().filter(|wait| wait["step"] == *step).count() == 1)
         })
         .with_context(|| waits(world))?;
@@ -172,7 +175,7 @@ pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
     wait_steady(world)
 }
 
-/// A new CA.
+/// Begins a rotation.
 fn begin(world: &World<'_>) -> Result<()> {
     wait_steady(world)?;
     world.step("root rotated");
@@ -180,13 +183,13 @@ fn begin(world: &World<'_>) -> Result<()> {
     wait_for("the agent to see it", ROTATED, || Ok(phase(world)? != "Steady"))
 }
 
-/// The moment is what is tried.
+/// Waits for a random time.
 fn random_moment(seed: &mut Seed, within: Duration) {
     let most = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     sleep(Duration::from_millis(seed.below(most)));
 }
 
-/// Waits for phase Steady with the newest CA alone, and records the phases for failures.
+/// Waits for phase Steady with only the newest CA, and records the phases for the report of failures.
 pub(crate) fn wait_steady(world: &World<'_>) -> Result<()> {
     let newest = trustspan::trust::bundle::read(&world.operator.read(ROOT)?["tls.crt"].0).into_certificates();
     let fingerprint = newest.first().context("a CA")?.fingerprint.clone();
@@ -204,7 +207,7 @@ fn phase(world: &World<'_>) -> Result<String> {
     Ok(world.operator.status()?["phase"].as_str().unwrap_or_default().to_owned())
 }
 
-/// What it waits for, for people.
+/// The waits of the rotation, for messages.
 fn waits(world: &World<'_>) -> String {
     let log = world.agent.as_ref().map(|agent| agent.log_tail(30)).unwrap_or_default();
     match world.operator.status() {

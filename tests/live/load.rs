@@ -1,4 +1,4 @@
-//! Whether there was traffic at every moment: a second without it proves nothing of that second.
+//! Checks that there were enough handshakes in every second of a run: a second without traffic proves nothing.
 
 use std::{
     fs,
@@ -8,15 +8,16 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-/// What is asked of every run: so many new handshakes a second, in each second.
+/// Required number of new handshakes in each second.
 const RATE: u32 = 100;
-/// A machine with less of its time to spare is busy, or taken away by its host: what it could not do in that second is no fault of the
-/// traffic's.
+/// The least idle share of a machine that is not busy. In a second with less, too few handshakes are not an error of
+/// the test.
 const SPARE: f64 = 0.1;
-/// Of a run's seconds so many may be short of handshakes on a busy machine. With more of them the run proves too little.
+/// The largest share of a run's seconds that may have too few handshakes because the machine was busy. With more, the
+/// run proves too little.
 const SHORT: f64 = 1.0 / 3.0;
 
-/// The kernel counts in hundredths of a second, on each of its processors (USER_HZ; proc(5), time(7)).
+/// Units of /proc/stat in a second, for each processor (USER_HZ; proc(5), time(7)).
 const TICKS: f64 = 100.0;
 
 /// The handshakes of each second.
@@ -26,28 +27,28 @@ pub(crate) struct Load {
     last: Option<Sample>,
 }
 
-/// A second of a run.
+/// The traffic and the load of the machine in one second.
 #[derive(Clone, Copy, Default)]
 struct Second {
     handshakes: u32,
-    /// The part of it during which the machine stalled, however it counts that.
+    /// The share of the second in which the machine did not run at all.
     still: f64,
-    /// None where that is not known.
+    /// `None` if it could not be read.
     machine: Option<Shares>,
 }
 
-/// What became of the machine's time, as shares of it.
+/// Shares of the machine's time.
 #[derive(Clone, Copy)]
 struct Shares {
-    /// Idle.
+    /// Idle time.
     spare: f64,
-    /// Those who wanted it waited for a disk.
+    /// Time in which processes waited for a disk.
     disk: f64,
-    /// Its host had it.
+    /// Time that the hypervisor took (steal).
     taken: f64,
 }
 
-/// What is known of the machine at an instant.
+/// The state of the machine at an instant.
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
@@ -64,12 +65,12 @@ struct Cpu {
 }
 
 impl Load {
-    /// A handshake ended in this second.
+    /// Counts a handshake that ended in this second.
     pub(crate) fn count(&mut self, second: usize) {
         if self.seconds.len() <= second {
             let (now, before) = (Cpu::read().map(|cpu| Sample { at: Instant::now(), cpu }), self.last);
             let machine = now.zip(before).map(|(now, before)| now.since(before));
-            // All seconds since the last sample share its values.
+            // All seconds since the last sample get its values.
             let unseen = self.seconds.len().saturating_sub(1);
             self.seconds.resize(second + 1, Second::default());
             self.seconds[unseen..second].iter_mut().for_each(|one| one.machine = machine);
@@ -102,14 +103,14 @@ impl Load {
         self.whole().iter().filter(|second| second.is_short()).count()
     }
 
-    /// A line for each whole second that had too few.
+    /// A line for each complete second with too few handshakes.
     pub(crate) fn summary(&self) -> Vec<String> {
         let short = self.whole().iter().enumerate().filter(|(_, second)| second.is_short());
         short.map(|(at, second)| second.summary(at)).collect()
     }
 
     /// # Errors
-    /// When there were too few handshakes in a second in which the machine had time for more, or in too many seconds.
+    /// When there were too few handshakes in a second in which the machine was not busy, or in too many seconds.
     pub(crate) fn judge(&self) -> Result<()> {
         for (at, second) in self.whole().iter().enumerate().filter(|(_, second)| second.is_short_of_its_time()) {
             let is_busy = second.machine.is_some_and(|machine| machine.spare + machine.disk < SPARE);
@@ -126,7 +127,7 @@ impl Load {
         Ok(())
     }
 
-    /// The last second is not over.
+    /// The complete seconds: the last one is still in progress.
     fn whole(&self) -> &[Second] {
         &self.seconds[..self.seconds.len().saturating_sub(1)]
     }
@@ -137,7 +138,8 @@ impl Second {
         self.handshakes < RATE
     }
 
-    /// Less than is asked for of the part of the second in which the machine ran; of next to nothing, nothing is asked.
+    /// Whether a second has fewer handshakes than required for the time in which the machine ran. Seconds in which it
+    /// hardly ran count as sufficient.
     fn is_short_of_its_time(&self) -> bool {
         let ran = 1.0 - self.still;
         ran > SPARE && f64::from(self.handshakes) < f64::from(RATE) * ran
@@ -156,7 +158,8 @@ impl Second {
 }
 
 impl Cpu {
-    /// /proc/stat (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first two.
+    /// The fields of /proc/stat (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal. The further fields
+    /// are included in the first two.
     fn read() -> Option<Self> {
         let text = fs::read_to_string("/proc/stat").ok()?;
         let mut lines = text.lines();

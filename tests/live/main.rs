@@ -43,7 +43,7 @@ use testbed::{CertManager, Cluster, Istiod};
 
 /// The environment of all runs, and the table.
 struct Bench {
-    // These end before the API server that they would retry against.
+    // Declared before the API server, so that these end first and do not retry.
     istiod: Istiod,
     _cert_manager: CertManager,
     cluster: Cluster,
@@ -52,7 +52,7 @@ struct Bench {
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    // Runs share the machine's two cores, and count handshakes per second.
+    // One run at a time, since runs share the machine's two processors and count handshakes per second.
     args.test_threads = Some(1);
     testbed::run_trials(&args, start, trials, |bench| {
         println!("\n{}", run::head()?);

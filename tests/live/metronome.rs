@@ -1,4 +1,4 @@
-//! Whether the machine ran at all: its host may stall it, and it counts that time as idle.
+//! Measures whether the machine ran at all: its hypervisor may stop it, and that time counts as idle.
 
 use std::{
     ops::Range,
@@ -9,10 +9,10 @@ use std::{
 
 use crate::shelf::lock;
 
-/// Between two beats.
+/// The interval between two wake-ups.
 const BEAT: Duration = Duration::from_millis(10);
 
-/// A thread that wants nothing but to wake up in time. What is late for it is late for everybody.
+/// A thread that only wakes up periodically. If it wakes up late, the machine was stopped or overloaded.
 pub(crate) struct Metronome {
     beats: Arc<Mutex<Beats>>,
     thread: Option<JoinHandle<()>>,
@@ -20,13 +20,13 @@ pub(crate) struct Metronome {
 
 struct Beats {
     last: Instant,
-    /// From when a beat was due to when it came, of those that came more than a beat late.
+    /// The intervals from when a wake-up was due to when it happened, if that was more than an interval late.
     late: Vec<Range<Instant>>,
     are_over: bool,
 }
 
 impl Beats {
-    /// What the next one is overdue by.
+    /// The interval since the next wake-up was due, if it is late.
     fn overdue(&self) -> Option<Range<Instant>> {
         let overdue = self.last + BEAT..Instant::now();
         (overdue.start + BEAT < overdue.end).then_some(overdue)
@@ -39,7 +39,7 @@ impl Beats {
 }
 
 impl Metronome {
-    /// Begins to beat.
+    /// Starts the thread.
     pub(crate) fn start() -> Self {
         let beats = Beats { last: Instant::now(), late: Vec::new(), are_over: false };
         let beats = Arc::new(Mutex::new(beats));
@@ -53,7 +53,7 @@ impl Metronome {
         Self { beats, thread: Some(thread) }
     }
 
-    /// When the machine stalled.
+    /// The intervals in which the machine did not run.
     pub(crate) fn stalls(&self) -> Vec<Range<Instant>> {
         let beats = lock(&self.beats);
         beats.late.iter().cloned().chain(beats.overdue()).collect()
@@ -63,7 +63,7 @@ impl Metronome {
 impl Drop for Metronome {
     fn drop(&mut self) {
         lock(&self.beats).are_over = true;
-        // It cannot panic.
+        // The thread cannot panic, so its result is ignored.
         self.thread.take().map(JoinHandle::join);
     }
 }

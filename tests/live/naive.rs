@@ -1,5 +1,5 @@
-//! Ways to rotate a CA that teams use today, each represented by a small script. Every one fails, each in a way of
-//! its own; a harness that did not see it would prove nothing.
+//! Common ways to rotate a CA that cut clients off, each as a small script. Each must fail in its expected way, which
+//! shows that the test detects failures.
 
 use std::thread::sleep;
 
@@ -12,7 +12,7 @@ use crate::{
     world::{World, ca_of, pair_of},
 };
 
-/// The steps that scripts are made of, once there is a new CA. None of them waits for consumers.
+/// Steps of the scripts after there is a new CA. None waits until gateways or clients have loaded a change.
 pub(crate) struct Step {
     old: Data,
     new: Data,
@@ -33,7 +33,7 @@ impl Step {
         world.operator.write(&[(MANAGED, self.managed(world, self.both()?, false)?)])
     }
 
-    /// Clients trust both CAs: into `ca.crt` of each one's Secret, where it stays until its next issue.
+    /// Clients trust both CAs: `ca.crt` of each client's Secret gets both until its next issuance.
     pub(crate) fn expand_clients(&self, world: &World<'_>) -> Result<()> {
         world.step("clients get both CAs");
         let both = self.both()?;
@@ -43,7 +43,7 @@ impl Step {
         world.operator.write(&writes)
     }
 
-    /// The issuer signs with the new CA from now on.
+    /// From now on the issuer signs with the new CA.
     pub(crate) fn promote(&self, world: &World<'_>) -> Result<()> {
         world.step("issuer promoted");
         world.operator.write(&[(PROMOTED, pair_of(&self.new)?)])
@@ -56,14 +56,14 @@ impl Step {
         world.operator.write(&[(MANAGED, self.managed(world, self.both()?, true)?)])
     }
 
-    /// Every client gets a leaf of the new CA, and cert-manager's `ca.crt`.
+    /// Every client gets a certificate of the new CA, and the `ca.crt` that cert-manager writes.
     pub(crate) fn reissue_clients(&self, world: &World<'_>) -> Result<()> {
         world.step("clients re-issued");
         let clients = world.certificates.clients();
         world.operator.reissue_under(&self.new, &clients.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>())
     }
 
-    /// Gateways trust the new CA alone.
+    /// Gateways trust only the new CA.
     pub(crate) fn drop_old(&self, world: &World<'_>) -> Result<()> {
         world.step("old CA dropped");
         world.operator.write(&[(MANAGED, self.managed(world, ca_of(&self.new)?, true)?)])
@@ -73,7 +73,7 @@ impl Step {
         Ok(ByteString([ca_of(&self.new)?.0, ca_of(&self.old)?.0].concat()))
     }
 
-    /// The managed Secret with this bundle, and the issuer's leaf or its own as it is.
+    /// Writes the managed Secret with this bundle, and with the issuer's newest certificate or its current one.
     fn managed(&self, world: &World<'_>, bundle: ByteString, newest_leaf: bool) -> Result<Data> {
         let mut data = pair_of(&world.operator.read(if newest_leaf { SERVER } else { MANAGED })?)?;
         data.insert("ca.crt".to_owned(), bundle);
@@ -81,7 +81,7 @@ impl Step {
     }
 }
 
-/// Gateways use what cert-manager writes: CA and leaf switch hard.
+/// Gateways use the Secret of cert-manager, so CA and certificate are switched at once.
 pub(crate) fn root_used_directly(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     world.wait_followed()?;
@@ -92,12 +92,13 @@ pub(crate) fn root_used_directly(world: &mut World<'_>) -> Result<()> {
     world.wait_handshakes(50)
 }
 
-/// As Kyma's lifecycle manager does it: both CAs at once, the leaf after a fixed time, whichever clients have followed by then.
+/// Kyma's lifecycle manager: both CAs are added at once, and the serving certificate is switched after a fixed time,
+/// regardless of the clients.
 pub(crate) fn timed_leaf_switch(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.expand_gateways(world)?;
     step.expand_clients(world)?;
-    // The timer is what is tried here.
+    // This script waits for a fixed time.
     sleep(world.scaled(TIMER));
     step.promote(world)?;
     step.switch_leaf(world)?;
@@ -105,7 +106,7 @@ pub(crate) fn timed_leaf_switch(world: &mut World<'_>) -> Result<()> {
     world.wait_handshakes(50)
 }
 
-/// Both CAs and the new leaf in one write, clients at the same time.
+/// Both CAs and the new serving certificate are written at once, and clients at the same time.
 pub(crate) fn bundle_and_leaf_in_one_write(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.promote(world)?;
@@ -115,7 +116,7 @@ pub(crate) fn bundle_and_leaf_in_one_write(world: &mut World<'_>) -> Result<()> 
     world.wait_handshakes(50)
 }
 
-/// Every step in its right order, and no wait between them.
+/// All steps in the right order, without a wait between them.
 pub(crate) fn no_propagation_delay(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.expand_gateways(world)?;
@@ -128,8 +129,8 @@ pub(crate) fn no_propagation_delay(world: &mut World<'_>) -> Result<()> {
     world.wait_handshakes(50)
 }
 
-/// Gateways trust both CAs before any client is re-issued, but a re-issued client trusts what cert-manager wrote: the new
-/// CA alone, while gateways serve the old leaf.
+/// Gateways trust both CAs before clients are reissued, but a reissued client trusts only the CA that cert-manager
+/// wrote, while gateways still serve the old certificate.
 pub(crate) fn ca_crt_as_it_comes(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.expand_gateways(world)?;
@@ -140,13 +141,13 @@ pub(crate) fn ca_crt_as_it_comes(world: &mut World<'_>) -> Result<()> {
     world.wait_handshakes(50)
 }
 
-/// The issuer signs with the new CA at once. Clients that renew before a job has updated the gateways are refused, although their
-/// trust was updated at once.
+/// The issuer signs with the new CA at once. A client that renews before a job has updated the gateways is refused,
+/// although its own trust is up to date.
 pub(crate) fn unstaged_issuer(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.reissue_clients(world)?;
     step.expand_clients(world)?;
-    // This tests the next run of the job.
+    // The job runs again after this time.
     sleep(world.scaled(POLL));
     step.expand_gateways(world)?;
     world.wait_followed()?;

@@ -21,10 +21,10 @@ use crate::{
     world::{Shape, World},
 };
 
-/// Failures that are printed; the others are in a file.
+/// Limit of failures that are printed; a file has all.
 const PRINTED: usize = 5;
 
-/// A rotation, or whatever is done to the world.
+/// A rotation, or a disturbance.
 type Script = fn(&mut World<'_>) -> Result<()>;
 
 /// A run under traffic.
@@ -32,19 +32,19 @@ pub(crate) struct Run {
     pub(crate) name: &'static str,
     shape: Shape,
     script: Script,
-    /// Whether gateways refuse clients.
+    /// The number of clients that gateways must refuse.
     by_gateways: Snapshot,
-    /// Whether clients refuse gateways.
+    /// The number of gateways that clients must refuse.
     by_clients: Snapshot,
-    /// Only clients that load once may fail.
+    /// Whether only clients that load once may fail.
     load_once_only: bool,
-    /// Only at steps with this in their names there may be failures.
+    /// Failures are allowed only during steps with this in their names.
     only_at: &'static str,
-    /// Of the rounds that are asked for it makes one in so many.
+    /// The run makes one in this many of the requested rounds.
     one_in: u32,
 }
 
-/// Refusals that must be seen.
+/// An expected number of refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Snapshot {
     None,
@@ -62,17 +62,18 @@ impl Snapshot {
     }
 }
 
-/// Clients of a run.
+/// The number of clients in a run.
 const CLIENTS: usize = 20;
-/// Nothing renews by itself in such a run.
+/// Longer than a run, so that no certificate is renewed by time.
 const LONG: Duration = Duration::from_secs(3600);
-/// Leaves that are renewed, and end, within a run. A busy machine has ten seconds to renew them: there are few of these.
+/// Certificates that are renewed and expire during a run. A busy machine has ten seconds to renew them, so there are
+/// only a few.
 const SHORT: Duration = Duration::from_secs(15);
-/// Longer than it takes clients to follow.
+/// Longer than clients need to load a change.
 const MIDDLING: Duration = Duration::from_secs(45);
-/// Longer than an API server takes to come back on a busy machine, and cert-manager to notice.
+/// Longer than the API server and cert-manager need to recover on a busy machine.
 const LASTING: Duration = Duration::from_secs(90);
-/// Clients that load once hold up the end of a rotation for as long as that.
+/// Clients that load once delay the end of a rotation by this long.
 const LOADED_ONCE: Duration = Duration::from_secs(24);
 
 const STAGED: Shape = Shape {
@@ -94,10 +95,10 @@ const KEPT: Shape = Shape {
     by_agent: true,
     ..STAGED
 };
-/// The same without a renewal but those that the agent asks for, and without clients that load once.
+/// The same without renewals by time, and without clients that load once.
 const UNTOUCHED: Shape =
     Shape { certificates: Certificates { load_once: 0, ..STAGED.certificates }, by_agent: true, ..STAGED };
-/// cert-manager tries again after up to twice an outage's length: leaves outlast it.
+/// cert-manager retries after up to twice the length of an outage, so certificates must be valid for longer.
 const OUTAGE: Shape =
     Shape { certificates: Certificates { life: LASTING, load_once_life: MIDDLING, ..KEPT.certificates }, ..KEPT };
 const UNSTAGED: Certificates = Certificates { issuer: ROOT, ..STAGED.certificates };
@@ -107,7 +108,7 @@ const fn clean(name: &'static str, shape: Shape, script: Script) -> Run {
     Run { name, shape, script, by_gateways, by_clients, load_once_only: false, only_at: "", one_in: 4 }
 }
 
-/// A run of which the most rounds are made.
+/// A run with the full number of rounds.
 const fn often(name: &'static str, script: Script) -> Run {
     Run { one_in: 1, ..clean(name, KEPT, script) }
 }
@@ -164,14 +165,14 @@ const RENEWING: Shape = Shape {
 const DIRECT: Shape = Shape { certificates: UNSTAGED, sources: Sources { pair: SERVER, ca: ROOT }, ..STAGED };
 const AHEAD: Shape = Shape { certificates: UNSTAGED, ..STAGED };
 
-/// The head of the table.
+/// The head of the table of results.
 pub(crate) fn head() -> Result<String> {
     let scale = format!("1 s represents {} s", Pace::of_run()?.factor());
     Ok(format!("{scale:40} {:>6} {}", "rounds", AgentMetrics::head()))
 }
 
 impl Run {
-    /// Performs it in a new namespace; also returns its lines of the table, once there was traffic.
+    /// Runs in a new namespace. Also returns the lines of the table, if there was traffic.
     pub(crate) fn perform(&self, cluster: &Cluster, istiod: &Istiod) -> (Vec<String>, Result<()>) {
         let mut lines = Vec::new();
         let result = cluster.with_temp_ns(|ns| {
@@ -224,7 +225,7 @@ impl Run {
         tally.judge_load()
     }
 
-    /// `TRUSTSPAN_LIVE_ROUNDS`, or one. What cannot work shows it in the first round.
+    /// The number of rounds: `TRUSTSPAN_LIVE_ROUNDS`, or one. Rotations that must fail do so in the first round.
     fn rounds(&self) -> Result<u32> {
         let is_clean = (self.by_gateways, self.by_clients) == (Snapshot::None, Snapshot::None);
         match env::var("TRUSTSPAN_LIVE_ROUNDS") {

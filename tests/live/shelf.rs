@@ -1,4 +1,4 @@
-//! The Secrets of a namespace as its consumers come to see them, and which of them each consumer has loaded.
+//! The Secrets of a namespace as a watch delivers them, and the version of each that a consumer has loaded.
 
 use std::{
     collections::BTreeMap,
@@ -17,37 +17,38 @@ use kube::{
 };
 use trustspan::trust::{Certificate, Secret};
 
-/// A Secret at one of its versions.
+/// A version of a Secret.
 pub(crate) struct Delivered {
     /// metadata.resourceVersion.
     pub(crate) version: String,
     pub(crate) secret: Secret,
 }
 
-/// What is known of the Secrets of a namespace.
+/// The delivered Secrets of a namespace, and what consumers have loaded.
 #[derive(Default)]
 pub(crate) struct Shelf {
     secrets: Mutex<BTreeMap<String, Arc<Delivered>>>,
     loaded: Mutex<BTreeMap<(String, String), Loaded>>,
 }
 
-/// What a consumer has loaded.
+/// The version that a consumer has loaded.
 #[derive(Clone, Default)]
 pub(crate) struct Loaded {
     pub(crate) version: String,
-    /// How often it has loaded the Secret.
+    /// The number of times that it has loaded the Secret.
     pub(crate) times: u32,
-    /// It does not read the Secret again before it restarts.
+    /// Whether it reads the Secret only when it starts.
     pub(crate) load_once: bool,
 }
 
 impl Shelf {
-    /// Watches, and never ends. A deleted Secret stays: neither istiod nor the kubelet takes it from a running process.
+    /// Watches the Secrets, and never returns. A deleted Secret stays: neither istiod nor the kubelet removes it from a
+    /// running process.
     pub(crate) async fn follow(self: Arc<Self>, secrets: Api<v1::Secret>) {
         let mut events =
             std::pin::pin!(watcher(secrets, watcher::Config::default()).default_backoff().applied_objects());
         while let Some(event) = events.next().await {
-            // The watch recovers by itself; a wait for its events reports a missing one.
+            // The watch reconnects by itself. A wait for its events reports one that is missing.
             let Ok(secret) = event else { continue };
             if let Ok(delivered) = delivered(&secret) {
                 lock(&self.secrets).insert(secret.name_any(), Arc::new(delivered));
@@ -55,12 +56,12 @@ impl Shelf {
         }
     }
 
-    /// The newest version of a Secret that has been seen.
+    /// The newest version of a Secret that was delivered.
     pub(crate) fn newest(&self, name: &str) -> Option<Arc<Delivered>> {
         lock(&self.secrets).get(name).cloned()
     }
 
-    /// A consumer has loaded a Secret.
+    /// Records that a consumer has loaded a version.
     pub(crate) fn loaded(&self, consumer: &str, secret: &str, version: &str, load_once: bool) {
         let mut loaded = lock(&self.loaded);
         let entry = loaded.entry((consumer.to_owned(), secret.to_owned())).or_default();
@@ -78,7 +79,7 @@ fn delivered(secret: &v1::Secret) -> Result<Delivered> {
     Ok(Delivered { version, secret: Secret::from_value(&serde_json::to_value(secret)?)? })
 }
 
-/// Names certificates by their keys: CAs of all rotations have one subject.
+/// Names certificates by their keys, since the CAs of all rotations have the same subject.
 pub(crate) fn names(certificates: &[Certificate]) -> String {
     let short = |id: &Option<Vec<u8>>| {
         let id = id.as_deref().unwrap_or_default();
@@ -91,7 +92,7 @@ pub(crate) fn names(certificates: &[Certificate]) -> String {
     certificates.iter().map(name).collect::<Vec<_>>().join(" + ")
 }
 
-/// A poisoned lock is as good as any: the thread that panicked has failed the run.
+/// A poisoned lock can be used: the thread that panicked has failed the run already.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! What must not fail: the harness recognises success, too.
+//! Rotations and renewals that must not fail, which shows that the test does not report false failures.
 
 use anyhow::Result;
 
 use crate::{naive::Step, world::World};
 
-/// No rotation: leaves renewed by cert-manager under the same CA, consumers that load them when they come to it, and
-/// gateways restarted one by one.
+/// No rotation: certificates are renewed by the same CA, consumers load them with their usual delays, and gateways are
+/// restarted one by one.
 pub(crate) fn renewals(world: &mut World<'_>) -> Result<()> {
     world.step("leaves are renewed");
     world.wait_reloaded()?;
@@ -14,9 +14,10 @@ pub(crate) fn renewals(world: &mut World<'_>) -> Result<()> {
     world.wait_handshakes(100)
 }
 
-/// A rotation as somebody with much patience makes it: every step waits until all have followed the last one, those that
-/// load once are restarted each time, and nothing renews meanwhile. The API server and gateways are restarted in the midst. (cert-manager writes the new CA alone into a client's
-/// Secret when it re-issues it: so the serving certificate is switched first, and clients trust both CAs by then.)
+/// A manual rotation without hurry: each step waits until all consumers have loaded the last change, clients that load
+/// once are restarted each time, and nothing is renewed meanwhile. The API server and gateways are restarted in
+/// between. (cert-manager writes only the new CA into a client's Secret when it reissues that, so clients trust both
+/// CAs and the serving certificate is switched before that.)
 pub(crate) fn by_hand(world: &mut World<'_>) -> Result<()> {
     let step = Step::rotate_root(world)?;
     step.expand_gateways(world)?;

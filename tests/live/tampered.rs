@@ -1,5 +1,5 @@
-//! What somebody does to the managed Secret whom no webhook holds up: the agent repairs it. Who connects meanwhile may fail;
-//! how many do, and how long it takes, is reported.
+//! Changes of the managed Secret by a user whose writes no webhook judges: the agent reverts them. Clients may fail
+//! until then; their number and the time are reported.
 
 use std::time::Instant;
 
@@ -14,12 +14,12 @@ use crate::{
     world::World,
 };
 
-/// What every step is called in which failures are expected.
+/// The name of every step during which failures are expected.
 pub(crate) const STEP: &str = "tampering";
 /// A block that no gateway can read.
 const BROKEN: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
 
-/// With admission off, the managed Secret is changed and deleted; then it is changed while no agent runs.
+/// Without admission, the managed Secret is changed and deleted; then it is changed while no agent runs.
 pub(crate) fn repaired(world: &mut World<'_>) -> Result<()> {
     wait_steady(world)?;
     world.admission_off()?;
@@ -35,7 +35,7 @@ pub(crate) fn repaired(world: &mut World<'_>) -> Result<()> {
     wait_steady(world)
 }
 
-/// Writes this into the managed Secret, or deletes it, and waits for the repair.
+/// Writes this to the managed Secret, or deletes it, and waits until the agent has reverted that.
 fn tamper(world: &mut World<'_>, what: &str, change: Option<&Data>) -> Result<()> {
     let before = world.operator.read(MANAGED)?;
     world.step(&format!("{STEP}: {what}"));
@@ -47,7 +47,7 @@ fn tamper(world: &mut World<'_>, what: &str, change: Option<&Data>) -> Result<()
     wait_repaired(world, what, &before, started, started)
 }
 
-/// The worst of it: gateways load what they were given, and refuse everybody until an agent comes.
+/// The worst case: gateways load the changed Secret, and refuse all clients until an agent runs.
 fn while_no_agent_runs(world: &mut World<'_>, change: &Data) -> Result<()> {
     let before = world.operator.read(MANAGED)?;
     world.agent = None;
@@ -62,15 +62,15 @@ fn while_no_agent_runs(world: &mut World<'_>, change: &Data) -> Result<()> {
     wait_repaired(world, "a stranger's CA, no agent at first", &before, tampered, started)
 }
 
-/// Waits until the Secret is as it was and gateways have loaded it; returns how long it took since `started`, and what failed
-/// since the tampering.
+/// Waits until the Secret has its previous content and gateways have loaded it. Returns the time since `started`, and
+/// the number of failures since then.
 fn wait_repaired(world: &mut World<'_>, what: &str, before: &Data, tampered: Instant, started: Instant) -> Result<()> {
     let same = || Ok(world.operator.read(MANAGED)? == *before);
     wait_for(&format!("{what}: the managed Secret to be repaired"), ROTATED, same).with_context(|| what.to_owned())?;
     let repaired = started.elapsed();
     world.wait_followed()?;
     let used = started.elapsed();
-    // Handshakes that met it may still be under way.
+    // Handshakes that began with the changed Secret may still be in progress.
     world.wait_handshakes(100)?;
     let failed = match world.around.journal.failed_since(tampered) {
         (0, _) => "no client failed".to_owned(),

@@ -1,4 +1,5 @@
-//! A rotation that goes by what the agent sees of the gateways: by the propagation delay it would not end.
+//! A rotation that relies on probes of the gateways. The propagation delay is so long that it would not complete
+//! without them.
 
 use std::net::SocketAddr;
 
@@ -17,7 +18,7 @@ use crate::{
     world::World,
 };
 
-/// A plain rotation with eyes.
+/// A rotation with probes.
 pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     world.cluster.apply(&world.ns, CANARY)?;
     for envoy in world.gateways.pool().addresses() {
@@ -33,7 +34,7 @@ pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     kept::rotation(world)
 }
 
-/// Envoys listen on loopback, which the API server accepts for no endpoint.
+/// Forwards connections to an Envoy, which listens on loopback: the API server rejects loopback addresses in endpoints.
 async fn forward(envoy: SocketAddr) -> Result<SocketAddr> {
     let listener = TcpListener::bind((own_address()?, 0)).await?;
     let address = listener.local_addr()?;

@@ -1,4 +1,4 @@
-//! A run's world: a namespace with cert-manager's objects, both webhooks, two gateways, and twenty clients at work.
+//! The environment of a run: a namespace with cert-manager's objects, both webhooks, two gateways, and twenty clients.
 
 use std::{
     collections::BTreeMap,
@@ -29,39 +29,39 @@ use crate::{
     testbed::{Agents, Cluster, Istiod, Patience, Process, Registration, SOON, Scope, Server, Source, User, wait_for},
 };
 
-/// What differs between runs.
+/// The settings that differ between runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) certificates: Certificates,
     pub(crate) sources: Sources,
-    /// The agent keeps the managed Secret and the Issuer's, instead of a person.
+    /// Whether the agent writes the managed Secret and the Issuer's Secret; otherwise the script does.
     pub(crate) by_agent: bool,
 }
 
-/// See the module. Fields drop in this order.
+/// The environment of a run. Fields are dropped in this order.
 pub(crate) struct World<'c> {
     clients: Vec<JoinHandle<Result<()>>>,
-    // Its tasks end while those whom they talk to are still there.
+    // Declared first: its tasks end before the servers that they use.
     _runtime: Runtime,
     pub(crate) around: Arc<ClusterSnapshot>,
     pub(crate) gateways: Gateways,
     pub(crate) cluster: &'c Cluster,
     pub(crate) operator: Operator,
     pub(crate) certificates: Certificates,
-    /// The agent that leads, where there is one.
+    /// The leading agent, if agents run.
     pub(crate) agent: Option<Process>,
     pub(crate) agents: Agents<'c>,
     pub(crate) ns: String,
-    /// None while admission is off.
+    /// `None` while the webhooks are unregistered.
     registration: Option<Registration<'c>>,
-    /// The webhooks.
+    /// The server of both webhooks.
     pub(crate) server: Server<'c>,
-    /// What a run reports in addition to its line of the table.
+    /// Lines that a run reports in addition to its line of the table.
     pub(crate) notes: Vec<String>,
 }
 
 impl<'c> World<'c> {
-    /// Sets everything up; when it returns, the clients are at work. `log` gets a line for each handshake that fails.
+    /// Creates everything, and starts the clients. `log` gets a line for each failed handshake.
     pub(crate) fn new(
         cluster: &'c Cluster,
         istiod: &Istiod,
@@ -148,29 +148,29 @@ impl<'c> World<'c> {
         })
     }
 
-    /// The rotation takes a step, which is printed with failures.
+    /// Records a step of the rotation, with which failures are printed.
     pub(crate) fn step(&self, step: &str) {
         self.around.journal.step(step);
     }
 
-    /// Restarts the clients that load once: what a rollout of them does.
+    /// Restarts the clients that load once, as a rollout does.
     pub(crate) fn restart_load_once(&self) {
         self.around.restarts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Waits until gateways and clients have loaded the newest of their Secrets; those that load once are not waited for.
+    /// Waits until gateways and all clients that reload have loaded the newest versions of their Secrets.
     pub(crate) fn wait_followed(&self) -> Result<()> {
         self.wait_loaded("consumers to follow", |loaded| loaded.load_once)
     }
 
-    /// The same with those that load once.
+    /// The same, including clients that load once.
     pub(crate) fn wait_all_followed(&self) -> Result<()> {
         self.restart_load_once();
         self.wait_loaded("all consumers to follow", |_| false)
     }
 
     fn wait_loaded(&self, what: &str, excused: impl Fn(&Loaded) -> bool) -> Result<()> {
-        // Read once: a Secret that changes again meanwhile is not what is waited for.
+        // The versions are read once, so that a later change is not waited for.
         let wanted: BTreeMap<_, _> = self.operator.versions()?.into_iter().collect();
         let number = |version: &str| version.parse::<u64>().unwrap_or_default();
         wait_for(what, SOON, || {
@@ -182,25 +182,25 @@ impl<'c> World<'c> {
         })
     }
 
-    /// Waits until every client has loaded its Secret once more.
+    /// Waits until every client has loaded its Secret again.
     pub(crate) fn wait_reloaded(&self) -> Result<()> {
         let names: Vec<_> = self.certificates.clients().into_iter().map(|(name, _)| (name.clone(), name)).collect();
         let times = |consumers: &BTreeMap<_, Loaded>, client| consumers.get(client).map_or(0, |loaded| loaded.times);
         let before = self.around.shelf.consumers();
         wait_for("every client to load its Secret once more", SOON, || {
             let now = self.around.shelf.consumers();
-            // The first time is its start.
+            // The first load is that of its start.
             Ok(names.iter().all(|client| times(&now, client) > times(&before, client).max(1)))
         })
     }
 
-    /// How often clients have loaded their Secrets.
+    /// The number of loads of all clients.
     pub(crate) fn loads(&self) -> u32 {
         let consumers = self.around.shelf.consumers();
         consumers.iter().filter(|((consumer, secret), _)| consumer == secret).map(|(_, loaded)| loaded.times).sum()
     }
 
-    /// Waits for that many handshakes more.
+    /// Waits for this many further handshakes.
     pub(crate) fn wait_handshakes(&self, more: u32) -> Result<()> {
         let goal = self.around.journal.handshakes() + more;
         wait_for(&format!("{more} more handshakes"), SOON, || Ok(self.around.journal.handshakes() >= goal))
@@ -215,7 +215,7 @@ impl<'c> World<'c> {
         Ok(())
     }
 
-    /// Takes the webhooks' registrations out: nothing is judged or changed on its way into the cluster.
+    /// Unregisters the webhooks, so that writes are neither judged nor changed.
     pub(crate) fn admission_off(&mut self) -> Result<()> {
         self.registration.take().context("admission is off")?.unregister()
     }
@@ -226,7 +226,7 @@ impl<'c> World<'c> {
         Ok(())
     }
 
-    /// How long something takes in this run.
+    /// A production delay in this run.
     pub(crate) fn scaled(&self, real: Duration) -> Duration {
         self.around.pace.scaled(real)
     }
@@ -234,7 +234,7 @@ impl<'c> World<'c> {
     /// Ends the traffic.
     ///
     /// # Errors
-    /// When a client has ended before.
+    /// When a client ended before with an error.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.around.over.store(true, Ordering::SeqCst);
         for client in self.clients.drain(..) {
@@ -244,7 +244,7 @@ impl<'c> World<'c> {
     }
 }
 
-/// A Gateway as its owner writes it. Where the agent keeps the managed Secret, the webhook has it named.
+/// Applies a Gateway as its owner writes it. If the agent writes the managed Secret, the webhook rewrites the name.
 fn apply_gateway(cluster: &Cluster, ns: &str, sources: Sources, by_agent: bool) -> Result<()> {
     let written = if by_agent { SERVER } else { sources.pair };
     let mut tls = json!({ "mode": "MUTUAL", "credentialName": written });
@@ -253,7 +253,8 @@ fn apply_gateway(cluster: &Cluster, ns: &str, sources: Sources, by_agent: bool) 
     }
     cluster.apply(ns, &objects::route("shop", &[HOST]).to_string())?;
     let gateway = objects::gateway(ns, "shop", HOST, &tls).to_string();
-    // One that was stored with the source's name would count for `propagationDelays.gateways` after its rewrite.
+    // Wait for the webhook first: a Gateway that was stored with the source Secret's name would count as using that
+    // until `propagationDelays.gateways` after its rewrite.
     wait_for(&format!("the webhook to name {} in the Gateway", sources.pair), SOON, || {
         let dry_run = ["apply", "--dry-run=server", "-o", "json", "-f", "-"];
         let written: Value = serde_json::from_str(&cluster.kubectl(dry_run).ns(ns).stdin(gateway.clone()).ok()?)?;
@@ -262,7 +263,7 @@ fn apply_gateway(cluster: &Cluster, ns: &str, sources: Sources, by_agent: bool) 
     cluster.apply(ns, &gateway).map(drop)
 }
 
-/// Waits until each gateway lets a client in.
+/// Waits until each gateway accepts a client.
 fn wait_served(runtime: &Runtime, gateways: &Gateways, shelf: &Shelf, client: &str) -> Result<()> {
     let identity = identity(&*shelf.newest(client).context("no client's Secret")?)?;
     for address in gateways.pool().addresses() {
@@ -280,13 +281,13 @@ fn registered<'c>(cluster: &'c Cluster, server: &Server<'_>, ns: &str) -> Result
     Registration::new(cluster, server, &Scope::Namespaces(vec![ns.to_owned()]), Patience::Shipped)
 }
 
-/// `tls.crt` and `tls.key`.
+/// The keys `tls.crt` and `tls.key` of a Secret.
 pub(crate) fn pair_of(data: &Data) -> Result<Data> {
     let value = |key: &str| Ok((key.to_owned(), data.get(key).cloned().with_context(|| format!("no {key}"))?));
     ["tls.crt", "tls.key"].into_iter().map(value).collect()
 }
 
-/// The CA's own certificate.
+/// The certificate of the CA itself.
 pub(crate) fn ca_of(data: &Data) -> Result<ByteString> {
     data.get("tls.crt").cloned().context("no tls.crt")
 }

@@ -1,4 +1,5 @@
-//! Other controllers installed with trustspan on one cluster: who writes what, once. A separate command, `./test neighbours`.
+//! Other controllers on one cluster with trustspan: each object has one writer, which writes it once. Run by `./test
+//! neighbours`.
 
 #[path = "../bed/mod.rs"]
 mod testbed;

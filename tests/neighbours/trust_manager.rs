@@ -56,7 +56,8 @@ pub(crate) fn distributes_the_bundle_of_a_rotation(cluster: &Cluster) -> Result<
     })
 }
 
-/// A target of `spec.trustBundleTargets` that trust-manager writes: trustspan reports it, and takes nothing over.
+/// A target of `spec.trustBundleTargets` that trust-manager writes already: trustspan reports that, and does not take
+/// it over.
 pub(crate) fn keeps_its_own_config_map(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         cluster.kubectl(["label", "namespace", ns, &format!("{LABEL}={ns}")]).ok()?;
@@ -82,7 +83,7 @@ pub(crate) fn keeps_its_own_config_map(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Reads ConfigMap `gateway-trust`, and writes one with its name.
+/// A Bundle that reads ConfigMap `gateway-trust`, and writes one of its own name.
 fn bundle(ns: &str) -> Value {
     json!({
         "apiVersion": "trust.cert-manager.io/v1alpha1", "kind": "Bundle", "metadata": { "name": ns },
@@ -102,7 +103,7 @@ fn managers(cluster: &Cluster, ns: &str, name: &str) -> Result<Vec<String>> {
     Ok(of_data.filter_map(|field| field["manager"].as_str().map(str::to_owned)).collect())
 }
 
-/// trust-manager with its sources in a namespace.
+/// Starts trust-manager, with a namespace for its sources.
 fn start(cluster: &Cluster, ns: &str) -> Result<Process> {
     let [folder] = exported("setup", &["trust-manager"], ["TRUSTSPAN_BED_TRUST_MANAGER"])?;
     let folder = Path::new(&folder);

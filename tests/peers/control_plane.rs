@@ -20,7 +20,7 @@ use crate::{
 
 /// The Secrets with certificates.
 pub(crate) const SECRETS: [&str; 3] = ["envoy-gateway", "envoy", "envoy-rate-limit"];
-/// Longer than the time in which every party loads a change: [`LONGEST_SYNC`], and what a busy machine takes.
+/// Longer than all parties need to load a change: [`LONGEST_SYNC`], and the delay of a busy machine.
 const PROPAGATION_DELAY: &str = "4s";
 /// A party loads a change at most this long after it appeared.
 pub(crate) const LONGEST_SYNC: Duration = Duration::from_secs(2);
@@ -68,7 +68,7 @@ impl<'c> ControlPlane<'c> {
         Ok(this)
     }
 
-    /// Begins a rotation.
+    /// Starts a rotation.
     pub(crate) fn rotate(&self, rotator: Rotator) -> Result<Process> {
         match rotator {
             Rotator::Staged => self.spawn_trustspan(&["--overwrite"]),
@@ -85,7 +85,7 @@ impl<'c> ControlPlane<'c> {
         self.cluster.spawn(&name, Path::new(env!("CARGO_BIN_EXE_trustspan")), args, &[])
     }
 
-    /// Its webhook configuration, which it wants to patch as well, is no part of these tests.
+    /// Envoy Gateway's certgen also patches its webhook configuration, which does not exist in these tests.
     fn spawn_envoy_gateway(&self, more: &[&str]) -> Result<Process> {
         let kubeconfig = self.kubeconfig();
         let mut args = vec!["certgen", "--disable-topology-injector"];
@@ -117,8 +117,8 @@ impl<'c> ControlPlane<'c> {
     }
 }
 
-/// What a party uses of a Secret. It loads a new version some time after that appeared, as a process does with files that the kubelet
-/// updates.
+/// The Secret that a party has loaded. It loads a new version some time after the write, as a process does with files
+/// that the kubelet updates.
 pub(crate) struct Reader {
     pub(crate) secret: &'static str,
     pub(crate) loaded: Arc<Delivered>,

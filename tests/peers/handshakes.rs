@@ -1,5 +1,5 @@
-//! Mutual TLS between the parties of Envoy Gateway's control plane, while their Secrets are rotated. All of them follow their Secrets: what
-//! fails is due to the moments at which they do.
+//! Mutual TLS between the parties of Envoy Gateway's control plane while their Secrets are rotated. All parties reload
+//! their Secrets, so a failed handshake is due to the different times at which they do.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -24,11 +24,13 @@ use crate::{
 use trustspan::trust::{anchors, certificates_under};
 
 const ROTATIONS: usize = 5;
-/// The processes, each with the Secret that it mounts. A Deployment of three proxies has each file in three places.
+/// The processes, each with the Secret that it mounts. Each of the three proxies of a Deployment has its own copy of
+/// the files.
 const PARTIES: [&str; 5] = ["envoy", "envoy", "envoy", "envoy-gateway", "envoy-rate-limit"];
-/// Who connects to whom: proxies and the rate limit service get their configuration from Envoy Gateway, and proxies ask the service.
+/// Which process connects to which: proxies and the rate limit service get their configuration from Envoy Gateway, and
+/// proxies call the service.
 const LINKS: [(usize, usize); 7] = [(0, 3), (1, 3), (2, 3), (4, 3), (0, 4), (1, 4), (2, 4)];
-/// Between two rounds of handshakes.
+/// The pause between two rounds of handshakes.
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub(crate) fn staged(cluster: &Cluster) -> Result<()> {
@@ -38,14 +40,14 @@ pub(crate) fn staged(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What `--single-write` costs; and that a failure would be seen.
+/// Shows that handshakes fail with `--single-write`, and so that failures are detected.
 pub(crate) fn single_write(cluster: &Cluster) -> Result<()> {
     ensure!(count(cluster, Rotator::SingleWrite)?.failed > 0, "no handshake failed");
     Ok(())
 }
 
 pub(crate) fn envoy_gateway(cluster: &Cluster) -> Result<()> {
-    // What fails is printed. That a release fails less is no failure of this test.
+    // Failures are printed. A release of Envoy Gateway with fewer failures does not fail this test.
     count(cluster, Rotator::EnvoyGateway).map(drop)
 }
 
@@ -84,7 +86,7 @@ fn count(cluster: &Cluster, rotator: Rotator) -> Result<Count> {
                 before.secret.data["tls.crt"].as_slice() != after.secret.data["tls.crt"].as_slice(),
                 "rotation {rotation} changed no certificate"
             );
-            // Whatever failed on the way, it is not the parties' content that is wrong.
+            // After all parties have loaded the newest Secrets, no handshake may fail.
             let mut synced = Count::default();
             synced.add(&parties, rotator)?;
             ensure!(synced.failed == 0, "rotation {rotation}: handshakes fail after all parties have loaded it");
@@ -100,14 +102,14 @@ fn count(cluster: &Cluster, rotator: Rotator) -> Result<Count> {
 }
 
 impl Count {
-    /// A handshake of each link.
+    /// Makes a handshake on each link.
     fn add(&mut self, parties: &[Party], rotator: Rotator) -> Result<()> {
         for (from, to) in LINKS {
             let (client, server) = (&parties[from], &parties[to]);
             self.made += 1;
             if let Err(error) = handshake(&client.client, &server.server) {
                 self.failed += 1;
-                // All are alike.
+                // Only the first failure is printed, since all are alike.
                 if self.failed == 1 || rotator == Rotator::Staged {
                     eprintln!("{rotator:?}: {} connects to {}: {error:#}", client.summary()?, server.summary()?);
                 }
@@ -145,7 +147,7 @@ impl Party {
         Ok(())
     }
 
-    /// What it has loaded, for people.
+    /// The content that it has loaded, for messages.
     fn summary(&self) -> Result<String> {
         let secret = &self.reader.loaded.secret;
         let leaf = certificates_under(secret, "tls.crt").into_iter().next().context("no certificate in tls.crt")?;
@@ -153,7 +155,8 @@ impl Party {
     }
 }
 
-/// Both sides of mutual TLS with a Secret. No session is resumed: a resumed one shows no certificate.
+/// The configurations of both sides of mutual TLS with a Secret. Sessions are not resumed, since a resumed one presents
+/// no certificate.
 fn configs(delivered: &Delivered) -> Result<(Arc<ClientConfig>, Arc<ServerConfig>)> {
     let data = &delivered.secret.data;
     let pem = |key: &str| data.get(key).map(|bytes| bytes.as_slice()).with_context(|| format!("no {key}"));
@@ -181,7 +184,7 @@ fn configs(delivered: &Delivered) -> Result<(Arc<ClientConfig>, Arc<ServerConfig
     Ok((Arc::new(client), Arc::new(server)))
 }
 
-/// A handshake in memory, until both sides have accepted each other.
+/// Makes a handshake in memory, until both sides have accepted each other.
 fn handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Result<()> {
     let name = ServerName::try_from("control-plane.example.com")?;
     let mut client = ClientConnection::new(Arc::clone(client), name)?;
@@ -193,7 +196,7 @@ fn handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Result<(
     Ok(())
 }
 
-/// What one side has to send, to the other.
+/// Passes the bytes that one side has written to the other.
 fn deliver<A: SideData, B: SideData>(from: &mut ConnectionCommon<A>, to: &mut ConnectionCommon<B>) -> Result<()> {
     let mut bytes = Vec::new();
     while from.wants_write() {
@@ -207,8 +210,8 @@ fn deliver<A: SideData, B: SideData>(from: &mut ConnectionCommon<A>, to: &mut Co
     Ok(())
 }
 
-/// Verifies the chain of a server, and not its name: names stay the same in a rotation, and webpki takes no wildcard that covers all but one
-/// label, such as `*.NAMESPACE`.
+/// Verifies a server's chain, but not its name: a rotation does not change names, and webpki does not accept a wildcard
+/// like `*.NAMESPACE`.
 #[derive(Debug)]
 struct ServerChain {
     roots: Arc<RootCertStore>,

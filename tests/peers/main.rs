@@ -1,5 +1,5 @@
-//! trustspan's certgen and the real `envoy-gateway certgen` of Envoy Gateway, on the same Secrets: whose rotation makes connections fail. A
-//! separate command, `./test peers`.
+//! Compares trustspan's certgen with the real `envoy-gateway certgen` on the same Secrets: which rotation makes
+//! connections fail. Run by `./test peers`.
 //!
 //! `TRUSTSPAN_SEED` repeats the delays of a run.
 
@@ -19,7 +19,7 @@ use libtest_mimic::{Arguments, Trial};
 use testbed::Cluster;
 
 fn main() -> ExitCode {
-    // Tests count handshakes, on the machine's two cores.
+    // One test at a time, since tests count handshakes on the machine's two processors.
     let args = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     testbed::run_trials(&args, Cluster::boot, trials, |_| Ok(()))
 }

@@ -32,11 +32,11 @@ use crate::{
 /// The Deployment that trustspan's profile restarts.
 const DEPLOYMENT: &str = "envoy-ratelimit";
 const ROTATIONS: usize = 2;
-/// What is asked of each state of the service.
+/// The number of calls that must succeed in each state of the service.
 const CALLS: usize = 60;
-/// Between two reads of Pods and Secrets.
+/// The pause between two reads of Pods and Secrets.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A staged rotation with its delays and a rollout.
+/// Longer than a staged rotation takes with its delays and a rollout.
 const ROTATED: Duration = Duration::from_secs(180);
 
 pub(crate) fn trustspan(cluster: &Cluster) -> Result<()> {
@@ -79,7 +79,7 @@ pub(crate) fn envoy_gateway(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// What a program has printed of its connections.
+/// The lines that a program has printed about its connections.
 struct Lines(Vec<String>);
 
 impl Lines {
@@ -95,14 +95,14 @@ impl fmt::Display for Lines {
     }
 }
 
-/// Stand-in for a node and its kubelet.
+/// A stand-in for a node and its kubelet.
 struct Node<'a> {
     control_plane: &'a ControlPlane<'a>,
     seed: Seed,
     programs: PathBuf,
     dir: PathBuf,
     pods: Vec<Pod>,
-    /// How many Pods were started.
+    /// The number of Pods that were started.
     started: usize,
     /// The Secrets of the other parties.
     mounted: [Reader; 2],
@@ -122,7 +122,7 @@ struct Pod {
 }
 
 impl<'a> Node<'a> {
-    /// The service, what gives it its limits, and a client that calls it.
+    /// Starts the service, the server of its limits, and a client that calls it.
     fn start(control_plane: &'a ControlPlane<'a>) -> Result<Self> {
         let [programs] = exported("setup", &["ratelimit"], ["TRUSTSPAN_BED_RATELIMIT"])?;
         let (cluster, ns) = (control_plane.cluster, control_plane.ns);
@@ -156,7 +156,7 @@ impl<'a> Node<'a> {
         Ok(node)
     }
 
-    /// Makes a rotation, and waits until all files are synced.
+    /// Rotates the Secrets, and waits until all files are updated.
     fn rotate(&mut self, rotator: Rotator) -> Result<()> {
         let mut process = self.control_plane.rotate(rotator)?;
         self.step_until("the rotation", ROTATED, |node| {
@@ -173,7 +173,8 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// The next calls and connections for limits, without those under way: so many calls, and at least one connection.
+    /// Waits for this many further calls, and at least one further connection for limits. Those in progress do not
+    /// count.
     fn wait_lines(&mut self, calls: usize) -> Result<[Lines; 2]> {
         let from = self.lines().map(|lines| lines.0.len() + 1);
         self.step_until("calls and connections", SOON, |node| {
@@ -188,7 +189,7 @@ impl<'a> Node<'a> {
     fn lines(&self) -> [Lines; 2] {
         [self.caller.as_ref(), Some(&self.limits)].map(|process| {
             let log = process.map(Process::log).unwrap_or_default();
-            // A line that is being written has no end yet.
+            // The last line may be incomplete, because it is still being written.
             Lines(log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned).collect())
         })
     }
@@ -247,7 +248,7 @@ impl<'a> Node<'a> {
         }
         let is_gone = |pod: &Pod| !names.contains(&pod.name);
         if self.pods.iter().any(is_gone) {
-            // The call under way may have read the old address.
+            // The call in progress may have used the old address.
             let calls = || self.lines()[0].0.len();
             let seen = calls();
             wait_for("two calls", SOON, || Ok(self.caller.is_none() || calls() >= seen + 2))?;
@@ -259,7 +260,7 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// A new Pod mounts the newest content.
+    /// Starts a Pod, which mounts the newest versions.
     fn start_pod(&mut self, name: &str) -> Result<Pod> {
         let reader = Reader::new(self.control_plane, "envoy-rate-limit")?;
         let certificates = self.dir.join(name);
@@ -280,7 +281,7 @@ impl<'a> Node<'a> {
             ("PORT", &http),
             ("DEBUG_HOST", "127.0.0.1"),
             ("DEBUG_PORT", &debug),
-            // The calls have no limit: the service answers them without its storage, which is not there.
+            // The service answers these calls without its storage, since they have no limit.
             ("BACKEND_TYPE", "memcache"),
             ("USE_STATSD", "false"),
             ("DISABLE_STATS", "true"),
@@ -303,8 +304,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// As the kubelet mounts a Secret: files are links through `..data`, which is replaced at once. It would also remove the last version, which
-/// the caller may still be reading.
+/// Writes files as the kubelet mounts a Secret: they are links through `..data`, which is replaced atomically. The
+/// kubelet would also remove the previous version, which a process may still be reading here.
 fn mount(dir: &Path, delivered: &Delivered) -> Result<()> {
     let version = format!("..{}", delivered.version);
     fs::create_dir_all(dir.join(&version))?;
@@ -320,7 +321,7 @@ fn mount(dir: &Path, delivered: &Delivered) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file as a whole.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> Result<()> {
     let unnamed = path.with_extension("new");
     fs::write(&unnamed, text)?;

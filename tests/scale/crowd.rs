@@ -1,4 +1,4 @@
-//! What a cluster with many Secrets and Deployments that are no business of trustspan's costs it: memory, and requests.
+//! The cost of a cluster with many unrelated Secrets and Deployments: memory, and requests.
 
 use std::{
     collections::BTreeMap,
@@ -30,13 +30,13 @@ const POLL: &str = "200ms";
 const RESYNCS: usize = 10;
 /// Rotations in each measurement.
 const ROTATIONS: usize = 3;
-/// What either process may grow by, in KiB. The objects of the short run are more than that as JSON.
+/// The most that the memory of a process may grow, in KiB. As JSON, the objects of the short run are larger than that.
 const GROWTH: u64 = 12 * 1024;
-/// Bytes of a Secret that holds no pair.
+/// The size of a Secret without a pair, in bytes.
 const OTHER: usize = 8 * 1024;
-/// How many objects are being created at the same time.
+/// The number of objects that are created at the same time.
 const AT_ONCE: usize = 16;
-/// The only Secrets that the agent has to do with.
+/// The only Secrets that the agent may read.
 const NAMES: [&str; 4] = ["root", "root-cacert", "managed", "managed-cacert"];
 
 pub(crate) fn by_name(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
@@ -75,14 +75,15 @@ pub(crate) fn by_name(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
             size.deployments
         );
         ensure!(strangers == 0, "{strangers} Secrets of an unguarded namespace were sent to the webhook");
-        // Anything else would have been seen: the API server refuses this, and logs it all the same.
+        // The API server rejects this request, and still logs it, so a list of Secrets by the agent would be in the
+        // log, too.
         cluster.kubectl(["get", "secrets"]).ns(ns).user(User::Agent).fails()?;
         ensure!(all_by_name(cluster).is_err(), "a list of all Secrets was not distinguished from one by name");
         Ok(lines)
     })
 }
 
-/// How often the API server has asked the webhook about a kind, which is a label of the metric.
+/// The number of reviews of a kind, by a label of the webhook's metric.
 fn reviews(server: &Server<'_>, kind: &str) -> Result<usize> {
     let metrics = server.metrics()?;
     let counters = metrics.lines().filter(|line| line.starts_with("trustspan_admission_requests_total{"));
@@ -91,7 +92,7 @@ fn reviews(server: &Server<'_>, kind: &str) -> Result<usize> {
     counts.sum()
 }
 
-/// Every request on Secrets in this run was for one of few names, and the webhook made none.
+/// All requests of the agent for Secrets were for single names, and the webhook made none.
 fn all_by_name(cluster: &Cluster) -> Result<Vec<String>> {
     let (agent, webhook) = (cluster.requests(User::Agent)?, cluster.requests(User::Webhook)?);
     let on_secrets = |requests: &[Request]| {
@@ -103,7 +104,7 @@ fn all_by_name(cluster: &Cluster) -> Result<Vec<String>> {
     let others: Vec<_> = by_agent.iter().filter(|request| !is_by_name(request)).collect();
     ensure!(others.is_empty(), "expected the agent to ask for {NAMES:?} only, each by name, saw {others:?}");
     ensure!(by_webhook.is_empty(), "expected no request of the webhook on Secrets, saw {by_webhook:?}");
-    // An audit log that knows of nothing would prove nothing.
+    // An empty audit log would prove nothing.
     ensure!(!by_agent.is_empty() && !webhook.is_empty(), "the audit log holds no requests of either");
     Ok(vec![
         format!("requests on Secrets by the agent in this run, all by name: {}", summary(&by_agent)),
@@ -120,13 +121,13 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    /// Some rotations, some resyncs without a change, and then the cost.
+    /// Makes rotations and resyncs without a change, and measures their cost.
     fn measure(&mut self) -> Result<Cost> {
         for _ in 0..ROTATIONS {
             self.rotations += 1;
             self.issuer.rotate(self.rotations)?;
         }
-        // The last rotation has yet to be reported.
+        // The status after the last rotation may not be written yet.
         wait_quiet(self.cluster)?;
         let (from, begun) = (self.cluster.requests(User::Agent)?.len(), Instant::now());
         wait_resyncs(self.cluster, from, RESYNCS)?;
@@ -144,7 +145,7 @@ impl Run<'_> {
     }
 }
 
-/// Resources that the agent requests at each resync only.
+/// Resources that the agent requests only at a resync.
 const OF_RESYNCS: [&str; 3] = ["secrets", "configmaps", "gatewaysecrets"];
 
 fn is_of_resync(request: &Request) -> bool {
@@ -158,10 +159,10 @@ struct Cost {
     webhook: Memory,
     resyncs: usize,
     requests: usize,
-    /// Requests of resyncs only.
+    /// The number of requests that only resyncs make.
     of_resyncs: usize,
     took: Duration,
-    /// Made while nothing changed.
+    /// The writes while nothing changed.
     writes: Vec<Request>,
     asked: String,
 }
@@ -190,8 +191,8 @@ impl Cost {
     }
 }
 
-/// Half of the Secrets hold a serving pair, half something else; each Deployment mounts one of that name, and has no pods. The
-/// Deployments in the namespace of the GatewaySecret, which the agent searches for outdated ones.
+/// Creates Secrets, half of them with a serving pair, and a Deployment without pods for each that mounts it. The agent
+/// searches those in the namespace of the GatewaySecret for outdated workloads.
 fn create(cluster: &Cluster, crowd: &str, ns: &str, size: Size) -> Result<()> {
     let authority = Authority::new("somebody's CA")?;
     let (certificate, key) = authority.issue(&["shop.example.com"])?;

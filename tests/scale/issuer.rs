@@ -1,4 +1,4 @@
-//! Writes roots, and watches for the managed Secret that follows, both through the API.
+//! Writes the source Secret through the API, and watches the managed Secret.
 
 use std::{
     path::Path,
@@ -22,7 +22,7 @@ use trustspan::store::cluster::connect;
 
 use crate::testbed::{Authority, Kept, SOON, User};
 
-/// Who writes the root.
+/// Writes the source Secret.
 pub(crate) struct Issuer {
     runtime: Runtime,
     secrets: Api<Secret>,
@@ -31,7 +31,7 @@ pub(crate) struct Issuer {
 }
 
 impl Issuer {
-    /// Writes the first root, and begins to watch.
+    /// Writes the first source Secret, and starts to watch.
     pub(crate) fn new(kept: &Kept<'_>) -> Result<Self> {
         kept.write_root(&Authority::new("root 0")?)?;
         let runtime = Runtime::new()?;
@@ -42,7 +42,8 @@ impl Issuer {
         Ok(Self { runtime, secrets, seen })
     }
 
-    /// A new root. How long it takes until the managed Secret trusts it first; returns once it trusts nothing else.
+    /// Writes a source Secret with a new CA. Returns the time until the managed Secret has it first, after the managed
+    /// Secret has no other.
     pub(crate) fn rotate(&self, number: usize) -> Result<Duration> {
         let authority = Authority::new(&format!("root {number}"))?;
         let ca = authority.pem().replace("\r\n", "\n");
@@ -54,7 +55,7 @@ impl Issuer {
         Ok(written.saturating_duration_since(begun))
     }
 
-    /// When a bundle was seen that is as wanted.
+    /// When a bundle was seen that satisfies a condition.
     fn wait(&self, what: &str, mut wanted: impl FnMut(&str) -> bool) -> Result<Instant> {
         let begun = Instant::now();
         loop {
@@ -73,7 +74,7 @@ async fn follow(secrets: Api<Secret>, seen: Sender<(Instant, String)>) {
     let managed = watcher::Config::default().fields("metadata.name=managed");
     let mut events = std::pin::pin!(watcher(secrets, managed).default_backoff().applied_objects());
     while let Some(event) = events.next().await {
-        // The watch recovers by itself; a wait for its events reports a missing one.
+        // The watch reconnects by itself. A wait for its events reports one that is missing.
         let Ok(secret) = event else { continue };
         let bundle = secret.data.and_then(|mut data| data.remove("ca.crt")).unwrap_or_default();
         if seen.send((Instant::now(), String::from_utf8_lossy(&bundle.0).into_owned())).is_err() {

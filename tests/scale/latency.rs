@@ -1,4 +1,5 @@
-//! From a new root to the managed Secret that trusts it: by watch, and by poll when watches bring nothing.
+//! The time from a new CA in the source Secret to its trust in the managed Secret: by watch, and by resync when watches
+//! deliver nothing.
 
 use std::{thread::sleep, time::Duration};
 
@@ -12,17 +13,17 @@ use crate::{
     usage::wait_quiet,
 };
 
-/// Longer than any of these tests: what is seen in time is not seen by poll.
+/// Longer than any of these tests, so that no resync happens.
 const NEVER: &str = "1h";
-/// What is promised for a watch that works.
+/// The promised time with a working watch.
 const BY_WATCH: Duration = Duration::from_secs(1);
-/// The interval, and how it is said.
+/// The resync interval, and the same as an argument.
 const POLL: (Duration, &str) = (Duration::from_secs(1), "1s");
-/// Time for the resync itself, once it is due.
+/// The time for a resync after it is due.
 const RESYNC: Duration = Duration::from_secs(1);
 /// Rotations after an outage.
 const RESUMED: usize = 5;
-/// Root and managed Secret, each under its own name and with `-cacert`.
+/// The source and the managed Secret, and their `-cacert` siblings.
 const SECRETS: usize = 4;
 
 pub(crate) fn by_watch(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
@@ -49,11 +50,11 @@ pub(crate) fn by_poll(cluster: &Cluster, size: Size) -> Result<Vec<String>> {
         let mut seed = Seed::of_run("moments between polls");
         let times = Times::of(size.polled, |number| {
             kept.wait_phase("Steady")?;
-            // The moment is what is tried.
+            // The CA changes at a random instant of the resync interval.
             sleep(Duration::from_millis(seed.below(1_000)));
             issuer.rotate(number)
         })?;
-        // Unrequested writes, and a change of the GatewaySecret that no watch reports.
+        // Waits for writes that are still in progress. Then the GatewaySecret is changed, which no watch reports.
         wait_quiet(cluster)?;
         let paused = r#"{ "spec": { "paused": true } }"#;
         cluster.kubectl(["patch", "gatewaysecret", "gateway", "--type=merge", "--patch", paused]).ns(ns).ok()?;
@@ -101,7 +102,7 @@ fn watched(proxy: &Proxy) -> Result<()> {
 
 const HEAD: &str = "root changed → managed Secret seen   rotations      min   median      p95      max";
 
-/// What was measured, in order.
+/// The measured times, in the order of measurement.
 struct Times(Vec<Duration>);
 
 impl Times {
@@ -111,7 +112,7 @@ impl Times {
         Ok(Self(times))
     }
 
-    /// The time that so many hundredths do not exceed (nearest rank).
+    /// The time that this many percent of the measurements do not exceed (nearest rank).
     fn quantile(&self, hundredths: usize) -> Duration {
         let rank = (self.0.len() * hundredths).div_ceil(100).max(1);
         self.0.get(rank - 1).copied().unwrap_or_default()

@@ -1,6 +1,8 @@
-//! How long the agent takes from a new root to the managed Secret, and what a cluster with many other objects costs it.
+//! Measures how long the agent takes from a new CA in the source Secret to the managed Secret, and the cost of a
+//! cluster with many other objects.
 //!
-//! `TRUSTSPAN_SCALE=full` makes the long run; the short one is part of every test run. `TRUSTSPAN_SEED` repeats a run's moments.
+//! `TRUSTSPAN_SCALE=full` makes the long run; the short one is part of every test run. `TRUSTSPAN_SEED` repeats the
+//! random times of a run.
 
 #[path = "../bed/mod.rs"]
 mod testbed;
@@ -30,7 +32,7 @@ struct Bench {
 /// A test: it returns lines of the table.
 type Case = (&'static str, fn(&Cluster, Size) -> Result<Vec<String>>);
 
-/// The crowd comes last: it stays until the end.
+/// The test with many objects is the last, since the objects stay until the end.
 const CASES: [Case; 4] = [
     ("latency::within_a_second_by_watch", latency::by_watch),
     ("latency::within_the_poll_when_watches_are_mute", latency::by_poll),
@@ -38,14 +40,14 @@ const CASES: [Case; 4] = [
     ("crowd::secrets_are_asked_for_by_name_only", crowd::by_name),
 ];
 
-/// How much of everything.
+/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
-    /// Rotations that the watch reports.
+    /// The number of rotations that a watch reports.
     watched: usize,
-    /// Rotations that only a poll finds.
+    /// The number of rotations that only a resync finds.
     polled: usize,
-    /// Secrets and Deployments that are no business of trustspan's.
+    /// The number of unrelated Secrets and Deployments.
     secrets: usize,
     deployments: usize,
 }
@@ -62,7 +64,7 @@ impl Size {
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    // Times are measured: nothing else may run at the same time.
+    // One test at a time, since tests measure time.
     args.test_threads = Some(1);
     let start = || Ok(Bench { cluster: Cluster::boot()?, table: Mutex::default() });
     testbed::run_trials(&args, start, trials, |bench| {

@@ -1,4 +1,4 @@
-//! A proxy between the agent and the API server that cuts watches, and nothing else.
+//! A proxy between the agent and the API server that can interrupt watches.
 
 use std::{
     fs,
@@ -26,13 +26,13 @@ use trustspan::store::cluster::connect;
 
 use crate::testbed::{Cluster, User};
 
-/// What becomes of watches.
+/// What the proxy does with watches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watches {
     Pass,
-    /// Connections stay open and no event arrives: the worst outage, since no side notices it.
+    /// Connections stay open, but deliver no events: the worst outage, since neither side notices it.
     Mute,
-    /// Those that run end, and new ones are not answered.
+    /// Watches end, and new ones get no response.
     Broken,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Proxy {
     state: watch::Sender<Watches>,
     watches: Arc<AtomicUsize>,
     kubeconfig: PathBuf,
-    // Its tasks end with it.
+    // Dropped with the proxy, which ends its tasks.
     _runtime: Runtime,
 }
 
@@ -53,7 +53,7 @@ struct Line {
 }
 
 impl Proxy {
-    /// Starts one for the agent, speaking plain HTTP.
+    /// Starts a proxy for the agent, which connects to it over plain HTTP.
     pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
         let runtime = Runtime::new()?;
         let (state, of_line) = watch::channel(Watches::Pass);
@@ -64,7 +64,7 @@ impl Proxy {
         let kubeconfig = pointed(&direct, &format!("http://{}", listener.local_addr()?), &cluster.temp_dir("proxy")?)?;
         let router =
             Router::new().fallback(forward).with_state(Line { client, state: of_line, watches: watches.clone() });
-        // Otherwise each response waits 40 ms for an acknowledgement that the other end delays.
+        // Without TCP_NODELAY each response waits up to 40 ms for a delayed acknowledgement.
         let prompt = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
@@ -72,33 +72,33 @@ impl Proxy {
         Ok(Self { state, watches, kubeconfig, _runtime: runtime })
     }
 
-    /// For an agent that goes this way.
+    /// The kubeconfig of an agent that uses the proxy.
     pub(crate) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// How many watches on Secrets run.
+    /// The number of open watches on Secrets.
     pub(crate) fn watches(&self) -> usize {
         self.watches.load(Ordering::SeqCst)
     }
 
-    /// From now on no watch brings anything, and none ends.
+    /// From now on watches stay open and deliver nothing.
     pub(crate) fn mute(&self) {
         self.state.send_replace(Watches::Mute);
     }
 
-    /// All watches end, and no new one begins.
+    /// Ends all watches, and answers no new ones.
     pub(crate) fn break_off(&self) {
         self.state.send_replace(Watches::Broken);
     }
 
-    /// Watches are served again.
+    /// Forwards watches again.
     pub(crate) fn restore(&self) {
         self.state.send_replace(Watches::Pass);
     }
 }
 
-/// The same kubeconfig for another address.
+/// A copy of a kubeconfig with another address.
 fn pointed(kubeconfig: &Path, server: &str, dir: &Path) -> Result<PathBuf> {
     let mut config: Value = serde_json::from_slice(&fs::read(kubeconfig)?)?;
     *config.pointer_mut("/clusters/0/cluster/server").context("a kubeconfig without server")? = server.into();
@@ -108,7 +108,7 @@ fn pointed(kubeconfig: &Path, server: &str, dir: &Path) -> Result<PathBuf> {
 }
 
 async fn until(mut state: watch::Receiver<Watches>, wanted: fn(&Watches) -> bool) {
-    // On an error the proxy ends, and so do its callers.
+    // On an error the proxy has ended, and so has the caller.
     let _ = state.wait_for(wanted).await;
 }
 
@@ -139,7 +139,7 @@ async fn forward(State(line): State<Line>, request: Request) -> Response {
     Response::from_parts(head, Body::from_stream(counted))
 }
 
-/// Counts a watch while it runs.
+/// Counts a watch while it is open.
 struct Open(Arc<AtomicUsize>);
 
 impl Open {

@@ -1,4 +1,4 @@
-//! What a process and a user cost.
+//! The memory of a process, and the requests of a user.
 
 use std::{collections::BTreeMap, fs};
 
@@ -6,20 +6,20 @@ use anyhow::{Context, Result};
 
 use crate::testbed::{Cluster, Request, SOON, User, wait_for};
 
-/// Resyncs without a write after which nothing is in progress.
+/// The number of consecutive resyncs without a write after which no rotation is in progress.
 const QUIET: usize = 3;
 
 /// Memory of a process, in KiB.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
-    /// What is resident now: `VmRSS` of `/proc/PID/status` (proc_pid_status(5)).
+    /// Resident memory now: `VmRSS` of `/proc/PID/status` (proc_pid_status(5)).
     pub(crate) resident: u64,
-    /// The most that ever was: `VmHWM`.
+    /// The highest resident memory: `VmHWM`.
     pub(crate) peak: u64,
 }
 
 impl Memory {
-    /// Reads it.
+    /// Reads the memory of a process.
     pub(crate) fn of(pid: u32) -> Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let field = |name: &str| {
@@ -31,7 +31,7 @@ impl Memory {
     }
 }
 
-/// How often each thing was asked: `12 get secrets, 2 watch secrets`.
+/// The number of requests of each kind: `12 get secrets, 2 watch secrets`.
 pub(crate) fn summary<'r>(requests: impl IntoIterator<Item = &'r Request>) -> String {
     let mut counts = BTreeMap::new();
     for request in requests {
@@ -41,12 +41,12 @@ pub(crate) fn summary<'r>(requests: impl IntoIterator<Item = &'r Request>) -> St
     lines.join(", ")
 }
 
-/// A request that changes nothing; to keep the Lease is no change.
+/// Whether a request changes nothing. Renewing the Lease counts as no change.
 pub(crate) fn is_idle(request: &Request) -> bool {
     matches!(&*request.verb, "get" | "list" | "watch") || request.resource == "leases"
 }
 
-/// The number of resyncs: each reads the source Secret once.
+/// The number of resyncs. Each reads the source Secret once.
 pub(crate) fn resyncs(requests: &[Request]) -> usize {
     let is_resync =
         |request: &&Request| request.verb == "get" && request.resource == "secrets" && request.name == "root";

@@ -1,12 +1,13 @@
-//! What no CRD's schema shows: the kinds of Kubernetes itself, settings of a mesh, annotations and options.
+//! Fields and settings that are in no CRD's schema: built-in kinds of Kubernetes, settings of a mesh, annotations and
+//! options.
 
-/// A field of a kind of Kubernetes itself.
+/// A field of a built-in kind of Kubernetes.
 pub(crate) struct BuiltIn {
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
     pub(crate) kinds: &'static [&'static str],
     pub(crate) path: &'static str,
-    /// Why it is not handled, and what a user should do; `None`: it is handled.
+    /// Why trustspan does not handle it, and what a user should do. `None`: it is handled.
     pub(crate) unhandled: Option<(&'static str, &'static str)>,
 }
 
@@ -20,7 +21,7 @@ const fn unhandled(path: &'static str, why: &'static str, advice: &'static str) 
     BuiltIn { group: "apps", version: "v1", kinds: WORKLOADS, path, unhandled: Some((why, advice)) }
 }
 
-/// Fields of kinds of Kubernetes itself.
+/// Fields of built-in kinds of Kubernetes.
 pub(crate) const BUILT_IN: &[BuiltIn] = &[
     handled("spec.template.spec.volumes[].secret.secretName"),
     handled("spec.template.spec.volumes[].projected.sources[].secret.name"),
@@ -81,7 +82,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     },
 ];
 
-/// A setting that is no field of a schema.
+/// A setting that is not a field of a schema.
 pub(crate) struct Setting {
     pub(crate) place: &'static str,
     pub(crate) names: &'static str,
@@ -93,7 +94,7 @@ const ISTIO_CLIENT: &str = "a text in a ConfigMap or in Helm values, read by ist
 const ISTIO_CLIENT_ADVICE: &str =
     "where that server's CA rotates with trustspan, declare the Secret behind it as a client";
 
-/// All of them.
+/// All settings.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         place: "meshConfig caCertificates[].pem, spiffeBundleUrl",

@@ -1,4 +1,5 @@
-//! The schemas: every served version of every CRD, and the fields in it that could name something which a rotation changes.
+//! The schemas of every served version of every CRD, and their fields that could name an object which a rotation
+//! changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +17,7 @@ pub(crate) struct Schema {
     pub(crate) schema: Value,
 }
 
-/// Every served version of the CRDs in the folders of a folder.
+/// Reads the CRDs in the subdirectories of a directory: every served version.
 pub(crate) fn read(dir: &Path) -> Result<Vec<Schema>> {
     let mut files = Vec::new();
     for project in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
@@ -52,22 +53,22 @@ fn served(crd: &Value) -> Vec<Schema> {
     versions.filter(|version| version["served"] == true).map(schema).collect()
 }
 
-/// Why a field could name something.
+/// Why a field could name an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shape {
-    /// An object with a name, and a kind, a group, a namespace or a key next to it, or nothing.
+    /// An object with a name, alone or next to a kind, a group, a namespace or a key.
     Reference,
-    /// Anything may be in it.
+    /// A field without a schema.
     Opaque,
-    /// A string whose name says so.
+    /// A string whose field name suggests it.
     Name,
-    /// A string whose description, or format, says so.
+    /// A string whose description or format suggests it.
     Description,
 }
 
-/// A field that could name something.
+/// A field that could name an object.
 pub(crate) struct Field {
-    /// Why it could.
+    /// Why it could name an object.
     pub(crate) shape: Shape,
     /// The versions of the kind that have it.
     pub(crate) versions: BTreeSet<String>,
@@ -87,7 +88,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Every field that could name something, each once for all versions and channels of its kind.
+/// All fields that could name an object, each once for all versions and channels of its kind.
 pub(crate) fn fields(schemas: &[Schema]) -> BTreeMap<Place, Field> {
     let mut found: BTreeMap<Place, Field> = BTreeMap::new();
     for Schema { group, version, kind, schema } in schemas {
@@ -100,7 +101,7 @@ pub(crate) fn fields(schemas: &[Schema]) -> BTreeMap<Place, Field> {
     found
 }
 
-/// Visits a node and what is below it. `around`: the object or list that holds it.
+/// Visits a schema node and those below it. `around` is the object or list that contains the node.
 fn walk(node: &Value, path: &str, around: Option<&Value>, visit: &mut impl FnMut(&str, Shape)) {
     if !path.is_empty()
         && let Some(shape) = shape(node, path, around)
@@ -118,7 +119,7 @@ fn walk(node: &Value, path: &str, around: Option<&Value>, visit: &mut impl FnMut
     }
 }
 
-/// Why a node could name something; `None` where its shape says that it does not.
+/// Why a node could name an object; `None` if its shape excludes that.
 fn shape(node: &Value, path: &str, around: Option<&Value>) -> Option<Shape> {
     if is_reference(node) {
         return Some(Shape::Reference);
@@ -126,12 +127,12 @@ fn shape(node: &Value, path: &str, around: Option<&Value>) -> Option<Shape> {
     if node["x-kubernetes-preserve-unknown-fields"] == true {
         return Some(Shape::Opaque);
     }
-    // One of a few words names nothing.
+    // A string with a fixed set of values names nothing.
     if node["type"] != "string" || !node["enum"].is_null() {
         return None;
     }
     let name = path.rsplit('.').next().unwrap_or(path).trim_end_matches(['[', ']', '{', '}']);
-    // Parts of a reference, which is judged as a whole.
+    // The fields of a reference are not listed: the reference is judged as a whole.
     let parts = ["name", "kind", "group", "namespace", "key", "apiVersion", "apiGroup", "sectionName"];
     if parts.contains(&name) && around.is_some_and(is_reference) {
         return None;
@@ -157,7 +158,7 @@ fn is_reference(node: &Value) -> bool {
     node["properties"].as_object().is_some_and(names)
 }
 
-/// Words that end the name of a field which names something.
+/// Last words of the names of fields that name an object.
 const LAST: &[&str] = &[
     "name",
     "names",
@@ -181,7 +182,7 @@ const LAST: &[&str] = &[
     "servers",
     "directory",
 ];
-/// Words anywhere in the name of such a field.
+/// Words that occur anywhere in the names of such fields.
 const ANYWHERE: &[&str] = &[
     "secret",
     "secrets",
@@ -211,7 +212,7 @@ const ANYWHERE: &[&str] = &[
     "keys",
     "keyring",
 ];
-/// Words of a description, in lower case.
+/// Words in the descriptions of such fields, in lower case.
 const DESCRIBED: &[&str] = &[
     "secret",
     "secrets",

@@ -1,40 +1,40 @@
-//! Asks the product whether it sees a name in a field.
+//! Tests whether trustspan handles a field: an object gets a unique name in it, and the code is run on the object.
 
 use serde_json::{Map, Value, json};
 use trustspan::api::Kind;
 
 use crate::crds::Shape;
 
-/// A name that is used nowhere else.
+/// A name that occurs nowhere else.
 const SENTINEL: &str = "sentinel-of-schemas";
 
-/// What the product does with a field.
+/// How trustspan handles a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handling {
-    /// As the page says it.
+    /// The text on the page.
     pub(crate) how: &'static str,
-    /// What is left to the user.
+    /// What the user has to do.
     pub(crate) advice: &'static str,
 }
 
-/// What the product does with an object that has the sentinel in it: the one place where a new part of it is asked.
+/// How trustspan handles an object with the sentinel. A new part of the code that reads names has to be added here.
 fn handling(kind: Kind<'_>, object: &Value) -> Option<Handling> {
     let names = trustspan::rewrite::names(kind, object, "shop");
     let is_renamed = names.iter().any(|named| named.name == SENTINEL);
     is_renamed.then_some(Handling { how: "renamed to the managed Secret", advice: "nothing" })
 }
 
-/// What the product does with a field of a kind; `None`: it does not see it.
+/// How trustspan handles a field of a kind. `None`: it ignores the field.
 pub(crate) fn of(kind: Kind<'_>, path: &str, shape: Shape) -> Option<Handling> {
     let leaves = match shape {
         Shape::Reference => vec![json!({"name": SENTINEL}), json!({"group": "", "kind": "Secret", "name": SENTINEL})],
-        // Istio names a Secret of CAs with this suffix.
+        // Istio expects this suffix in the name of a Secret with CAs.
         _ => vec![json!(SENTINEL), json!(format!("{SENTINEL}-cacert"))],
     };
     leaves.into_iter().find_map(|leaf| handling(kind, &object(kind, path, leaf)))
 }
 
-/// The least object of a kind that has a value at a path.
+/// A minimal object of a kind with a value at a path.
 fn object(kind: Kind<'_>, path: &str, leaf: Value) -> Value {
     let api_version =
         if kind.group.is_empty() { kind.version.to_owned() } else { format!("{}/{}", kind.group, kind.version) };

@@ -1,18 +1,18 @@
 //! Fields that name a Secret, a ConfigMap, a certificate, a CA or a file, and that trustspan does not handle: each with its reason.
 
-/// Fields of one kind of use.
+/// Fields that are used for the same purpose.
 pub(crate) struct Group {
-    /// What they name.
+    /// What these fields name.
     pub(crate) names: &'static str,
     /// Why trustspan does not handle them.
     pub(crate) why: &'static str,
     /// What a user should do at a rotation.
     pub(crate) advice: &'static str,
-    /// Patterns as in [`crate::rules`].
+    /// Patterns of the fields, as in [`crate::rules`].
     pub(crate) fields: &'static [&'static str],
 }
 
-/// All of them.
+/// All groups.
 pub(crate) static GROUPS: &[Group] = &[
     Group {
         names: "a file of the serving certificate or its key in the proxy",

@@ -29,16 +29,16 @@ use listed::{GROUPS, Group};
 use pattern::fits;
 use rules::{EXCLUSIONS, Exclusion};
 
-/// The schemas of the modules that tests/bed pins.
+/// The schemas of the CRD versions that tests/bed pins.
 static SCHEMAS: LazyLock<Vec<Schema>> = LazyLock::new(|| {
     let [dir] = assets::exported("setup", &["schemas"], ["TRUSTSPAN_BED_SCHEMAS"]).unwrap();
     crds::read(Path::new(&dir)).unwrap()
 });
 
-/// What is known of a field: each may be empty, or more than one.
+/// The lists and rules that classify a field. There must be exactly one.
 struct Class {
     handled: Option<Handling>,
-    /// Some versions of the kind are handled, others are not.
+    /// Whether only some versions of the kind are handled.
     is_partial: bool,
     listed: Vec<&'static Group>,
     excluded: Vec<&'static Exclusion>,
@@ -114,7 +114,7 @@ fn kinds_of_kubernetes_itself_are_handled_as_the_page_says() {
     }
 }
 
-/// Four fields that a next version could bring.
+/// Four fields that a future version could add.
 fn added() -> [(&'static str, Value); 4] {
     let string = |description: &str| json!({"type": "string", "description": description});
     let reference = json!({"type": "object", "properties": {"kind": {"type": "string"}, "name": {"type": "string"}}});
@@ -126,7 +126,8 @@ fn added() -> [(&'static str, Value); 4] {
     ]
 }
 
-/// Adds them to an object of a schema, given by its JSON Pointer and by its path, and requires that none of them is known.
+/// Adds the fields to an object in a schema, given by its JSON Pointer and its path, and expects that none of them is
+/// classified.
 fn expect_unclassified(schema: &Schema, pointer: &str, path: &str) {
     let mut schema = schema.clone();
     let properties = schema.schema.pointer_mut(pointer).and_then(Value::as_object_mut);

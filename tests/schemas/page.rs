@@ -1,4 +1,4 @@
-//! docs/what-names-certificates.md.
+//! Generates docs/what-names-certificates.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -1,9 +1,10 @@
-//! What is no certificate, Secret, ConfigMap or file although it looks like one: rules on paths, each with its reason.
+//! Fields that resemble the name of a certificate, Secret, ConfigMap or file, and are none: rules on paths, each with
+//! its reason.
 //!
-//! A pattern is an optional list of kinds and a path: `**` is any number of steps, `*` is part of one, `a|b` is either. A rule is as
-//! narrow as it can be: a field that is added later has to be classified.
+//! A pattern is an optional list of kinds and a path: `**` is any number of steps, `*` is part of one, `a|b` is either.
+//! Rules are as narrow as possible, so that a field that is added later has to be classified.
 
-/// Fields that name nothing which a rotation changes.
+/// Fields that name no object which a rotation changes.
 pub(crate) struct Exclusion {
     /// Why they do not matter.
     pub(crate) reason: &'static str,
@@ -11,7 +12,7 @@ pub(crate) struct Exclusion {
     pub(crate) fields: &'static [&'static str],
 }
 
-/// All of them.
+/// All exclusions.
 pub(crate) static EXCLUSIONS: &[Exclusion] = &[
     Exclusion { reason: "what an object says of itself", fields: &["apiVersion", "kind"] },
     Exclusion { reason: "what a controller reports, not what a user asks for", fields: &["status.**"] },

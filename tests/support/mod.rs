@@ -1,4 +1,4 @@
-//! A running `trustspan serve`, and a small HTTP/1.1 client that can also misbehave.
+//! A running `trustspan serve`, and a small HTTP/1.1 client that can also send invalid requests.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than anything here takes on a loaded machine; a hang ends the test, not the test run.
+/// Longer than any step takes on a loaded machine, so that a hang fails only the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A `trustspan serve -f` on free ports. Killed when dropped.
@@ -26,7 +26,7 @@ pub(crate) struct Server {
     _dir: Option<TempDir>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -34,18 +34,18 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// A connection; verifies the server's certificate for `localhost`.
+/// A connection that verifies the server's certificate for `localhost`.
 pub(crate) struct Client(StreamOwned<ClientConnection, TcpStream>);
 
 fn serve() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trustspan"));
     command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // Never in a cluster, even if the tests run in a pod.
+    // Without this variable the server never uses a cluster, even if the tests run in a pod.
     command.env_remove("KUBERNETES_SERVICE_HOST");
     command
 }
 
-/// Runs `trustspan serve` to its end: exit code and stderr.
+/// Runs `trustspan serve` until it exits: exit code and error output.
 pub(crate) fn refused(args: &[&str]) -> (Option<i32>, String) {
     let output = serve().args(args).output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -61,8 +61,8 @@ pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 impl Server {
-    /// Starts on an empty directory of manifests, with further flags. Without `--cert-dir` among them, trusts the CA
-    /// that is made.
+    /// Starts on an empty directory of manifests, with further flags. Unless `--cert-dir` is among them, clients trust
+    /// the CA that the server generates.
     pub(crate) fn start(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (manifests, certs) = (dir.path().join("manifests"), dir.path().join("certs"));
@@ -80,7 +80,7 @@ impl Server {
         server
     }
 
-    /// Starts with these flags on free ports, and waits until it listens.
+    /// Starts with these flags on free ports, and waits until the server listens.
     pub(crate) fn spawn(args: &[&str]) -> Self {
         let mut command = serve();
         command.args(["--port", "0", "--metrics-port", "0", "--log-format", "json"]).args(args);
@@ -98,12 +98,12 @@ impl Server {
             }
         };
         let (https, metrics) = (address("https"), address("http"));
-        // Read on, or the pipe fills up.
+        // The log is read on, because a full pipe would block the server.
         std::thread::spawn(move || log.for_each(drop));
         Self { child, https, metrics, roots: RefCell::new(RootCertStore::empty()), _dir: None }
     }
 
-    /// From now on clients trust this certificate only.
+    /// From now on clients trust only this certificate.
     pub(crate) fn trust(&self, pem: &str) {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
@@ -114,7 +114,7 @@ impl Server {
         self.https.port()
     }
 
-    /// A bare connection to the HTTPS port.
+    /// A TCP connection to the HTTPS port, without TLS.
     pub(crate) fn connect(&self) -> TcpStream {
         self.try_connect().unwrap()
     }
@@ -158,7 +158,7 @@ impl Server {
         assert!(sent.success());
     }
 
-    /// Waits for its end.
+    /// Waits for the exit of the process.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         let start = Instant::now();
         loop {
@@ -179,13 +179,13 @@ impl Drop for Server {
 }
 
 impl Client {
-    /// Sends bytes as they are.
+    /// Sends these bytes.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).unwrap();
         self.0.flush().unwrap();
     }
 
-    /// The next answer; `None` when the server closes the connection instead.
+    /// Reads the next response; `None` if the server closes the connection instead.
     pub(crate) fn answer(&mut self) -> Option<Answer> {
         read(&mut self.0)
     }
@@ -201,7 +201,7 @@ impl Client {
             head += &format!("Content-Type: {content_type}\r\n");
         }
         self.send((head + "\r\n").as_bytes());
-        // Refused before all of it is read: the answer counts.
+        // The server may respond and close before it has read everything, so a failed write is ignored.
         let _ = self.0.write_all(body).and_then(|()| self.0.flush());
         self.answer().expect("the connection was closed without an answer")
     }
@@ -218,7 +218,7 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// One answer with a Content-Length. `None` at the end of the stream; a time-out is a failure.
+/// Reads a response with a Content-Length. `None` at the end of the stream; a timeout fails the test.
 fn read(stream: &mut impl Read) -> Option<Answer> {
     let mut byte = || -> Option<u8> {
         let mut one = [0];

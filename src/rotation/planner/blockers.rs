@@ -180,11 +180,10 @@ impl<'a> Blockers<'a> {
         let blocker_of = |clients| SwitchBlocker::of(view, served, clients);
         let (pause, blocker) = match lagging {
             Some(names) => {
-                let reason = format!(
-                    "Not every client trusts the CA of the new serving certificate yet (restart those that read their CAs only at startup): \
-                     {names}"
-                );
                 let needs_action = needs_restart(view, |name, held| lags(name, &held.trust));
+                let help = restart_help(needs_action);
+                let reason =
+                    format!("Not every client trusts the CA of the new serving certificate yet: {names}{help}");
                 (Some(Pause { until: None, reason, needs_action }), blocker_of(Some(names)))
             }
             None if breaks_others && !view.snapshot.knows_all_clients() => {
@@ -291,6 +290,11 @@ pub(super) fn needs_restart(view: &View<'_>, is: impl Fn(&str, &Version) -> bool
     let loads_once = |name: &str| view.snapshot.clients.iter().any(|client| client.name == name && client.loads_once);
     let has_it = |name: &str| view.journal.newest_of(name).is_some_and(|newest| !is(name, newest));
     view.clients_in_use.iter().any(|(name, held)| is(name, held) && has_it(name) && loads_once(name))
+}
+
+/// What follows the names of clients that do not trust a CA yet. `needs_action`: see [`needs_restart`].
+pub(super) fn restart_help(needs_action: bool) -> &'static str {
+    if needs_action { ". Restart those that read their CAs only at startup" } else { "" }
 }
 
 /// Why clients of some namespaces are unknown, and what to do: a sentence.

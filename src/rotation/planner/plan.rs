@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
     Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker,
-    needs_restart, presents_source, serving_deadline, unlisted_clients,
+    needs_restart, presents_source, restart_help, serving_deadline, unlisted_clients,
 };
 use super::bundles::{Bundles, PlannedBundle, config_map_bundle, sibling_bundle, unordered};
 use super::snapshot::{
@@ -678,9 +678,9 @@ fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decide
 }
 
 fn lacking(view: &View<'_>, names: &str) -> Pause {
-    let reason =
-        format!("Not every client trusts the new CA yet (restart those that read their CAs only at startup): {names}");
     let needs_action = needs_restart(view, |_, held| !holds(&held.trust, &view.server_issuers));
+    let help = restart_help(needs_action);
+    let reason = format!("Not every client trusts the new CA yet: {names}{help}");
     Pause { until: None, reason, needs_action }
 }
 

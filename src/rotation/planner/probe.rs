@@ -169,11 +169,12 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Pause> {
         endpoint.shown.as_ref().is_ok_and(|shown| !known(shown))
     };
     let stale = which(&|endpoint| is_stale(view, endpoint)).map(|names| {
-        let reason = format!(
-            "Gateways have earlier content of the managed Secret: {names}. Check that istiod runs and sends updates; restart a gateway \
-             only if others have the new content"
-        );
         // Before the delay is over, this is as expected.
+        let check = ahead.map_or("Check".to_owned(), |at| format!("No action is needed before {at}. After that, check"));
+        let reason = format!(
+            "Gateways have earlier content of the managed Secret: {names}. {check} that istiod runs and sends updates; restart a \
+             gateway only if others have the new content"
+        );
         Pause { until: None, reason, needs_action: ahead.is_none() }
     });
     let why = probe.endpoints.iter().find_map(|endpoint| endpoint.shown.as_ref().err());

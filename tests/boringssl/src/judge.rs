@@ -1,5 +1,5 @@
-//! BoringSSL in this process, set up as Envoy does it (source/common/tls/cert_validator/default_validator.cc): bundles that it loads, and
-//! handshakes in memory with clients and servers that rustls plays.
+//! BoringSSL in this process, configured as Envoy does it (source/common/tls/cert_validator/default_validator.cc). It
+//! loads bundles, and makes handshakes in memory with clients and servers that are simulated by rustls.
 
 use std::{
     fs,
@@ -29,20 +29,20 @@ use crate::{
     pki::Identity,
 };
 
-/// The reason of `X509_load_cert_crl_file` for a text without blocks, which Envoy takes for an empty list.
+/// The error of `X509_load_cert_crl_file` for a text without blocks. Envoy treats such a text as an empty list.
 const NOTHING: &str = "NO_CERTIFICATE_OR_CRL_FOUND";
-/// More than any handshake takes.
+/// More round trips than any handshake takes.
 const ROUNDS: usize = 64;
 
 /// BoringSSL for one thread.
 pub(crate) struct Judge {
     certificate: X509,
     key: PKey<Private>,
-    /// BoringSSL loads files only. They hold certificates and lists, and no key of this run.
+    /// BoringSSL loads bundles only from files. They hold certificates and revocation lists, but no keys of this run.
     dir: TempDir,
 }
 
-/// The side of a handshake that BoringSSL is.
+/// The side of a handshake that BoringSSL plays.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Gateway,
@@ -53,7 +53,7 @@ pub(crate) enum Side {
 pub(crate) enum Load {
     Accepted(Loaded),
     Rejected,
-    /// There are certificates among the lists. Envoy does not trust these; BoringSSL's loader of files does.
+    /// The revocation lists contain certificates. Envoy does not trust these, but BoringSSL's file loader does.
     Unknown,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Loaded {
 }
 
 impl Judge {
-    /// A judge whose gateway presents this certificate.
+    /// BoringSSL as a gateway with this serving certificate.
     pub(crate) fn new(gateway: &Identity) -> Result<Self> {
         let key = PKey::private_key_from_pem(gateway.key.pem().as_bytes())?;
         Ok(Self { certificate: X509::from_der(&gateway.der)?, key, dir: tempfile::tempdir()? })
@@ -91,7 +91,7 @@ impl Judge {
         if side == Side::Gateway {
             context.set_certificate(&self.certificate)?;
             context.set_private_key(&self.key)?;
-            // The gateway names its CAs in the request for a certificate.
+            // The gateway names its CAs in the certificate request.
             if let Ok(names) = X509Name::load_client_ca_file(&file) {
                 context.set_client_ca_list(names);
             }
@@ -116,14 +116,14 @@ impl Judge {
     }
 }
 
-/// The numbers of certificates and of lists in a file of its own.
+/// The numbers of certificates and of revocation lists in a file.
 fn certificates(file: &PathBuf) -> Result<(usize, usize), ErrorStack> {
     let mut context = SslContextBuilder::new(SslMethod::tls())?;
     context.set_ca_file(file)?;
     Ok(objects(&context.build()))
 }
 
-// Deprecated, since another thread could change the store; this one is not shared.
+// Deprecated because another thread could change the store. This store is not shared.
 #[allow(deprecated)]
 fn objects(context: &SslContext) -> (usize, usize) {
     let objects = context.cert_store().objects();
@@ -136,7 +136,7 @@ fn is(error: &ErrorStack, reason: &str) -> bool {
 }
 
 impl Loaded {
-    /// Whether the other side of a handshake is accepted at an instant.
+    /// Whether BoringSSL accepts the other side of a handshake at an instant.
     pub(crate) fn meet(&self, other: &Arc<CertifiedKey>, now: Timestamp) -> Result<Outcome> {
         let mut ssl = Ssl::new(&self.context)?;
         let parameters = ssl.verify_param_mut();
@@ -159,7 +159,7 @@ impl Loaded {
     }
 }
 
-/// Two byte strings in place of a socket: what BoringSSL has yet to read, and what it has written.
+/// Two buffers in place of a socket: the bytes that BoringSSL has not read yet, and those that it has written.
 #[derive(Debug, Default)]
 struct Wire {
     input: Vec<u8>,
@@ -204,7 +204,7 @@ fn handshake(mut other: Connection, start: impl FnOnce(Wire) -> Step) -> Result<
         };
         match exchange(&mut other, pending.get_mut()) {
             Ok(()) => step = pending.handshake(),
-            // BoringSSL does not offer what the other's key can sign.
+            // BoringSSL does not offer a signature algorithm that the other side's key supports.
             Err(error) if matches!(error.downcast_ref(), Some(rustls::Error::PeerIncompatible(_))) => {
                 return Ok(Outcome::Refused(error.to_string()));
             }
@@ -221,7 +221,7 @@ fn reason(failed: &boring::ssl::MidHandshakeSslStream<Wire>) -> String {
     }
 }
 
-/// Hands rustls what BoringSSL has written, and takes its answer.
+/// Passes the bytes that BoringSSL has written to rustls, and its answer back.
 fn exchange(other: &mut Connection, wire: &mut Wire) -> Result<()> {
     let output = std::mem::take(&mut wire.output);
     let mut unread = output.as_slice();

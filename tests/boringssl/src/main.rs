@@ -1,9 +1,9 @@
-//! Differential test against BoringSSL in the same process: the cases of `tests/envoy`, and the same comparison, without sockets. The real
-//! Envoy has another revision of BoringSSL and stays the judge: `--replay` loads the same bytes into it.
+//! Differential test against BoringSSL in this process: the cases and the comparison of `tests/envoy`, without sockets.
+//! The real Envoy has another revision of BoringSSL, and its verdict counts: `--replay` loads the same bytes into it.
 //!
 //! `TRUSTSPAN_SEED` repeats a run, `TRUSTSPAN_CASE` selects one case.
 
-// The shared modules are used in part.
+// This program uses only a part of the shared modules.
 #![allow(dead_code)]
 
 #[path = "../../envoy/algorithms.rs"]
@@ -69,16 +69,16 @@ use trustspan::trust::{bundle, chain::Purpose};
 
 /// The default number of cases.
 const CASES: usize = 100_000;
-/// Of agreements, every so many are replayed.
+/// One in this many agreements is replayed.
 const SAMPLE: usize = 500;
 /// Batches of disagreements and of agreements that are replayed.
 const BATCHES: usize = 10;
 
-/// Named cases of clients that the real Envoy refuses, and the newer BoringSSL here accepts: with keys of ML-DSA, and with chains that do not
-/// fit into session tickets.
+/// Named cases with clients that the real Envoy refuses and this newer BoringSSL accepts: ML-DSA keys, and chains that
+/// do not fit into session tickets.
 const NEWER: [&str; 5] = ["algorithm-mldsa44", "algorithm-mldsa65", "algorithm-mldsa87", "long-chains", "long-subject"];
 
-/// A kind of cases: the beginning of their names, and the share of all in percent.
+/// A kind of case: the prefix of its names, and its share of all cases in percent.
 #[derive(Clone, Copy)]
 struct Sort {
     name: &'static str,
@@ -101,12 +101,12 @@ const SORTS: [Sort; 8] = [
 #[derive(Default)]
 pub(crate) struct Trial {
     pub(crate) name: String,
-    /// `None` if this judge cannot do what Envoy does.
+    /// `None` if this test cannot do what Envoy does.
     pub(crate) result: Option<case::Result>,
     pub(crate) disagreements: Vec<String>,
-    /// What describes the case, if the two disagree.
+    /// A description of the case, if the verdicts differ.
     pub(crate) text: String,
-    /// To be replayed; not where the time or the side differs from the real Envoy's.
+    /// The case to replay. `None` if its time or side differs from that of the real Envoy.
     pub(crate) replay: Option<(Case, Snapshot)>,
 }
 
@@ -163,14 +163,14 @@ fn start() -> Result<bool> {
     Ok(table.agrees())
 }
 
-/// The cases of a run: the kind and the number.
+/// The cases of a run, each as its kind and its number.
 fn wanted(cases: usize, only: Option<&str>) -> Result<Vec<(Sort, usize)>> {
     if let Some(only) = only {
         let sort = SORTS.into_iter().filter_map(|sort| Some((sort, only.strip_prefix(sort.name)?.strip_prefix('-')?)));
         return Ok(sort.filter_map(|(sort, number)| Some((sort, number.parse().ok()?))).collect());
     }
     ensure!(cases > 0, "expected at least one case");
-    // In turn, so that a run that is ended has some of each kind.
+    // The kinds alternate, so that a run that is stopped has some cases of each kind.
     let count = |sort: Sort| cases * sort.percent / 100;
     let mut all: Vec<_> =
         SORTS.into_iter().flat_map(|sort| (0..count(sort)).map(move |number| (sort, number))).collect();
@@ -187,7 +187,7 @@ fn work(gateway: &Identity, wanted: &[(Sort, usize)], next: &AtomicUsize, table:
     Ok(())
 }
 
-/// The certificate of the gateway.
+/// The serving certificate of the gateway.
 fn gateway() -> Result<Identity> {
     let mut keys = Keys::shuffled(&mut Seed::of_run("bench"));
     let root = Identity::root(Spec::ca("bench"), keys.of(Kind::P256)?)?;
@@ -195,7 +195,7 @@ fn gateway() -> Result<Identity> {
     root.issue(spec, keys.of(Kind::P256)?)
 }
 
-/// BoringSSL as a gateway with the bundle of a case, and its clients.
+/// Compares BoringSSL, as a gateway with the bundle of a case, and trustspan on the case's clients.
 fn trial(judge: &Judge, case: Case) -> Result<Trial> {
     let now = Timestamp::now();
     let Some(seen) = snapshot(judge, &case, now)? else { return Ok(Trial { name: case.name, ..Trial::default() }) };
@@ -222,11 +222,11 @@ fn snapshot(judge: &Judge, case: &Case, now: Timestamp) -> Result<Option<Snapsho
     Ok(Some(Snapshot { update: Update::Accepted, outcomes: outcomes.collect::<Result<_>>()? }))
 }
 
-/// At an instant around one at which certificates and lists begin or end.
+/// Compares the verdicts at an instant near one at which certificates and lists begin or end.
 fn dated(judge: &Judge, number: usize) -> Result<Trial> {
     let name = format!("dates-{number}");
     let mut case = generated::case_of(&name, Side::Clients)?;
-    // Which clients are valid depends on the time.
+    // The valid clients depend on the time.
     case.probes.iter_mut().for_each(|probe| probe.shows = None);
     let seed = &mut Seed::of_run(&format!("time of {name}"));
     let year = i16::from(Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).year());
@@ -240,7 +240,8 @@ fn dated(judge: &Judge, number: usize) -> Result<Trial> {
     }
 }
 
-/// BoringSSL as a client with the bundle of a case, and servers that present the chains of its probes.
+/// Compares the verdicts of BoringSSL, as a client with the bundle of a case, on servers that present the chains of its
+/// probes.
 fn servers(judge: &Judge, number: usize) -> Result<Trial> {
     let case = generated::case_of(&format!("server-{number}"), Side::Servers)?;
     let Content::Trust { ca, crl } = &case.content else { bail!("{}: no bundle", case.name) };
@@ -275,7 +276,8 @@ fn servers(judge: &Judge, number: usize) -> Result<Trial> {
     Ok(trial)
 }
 
-/// Loads cases into the real Envoy, with the same bytes, and prints what it does otherwise than trustspan and than BoringSSL here.
+/// Loads cases into the real Envoy, with the same bytes, and prints where Envoy differs from trustspan and from
+/// BoringSSL in this process.
 fn replay(gateway: &Identity, cases: Vec<(Case, Snapshot)>) -> Result<()> {
     let trust = Content::Trust { ca: gateway.pem().into_bytes(), crl: None };
     let pair = Content::Pair { chain: gateway.pem().into_bytes(), key: gateway.key.pem().into_bytes() };

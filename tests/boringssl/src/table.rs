@@ -8,13 +8,13 @@ use crate::{
     run,
 };
 
-/// Disagreements that are printed one by one.
+/// Limit of disagreements that are printed one by one.
 const PRINTED: usize = 20;
 
 #[derive(Default)]
 struct Counts {
     cases: usize,
-    /// Verdicts that were compared: on the bundle and on each client.
+    /// The number of verdicts that were compared: one for each bundle and each client.
     verdicts: usize,
     disagree: usize,
     unknown: usize,
@@ -23,7 +23,7 @@ struct Counts {
 #[derive(Default)]
 pub(crate) struct Table {
     sorts: BTreeMap<&'static str, Counts>,
-    /// What the two say, how often, and the first case.
+    /// Each kind of disagreement, its number, and the first case.
     disagreements: BTreeMap<String, (usize, String)>,
     texts: Vec<String>,
     confusion: run::Table,
@@ -63,7 +63,7 @@ impl Table {
         self.disagreements.is_empty()
     }
 
-    /// Disagreements, and a sample of the rest.
+    /// The cases to replay: all disagreements, and a sample of the agreements.
     pub(crate) fn replays(&mut self) -> Vec<(Case, Snapshot)> {
         std::mem::take(&mut self.replays).into_iter().flatten().collect()
     }
@@ -88,7 +88,7 @@ impl Table {
     }
 }
 
-/// A disagreement without the names of one case.
+/// A disagreement as text, without the names that differ between cases.
 fn kind(what: &str) -> String {
     let what = what.find("trustspan ").map_or(what, |at| &what[at..]);
     match what.strip_prefix("trustspan says ").and_then(|said| said.split(':').next()) {

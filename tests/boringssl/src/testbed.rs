@@ -1,6 +1,6 @@
 //! The modules of the test bed that the shared modules use: the real Envoy, child processes, waiting for conditions, the seed.
 
-// This program uses a part of these.
+// This program uses only a part of these modules.
 #![allow(dead_code)]
 
 #[path = "../../bed/envoy.rs"]
@@ -15,7 +15,7 @@ mod wait;
 mod assets {
     use anyhow::{Context, Result};
 
-    /// What `./test` has exported before it started this program.
+    /// The variables that `./test` has exported before it started this program.
     pub(crate) fn exported<const N: usize>(_: &str, _: &[&str], variables: [&str; N]) -> Result<[String; N]> {
         let values = variables.map(|name| std::env::var(name).with_context(|| format!("{name} is not set")));
         let values = values.into_iter().collect::<Result<Vec<_>>>()?;
@@ -31,7 +31,7 @@ pub(crate) use wait::wait_for;
 /// The command that repeats a case.
 pub(crate) const COMMAND: &str = "./test boringssl";
 
-/// Where the bytes of disagreements go.
+/// The directory for the bytes of disagreements.
 pub(crate) fn results() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/boringssl")
 }

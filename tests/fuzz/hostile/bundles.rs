@@ -1,4 +1,5 @@
-//! CA bundles outside of the Secrets of gateways: kubeconfigs, ConfigMaps, and the objects by which the API server calls others.
+//! CA bundles outside of the Secrets of gateways: kubeconfigs, ConfigMaps, and objects that configure calls of the API
+//! server.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
@@ -30,7 +31,7 @@ fn judged(label: &str, kind: &Value, object: &Value, old: &Value) -> Trial {
     })
 }
 
-/// New, and instead of one that is as bad.
+/// A CREATE of an object, and an UPDATE that replaces one that is as expensive.
 fn written(label: &str, kind: &Value, object: &Value, other: &Value) -> [Trial; 2] {
     [("new", &Value::Null), ("instead of its like", other)]
         .map(|(how, old)| judged(&format!("{label}, {how}"), kind, object, old))

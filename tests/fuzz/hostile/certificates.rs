@@ -1,4 +1,4 @@
-//! PEM texts, and bundles that are searched for a chain.
+//! Expensive PEM texts, and bundles in which a chain is searched.
 
 use trustspan::trust::bundle;
 use trustspan::trust::chain::{Purpose, Store, horizon};
@@ -7,7 +7,7 @@ use super::{SIZE, conclude, fill, trial};
 use crate::pki::{Identity, Spec, block};
 use crate::pool::POOL;
 
-/// Texts of PEM, and similar texts.
+/// PEM texts, and texts that resemble PEM.
 pub(super) fn texts() -> Vec<(&'static str, String)> {
     let ca = &POOL.cas[6];
     vec![
@@ -55,7 +55,8 @@ fn without_key_id() -> Identity {
     Identity::root(Spec { subject_key_id: false, ..Spec::ca("same") }, POOL.cas[6].key.clone()).expect("a CA")
 }
 
-/// As many of a certificate as fit, each with a separate signature, and with a separate key unless it stays. They are never verified.
+/// As many copies of a certificate as fit, each with another signature and, unless `one_key`, another key. The
+/// signatures are never verified.
 pub(super) fn many(of: &Identity, one_key: bool) -> String {
     let public = of.key.pair.public_key_raw().to_vec();
     let at = of.der.windows(public.len()).position(|window| window == public).expect("its key") + public.len();
@@ -81,8 +82,8 @@ fn names(count: usize) -> String {
 fn chains_in_large_bundles() {
     let mut trials = Vec::new();
     let now = jiff::Timestamp::now();
-    // Nearly as long as a chain may be, and longer than those that are refused for their tickets; each of its certificates is the issuer
-    // of the next.
+    // Nearly as long as a chain may be, and longer than chains that are refused for their session tickets. Each
+    // certificate is the issuer of the next.
     let ring: String = POOL.cas[..9].iter().map(Identity::pem).collect();
     let long = |leaf: &Identity| leaf.pem() + &ring.repeat(20);
     let host = ["gateway.example".to_owned()];
@@ -111,7 +112,8 @@ fn chains_in_large_bundles() {
     conclude("chains", trials);
 }
 
-/// CAs of two names, each signed by the other: all of one name fit as the issuer of all of the other, and signatures hold.
+/// CAs with two subjects, each signed by one with the other subject. Every CA of one subject fits as the issuer of
+/// every CA of the other, and the signatures are valid.
 fn deep() -> String {
     let (key, other) = (POOL.cas[6].key.clone(), POOL.cas[7].key.clone());
     let spec = |name: &str, serial| Spec { serial, subject_key_id: false, ..Spec::ca(name) };

@@ -1,25 +1,26 @@
-//! Certificates and revocation lists put together element by element: as many and as small, or as long, as fit. They have no valid signatures.
+//! Certificates and revocation lists that are built from single DER elements: as many small ones, or as few long ones,
+//! as fit. Their signatures are invalid.
 
 use crate::pki::{block, element};
 
 /// id-at-commonName (X.520).
 const COMMON_NAME: [u8; 3] = [0x55, 4, 3];
 
-/// A certificate's parts, in DER.
+/// The parts of a certificate, in DER.
 #[derive(Clone)]
 pub(super) struct Crafted {
     pub(super) issuer: Vec<u8>,
     pub(super) subject: Vec<u8>,
     /// SubjectPublicKeyInfo.
     pub(super) key: Vec<u8>,
-    /// UTCTime.
+    /// The end of validity, as UTCTime.
     pub(super) ends: String,
-    /// Extensions, each with its head.
+    /// The extensions, each as a complete DER element.
     pub(super) extensions: Vec<u8>,
 }
 
 impl Crafted {
-    /// A CA that ends long after all tests, with a key of no known kind that no other certificate has.
+    /// A CA that expires long after all tests. Its key is unique and of no known type.
     pub(super) fn ca(issuer: &str, subject: &str, number: usize) -> Self {
         let key = [element(0x30, &element(6, &[0x2a])), element(3, &[&[0], &number.to_be_bytes()[4..]].concat())];
         let basic = extension(19, &element(0x30, &element(1, &[0xff])));
@@ -32,7 +33,7 @@ impl Crafted {
         }
     }
 
-    /// With another extension.
+    /// Adds an extension.
     pub(super) fn with(mut self, number: u8, content: &[u8]) -> Self {
         self.extensions.extend(extension(number, content));
         self
@@ -70,12 +71,12 @@ pub(super) fn attribute(oid: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
     element(0x30, &[element(6, oid), element(tag, value)].concat())
 }
 
-/// A common name.
+/// A name with this common name.
 pub(super) fn name(text: &str) -> Vec<u8> {
     element(0x30, &element(0x31, &attribute(&COMMON_NAME, 12, text.as_bytes())))
 }
 
-/// A revocation list with entries, each with its head.
+/// A revocation list with these entries, each a complete DER element.
 pub(super) fn list(issuer: &str, entries: &[u8]) -> String {
     let algorithm = element(0x30, &element(6, &[0x2a]));
     let dates = [element(0x17, b"250101000000Z"), element(0x17, b"490101000000Z")].concat();

@@ -1,4 +1,4 @@
-//! GatewaySecrets of a mebibyte, and writes under a status of a mebibyte.
+//! GatewaySecrets of a mebibyte, and writes of Secrets whose GatewaySecret has a status of a mebibyte.
 
 use serde_json::{Value, json};
 use trustspan::registry::Registry;
@@ -29,7 +29,7 @@ fn anchor(certificate: &Certificate) -> Value {
         "notAfter": certificate.not_after, "pem": certificate.pem()})
 }
 
-/// As many clients of a CA as a status can hold.
+/// As many clients of a CA as a status can list.
 fn crowd(ca: &Identity) -> Vec<Identity> {
     let leaf = |serial| ca.issue(Spec { serial, ..Spec::leaf(format!("client {serial}")) }, POOL.leaves[6].key.clone());
     (0..SIZE as u64 / 700).map(|serial| leaf(serial).expect("a leaf")).collect()
@@ -59,7 +59,7 @@ fn statuses() {
     conclude("statuses", trials);
 }
 
-/// A ring of CAs above the clients, one of them with a long key, that is taken out.
+/// A ring of CAs above the clients, from which an update removes one with a long key.
 fn clients_below_long_keys(ca: &Identity, object: &Value) -> Vec<Trial> {
     let read = Certificate::parse(&ca.der).expect("a CA");
     let key = element(0x30, &[element(0x30, &element(6, &[0x2a])), element(3, &vec![0; 300_000])].concat());
@@ -79,7 +79,7 @@ fn clients_below_long_keys(ca: &Identity, object: &Value) -> Vec<Trial> {
     trials
 }
 
-/// Changes of a GatewaySecret that take CAs away from many clients.
+/// Changes of a GatewaySecret that remove CAs which many clients use.
 fn changes_of_specs(ca: &Identity, object: &Value) -> Vec<Trial> {
     let kind = json!({"group": "trustspan.dev", "version": "v1alpha1", "kind": "GatewaySecret"});
     let mut object = object.clone();

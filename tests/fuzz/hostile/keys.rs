@@ -1,4 +1,5 @@
-//! The longest keys that signatures are verified with. An attacker need not own one to make others verify with it.
+//! The longest keys that signatures are verified with. An attacker does not need the private key to make others verify
+//! with it.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -17,10 +18,10 @@ use crate::pool::POOL;
 /// Bytes of a modulus of 8192 bits.
 const MODULUS: usize = 1024;
 
-/// The first: its bytes are an INTEGER unchanged.
+/// The first serial number: its four bytes are a valid INTEGER without padding.
 const SERIAL: u32 = 1 << 24;
 
-/// A certificate that says it is signed by `issuer` with such a key, and has one itself: another for each serial.
+/// A certificate with `issuer` as its issuer and such a key. Each serial number gives another certificate.
 fn certificate(issuer: &str, subject: &str, serial: u32, is_ca: bool) -> String {
     let name = |text: &str| {
         let attribute = [element(6, &[0x55, 4, 3]), element(12, text.as_bytes())].concat();

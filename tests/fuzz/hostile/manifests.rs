@@ -1,4 +1,4 @@
-//! Manifests, read as `check` and `rewrite` read them.
+//! Manifests, read in the way of `check` and `rewrite`.
 
 use std::fs;
 
@@ -24,14 +24,14 @@ fn large_files() {
         fs::write(&file, text).expect("a file");
         trial(name, || judge_file(&file))
     };
-    // Of a stream each document has a separate answer, of a List each item; what the whole takes is printed, and not held against the
-    // line.
+    // Each document of a stream and each item of a List has a separate result. The time for the whole is printed, but
+    // not limited.
     let (documents, streams): (Vec<_>, Vec<_>) =
         inputs().into_iter().partition(|(_, text)| chunks(text.as_bytes()).len() == 1);
     for (name, text) in streams.iter().chain(&lists()) {
         checked(&format!("{name}, all of them"), text);
     }
-    // What a Secret holds is of the size that counts; a block of YAML indents it.
+    // The limit is for the content of a Secret, which a YAML block indents, so the document is longer.
     let whole = documents.iter().filter(|(_, text)| text.len() < SIZE + SIZE / 4);
     conclude("files checked", whole.map(|(name, text)| checked(name, text)).collect());
 }
@@ -45,16 +45,16 @@ fn large_manifests_rewritten() {
     conclude("manifests rewritten", rewritten.collect());
 }
 
-/// The longest document of each; each reader splits it again, since a chunk is parsed once.
+/// The longest document of each input. Each reader splits the input again, since a chunk caches its parsed value.
 fn documents(inputs: &[Input]) -> impl Iterator<Item = (&str, String)> {
     let longest = |text: &str| chunks(text.as_bytes()).into_iter().map(|chunk| chunk.text).max_by_key(String::len);
     inputs.iter().filter_map(move |(name, text)| Some((name.as_str(), longest(text)?)))
 }
 
-/// What it is called, and its text.
+/// A name and a text.
 type Input = (String, String);
 
-/// Lists, and what could be one.
+/// Lists, and objects that resemble a List.
 fn lists() -> [Input; 5] {
     let list = |kind: &str, item| format!("kind: {kind}\napiVersion: v1\nitems:\n{}", fill(item));
     [
@@ -80,7 +80,7 @@ fn inputs() -> Vec<Input> {
     let annotations = r#"{"kind":"Secret","metadata":{"annotations":{"#;
     let laughs = |text: String, n: usize| format!("{text}a{n}: &a{n} [{}]\n", format!("*a{}, ", n - 1).repeat(9));
     let keys = |line: fn(usize) -> String, bytes: usize| (0..SIZE / bytes).map(line).collect::<String>();
-    // As much of an object as is read: keys and values.
+    // As many keys and values as are read of an object.
     let most = |unit: fn(usize) -> String, of_each: usize| (0..59_900 / of_each).map(unit).collect::<String>();
     let mut inputs: Vec<Input> = [
         ("flow lists", fill("[")),

@@ -1,4 +1,4 @@
-//! Names by the thousand, and long ones, under as many constraints and for as many hosts.
+//! Thousands of names and very long names, with as many constraints and hosts.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -25,17 +25,17 @@ const URI: u8 = 0x86;
 const PERMITTED: u8 = 0xa0;
 const EXCLUDED: u8 = 0xa1;
 
-/// What a CA takes of a bundle, as DER, and its leaf of a chain.
+/// The share of a bundle that a CA takes, and the share of a chain that its leaf takes.
 const CA: usize = SIZE / 2;
 const LEAF: usize = 90_000;
 
-/// A directory name with so many common names.
+/// A directory name with this many common names.
 fn directory(common_name: &str, count: usize) -> Vec<u8> {
     let attribute = [element(6, &[0x55, 4, 3]), element(12, common_name.as_bytes())].concat();
     element(0x30, &element(0x31, &element(0x30, &attribute)).repeat(count))
 }
 
-/// So many bytes of one element.
+/// One element, repeated to this many bytes.
 fn many(one: &[u8], bytes: usize) -> Vec<u8> {
     one.repeat((bytes / one.len()).max(1))
 }
@@ -89,10 +89,10 @@ fn names_under_constraints() {
     conclude("names", trials);
 }
 
-/// A name for each number.
+/// A function that returns the name with a number.
 type Numbered = fn(usize) -> String;
 
-/// A leaf of many names, for Gateways of many hosts.
+/// A leaf with many names, for Gateways with many hosts.
 fn hosts() -> Vec<Trial> {
     let names: Vec<u8> = (0..SIZE / 24).flat_map(|n| element(DNS, format!("host-{n}.example").as_bytes())).collect();
     let spec = Spec { alt_names: Some(element(0x30, &names)), ..Spec::leaf("leaf") };

@@ -1,4 +1,4 @@
-//! Reviews, from their bytes to the bytes of the answer.
+//! Admission reviews, measured from the bytes of the request to the bytes of the response.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ use crate::pki::{Dates, Identity, Spec};
 use crate::pool::POOL;
 use crate::review::claim;
 
-/// The API server's question about a change of an object.
+/// The review of an UPDATE.
 pub(super) fn body(kind: Value, object: &Value, old: &Value) -> String {
     let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
@@ -36,14 +36,14 @@ pub(super) fn secret(data: &[(&str, &str)]) -> Value {
     json!({"metadata": {"namespace": "istio-system", "name": "public-gateway", "labels": labels}, "data": data})
 }
 
-/// Each webhook reads a review and answers for itself.
+/// Trials of both webhooks, each of which parses the review and responds.
 pub(super) fn both(name: &str, body: &str, registry: &Registry) -> [Trial; 2] {
     let validated = || judged(body, |request, now| admission::validate(request, registry, &Severities::default(), now));
     let mutated = || judged(body, |request, now| admission::mutate(request, registry, now));
     [trial(format!("{name}, validated"), validated), trial(format!("{name}, mutated"), mutated)]
 }
 
-/// What one webhook does with a body.
+/// Parses a body, decides, and writes the response.
 fn judged(body: &str, decide: impl FnOnce(&Request<'_>, Timestamp) -> Decision) {
     let Ok(review) = Review::parse(body.as_bytes()) else { return };
     let request = Request { in_guarded_namespace: true, ..review.request("agent") };
@@ -58,7 +58,7 @@ fn registry(leaves: &[Identity]) -> Registry {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "measures a release build")]
 fn reviews_of_large_secrets() {
-    // A hundred live leaves, which need nearly every CA.
+    // A hundred certificates in use, which together need nearly every CA.
     let leaves: Vec<_> = POOL.leaves.iter().cycle().take(100).cloned().collect();
     let registry = registry(&leaves);
     let (kind, mut trials) = (json!({"group": "", "version": "v1", "kind": "Secret"}), Vec::new());
@@ -112,7 +112,7 @@ fn reviews_of_large_secrets() {
         let body = body(kind.clone(), &new, &old);
         trials.extend(both(name, &body, &registry));
     }
-    // What a GatewaySecret can hold of live clients, all of the CA that goes.
+    // As many certificates in use as a GatewaySecret can list, all of the CA that the update removes.
     let ca = &POOL.cas[8];
     let leaf = |serial| ca.issue(Spec { serial, ..Spec::leaf(format!("client {serial}")) }, POOL.leaves[6].key.clone());
     let crowd: Vec<_> = (0..SIZE as u64 / 700).map(|serial| leaf(serial).expect("a leaf")).collect();
@@ -128,7 +128,7 @@ fn reviews_of_large_secrets() {
     conclude("reviews of Secrets", trials);
 }
 
-/// Half as many lists of a CA as fit, of which each is another.
+/// Different revocation lists of one CA, in half of the bytes that fit.
 fn lists(ca: &Identity) -> String {
     let list = |serial| ca.crl(Dates::Valid, &[serial]).expect("a list");
     (0..SIZE as u64 / 2 / list(0).len() as u64).map(list).collect()

@@ -1,4 +1,4 @@
-//! Certificates and lists of tens of thousands of tiny elements, of a few long ones, and of both at once.
+//! Certificates and revocation lists with tens of thousands of tiny elements, with a few long ones, or with both.
 
 use jiff::Timestamp;
 use rcgen::ExtendedKeyUsagePurpose;
@@ -19,14 +19,14 @@ use crate::pki::{Dates, Identity, Keys, Kind, Spec, element};
 use crate::pool::POOL;
 use crate::review::claim;
 
-/// Bytes of DER of which PEM makes nearly a mebibyte.
+/// Bytes of DER that are nearly a mebibyte in PEM.
 const DER: usize = 740_000;
 
 fn kind() -> Value {
     json!({"group": "", "version": "v1", "kind": "Secret"})
 }
 
-/// A Secret, new and instead of one that is as bad.
+/// A CREATE of a Secret, and an UPDATE that replaces one that is as expensive.
 fn written(label: &str, data: &[(&str, &str)]) -> Vec<Trial> {
     let registry = Registry::new([entry(&claim(&POOL.leaves), "default").expect("an entry")]);
     let new = secret(data);
@@ -41,7 +41,7 @@ fn sized(one: &[u8], bytes: usize) -> Vec<u8> {
     one.repeat(bytes / one.len())
 }
 
-/// Certificates of one long field.
+/// Certificates with one long field.
 fn long_fields() -> Vec<(&'static str, Crafted)> {
     let cn = [0x55, 4, 3];
     let named = |rdns: Vec<u8>| Crafted { subject: element(0x30, &rdns), ..Crafted::ca("ca", "ca", 0) };
@@ -132,12 +132,12 @@ fn certificates_of_one_long_field() {
 fn many_small_certificates() {
     let cas = |count: usize, one: &dyn Fn(usize) -> Crafted| (0..count).map(|n| one(n).pem()).collect::<String>();
     let mut trials = Vec::new();
-    // CAs and lists of as many names.
+    // CAs, and revocation lists of about as many other issuers.
     let named = |n: usize| format!("an authority with the number {n:06}");
     let lists: String = (0..3_000).map(|n| list(&named(n + 10_000), &[])).collect();
     let text = cas(2_400, &|n| Crafted::ca(&named(n), &named(n), n));
     trials.extend(written("CAs and lists", &[("ca.crt", &text), ("ca.crl", &lists)]));
-    // CAs of one name, each with a separate key; every other one has expired.
+    // CAs with one name, each with another key. Every second one has expired.
     let expired = |n: usize| if n.is_multiple_of(2) { "260101000000Z" } else { "490101000000Z" };
     for group in [8, 32, 33, 500] {
         let one = |n: usize| {
@@ -151,14 +151,14 @@ fn many_small_certificates() {
         };
         trials.extend(written(&format!("renewals by the {group}"), &[("ca.crt", &cas(4_400, &renewed))]));
     }
-    // CAs of one name, none of which is the issuer of another.
+    // CAs with one name, none of which is the issuer of another.
     let stranger = |n: usize| {
         let own = element(4, &(n as u32).to_be_bytes());
         let other = element(0x30, &element(0x80, &(n as u32 | 1 << 24).to_be_bytes()));
         Crafted::ca("x", "x", n).with(14, &own).with(35, &other)
     };
     trials.extend(written("strangers of one name", &[("ca.crt", &cas(3_300, &stranger)), ("ca.crl", &list("y", &[]))]));
-    // P-521.
+    // The longest supported signatures: P-521.
     let mut keys = Keys::shuffled(&mut Draw::new(&[]));
     for kind in [Kind::P521, Kind::P384, Kind::Rsa2048, Kind::Ed25519] {
         let ca = Identity::root(Spec::ca("a"), keys.of(kind).expect("a key")).expect("a CA");
@@ -220,7 +220,7 @@ fn long_leaf() -> Vec<Trial> {
 #[cfg_attr(debug_assertions, ignore = "measures a release build")]
 fn chains_at_many_dates() {
     let mut keys = Keys::shuffled(&mut Draw::new(&[]));
-    // As many dates as are checked, each of another CA that has nothing to do with it.
+    // As many dates as are checked, each of an unrelated CA.
     let dates = |count: usize| -> String {
         let ends = |n: usize| format!("{:02}{:02}01000000Z", 27 + n / 12, 1 + n % 12);
         (0..count)
@@ -242,14 +242,14 @@ fn chains_at_many_dates() {
                 ends = verdict.map_or_else(|refused| refused.id().to_owned(), |_| "accepted".to_owned());
                 let _ = horizon(&bundle, lists, &chain, purpose, Timestamp::now());
             }));
-            // Otherwise no date ahead is checked.
+            // If the chain were refused now, no future date would be checked.
             assert!(
                 !label.starts_with("a chain") || ["", "accepted"].contains(&ends.as_str()),
                 "{label}, {name}: {ends}"
             );
         }
     };
-    // Signatures that cost most.
+    // The signatures that take longest to verify.
     for kind in [Kind::P256, Kind::P521] {
         let key = keys.of(kind).expect("a key");
         let mut above = Identity::root(Spec::ca("root"), key.clone()).expect("a CA");
@@ -265,7 +265,8 @@ fn chains_at_many_dates() {
         let chain: String = chain.concat();
         judged(&format!("a chain of {kind:?}"), root.clone() + &dates(20), chain.clone());
         judged(&format!("a chain of {kind:?}, in no order"), root.clone() + &dates(64), chain.clone());
-        // Behind it, what is no part of it: beyond the 64 KiB up to which a client is refused for its tickets.
+        // Unrelated certificates after the chain, beyond the 64 KiB up to which a client is refused for its session
+        // tickets.
         let other = |n| Crafted::ca("o", "o", n).pem();
         let others: String = (0..(125_000 - chain.len()) / other(0).len()).map(other).collect();
         let roots: String = (0..30)
@@ -273,7 +274,7 @@ fn chains_at_many_dates() {
             .collect();
         judged(&format!("a chain of {kind:?} among others"), roots + &dates(64), chain + &others);
     }
-    // Names, and constraints that have nothing to say of them.
+    // Names, and constraints on other kinds of names.
     let dns = element(0x82, b"a.example");
     let wide = element(0x30, &[dns.clone(), sized(&element(0x82, b"a.b"), 85_000)].concat());
     let directories = element(0x30, &[dns.clone(), sized(&element(0xa4, &name("a")), 85_000)].concat());
@@ -301,7 +302,7 @@ fn chains_at_many_dates() {
             }
         }
     }
-    // A ring of a long name above a chain.
+    // A ring of CAs with a long name, above a chain.
     let long = "n".repeat(200_000);
     let key = trustspan::trust::Certificate::parse(&POOL.cas[6].der).expect("a CA").public_key;
     let middle = Crafted { key, ..Crafted::ca(&long, "a", 0) }.pem();

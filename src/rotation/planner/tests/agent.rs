@@ -21,23 +21,23 @@ use crate::trust::Certificate;
 
 #[derive(Default)]
 pub(super) struct Agent {
-    /// It reconciles, or will.
+    /// A reconcile is in progress or due.
     busy: bool,
-    /// Something changed since it reconciled.
+    /// Something has changed since the last reconcile began.
     again: bool,
-    /// It does not run.
+    /// The agent does not run at all.
     pub(super) down: bool,
-    /// It is sometimes killed, or another replica takes over.
+    /// The agent is killed at times, or another replica takes over.
     pub(super) falters: bool,
-    /// The last wake-up that was requested.
+    /// The number of the last requested wake-up: earlier ones are ignored.
     alarm: u64,
-    /// Its clock minus the cluster's.
+    /// The difference of its clock from the cluster's clock.
     pub(super) clock: SignedDuration,
     /// The last plan.
     pub(super) last: Option<Rc<Plan>>,
 }
 
-/// What one reconcile read.
+/// What a reconcile has read.
 pub(super) struct Reading {
     entry: Entry,
     secrets: std::collections::BTreeMap<&'static str, Content>,
@@ -87,7 +87,7 @@ impl Reading {
 const MOMENT: SignedDuration = SignedDuration::from_secs(1);
 
 impl Cluster {
-    /// An object that the agent watches changed.
+    /// Called when an object changes that the agent watches.
     pub(super) fn poke(&mut self) {
         if self.agent.busy {
             self.agent.again = true;
@@ -130,7 +130,7 @@ impl Cluster {
         self.act(Rc::new((reading, plan)), 0, stops);
     }
 
-    /// Checks what is true of every plan.
+    /// Checks properties that every plan must have.
     fn judge(&mut self, reading: &Reading, plan: &Plan, now: Timestamp) {
         if self.agent.last.as_ref().is_none_or(|last| last.phase != plan.phase) {
             self.note(format!("phase {:?}", plan.phase));
@@ -160,7 +160,7 @@ impl Cluster {
         }
         let stored = Journal::from_text(&plan.journal.to_text()).unwrap();
         assert!(stored == plan.journal, "{}", self.log_text("the journal is another when it was stored"));
-        // One certificate for all equivalent ones leads to the same plan.
+        // A journal that stores one certificate for all equivalent ones must lead to the same plan.
         let compact = Journal::from_text(&plan.journal.to_compact_text()).unwrap();
         let by_compact = planner::plan(&reading.seen(), &compact, now);
         if (&compact, &by_compact.journal, &by_compact.steps) != (&plan.journal, &again.journal, &again.steps) {
@@ -168,7 +168,7 @@ impl Cluster {
         }
     }
 
-    /// A client that is reissued although a server pins it and no CA is about to expire.
+    /// A client that is reissued although a server accepts only its present certificate, and no CA is about to expire.
     fn breaks_a_pin<'p>(&self, reading: &Reading, plan: &'p Plan, now: Timestamp) -> Option<&'p str> {
         let asked = plan.steps.iter().filter_map(|step| match step {
             Step::Reissue { certificate } if !a_ca_ends(reading, now) => Some(certificate.as_str()),
@@ -182,7 +182,7 @@ impl Cluster {
         asked.into_iter().find(is_pinned)
     }
 
-    /// A disruptive step although the serving certificate's deadline is far off.
+    /// A disruptive step during a pause, although the serving certificate's deadline is far in the future.
     fn breaks_a_pause<'p>(&self, reading: &Reading, plan: &'p Plan, now: Timestamp) -> Option<&'p Step> {
         let (spec, policy) = (&reading.entry.spec, &reading.entry.policy);
         let windows = &policy.change_windows;
@@ -193,7 +193,7 @@ impl Cluster {
         let served = reading.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
         let end = served.and_then(|managed| managed.facts.chain.first()).map(|leaf| leaf.not_after);
         let is_held = end.is_some_and(|end| now < end - policy.propagation_delays.gateways.duration() * 2);
-        // The end of an old CA overrides any pause, in time for the steps up to it.
+        // The end of an old CA overrides any pause, early enough for all steps that depend on it.
         let ends = |ca: &Certificate| ends(reading, ca, now);
         let issuer_ends = reading.secrets.get(ISSUER).is_none_or(|issuer| issuer.facts.chain.first().is_some_and(ends));
         plan.steps.iter().find(|step| match step {
@@ -267,7 +267,7 @@ impl Cluster {
         }
     }
 
-    /// The agent is killed, or stopped until another replica leads.
+    /// Kills the agent, or stops it until another replica leads.
     fn stop(&mut self, pass: Rc<(Reading, Plan)>, action: usize) {
         if self.chance(2) {
             self.note(format!("agent killed before action {action}"));
@@ -285,7 +285,8 @@ impl Cluster {
         self.within(SignedDuration::from_secs(40), Self::reconcile);
     }
 
-    /// What a lost journal recorded of clients that load once is unknown until they restart.
+    /// Whether it is known what clients that load once have loaded. After the journal was lost it is not, until they
+    /// restart.
     fn knows_what_is_loaded(&self) -> bool {
         self.clients.iter().all(|client| {
             let known = self.journal.1.clients.get(&client.name).map(|known| known.versions.as_slice());
@@ -302,7 +303,7 @@ impl Cluster {
             && self.entry.spec.mode == Mode::Bundle
             && !distrusted(self.server_source())
             && !distrusted(self.client_source());
-        // Clients are meant to reject a gateway with a distrusted CA: that is not a failure.
+        // Clients are meant to reject a gateway with a distrusted CA, so that is not a failure.
         let managed = self.secrets.get(MANAGED).map(|content| content.id);
         let is_taken_over = self.gateways.iter().all(|loaded| loaded.as_ref().map(|content| content.id) == managed);
         let is_sound = is_sound && (self.entry.spec.distrusted_cas.is_empty() || is_taken_over);
@@ -357,7 +358,7 @@ impl Cluster {
         true
     }
 
-    /// Takes a step, unless the object that it writes changed since it was read.
+    /// Takes a step, unless the object to write has changed since it was read.
     fn take(&mut self, reading: &Reading, step: &Step) -> bool {
         let writes = match step {
             Step::WriteManaged { .. } | Step::CopySource => Some(MANAGED),
@@ -393,7 +394,8 @@ impl Cluster {
         true
     }
 
-    /// Shortly before the serving certificate expires, the next one is served even to clients that do not trust it, and so are later ones of its CA.
+    /// Records that gateways switched at the deadline, shortly before the serving certificate expired: they serve the
+    /// next certificate, and later ones of its CA, even to clients that do not trust it.
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
         if self.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep {
@@ -411,7 +413,7 @@ impl Cluster {
     }
 }
 
-/// Whether a CA is about to end: within twice the time that all steps take.
+/// Whether a CA is about to expire: within twice the time that all steps take.
 fn ends(reading: &Reading, ca: &Certificate, now: Timestamp) -> bool {
     let settle = &reading.entry.policy.propagation_delays;
     let hops = [settle.gateways, settle.admission, settle.clients].map(|hop| hop.duration());

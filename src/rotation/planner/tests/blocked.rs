@@ -1,4 +1,4 @@
-//! What blocks a rotation, and how that is reported.
+//! What blocks a rotation, and the waits and conditions that report it.
 
 use jiff::SignedDuration;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use crate::rotation::{CLIENTS, CONNECT, DISTRUST, LEAF, SecretSummary};
 use crate::trust::fixtures::{Authority, ca, parsed, secret};
 use crate::trust::{SecretUsage, Severities, certificates_under};
 
-/// Open from 02:00 to 03:00 UTC each day; the scenes begin at midnight.
+/// A change window from 02:00 to 03:00 UTC each day. The scenes begin at midnight.
 fn at_two() -> Vec<ChangeWindow> {
     vec![ChangeWindow::deserialize(json!({ "from": "02:00", "to": "03:00" })).unwrap()]
 }
@@ -50,7 +50,7 @@ fn outside_change_windows_only_new_cas_are_added() {
     scene.now = opens;
     let plan = scene.reconcile();
     assert_eq!(plan.steps, [Step::PromoteIssuer]);
-    // The next step comes too late.
+    // The window has closed before the next step.
     scene.take(&plan);
     scene.now = opens + HOUR;
     let plan = scene.reconcile();
@@ -120,13 +120,13 @@ fn clients_that_the_switch_will_cut_off_are_reported_before() {
     assert_eq!(status, ConditionStatus::False);
     let switch = format!("At {} gateways switch certificates", end - SignedDuration::from_mins(1));
     assert!(message.contains(": client.") && message.contains(&switch), "{message}");
-    // Undeclared clients.
+    // Undeclared clients may exist.
     let mut scene = before_the_switch(&old, &new, false);
     scene.entry.spec.clients.all_declared = false;
     let plan = scene.reconcile();
     let (status, message) = said(&scene, &plan, LEAF);
     assert!(status == ConditionStatus::Unknown && message.contains("spec.clients.allDeclared"), "{message}");
-    // Clients in a namespace that the agent may not read, whatever spec.clients.allDeclared says.
+    // The agent may not read a namespace of clients, so spec.clients.allDeclared is not sufficient.
     let mut scene = before_the_switch(&old, &new, false);
     scene.unlisted_namespaces = vec!["apps".to_owned()];
     let plan = scene.reconcile();
@@ -154,7 +154,7 @@ fn a_cut_off_client_is_reported_until_it_can_connect() {
         assert_eq!(plan.cut_off, ["client"]);
         let (status, message) = said(&scene, &plan, CONNECT);
         assert!(status == ConditionStatus::False && message.contains(": client."), "{message}");
-        // Long after the old certificate is forgotten.
+        // By then the journal no longer has the old certificate.
         scene.now += SignedDuration::from_secs(40);
     }
     scene.loads_once = false;
@@ -162,7 +162,7 @@ fn a_cut_off_client_is_reported_until_it_can_connect() {
     scene.now += HOUR;
     assert_eq!(said(&scene, &scene.plan(), CONNECT).0, ConditionStatus::True);
 
-    // A copy of the source Secret removed its CA.
+    // Mode Copy has removed the client's CA from the managed Secret.
     let mut scene = before_the_switch(&old, &new, false);
     scene.client = pair(&old, "client");
     scene.reconcile();
@@ -192,7 +192,7 @@ fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
     scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Keep;
-    // All others live longer.
+    // All other certificates are valid for longer.
     let served = old.leaf_with("gateway", |params| params.not_after = rcgen::date_time_ymd(2030, 6, 1));
     let stored =
         secret(&[("ca.crt", &(new.pem() + &old.pem())), ("tls.crt", &served.pem()), ("tls.key", &served.key_pem())]);
@@ -209,20 +209,20 @@ fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
         let (status, message) = said(&scene, &plan, LEAF);
         assert!(status == ConditionStatus::False && message.contains("onServingCertificateExpiry: Keep"), "{message}");
         assert_eq!(message.contains(&format!("it expired at {end}")), now > end, "{message}");
-        // The client lags before and after, and the rotation does not proceed.
+        // The client lags before and after, since the rotation does not continue.
         scene.keep_status(&plan);
         let status = &scene.entry.status;
         assert_eq!((status.phase, status.is_ready()), (Some(Phase::Converged), now < end));
         assert_eq!((status.lagging.len(), plan.cut_off.len(), plan.client_bundle.len()), (1, 0, 2), "{now}");
     }
-    // There is no new certificate: which client would block it is unknown.
+    // Without a new certificate, it is unknown which clients would block the switch to it.
     let mut without_chain = scene.clone();
     without_chain.source = SecretSummary::default();
     assert_eq!(said(&without_chain, &without_chain.plan(), LEAF).0, ConditionStatus::Unknown);
-    // A person sets the policy to Switch.
+    // The policy is changed to Switch.
     scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Switch;
     assert!(switches(&scene.reconcile()));
-    // Or the client is reissued.
+    // Instead, the client is reissued.
     scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Keep;
     scene.loads_once = false;
     assert!(switches(&scene.reconcile()));
@@ -282,7 +282,7 @@ fn an_undeclared_former_client_is_named_with_the_end_of_its_certificate() {
     scene.source = pair(&new, "gateway");
     let plan = scene.reconcile();
     assert!(wait(&plan, StepName::SwitchServingCertificate).reason.ends_with(&why));
-    // Declared again, it counts by what its Secret holds.
+    // After it is declared again, the content of its Secret counts.
     scene.declared = true;
     let plan = scene.reconcile();
     assert!(wait(&plan, StepName::SwitchServingCertificate).reason.ends_with(": client"), "{:?}", plan.waits);
@@ -293,7 +293,7 @@ fn clients_that_mode_copy_would_cut_off_are_reported_from_both_sides() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     assert_eq!(scene.reconcile().cut_off_by_copy, [""; 0]);
-    // The source Secret is new: gateways would reject the client.
+    // The source Secret has only the new CA: gateways would reject the client.
     (scene.ca, scene.source) = (source(&new), pair(&new, "gateway"));
     let plan = scene.reconcile();
     scene.take(&plan);
@@ -304,11 +304,11 @@ fn clients_that_mode_copy_would_cut_off_are_reported_from_both_sides() {
     let plan = scene.reconcile();
     scene.take(&plan);
     assert_eq!(scene.reconcile().cut_off_by_copy, ["client"]);
-    // The client trusts both CAs.
+    // The client trusts both CAs, so a copy no longer cuts it off.
     scene.client.anchors.push(parsed(new.der()));
     scene.pass(HOUR);
     assert_eq!(scene.reconcile().cut_off_by_copy, [""; 0]);
-    // An old source Secret: it does not hold the CA of the client's certificate.
+    // The source Secret has only the old CA, which did not sign the client's certificate.
     scene.source = pair(&old, "gateway");
     assert_eq!(scene.reconcile().cut_off_by_copy, ["client"]);
     scene.entry.spec.mode = Mode::Copy;

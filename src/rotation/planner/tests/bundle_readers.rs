@@ -8,7 +8,7 @@ use crate::rotation::SecretSummary;
 use crate::rotation::planner::{ClientState, PairOf, Plan, Step, Trust};
 use crate::trust::fixtures::{Authority, ca, ca_without_key_id, parsed};
 
-/// The object holds these CAs.
+/// Writes an object of `spec.trustBundleTargets` with these CAs.
 fn distribute(scene: &mut Scene, kind: TrustBundleTargetKind, authorities: &[&Authority]) {
     let place = TrustBundleTarget { kind, namespace: None, name: "trust".to_owned(), key: "ca.crt".to_owned() };
     scene.bundle_readers = vec![ClientState {
@@ -79,7 +79,7 @@ fn an_unreadable_object_counts_with_its_last_content() {
     assert!(!switches(&scene.reconcile()));
 }
 
-/// What a CA signs without key identifiers, as `openssl x509 -req` did before 3.0.
+/// A certificate without key identifiers, as `openssl x509 -req` wrote them before version 3.0.
 fn plain(authority: &Authority, name: &str) -> SecretSummary {
     let leaf = authority.leaf_with(name, |_| {});
     SecretSummary {
@@ -104,7 +104,7 @@ fn does_not_write_indistinguishable_cas_where_readers_may_take_any_order() {
     assert!(plan.unordered.is_some(), "{plan:?}");
     assert!(held_for(&plan, StepName::ExpandTrust, "ClusterTrustBundle trust is not changed"), "{:?}", plan.waits);
     assert_eq!(mid_rotation(TrustBundleTargetKind::ConfigMap).reconcile().unordered, None, "its order is kept");
-    // They do not get the new CA, so the serving certificate does not switch.
+    // The readers do not get the new CA, so the serving certificate is not switched.
     let mut scene = mid_rotation(TrustBundleTargetKind::ClusterTrustBundle);
     scene.source = plain(&new, "gateway");
     scene.client = plain(&new, "client");

@@ -1,4 +1,4 @@
-//! Clients: they use their Secret as it was when they last read it.
+//! The clients of the simulated cluster. Each uses its Secret as it was when it last read it.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -13,13 +13,13 @@ pub(super) struct Client {
     pub(super) loads_once: bool,
     /// Whether it is declared.
     pub(super) declared: bool,
-    /// cert-manager issues its certificate. Otherwise a person does, and the agent reads its Secret.
+    /// Whether cert-manager issues its certificate. Otherwise a person does, and the agent reads its Secret.
     pub(super) automatic: bool,
     pub(super) issuing: bool,
     pub(super) signed: Timestamp,
-    /// Seconds.
+    /// Lifetime of its certificates in seconds.
     pub(super) lifetime: u64,
-    /// The number of the renewal that is due next.
+    /// The number of the next renewal: earlier ones are ignored.
     pub(super) renewal: u64,
 }
 
@@ -46,7 +46,7 @@ impl Cluster {
         self.restart_in_time(at);
     }
 
-    /// A client that loads its Secret only at start is restarted before its certificate expires.
+    /// Restarts a client that loads its Secret only at start, before its certificate expires.
     pub(super) fn restart_in_time(&mut self, at: usize) {
         let end = self.clients[at].loaded.facts.chain[0].not_after;
         if self.clients[at].loads_once && end > self.now {
@@ -66,7 +66,7 @@ impl Cluster {
     }
 }
 
-/// Whether it has expired: for BoringSSL a certificate has expired in its last second (`X509_cmp_time`).
+/// Whether a certificate has expired. For BoringSSL it has in its last second (`X509_cmp_time`).
 pub(super) fn has_ended(content: &Content, now: Timestamp) -> bool {
     content.facts.chain.first().is_none_or(|leaf| now.as_second() >= leaf.not_after.as_second())
 }
@@ -79,7 +79,7 @@ impl Client {
             name: self.name.clone(),
             chain: facts.chain.clone(),
             trust: if self.automatic {
-                // Timestamps of cert-manager have whole seconds.
+                // cert-manager's timestamps have whole seconds.
                 let at = Timestamp::from_second(self.signed.as_second()).unwrap();
                 Trust::Issued { ca: facts.anchors[..1].to_vec(), at }
             } else {

@@ -30,14 +30,14 @@ pub(super) const MANAGED: &str = "gw";
 pub(super) const MINUTE: u64 = 60;
 pub(super) const HOUR: u64 = 60 * MINUTE;
 
-/// The content of a Secret, with a unique number.
+/// The content of a Secret. Each write gets another number.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
     pub(super) id: u64,
     pub(super) facts: Rc<SecretSummary>,
 }
 
-/// What the agent publishes to the webhooks.
+/// The part of the status that webhooks use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) client_bundle: Vec<Certificate>,
@@ -54,24 +54,24 @@ pub(super) struct Cluster {
     pub(super) log: Vec<String>,
     names: HashMap<String, String>,
     authorities: HashMap<String, Rc<Authority>>,
-    /// The CAs in the order in which they were made.
+    /// All CAs, oldest first.
     pub(super) made: Vec<Certificate>,
     /// The GatewaySecret, with the status that is stored.
     pub(super) entry: Entry,
     pub(super) secrets: BTreeMap<&'static str, Content>,
     pub(super) journal: (u64, Journal),
-    /// What webhooks could know, and since when, oldest first.
+    /// The statuses that webhooks may know, each with its time, oldest first.
     pub(super) published: Vec<(Timestamp, Rc<Published>)>,
     pub(super) agent: Agent,
     pub(super) issuer: Issuer,
-    /// The webhook rejects certificates that not every gateway would accept.
+    /// Whether the webhook rejects client certificates that some gateway would not accept.
     pub(super) holds_back: bool,
     pub(super) clients: Vec<Client>,
-    /// What each replica of the gateway has loaded.
+    /// The content that each gateway replica has loaded.
     pub(super) gateways: Vec<Option<Content>>,
-    /// Verdicts on pairs of contents, and until when they hold.
+    /// Verdicts on pairs of contents, each with the time until which it is valid.
     pub(super) verdicts: HashMap<(u64, u64), (bool, Timestamp)>,
-    /// Whether no connection may fail: no event happened that an agent cannot prevent from doing harm.
+    /// Whether every connection must succeed: no event has happened whose effect the agent cannot prevent.
     pub(super) claims: bool,
     /// How gateways are probed.
     pub(super) prober: Prober,
@@ -81,9 +81,10 @@ pub(super) struct Cluster {
     pub(super) distributed: Option<Distributed>,
     /// A Secret that gateways present in addition to the managed Secret.
     pub(super) second: Option<Second>,
-    /// Hashes of certificates by which a server accepts clients.
+    /// Hashes of the client certificates that a server accepts.
     pub(super) pins: Vec<String>,
-    /// Certificates that gateways switched to at a deadline; those of another CA with the one that clients rejected before.
+    /// Certificates to which gateways switched at a deadline. For one of another CA, the certificate that clients
+    /// rejected before.
     pub(super) forced: HashMap<String, Option<Certificate>>,
 }
 
@@ -128,25 +129,25 @@ impl Cluster {
         self.log.push(format!("{:>9}.{:03} {}", since / 1000, since % 1000, text.as_ref()));
     }
 
-    /// Certificates by the names that the log gives them.
+    /// Certificates, by the names that the log uses.
     pub(super) fn named(&self, certificates: &[Certificate]) -> String {
         let name = |certificate: &Certificate| self.names.get(&certificate.fingerprint).map_or("?", String::as_str);
         certificates.iter().map(name).collect::<Vec<_>>().join("+")
     }
 
-    /// Schedules an event, for now if that instant is over.
+    /// Schedules an event. If its time has passed, it happens now.
     pub(super) fn at(&mut self, when: Timestamp, what: impl FnOnce(&mut Self) + 'static) {
         let key = (when.max(self.now), self.number());
         self.queue.insert(key, Box::new(what));
     }
 
-    /// Schedules an event less than `within` from now.
+    /// Schedules an event at a random time less than `within` from now.
     pub(super) fn within(&mut self, within: SignedDuration, what: impl FnOnce(&mut Self) + 'static) {
         let when = self.now + self.delay(within);
         self.at(when, what);
     }
 
-    /// A delay below a bound, often at one of its ends.
+    /// A random delay below a bound, often close to zero or to the bound.
     pub(super) fn delay(&mut self, bound: SignedDuration) -> SignedDuration {
         let most = u64::try_from(bound.as_millis()).unwrap().saturating_sub(1).max(1);
         let millis = match self.seed.below(4) {
@@ -161,7 +162,7 @@ impl Cluster {
         self.seed.below(one_in) == 0
     }
 
-    /// Runs the events up to an instant; after each event all connections are tried.
+    /// Runs the events up to an instant, and tries all connections after each event.
     pub(super) fn run_until(&mut self, end: Timestamp) {
         let mut events = 0;
         while let Some(next) = self.queue.first_entry() {
@@ -180,13 +181,13 @@ impl Cluster {
         self.try_connections();
     }
 
-    /// The log of a run, for the message of a failed assertion.
+    /// The log of a run and `what` failed, for the message of an assertion.
     pub(super) fn log_text(&self, what: &str) -> String {
         let skipped = self.log.len().saturating_sub(150);
         format!("… {skipped} lines\n{}\n{what}", self.log[skipped..].join("\n"))
     }
 
-    /// A CA that is valid since a minute ago, for this many seconds.
+    /// A CA that was issued a minute ago and is valid for this many seconds.
     pub(super) fn make_ca(&mut self, seconds: u64) -> Certificate {
         let dates = self.dates(seconds, None);
         // cert-manager's roots keep their name. One that is served as a leaf does not say whose key signed it: with namesakes
@@ -194,14 +195,14 @@ impl Cluster {
         let is_served = self.entry.resolved.ca_secret_ref.is_none();
         let name = if is_served { format!("root {}", self.made.len()) } else { "root".to_owned() };
         let authority = ca_with(&name, |params| {
-            // A CA that is its own serving certificate signs handshakes, too.
+            // A CA that is its own serving certificate also signs handshakes.
             params.key_usages.push(rcgen::KeyUsagePurpose::DigitalSignature);
             dates(params);
         });
         self.keep(authority, format!("CA{}", self.made.len() + 1))
     }
 
-    /// A CA's renewal under the same key.
+    /// A renewal of a CA with the same key.
     pub(super) fn renew_ca(&mut self, certificate: &Certificate, seconds: u64) -> Certificate {
         let dates = self.dates(seconds, None);
         let renewed = self.authorities[&certificate.fingerprint].changed(dates);
@@ -217,7 +218,7 @@ impl Cluster {
         certificate
     }
 
-    /// A certificate of a CA, valid for this many seconds, and no longer than the CA.
+    /// A certificate of a CA, valid for this many seconds, but not longer than the CA.
     pub(super) fn sign(&mut self, ca: &Certificate, name: &str, seconds: u64) -> Certificate {
         let dates = self.dates(seconds, Some(ca.not_after));
         let leaf = self.authorities[&ca.fingerprint].leaf_with(name, |params| {
@@ -278,7 +279,7 @@ impl Cluster {
         self.secrets.get(name).map(|content| content.facts.as_ref())
     }
 
-    /// What one replica of the webhook knows now.
+    /// The status that one replica of the webhook knows now.
     pub(super) fn webhook(&mut self) -> Rc<Published> {
         let lag = self.delay(self.entry.policy.propagation_delays.admission.duration());
         let known = self.now - lag;

@@ -16,7 +16,7 @@ fn held(authorities: &[&Authority]) -> SecretSummary {
     SecretSummary { anchors, ..SecretSummary::default() }
 }
 
-/// A gateway uses the copy of ConfigMap `partners`, and no write is propagating.
+/// A gateway uses the copy of ConfigMap `partners`, and all writes have propagated.
 fn steady(old: &Authority, source: &[&Authority]) -> Scene {
     let mut scene = Scene::steady(old);
     scene.entry.spec.clients.ca_config_map_names = vec!["partners".to_owned()];
@@ -29,7 +29,7 @@ fn steady(old: &Authority, source: &[&Authority]) -> Scene {
     scene
 }
 
-/// Reconciles and takes steps as an agent does, this many times, every ten minutes.
+/// Reconciles and takes the steps this many times, every ten minutes.
 fn reconcile_times(scene: &mut Scene, times: usize) -> Plan {
     for _ in 0..times {
         let kept: Vec<_> = scene.config_maps.iter().flat_map(|map| map.managed.clone()).collect();
@@ -152,7 +152,8 @@ fn new_revocation_lists_are_copied() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// A server accepts the foreign clients that its owner chose, and ours at every step of a rotation.
+    /// At every step of a rotation, a server accepts the foreign clients that its owner chose, and the GatewaySecret's
+    /// clients.
     #[test]
     fn a_copy_admits_no_foreign_client(order in Just([0, 1, 2, 3]).prop_shuffle(), strangers in 0..4_usize) {
         let (old, new) = (ca("old"), ca("new"));

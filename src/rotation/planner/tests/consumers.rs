@@ -11,7 +11,7 @@ fn certificates(authorities: &[&Authority]) -> Vec<Certificate> {
     authorities.iter().map(|authority| parsed(authority.der())).collect()
 }
 
-/// A TrustConsumer that has loaded these CAs; none of them: that is unknown.
+/// A TrustConsumer that has loaded these CAs. Without CAs it is unknown what it has loaded.
 fn loader(object: LoadedTrust, loaded: &[&Authority]) -> Vec<TrustLoader> {
     let hash = content_hash(&certificates(loaded));
     let loaded = (!loaded.is_empty()).then_some(hash);

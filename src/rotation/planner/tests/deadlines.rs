@@ -1,4 +1,4 @@
-//! The end of a CA during a pause.
+//! The deadlines before the end of a CA, which override a pause.
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
@@ -23,7 +23,7 @@ fn until(plan: &Plan, step: StepName) -> Option<Timestamp> {
     plan.waits.iter().find(|wait| wait.step == step).unwrap_or_else(|| panic!("no {step:?} in {:?}", plan.waits)).until
 }
 
-/// A new CA that gateways trust, under a pause.
+/// A paused rotation: gateways trust the new CA, and no client is reissued.
 fn paused(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
     scene.entry.spec.paused = true;

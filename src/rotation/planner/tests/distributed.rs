@@ -1,4 +1,4 @@
-//! Readers of an object of `spec.trustBundleTargets`, which present no certificate.
+//! Readers of an object of `spec.trustBundleTargets`. They present no certificate.
 
 use jiff::SignedDuration;
 
@@ -8,21 +8,21 @@ use crate::rotation::SecretSummary;
 use crate::rotation::planner::{ClientState, LoadedTrust, Plan, Trust, TrustLoader};
 use crate::trust::{Certificate, content_hash};
 
-/// The object, and what its readers have of it.
+/// The object, and the CAs that its readers have loaded.
 pub(super) struct Distributed {
     stored: Content,
     loaded: Content,
     /// The readers load it when they start, and a TrustConsumer restarts them.
     load_once: bool,
-    /// What the TrustConsumer reports; `None` during a rollout.
+    /// The content that the TrustConsumer reports as loaded. `None` during a rollout.
     reported: Option<Content>,
 }
 
-/// The time up to a restart, and the time that it takes.
+/// The time until a restart, and the duration of the restart.
 const RESTART: SignedDuration = SignedDuration::from_mins(20);
 
 impl Cluster {
-    /// The readers of the trust bundle target now trust this CA.
+    /// Adds an object of `spec.trustBundleTargets`, whose readers trust this CA.
     pub(super) fn distribute_to_readers(&mut self, ca: &Certificate) {
         let kind =
             if self.chance(2) { TrustBundleTargetKind::ConfigMap } else { TrustBundleTargetKind::ClusterTrustBundle };
@@ -36,7 +36,7 @@ impl Cluster {
         self.distributed = Some(Distributed { loaded: stored.clone(), stored, load_once, reported });
     }
 
-    /// The agent writes it after its steps.
+    /// Writes the object, as the agent does after its steps.
     pub(super) fn distribute(&mut self, plan: &Plan) {
         let bundle = &plan.client_bundle;
         let Some(stored) = self.distributed.as_ref().map(|distributed| &distributed.stored.facts.anchors) else {
@@ -77,7 +77,7 @@ impl Cluster {
         self.distributed.as_mut().unwrap().loaded = content;
     }
 
-    /// The TrustConsumer of readers that load the object once.
+    /// The TrustConsumer of the readers, if they load the object only at start.
     pub(super) fn trust_loaders(&self) -> Vec<TrustLoader> {
         let loader = |distributed: &Distributed| TrustLoader {
             name: "apps/readers".to_owned(),

@@ -17,7 +17,7 @@ fn a_plain_rotation_goes_step_by_step() {
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice(), plan.wake.is_some()), (Phase::Steady, &[][..], true));
 
-    // The new CA is added at once, at the top; nothing else changes.
+    // The new CA is added at once, at the top of the bundle. Nothing else changes.
     scene.ca = source(&new);
     let plan = scene.reconcile();
     assert_eq!((plan.phase, bundle(&plan)), (Phase::TrustExpanded, Some(vec!["CN=new", "CN=old"])));
@@ -25,7 +25,7 @@ fn a_plain_rotation_goes_step_by_step() {
     assert_eq!((plan.steps.len(), waits(&plan)), (1, vec![StepName::PromoteIssuer]));
     scene.take(&plan);
 
-    // Gateways have 30 s to load it, webhooks 10 s.
+    // Gateways have 30 s to load the bundle, and webhooks 10 s to learn of it.
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
     let promotion = plan.waits.iter().find(|wait| wait.step == StepName::PromoteIssuer).unwrap();
@@ -33,14 +33,15 @@ fn a_plain_rotation_goes_step_by_step() {
     assert!(plan.wake.is_some_and(|wake| wake <= scene.now + SignedDuration::from_secs(30)));
     scene.now += SignedDuration::from_secs(30);
 
-    // All gateways trust it: it may sign.
+    // After all gateways trust the new CA, the Issuer may sign with it.
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
     scene.take(&plan);
     let plan = scene.reconcile();
     assert_eq!((plan.phase, reissues(&plan)), (Phase::Converged, vec!["client"]));
 
-    // The client has a new certificate, and three minutes to load it. The source Secret follows when the client trusts the new CA.
+    // The client has a new certificate, and three minutes to load it. The source Secret's certificate is reissued when
+    // the client trusts the new CA.
     scene.client = pair(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
     let plan = scene.reconcile();
@@ -54,7 +55,8 @@ fn a_plain_rotation_goes_step_by_step() {
     assert_eq!(bundle(&plan), Some(vec!["CN=new"]));
     scene.take(&plan);
 
-    // The new certificate is served at once. When all gateways serve it, clients may forget the old CA.
+    // The new serving certificate is served at once. After all gateways serve it, the old CA is removed from the
+    // clients' bundle.
     scene.source = pair(&new, "gateway");
     let plan = scene.reconcile();
     assert!(matches!(plan.steps.as_slice(), [Step::WriteManaged { pair: PairOf::Source, .. }]), "{:?}", plan.steps);
@@ -86,7 +88,7 @@ fn reformatted_pem_is_no_change() {
     let authority = ca("root");
     let mut scene = Scene::steady(&authority);
     let text = format!("# exported\r\n{}", authority.pem().replace('\n', "\r\n"));
-    // A duplicate does not change trust either.
+    // A duplicate does not change the set of CAs either.
     scene.ca.anchors = certificates(&format!("{text}{text}"));
     assert_eq!(scene.ca.anchors.len(), 2);
     let plan = scene.reconcile();
@@ -117,7 +119,7 @@ fn several_new_cas_at_once_keep_those_in_use_and_the_newest() {
     }
     let held = scene.managed.as_ref().unwrap().anchors.clone();
     assert_eq!(held, [&new, &passing, &old].map(|ca| parsed(ca.der())));
-    // The CA in between signed nothing: it is removed when that is certain.
+    // The second CA has signed nothing. It is removed when that is certain.
     scene.now += SignedDuration::from_mins(3);
     assert_eq!(bundle(&scene.reconcile()), Some(vec!["CN=new", "CN=old"]));
 }
@@ -129,7 +131,7 @@ fn a_lagging_client_blocks_the_switch_until_its_deadline() {
     let plan = scene.reconcile();
     let wait = plan.waits.iter().find(|wait| wait.step == StepName::SwitchServingCertificate).unwrap();
     assert!(wait.reason.ends_with(": client"), "{}", wait.reason);
-    // One minute, twice the gateways' delay, before the served certificate expires.
+    // The deadline is one minute before the serving certificate expires: twice the gateways' propagation delay.
     let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
     assert_eq!(wait.until, Some(deadline));
     assert!(plan.steps.iter().all(|step| !matches!(step, Step::WriteManaged { pair: PairOf::Source, .. })));
@@ -146,7 +148,7 @@ fn only_a_client_whose_reissue_was_requested_lags() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = Scene::steady(&old);
     assert!(scene.reconcile().lagging.is_empty());
-    // Gateways do not trust the new CA yet: no reissue was requested.
+    // No reissue was requested yet, because gateways do not trust the new CA.
     scene.ca = source(&new);
     let plan = scene.reconcile();
     assert!(plan.lagging.is_empty());
@@ -159,7 +161,7 @@ fn only_a_client_whose_reissue_was_requested_lags() {
     scene.entry.spec.paused = true;
     assert!(scene.reconcile().lagging.is_empty());
     scene.entry.spec.paused = false;
-    // After its renewal it may use its earlier content for a while.
+    // After its reissue it may use its earlier content until the propagation delay has passed.
     scene.client = pair(&new, "client");
     scene.client.anchors.push(parsed(old.der()));
     assert_eq!(scene.reconcile().lagging, ["client"]);
@@ -212,7 +214,7 @@ fn of_a_previous_ca_and_its_renewal_the_one_that_lasts_longest_is_kept() {
     let renewed = first.renewed(2027, 2040);
     for restored in [true, false] {
         let mut scene = Scene::steady(&first);
-        // The first certificate is restored, and the serving certificate outlasts it.
+        // The first certificate of the CA is restored. The serving certificate is valid for longer than that.
         for held in [&renewed, if restored { &first } else { &renewed }, &new] {
             scene.ca = source(held);
             let plan = scene.reconcile();
@@ -234,7 +236,8 @@ fn a_client_that_was_issued_before_the_first_bundle_is_waited_for() {
     scene.managed = Some(SecretSummary { anchors: source(&of_clients).anchors, ..scene.source.clone() });
     scene.journal = Journal::default();
     scene.entry.status = GatewaySecretStatus::default();
-    // Its Secret is not read, and was written before the agent ran. It verifies gateways, so it has their CA.
+    // The client's Secret is not read, and was written before the agent ran. The client verifies gateways, so it has
+    // their CA.
     let clients = || {
         let ca = source(&of_clients).anchors;
         let trust = Trust::Issued { ca, at: now() - HOUR };
@@ -251,7 +254,7 @@ fn a_client_that_was_issued_before_the_first_bundle_is_waited_for() {
     };
     assert_eq!(reconcile(&mut scene).steps, []);
     scene.ca = source(&new);
-    // Its owner reissues the serving certificate early.
+    // The serving certificate is reissued early, by its owner.
     scene.source = pair(&new, "gateway");
     for _ in 0..2 {
         let plan = reconcile(&mut scene);
@@ -285,7 +288,8 @@ fn a_certificate_from_the_future_does_not_count_as_one_with_the_newest_bundle() 
     reconcile(&mut scene, issued(&client.chain, now() - HOUR));
     scene.ca = source(&new);
     reconcile(&mut scene, issued(&client.chain, now() - HOUR));
-    // The agent's clock is set back by an hour. Seconds after the write of the new bundle, the client is renewed by a webhook that lacks it.
+    // The agent's clock is set back by an hour. Seconds after the new bundle was written, the client is renewed by a
+    // webhook that does not have it yet.
     scene.now -= HOUR;
     let issuance = scene.now + HOUR;
     reconcile(&mut scene, issued(&chain, issuance));

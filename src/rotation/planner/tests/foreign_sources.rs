@@ -10,23 +10,23 @@ use crate::rotation::SecretSummary;
 use crate::rotation::planner::{CaConfigMap, SourceState, TrustCopy};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 
-/// Where istiod reads the CAs of a server, first to last, by the kind of field that names them. Written from what istiod does
-/// (pilot/pkg/credentials/kube/secrets.go), not from the code under test.
+/// The objects in which istiod looks up the CAs of a server, in this order, by the kind of field that names them.
+/// Written from istiod's behavior (pilot/pkg/credentials/kube/secrets.go), not from the tested code.
 const LOOKED_UP: [&[&str]; 3] =
     [&["Secret partners-cacert", "Secret partners"], &["Secret others-cacert", "Secret others"], &["ConfigMap roots"]];
 
-/// A ConfigMap of `spec.clients.caConfigMapNames`, and its copy, which a server is rewritten to name.
+/// A ConfigMap of `spec.clients.caConfigMapNames`. A server uses its copy.
 const SOURCE: &str = "ConfigMap shared";
 const KEPT: &str = "ConfigMap shared.trustspan";
 
-/// How long an owner takes to add a CA to an object.
+/// The longest time until an owner adds a CA to an object.
 const OWNER: SignedDuration = SignedDuration::from_secs((30 * MINUTE).cast_signed());
 
-/// A server of every gateway.
+/// A server that every gateway replica has.
 pub(super) struct Server {
     /// The objects from which it takes CAs, the preferred one first.
     objects: &'static [&'static str],
-    /// What each replica has loaded.
+    /// The content that each replica has loaded.
     loaded: Vec<Option<Content>>,
 }
 
@@ -35,13 +35,13 @@ pub(super) struct Server {
 pub(super) struct Foreign {
     pub(super) servers: Vec<Server>,
     objects: BTreeMap<&'static str, Content>,
-    /// The agent may not read them.
+    /// Whether the agent may not read the objects.
     pub(super) hidden: bool,
-    /// A foreign CA in the ConfigMap that is copied: the server accepts its clients.
+    /// The foreign CA in the copied ConfigMap, whose clients the server accepts.
     stranger: Option<crate::trust::Certificate>,
 }
 
-/// What the agent reads of it.
+/// What the agent reads about the servers.
 pub(super) struct Read {
     pub(super) readers: Vec<TlsReader>,
     pub(super) sources: BTreeMap<SourceName, SourceState>,
@@ -73,7 +73,7 @@ fn name(object: &str) -> SourceName {
 }
 
 impl Cluster {
-    /// Draws the servers. Their objects hold the CAs of all clients, and a foreign one.
+    /// Creates random servers. Their objects contain the CAs of all clients, and a foreign CA.
     pub(super) fn add_foreign(&mut self) {
         for objects in LOOKED_UP {
             if !self.chance(4) {
@@ -81,7 +81,7 @@ impl Cluster {
             }
             let stranger = self.make_ca(10 * HOUR);
             let ours = self.facts(self.client_source()).unwrap().chain[0].clone();
-            // The first of two exists, or the second, or both.
+            // The first of two possible objects exists, or the second, or both.
             let held = self.seed.below(3);
             for (at, object) in objects.iter().enumerate() {
                 if objects.len() == 1 || held == 2 || held == at as u64 {
@@ -97,7 +97,7 @@ impl Cluster {
         }
     }
 
-    /// A server that uses the copy of a ConfigMap.
+    /// Creates a server that uses the copy of a ConfigMap.
     fn add_kept(&mut self) {
         let stranger = self.make_ca(10 * HOUR);
         let ours = self.facts(self.client_source()).unwrap().chain[0].clone();
@@ -111,10 +111,10 @@ impl Cluster {
         (0..self.gateways.len()).for_each(|replica| self.load_foreign(replica));
     }
 
-    /// The agent writes it.
+    /// Writes the copy, as the agent does.
     ///
     /// # Panics
-    /// When others get in by it than its owner let in, or fewer; or others by the managed Secret.
+    /// When the foreign CA is not exactly once in the copy, or is in the managed Secret.
     pub(super) fn write_kept(&mut self, trust: &[crate::trust::Certificate]) {
         let is_strangers = |ca: &&crate::trust::Certificate| self.foreign.is_strangers(ca);
         assert_eq!(trust.iter().filter(is_strangers).count(), 1, "{}", self.log_text("another's CA is lost"));
@@ -144,7 +144,7 @@ impl Cluster {
         self.poke();
     }
 
-    /// A running proxy keeps its content when the object is deleted.
+    /// A replica loads the objects. If an object was deleted, a running proxy keeps its content.
     pub(super) fn load_foreign(&mut self, replica: usize) {
         for server in &mut self.foreign.servers {
             let found = server.objects.iter().find_map(|object| self.foreign.objects.get(object));
@@ -154,17 +154,17 @@ impl Cluster {
         }
     }
 
-    /// A proxy that starts has nothing.
+    /// A replica restarts: it has no content of deleted objects.
     pub(super) fn restart_foreign(&mut self, replica: usize) {
         self.foreign.servers.iter_mut().for_each(|server| server.loaded[replica] = None);
         self.load_foreign(replica);
     }
 
-    /// Owners learn of a new CA, and add it later.
+    /// Tells the owners of a new CA, which they add later.
     pub(super) fn tell_owners(&mut self) {
         let objects: Vec<_> = self.foreign.objects.keys().copied().filter(|object| *object != KEPT).collect();
         for object in objects {
-            // The owner of a copied ConfigMap need not know.
+            // The owner of a copied ConfigMap does not always hear of it.
             if object == SOURCE && self.chance(2) {
                 continue;
             }
@@ -172,7 +172,7 @@ impl Cluster {
         }
     }
 
-    /// What `trustspan extend-trust` does.
+    /// Adds the newest CA to an object, as `trustspan extend-trust` does.
     fn extend(&mut self, object: &'static str) {
         let source = self.facts(self.client_source()).filter(|facts| facts.denials.is_empty());
         let newest = source.and_then(|facts| facts.chain.first()).cloned();
@@ -183,7 +183,7 @@ impl Cluster {
         }
     }
 
-    /// A person deletes a server's only object, and writes it again with the newest CA.
+    /// Deletes the only object of a server, and writes it again later with the newest CA.
     pub(super) fn delete_foreign(&mut self, length: SignedDuration) {
         let single =
             |server: &&Server| server.objects.iter().filter(|o| self.foreign.objects.contains_key(*o)).count() == 1;
@@ -229,7 +229,7 @@ impl Cluster {
         }
     }
 
-    /// The CAs by which each server of a replica accepts clients.
+    /// The CAs by which each server of a replica verifies clients.
     pub(super) fn foreign_trust(&self, replica: usize) -> Vec<(&'static str, Content)> {
         let loaded = |server: &Server| Some((server.objects[0], server.loaded[replica].clone()?));
         self.foreign.servers.iter().filter_map(loaded).collect()

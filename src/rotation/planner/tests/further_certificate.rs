@@ -1,5 +1,5 @@
-//! A second Secret that gateways present: a client may get either certificate, so it has to verify both. Gateways present its certificate as soon as
-//! it is issued.
+//! A second Secret that gateways present. A client may get either certificate, so it has to verify both. Gateways
+//! present its certificate as soon as it is issued.
 
 use super::cluster::{CA, Cluster, Content};
 use super::issuer::{SOURCE_LIFETIME, Whose};
@@ -10,12 +10,12 @@ use crate::trust::Certificate;
 /// Name of the Secret, and of its Certificate.
 pub(super) const SECOND: &str = "second";
 
-/// The Secret, and what each replica of the gateway has loaded.
+/// The Secret, and the content that each gateway replica has loaded.
 pub(super) struct Second {
     held: Content,
     loaded: Vec<Content>,
     pub(super) is_issuing: bool,
-    /// The CA in the source when its reissue was requested.
+    /// The CA in the source Secret when the reissue was requested.
     asked_of: Option<Certificate>,
 }
 
@@ -32,7 +32,7 @@ impl Cluster {
         self.content(SecretSummary { chain, ..SecretSummary::default() })
     }
 
-    /// When its reissue is requested; it is not renewed before.
+    /// Writes the Secret with a certificate of this CA. It is reissued only on request.
     pub(super) fn write_second(&mut self, ca: &Certificate) {
         let held = self.second_of(ca);
         self.note(format!("Secret {SECOND}: presents {}", self.named(&held.facts.chain)));
@@ -46,14 +46,14 @@ impl Cluster {
         self.poke();
     }
 
-    /// The agent requests its reissue.
+    /// Requests its reissue, as the agent does.
     pub(super) fn ask_for_second(&mut self) {
         let ca = self.facts(CA).and_then(|facts| facts.chain.first()).cloned();
         self.second.as_mut().unwrap().asked_of = ca;
         self.issue(Whose::Second);
     }
 
-    /// Whether a CA was current when its reissue was requested.
+    /// Whether this CA was the current one when the reissue was requested.
     pub(super) fn second_is_signed_by(&self, ca: &Certificate) -> bool {
         self.second.as_ref().is_some_and(|second| second.asked_of.as_ref() == Some(ca))
     }
@@ -77,7 +77,7 @@ impl Cluster {
         seen.collect()
     }
 
-    /// What a replica presents next to the managed Secret's leaf.
+    /// The content that a replica presents in addition to the managed Secret's certificate.
     pub(super) fn second_at(&self, replica: usize) -> Option<Content> {
         self.second.as_ref().map(|second| second.loaded[replica].clone())
     }

@@ -1,4 +1,4 @@
-//! Random clusters, and random events in them.
+//! Random clusters with random events.
 
 use jiff::SignedDuration;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use crate::registry::tests::entry;
 use crate::rotation::SecretSummary;
 use crate::seed::Seed;
 
-/// An event.
+/// Something that happens in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Rotate,
@@ -76,11 +76,11 @@ pub(super) fn seconds(seconds: u64) -> SignedDuration {
     SignedDuration::from_secs(seconds.cast_signed())
 }
 
-/// Lifetimes of CAs in seconds: of those that are replaced, and of the last.
+/// Lifetimes of CAs in seconds: of those that are replaced, and of the last one.
 const CA_LIFETIME: u64 = 10 * HOUR;
 const LAST_LIFETIME: u64 = 100 * HOUR;
 
-/// Half an hour, or ten minutes, of every second hour.
+/// Random change windows: ten or thirty minutes of every second hour.
 fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
     let (odd, from) = (seed.below(2), seed.below(30));
     let to = from + [10, 30][seed.below(2) as usize];
@@ -90,7 +90,7 @@ fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
     (0..12).map(|half| ChangeWindow::deserialize(window(2 * half + odd)).unwrap()).collect()
 }
 
-/// How long the owner of a pin takes to remove it when a rotation waits for that.
+/// The time that the owner of a server takes to remove a certificate hash, when a rotation waits for that.
 const PIN_REMOVED: SignedDuration = SignedDuration::from_secs((5 * MINUTE).cast_signed());
 
 impl Cluster {
@@ -99,14 +99,14 @@ impl Cluster {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", SOURCE, MANAGED) };
         let (spec, policy) = (&mut entry.spec, &mut entry.policy);
         let shape = seed.below(4);
-        // A CA that is its own serving certificate, or one that signs it.
+        // A CA that is its own serving certificate, or a separate CA that signs it.
         entry.resolved.ca_secret_ref = (shape > 0).then(|| CA.into());
         spec.clients.ca_secret_ref = (shape == 3).then(|| CLIENT_CA.into());
         spec.issuer_secret_name = (seed.below(2) == 0).then(|| ISSUER.to_owned());
         spec.clients.all_declared = seed.below(4) > 0;
         policy.max_certificate_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
         policy.propagation_delays.minimum_overlap = Period::from_secs([0, 0, 600][seed.below(3) as usize]);
-        // `maxPreviousCAs` cuts off unknown clients, on purpose.
+        // With `maxPreviousCAs` unknown clients are cut off on purpose.
         let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
         policy.max_previous_cas = cap.filter(|_| spec.clients.all_declared);
         // With unknown clients and policy Keep, the serving certificate would never be switched.
@@ -116,11 +116,11 @@ impl Cluster {
         policy.change_windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
         let mut cluster = Self::new(seed, entry);
         cluster.agent.falters = cluster.chance(2);
-        // If the agent writes the Issuer's Secret, nothing is signed that admission would reject.
+        // If the agent writes the Issuer's Secret, the Issuer signs nothing that admission would reject.
         cluster.holds_back = cluster.entry.spec.issuer_secret_name.is_none() || cluster.chance(2);
         cluster.watch();
         cluster.gateways = vec![None; 1 + cluster.seed.below(2) as usize];
-        // A short one ends while clients that load once hold it.
+        // A short lifetime ends while clients that load once still use a certificate.
         cluster.issuer.source_lifetime = if cluster.chance(3) { 2 * HOUR } else { SOURCE_LIFETIME };
         let spec = serde_json::to_string(&(&cluster.entry.spec, &cluster.entry.policy)).unwrap();
         let held_back = if cluster.holds_back { "holds back" } else { "lets pass" };
@@ -165,7 +165,7 @@ impl Cluster {
             self.write(MANAGED, vec![client_ca], served);
             (0..self.gateways.len()).for_each(|replica| self.load_gateway(replica, "starts"));
         }
-        // Otherwise clients that renew by themselves get the new CA before owners add it.
+        // Otherwise clients that renew by themselves get the new CA before the owners of objects add it.
         if self.entry.spec.issuer_secret_name.is_some() {
             self.add_foreign();
         }
@@ -203,7 +203,7 @@ impl Cluster {
         }
     }
 
-    /// A person renews the client at times, with the bundle that the status shows.
+    /// Renews the client manually at times, with the bundle in the status.
     fn renew_by_hand(&mut self, at: usize) {
         self.within(seconds(self.clients[at].lifetime / 2), move |cluster| {
             let source = match cluster.entry.spec.issuer_secret_name {
@@ -226,7 +226,7 @@ impl Cluster {
 
     pub(super) fn happen(&mut self, event: Event) {
         self.note(format!("== {event:?}"));
-        // A CA that is replaced before the agent read it is unknown.
+        // A CA that is replaced before the agent has read it stays unknown.
         if HARMFUL.contains(&event) || self.journal.0 == 0 {
             self.claims = false;
         }
@@ -287,7 +287,7 @@ impl Cluster {
                 let back = -seconds(1 + self.seed.below(HOUR));
                 self.for_a_while(length, move |cluster, on| {
                     let clock = if on { back } else { SignedDuration::ZERO };
-                    // What a slower clock recorded seems long ago.
+                    // Timestamps of a slower clock appear to be far in the past.
                     cluster.claims &= clock <= cluster.agent.clock;
                     cluster.agent.clock = clock;
                 });
@@ -326,14 +326,15 @@ impl Cluster {
     fn rotate_in(&mut self, source: &'static str, lifetime: u64) {
         let ca = self.make_ca(lifetime);
         self.write(source, vec![ca.clone()], vec![ca]);
-        // Perhaps when not every gateway knows it yet.
+        // A client may be renewed before every gateway has the new CA.
         self.within(self.entry.policy.propagation_delays.gateways.duration(), Self::renew_client);
-        // A pin that outlasts the serving certificate cuts its client off, as the condition ClientsCurrent says.
+        // A hash that is not removed before the serving certificate expires cuts its client off, as condition
+        // ClientsCurrent reports.
         self.within(PIN_REMOVED, |cluster| cluster.pins.clear());
     }
 
     fn renew(&mut self) {
-        // If the CA itself is the serving certificate, no bundle verifies both it and another CA of the same subject.
+        // If the CA itself is the serving certificate, no bundle verifies it and another CA with the same subject.
         if self.entry.resolved.ca_secret_ref.is_some()
             && let Some(held) = self.facts(self.client_source()).and_then(|facts| facts.chain.first()).cloned()
         {
@@ -342,7 +343,7 @@ impl Cluster {
         }
     }
 
-    /// The source holds one of its previous CAs again.
+    /// Restores a previous CA in the source Secret.
     fn restore_ca(&mut self) {
         let former = self.made[self.seed.below(self.made.len() as u64) as usize].clone();
         let is_ours = !self.foreign.is_strangers(&former);
@@ -361,8 +362,8 @@ impl Cluster {
         });
     }
 
-    /// Some events in two hours, a last rotation, and then as long as everything may take. Before the first managed Secret gateways
-    /// serve the source Secret itself.
+    /// Runs the events within two hours, then a last rotation with as much time as every step may take. Before the
+    /// first managed Secret exists, gateways serve the source Secret.
     pub(super) fn live_through(&mut self, events: &[Event]) {
         while self.facts(MANAGED).is_none() {
             self.run_until(self.now + seconds(1));
@@ -382,17 +383,18 @@ impl Cluster {
             }
         });
         let needed = if self.entry.spec.clients.all_declared { 5 * HOUR } else { 12 * HOUR };
-        // Each step may wait for a window.
+        // Each step may have to wait for a change window.
         let needed = if self.entry.policy.change_windows.is_empty() { needed } else { needed + 9 * HOUR };
-        // Not at the second in which one opens.
+        // The end must not be in the second in which a window opens.
         let needed = needed + 6 * MINUTE;
         self.run_until(last + seconds(needed));
-        // A renewal of the serving certificate in the source Secret may have become due in this second, in a window that has just opened.
+        // A renewal of the serving certificate may have become due in this second, in a change window that has just
+        // opened.
         let end = self.now + seconds(MINUTE);
         while self.now < end && !self.plan().steps.is_empty() {
             self.run_until(self.now + seconds(1));
         }
-        // For the agent a certificate is valid in its last second, for BoringSSL it is not.
+        // In its last second, a certificate is valid for the agent and expired for BoringSSL.
         let mut known = self.journal.1.clients.values().flat_map(|client| &client.versions);
         if known.any(|held| held.chain.iter().any(|leaf| leaf.not_after.as_second() == self.now.as_second())) {
             self.run_until(self.now + seconds(1));
@@ -405,7 +407,7 @@ impl Cluster {
     }
 
     /// # Panics
-    /// Unless all is as it was meant to end.
+    /// When the rotation is not complete, or an object does not have the expected content.
     pub(super) fn assert_steady(&mut self) {
         let plan = self.plan();
         let phase = plan.phase;

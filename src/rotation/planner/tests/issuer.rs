@@ -1,4 +1,4 @@
-//! cert-manager: signs with the CA that it read last, and writes what the webhooks allow.
+//! cert-manager: signs with the CA that its cache has, and writes what the webhooks allow.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -8,7 +8,7 @@ use crate::rotation::SecretSummary;
 use crate::rotation::planner::Issuance;
 use crate::trust::Certificate;
 
-/// The owner of a certificate.
+/// The Secret for which a certificate is issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Source,
@@ -18,16 +18,16 @@ pub(super) enum Whose {
 
 #[derive(Default)]
 pub(super) struct Issuer {
-    /// The contents of the Secrets that it signs with, oldest first.
+    /// The contents of the Secrets with signing CAs, oldest first.
     history: Vec<(&'static str, Timestamp, Certificate)>,
-    /// The source Secret's certificate is being issued.
+    /// Whether the source Secret's certificate is being issued.
     pub(super) source_issuing: bool,
     pub(super) source_lifetime: u64,
-    /// The number of the next renewal of the source Secret's certificate.
+    /// The number of the next renewal of the source Secret's certificate: earlier ones are ignored.
     source_renewal: u64,
 }
 
-/// How long its informers may lag.
+/// The longest delay of its informers.
 const INFORMER: SignedDuration = SignedDuration::from_secs(5);
 
 impl Cluster {
@@ -39,7 +39,7 @@ impl Cluster {
         self.issuer.history.push((name, self.now, ca.clone()));
     }
 
-    /// The CA that it signs with, as an informer knows it.
+    /// The CA with which it signs now, as its informer knows it.
     fn signer(&mut self, whose: Whose) -> Option<Certificate> {
         let kept = self.entry.spec.issuer_secret_name.is_some();
         let source = match whose {
@@ -78,7 +78,8 @@ impl Cluster {
         };
         let (name, lifetime) = match whose {
             Whose::Second => {
-                // If the Issuer signs with the CA itself, and that is replaced within these seconds, clients do not trust the new certificate yet.
+                // If the Issuer refers to the CA itself, and the CA was replaced during the issuance, clients do not
+                // trust the new certificate yet.
                 self.claims &= self.second_is_signed_by(&ca);
                 self.within(SignedDuration::from_secs(5), move |cluster| cluster.write_second(&ca));
                 return;
@@ -91,7 +92,7 @@ impl Cluster {
         self.within(SignedDuration::from_secs(5), move |cluster| cluster.store(whose, &ca, leaf, signed, 1));
     }
 
-    /// Writes the Secret; after a denial it retries with the same certificate.
+    /// Writes the Secret. After a denial it retries with the same certificate.
     fn store(&mut self, whose: Whose, ca: &Certificate, leaf: Certificate, signed: Timestamp, pause: i64) {
         let chain = vec![leaf];
         let Whose::Client(at) = whose else {
@@ -119,7 +120,7 @@ impl Cluster {
         self.renew_in_time(whose, self.clients[at].lifetime);
     }
 
-    /// After two thirds of its lifetime a certificate is renewed.
+    /// Schedules the renewal of a certificate, after two thirds of its lifetime.
     pub(super) fn renew_in_time(&mut self, whose: Whose, lifetime: u64) {
         let wait = lifetime * 2 / 3 + self.seed.below(lifetime / 10);
         let serial = self.number();

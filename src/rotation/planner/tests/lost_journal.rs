@@ -1,4 +1,4 @@
-//! A journal that is deleted or unreadable during a rotation.
+//! A journal that is deleted, or becomes unreadable, during a rotation.
 
 use jiff::SignedDuration;
 
@@ -24,7 +24,7 @@ impl Scene {
     }
 }
 
-/// The new CA was just written next to the old one.
+/// A scene in which the new CA was just written next to the old one.
 fn expanded(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
     scene.report();
@@ -114,7 +114,7 @@ fn does_not_switch_to_a_certificate_that_a_client_with_its_secret_in_memory_does
     let mut scene = before_the_switch(&old, &new, true);
     let holds = |plan: &Plan| plan.waits.iter().any(|wait| wait.step == StepName::SwitchServingCertificate);
     assert!(holds(&scene.report()));
-    // Only the status has the certificate that the client loaded.
+    // Only the status has the certificate that the client has loaded.
     assert!(holds(&scene.lose_the_journal()));
     scene.now += HOUR;
     assert!(holds(&scene.report()));
@@ -128,7 +128,7 @@ fn a_steady_rotation_stays_steady_after_the_journal_was_lost() {
     let plan = scene.lose_the_journal();
     assert_eq!((plan.phase, plan.steps.as_slice(), plan.waits.as_slice()), (Phase::Steady, &[][..], &[][..]));
     assert_eq!(scene.entry.status.condition(JOURNAL), None);
-    // A journal that never existed is not lost.
+    // A missing journal is not lost if there never was one.
     let mut scene = Scene::steady(&old);
     scene.managed = None;
     (scene.journal, scene.entry.status) = Default::default();

@@ -7,7 +7,7 @@ use crate::api::StepName;
 use crate::rotation::planner::{ClientState, Issuance, Pending, Plan, Trust};
 use crate::trust::fixtures::{Authority, ca, ca_between, parsed};
 
-/// The source Secret alone says which CA signs, and a client was issued a certificate of another.
+/// A scene in which only the source Secret shows which CA signs, and a client was issued a certificate of another CA.
 fn external(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
     scene.entry.resolved.ca_secret_ref = None;
@@ -33,7 +33,7 @@ fn the_source_certificate_is_reissued_once_to_obtain_a_new_ca() {
         "{}",
         reason(&plan)
     );
-    // The source Secret has the new CA by then.
+    // By then the source Secret has the new CA.
     scene.source = pair(&new, "gateway");
     assert_eq!(reason(&scene.plan()), "");
 }
@@ -85,14 +85,15 @@ fn a_client_of_another_issuer_blocks_no_other() {
 fn the_serving_certificate_is_not_reissued_again_and_again() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = external(&old, &new);
-    // The serving certificate was issued just before, or its issuance failed.
+    // The serving certificate was issued just before, or its issuance has failed.
     scene.issued = Some(scene.now - SignedDuration::from_secs(1));
     assert!(
         reissues(&scene.plan()).is_empty() && reason(&scene.plan()).contains("is reissued at"),
         "{}",
         reason(&scene.plan())
     );
-    // A certificate of a known CA that gateways refuse for another reason shows no new CA, and neither does one of tomorrow.
+    // Neither a certificate of a known CA that gateways refuse for another reason nor one that is not valid yet is
+    // evidence of a new CA.
     let mut scene = external(&old, &new);
     scene.issued = Some(scene.now - SignedDuration::from_hours(1));
     let server_only = old.leaf_with("client", |params| {
@@ -111,7 +112,7 @@ fn an_expired_ca_counts_as_unknown() {
     let old = ca_between("old", 2026, 2031);
     let mut scene = external(&old, &ca("unused"));
     scene.issued = Some(scene.now - SignedDuration::from_hours(1));
-    // The same key, as with rotationPolicy Never.
+    // A renewed CA with the same key (rotationPolicy: Never).
     let renewed = old.renewed(2026, 2040);
     let leaf = renewed.leaf_with("client", |params| params.use_authority_key_identifier_extension = true);
     scene.pending = Some(Pending { chain: vec![parsed(leaf.der())], at: scene.now });

@@ -1,4 +1,4 @@
-//! What gateways show in probes, and what follows.
+//! The results of probes, and their effect on a plan.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,7 +14,7 @@ use Answer::{Accepted, Refused};
 pub(super) const ONE: &str = "10.0.0.1:8443";
 pub(super) const TWO: &str = "10.0.0.2:8443";
 
-/// What an endpoint shows: whose certificate, and its answer to the canary.
+/// The result for an endpoint: its serving certificate, and its answer to the canary; or an error.
 pub(super) type Sight<'a> = (&'a str, Result<(&'a SecretSummary, Option<Answer>), &'a str>);
 
 impl Scene {
@@ -27,7 +27,7 @@ impl Scene {
         });
     }
 
-    /// A second later the endpoints show this.
+    /// Probes the endpoints a second later, with these results.
     pub(super) fn see(&mut self, canary: Option<&SecretSummary>, sights: &[Sight<'_>]) {
         self.now += SignedDuration::from_secs(1);
         let at = self.now;
@@ -44,7 +44,7 @@ impl Scene {
     }
 }
 
-/// The new CA was just written next to the old one.
+/// A scene in which the new CA was just written next to the old one.
 fn expanded(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
     scene.watch();
@@ -88,7 +88,7 @@ fn a_bundle_that_not_every_endpoint_shows_waits_for_the_propagation_delay() {
         scene.see(canary, &sights);
         assert!(!scene.promotes(), "{what}");
     }
-    // A probe from before the write.
+    // A probe from before the write is no evidence.
     let mut scene = expanded(&old, &new);
     scene.see(Some(&of_new), &[good]);
     scene.probe_result.as_mut().unwrap().endpoints[0].at -= SignedDuration::from_secs(2);
@@ -137,12 +137,12 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 1, stale: 1, unreachable: 0 }));
     assert_eq!(Journal::from_text(&plan.journal.to_text()).unwrap(), plan.journal);
 
-    // An endpoint that cannot be reached, or was not probed, may still have it.
+    // An endpoint that cannot be reached, or was not probed, may still use the old content.
     scene.see(Some(&canary), &[good, (TWO, Err("connection refused"))]);
     assert!(!scene.promotes());
     scene.probe_result = None;
     assert!(!scene.promotes());
-    // A canary that every content admits shows nothing.
+    // A canary that every content admits distinguishes nothing.
     let of_old = pair(&old, "canary");
     scene.see(Some(&of_old), &[good, (TWO, Ok((&source, Some(Accepted))))]);
     assert!(!scene.promotes());
@@ -159,7 +159,7 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     assert!(scene.promotes());
 }
 
-/// The new certificate was just written; clients trust both CAs.
+/// A scene in which the new serving certificate was just written. Clients trust both CAs.
 fn switched(old: &Authority, new: &Authority) -> (Scene, SecretSummary) {
     let mut scene = before_the_switch(old, new, false);
     scene.watch();
@@ -175,7 +175,7 @@ fn clients_forget_the_old_ca_once_every_endpoint_serves_the_new_certificate() {
     let (old, new) = (ca("old"), ca("new"));
     let (mut scene, former) = switched(&old, &new);
     let source = scene.source.clone();
-    // CAs were only removed since: no canary is needed.
+    // CAs were only removed since, so no canary is needed.
     scene.see(None, &[(ONE, Ok((&source, None))), (TWO, Ok((&former, None)))]);
     let both = |plan: &Plan| plan.client_bundle.len() == 2;
     assert!(both(&scene.reconcile()));
@@ -219,8 +219,8 @@ fn a_certificate_that_an_earlier_content_has_too_proves_nothing() {
     assert_eq!(held, [true, true, false]);
 }
 
-/// Probes one endpoint after a write of a bundle, with this canary, presented or not: how many endpoints count as current, and the wait about the
-/// canary.
+/// Probes one endpoint after a write of a bundle, with this canary, which it presents or not. Returns how many
+/// endpoints count as current, and the wait about the canary.
 fn published(
     old: &Authority,
     new: &Authority,
@@ -312,7 +312,7 @@ fn the_canary_is_reissued_first_and_failed_requests_back_off() {
     scene.canary.as_mut().unwrap().certificate.as_mut().unwrap().is_issuing = true;
     assert_eq!(reissues(&scene.reconcile()), [""; 0]);
 
-    // Its Issuer still signs with the old CA.
+    // The canary's Issuer still signs with the old CA.
     for pause in [6, 6, 12, 24] {
         scene.now += SignedDuration::from_secs(pause - 1);
         assert_eq!(reissues(&scene.reconcile()), [""; 0], "{pause}");
@@ -321,7 +321,7 @@ fn the_canary_is_reissued_first_and_failed_requests_back_off() {
         assert_eq!(reissues(&scene.reconcile()), ["canary"], "{pause}");
         scene.canary = canary(&old, scene.now);
     }
-    // Promoted.
+    // The Issuer's Secret now has the new CA.
     scene.now += SignedDuration::from_secs(1);
     scene.issuer = source(&new);
     assert_eq!(reissues(&scene.reconcile()), ["canary"]);

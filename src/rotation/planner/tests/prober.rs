@@ -1,4 +1,4 @@
-//! What the agent's probes of gateways show.
+//! The agent's probes of the simulated gateways.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -8,10 +8,11 @@ use crate::connectivity;
 use crate::rotation::planner::{Answer, Endpoint, ProbeResult, Shown};
 use crate::trust::Certificate;
 
-/// How gateways are probed.
+/// The settings of probes.
 #[derive(Default)]
 pub(super) struct Prober {
-    /// Whether gateways sometimes load a write long after the propagation delay. In such a run every probe succeeds, or the planner could not know.
+    /// Whether gateways sometimes load a write only long after the propagation delay. In such a run every probe
+    /// succeeds, since the planner could not know it otherwise.
     pub(super) hangs: bool,
     /// The canary, and the CA that signed it.
     canary: Option<(Certificate, Certificate)>,
@@ -21,7 +22,7 @@ const PACE: SignedDuration = SignedDuration::from_secs(2);
 const LIFETIME: u64 = 100 * 3600;
 
 impl Cluster {
-    /// Draws whether and how the agent probes.
+    /// Chooses at random whether and how the agent probes.
     pub(super) fn watch(&mut self) {
         let way = self.seed.below(4);
         self.prober.hangs = way == 3;
@@ -34,7 +35,7 @@ impl Cluster {
         });
     }
 
-    /// The result of a probe; `None` if there is nothing to probe for.
+    /// The result of a probe. `None` if no gateway can have an earlier content.
     pub(super) fn probe_result(&mut self) -> Option<ProbeResult> {
         self.next_glance()?;
         let canary = self.canary();
@@ -42,7 +43,7 @@ impl Cluster {
         Some(ProbeResult { canary, endpoints })
     }
 
-    /// When to probe gateways again that may have an earlier content.
+    /// When to probe again, if gateways may have an earlier content.
     pub(super) fn next_glance(&self) -> Option<Timestamp> {
         self.entry.policy.probe.target.as_ref()?;
         self.journal.1.is_converging().then_some(self.now + self.agent.clock + PACE)

@@ -36,7 +36,7 @@ fn rotates_every_profile_that_may_sign() {
             continue;
         }
         if name == "public CA, servers only" {
-            // Gateways that trust the root refuse clients of it.
+            // Gateways that trust only the root refuse clients of this CA.
             (scene.journal, scene.entry.status) = Default::default();
             scene.declared = false;
             scene.reconcile();

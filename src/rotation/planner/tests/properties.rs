@@ -6,7 +6,8 @@ use super::cluster::Cluster;
 use super::history::{Event, HARMFUL, HARMLESS};
 use crate::seed::Seed;
 
-/// Histories of each of two kinds; `TRUSTSPAN_CASES` asks for more, `TRUSTSPAN_CASE` for one. `TRUSTSPAN_SEED` repeats a run.
+/// Number of histories of each kind; `TRUSTSPAN_CASES` sets another number, `TRUSTSPAN_CASE` selects one.
+/// `TRUSTSPAN_SEED` repeats a run.
 const CASES: u64 = 100;
 
 fn number(variable: &str) -> Option<u64> {
@@ -24,7 +25,7 @@ fn each_history(kind: &str, events: impl Fn(&mut Seed) -> Vec<Event>) {
             cluster.live_through(&events);
             cluster.assert_steady();
         }));
-        // What failed was printed by the panic itself.
+        // The panic has printed what failed.
         lived.is_err()
     };
     let failed: Vec<_> = (first..last).filter(fails).collect();

@@ -20,7 +20,7 @@ fn holding(authorities: &[&Authority]) -> SourceState {
     SourceState::Holds(authorities.iter().map(|authority| parsed(authority.der())).collect())
 }
 
-/// A rotation begins while a gateway takes its clients' CAs from a ConfigMap.
+/// A scene at the beginning of a rotation. A gateway takes its clients' CAs from a ConfigMap.
 fn rotating(old: &Authority, new: &Authority, state: SourceState) -> Scene {
     let mut scene = Scene::steady(old);
     scene.readers.push(reader(ReaderTrust::FirstOf(vec![partners()])));
@@ -31,7 +31,7 @@ fn rotating(old: &Authority, new: &Authority, state: SourceState) -> Scene {
     scene
 }
 
-/// Takes steps as an agent does, with an hour between.
+/// Reconciles and takes the steps, and lets an hour pass.
 fn step(scene: &mut Scene) -> Plan {
     for _ in 0..4 {
         let plan = scene.reconcile();
@@ -63,7 +63,7 @@ fn the_new_ca_does_not_sign_while_a_gateway_reads_a_source_without_it() {
         assert!(wait.reason.contains(said), "{said}: {}", wait.reason);
     }
     assert_eq!(condition(&scene, &plan).0, ConditionStatus::False);
-    // The source has the new CA, which proxies may not have loaded.
+    // The ConfigMap has the new CA, but proxies may not have loaded it.
     scene.sources.insert(partners(), holding(&[&new, &old, &partner]));
     let plan = scene.reconcile();
     assert!(!promotes(&plan));
@@ -220,7 +220,7 @@ fn another_certificate_of_our_issuer_is_reissued_although_no_secret_holds_its_ca
         (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
         scene.source = pair(&new, "gateway");
         scene.managed = Some(scene.source.clone());
-        // Only its certificate is left of the old CA.
+        // Without status and journal, only a certificate shows that there was an old CA.
         scene.entry.status = Default::default();
         scene.journal = Default::default();
         let plan = step(&mut scene);
@@ -274,7 +274,7 @@ fn a_journal_keeps_what_sources_held() {
     assert_eq!(subjects(&held[0].trust), ["CN=old"], "strangers' CAs are not kept");
 }
 
-/// A source sibling that holds our CA between two of others.
+/// A `-cacert` sibling of the source Secret, with the clients' CA between two other CAs.
 fn beside(old: &Authority, partners: [&Authority; 2]) -> SecretSummary {
     let anchors = [partners[0], old, partners[1]].map(|authority| parsed(authority.der())).to_vec();
     SecretSummary { anchors, ..SecretSummary::default() }

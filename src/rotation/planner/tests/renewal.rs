@@ -1,4 +1,4 @@
-//! `spec.renewal` of Certificates, which blocks their reissue as change windows do.
+//! `spec.renewal` of Certificates, which blocks a reissue in the same way as change windows.
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
@@ -27,7 +27,7 @@ fn waits(plan: &Plan, step: StepName) -> Vec<&Wait> {
     plan.waits.iter().filter(|wait| wait.step == step).collect()
 }
 
-/// The Issuer signs with the new CA, and webhooks know it: only reissues are left.
+/// A scene in which the Issuer signs with the new CA and webhooks know it, so that only reissues are missing.
 fn promoted(old: &Authority, new: &Authority, renewal: [RenewalPolicy; 2]) -> Scene {
     let mut scene = Scene::steady(old);
     scene.renewal = renewal;
@@ -42,7 +42,7 @@ fn promoted(old: &Authority, new: &Authority, renewal: [RenewalPolicy; 2]) -> Sc
     scene
 }
 
-/// The client is reissued.
+/// Reissues the client.
 fn follow(scene: &mut Scene, old: &Authority, new: &Authority) {
     scene.client = pair(new, "client");
     scene.client.anchors.push(parsed(old.der()));
@@ -84,7 +84,7 @@ fn a_client_is_reissued_when_its_renewal_window_opens() {
     assert!(held.reason.starts_with(&said) && held.reason.contains(&format!("before {deadline}")), "{}", held.reason);
     scene.now = opens;
     assert_eq!(reissues(&scene.reconcile()), ["client"]);
-    // That window was missed: the next one counts.
+    // That window has passed, so the next one counts.
     scene.now = opens + SignedDuration::from_mins(30);
     assert_eq!(reissues(&scene.reconcile()), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! A GatewaySecret and its objects at one instant, for single plans.
+//! A GatewaySecret and its objects at one instant, for tests of single plans.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ impl Scene {
         Self::steady_with(source(authority), pair(authority, "gateway"), pair(authority, "client"))
     }
 
-    /// The same with this CA, source Secret and client.
+    /// The same with these contents of the CA's Secret, the source Secret and the client's Secret.
     pub(super) fn steady_with(ca: SecretSummary, source: SecretSummary, client: SecretSummary) -> Self {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
         entry.resolved.ca_secret_ref = Some("ca".into());
@@ -145,7 +145,7 @@ impl Scene {
         self.plan_with(client.into_iter().collect())
     }
 
-    /// The same with other clients.
+    /// A plan with other clients.
     pub(super) fn plan_with(&self, clients: Vec<ClientState>) -> Plan {
         let seen = Snapshot {
             entry: &self.entry,
@@ -183,7 +183,7 @@ impl Scene {
         plan
     }
 
-    /// Plans, and stores journal and client bundle; the steps are left to the caller.
+    /// Plans, and stores the journal and the clients' bundle. The caller takes the steps.
     pub(super) fn reconcile(&mut self) -> Plan {
         let plan = self.plan();
         self.journal = plan.journal.clone();
@@ -208,7 +208,7 @@ impl Scene {
         self.now += time;
     }
 
-    /// Takes the steps that write the agent's own Secrets.
+    /// Takes the steps that write Secrets.
     pub(super) fn take(&mut self, plan: &Plan) {
         for step in &plan.steps {
             match step {
@@ -277,8 +277,8 @@ pub(super) fn waits(plan: &Plan) -> Vec<StepName> {
     plan.waits.iter().map(|wait| wait.step).collect()
 }
 
-/// Gateways, and the Secret of the client, have the new CA; the client may still use what it loaded earlier. The source Secret has the new serving
-/// certificate.
+/// A scene before the switch of the serving certificate. Gateways and the client's Secret have the new CA, but the
+/// client may still use what it loaded earlier. The source Secret has the new serving certificate.
 pub(super) fn before_the_switch(old: &Authority, new: &Authority, loads_once: bool) -> Scene {
     let mut scene = Scene::steady(old);
     scene.loads_once = loads_once;

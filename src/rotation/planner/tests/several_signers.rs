@@ -10,7 +10,7 @@ use crate::rotation::planner::{ClientState, Issuance, Plan, Trust};
 use crate::trust::Finding;
 use crate::trust::fixtures::{Authority, ca, parsed};
 
-/// The scene's own signer, and these.
+/// A scene with its own signer of client certificates, and these further ones.
 fn with_signers(own: &Authority, further: &[&Authority]) -> Scene {
     let mut scene = Scene::steady(own);
     for (number, signer) in further.iter().enumerate() {
@@ -83,7 +83,7 @@ fn each_rotation_of_a_signer_is_one_write_to_add_and_one_to_drop() {
     assert_eq!(settle(&mut scene), 1);
     assert_eq!(held(&scene), ["CN=own", "CN=first-2", "CN=second"]);
     assert_eq!(settle(&mut scene), 0);
-    // One key, the same set, in another text.
+    // The same CA in another text does not change the set.
     scene.additional_trust[0] = Some(bundle_of(&[&renewed, &renewed]));
     assert_eq!(settle(&mut scene), 0);
 }
@@ -116,7 +116,7 @@ fn a_signer_that_is_deleted_keeps_its_ca_while_a_client_needs_it() {
     let reasons: Vec<_> = plan.waits.iter().filter(|wait| wait.step == StepName::ExpandTrust).collect();
     assert!(reasons[0].reason.contains("ConfigMap signer-0 does not exist"), "{reasons:?}");
     assert!(plan.waits.iter().any(|wait| wait.step == StepName::DropOldCA && wait.reason.contains("partner")));
-    // It gets a certificate of the signer that is left.
+    // The client gets a certificate of the remaining signer.
     client(&mut scene, &own);
     assert_eq!(held(&scene), ["CN=own"]);
 }
@@ -135,7 +135,7 @@ fn a_signer_that_cannot_be_used_takes_no_ca_away() {
     assert_eq!(settle(&mut scene), 0);
     let trouble = scene.reconcile().trouble.expect("a reason");
     assert!(trouble.starts_with("ConfigMap signer-0: unparsable"), "{trouble}");
-    // Another rotation goes on, and drops nothing before this one is corrected.
+    // A rotation of another CA continues, but drops nothing until the missing object is corrected.
     scene.ca = source(&new);
     settle(&mut scene);
     assert_eq!(held(&scene), ["CN=new", "CN=own", "CN=first"]);

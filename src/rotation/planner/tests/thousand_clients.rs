@@ -38,7 +38,7 @@ fn client(number: usize, authority: &Authority, trust: &[&Authority]) -> ClientS
     }
 }
 
-/// During a rotation: all clients but the last have a new certificate, and an old one that may be in use.
+/// A scene during a rotation: all clients except the last have a new certificate, and an old one that may be in use.
 fn in_mid_rotation(old: &Authority, new: &Authority) -> (Scene, super::super::Plan) {
     let mut scene = Scene::steady(old);
     scene.journal.clients.clear();
@@ -118,7 +118,7 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
     assert!(found.iter().any(|message| message.contains(words)), "{found:?}");
     let other = managed(&new, &pair, &[&new, &old, &ca("other")]);
     assert_eq!(denied(entry.clone(), &other, &both), [""; 0], "nobody needs the other CA");
-    // What status cannot hold may need any CA.
+    // Clients that do not fit into the status may need any CA.
     let mut unlisted = entry;
     unlisted.status.unlisted_clients = Some(7);
     let found = denied(unlisted.clone(), &other, &both);
@@ -126,7 +126,7 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
     assert_eq!(denied(unlisted, &both, &other), [""; 0], "a CA may come");
 }
 
-/// The messages that deny an update of the managed Secret.
+/// The messages with which an update of the managed Secret is denied.
 fn denied(entry: Entry, old: &Value, new: &Value) -> Vec<String> {
     let request = Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, Some(new), Some(old));
     let found = validate(&request, &Registry::new([entry]), &Severities::default(), now()).findings;
@@ -143,7 +143,8 @@ fn limited(params: &mut CertificateParams) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// A certificate that represents many hides no client that would be cut off. A failure prints its seed (proptest).
+    /// If one certificate represents many clients, no client that would be cut off is missed. A failure prints its seed
+    /// (proptest).
     #[test]
     fn grouped_leaves_get_the_verdicts_of_each(
         before in proptest::sample::subsequence((0..7_usize).collect::<Vec<_>>(), 1..7).prop_shuffle(),

@@ -1,4 +1,4 @@
-//! Each client connects to each gateway, after each event.
+//! Connections of each client to each gateway, which are tried after each event.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -71,7 +71,7 @@ impl Cluster {
         None
     }
 
-    /// A server with foreign CAs that rejects a client, and its CAs.
+    /// A server with foreign CAs that rejects a client, and the CAs of the server.
     fn refused_by_foreign(&mut self, client: &Content, gateway: usize) -> Option<String> {
         for (server, trusted) in self.foreign_trust(gateway) {
             let key = (client.id, trusted.id);
@@ -105,7 +105,7 @@ impl Cluster {
         works
     }
 
-    /// Whether a client that trusts these CAs verifies a gateway, or rejected it before.
+    /// Whether a client verifies a gateway, or rejected it before already.
     fn verifies(&self, client: &Content, gateway: &Content) -> bool {
         let (trust, served) = (&client.facts.anchors, &gateway.facts.chain);
         let refused = |former: &Certificate| {
@@ -117,7 +117,7 @@ impl Cluster {
         forced || connectivity::verifies(trust, served, self.now)
     }
 
-    /// The next instant at which a certificate's validity is another.
+    /// The next instant at which the validity of a certificate begins or ends.
     fn next_date(&self, certificate: &Certificate) -> Option<Timestamp> {
         [certificate.not_before, certificate.not_after].into_iter().find(|date| *date > self.now)
     }

@@ -1,4 +1,5 @@
-//! For each kind of wait, whether it needs a person. Every plan of a scene or of the simulated cluster is compared with this table.
+//! Whether a person has to act on each kind of wait, as a table. Every plan of a scene or of the simulated cluster is
+//! compared with it.
 
 use serde_json::json;
 
@@ -14,25 +15,25 @@ use crate::trust::fixtures::ca;
 enum Act {
     Yes,
     No,
-    /// Yes in some states: see the tests below.
+    /// In some states only: see the tests below.
     Sometimes,
 }
 
-/// Words of the reason, the more specific rows first.
+/// A part of the reason, and whether a person has to act. More specific texts come first.
 const WAITS: [(&str, Act); 39] = [
-    // Also of other steps.
+    // Waits of several steps.
     ("may have earlier CAs of", Act::Sometimes),
-    // Probes. An assumption ends with the propagation delay, whatever keeps the canary from being renewed.
+    // Waits of probes. Without a probe, the propagation delay ends the wait, even if the canary is not renewed.
     ("Gateways have earlier content of the managed Secret", Act::Sometimes),
     ("so propagationDelays.gateways is assumed", Act::No),
-    // A pause.
+    // Pauses, change windows and renewal policies.
     ("spec.paused is true", Act::Yes),
     ("No change window of the RotationPolicy is open", Act::No),
     ("No change window of the RotationPolicy ever opens", Act::Yes),
     ("spec.renewal.policy is Disabled", Act::Yes),
     ("no window of spec.renewal.windows is open until", Act::No),
     ("spec.renewal.windows", Act::Yes),
-    // ExpandTrust.
+    // Step ExpandTrust.
     ("Configure the issuer to use one CA", Act::Yes),
     ("is being reissued to obtain the CA", Act::No),
     ("to obtain the CA", Act::No),
@@ -40,32 +41,32 @@ const WAITS: [(&str, Act); 39] = [
     ("names Secret gw itself", Act::Yes),
     ("or remove it from spec.additionalTrust", Act::Yes),
     ("is not changed: its readers may take the CAs in any order", Act::Yes),
-    // Sources of trust. Also of PromoteIssuer and ReissueClients.
+    // Other sources of trust: steps ExpandTrust, PromoteIssuer and ReissueClients.
     ("The agent adds it from ConfigMap", Act::No),
     ("may not have loaded the new CA from", Act::No),
     ("which no Gateway names any more", Act::No),
     ("takes its clients' CAs from", Act::Yes),
     ("cannot be listed", Act::Yes),
     ("ConfigMap partners", Act::Yes),
-    // PromoteIssuer.
+    // Step PromoteIssuer.
     ("Create it empty, with the annotation", Act::Yes),
     ("holds no CA to sign with", Act::Yes),
     ("Not every gateway trusts the new CA yet", Act::No),
-    // ReissueClients.
+    // Step ReissueClients.
     ("Renew manually, and include the new CA in ca.crt", Act::Yes),
     ("only by the hash of the present certificate or key", Act::Yes),
     ("The webhook may not know the clients' new bundle yet", Act::No),
     ("cert-manager reissues", Act::No),
-    // ReissueServingCertificate.
+    // Step ReissueServingCertificate.
     ("Gateways also present Secret", Act::Yes),
     ("itself, so it would switch as soon as that is reissued", Act::Yes),
     ("Not every client trusts the new CA yet", Act::Sometimes),
-    // SwitchServingCertificate.
+    // Step SwitchServingCertificate.
     ("Not every client trusts the CA of the new serving certificate yet", Act::Sometimes),
     ("Clients that are not declared may trust only the old CA", Act::Yes),
     ("The agent cannot list Certificates", Act::Yes),
     ("The overlap of both CAs", Act::No),
-    // DropOldCA.
+    // Step DropOldCA.
     ("Certificates in use need", Act::No),
     ("Unknown certificates of the previous CA may be in use", Act::No),
     ("Cannot remove", Act::Yes),
@@ -84,7 +85,7 @@ pub(super) fn compare(waits: &[Wait]) {
     }
 }
 
-/// Whether the wait with these words needs a person.
+/// Whether a person has to act on the wait whose reason has these words.
 pub(super) fn needs_action(waits: &[Wait], words: &str) -> bool {
     waits
         .iter()
@@ -116,7 +117,7 @@ fn a_client_that_loads_its_secret_at_start_needs_a_person_once_its_secret_has_th
     }
 }
 
-/// The kinds that occur in no other test.
+/// The kinds of waits that occur in no other test.
 #[test]
 fn every_other_kind_of_wait_says_whether_it_needs_a_person() {
     let (old, new) = (ca("old"), ca("new"));
