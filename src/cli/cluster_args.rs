@@ -9,6 +9,7 @@ use super::Failure;
 use super::sanitize::printable;
 use super::state_args::StateArgs;
 use crate::agent;
+use crate::consumer::ConsumerSummary;
 use crate::registry::Entry;
 use crate::store::{Unread, cluster};
 
@@ -46,17 +47,51 @@ impl ClusterArgs {
     /// The GatewaySecrets of the cluster with these names, or all when there are none.
     pub(super) fn read(&self, names: &[String]) -> Result<Vec<Entry>, Failure> {
         let (found, unread) = self.on_cluster(cluster::list)?;
-        self.select(found, &unread, names)
+        self.select(found, &unread, names, &[])
     }
 
     /// The same of the cluster, or of the directory and its state directory.
     pub(super) fn read_with(&self, state: &StateArgs, names: &[String]) -> Result<Vec<Entry>, Failure> {
-        let Some(dir) = &self.directory else { return self.read(names) };
-        let found = agent::directory::report(&state.with(dir)?, Timestamp::now())?;
-        self.select(found, &Unread::new(), names)
+        self.read_unless_known(state, names, &[])
     }
 
-    fn select(&self, mut found: Vec<Entry>, unread: &Unread, names: &[String]) -> Result<Vec<Entry>, Failure> {
+    /// The same. `known` are names of objects of another kind: no GatewaySecret has to have them.
+    pub(super) fn read_unless_known(
+        &self,
+        state: &StateArgs,
+        names: &[String],
+        known: &[&str],
+    ) -> Result<Vec<Entry>, Failure> {
+        let (found, unread) = match &self.directory {
+            Some(dir) => (agent::directory::report(&state.with(dir)?, Timestamp::now())?, Unread::new()),
+            None => self.on_cluster(cluster::list)?,
+        };
+        self.select(found, &unread, names, known)
+    }
+
+    /// The TrustConsumers of the cluster with these names, or all when there are none. In a directory no agent restarts their workloads, so there
+    /// are none.
+    pub(super) fn trust_consumers(&self, names: &[String]) -> Result<Vec<ConsumerSummary>, Failure> {
+        if self.is_directory() {
+            return Ok(Vec::new());
+        }
+        let mut found = self.on_cluster(cluster::trust_consumers)?;
+        let is_selected = |one: &ConsumerSummary| {
+            self.namespace.as_ref().is_none_or(|name| *name == one.namespace)
+                && (names.is_empty() || names.contains(&one.name))
+        };
+        found.retain(is_selected);
+        found.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        Ok(found)
+    }
+
+    fn select(
+        &self,
+        mut found: Vec<Entry>,
+        unread: &Unread,
+        names: &[String],
+        known: &[&str],
+    ) -> Result<Vec<Entry>, Failure> {
         let is_selected = |namespace: &String| self.namespace.as_ref().is_none_or(|name| name == namespace);
         found.retain(|entry| is_selected(&entry.namespace));
         for ((namespace, name), why) in unread.iter().filter(|((namespace, _), _)| is_selected(namespace)) {
@@ -69,7 +104,7 @@ impl ClusterArgs {
             }
         }
         for name in names {
-            if !found.iter().any(|entry| entry.name == *name) {
+            if !found.iter().any(|entry| entry.name == *name) && !known.contains(&name.as_str()) {
                 return Err(Failure::NoGatewaySecret(name.clone()));
             }
         }

@@ -10,6 +10,7 @@ mod content;
 mod report;
 mod restarts;
 mod state;
+mod status_summary;
 mod trust_loaders;
 
 pub use condition_types::{AVAILABLE, CONDITION_TYPES, LOADED, RESTARTABLE, VALID};
@@ -17,6 +18,7 @@ pub use content::{Content, ContentFault, ReadFailure};
 pub use report::{blocked, events, report, restarted};
 pub use restarts::{Consumers, RestartBlocker, blocker, next, wake};
 pub use state::{Absence, ConsumerState, Reader, WorkloadState, owners};
+pub use status_summary::ConsumerSummary;
 pub use trust_loaders::trust_loaders;
 
 #[cfg(test)]

@@ -358,3 +358,41 @@ fn one_rollout_at_a_time_over_all_namespaces_unless_it_hangs() {
     worlds[0].complete();
     assert_eq!(next(&consumers(&worlds), 1, now), Some((&key(1), 0)));
 }
+
+#[test]
+fn the_summary_says_what_is_waited_for_and_whether_a_person_has_to_act() {
+    let summary = |scene: &Scene| ConsumerSummary::of("shop", "limits", &scene.spec, scene.status());
+    let mut scene = Scene::new(&[&ca("one").pem()]);
+    let unknown = summary(&scene);
+    assert!(unknown.loaded.is_none() && unknown.actions[0].contains("trustspan agent"), "{unknown:?}");
+
+    scene.settle();
+    let loaded = summary(&scene);
+    assert_eq!(loaded.loaded, Some(ConditionStatus::True));
+    assert_eq!((loaded.actions.len(), loaded.waits_for, loaded.reason), (0, None, None));
+    assert!(loaded.first_expiry.is_some() && loaded.act_before.is_none());
+
+    scene.set_cas(&[&ca("two").pem()]);
+    scene.reconcile();
+    let rolling = summary(&scene);
+    assert_eq!((rolling.reason.as_deref(), rolling.actions.len()), (Some("Rolling"), 0));
+    assert_eq!(rolling.waits_for, Some(message(&scene, LOADED)));
+    assert!(rolling.pending_since.is_some());
+
+    scene.settle();
+    scene.deployment["spec"]["paused"] = json!(true);
+    scene.set_cas(&[&ca("three").pem()]);
+    scene.settle();
+    let paused = summary(&scene);
+    assert_eq!(paused.actions, [message(&scene, RESTARTABLE)]);
+    assert_eq!((paused.waits_for, paused.act_before), (None, scene.status().first_expiry));
+    assert!(paused.act_before.is_some());
+
+    // What is not restarted until somebody corrects it is named next to that.
+    scene.deployment["spec"]["paused"] = json!(false);
+    scene.secret["data"]["ca.crt"] = json!("bm9uZQ==");
+    scene.reconcile();
+    let invalid = summary(&scene);
+    assert_eq!(invalid.actions, [message(&scene, VALID)]);
+    assert_eq!(invalid.waits_for, Some(message(&scene, LOADED)));
+}

@@ -39,6 +39,7 @@ pub use observe::{ObservedState, SecretSummary, observe};
 pub use renewal::{RenewalPolicy, RenewalWindow};
 pub use status_limits::{fit, reduced};
 pub use status_summary::{CaRole, CaSummary, ClientSummary, Expiry, StatusSummary, Validity};
+pub(crate) use status_summary::{NO_AGENT, problem};
 
 #[cfg(test)]
 mod tests;

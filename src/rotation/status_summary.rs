@@ -14,6 +14,9 @@ use crate::connectivity;
 use crate::registry::Entry;
 use crate::trust::{Certificate, bundle};
 
+/// What to do if an object has no status.
+pub(crate) const NO_AGENT: &str = "Check that trustspan agent runs, and that the output of trustspan rbac is applied.";
+
 /// A GatewaySecret in summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -174,10 +177,6 @@ impl StatusSummary {
             overdue: status.lagging.iter().filter(|client| client.overdue).count(),
             all_declared: entry.spec.clients.all_declared,
         };
-        let trouble = |condition: &Condition| {
-            let Condition { type_, status, reason, message, .. } = condition;
-            format!("{type_} is {status:?} ({reason}): {message}")
-        };
         let troubles = status.conditions.iter().filter(|condition| condition.status != ConditionStatus::True);
         let next_expiry = next_expiry(&bundle, served.as_ref(), now);
         let actions = actions(entry, now);
@@ -199,7 +198,7 @@ impl StatusSummary {
             headline: headline(entry),
             act_before: dates.min().filter(|_| is_due),
             actions,
-            troubles: troubles.map(trouble).collect(),
+            troubles: troubles.map(problem).collect(),
             waits: status.waits.clone(),
             endpoints: status.endpoints,
             gateways_expected_by: gateways_expected_by(entry, now),
@@ -210,6 +209,11 @@ impl StatusSummary {
             served,
         }
     }
+}
+
+/// A condition that is not `True`: type, status, reason and message.
+pub(crate) fn problem(Condition { type_, status, reason, message, .. }: &Condition) -> String {
+    format!("{type_} is {status:?} ({reason}): {message}")
 }
 
 fn headline(entry: &Entry) -> String {
@@ -240,7 +244,7 @@ fn headline(entry: &Entry) -> String {
 fn actions(entry: &Entry, now: Timestamp) -> Vec<String> {
     let status = &entry.status;
     if status.phase.is_none() {
-        return vec!["Check that trustspan agent runs, and that the output of trustspan rbac is applied.".to_owned()];
+        return vec![NO_AGENT.to_owned()];
     }
     let is_expected = |condition: &Condition| condition.type_ == GATEWAYS && gateways_expected_by(entry, now).is_some();
     let needs_action = |condition: &&Condition| {

@@ -15,8 +15,10 @@ use serde_json::Value;
 
 use super::{CheckHandle, RegistryCache, Unread, watch};
 use crate::api::{
-    ClusterRotationPolicy, GatewaySecret, GatewaySecretStatus, RotationPolicy, RotationPolicySpec, with_short_quotes,
+    ClusterRotationPolicy, GatewaySecret, GatewaySecretStatus, RotationPolicy, RotationPolicySpec, TrustConsumer,
+    with_short_quotes,
 };
+use crate::consumer::ConsumerSummary;
 use crate::health::CheckResult;
 use crate::registry::{Entry, Policies, PolicyKey, Registry};
 
@@ -91,6 +93,19 @@ pub async fn list(client: Client) -> kube::Result<(Vec<Entry>, Unread)> {
         }
     }
     Ok((entries, unread))
+}
+
+/// All TrustConsumers of the cluster, in summary.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn trust_consumers(client: Client) -> kube::Result<Vec<ConsumerSummary>> {
+    let listed = Api::<TrustConsumer>::all(client).list(&ListParams::default()).await?;
+    let summary = |object: &TrustConsumer| {
+        let status = object.status.clone().unwrap_or_default();
+        ConsumerSummary::of(&object.namespace().unwrap_or_default(), &object.name_any(), &object.spec, &status)
+    };
+    Ok(listed.iter().map(summary).collect())
 }
 
 /// The kinds of policies.

@@ -92,6 +92,13 @@ impl Cluster {
         Kubectl::new(&self.kubectl, self.scratch.path(), args)
     }
 
+    /// Starts a kubectl that runs until it is dropped, such as a watch. Its log has what it printed.
+    pub(crate) fn start_kubectl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Result<Process> {
+        let kubeconfig = format!("--kubeconfig={}", self.kubeconfig(User::Admin).display());
+        let args = args.into_iter().map(str::to_owned).chain([kubeconfig]);
+        self.spawn(&format!("kubectl-{}", self.unique()), &self.kubectl, args, &[])
+    }
+
     /// Runs a command line of `kubectl` or `trustspan` from a message, as a person would.
     pub(crate) fn run_command(&self, line: &str) -> Result<()> {
         let mut words = line.split_whitespace();

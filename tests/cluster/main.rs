@@ -46,6 +46,7 @@ mod probe;
 mod rollouts;
 mod secrets;
 mod several_signers;
+mod several_signers_cadence;
 mod stage;
 mod trust_consumer;
 mod trust_consumer_fleet;
@@ -85,6 +86,7 @@ const MODULES: &[&[Case]] = &[
     rollouts::CASES,
     secrets::CASES,
     several_signers::CASES,
+    several_signers_cadence::CASES,
     trust_consumer::CASES,
     trust_consumer_fleet::CASES,
     trust_loaders::CASES,

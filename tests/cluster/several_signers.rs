@@ -8,11 +8,11 @@ use crate::testbed::{Authority, Cluster, Kept, SOON, User, wait_for};
 
 cases![seven_signers_make_one_write_for_each_rotation, a_deleted_signer_keeps_its_ca_while_a_client_uses_it];
 
-fn kind(number: usize) -> &'static str {
+pub(crate) fn kind(number: usize) -> &'static str {
     if number.is_multiple_of(2) { "ConfigMap" } else { "Secret" }
 }
 
-fn write_signer(kept: &Kept<'_>, number: usize, authority: &Authority) -> Result<()> {
+pub(crate) fn write_signer(kept: &Kept<'_>, number: usize, authority: &Authority) -> Result<()> {
     let field = if kind(number) == "Secret" { "stringData" } else { "data" };
     let object = json!({
         "apiVersion": "v1", "kind": kind(number), "metadata": { "name": format!("signer-{number}") },
@@ -21,14 +21,14 @@ fn write_signer(kept: &Kept<'_>, number: usize, authority: &Authority) -> Result
     kept.cluster.apply(kept.ns, &object.to_string()).map(drop)
 }
 
-fn declare(kept: &Kept<'_>, signers: usize) -> Result<()> {
+pub(crate) fn declare(kept: &Kept<'_>, signers: usize) -> Result<()> {
     let named = (0..signers).map(|number| json!({ "kind": kind(number), "name": format!("signer-{number}") }));
     kept.set("additionalTrust", &named.collect::<Value>())?;
     kept.agents.grant()
 }
 
 /// The number of times that the agent wrote the managed Secret.
-fn writes(kept: &Kept<'_>) -> Result<usize> {
+pub(crate) fn writes(kept: &Kept<'_>) -> Result<usize> {
     let requests = kept.cluster.requests(User::Agent)?;
     let is_write = |verb: &str| ["create", "patch", "update"].contains(&verb);
     let of = requests.iter().filter(|request| {

@@ -4,8 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::deployment;
-use crate::testbed::{Agents, Authority, Cluster, SOON, Seed, wait_for};
+use crate::stage::{deployment, trustspan};
+use crate::testbed::{Agents, Authority, Cluster, SOON, Seed, User, wait_for};
 
 cases![
     trust_consumer_restarts_once_for_each_change,
@@ -114,11 +114,32 @@ fn trust_consumer_restarts_once_for_each_change(cluster: &Cluster) -> Result<()>
         ensure!(replica_sets()? == 3, "restarted while it is paused");
         let metrics = Agents::metrics(&agent)?;
         ensure!(metrics.contains("trustspan_trustconsumer_blocked_not_after_timestamp_seconds{"), "{metrics}");
+        status_says_who_has_to_act(cluster, ns)?;
         cluster.kubectl(["rollout", "resume", "deployment/app"]).ns(ns).ok()?;
         wait_reason(cluster, ns, "Loaded", "Rolling")?;
         come_up(cluster, ns)?;
         expect_rollouts(4, "after the pause")
     })
+}
+
+/// `trustspan status` while the Deployment is paused.
+fn status_says_who_has_to_act(cluster: &Cluster, ns: &str) -> Result<()> {
+    let kubeconfig = cluster.kubeconfig(User::Admin).display().to_string();
+    let args = ["status", "limits", "-n", ns, "--kubeconfig", &kubeconfig];
+    let (code, shown) = trustspan(&args, "")?;
+    ensure!(code == Some(0), "{shown}");
+    for words in [
+        format!("{ns}/limits   TrustConsumer: Not all workloads have loaded the content (Paused, for "),
+        format!("kubectl rollout resume -n {ns} deployment/app"),
+        "Loads:           Secret ca (ca.crt), ConfigMap ca (ca.crt)".to_owned(),
+    ] {
+        ensure!(shown.contains(&words), "{words}: not in\n{shown}");
+    }
+    let (_, shown) = trustspan(&[&args[..], &["--output", "json"]].concat(), "")?;
+    let shown: Value = serde_json::from_str(&shown)?;
+    let kinds: Vec<_> = shown.as_array().into_iter().flatten().map(|one| (&one["kind"], &one["loaded"])).collect();
+    ensure!(kinds == [(&json!("TrustConsumer"), &json!("False"))], "{shown}");
+    Ok(())
 }
 
 fn trust_consumer_restarts_once_for_each_change_while_agents_are_killed(cluster: &Cluster) -> Result<()> {

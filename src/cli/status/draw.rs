@@ -1,4 +1,6 @@
-//! A [`StatusSummary`] for a terminal.
+//! A [`StatusSummary`] or a [`ConsumerSummary`] for a terminal.
+
+mod consumer;
 
 use std::fmt::{self, Write};
 
@@ -6,6 +8,7 @@ use jiff::{SignedDuration, SpanRound, Timestamp, Unit};
 
 use crate::api::{Endpoints, StepName, Wait, WindowState};
 use crate::cli::sanitize::printable;
+use crate::consumer::ConsumerSummary;
 use crate::rotation::{CaRole, CaSummary, ClientSummary, StatusSummary, Validity, counted, sentence};
 
 /// Columns of the timeline.
@@ -25,12 +28,19 @@ pub(super) fn draw(summary: &StatusSummary, now: Timestamp) -> String {
     text
 }
 
+/// The same for a TrustConsumer.
+pub(super) fn draw_consumer(summary: &ConsumerSummary, now: Timestamp) -> String {
+    let mut text = String::new();
+    let _ = consumer::write_summary(&mut text, summary, now);
+    text
+}
+
 fn write_summary(text: &mut String, summary: &StatusSummary, now: Timestamp) -> fmt::Result {
     let name = printable(&format!("{}/{}", summary.namespace, summary.name));
     let since = summary.phase_since.map(|since| format!(", for {}", age(since, now))).unwrap_or_default();
     let phase = summary.phase.map(|phase| format!(" ({phase:?}{since})")).unwrap_or_default();
     writeln!(text, "{name}   {}{phase}", printable(&summary.headline))?;
-    write_actions(text, summary, now)?;
+    write_actions(text, (&summary.actions, &summary.troubles), summary.act_before, now)?;
     let waits = summary.waits.iter().map(|wait| waiting(wait, summary, now));
     let waits: Vec<_> = waits.collect();
     let propagating = waits.is_empty().then(|| propagating(summary, now)).flatten();
@@ -51,29 +61,34 @@ fn write_summary(text: &mut String, summary: &StatusSummary, now: Timestamp) -> 
     if let Some(expiry) = &summary.next_expiry {
         line(text, "Next expiry:", &format!("{}: {}", date(expiry.at, now), printable(&expiry.what)))?;
     }
-    let others = summary.troubles.iter().filter(|trouble| !is_action(summary, trouble));
-    for (index, trouble) in others.enumerate() {
-        line(text, if index == 0 { "Conditions:" } else { "" }, &printable(trouble))?;
-    }
-    Ok(())
+    write_conditions(text, &summary.actions, &summary.troubles)
 }
 
 fn line(text: &mut String, label: &str, value: &str) -> fmt::Result {
     writeln!(text, "  {label:LABEL$} {value}")
 }
 
-/// Whether a condition is an action already.
-fn is_action(summary: &StatusSummary, trouble: &str) -> bool {
-    summary.actions.iter().any(|action| trouble.ends_with(action.as_str()))
+/// The conditions that are not an action already.
+fn write_conditions(text: &mut String, actions: &[String], troubles: &[String]) -> fmt::Result {
+    let is_action = |trouble: &&String| actions.iter().any(|action| trouble.ends_with(action.as_str()));
+    for (index, trouble) in troubles.iter().filter(|trouble| !is_action(trouble)).enumerate() {
+        line(text, if index == 0 { "Conditions:" } else { "" }, &printable(trouble))?;
+    }
+    Ok(())
 }
 
-fn write_actions(text: &mut String, summary: &StatusSummary, now: Timestamp) -> fmt::Result {
-    if summary.actions.is_empty() {
+fn write_actions(
+    text: &mut String,
+    (actions, troubles): (&[String], &[String]),
+    act_before: Option<Timestamp>,
+    now: Timestamp,
+) -> fmt::Result {
+    if actions.is_empty() {
         return line(text, "Act:", "nothing to do");
     }
-    let before = summary.act_before.map(|at| format!("before {}", date(at, now)));
-    for (index, action) in summary.actions.iter().enumerate() {
-        let condition = summary.troubles.iter().find(|trouble| trouble.ends_with(action.as_str()));
+    let before = act_before.map(|at| format!("before {}", date(at, now)));
+    for (index, action) in actions.iter().enumerate() {
+        let condition = troubles.iter().find(|trouble| trouble.ends_with(action.as_str()));
         let said = printable(condition.unwrap_or(action));
         match &before {
             Some(before) if index == 0 => line(text, "Act:", &format!("{before}: {said}"))?,

@@ -3,6 +3,7 @@ use crate::api::{
     ConditionStatus::{self, False, True, Unknown},
     LaggingClient, Phase, READY, TrustAnchor,
 };
+use crate::consumer::{AVAILABLE, LOADED, RESTARTABLE};
 use crate::registry::{Entry, tests::entry};
 use crate::rotation::{CLIENTS, Expiry, GATEWAYS, LEAF, READINESS, SOURCES, set};
 
@@ -216,4 +217,72 @@ fn replaces_control_characters() {
     let drawn = draw(&summary, at(NOW));
     assert!(drawn.chars().all(|c| c == '\n' || !c.is_control()), "{drawn:?}");
     assert_eq!(drawn.matches("a\u{fffd}[2J\u{fffd}b").count(), 11);
+}
+
+/// A TrustConsumer whose conditions are these.
+fn consumer(conditions: &[(&str, ConditionStatus, &str, &str)]) -> ConsumerSummary {
+    let spec = serde_json::json!({
+        "workloads": [{"kind": "Deployment", "name": "envoy-ratelimit"}],
+        "loads": [{"kind": "Secret", "name": "envoy-rate-limit", "keys": ["ca.crt", "tls.crt"]}],
+    });
+    let condition = |(type_, status, reason, message): &(&str, ConditionStatus, &str, &str)| {
+        serde_json::json!({
+            "type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": NOW,
+        })
+    };
+    let status = match conditions {
+        [] => serde_json::json!({}),
+        _ => serde_json::json!({
+            "conditions": conditions.iter().map(condition).collect::<Vec<_>>(), "firstExpiry": "2030-06-12T00:00:00Z",
+        }),
+    };
+    let (spec, status) = (serde_json::from_value(spec), serde_json::from_value(status));
+    let (spec, mut status): (_, crate::api::TrustConsumerStatus) = (spec.expect("a spec"), status.expect("a status"));
+    status.pending_since = conditions
+        .iter()
+        .any(|(type_, _, reason, _)| *type_ == LOADED && *reason != "Loaded")
+        .then(|| at("2030-05-31T20:00:00Z"));
+    ConsumerSummary::of("envoy-gateway-system", "rate-limit", &spec, &status)
+}
+
+#[test]
+fn a_trust_consumer_whose_workloads_have_loaded_the_content() {
+    let gap = "A restart leaves no ready pod of deployment/envoy-ratelimit for a time: strategy Recreate.";
+    let loaded = (LOADED, True, "Loaded", "deployment/envoy-ratelimit has loaded the content.");
+    insta::assert_snapshot!(draw_consumer(&consumer(&[loaded, (AVAILABLE, False, "LastPod", gap)]), at(NOW)));
+}
+
+#[test]
+fn a_trust_consumer_that_waits_for_a_rollout() {
+    let message = "deployment/envoy-ratelimit was restarted (0 of 1 pods are updated). If its rollout does not progress, fix it or roll it back.";
+    insta::assert_snapshot!(draw_consumer(&consumer(&[(LOADED, False, "Rolling", message)]), at(NOW)));
+}
+
+#[test]
+fn a_trust_consumer_that_waits_for_a_person() {
+    let message = "deployment/envoy-ratelimit has earlier content, and is paused. Resume it: kubectl rollout resume -n \
+                   envoy-gateway-system deployment/envoy-ratelimit";
+    let conditions = [(LOADED, False, "Paused", message), (RESTARTABLE, False, "Paused", message)];
+    insta::assert_snapshot!(draw_consumer(&consumer(&conditions), at(NOW)));
+    let expired = draw_consumer(&consumer(&conditions), at("2030-06-12T03:00:00Z"));
+    assert!(expired.contains("First expiry:    2030-06-12T00:00:00Z (3h ago)"), "{expired}");
+    assert!(!expired.contains("before 2030"), "{expired}");
+}
+
+#[test]
+fn a_trust_consumer_without_an_agent() {
+    insta::assert_snapshot!(draw_consumer(&consumer(&[]), at(NOW)));
+}
+
+#[test]
+fn replaces_control_characters_of_a_trust_consumer() {
+    let hostile = "a\u{1b}[2J\nb";
+    let mut summary = consumer(&[(LOADED, False, "Rolling", "rolling")]);
+    (summary.namespace, summary.name, summary.reason) = (hostile.into(), hostile.into(), Some(hostile.into()));
+    summary.waits_for = Some(hostile.into());
+    summary.workloads[0].name = hostile.into();
+    summary.loads[0].name = hostile.into();
+    let drawn = draw_consumer(&summary, at(NOW));
+    assert!(drawn.chars().all(|c| c == '\n' || !c.is_control()), "{drawn:?}");
+    assert_eq!(drawn.matches("a\u{fffd}[2J\u{fffd}b").count(), 6);
 }
