@@ -82,7 +82,7 @@ impl Cluster {
     }
 
     /// Runs one test on the calling thread.
-    pub(crate) fn run(&self, test: fn(&Cluster) -> Result<()>) -> Result<()> {
+    pub(crate) fn run(&self, test: impl FnOnce(&Cluster) -> Result<()>) -> Result<()> {
         forget_started();
         test(self)
     }

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::Result;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
 };
 
 /// A certificate authority that signs for loopback.
@@ -14,6 +14,13 @@ pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 impl Authority {
     pub(crate) fn new(name: &str) -> Result<Self> {
         Self::with(name, CertificateParams::default())
+    }
+
+    /// One that expires at the beginning of a year.
+    pub(crate) fn until(name: &str, year: i32) -> Result<Self> {
+        let mut params = CertificateParams::default();
+        params.not_after = date_time_ymd(year, 1, 1);
+        Self::with(name, params)
     }
 
     /// A CA with an ML-DSA-65 key (FIPS 204).
