@@ -22,7 +22,7 @@ pub fn with_backoff<T>(
         .backoff(CappedBackoff(DefaultBackoff::default()))
 }
 
-/// kube's default backoff, which jitter extends to up to a minute, with a maximum.
+/// kube's default backoff with a maximum. Its jitter would otherwise extend the delay to up to a minute.
 struct CappedBackoff(DefaultBackoff);
 
 impl Iterator for CappedBackoff {
