@@ -293,7 +293,7 @@ impl Inventory {
     }
 }
 
-/// The lengths of lists that status may have in part.
+/// The lengths of lists that the status may shorten.
 struct Counts {
     workload_namespaces: Option<u32>,
     gateways: Option<u32>,

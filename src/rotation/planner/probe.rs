@@ -16,7 +16,7 @@ use crate::rotation::name_list::few;
 /// propagation delay.
 pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
     let (entry, policy) = (snapshot.entry, &snapshot.entry.policy);
-    // An endpoint that is not probed any more is not waited for.
+    // What earlier probes have shown must not block the rotation after probes were disabled.
     let is_shown = snapshot.probe_result.as_ref().is_some_and(|probe| !probe.canary.is_empty());
     let has_canary = entry.canary_name().is_some() || policy.probe.target.is_some() && is_shown;
     for sightings in versions.iter_mut().map(|version| &mut version.seen) {
