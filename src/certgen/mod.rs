@@ -5,12 +5,12 @@
 //! was interrupted:
 //!
 //! 1. The pending Secret is created. It holds the new leaves and the new bundle; the key of the new CA is not stored
-//! anywhere.
+//!    anywhere.
 //! 2. The new bundle (new CA, then the old one) is written everywhere, with the old leaves.
 //! 3. After the propagation delay, workloads that load the bundle once are restarted.
 //! 4. The new leaves are written, and workloads that load them once are restarted.
 //! 5. After the propagation delay no old leaf is in use: the next rotation may drop the old CA. The pending Secret is
-//! deleted.
+//!    deleted.
 
 mod object;
 mod pending;
