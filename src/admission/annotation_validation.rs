@@ -11,20 +11,20 @@ use crate::api::{Kind, shortened};
 use crate::rewrite::is_rewritten;
 use crate::trust::{Finding, Severity};
 
-/// An annotation or label with a fixed set of values.
+/// An annotation or label of trustspan, with its valid values.
 struct Key {
-    /// `annotations` or `labels`.
+    /// The map in the metadata that has it: `annotations` or `labels`.
     map: &'static str,
     name: &'static str,
     /// The kinds on which it is read.
     is_read_on: fn(Kind<'_>) -> bool,
     is_valid: fn(&str) -> bool,
-    /// The valid values, for the message.
+    /// The valid values, for messages.
     expected: &'static str,
 }
 
 impl Key {
-    /// Its value in the metadata of an object, if that has no effect.
+    /// The value in the metadata of an object, if the value has no effect.
     fn ignored_value<'v>(&self, metadata: &'v Value) -> Option<&'v Value> {
         metadata[self.map].get(self.name).filter(|value| !value.as_str().is_some_and(self.is_valid))
     }
@@ -96,7 +96,8 @@ const SECRET: Kind<'static> = Kind { group: "", version: "v1", kind: "Secret" };
 /// The metadata that a Certificate gives to its Secret.
 const TEMPLATE: &str = "/spec/secretTemplate";
 
-/// The JSON Pointer (RFC 6901) to the metadata of a Secret, in the Secret or in the Certificate of cert-manager that makes it.
+/// The JSON Pointer (RFC 6901) to the metadata of a Secret, in the Secret itself or in the cert-manager Certificate
+/// that creates it.
 pub(super) fn metadata_of_secret(kind: Kind<'_>) -> Option<&'static str> {
     match kind {
         Kind { group: "cert-manager.io", kind: "Certificate", .. } => Some(TEMPLATE),
@@ -109,8 +110,8 @@ pub(super) fn field(metadata: &str, map: &str, key: &str) -> String {
     format!("{}.{map}[{key}]", metadata[1..].replace('/', "."))
 }
 
-/// Values without effect, on an object or in the `secretTemplate` of a Certificate, which is the metadata of a Secret. A value that the stored
-/// object already has only warns.
+/// Annotations and labels without effect, on an object or in the `secretTemplate` of a Certificate, which becomes the
+/// metadata of a Secret. One that the stored object already has only warns.
 pub(super) fn findings(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Vec<Finding> {
     let pointer = metadata_of_secret(kind).unwrap_or("/metadata");
     let kind = if pointer == TEMPLATE { SECRET } else { kind };

@@ -10,7 +10,7 @@ use super::{Decision, Operation, Request};
 use crate::api::names::BREAK_GLASS_PREFIX;
 use crate::trust::{Finding, Severity};
 
-/// Characters of a reason that are shown.
+/// Limit for the characters of a reason in messages.
 const REASON_LENGTH: usize = 80;
 
 /// A denial that was overridden.
@@ -53,7 +53,7 @@ pub(super) fn apply(request: &Request<'_>, decision: &mut Decision) {
             None => others.push(finding),
         }
     }
-    // First, since only a few warnings are shown.
+    // Overridden denials come first, because only a few warnings are shown.
     overridden.append(&mut others);
     decision.findings = overridden;
     decision.notes.extend(overrides.iter().filter_map(|(rule, reason)| without_effect(rule, reason)));

@@ -19,7 +19,7 @@ use crate::registry::Registry;
 use crate::rotation::readers::decode;
 use crate::trust::{self, Finding, ParsedSecret, Secret, SecretUsage, Severities, Severity, TlsConsumer};
 
-/// Texts of one object that are read together, as the content of a Secret.
+/// Texts of one object that one reader loads together, in the form of a Secret's content.
 struct BundleLocation {
     /// The prefix of a key in the name of its field, such as `spec.conversion.webhook.clientConfig.`; empty where the content is under
     /// `data`, as in a Secret.
@@ -59,7 +59,7 @@ impl Unreadable {
                 field.as_str(),
                 "not base64. client-go refuses the whole kubeconfig; expected base64 of a PEM text",
             ),
-            // A warning: client-go may be able to read them.
+            // The limit is one of this program, and client-go may read the rest, so this only warns.
             Self::TooManyKeys(field) => {
                 let message = format!(
                     "the kubeconfig has more than {} private keys, or very long ones: the users after them are not judged. expected \
@@ -166,7 +166,7 @@ fn compared(new: &BundleLocations, old: &BundleLocations, severities: &Severitie
     let mut all = Vec::new();
     // In sets and maps, since a hostile kubeconfig has thousands of entries.
     let was_unreadable: HashSet<_> = old.unreadable.iter().collect();
-    // Locations with the same name are compared in their order, so that each old one is read once.
+    // Locations with the same name are compared in order, so that each old one is used once.
     let mut before: HashMap<_, VecDeque<_>> = HashMap::new();
     for location in &old.readable {
         before.entry(location.prefix.as_str()).or_default().push_back(&location.texts);

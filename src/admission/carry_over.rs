@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::api::names::CARRY_OVER;
 use crate::trust::{Certificate, Secret, bundle, carry_over, credential};
 
-/// Old CAs that are kept by the value `true`.
+/// The number of old CAs that the value `true` keeps.
 const DEFAULT: usize = 1;
 
 /// The CA key of a Secret, and the bundle to write under it; `None` if no CA is carried over.
@@ -60,7 +60,7 @@ mod tests {
         let (old, new, newer) = (ca("old"), ca("new"), ca("newer"));
         let names = |names: &[&str]| Some(names.iter().map(|name| format!("CN={name}")).collect::<Vec<_>>());
         assert_eq!(carried("true", &[&new], &[&old]), names(&["new", "old"]));
-        // The same manifest again, a write that has both, and the next rotation.
+        // The results stay the same for a second apply, for a write that has both CAs, and for the next rotation.
         assert_eq!(carried("true", &[&new], &[&new, &old]), names(&["new", "old"]));
         assert_eq!(carried("true", &[&new, &old], &[&new, &old]), None);
         assert_eq!(carried("true", &[&newer], &[&new, &old]), names(&["newer", "new"]));

@@ -18,7 +18,7 @@ use crate::rewrite::{Write, rewrite};
 use crate::rotation::{Inventory, Outlook};
 use crate::trust::{Finding, Severities, Severity};
 
-/// The cluster of the objects that are checked.
+/// The cluster to which the checked objects belong.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The GatewaySecrets.
@@ -45,7 +45,7 @@ pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp)
     let ignored =
         [annotation_validation::findings(Kind::of(object), object, None), break_glass::ignored(object)].concat();
     let mut ignored: Vec<_> = ignored.into_iter().filter_map(|finding| context.severities.apply(finding)).collect();
-    // The input may be the clients' manifests without their GatewaySecrets.
+    // Without any GatewaySecret in the input, clients are not checked: the GatewaySecrets may be in other manifests.
     if !context.registry.entries().is_empty() {
         ignored.extend(unknown_gateway_secret::finding(
             Kind::of(object),
@@ -131,7 +131,7 @@ fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) ->
     findings
 }
 
-/// A GatewaySecret whose source Secret is unknown.
+/// Warns about a GatewaySecret whose source Secret is unknown.
 fn unresolved(object: &Value, namespace: &str, registry: &Registry) -> Option<Finding> {
     let named = |entry: &&Entry| entry.namespace == namespace && object["metadata"]["name"] == entry.name.as_str();
     let entry = registry.entries().iter().find(named).filter(|entry| entry.source_name().is_empty())?;
@@ -179,7 +179,7 @@ fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Regis
     let outcome = rewrite(&Write { kind, namespace, object, old: None, by_agent: false }, registry);
     let blocked = outcome.blockers.iter().map(|blocker| REWRITE_HELD.finding("spec", blocker.to_string()));
     let stored = !object["metadata"]["uid"].is_null();
-    // An apply of the same manifest sends no request.
+    // `kubectl apply` of an unchanged manifest sends no request, so the fix has to change something.
     let fix = match object["spec"]["template"].is_object() {
         true => "change its pod template, such as with kubectl rollout restart",
         false => "write it again, such as with kubectl annotate",

@@ -1,5 +1,5 @@
-//! Warnings about the deletion of a GatewaySecret, on a dry run too. The objects that the agent wrote have no owner, so they are not deleted;
-//! but they are not renewed any more.
+//! Warnings about the deletion of a GatewaySecret, including dry runs. Objects that the agent wrote have no owner, so
+//! they stay, but they are no longer updated.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::owned_objects::CLEANUP_CONTROLLERS;
 use super::{Operation, Request};
 use crate::api::Phase;
 
-/// At most 120 characters each, which is what clients show; none if the agent wrote nothing.
+/// The warnings; none if the agent has written nothing. Each has at most 120 characters, which is what clients show.
 pub(super) fn notes(request: &Request<'_>) -> Vec<String> {
     let old = request.old_object.filter(|_| request.operation == Operation::Delete);
     old.filter(|_| !CLEANUP_CONTROLLERS.contains(&request.username)).and_then(warnings).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! A GatewaySecret: another name for its managed Secret, a namespace without the guard, and the clients that a change of its spec would
-//! cut off. The warnings are the same on a dry run.
+//! Checks of GatewaySecrets: another name for the managed Secret, a namespace that is not guarded, and clients that a
+//! change of the spec would cut off. The warnings are the same on a dry run.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use crate::registry::Registry;
 use crate::rotation::counted;
 use crate::trust::{Certificate, Finding, Severities, is_distrusted};
 
-/// Clients that one warning names.
+/// The number of clients that one warning names.
 const NAMED: usize = 2;
 
 /// The findings on a GatewaySecret that is created or changed. A stored one can keep a wrong `spec.secretName`, and can always return to the
@@ -91,7 +91,8 @@ pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) 
                 let all = entry.status.cut_off_by_copy_count.map_or(names.len(), |all| all as usize);
                 cut_off_warning(field, "cuts off", &names.iter().map(String::as_str).collect::<Vec<_>>(), all)
             }
-            // No agent has compared the Secrets. A copy has the CAs of the source Secret, which usually is the first of the bundle.
+            // No agent has computed the clients. A copy has the CAs of the source Secret, which usually is the first of
+            // the bundle.
             None => clients_cut_off(field, &entry.status, &bundle, &bundle[..bundle.len().min(1)], now),
         });
     }
@@ -113,7 +114,7 @@ fn clients_cut_off(
     cut_off_warning(field, if cut.is_certain() { "cuts off" } else { "may cut off" }, &names, all)
 }
 
-/// The warning about `all` clients, of which some names are known.
+/// The warning that `all` clients are cut off, of which some names are known.
 fn cut_off_warning(field: &str, effect: &str, names: &[&str], all: usize) -> Option<String> {
     let first = names.iter().take(NAMED).map(|name| shortened(name)).collect::<Vec<_>>().join(", ");
     let more = match names.len() {
@@ -140,7 +141,7 @@ mod tests {
         Request::fixture(KIND, Some(object), Some(old))
     }
 
-    /// A GatewaySecret `gw` whose managed Secret is `gw` according to its status, and holds a CA.
+    /// GatewaySecret `gw`, whose status has managed Secret `gw` with a CA.
     fn named(secret_name: Option<&str>) -> Value {
         let mut object = json!({
             "metadata": {"name": "gw"}, "spec": {"sourceSecretName": "root"},

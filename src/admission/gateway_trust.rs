@@ -1,4 +1,4 @@
-//! The source of the clients' CAs of a Gateway.
+//! Checks from which object a Gateway takes its clients' CAs.
 
 use serde_json::Value;
 
@@ -33,7 +33,8 @@ fn names_without_cas<'a>(kind: Kind<'_>, object: &'a Value) -> Vec<(String, &'a 
     tls_settings(kind, object, "").into_iter().filter_map(of).collect()
 }
 
-/// Servers with a managed certificate that take their clients' CAs from another object: a rotation waits for it.
+/// Servers with a managed certificate that take their clients' CAs from another object, for which every rotation has to
+/// wait.
 pub(super) fn notes(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Registry) -> Vec<String> {
     let of = |settings: TlsSettings<'_>| {
         let entry = settings.presents.iter().find_map(|named| registry.user_of(&named.place, named.name))?;
@@ -49,12 +50,12 @@ pub(super) fn notes(kind: Kind<'_>, object: &Value, namespace: &str, registry: &
     };
     let mut notes: Vec<_> = tls_settings(kind, object, namespace).into_iter().filter_map(of).collect();
     notes.dedup();
-    // A response has few warnings, and a hostile Gateway has thousands of servers.
+    // A response has room for a few warnings, and a hostile Gateway has thousands of servers.
     notes.truncate(3);
     notes
 }
 
-/// Whether the agent writes a ConfigMap, or writes another one from it: then the message on a blocked rewrite names it.
+/// Whether the agent writes this ConfigMap or a copy of it. The message about a blocked rewrite then names it.
 fn is_managed_source(entry: &Entry, namespace: &str, name: &str) -> bool {
     let is_named = |source: &String| source == name || managed_config_map_name(source) == name;
     entry.namespace == namespace && entry.spec.clients.ca_config_map_names.iter().any(is_named)

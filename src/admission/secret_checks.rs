@@ -29,7 +29,7 @@ fn content(write: &SecretWrite<'_>) -> Vec<Finding> {
 }
 
 fn unreadable(error: &SecretError) -> Finding {
-    // The text of the error begins with the field.
+    // The error's text begins with the name of the field.
     let text = error.to_string();
     let (field, message) = text.split_once(": ").unwrap_or(("data", &text));
     UNREADABLE.finding(field, message)

@@ -70,7 +70,7 @@ mod tests {
     use crate::trust::Severities;
     use crate::trust::fixtures::{Authority, ca, now, parsed};
 
-    /// A GatewaySecret whose bundle holds some CAs, whose clients trust others, and whose gateways serve a leaf.
+    /// A GatewaySecret with these CAs in its bundle, these CAs trusted by clients, and this serving certificate.
     fn observed(bundle: &[&Authority], trusted: &[&Authority], served: &Authority) -> Entry {
         let mut entry = entry("mesh", "root", "gw");
         let anchors =

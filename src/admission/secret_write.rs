@@ -7,19 +7,19 @@ use super::{Operation, Request};
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{ParsedSecret, Secret, SecretError, Severities, TlsConsumer};
 
-/// The Secrets of a request, decoded.
+/// The old and the new Secret of an admission request, decoded.
 pub(super) struct DecodedWrite<'r> {
     object: &'r Value,
     new: Result<Secret, SecretError>,
     old: Option<Secret>,
 }
 
-/// A write of a Secret, and all that its checks need.
+/// A write of a Secret, with everything that the checks need.
 pub(super) struct SecretWrite<'r> {
     pub(super) request: &'r Request<'r>,
     pub(super) registry: &'r Registry,
     pub(super) now: Timestamp,
-    /// The GatewaySecret that names this Secret, and for which role.
+    /// The GatewaySecret that names this Secret, and the Secret's role for it.
     pub(super) claim: Option<(&'r Entry, Role)>,
     /// The severities for this Secret.
     pub(super) severities: Severities,

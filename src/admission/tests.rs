@@ -15,7 +15,7 @@ use crate::trust::fixtures::{Authority, Leaf, ca, now};
 
 const SECRET: Kind<'static> = Kind { group: "", version: "v1", kind: "Secret" };
 
-/// A sound managed Secret `mesh/gw`.
+/// The valid managed Secret `mesh/gw`.
 fn secret(ca: &Authority, leaf: &Leaf) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret",
@@ -46,7 +46,7 @@ fn request<'a>(operation: Operation, object: Option<&'a Value>, old_object: Opti
     Request { operation, ..Request::fixture(SECRET, object, old_object) }
 }
 
-/// Rule ids that deny, then rule ids that warn.
+/// The ids of rules that deny, and of rules that warn.
 fn verdict(request: &Request<'_>, entry: Entry) -> (Vec<&'static str>, Vec<&'static str>) {
     let decision = validate(request, &Registry::new([entry]), &Severities::default(), now());
     assert!(decision.patch.is_empty());
@@ -125,7 +125,7 @@ fn does_not_judge_unguarded_secrets() {
         assert_eq!(create(&object, false), (vec![], vec![]), "{name}");
         assert_eq!(create(&object, true).0, ["empty"], "{name}");
     }
-    // The label is enough: this replica may not know the GatewaySecret yet.
+    // The label is sufficient: this replica may not know the GatewaySecret yet.
     for labels in [json!({MANAGED_LABEL: "true"}), json!({GUARD: GUARD_ENABLED})] {
         object["metadata"]["labels"] = labels;
         assert_eq!(create(&object, false).0, ["empty"], "{object}");
@@ -256,7 +256,7 @@ fn rejects_break_glass_annotations_without_the_right() {
     assert_eq!(rules(decided(false, &annotated, Some(&sound))), ["not-a-ca"]);
     assert_eq!(rules(decided(false, &sound, Some(&sound))), [""; 0]);
     assert_eq!(rules(decided(false, &overriding(&sound, "not-a-ca", "y"), Some(&sound))), ["break-glass"]);
-    // Also on a Secret that no GatewaySecret names: it could become a managed one.
+    // Annotations are judged on any Secret, since it could become a managed one.
     let mut other = overriding(&sound, "break-glass", "x");
     other["metadata"]["name"] = json!("other");
     assert_eq!(rules(decided(false, &other, None)), ["break-glass"]);
@@ -287,7 +287,7 @@ fn rejects_a_new_object_with_a_deletion_timestamp() {
     let for_deletion = |object: Value| with(object, "/metadata/deletionTimestamp", json!("2030-01-01T00:00:00Z"));
     let unsound = for_deletion(with(sound(), "/stringData/ca.crt", json!("prose")));
     assert_eq!(create(&unsound).0, ["empty", "managed-in-use"]);
-    // No later write to it would be judged.
+    // Otherwise later writes to it would not be judged.
     let decision = decided(false, &for_deletion(sound()), None);
     let denials = decision.denials().map(|finding| (finding.rule, finding.field.as_str())).collect::<Vec<_>>();
     assert_eq!(denials, [("managed-in-use", "metadata.deletionTimestamp")]);

@@ -18,7 +18,7 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// The delay after one more failure: twice the last one, between `min` and `max`.
+    /// The delay after another failure: twice the previous one, between `min` and `max`.
     pub(super) fn next_delay(&mut self, min: Duration, max: Duration) -> Duration {
         let delay = self.last.map_or(min, |last| min.max(last.saturating_mul(2))).min(max);
         self.last = Some(delay);
@@ -26,7 +26,7 @@ impl Retry {
     }
 }
 
-/// When a failed write may be retried. Reconciles in between skip it.
+/// The time at which a failed write may be retried. Reconciles before that skip the write.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     retry: Retry,
@@ -34,7 +34,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Whether there was no failure since the last success.
+    /// Whether the last attempt succeeded.
     pub(super) fn is_reset(&self) -> bool {
         self.due.is_none()
     }

@@ -47,7 +47,7 @@ impl ClusterSnapshot {
                     read.gateways.extend(gateways);
                     read.listed.insert((group, kind));
                 }
-                // The kind is not installed.
+                // 404: the kind is not installed.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => {
                     let api_version = format!("{group}/{version}");

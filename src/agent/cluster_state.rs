@@ -43,7 +43,7 @@ pub(super) struct ClusterState {
     readers: Vec<TlsReader>,
     sources: BTreeMap<SourceName, SourceState>,
     presented_also: Vec<FurtherCertificate>,
-    /// The readers of `spec.trustBundleTargets`, as clients.
+    /// The readers of `spec.trustBundleTargets`, each target as one client.
     pub(super) bundle_readers: Vec<ClientState>,
     /// TrustConsumers that load CAs of this GatewaySecret.
     trust_loaders: Vec<TrustLoader>,
@@ -141,7 +141,7 @@ async fn read_trust_loaders(client: &Client, entry: &Entry, namespace: &str) -> 
                 consumer::trust_loaders(entry, (namespace, &name), &spec, &status.unwrap_or_default())
             })
             .collect()),
-        // The kind is not installed.
+        // 404: the kind is not installed.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         Err(error) => Err(AgentError::api("list", "trustconsumers.trustspan.dev", namespace, error)),
     }
@@ -183,7 +183,7 @@ impl ClusterState {
             let has_clients = entry.client_namespaces().any(|one| one == namespace);
             match CertManagerState::read(client, namespace, has_clients).await {
                 Ok(other) => others.push(other),
-                // A namespace that cannot be listed does not hide the clients in the others.
+                // An error in one namespace does not hide the clients in others.
                 Err(error) if has_clients && !entry.ca_namespaces().contains(namespace) => {
                     unlisted.push(match error.has_code(403) {
                         true => namespace.to_owned(),
@@ -311,7 +311,7 @@ impl ClusterState {
         self.certificate_of_secret.get(secret).map(String::as_str)
     }
 
-    /// Takes these Secrets for those of clients.
+    /// Treats these Secrets as those of declared clients.
     pub(super) fn declare_clients(&mut self, names: impl IntoIterator<Item = String>) {
         self.clients = names.into_iter().filter_map(|name| self.client(&name)).collect();
     }
@@ -396,7 +396,7 @@ impl ClusterState {
     }
 }
 
-/// The state of a managed copy.
+/// Whether a copy exists, and who wrote it.
 fn trust_copy<'s>(entry: &Entry, stored: Option<&'s (StoredObject, SecretSummary)>) -> TrustCopy<'s> {
     match stored {
         None => TrustCopy::Absent,
@@ -423,7 +423,7 @@ pub(super) async fn get(
     found.map(serde_json::to_value).transpose().map_err(AgentError::Encode)
 }
 
-/// Other sources of trust that are read for one GatewaySecret. Further ones count as unreadable.
+/// Limit of other sources of trust that are read for one GatewaySecret. Further ones count as unreadable.
 const MAX_SOURCES: usize = 64;
 
 async fn read_source(client: &Client, source: &SourceName) -> SourceState {
@@ -515,7 +515,7 @@ impl CertManagerState {
             let namespace = certificate.metadata.namespace.as_deref()?;
             let label = template(certificate)["labels"][CLIENT_LABEL].as_str()?.to_owned();
             let name = entry.qualified(namespace, certificate.data["spec"]["secretName"].as_str()?);
-            // The canary is no declared client: it may have a certificate that gateways refuse, which is what it tests.
+            // The canary is not a declared client: to test gateways, it may have a certificate that they refuse.
             if !entry.has_client(namespace, &label) || entry.canary_name() == Some(&name) {
                 return None;
             }

@@ -25,7 +25,7 @@ pub(super) struct DesiredObject {
 }
 
 impl DesiredObject {
-    /// The object that a step writes; `None` for a step that writes no data, and if the source was deleted.
+    /// The object that a step writes. `None` for a step that writes no data, and if the source was deleted.
     pub(super) fn of(entry: &Entry, state: &ClusterState, step: &Step) -> Option<Self> {
         let secret = |name: &str| state.stored_secret(name).map(|stored| &stored.secret);
         let managed = entry.managed_name();

@@ -92,7 +92,7 @@ pub async fn run(directories: Directories, _lock: StateLock, severities: Severit
 /// Reconciles all GatewaySecrets once.
 fn reconcile(directories: &Directories, severities: &Severities, now: Timestamp) -> Result<(), DirectoryError> {
     let manifests = Manifests::read(directories, severities, now)?;
-    // One that fails does not block the others.
+    // An error of one does not block the others.
     let entries = manifests.registry.entries().iter();
     let results: Vec<_> = entries.map(|entry| manifests.reconcile(entry, now)).collect();
     results.into_iter().collect()
@@ -141,7 +141,7 @@ fn with_client_bundle(entry: &Entry, state: &ClusterState) -> Entry {
     entry
 }
 
-/// The manifests of a directory, and what the controller made of them.
+/// The manifests of a directory, and the objects that the controller wrote for them.
 struct Manifests {
     directories: Directories,
     registry: Registry,
@@ -248,7 +248,7 @@ impl Manifests {
         self.objects.iter().filter(is_renamed).cloned().collect()
     }
 
-    /// The earlier name of the managed Secret. The Secret is identified by the last serving certificate in the journal.
+    /// The earlier name of the managed Secret, found by the serving certificate that the journal has last.
     fn left_behind(&self, entry: &Entry, state: &ClusterState) -> Option<String> {
         let last = state.journal.gateways.last().filter(|_| state.stored_secret(entry.managed_name()).is_none())?;
         let is_managed = |secret: &Secret| {
@@ -269,7 +269,7 @@ impl Manifests {
         for object in objects {
             text += &format!("---\n{}", serde_saphyr::to_string(object)?);
         }
-        // It may have been deleted since the last write.
+        // The directory may have been deleted since the last write.
         let created = self.directories.create();
         let written = created.and_then(|()| atomic_file::replace(&path, text.as_bytes(), 0o600));
         written.map_err(|source| DirectoryError::Write { path, source })

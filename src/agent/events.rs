@@ -19,11 +19,11 @@ use crate::store::cluster;
 
 /// Name of the agent in Events.
 const REPORTER: &str = "trustspan.dev/agent";
-/// Events that can wait to be written; further ones are dropped.
+/// The length of the queue; further Events are dropped.
 const QUEUE_LENGTH: usize = 256;
-/// Limit of one write.
+/// Timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Different Events that are remembered, so that a repeated one increments the count of its series.
+/// The number of different Events that are remembered, so that a repeated one increments the count of its series.
 const MAX_REMEMBERED: usize = 256;
 /// Longest note that the API server accepts, in bytes (`k8s.io/kubernetes/pkg/apis/core/validation/events.go`, `NoteLengthLimit`).
 const MAX_NOTE: usize = 1024;

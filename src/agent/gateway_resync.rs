@@ -16,7 +16,7 @@ use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::store::cluster;
 
-/// Shortest time between two resyncs of a Gateway: the webhook may still be down.
+/// The shortest interval between two resyncs of a Gateway, since the webhook may still be down.
 const MIN_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 
 /// Requests a resync of the Gateways that still name a source Secret.

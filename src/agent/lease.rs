@@ -39,7 +39,8 @@ impl Default for LeaderElection {
 }
 
 impl LeaderElection {
-    /// How long the leader writes after its last renewal: it stops well before another candidate can acquire the Lease.
+    /// How long this process acts as leader after its last renewal. It stops well before another candidate can acquire
+    /// the Lease.
     fn renew_deadline(&self) -> Duration {
         self.lease_duration * 2 / 3
     }
@@ -49,7 +50,7 @@ impl LeaderElection {
         self.lease_duration / 8
     }
 
-    /// Limit of one attempt.
+    /// Timeout of one attempt.
     fn request_timeout(&self) -> Duration {
         self.lease_duration / 2
     }
@@ -59,7 +60,7 @@ impl LeaderElection {
 pub fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "agent".to_owned());
     let mut random = [0; 4];
-    // Without a source of randomness the process id still differs in most cases.
+    // Without a source of randomness, the process id still distinguishes most processes.
     let suffix = match aws_lc_rs::rand::fill(&mut random) {
         Ok(()) => u32::from_be_bytes(random),
         Err(_) => std::process::id(),
@@ -73,7 +74,7 @@ pub struct Leadership(watch::Receiver<Option<Instant>>);
 
 #[cfg(test)]
 impl Default for Leadership {
-    /// Never the leader.
+    /// A process that is never the leader.
     fn default() -> Self {
         Self(watch::channel(None).1)
     }
@@ -158,7 +159,7 @@ pub fn elect(
                         tracing::warn!("another process became the leader");
                     }
                 }
-                // This process stays the leader until the renew deadline.
+                // A failed renewal does not end the leadership before the renew deadline.
                 Err(error) => {
                     let reason = cluster::error_message(&error);
                     let failure = cluster::check_failure(&error, reason.clone());
@@ -177,7 +178,7 @@ pub fn elect(
     (Leadership(receiver), task)
 }
 
-/// Gives the Lease up, so that another candidate need not wait for its expiry. Call it when nothing is written any more.
+/// Releases the Lease, so that another candidate need not wait for its expiry. Must be called after the last write.
 pub async fn release(client: Client, election: &LeaderElection) {
     let api: Api<Lease> = Api::namespaced(client, &election.namespace);
     let release = async {
@@ -197,7 +198,7 @@ pub async fn release(client: Client, election: &LeaderElection) {
     }
 }
 
-/// Acquires the Lease, or renews it as its holder. Whether this process holds it afterwards.
+/// Acquires the Lease, or renews it. Returns whether this process holds it afterwards.
 async fn try_acquire_or_renew(
     api: &Api<Lease>,
     election: &LeaderElection,

@@ -22,7 +22,7 @@ use crate::rotation::CONDITION_TYPES;
 use crate::rotation::planner::Step;
 use crate::store::RegistryCache;
 
-/// The number of clients of one GatewaySecret that have their own time series.
+/// Limit of clients of one GatewaySecret with a separate time series.
 const MAX_CLIENT_SERIES: usize = 20;
 
 const PHASES: [Phase; 6] = [
@@ -42,7 +42,7 @@ const STEPS: [StepName; 6] = [
     StepName::DropOldCA,
 ];
 
-/// Counts since the process started.
+/// Counters since the process started.
 #[derive(Debug, Default)]
 pub struct AgentMetrics {
     counts: Mutex<BTreeMap<(String, String), Counts>>,
@@ -59,7 +59,7 @@ struct Counts {
 }
 
 impl AgentMetrics {
-    /// Records a reconcile that did all that it had to.
+    /// Records a reconcile that completed all of its writes.
     pub(super) fn reconciled(&self, entry: &Entry, at: Timestamp) {
         self.update(entry, |counts| counts.reconciled_at = Some(at));
     }

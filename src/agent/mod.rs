@@ -56,7 +56,7 @@ pub use rbac::{consumer_role, reader_role, role};
 
 /// Field manager of the agent's writes.
 const FIELD_MANAGER: &str = "trustspan-agent";
-/// Limit of one reconcile, with all its writes.
+/// Timeout of one reconcile, with all its writes.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The controller's settings.

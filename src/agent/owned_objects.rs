@@ -1,4 +1,4 @@
-//! Objects that the agent owns.
+//! The objects that the agent creates and updates for a GatewaySecret.
 
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ pub(super) fn adopt_value(entry: &Entry, namespace: &str) -> String {
     if namespace == entry.namespace { "true".to_owned() } else { entry.name_in(namespace) }
 }
 
-/// A Secret as it was read. Has no `Debug`: it holds private keys.
+/// A Secret from the cluster. Has no `Debug`: it holds private keys.
 pub(super) struct StoredObject {
     pub(super) object: Value,
     /// The object, decoded.

@@ -35,7 +35,8 @@ pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec) -> [
     role_and_binding(namespace, &format!("trustspan-consumer-{name}"), rules)
 }
 
-/// A Role and its binding for each namespace: Secrets by name only, and cert-manager's certificates, which are public.
+/// A Role and its binding for each namespace. They include Secrets by name only, and cert-manager's certificates, which
+/// are public.
 pub fn role(entry: &Entry) -> Vec<Value> {
     let journal = json!([journal_name(&entry.name)]);
     let workloads = WorkloadKind::ALL.map(WorkloadKind::plural);
@@ -100,7 +101,7 @@ pub fn role(entry: &Entry) -> Vec<Value> {
             false => other_namespaces.entry(&source.namespace).or_default().push(rule),
         }
     }
-    // Targets in other namespaces are created by their owners.
+    // The owner of another namespace creates the target there, so the agent needs no right to create it.
     for target in &entry.spec.trust_bundle_targets {
         if let Some(namespace) = &target.namespace {
             let rule = by_name("configmaps", json!([target.name]), json!(["get", "patch"]));

@@ -1,4 +1,5 @@
-//! Simulates the next rotation with an ephemeral CA. Its keys are dropped as soon as its three certificates are signed.
+//! Simulates the next rotation with a temporary CA. Its private keys are dropped as soon as its three certificates are
+//! signed.
 
 use std::sync::OnceLock;
 

@@ -5,7 +5,7 @@ use tokio::sync::watch;
 
 use crate::registry::{Entry, Registry};
 
-/// All that a reconcile takes from the registry.
+/// Everything that a reconcile takes from the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReconcileInput {
     /// The GatewaySecret as last seen by the watch.
@@ -15,17 +15,17 @@ pub(super) struct ReconcileInput {
 }
 
 impl ReconcileInput {
-    /// The input of one of a registry's GatewaySecrets.
+    /// The reconciler's input for a GatewaySecret of a registry.
     pub(super) fn of(entry: &Entry, registry: &Registry) -> Self {
         Self { entry: entry.clone(), has_conflict: registry.conflict(entry).is_some() }
     }
 }
 
-/// Passes a newer registry's input on, and triggers a reconcile if it differs.
+/// Sends the input of a newer registry to the reconciler, which reconciles if it differs.
 pub(super) fn update(input: &watch::Sender<ReconcileInput>, entry: &Entry, registry: &Registry) {
     input.send_if_modified(|input| {
         let has_conflict = registry.conflict(entry).is_some();
-        // A status holds certificates: it is copied only when it has changed.
+        // A status contains many certificates, so it is copied only if it has changed.
         let is_changed = input.has_conflict != has_conflict || input.entry != *entry;
         if is_changed {
             *input = ReconcileInput { entry: entry.clone(), has_conflict };
@@ -42,7 +42,8 @@ mod tests {
     use crate::api::Phase;
     use crate::registry::tests::entry;
 
-    /// Whether the first GatewaySecret is reconciled when one registry replaces another. Its input is then the new one's.
+    /// Whether a newer registry triggers a reconcile of the first GatewaySecret. Also checks that the reconciler's
+    /// input is then that of the newer registry.
     fn reconciles(before: &[Entry], after: &[Entry]) -> bool {
         let (old, new) = (Registry::new(before.to_vec()), Registry::new(after.to_vec()));
         let (sender, mut receiver) = watch::channel(ReconcileInput::of(&before[0], &old));
@@ -84,7 +85,7 @@ mod tests {
             changed(&own, |own| own.spec.paused = true),
             changed(&own, |own| own.generation = Some(7)),
             changed(&own, |own| own.uid = Some("created again".to_owned())),
-            // Another writer's status is overwritten.
+            // A status that another writer has changed is overwritten.
             changed(&own, |own| own.status.phase = Some(Phase::Converged)),
             changed(&own, |own| own.unread = Some("a bad duration".to_owned())),
             changed(&own, |own| own.being_deleted = true),

@@ -31,7 +31,7 @@ use crate::store::cluster;
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Shortest delay after an error.
 const MIN_RETRY: Duration = Duration::from_secs(2);
-/// Limit of one write of the status, which leaves enough time for the steps of the reconcile.
+/// Timeout of one write of the status. It leaves enough of the reconcile's time for the steps.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a status was not written.
@@ -72,7 +72,7 @@ impl Reconciler {
         let mut watches = watches::start(&self.client, &self.input.borrow().entry, names.clone(), &event);
         let mut retry = Retry::default();
         loop {
-            // A reconcile can be cut off at any await, as by a kill: the next one continues from what is stored.
+            // A timeout can end a reconcile at any await, like a kill. The next one continues from what is stored.
             let outcome = timeout(RECONCILE_TIMEOUT, self.reconcile()).await.unwrap_or(Err(AgentError::NoAnswer));
             let failed = outcome.is_err().then(|| self.input.borrow().entry.clone());
             let source = std::mem::take(&mut self.source);
@@ -84,12 +84,12 @@ impl Reconciler {
                     retry = Retry::default();
                     requeue_after.unwrap_or(self.resync_interval).min(self.resync_interval)
                 }
-                // Leadership may come back; if it does not, this task is ended.
+                // The process may become the leader again. If it does not, this task is ended.
                 Err(AgentError::NotLeading) => MIN_RETRY.min(self.resync_interval),
-                // Conflict: retry at once.
+                // Conflict: retry immediately.
                 Err(error) if error.has_code(409) => retry.next_delay(DEBOUNCE, self.resync_interval),
                 Err(error) => {
-                    // An API server that does not answer does not take this write either.
+                    // If the API server does not respond, this write fails, too.
                     let _ = timeout(RECONCILE_TIMEOUT, self.report_error(&error)).await;
                     if is_refused {
                         // Nothing can be planned without the source Secret, so nothing is requested until the permission or the spec changes.
@@ -143,7 +143,7 @@ impl Reconciler {
             }
         })?;
         if resolved != entry.resolved {
-            // Watches and webhooks use the stored status.
+            // Watches and webhooks use the resolved names in the stored status.
             self.ensure_leader()?;
             let status = GatewaySecretStatus { resolved: Some(resolved), ..entry.status.clone() };
             self.write_status(&entry, &status).await?;
@@ -154,7 +154,7 @@ impl Reconciler {
         self.source = SourceOutcome::Read(CheckResult::Ok);
         let has_explicit_target = entry.policy.probe.target.is_some();
         let probe = snapshot.probe(&entry);
-        // A derived target is used like one in the policy.
+        // A derived target is used as if it were in the policy.
         entry.policy.probe.target = probe.as_ref().ok().map(|probe| probe.reach.clone());
         let mut state = ClusterState::read(&self.client, &entry, source, snapshot.readers(&entry)).await?;
         let bundle_targets = trust_bundles::read(&self.client, &entry).await;
@@ -191,8 +191,8 @@ impl Reconciler {
         rotation::fit(&entry, &mut status, now);
         let mut stored = Ok(());
         if status.client_bundle != entry.status.client_bundle {
-            // Webhooks give this bundle to clients before anything depends on it. Steps that do wait until it is in the stored
-            // status (`Journal::offered`), so the other steps need not wait for this write.
+            // Webhooks add this bundle to clients' Secrets before any step depends on it. Such steps wait until the
+            // bundle is in the stored status (`Journal::offered`), so the other steps need not wait for this write.
             stored = self.update_status(&entry, &mut status).await;
         }
         let mut outcome = apply::check_single_writer(&entry, &state);
@@ -236,7 +236,7 @@ impl Reconciler {
         }
         let until = |wake: Timestamp| Duration::try_from(wake.duration_since(now)).unwrap_or_default();
         let wake = plan.wake.map(|wake| until(wake) + Duration::from_millis(1));
-        // No event says that a gateway has loaded a Secret: probe again.
+        // There is no event when a gateway has loaded a Secret, so the agent probes again after a while.
         let is_probed = entry.policy.probe.target.is_some() && plan.journal.is_converging();
         let next_probe = is_probed.then_some(probe::INTERVAL);
         Ok(wake.into_iter().chain(next_probe).chain(self.status_backoff.remaining(Instant::now())).min())
@@ -274,7 +274,7 @@ impl Reconciler {
         timeout(STATUS_TIMEOUT, write).await.unwrap_or(Err(AgentError::NoAnswer))
     }
 
-    /// The GatewaySecret as it is stored now. While its watch is interrupted the known one may be outdated.
+    /// The stored GatewaySecret. The known one may be outdated while the watch is interrupted.
     async fn get_current(&self, known: &Entry) -> Result<Option<Entry>, AgentError> {
         let read = cluster::current(self.client.clone(), known).await;
         let mut entry = read.map_err(|error| AgentError::api("get", "gatewaysecrets", &known.name, error))?;

@@ -10,7 +10,7 @@ use crate::registry::{CertManagerObjects, Entry, IssuerKey};
 
 const CERT_MANAGER: &str = "cert-manager.io";
 
-/// The source Secret and the CA's Secret, as the cluster shows them now.
+/// The source Secret and the CA's Secret, according to the Certificate and issuer in the cluster.
 ///
 /// # Errors
 /// When an object cannot be read, or the Certificate was never found.

@@ -25,8 +25,8 @@ use crate::store::{RegistryCache, cluster, objects as store};
 /// The state of each GatewaySecret's workloads, by namespace and name.
 pub(super) type RolloutStatuses = BTreeMap<(String, String), WorkloadSurvey>;
 
-/// Resync intervals between two surveys, unless a rollout is in progress. Listing all workloads of a namespace is expensive, and an
-/// outdated one breaks nothing.
+/// A survey is made once in this many resync intervals, unless a rollout is in progress. Listing all workloads of a
+/// namespace is expensive, and an outdated one breaks nothing.
 const SURVEY_INTERVALS: u32 = 4;
 
 /// Surveys workloads periodically.
@@ -55,7 +55,7 @@ pub(super) async fn run(
                     statuses.extend(found);
                     failures.remove(namespace);
                 }
-                // The last statuses stay: they are likely still true.
+                // The last statuses are kept, since they are probably still correct.
                 Err(error) => {
                     let failure = error.to_string();
                     if failures.get(namespace) != Some(&failure) {
@@ -120,7 +120,7 @@ impl RolloutController<'_> {
         Ok(found)
     }
 
-    /// The GatewaySecret as it is stored now: while its watch is interrupted, the known one may lack a pause.
+    /// The stored GatewaySecret. While the watch is interrupted, the known one may lack a pause.
     async fn get_current(&self, known: &Entry) -> Result<Option<Entry>, AgentError> {
         let read = cluster::current(self.client.clone(), known).await;
         read.map_err(|error| AgentError::api("get", "gatewaysecrets", &known.name, error))

@@ -1,4 +1,5 @@
-//! The state directory: what the controller makes of a directory of manifests. It is separate, so that it is not applied or committed with them.
+//! The state directory, to which the controller writes its objects when GatewaySecrets come from a directory of
+//! manifests. It is separate, so that these objects are not applied or committed with the manifests.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// Bytes of the hash in the name of a default state directory: enough to distinguish the directories of one user.
+/// The length in bytes of the hash in a default state directory's name.
 const HASH: usize = 6;
 
 /// A directory of manifests, which the controller only reads, and its state directory, which the controller also writes.
@@ -35,7 +36,7 @@ pub enum StateDirectoryError {
         /// The directory of manifests.
         manifests: PathBuf,
     },
-    /// Another process writes it.
+    /// Another process uses it.
     #[error("state directory {} is in use by another process: stop that process, or set --state-dir to another directory", path.display())]
     InUse {
         /// The state directory.
@@ -51,12 +52,14 @@ pub enum StateDirectoryError {
     },
 }
 
-/// While it exists, no other process can lock the same state directory. The operating system releases it when the process ends.
+/// A lock on the state directory. While the value exists, no other process can lock the directory; the operating system
+/// releases the lock when the process ends.
 #[derive(Debug)]
 pub struct StateLock(#[expect(dead_code, reason = "dropping the file releases the lock")] File);
 
 impl Directories {
-    /// `state` defaults to a directory for these manifests in `$XDG_STATE_HOME/trustspan`, or in `~/.local/state/trustspan`. Nothing is created.
+    /// Sets the directories. `state` defaults to a directory for these manifests in `$XDG_STATE_HOME/trustspan`, or in
+    /// `~/.local/state/trustspan`. Nothing is created.
     ///
     /// # Errors
     /// When there is no default, when one directory contains the other, or when the state directory is a file.
@@ -81,7 +84,7 @@ impl Directories {
         &self.state
     }
 
-    /// The directories that exist, to be read. Before the first reconcile there is no state directory.
+    /// The directories to read. The state directory is not among them before the first reconcile has created it.
     pub fn readable(&self) -> Vec<PathBuf> {
         let state = self.state.is_dir().then(|| self.state.clone());
         std::iter::once(self.manifests.clone()).chain(state).collect()
@@ -105,7 +108,7 @@ impl Directories {
             Err(TryLockError::WouldBlock) => return Err(StateDirectoryError::InUse { path: path.clone() }),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        // tempfile's own message names a file that its reader never sees.
+        // tempfile's own message names a temporary file that users never see.
         tempfile::tempfile_in(path).map_err(|error| failed(error.kind().into()))?;
         Ok(StateLock(opened))
     }
@@ -119,7 +122,8 @@ impl Directories {
     }
 }
 
-/// The state directory of manifests: their directory's name, and a hash of its path. Two directories never share one.
+/// The default state directory of manifests: the name of their directory, and a hash of its path, so that no two share
+/// one.
 fn default_state(base: &Path, manifests: &Path) -> PathBuf {
     let path = absolute(manifests);
     let hash = Sha256::digest(path.as_os_str().as_bytes());
@@ -128,7 +132,7 @@ fn default_state(base: &Path, manifests: &Path) -> PathBuf {
     base.join("trustspan").join(format!("{name}-{hash}"))
 }
 
-/// The path without symbolic links, as far as it exists.
+/// The path without symbolic links. Parts that do not exist stay as they are.
 fn absolute(path: &Path) -> PathBuf {
     if let Ok(real) = fs::canonicalize(path) {
         return real;

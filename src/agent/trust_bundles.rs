@@ -133,7 +133,7 @@ impl BundleTarget {
         }
     }
 
-    /// Writes the bundle. Other keys of the object may have other owners.
+    /// Writes the bundle under its key. Other keys of the object may belong to other writers.
     async fn apply(self, entry: &Entry, bundle: &str) -> Result<(), AgentError> {
         let BundleTarget { target, found } = self;
         let (found, kind, value) = (found?, target.kind, value(&target, bundle));
@@ -171,7 +171,7 @@ pub(super) fn readers(entry: &Entry, targets: &[BundleTarget]) -> Vec<ClientStat
     targets.iter().map(|target| target.reader(entry)).collect()
 }
 
-/// Writes the bundle to all targets. One that fails does not block the others.
+/// Writes the bundle to all targets. An error of one does not block the others.
 pub(super) async fn apply(entry: &Entry, targets: Vec<BundleTarget>, plan: &Plan) -> Result<(), AgentError> {
     let text: String = plan.client_bundle.iter().map(Certificate::pem).collect();
     let mut outcome = Ok(());

@@ -1,4 +1,5 @@
-//! Restarts the workloads of TrustConsumers. Everything that decides is in [`crate::consumer`]; here the objects are read and written.
+//! Restarts the workloads of TrustConsumers. [`crate::consumer`] makes all decisions; this module reads and writes the
+//! objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,9 +35,9 @@ type Key = (String, String);
 
 /// Time between two reads of a workload whose rollout is in progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// Events within this time cause one round.
+/// Events within this time cause one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// Restarts in one round. The rest follows in the next one, after everything was read again.
+/// The most restarts in one reconcile. Further ones follow in the next, after everything was read again.
 const MAX_RESTARTS: usize = 16;
 
 /// Reconciles all TrustConsumers, in rounds: at each change of one, or of an object that it names, and at each resync interval.
@@ -81,7 +82,7 @@ pub(super) async fn run(client: &Client, leadership: &Leadership, settings: &Set
     }
 }
 
-/// TrustConsumers to read again.
+/// The TrustConsumers that have to be read again.
 #[derive(Default)]
 struct Trigger {
     changed: Mutex<BTreeSet<Key>>,
@@ -134,7 +135,7 @@ struct KnownConsumer {
     generation: Option<i64>,
     spec: TrustConsumerSpec,
     status: TrustConsumerStatus,
-    /// Watches of what it loads. End when dropped.
+    /// Watches of the objects that it loads. They end when dropped.
     _watches: JoinSet<()>,
 }
 
@@ -149,7 +150,7 @@ struct ConsumerController<'r> {
 }
 
 impl ConsumerController<'_> {
-    /// Reads what may have changed, stores what the workloads have loaded, and then restarts them.
+    /// Reads what may have changed, stores what the workloads have loaded, and then restarts workloads.
     async fn round(&mut self, is_resync: bool) -> Result<(), AgentError> {
         let mut keys = self.trigger.take();
         if is_resync {
@@ -165,7 +166,8 @@ impl ConsumerController<'_> {
             self.observe(key).await;
         }
         for _ in 0..MAX_RESTARTS {
-            // Before the restart: if this process ends now, another one compares the content with what is stored here.
+            // Stored before the restart: if this process ends now, the next one compares the content with what is
+            // stored here.
             self.store_all().await?;
             let now = now();
             let next = consumer::next(&self.consumers, self.settings.max_concurrent_restarts, now);
@@ -176,7 +178,7 @@ impl ConsumerController<'_> {
         Ok(())
     }
 
-    /// When to look again although nothing changes.
+    /// The time until the next reconcile, if nothing changes.
     fn requeue_after(&self) -> Option<Duration> {
         let now = Timestamp::now();
         let wake = consumer::wake(&self.consumers, now);
@@ -318,7 +320,7 @@ impl ConsumerController<'_> {
                     self.recorder.record_on(&regarding, consumer::events(&known.status, &status));
                     known.status = status;
                 }
-                // It was deleted meanwhile.
+                // The TrustConsumer was deleted meanwhile.
                 Err(error) if error.has_code(404) => unstored.push((key.clone(), error)),
                 Err(error) => {
                     tracing::warn!(
@@ -380,7 +382,7 @@ impl ConsumerController<'_> {
     }
 }
 
-/// The current second: an instant in a status that people read.
+/// The current second: people read these timestamps in the status.
 fn now() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now)

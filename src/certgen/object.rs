@@ -66,7 +66,7 @@ impl std::fmt::Display for ObjectRef {
     }
 }
 
-/// The objects that exist. Has no `Debug`, since Secrets hold private keys.
+/// The objects that exist in the cluster. Has no `Debug`, since Secrets hold private keys.
 #[derive(Clone, Default)]
 pub struct Objects(pub BTreeMap<ObjectRef, Value>);
 
@@ -76,7 +76,7 @@ impl Objects {
         self.0.get(&ObjectRef::new(kind, name))
     }
 
-    /// Makes a change, as the API server does.
+    /// Applies a change to these objects, as the API server would.
     pub fn apply(&mut self, change: Change) {
         match change.action {
             Action::Create(object) => drop(self.0.insert(change.target, object)),
@@ -96,32 +96,32 @@ pub struct Change {
     pub target: ObjectRef,
     /// `metadata.resourceVersion` that it was computed from: if the object has another one, the write is rejected.
     pub resource_version: Option<String>,
-    /// What is written.
+    /// How the object is written.
     pub action: Action,
 }
 
-/// How an object is written.
+/// A kind of write.
 pub enum Action {
-    /// It is created.
+    /// Create the object.
     Create(Value),
-    /// A merge patch (RFC 7396).
+    /// Apply a merge patch (RFC 7396).
     Patch(Value),
-    /// It is deleted.
+    /// Delete the object.
     Delete,
 }
 
 impl Change {
-    /// The creation of an object.
+    /// A change that creates an object.
     pub(super) fn create(target: ObjectRef, object: Value) -> Self {
         Self { target, resource_version: None, action: Action::Create(object) }
     }
 
-    /// A merge patch of an object as it was read.
+    /// A change that patches an object, unless it has changed since it was read.
     pub(super) fn patch(target: ObjectRef, object: &Value, patch: Value) -> Self {
         Self { target, resource_version: resource_version(object), action: Action::Patch(patch) }
     }
 
-    /// The deletion of an object as it was read.
+    /// A change that deletes an object, unless it has changed since it was read.
     pub(super) fn delete(target: ObjectRef, object: &Value) -> Self {
         Self { target, resource_version: resource_version(object), action: Action::Delete }
     }

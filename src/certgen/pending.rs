@@ -1,4 +1,4 @@
-//! The pending Secret: what the later stages of a run write, and how far it has come.
+//! The pending Secret: what the later stages of a run write, and which stages are complete.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use super::{Change, ObjectKind, ObjectRef, Objects, Profile};
 use crate::api::names::PREFIX;
 use crate::trust::{Certificate, Secret, bundle, certificates_under};
 
-/// Keys of a Secret of type `kubernetes.io/tls`, and the bundle next to them.
+/// The keys of a Secret of type `kubernetes.io/tls`, and the key of the bundle.
 pub(super) const CERTIFICATE: &str = "tls.crt";
 pub(super) const KEY: &str = "tls.key";
 pub(super) const BUNDLE: &str = "ca.crt";
 
-/// Annotation of the pending Secret: what it is for.
+/// Annotation of the pending Secret: whether it is for an installation or a rotation.
 const KIND: &str = "certgen";
-/// Annotations of the pending Secret: when a stage was complete.
+/// Annotations of the pending Secret: when a stage was completed.
 pub(super) const TRUST_WRITTEN_AT: &str = "certgen-trust-written-at";
 pub(super) const CERTIFICATES_WRITTEN_AT: &str = "certgen-certificates-written-at";
 
-/// What a pending Secret is for.
+/// The purpose of a pending Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingKind {
-    /// The first installation: nothing uses the Secrets yet.
+    /// The first installation: no process uses the Secrets yet.
     Install,
     /// A rotation.
     Rotation,
@@ -48,7 +48,8 @@ pub struct KeyPairPem {
     pub key: Zeroizing<String>,
 }
 
-/// What was generated for a run: a CA, whose key is not kept, and its leaves by the Secret that they are for.
+/// The certificates that were generated for a run: a CA, whose key is not stored, and its leaves, by the name of their
+/// Secret.
 pub struct GeneratedCertificates {
     /// The CA.
     pub ca: String,
@@ -56,7 +57,7 @@ pub struct GeneratedCertificates {
     pub leaves: BTreeMap<String, KeyPairPem>,
 }
 
-/// The creation of the pending Secret.
+/// The change that creates the pending Secret.
 ///
 /// `previous` are the old CAs that stay trusted.
 pub fn pending_secret(
@@ -89,7 +90,7 @@ fn annotation(name: &str) -> String {
     format!("{PREFIX}{name}")
 }
 
-/// The pending Secret, read.
+/// The parsed pending Secret.
 pub(super) struct Pending<'a> {
     object: &'a Value,
     secret: Secret,
@@ -99,7 +100,7 @@ pub(super) struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    /// Reads it, if it exists.
+    /// Reads the pending Secret, if it exists.
     pub(super) fn read(profile: &Profile, objects: &'a Objects) -> Result<Option<Self>, String> {
         let name = &profile.pending_secret_name;
         let Some(object) = objects.get(ObjectKind::Secret, name) else { return Ok(None) };
@@ -127,37 +128,37 @@ impl<'a> Pending<'a> {
         }
     }
 
-    /// The leaf for a Secret, and its key. `None`: the profile did not have it when the run began.
+    /// The new certificate and key for a Secret. `None` if the profile did not have the Secret when the run began.
     pub(super) fn leaf(&self, secret: &str) -> Option<(&[u8], &[u8])> {
         let data = |key: &str| self.secret.data.get(&format!("{secret}.{key}")).map(|bytes| bytes.as_slice());
         Some((data(CERTIFICATE)?, data(KEY)?))
     }
 
-    /// The leaves.
+    /// The new leaf certificates.
     pub(super) fn leaves(&self) -> impl Iterator<Item = Certificate> {
         let texts = self.secret.data.iter().filter(|(key, _)| key.ends_with(CERTIFICATE));
         texts.flat_map(|(_, text)| bundle::read_chain(text).into_certificates())
     }
 
-    /// The text of the bundle.
+    /// The bundle in PEM.
     pub(super) fn bundle_pem(&self) -> &[u8] {
         self.secret.data.get(BUNDLE).map(|bytes| bytes.as_slice()).unwrap_or_default()
     }
 
-    /// When a stage was complete. A time that has not come yet is of a wrong clock, and does not count.
+    /// When a stage was completed. A time in the future is due to a wrong clock, and is ignored.
     pub(super) fn time(&self, name: &str, now: Timestamp) -> Option<Timestamp> {
         let time: Timestamp = self.object["metadata"]["annotations"][annotation(name)].as_str()?.parse().ok()?;
         (time <= now).then_some(time)
     }
 
-    /// Records when a stage was complete, or that it is not any more.
+    /// A change that records when a stage was completed, or that it no longer is.
     pub(super) fn record(&self, name: &str, time: Option<Timestamp>) -> Change {
         let time = time.map(|time| time.to_string());
         let patch = json!({ "metadata": { "annotations": { annotation(name): time } } });
         Change::patch(ObjectRef::secret(&self.secret.name), self.object, patch)
     }
 
-    /// Deletes it.
+    /// A change that deletes the pending Secret.
     pub(super) fn delete(&self) -> Change {
         Change::delete(ObjectRef::secret(&self.secret.name), self.object)
     }

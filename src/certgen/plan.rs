@@ -14,21 +14,21 @@ use crate::trust::{Certificate, Secret, bundle, carry_over, certificates_under, 
 
 const TLS_TYPE: &str = "kubernetes.io/tls";
 
-/// What a run is for.
+/// The purpose of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// Create what is missing.
+    /// Create the Secrets that are missing.
     Create,
-    /// Rotate: resume the rotation that was begun, or begin one.
+    /// Rotate the certificates: resume a rotation, or begin one.
     Rotate,
-    /// Complete the rotation that was begun.
+    /// Complete a rotation that was begun.
     Resume,
 }
 
-/// How a run goes on.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What it is for.
+    /// The purpose.
     pub intent: Intent,
     /// Write leaf and bundle at once, without stages.
     pub single_write: bool,
@@ -42,12 +42,12 @@ pub enum Next<'p> {
     Begin(Begin),
     /// Make a change.
     Write {
-        /// What it does.
+        /// What the change does, for the log.
         what: String,
         /// The change.
         change: Change,
     },
-    /// Compute the next step again at a time, or without one when a rollout may have progressed.
+    /// Compute the next step again at a time, or, without one, when a rollout may have progressed.
     Wait {
         /// The time.
         until: Option<Timestamp>,
@@ -58,7 +58,7 @@ pub enum Next<'p> {
     Done(String),
 }
 
-/// What a new CA and its leaves are for.
+/// The purpose of a new CA and its leaves.
 #[derive(Debug)]
 pub struct Begin {
     /// An installation or a rotation.
@@ -67,7 +67,7 @@ pub struct Begin {
     pub previous: Vec<Certificate>,
 }
 
-/// Why a run cannot go on, and what to do.
+/// Why a run cannot continue, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Blocked(pub String);
@@ -75,7 +75,7 @@ pub struct Blocked(pub String);
 /// The next step of a run.
 ///
 /// # Errors
-/// When somebody has to do something first.
+/// When a person has to act first.
 pub fn next<'p>(
     profile: &'p Profile,
     objects: &Objects,
@@ -108,7 +108,7 @@ pub fn next<'p>(
     }
 }
 
-/// The creation of an HMAC Secret.
+/// The change that creates an HMAC Secret.
 pub fn hmac_secret(profile: &Profile, hmac: &HmacProfile, bytes: &[u8]) -> Change {
     let data = json!({ hmac.key.clone(): STANDARD.encode(bytes) });
     Change::create(ObjectRef::secret(&hmac.secret_name), secret(profile, &hmac.secret_name, "Opaque", &data))
@@ -123,14 +123,14 @@ fn blocked<T>(why: String) -> Result<T, Blocked> {
     Err(Blocked(why))
 }
 
-/// A Secret that exists.
+/// A Secret in the cluster.
 struct Stored<'a> {
     object: &'a Value,
     secret: Secret,
 }
 
 impl Stored<'_> {
-    /// The bundle, up to its first fault.
+    /// The certificates of its bundle, up to the first malformed one.
     fn bundle(&self) -> Vec<Certificate> {
         certificates_under(&self.secret, BUNDLE)
     }
@@ -145,7 +145,7 @@ impl Stored<'_> {
 
     fn check_type(&self) -> Result<(), Blocked> {
         let Secret { name, type_, .. } = &self.secret;
-        // The API server fills in Opaque.
+        // The API server replaces an empty type by Opaque.
         let type_ = if type_.is_empty() { "Opaque" } else { type_ };
         if type_ == TLS_TYPE {
             return Ok(());
@@ -166,7 +166,7 @@ struct Run<'p, 'o> {
     objects: &'o Objects,
     options: Options,
     now: Timestamp,
-    /// The leaves of the profile, with their Secrets that exist.
+    /// The certificates of the profile, each with its Secret if that exists.
     secrets: Vec<(&'p CertificateProfile, Option<Stored<'o>>)>,
 }
 
@@ -177,7 +177,7 @@ impl<'p, 'o> Run<'p, 'o> {
         Ok(Some(Stored { object, secret }))
     }
 
-    /// The step when nothing is pending.
+    /// The next step if there is no pending Secret.
     fn begin(&self) -> Result<Next<'p>, Blocked> {
         let missing: Vec<_> = self.secrets.iter().filter(|(_, stored)| stored.is_none()).collect();
         if self.options.intent != Intent::Resume && missing.len() == self.secrets.len() {
@@ -228,7 +228,7 @@ impl<'p, 'o> Run<'p, 'o> {
                 check_progress(name, deployment)?;
             }
         }
-        // Both usually have the same order. After a rotation that was given up, the newest CA has signed nothing.
+        // All bundles usually have the same order. After an abandoned rotation the newest CA has signed nothing.
         let all: Vec<_> = existing.iter().flat_map(|stored| stored.bundle()).collect();
         let chains: Vec<_> = existing.iter().map(|stored| (&stored.secret.name, stored.chain())).collect();
         let has_signed =
@@ -246,7 +246,7 @@ impl<'p, 'o> Run<'p, 'o> {
         Ok(Next::Begin(Begin { kind: PendingKind::Rotation, previous }))
     }
 
-    /// Whether a reader with this bundle accepts a chain of whichever usage.
+    /// Whether a reader with this bundle accepts a chain, for any usage.
     fn is_accepted(&self, bundle: &[Certificate], chain: &[Certificate]) -> bool {
         !chain.is_empty() && (verifies(bundle, chain, self.now) || admits(bundle, chain, self.now))
     }
@@ -262,7 +262,8 @@ impl<'p, 'o> Run<'p, 'o> {
         }
     }
 
-    /// The step when a Secret has another content than a pending Secret expects: it was computed before somebody else wrote the Secret.
+    /// The next step if a Secret does not have the content that the pending Secret expects: another writer has changed
+    /// it since.
     fn give_up(&self, pending: &Pending<'_>, name: &str) -> Result<Next<'p>, Blocked> {
         let is_used = self
             .secrets
@@ -389,7 +390,7 @@ impl<'p, 'o> Run<'p, 'o> {
         Next::Write { what: format!("create Secret {name}"), change: Change::create(ObjectRef::secret(name), object) }
     }
 
-    /// Writes the bundle to the next webhook configuration that has another one.
+    /// The next webhook configuration that has another bundle, with the new one.
     fn webhook(&self, bundle: &[Certificate], pem: &[u8]) -> Option<Next<'p>> {
         use ObjectKind::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
         let of = |kind, names: &'p [String]| names.iter().map(move |name| (kind, name));
@@ -427,7 +428,8 @@ impl<'p, 'o> Run<'p, 'o> {
         self.restart(&self.profile.restart.loads_certificate_once, &[certificate_hash(pending)])
     }
 
-    /// Restarts the Deployments that have loaded none of these contents, to load the first, and waits for their rollouts.
+    /// Restarts the Deployments that have loaded none of the contents in `hashes`, to load the first of these, and
+    /// waits for their rollouts.
     fn restart(&self, names: &[String], hashes: &[String]) -> Result<Option<Next<'p>>, Blocked> {
         let existing = || names.iter().filter_map(|name| Some((name, self.deployment(name)?)));
         for (name, deployment) in existing() {
@@ -467,7 +469,7 @@ impl<'p, 'o> Run<'p, 'o> {
     }
 }
 
-/// A stage that is not complete any more has its time removed first, so that it is waited for again.
+/// If a stage is no longer complete, its time is removed first, so that its delay starts again.
 fn reset<'p>(pending: &Pending<'_>, name: &str, recorded: Option<Timestamp>, write: Next<'p>) -> Next<'p> {
     match recorded {
         None => write,
@@ -483,12 +485,12 @@ fn data(pending: &Pending<'_>, leaf: &[u8], key: &[u8]) -> Value {
     json!({ CERTIFICATE: encode(leaf), KEY: encode(key), BUNDLE: encode(pending.bundle_pem()) })
 }
 
-/// The content that a workload has loaded which has loaded everything.
+/// The hash of the content that a workload has loaded when it has loaded everything.
 fn certificate_hash(pending: &Pending<'_>) -> String {
     content_hash(&pending.bundle.iter().cloned().chain(pending.leaves()).collect::<Vec<_>>())
 }
 
-/// Whether a rollout can progress.
+/// Fails if a rollout cannot progress.
 fn check_progress(name: &str, deployment: &Value) -> Result<(), Blocked> {
     if let Some(why) = progress::restarts_by_hand(deployment) {
         return blocked(format!("deployment/{name} is not restarted by a change of its pod template: {why}"));
@@ -504,13 +506,13 @@ fn check_progress(name: &str, deployment: &Value) -> Result<(), Blocked> {
     Ok(())
 }
 
-/// Why no pod may be ready for a while during a rollout.
+/// Why a Deployment may have no ready pod during a rollout.
 fn gap(deployment: &Value) -> Option<&'static str> {
     let spec = &deployment["spec"];
     let replicas = spec["replicas"].as_u64().unwrap_or(1);
     let containers = spec["template"]["spec"]["containers"].as_array();
     let unavailable = match &spec["strategy"]["rollingUpdate"]["maxUnavailable"] {
-        // Rounded down, as by the Deployment controller.
+        // The Deployment controller rounds down, too.
         Value::String(percent) => percent.trim_end_matches('%').parse::<u64>().unwrap_or_default() * replicas / 100,
         number => number.as_u64().unwrap_or_default(),
     };

@@ -1,4 +1,4 @@
-//! What is generated: a profile, built in or of a file.
+//! The profile: which Secrets are generated. It is built in, or read from a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use super::{ObjectKind, ObjectRef};
 use crate::api::Period;
 use crate::api::names::{NAME_LENGTH, check_object_name};
 
-/// Names of the profiles that are built in.
+/// The names of the built-in profiles.
 pub const BUILT_IN: [&str; 1] = ["envoy-gateway"];
 
-/// The text of a profile that is built in.
+/// The text of a built-in profile.
 pub fn built_in(name: &str) -> Option<&'static str> {
     (name == BUILT_IN[0]).then_some(include_str!("envoy-gateway.yaml"))
 }
@@ -136,11 +136,12 @@ fn hmac_bytes() -> usize {
     32
 }
 
-/// A hundred years: after 9999 no certificate is valid.
+/// A hundred years. A longer validity could exceed the year 9999, the last that a certificate can express.
 const LONGEST: Period = Period::from_secs(100 * 365 * 24 * 60 * 60);
 /// Bytes of a common name (RFC 5280 appendix A.1, `ub-common-name`).
 const COMMON_NAME_LENGTH: usize = 64;
-/// The longest suffix of a Secret's name in a key of the pending Secret, whose keys are no longer than the names of objects.
+/// The longest suffix after a Secret's name in a key of the pending Secret. Keys may be no longer than names of
+/// objects.
 const KEY_SUFFIX_LENGTH: usize = ".tls.crt".len();
 /// The shortest HMAC key that is accepted, and the longest.
 const HMAC_BYTES: std::ops::RangeInclusive<usize> = 16..=1024;
@@ -217,7 +218,8 @@ impl Profile {
         }
     }
 
-    /// The objects that a run reads, in this order: the pending Secret first, so that Secrets read without one are not older than its absence.
+    /// The objects that a run reads, in this order. The pending Secret is read first: if it is absent, the other
+    /// Secrets are read after that.
     pub fn objects(&self) -> Vec<ObjectRef> {
         use ObjectKind::{Deployment, MutatingWebhookConfiguration, Secret, ValidatingWebhookConfiguration};
         let secrets = self.certificates.iter().map(|one| &one.secret_name);

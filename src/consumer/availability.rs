@@ -1,4 +1,4 @@
-//! Whether a restart lets the last ready pod of a workload go.
+//! Whether a restart leaves a ready pod of a workload.
 
 use serde_json::Value;
 

@@ -23,9 +23,9 @@ pub enum RestartBlocker {
     Paused,
     /// The content is missing or invalid.
     Content,
-    /// Its own rollout is in progress: what is missing.
+    /// Its own rollout is in progress: what is missing until it completes.
     OwnRollout(String),
-    /// It was restarted a moment ago: when `minRestartInterval` allows the next.
+    /// It was restarted recently: when `minRestartInterval` allows the next restart.
     Interval(Timestamp),
     /// Other rollouts are in progress: one of them, with its namespace.
     OtherRollouts(String),

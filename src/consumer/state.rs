@@ -114,13 +114,13 @@ pub(super) fn readers(workloads: &[WorkloadState]) -> impl Iterator<Item = &Read
     workloads.iter().filter_map(|workload| workload.found.as_ref().ok())
 }
 
-/// What a workload is compared with.
+/// The content with which a workload is compared.
 struct Observation<'o> {
     before: &'o TrustConsumerStatus,
     /// The hash of the content, if that is valid.
     hash: Option<&'o str>,
     first_expiry: Option<Timestamp>,
-    /// The hash that the same content had, if only `spec.loads` has changed.
+    /// The hash that the same content had before `spec.loads` changed.
     replaced: Option<&'o str>,
     now: Timestamp,
 }
@@ -142,8 +142,8 @@ impl Observation<'_> {
         }
     }
 
-    /// What a workload has loaded: the content of its annotation when its rollout is complete; without one, what was there when this
-    /// workload was first seen.
+    /// What a workload has loaded: the content of its annotation after its rollout has completed. Without an
+    /// annotation, the content when this workload was first seen.
     fn loaded(&self, workload: &WorkloadRef, object: &Value, is_rolling: bool) -> Option<LoadedContent> {
         let annotation = object["spec"]["template"]["metadata"]["annotations"][LOADED_HASH].as_str().map(str::to_owned);
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
@@ -163,7 +163,8 @@ impl Observation<'_> {
         };
         if loaded.annotation != annotation {
             if let Some(hash) = &annotation {
-                // Restarted by an agent that did not store the status afterwards, possibly this one a moment ago.
+                // An agent restarted the workload and did not store the status afterwards. It may have been this
+                // process.
                 loaded.rollout = Some(ContentRollout { hash: hash.clone(), first_expiry: None });
                 loaded.restarted_at = Some(self.now);
             }
@@ -187,8 +188,8 @@ impl Observation<'_> {
     }
 }
 
-/// For each workload that several TrustConsumers of a namespace name, the oldest of these. Each TrustConsumer is given with when it was
-/// created, and its name.
+/// The oldest TrustConsumer for each workload that several TrustConsumers of a namespace name. Each TrustConsumer is
+/// passed with its creation time and name.
 pub fn owners<'c>(
     consumers: impl IntoIterator<Item = (Option<Timestamp>, &'c str, &'c TrustConsumerSpec)>,
 ) -> BTreeMap<&'c WorkloadRef, &'c str> {

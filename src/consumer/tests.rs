@@ -10,7 +10,7 @@ use crate::api::{ConditionStatus, TrustConsumerStatus};
 use crate::trust::fixtures::{block, ca, ca_between};
 use scene::{Scene, hours, minutes};
 
-/// The condition of a type: its status and reason.
+/// Status and reason of a condition.
 fn said(scene: &Scene, type_: &str) -> (ConditionStatus, String) {
     let condition = scene.status().condition(type_).expect("a condition");
     (condition.status, condition.reason.clone())
@@ -194,11 +194,11 @@ fn a_restart_that_was_not_recorded_is_not_repeated() {
     scene.set_cas(&[&ca("two").pem()]);
     let before = scene.status().clone();
     scene.reconcile();
-    // As if the process had ended after the restart: the status is the former one.
+    // The previous status, as if the process had ended after the restart.
     *scene.status_mut() = before;
     scene.settle();
     assert_eq!(scene.restarts(), 1);
-    // The whole status is lost: the annotation says what was loaded.
+    // The whole status is lost. The annotation shows what was loaded.
     *scene.status_mut() = TrustConsumerStatus::default();
     scene.settle();
     assert_eq!(scene.restarts(), 1);
@@ -218,7 +218,7 @@ fn a_workload_that_does_not_exist_is_no_trouble_and_a_new_one_has_loaded_what_is
     scene.deployment = deployment;
     scene.settle();
     assert_eq!((scene.restarts(), said(&scene, LOADED).0), (0, ConditionStatus::True));
-    // Another one of the same name.
+    // A Deployment that was deleted and created again with the same name.
     scene.set_cas(&[&ca("three").pem()]);
     scene.deployment["metadata"]["uid"] = json!("2");
     scene.settle();
@@ -242,7 +242,7 @@ fn naming_further_keys_restarts_nothing() {
     scene.spec.loads[0].keys.pop();
     scene.settle();
     assert_eq!(scene.restarts(), 2);
-    // Together with a change of content that is still named.
+    // The content of a key that is still named changes at the same time.
     scene.spec.loads[0].keys.push("tls.crt".to_owned());
     scene.set_cas(&[&ca("three").pem()]);
     scene.settle();

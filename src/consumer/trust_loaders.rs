@@ -44,7 +44,7 @@ fn is_ca(loaded: &LoadedObject, key: &str) -> bool {
     loaded.all_keys().get(key) == Some(&true)
 }
 
-/// What a GatewaySecret's object is to the planner, with the key of its CAs.
+/// The objects of a GatewaySecret that a TrustConsumer can load, in the planner's terms, each with the key of its CAs.
 fn objects<'a>(
     entry: &'a Entry,
     namespace: &'a str,
@@ -108,7 +108,7 @@ mod tests {
         TrustConsumerSpec { loads: vec![loaded], ..TrustConsumerSpec::default() }
     }
 
-    /// All have loaded the content, of which one workload has this hash.
+    /// A status in which all workloads have loaded the content, and one of them this hash.
     fn status(kind: SourceKind, name: &str, key: &str, of_workload: &str) -> TrustConsumerStatus {
         let content = KeyContent { kind, name: name.to_owned(), key: key.to_owned(), sha256: "of the CAs".to_owned() };
         let workload = LoadedContent {

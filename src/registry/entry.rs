@@ -18,7 +18,8 @@ pub struct Entry {
     pub name: String,
     /// `metadata.uid`, which Events refer to. `None` in a manifest.
     pub uid: Option<String>,
-    /// `metadata.creationTimestamp`: of two that claim the same name, the older wins. `None` (a manifest) counts as newest.
+    /// `metadata.creationTimestamp`: of two GatewaySecrets that claim the same name, the older one has effect. `None`
+    /// (a manifest) counts as newest.
     pub created: Option<Timestamp>,
     /// `metadata.generation`.
     pub generation: Option<i64>,
@@ -70,8 +71,8 @@ impl Entry {
         self.spec.managed_name(&self.name)
     }
 
-    /// A name of two Secrets that must differ: the managed Secret or the Issuer's Secret is also one of the others, which it would
-    /// overwrite.
+    /// A name that two of its Secrets share although they must differ: the managed Secret or the Issuer's Secret would
+    /// overwrite another one.
     pub fn doubled_name(&self) -> Option<&str> {
         let sources = [Some(self.source_name().to_owned()), self.ca_name(), self.own_client_ca_name()];
         let is_source = |name: &str| sources.iter().flatten().any(|source| source == name);
@@ -155,7 +156,7 @@ impl Entry {
         if namespace == self.namespace { self.name.clone() } else { format!("{}/{}", self.namespace, self.name) }
     }
 
-    /// The namespace and name of a qualified name: see [`Self::qualified`].
+    /// The namespace and name of an object with this qualified name: see [`Self::qualified`].
     pub fn place_of<'n>(&'n self, qualified: &'n str) -> (&'n str, &'n str) {
         qualified.split_once('/').unwrap_or((&self.namespace, qualified))
     }
@@ -187,13 +188,14 @@ impl Entry {
         }
     }
 
-    /// The managed Secret's earlier name, if the spec has another one now. The objects that name it would not switch.
+    /// The managed Secret's earlier name, if the spec now has another one. Objects that still name the earlier one are
+    /// not rewritten.
     pub fn left_behind(&self) -> Option<&str> {
         let stored = self.status.secret_name.as_deref()?;
         (stored != self.managed_name() && !self.status.bundle.is_empty()).then_some(stored)
     }
 
-    /// Whether a pod or pod template has all workload labels.
+    /// Whether a pod or pod template has all workload labels, and so belongs to the gateways.
     pub fn serves(&self, pod: &Value) -> bool {
         let labels = &pod["metadata"]["labels"];
         self.spec.workload_labels.iter().all(|(key, value)| labels[key].as_str() == Some(value))

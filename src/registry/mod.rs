@@ -24,13 +24,15 @@ use crate::trust::{SecretUsage, UsageKind};
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     entries: Vec<Entry>,
-    /// By namespace and name of a source or managed Secret: the entry that claims it.
+    /// By namespace and name of a source or managed Secret: the index of the GatewaySecret that claims it, and the
+    /// Secret's role.
     claims: HashMap<String, HashMap<String, (usize, Role)>>,
-    /// By name of a source Secret: the entries that claim it, in any namespace.
+    /// By name of a source Secret: the indices of the GatewaySecrets that claim it, in any namespace.
     by_source: HashMap<String, Vec<usize>>,
-    /// By namespace and name of a ConfigMap of `spec.clients.caConfigMapNames`: the entry with the managed ConfigMap.
+    /// By namespace and name of a ConfigMap of `spec.clients.caConfigMapNames`: the index of the GatewaySecret that
+    /// copies it.
     config_maps: HashMap<String, HashMap<String, usize>>,
-    /// By entry without effect: the older entry that claims one of its names.
+    /// Conflicts: a GatewaySecret without effect, by index, and the older one that claims one of its names.
     conflicts: BTreeMap<usize, usize>,
     /// Namespace and name of GatewaySecrets that cannot be parsed.
     unread: BTreeSet<(String, String)>,
@@ -206,7 +208,7 @@ impl Registry {
         }
     }
 
-    /// Whether a ConfigMap has a managed one, and whether the reference can be rewritten now.
+    /// Whether a ConfigMap has a copy that the agent writes, and whether the reference can be rewritten to it now.
     pub fn rename_config_map(&self, place: &Place<'_>, name: &str) -> Option<Result<Rename<'_>, RewriteBlocker>> {
         let entry = self.config_map_owner(place, name)?;
         if let Some(reason) = entry.unready() {
@@ -310,8 +312,8 @@ fn ready(entry: &Entry) -> Result<Rename<'_>, RewriteBlocker> {
 
 /// A rewrite in every namespace with a selected workload: each must have the same managed Secret, and it must be Ready.
 fn everywhere<'a>(candidates: &[&'a Entry], source: &str) -> Result<Rename<'a>, RewriteBlocker> {
-    // Each list includes every selected workload, and so does their intersection: a GatewaySecret with broad labels cannot
-    // extend it.
+    // Each list includes every selected workload, and so does their intersection. A GatewaySecret with broad labels
+    // therefore cannot extend the result.
     let observed = candidates.iter().filter_map(|entry| entry.status.workload_namespaces.as_ref());
     let namespaces = observed
         .map(|list| list.iter().map(String::as_str).collect::<BTreeSet<_>>())

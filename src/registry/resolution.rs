@@ -87,7 +87,7 @@ impl IssuerKey {
         Self { kind, group: field("group", CERT_MANAGER), namespace, name: field("name", "") }
     }
 
-    /// Whether it is one of cert-manager's own.
+    /// Whether it is a kind of cert-manager itself, not of an external issuer.
     pub fn is_of_cert_manager(&self) -> bool {
         self.group == CERT_MANAGER && ["Issuer", "ClusterIssuer"].contains(&self.kind.as_str())
     }
@@ -118,7 +118,7 @@ impl CertManagerObjects {
         }
     }
 
-    /// The issuer of the Certificate that a GatewaySecret names, if that Certificate was added.
+    /// The issuer of the Certificate that a GatewaySecret names. `None` if that Certificate was not added.
     pub fn issuer(&self, entry: &Entry) -> Option<&IssuerKey> {
         self.certificate(entry).map(|certificate| &certificate.issuer)
     }

@@ -16,7 +16,7 @@ pub enum RewriteBlocker {
         name: String,
         /// Reason of its Ready condition.
         reason: String,
-        /// The managed Secret.
+        /// Name of the managed Secret.
         managed: String,
     },
     /// Istio takes CAs from `<source>-cacert` first, which would not apply to the managed Secret.

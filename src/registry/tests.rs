@@ -143,7 +143,7 @@ fn does_not_rewrite_if_a_selected_namespace_has_no_gateway_secret() {
 
 #[test]
 fn a_tenant_cannot_move_a_gateway_of_another_team() {
-    // The tenant declares the platform's labels, but no such workload is observed in its namespace.
+    // The tenant's GatewaySecret has the platform's labels, but no such workload is observed in its namespace.
     let tenant = with(entry("tenant", "root", "evil"), |e| {
         e.status.workload_namespaces = Some(vec!["mesh".to_owned()]);
     });
@@ -225,7 +225,7 @@ fn the_gateway_secrets_of_a_namespace_determine_the_usage_of_a_secret() {
         entry.spec.issuer_secret_name = Some("issuer".to_owned());
         entry.spec.clients.ca_secret_ref = Some("clients".into());
     });
-    // A source Secret that is also the CA's is served.
+    // A source Secret that is also the CA's Secret counts as a serving Secret.
     let own = with(super::tests::entry("mesh", "self", "own"), |entry| {
         entry.resolved.ca_secret_ref = Some("self".into());
     });
@@ -276,7 +276,7 @@ fn a_client_in_another_namespace_needs_a_label_and_its_namespace_in_the_spec() {
     ] {
         assert_eq!(gateway.has_client(namespace, label), expected, "{label} in {namespace}");
     }
-    // Names can contain dots, so a dot separates nothing.
+    // Names can contain dots, so the namespace is not separated by one.
     assert!(!entry("a", "root", "b").has_client("mesh", "a.b"));
     assert!(entry("mesh", "root", "a.b").has_client("mesh", "a.b"));
     assert!(entry("mesh", "root", "a.b").has_client("mesh", "mesh_a.b"));

@@ -13,9 +13,9 @@ pub(super) struct AnnotationPath {
     key: &'static str,
 }
 
-/// The rotation hash, in the pod template.
+/// The rotation hash, an annotation of the pod template.
 pub(super) const HASH: AnnotationPath = AnnotationPath { metadata: "/spec/template/metadata", key: ROTATION_HASH };
-/// The record by which a rewrite is undone, on the object.
+/// The record for undoing a rewrite, an annotation of the object.
 pub(super) const RECORD: AnnotationPath = AnnotationPath { metadata: "/metadata", key: UNDO };
 
 impl AnnotationPath {
@@ -24,7 +24,8 @@ impl AnnotationPath {
         object.pointer(&self.pointer())?.as_str()
     }
 
-    /// The operation that sets the value, and its inverse. `None` if it is set already, or if the values around it are not maps.
+    /// The operation that sets the value, and its inverse. `None` if the value is set already, or if the fields around
+    /// it are not maps.
     pub(super) fn set(&self, object: &Value, value: &str) -> Option<(PatchOperation, PatchOperation)> {
         let mut fresh = json!(value);
         for (pointer, key) in [(self.pointer(), self.key), (self.annotations(), "annotations")] {
@@ -46,7 +47,7 @@ impl AnnotationPath {
         }
     }
 
-    /// The size of all annotations, once this one has this value.
+    /// The size of all annotations after this one was set to a value.
     pub(super) fn size_with(&self, object: &Value, value: &str) -> usize {
         let others = object.pointer(&self.annotations()).and_then(Value::as_object).into_iter().flatten();
         let others = others.filter(|(key, _)| *key != self.key);
@@ -73,7 +74,7 @@ impl AnnotationPath {
         }
     }
 
-    /// Whether a recorded operation undoes this annotation: it restores its text, or removes a map that was created for it. Everyone who
+    /// Whether a recorded operation restores this annotation, or removes a map that was created for it. Any user who
     /// edits an object can write a record, so other operations are ignored.
     pub(super) fn owns(&self, operation: &PatchOperation) -> bool {
         let path = operation.path().as_str();

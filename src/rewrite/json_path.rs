@@ -70,7 +70,7 @@ impl<'a> JsonPath<'a> {
         })
     }
 
-    /// The value at the same path in a copy of the value below two keys.
+    /// The value at the same path in `copy`, which replaces the value below two keys.
     pub(super) fn found_below<'v>(&self, keys: [&'static str; 2], copy: &'v mut Value) -> Option<&'v mut Value> {
         let (_, inner) = self.steps().split_first_chunk().filter(|(outer, _)| **outer == keys.map(Step::Key))?;
         inner.iter().try_fold(copy, |value, step| match step {

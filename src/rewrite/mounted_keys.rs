@@ -47,13 +47,13 @@ pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys<'_>> {
         }
     }
     if pairs > PAIRS {
-        // Hostile: all keys count as loaded.
+        // A hostile pod exceeds the limit. All keys then count as loaded.
         volumes.values().flatten().for_each(|(name, _)| loads.all(name));
     }
     loads.0
 }
 
-/// Limit for mounts times sources and their items; a pod has about ten of each.
+/// Limit of the mounts times the sources and their items of a pod. A pod has about ten of each.
 const PAIRS: usize = 10_000;
 
 /// The Secrets of each volume: the name, and the source, which may have `items`.
@@ -83,7 +83,7 @@ impl<'a> MountedKeys<'a> {
         }
     }
 
-    /// Adds the keys that a mount of a source has. `subPath` limits them to one file or folder.
+    /// Adds the keys of a source that a mount contains. `subPath` limits them to one file or folder.
     fn mounted(&mut self, name: &'a str, source: &'a Value, mount: &'a Value) {
         let below = mount["subPath"].as_str().filter(|path| !path.is_empty());
         let shows = |path: &str| {

@@ -54,7 +54,7 @@ impl<'a> PatchBuilder<'a> {
         let mut record = self.record(&known);
         let (hash, unhash) = self.hash.unzip();
         if unhash.is_some() || HASH.read(self.before).is_some() {
-            // The value before the first rewrite is restored, not the one before this rewrite.
+            // Undoing restores the value before the first rewrite, not the one before this rewrite.
             record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(unhash));
         }
         let changes = zip(self.references, self.chosen);
@@ -78,7 +78,8 @@ impl<'a> PatchBuilder<'a> {
 
     /// The record that restores the names, including those of earlier writes. Stops once it cannot fit.
     fn record(&self, known: &[PatchOperation]) -> Vec<PatchOperation> {
-        // The first record of a path counts. By path, since a hostile object has thousands of both.
+        // The first record of a path counts. The records are indexed by path, since a hostile object has thousands of
+        // records and references.
         let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
         names(known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
         let (mut record, mut least) = (Vec::new(), 0);
@@ -92,7 +93,7 @@ impl<'a> PatchBuilder<'a> {
                     let restore = reference.renamed(reference.name);
                     [test(&pointer, chosen.as_str().into()), replace(&pointer, restore.into())]
                 }
-                // A rename of an earlier write counts while the field still has its result.
+                // The record of an earlier rename stays while the field still has the name that the rename wrote.
                 None => {
                     let is_current = |written: &Value| written.as_str().is_some_and(|written| reference.is(written));
                     let earlier =

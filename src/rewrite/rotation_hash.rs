@@ -21,8 +21,8 @@ pub(super) struct RotationHash {
     sha256: String,
 }
 
-/// The maximal difference to a newer value: revisions are Unix times in seconds, and no replica is stale by a year. A greater value was not
-/// written by trustspan, and would prevent all further restarts.
+/// The largest difference to a newer value: revisions are Unix times in seconds, and no replica is outdated by a year.
+/// A greater value was not written by trustspan, and would prevent all further restarts.
 const FARTHEST: u64 = 366 * 24 * 60 * 60;
 
 impl RotationHash {

@@ -15,7 +15,7 @@ use super::json_path::at;
 use super::kinds;
 use crate::api::Kind;
 
-/// The undoing of a rewrite.
+/// The result of undoing a rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undo {
     /// The patch that restores the object.

@@ -10,7 +10,7 @@ use crate::registry::Entry;
 use crate::trust::Certificate;
 use crate::trust::equivalence::{constrains_names, equivalence_key};
 
-/// A chain, for the status; `None` for an empty one.
+/// A chain as an entry of the status; `None` for an empty chain.
 pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certificate]) -> Option<Leaf> {
     let leaf = chain.first()?;
     Some(Leaf {
@@ -28,9 +28,10 @@ pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certifica
 /// A client's name, and the chain that it presents.
 type Presented<'v> = (&'v str, &'v [Certificate]);
 
-/// The leaves of clients, by name and chain: one represents all for which every verdict is the same, the one that expires last. `known`
-/// are the CAs of gateways and clients. Each by itself accepts all leaves of a group, or none, so a group has one issuer; where one
-/// has name constraints, the leaves of a group also have the same names.
+/// The clients' certificates for the status, from names and chains. All certificates with the same verdicts are
+/// grouped, and the one that expires last represents them. `known` are the CAs of gateways and clients. Each CA alone
+/// accepts all certificates of a group, or none, so a group has one issuer. If a CA has name constraints, the
+/// certificates of a group also have the same names.
 pub(super) fn client_leaves<'v>(
     entry: &Entry,
     in_use: impl IntoIterator<Item = Presented<'v>>,
@@ -42,7 +43,8 @@ pub(super) fn client_leaves<'v>(
     for (name, chain) in in_use {
         let Some((first, above)) = chain.split_first() else { continue };
         let by_names = is_constrained || above.iter().any(constrains_names);
-        // Verdicts on others are not today's: their dates differ, or they are trusted as they are.
+        // Only ordinary certificates are grouped. Verdicts on others can differ later: they are not valid yet, or are
+        // trusted themselves.
         let is_ordinary = !first.is_not_yet_valid(now) && !known.contains(first);
         let key = equivalence_key(chain, by_names).filter(|_| is_ordinary).map(|mut key| {
             key.extend(known.iter().map(|ca| u8::from(connectivity::admits(std::slice::from_ref(ca), chain, now))));
@@ -61,8 +63,9 @@ pub(super) fn client_leaves<'v>(
     groups.into_iter().filter_map(one).collect()
 }
 
-/// The CAs that all clients trust which verify the gateways now. Other clients do not count: they verify otherwise or not at all. If some clients
-/// have a renewed certificate of a CA and others the earlier one, the one that expires first.
+/// The CAs that all clients trust which verify the gateways now. Other clients are ignored, since they verify gateways
+/// in another way or not at all. If some clients have a renewed certificate of a CA and others the earlier one, the
+/// result has the one that expires first.
 pub(super) fn common<'c>(
     trusts: impl Iterator<Item = &'c [Certificate]>,
     served: &[Certificate],

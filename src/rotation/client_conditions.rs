@@ -11,7 +11,7 @@ use crate::registry::Entry;
 
 type Said = (ConditionStatus, &'static str, String);
 
-/// Adds to `status` which clients lag, since when, and the conditions.
+/// Adds to `status` which clients lag and since when, and sets the conditions on clients.
 pub(super) fn report(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatus, now: Timestamp) {
     status.lagging = plan.lagging.iter().map(|name| lagging(entry, name, now)).collect();
     status.lagging_count = Some(count(status.lagging.len()));
@@ -102,7 +102,7 @@ fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> Said {
         let message = "Every known gateway verifies its clients by a source that has the CA which signs them.";
         return (ConditionStatus::True, "Current", message.to_owned());
     };
-    // A source whose CAs are unknown, or that is still propagating, is not a fault yet.
+    // If the CAs of a source are unknown or still propagating, that is not an error yet.
     let status = match *reason {
         "OtherTrustSource" | "TrustSourceDeleted" => ConditionStatus::False,
         _ => ConditionStatus::Unknown,
@@ -115,7 +115,7 @@ fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> Said {
         Some(_) => "The old CA is about to expire: clients are reissued now, and this gateway rejects them.".to_owned(),
         None => "While this lasts, no client is reissued by a new CA.".to_owned(),
     };
-    // The agent delays the reissues that it requests, and those of an Issuer whose Secret it writes.
+    // The agent can delay only the reissues that it requests, and those of an Issuer whose Secret it writes.
     let by_themselves = match entry.spec.issuer_secret_name {
         Some(_) => "",
         None => {
@@ -141,7 +141,7 @@ fn connect(plan: &Plan) -> Said {
 fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
     let listed = &entry.status.lagging;
     let known = listed.iter().find(|client| client.name == name).map(|client| client.since);
-    // The clients that lag longest are listed. One that did not fit lags no longer than any of them.
+    // Status lists the clients that lag longest, so a client that did not fit lags no longer than any of them.
     let has_unlisted = entry.status.lagging_count.is_some_and(|all| all > count(listed.len()));
     let unlisted = || listed.iter().map(|client| client.since).max().filter(|_| has_unlisted);
     let since = known.or_else(unlisted).unwrap_or(now);
@@ -149,7 +149,7 @@ fn lagging(entry: &Entry, name: &str, now: Timestamp) -> LaggingClient {
     LaggingClient { name: name.to_owned(), since, overdue }
 }
 
-/// The longest time that a client takes to follow after its reissue was requested.
+/// The longest time that a client may take, after its reissue was requested, until it uses the new certificate.
 fn time_to_follow(entry: &Entry) -> SignedDuration {
     let delays = &entry.policy.propagation_delays;
     delays.admission.duration().saturating_add(delays.clients.duration()).saturating_mul(2)

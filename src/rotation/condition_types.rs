@@ -43,15 +43,15 @@ pub struct ConditionType {
     pub meaning: &'static str,
     /// Whether the status always has it. Others are absent while they do not apply.
     pub is_permanent: bool,
-    /// Reason of the Warning Event when it becomes `False`. `None`: there is none, or one for each client.
+    /// Reason of the Warning Event when it becomes `False`. `None`: there is no such Event, or one for each client.
     pub failed_event: Option<&'static str>,
     /// Reason of the Normal Event when it is `True` again.
     pub restored_event: Option<&'static str>,
-    /// What both Events name as their action.
+    /// The action of both Events.
     pub action: &'static str,
     /// Reasons with which it is `False` although no person has to act.
     pub without_action: &'static [&'static str],
-    /// Reasons with which it is `Unknown` until a person acts.
+    /// Reasons with which it stays `Unknown` until a person acts.
     pub unknown_until_action: &'static [&'static str],
 }
 
@@ -72,7 +72,7 @@ pub const CONDITION_TYPES: [ConditionType; 15] = [
     ConditionType {
         name: READY,
         meaning: "The managed Secret exists and is valid, and no older GatewaySecret claims its name.",
-        // The agent creates it; what keeps it from that is another condition.
+        // The agent creates the Secret. If something prevents that, another condition reports it.
         without_action: &["SecretMissing"],
         ..PERMANENT
     },
@@ -95,7 +95,7 @@ pub const CONDITION_TYPES: [ConditionType; 15] = [
     ConditionType {
         name: CLIENTS,
         meaning: "All declared clients are up to date, or still have time to be.",
-        // Event ClientLagging names each client.
+        // An Event ClientLagging is recorded for each client.
         restored_event: Some("ClientsCurrent"),
         action: "AwaitClients",
         unknown_until_action: &["NotListed"],
@@ -200,7 +200,7 @@ impl ConditionType {
     }
 }
 
-/// Sets a condition. Its date changes only with its status.
+/// Sets a condition. `lastTransitionTime` changes only with the status.
 pub fn set(
     entry: &Entry,
     status: &mut GatewaySecretStatus,
@@ -211,7 +211,7 @@ pub fn set(
     set_condition(&mut status.conditions, entry.generation, type_, said, now);
 }
 
-/// The same in a list of conditions.
+/// Sets a condition in a list of conditions.
 pub(crate) fn set_condition(
     conditions: &mut Vec<Condition>,
     observed_generation: Option<i64>,

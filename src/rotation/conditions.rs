@@ -1,4 +1,4 @@
-//! The status that a plan results in.
+//! Computes the status from a plan.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::connectivity;
 use crate::registry::Entry;
 use crate::trust::Certificate;
 
-/// Adds to a status of the observed objects what a plan determines: phase, waits, conditions.
+/// Adds to a status of the observed objects what a plan determines: the phase, the waits and the conditions.
 pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {
     let phase = if status.is_ready() || plan.keeps_ended_leaf { plan.phase } else { Phase::Pending };
     let same = entry.status.phase == Some(phase);

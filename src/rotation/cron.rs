@@ -4,15 +4,16 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
-/// Days that are searched for the next time. As in cert-manager, enough for the gap of leap days around the year 2100.
+/// The number of days to search for the next time. As in cert-manager, it covers the gap of leap days around the year
+/// 2100.
 const DAYS: i32 = 9 * 366;
 
-/// Instants that come again.
+/// A schedule: instants that recur.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Schedule {
-    /// Times on a clock.
+    /// Five cron fields: the times at which all of them match.
     Clock(Box<Clock>),
-    /// `@every`: counted from the instant of the question, so there is always a next time.
+    /// `@every`: counted from the given instant, so there is always a next time.
     Every,
 }
 
@@ -24,7 +25,8 @@ pub(super) struct Clock {
     days: u64,
     months: u64,
     weekdays: u64,
-    /// The days of the month, or those of the week, were left open: then both have to fit, or else either.
+    /// Whether the days of the month, or those of the week, begin with `*`: then a day must match both fields,
+    /// otherwise one of them.
     both_days: bool,
 }
 
@@ -68,14 +70,14 @@ impl Schedule {
         })))
     }
 
-    /// The last instant up to `now`.
+    /// The last scheduled instant that is not after `now`.
     pub(super) fn last(&self, zone: &TimeZone, now: Timestamp) -> Option<Timestamp> {
         let Self::Clock(clock) = self else { return Some(now) };
         let today = zone.to_datetime(now).date();
         clock.days_from(today, -1).find_map(|date| clock.on(date, zone).filter(|at| *at <= now).max())
     }
 
-    /// The first instant after `now`.
+    /// The first scheduled instant after `now`.
     pub(super) fn next(&self, zone: &TimeZone, now: Timestamp) -> Option<Timestamp> {
         let Self::Clock(clock) = self else { return Some(now) };
         let today = zone.to_datetime(now).date();
@@ -84,7 +86,7 @@ impl Schedule {
 }
 
 impl Clock {
-    /// The days that fit, from one on, forwards or backwards.
+    /// The days that match, starting with `from`, forwards or backwards.
     fn days_from(&self, from: Date, step: i32) -> impl Iterator<Item = Date> {
         let dates = (0..DAYS).map_while(move |days| from.checked_add((days * step).days()).ok());
         dates.filter(|date| self.fits(*date))
@@ -96,7 +98,8 @@ impl Clock {
         has(self.months, date.month()) && if self.both_days { day && weekday } else { day || weekday }
     }
 
-    /// The instants of a day. A time that a clock change skips does not come; one that it repeats comes twice.
+    /// The scheduled instants of a day. A local time that a clock change skips is left out; one that is repeated occurs
+    /// twice.
     fn on(&self, date: Date, zone: &TimeZone) -> impl Iterator<Item = Timestamp> {
         let minutes =
             |hour| (0..60).filter(|minute| has(self.minutes, *minute)).map(move |minute| date.at(hour, minute, 0, 0));
@@ -164,7 +167,7 @@ mod tests {
         text.parse().expect("an instant")
     }
 
-    /// The instants around an instant in a zone.
+    /// The last and the next scheduled instant at a time.
     fn around(cron: &str, zone: &str, now: &str) -> (String, String) {
         let zone = TimeZone::get(zone).expect("a zone");
         let schedule = Schedule::parse(cron).expect("a schedule");
@@ -201,7 +204,7 @@ mod tests {
     fn the_clock_on_the_wall_counts() {
         let berlin = |now| around("30 2 * * *", "Europe/Berlin", now);
         assert_eq!(berlin("2026-07-01T12:00:00Z"), both("2026-07-01T00:30:00Z", "2026-07-02T00:30:00Z"));
-        // Skipped on 2026-03-29, repeated on 2026-10-25.
+        // 02:30 does not exist on 2026-03-29, and occurs twice on 2026-10-25.
         assert_eq!(berlin("2026-03-29T12:00:00Z"), both("2026-03-28T01:30:00Z", "2026-03-30T00:30:00Z"));
         assert_eq!(berlin("2026-10-25T00:45:00Z"), both("2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"));
     }

@@ -7,7 +7,7 @@ use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, Phase, READY, TrustBundleTarget};
 use crate::registry::Entry;
 
-/// Overdue clients that get a separate Event.
+/// Limit of overdue clients with a separate Event.
 const CLIENTS_NAMED: usize = 10;
 
 /// An Event, as events.k8s.io/v1 has it.
@@ -15,17 +15,17 @@ const CLIENTS_NAMED: usize = 10;
 pub struct StatusEvent {
     /// Whether its type is Warning.
     pub is_warning: bool,
-    /// What happened: a word in CamelCase.
+    /// What happened, in CamelCase.
     pub reason: &'static str,
-    /// What was done or tried: a word in CamelCase.
+    /// What was done or tried, in CamelCase.
     pub action: &'static str,
-    /// A sentence.
+    /// The message, a sentence.
     pub note: String,
     /// Name of the Secret that it is about, if any.
     pub secret: Option<String>,
 }
 
-/// The Events after the steps `taken`, and a new status that was computed before them.
+/// The Events for the steps `taken`, and for a new status that was computed before these steps.
 pub fn notices(previous: &Entry, status: &GatewaySecretStatus, taken: &[Step]) -> Vec<StatusEvent> {
     let mut events: Vec<_> = taken.iter().flat_map(|step| of_step(previous, status, step)).collect();
     events.extend(phase(previous, status));
@@ -57,7 +57,7 @@ fn of_step(previous: &Entry, status: &GatewaySecretStatus, step: &Step) -> Vec<S
             let new = if added.is_empty() { String::new() } else { format!(", new: {}", added.join(", ")) };
             let note = format!("Secret {managed} holds {}{new}.", counted(trust.len(), "CA"));
             let mut events = vec![write("ManagedSecretWritten", note)];
-            // A CA that the stored status lacks was added by another writer.
+            // A CA that the stored status does not have was added by another writer.
             let known =
                 previous.status.bundle.iter().map(|anchor| (anchor.fingerprint.as_str(), anchor.subject.as_str()));
             let removed = known.filter(|(fingerprint, _)| held(fingerprint) && !stays(fingerprint));
@@ -116,7 +116,7 @@ fn condition(previous: &Entry, status: &GatewaySecretStatus, type_: &ConditionTy
     transition(type_, before, now, [SYNCED, WORKLOADS].contains(&type_.name))
 }
 
-/// The same for one condition. With `by_reason`, another message for the same reason is not reported.
+/// The Event for one condition. With `by_reason`, a new message with the same reason is not reported.
 pub(crate) fn transition(
     type_: &ConditionType,
     before: Option<&Condition>,

@@ -1,4 +1,4 @@
-//! What a rotation that starts now would do: the planner runs over simulated time, with a temporary CA.
+//! Forecasts a rotation: the planner runs over simulated time, with a temporary CA.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,25 +21,25 @@ use crate::trust::Certificate;
 
 /// A rotation that waits for longer than this without a change has stopped: a person has to act.
 const PATIENCE: SignedDuration = SignedDuration::from_hours(24);
-/// A rotation takes a few dozen plans. One that takes more than this does not end.
+/// Limit of plans in one simulation. A rotation takes a few dozen, so one that takes more does not end.
 const PLANS: usize = 100;
-/// At most so many clients are simulated.
+/// Limit of clients in a simulation.
 const SIMULATED: usize = 32;
 /// The simulated time that a step takes.
 const STEP: SignedDuration = SignedDuration::from_secs(1);
 
-/// A temporary CA for a simulated rotation, with certificates of it. It is stored nowhere.
+/// A temporary CA for a simulated rotation, and certificates that it signed. They are not stored.
 #[derive(Clone, Debug)]
 pub struct TrialCa {
     /// The CA.
     pub ca: Certificate,
-    /// A serving certificate of it.
+    /// A serving certificate of this CA.
     pub serving: Certificate,
-    /// A client certificate of it.
+    /// A client certificate of this CA.
     pub client: Certificate,
 }
 
-/// The end of a simulated rotation.
+/// The result of a simulated rotation.
 #[derive(Clone, Debug)]
 pub struct Forecast {
     /// How long it took to complete, or to stop.
@@ -65,7 +65,7 @@ pub fn forecast(seen: &Snapshot<'_>, journal: &Journal, trial: &TrialCa, now: Ti
     if is_worse { clients } else { server }
 }
 
-/// An object that the agent keeps from another.
+/// An object of which the agent writes a copy.
 struct Copied {
     facts: Option<SecretSummary>,
     is_foreign: bool,
@@ -107,7 +107,8 @@ struct Simulation<'s> {
 }
 
 impl<'s> Simulation<'s> {
-    /// At the instant at which the CA is replaced: the one of the clients, or the one of the serving certificate.
+    /// The simulation at the instant at which a CA is replaced: that of the clients, or that of the serving
+    /// certificate.
     fn new(real: &'s Snapshot<'s>, journal: &Journal, trial: &'s TrialCa, of_clients: bool, now: Timestamp) -> Self {
         let mut entry = real.entry.clone();
         entry.spec.paused = false;
@@ -149,7 +150,7 @@ impl<'s> Simulation<'s> {
             () if real.source.is_some_and(|source| source.chain.first().is_some_and(|leaf| leaf.is_ca)) => {
                 simulation.source = new
             }
-            // The new CA comes with its next certificate.
+            // The source Secret gets the new CA with its next certificate.
             () => simulation.source = Some(simulation.serving()),
         }
         simulation
@@ -178,7 +179,7 @@ impl<'s> Simulation<'s> {
                 continue;
             }
             let completes = plan.phase == Phase::Steady && plan.cut_off.is_empty();
-            // At its deadline the serving certificate is switched regardless of clients that do not trust the new one.
+            // At the deadline, gateways switch the serving certificate even if clients do not trust the new one.
             let switch = plan.switch_blocker.as_ref().and_then(|blocker| blocker.switch);
             let helps =
                 |wake: &Timestamp| wake.duration_since(self.now) <= PATIENCE && switch.is_none_or(|at| *wake < at);
@@ -197,7 +198,7 @@ impl<'s> Simulation<'s> {
         Forecast { takes: self.now.duration_since(started), completes, waits, switch_blocker }
     }
 
-    /// One plan, and its propagation to webhooks and readers of bundles.
+    /// Plans once, and lets webhooks and readers of bundles load the result.
     fn plan(&mut self) -> Plan {
         let plan = planner::plan(&self.seen(), &self.journal, self.now);
         self.journal = plan.journal.clone();
@@ -225,7 +226,7 @@ impl<'s> Simulation<'s> {
                 .collect(),
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
-            // The agent restarts them.
+            // The agent restarts the workloads of TrustConsumers, so they block nothing.
             trust_loaders: Vec::new(),
             unlisted_namespaces: self.real.unlisted_namespaces,
             source_certificate: self.source_certificate.clone(),
@@ -289,7 +290,8 @@ impl<'s> Simulation<'s> {
     }
 }
 
-/// A Certificate between two issues. Renewal windows delay a rotation, as change windows do, and block it only if none ever opens.
+/// A Certificate that is not being issued. Renewal windows delay a rotation, as change windows do, and block it only if
+/// none ever opens.
 fn idle(certificate: Issuance, now: Timestamp) -> Issuance {
     let opens = certificate.renewal.blocker(now).is_none_or(|blocker| blocker.until.is_some());
     let renewal = if opens { RenewalPolicy::Anytime } else { certificate.renewal };
@@ -305,7 +307,8 @@ fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&SecretSummary
     kept.facts = Some(SecretSummary { anchors: trust.to_vec(), revocation, ..SecretSummary::default() });
 }
 
-/// One client for each group that a rotation treats alike. Clients without a Certificate are not grouped, since a person has to renew each.
+/// One client for each group of clients that a rotation treats in the same way. Clients without a Certificate are not
+/// grouped, since a person has to renew each.
 fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
     let mut kinds = BTreeSet::new();
     let is_first = |client: &&ClientState| {
@@ -318,7 +321,7 @@ fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
     clients.iter().filter(is_first).take(SIMULATED).cloned().collect()
 }
 
-/// Adds condition `RotationReady` to a status of phase Steady. It says nothing about a rotation that has started.
+/// Adds condition `RotationReady` to a status in phase Steady. It does not describe a rotation that has started.
 pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut GatewaySecretStatus, now: Timestamp) {
     // In mode Copy the managed Secret gets the new certificates at once: there is nothing to forecast.
     let steady = status.phase == Some(Phase::Steady) && entry.spec.mode == Mode::Bundle;
@@ -346,7 +349,7 @@ pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut
     set(entry, status, READINESS, said, now);
 }
 
-/// What blocks it, part of a sentence.
+/// What blocks the rotation: part of a sentence.
 fn blocked(entry: &Entry, waits: &[Wait]) -> String {
     let mut reasons: Vec<_> = waits.iter().map(|wait| wait.reason.as_str()).collect();
     reasons.dedup();
@@ -358,7 +361,7 @@ fn blocked(entry: &Entry, waits: &[Wait]) -> String {
     }
 }
 
-/// What happens to clients that block the switch of the serving certificate.
+/// What happens to clients that block the switch of the serving certificate: part of a sentence.
 fn consequence(blocker: &SwitchBlocker) -> String {
     let SwitchBlocker { clients, end, switch } = blocker;
     let Some(at) = switch else {

@@ -1,4 +1,4 @@
-//! The pods of the gateways among a cluster's objects, and the Service in front of them.
+//! Finds the pods of the gateways, and the Service that selects them.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +50,8 @@ pub(super) fn service<'o>(
     })
 }
 
-/// Whether a Service selects every gateway and nothing else: a gateway that it does not select would never be probed. Where no pod exists,
-/// its selector must be part of `labels`.
+/// Whether a Service selects all gateways and no other pods. A gateway that it does not select would never be probed.
+/// If no pod exists, its selector must be part of `labels`.
 fn selects_gateways<'o>(
     local: impl Iterator<Item = &'o Value>,
     service: &Value,

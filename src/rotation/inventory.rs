@@ -15,20 +15,21 @@ use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
 use crate::trust::{self, Certificate, Secret, Severities, bundle, credential};
 
-/// What the objects of an [`Inventory`] are.
+/// How complete the objects of an [`Inventory`] are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outlook {
-    /// A whole cluster, such as a directory of manifests. What it lacks does not exist. If it has no workload, gateways are assumed in the namespace
-    /// of the GatewaySecret.
+    /// A whole cluster, such as a directory of manifests: objects that are not among them do not exist. If there is no
+    /// workload, gateways are assumed in the namespace of the GatewaySecret.
     #[default]
     Whole,
-    /// A part of a cluster: what it lacks is unknown.
+    /// A part of a cluster: objects that are not among them may exist.
     Part,
-    /// A part of a cluster with all Secrets that GatewaySecrets name: such a Secret that it lacks does not exist.
+    /// A part of a cluster that contains all Secrets that GatewaySecrets name: such a Secret that is not among them
+    /// does not exist.
     Secrets,
 }
 
-/// The fold. GatewaySecrets come first, since they say which Secrets count.
+/// Collects objects one by one. GatewaySecrets come first, since they determine which Secrets are relevant.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
     claims: Registry,
@@ -37,31 +38,31 @@ pub struct Inventory {
     workloads: BTreeMap<usize, BTreeSet<String>>,
     gateways: BTreeMap<usize, BTreeSet<GatewayUse>>,
     grants: Vec<Grant>,
-    /// ConfigMaps that the agent writes, by namespace and name: the GatewaySecret's name.
+    /// ConfigMaps that the agent writes, by namespace and name, each with the name of its GatewaySecret.
     owned_config_maps: BTreeMap<(String, String), String>,
     clients: BTreeMap<usize, BTreeMap<String, DeclaredClient>>,
     unguarded: BTreeSet<String>,
 }
 
-/// A declared client's Secret: public certificates only.
+/// The Secret of a declared client. Only public certificates are kept.
 #[derive(Clone, Debug)]
 struct DeclaredClient {
     chain: Vec<Certificate>,
     trust: Vec<Certificate>,
 }
 
-/// A ReferenceGrant, as far as it lets Gateways name objects of a kind.
+/// A ReferenceGrant that lets Gateways name objects of a kind.
 #[derive(Clone, Debug)]
 struct Grant {
     kind: SourceKind,
     namespace: String,
     from: Vec<String>,
-    /// Names it allows; `None`: all.
+    /// The names that it allows; `None`: all.
     to: Vec<Option<String>>,
 }
 
 impl Inventory {
-    /// Starts from the GatewaySecrets.
+    /// An inventory with these GatewaySecrets.
     pub fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
         let claims = Registry::new(entries);
         let names = |entry: &Entry| {
@@ -83,7 +84,7 @@ impl Inventory {
         &self.severities
     }
 
-    /// Takes one object. Kinds that do not matter are skipped. `namespace` is the default for an object without one.
+    /// Adds one object. Irrelevant kinds are skipped. `namespace` is the default for an object without one.
     pub fn take(&mut self, object: &Value, namespace: &str, now: Timestamp) {
         let own = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
         match Kind::of(object) {
@@ -110,8 +111,8 @@ impl Inventory {
         &self.unguarded
     }
 
-    /// The registry, each GatewaySecret with the status that the objects show. A GatewaySecret whose managed Secret is not
-    /// among them keeps the status it came with, if any, unless they are all Secrets that count.
+    /// The registry. Each GatewaySecret has the status that the objects show. If its managed Secret is not among them,
+    /// it keeps its previous status, unless the objects contain all relevant Secrets.
     pub fn into_registry(self, outlook: Outlook, now: Timestamp) -> Registry {
         let status = |index, entry| self.status(index, entry, outlook, now);
         let entries = self.claims.entries().iter().enumerate();
@@ -148,7 +149,7 @@ impl Inventory {
             managed_sibling: sibling(entry.managed_name()),
             managed_config_maps: self.managed_config_maps(entry),
             workload_namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
-            // None that uses it is never concluded from a list: one kind of Gateway may not be in it.
+            // An empty list is never concluded from the objects: one kind of Gateway may be missing from them.
             gateways: gateways.or_else(|| entry.status.gateways.clone()),
             ungranted_namespaces: ungranted.or_else(|| entry.status.ungranted_namespaces.clone()),
         };
@@ -156,7 +157,8 @@ impl Inventory {
         self.in_use(index, entry, managed, status, now)
     }
 
-    /// Adds the leaves in use, and what clients trust. Where no client was seen, those that the status came with stay.
+    /// Adds the certificates in use, and what clients trust. If there was no client among the objects, those of the
+    /// previous status stay.
     fn in_use(
         &self,
         index: usize,
@@ -188,7 +190,7 @@ impl Inventory {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         self.take_client(object, namespace, name);
         let Some(place) = self.secrets.get_mut(&(namespace.to_owned(), name.to_owned())) else { return };
-        // An unreadable Secret counts as missing here; judging it says why.
+        // An unreadable Secret counts as missing here. Admission reports why it cannot be read.
         let claim = self.claims.role(namespace, name);
         let severities = claim.map(|(entry, _)| self.severities.under(&entry.policy.severities)).unwrap_or_default();
         let usage = self.claims.usage(namespace, name);
@@ -232,7 +234,7 @@ impl Inventory {
         let names = rewrite::names(kind, object, namespace);
         for (index, entry) in self.claims.entries().iter().enumerate() {
             let mut ours = names.iter().filter(|named| points_at(named, entry)).peekable();
-            // A DestinationRule uses the Secret, but is not listed as a Gateway.
+            // A DestinationRule uses the Secret, but status lists only Gateways.
             if ours.peek().is_some() && kind.kind != "DestinationRule" {
                 self.gateways.entry(index).or_default().insert(GatewayUse {
                     group: kind.group.to_owned(),
@@ -256,7 +258,7 @@ impl Inventory {
         }
     }
 
-    /// Namespaces that may name one object of a kind, but not another.
+    /// Namespaces from which Gateways may name one object of a kind, but not another.
     fn ungranted(&self, entry: &Entry, kind: SourceKind, [known, other]: [&str; 2]) -> Vec<String> {
         let granted = |name: &str| -> BTreeSet<&String> {
             let covers = |to: &Option<String>| to.as_deref().is_none_or(|to| to == name);
@@ -291,18 +293,18 @@ impl Inventory {
     }
 }
 
-/// How many there are of what status may list in part.
+/// The lengths of lists that the status may shorten.
 struct Counts {
     workload_namespaces: Option<u32>,
     gateways: Option<u32>,
     hosts: Option<u32>,
     ungranted_namespaces: Option<u32>,
-    /// Some workload namespaces did not fit into the status before, and are not known any more: none is listed.
+    /// Whether some workload namespaces did not fit into the previous status. They are unknown now, so none is listed.
     has_unlisted_namespaces: bool,
 }
 
 impl Counts {
-    /// Counts what was seen; what was not keeps its count, as it keeps its list.
+    /// Counts what was observed. Counts and lists of what was not observed stay.
     fn of(
         entry: &Entry,
         namespaces: &BTreeSet<String>,
@@ -341,10 +343,11 @@ fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
     }
 }
 
-/// The hosts that an Istio or Gateway API Gateway serves with the Secrets of a GatewaySecret: its other servers and listeners
-/// have separate certificates.
+/// The hosts that a Gateway serves with the Secrets of a GatewaySecret. Its other servers and listeners have separate
+/// certificates.
 fn hosts<'n>(gateway: &Value, names: impl Iterator<Item = &'n Named<'n>>) -> Vec<String> {
-    // `/spec/servers/0/tls/credentialName`: what is named elsewhere serves no host. One may name thousands.
+    // Only a Secret named at `/spec/servers/0/tls/credentialName` and the like serves hosts. The servers are indexed,
+    // since a Gateway may have thousands.
     let place = |named: &'n Named<'n>| -> Option<(&str, usize)> {
         let mut steps = named.pointer.split('/').skip(2);
         let list = steps.next().filter(|list| ["servers", "listeners"].contains(list))?;

@@ -13,10 +13,10 @@ use crate::trust::{Certificate, bundle};
 
 use compact::Compact;
 
-/// A journal with more bytes is stored compactly. A ConfigMap holds 1 MiB.
+/// A journal with more bytes is stored in the compact form. A ConfigMap holds 1 MiB.
 const LARGE: usize = 512 << 10;
 
-/// The journal of one GatewaySecret. `C` is a certificate, or its fingerprint in a stored journal.
+/// The journal of one GatewaySecret. `C` is a certificate, or in the stored form its fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", bound(deserialize = "C: Deserialize<'de>"), default)]
 pub struct Journal<C = Certificate> {
@@ -28,34 +28,36 @@ pub struct Journal<C = Certificate> {
     pub gateways: Vec<Version<C>>,
     /// The clients' bundles that status published to the webhooks, oldest first; without chains.
     pub client_bundles: Vec<Version<C>>,
-    /// The clients' bundle that is published next, until status shows it: an agent that was killed may have published it already.
+    /// The clients' bundle that is published next, until the stored status has it. An agent that was killed may have
+    /// published it already.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     pub offered: Vec<C>,
     /// The contents of declared clients' Secrets, by name.
     pub clients: BTreeMap<String, Client<C>>,
-    /// The client CAs in other objects that gateways use, oldest first, by object.
+    /// The CAs for clients in other objects that gateways use, oldest version first, by object.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub trust_sources: BTreeMap<String, Vec<Version<C>>>,
-    /// The chains that gateways present in addition to the managed Secret's, oldest first, by the name of their Secret.
+    /// The chains that gateways present in addition to the managed Secret's, oldest version first, by the name of their
+    /// Secret.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub presented_also: BTreeMap<String, Vec<Version<C>>>,
 }
 
-/// A CA that a source has or had.
+/// A CA that the source Secret, or the Secret of a CA, holds or held.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Authority<C = Certificate> {
     /// Its certificate.
     pub certificate: C,
-    /// Whether the source holds it.
+    /// Whether that Secret still holds it.
     pub current: bool,
     /// When it was first observed there.
     pub since: Timestamp,
-    /// When it was first seen neither in the source nor in the Issuer's Secret. It has signed nothing since.
+    /// When it was first found neither in that Secret nor in the Issuer's Secret. It has signed nothing since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired: Option<Timestamp>,
 }
 
-/// One content of a Secret: what its reader trusts and presents.
+/// A version of a Secret's content: what its reader trusts and presents.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Version<C = Certificate> {
     /// The CAs.
@@ -63,30 +65,32 @@ pub struct Version<C = Certificate> {
     /// The chain, leaf first.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<C>,
-    /// It was not observed, but assumed after an earlier journal was lost. `trust` has the CAs that it had at least.
+    /// Whether it was not observed, but assumed after a journal was lost. `trust` then has the CAs that it contained at
+    /// least.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guessed: bool,
     /// When it was first observed.
     pub since: Timestamp,
-    /// When another content was first observed in its place.
+    /// When the next version was first observed. `None` for the newest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Timestamp>,
-    /// Where a probe found it after that.
+    /// Where a probe has found this version after that.
     #[serde(default, skip_serializing_if = "Sightings::is_empty")]
     pub seen: Sightings,
 }
 
-/// Who is known to use a replaced content. There it is in use, whatever the propagation delay.
+/// Which endpoints and TrustConsumers are known to use a replaced version. They use it even after the propagation
+/// delay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Sightings {
-    /// Endpoints that served its certificate, and showed nothing else since.
+    /// Endpoints that presented its certificate, and have presented no other since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leaf: Vec<String>,
-    /// Endpoints that rejected a canary that newer bundles admit, and showed nothing else since.
+    /// Endpoints that rejected a canary which newer bundles accept, and have not accepted it since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bundle: Vec<String>,
-    /// TrustConsumers with workloads that may not have loaded a later content.
+    /// TrustConsumers with workloads that may not have loaded a later version.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub consumers: Vec<String>,
 }
@@ -107,13 +111,14 @@ impl Sightings {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Client<C = Certificate> {
-    /// It reads its Secret only at startup, or is no longer declared: it may use a content until its certificate expires.
+    /// Whether it reads its Secret only at startup, or is no longer declared. It may then use a version until its
+    /// certificate expires.
     #[serde(default)]
     pub loads_once: bool,
-    /// Whether a change of the gateways' content cut it off.
+    /// Whether a change of the managed Secret has cut it off.
     #[serde(default, skip_serializing_if = "CutOff::is_none")]
     pub cut_off: CutOff,
-    /// Its contents, oldest first.
+    /// The versions of its Secret, oldest first.
     pub versions: Vec<Version<C>>,
 }
 
@@ -128,7 +133,7 @@ pub struct CutOff {
 }
 
 impl CutOff {
-    /// Whether it can connect.
+    /// Whether the client can connect.
     pub fn is_none(&self) -> bool {
         !self.refused && !self.refuses
     }
@@ -156,12 +161,12 @@ impl<C> Default for Client<C> {
 }
 
 impl<C> Version<C> {
-    /// A content that is first observed now.
+    /// A version that is first observed now.
     pub fn new(trust: Vec<C>, chain: Vec<C>, now: Timestamp) -> Self {
         Self { trust, chain, guessed: false, since: now, replaced: None, seen: Sightings::default() }
     }
 
-    /// Whether it may be in use: it was not replaced, or only recently, or a probe found it in use.
+    /// Whether it may be in use: it was not replaced, or only recently, or a probe has found it in use.
     pub fn may_be_in_use(&self, delay: Period, now: Timestamp) -> bool {
         !self.seen.is_empty() || self.replaced.is_none_or(|replaced| now < delay.after(replaced))
     }
@@ -175,7 +180,7 @@ impl Version {
 }
 
 impl Client {
-    /// The contents that the client may use. With an expired certificate it cannot connect, whatever it trusts.
+    /// The versions that the client may use. With an expired certificate it cannot connect, whatever it trusts.
     pub fn in_use(&self, delay: Period, now: Timestamp) -> impl Iterator<Item = &Version> {
         let in_use = move |version: &&Version| self.loads_once || version.may_be_in_use(delay, now);
         self.versions.iter().filter(in_use).filter(move |version| version.is_live(now))
@@ -206,7 +211,7 @@ pub enum JournalError {
     Missing(String),
 }
 
-/// A stored journal: it has each certificate once.
+/// The stored form of a journal. Each certificate is stored once.
 #[derive(Deserialize, Serialize)]
 struct StoredJournal {
     certificates: BTreeMap<String, String>,
@@ -215,7 +220,7 @@ struct StoredJournal {
 }
 
 impl Journal {
-    /// The text to store.
+    /// The journal as text, to be stored.
     pub fn to_text(&self) -> String {
         let mut certificates = BTreeMap::new();
         let journal = self.convert(&mut |certificate: &Certificate| {
@@ -228,7 +233,7 @@ impl Journal {
         if text.len() > LARGE { self.to_compact_text() } else { text }
     }
 
-    /// The text to store of a large journal.
+    /// A large journal as text, to be stored.
     pub(super) fn to_compact_text(&self) -> String {
         serde_json::to_string(&Compact::of(self)).unwrap_or_default()
     }
@@ -262,12 +267,12 @@ fn read(pem: &str) -> Option<Certificate> {
 }
 
 impl<C> Journal<C> {
-    /// Whether gateways may have another content than the newest.
+    /// Whether gateways may use another version than the newest.
     pub fn is_converging(&self) -> bool {
         self.gateways.iter().any(|version| version.replaced.is_some())
     }
 
-    /// The journal with other representations of its certificates; `None` if one has none.
+    /// The journal with each certificate converted by `f`. `None` if `f` returns `None` for one.
     fn convert<D>(&self, f: &mut impl FnMut(&C) -> Option<D>) -> Option<Journal<D>> {
         Some(Journal {
             client_issuers: authorities(&self.client_issuers, f)?,

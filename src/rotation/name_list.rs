@@ -2,7 +2,7 @@
 
 pub(crate) use crate::trust::counted;
 
-/// Names that a sentence lists.
+/// The number of names that a sentence lists.
 const FEW: usize = 3;
 
 /// The first few names, each once, and the number of the others; `None` for no names.
@@ -22,11 +22,11 @@ pub(super) fn first<S: AsRef<str> + PartialEq>(most: usize, names: impl IntoIter
     }
 }
 
-/// Part of a sentence as a whole one: its first letter in upper case, and a full stop.
+/// Makes a whole sentence: the first letter in upper case, and a full stop.
 pub(crate) fn sentence(part: &str) -> String {
     let part = part.trim_end_matches('.');
     let mut rest = part.chars();
-    // A word with anything else is a name: `spec.paused`, `cert-manager`.
+    // A first word with other characters is a name, and stays as it is: `spec.paused`, `cert-manager`.
     let is_word = part.split(' ').next().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_lowercase()));
     match rest.next() {
         Some(first) if is_word => format!("{}{}.", first.to_ascii_uppercase(), rest.as_str()),

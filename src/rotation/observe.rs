@@ -16,10 +16,10 @@ use crate::trust::{self, Certificate, Finding, Secret, SecretUsage, Severities, 
 /// The keys whose public certificates are hashed.
 const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
 
-/// The facts about a Secret that the rotation needs: small, and without key bytes.
+/// The parts of a Secret that the rotation needs. It is small, and contains no private key.
 #[derive(Clone, Debug, Default)]
 pub struct SecretSummary {
-    /// The findings that deny it.
+    /// The findings for which admission would reject it.
     pub denials: Vec<Finding>,
     /// The trust anchors that gateways take from it, in order.
     pub anchors: Vec<Certificate>,
@@ -71,7 +71,7 @@ fn chain(secret: &Secret) -> Vec<Certificate> {
 pub struct ObservedState<'a> {
     /// The GatewaySecret with its previous status.
     pub entry: &'a Entry,
-    /// The older GatewaySecret that claims one of its names.
+    /// The older GatewaySecret that claims one of this GatewaySecret's names.
     pub holder: Option<&'a Entry>,
     /// The source Secret.
     pub source: Option<&'a SecretSummary>,
@@ -113,7 +113,7 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
         secret_name: Some(seen.entry.managed_name().to_owned()),
         resolved: Some(seen.entry.resolved.clone()),
         conditions: std::iter::once(ready).chain(others).collect(),
-        // Gateways keep the bundle of a Secret that was deleted, and so do verdicts on clients.
+        // Gateways keep the bundle of a deleted Secret, so verdicts on clients still use it.
         bundle: seen
             .managed
             .map_or_else(|| previous.bundle.clone(), |managed| managed.anchors.iter().map(TrustAnchor::from).collect()),
@@ -173,7 +173,7 @@ fn readiness(seen: &ObservedState<'_>) -> (ConditionStatus, &'static str, String
         );
     }
     if let Some(shadow) = seen.managed_sibling {
-        // The agent writes one that has only the CAs of other clients.
+        // A sibling that the agent wrote has only the CAs of other clients in addition.
         if !shadow.is_managed && !missing(&managed.anchors, Some(shadow)).is_empty() {
             let suffix = crate::api::names::CACERT_SUFFIX;
             return not(

@@ -1,4 +1,4 @@
-//! How the agent reaches the gateways: by `probe.target`, or derived from Services and Gateways.
+//! How the agent connects to the gateways: by `probe.target`, or derived from Services and Gateways.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use crate::api::{Kind, ProbeTarget};
 use crate::registry::Entry;
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 
-/// The most hosts that a probe requests, one by one, until the gateway serves one.
+/// The most hosts that a probe requests, one after the other, until the gateway presents a certificate.
 const HOSTS: usize = 8;
-/// The label that replaces the wildcard of a host.
+/// The label in place of the wildcard of a host.
 const PROBED: &str = "trustspan-probe";
 
 /// How gateways are reached, and the hosts to request: those for which gateways present the managed Secret and verify clients by it. A
 /// proxy has one copy of a Secret for all of its hosts (Envoy's SDS), so one host is enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The Service and its port.
+    /// The Service and its port, and the canary.
     pub reach: ProbeTarget,
     /// The hosts, at least one.
     pub hosts: Vec<String>,
@@ -54,7 +54,7 @@ pub fn probe<'o>(
     Ok(Probe { reach, hosts })
 }
 
-/// The hosts of servers that present the managed Secret and verify clients by it, taking turns between namespaces.
+/// The hosts of servers that present the managed Secret and verify clients by it, alternating between namespaces.
 fn hosts<'o>(entry: &Entry, gateways: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<String> {
     let mut by_namespace: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for object in gateways {

@@ -11,7 +11,7 @@ use crate::registry::{Entry, Place};
 use crate::rewrite::{Named, TrustSource, tls_settings};
 use crate::trust::{self, Secret, SecretError};
 
-/// The most readers that are judged. They differ in the objects that they read; a hostile namespace can have any number of Gateways.
+/// The most readers that are judged. A hostile namespace can have any number of Gateways.
 const READERS: usize = 256;
 
 /// A server, listener or upstream of a gateway that uses a GatewaySecret's certificates. Equal ones count once.
@@ -31,13 +31,13 @@ pub struct TlsReader {
     pub is_client: bool,
     /// It presents the certificate of the source Secret itself.
     pub presents_source: bool,
-    /// Whether its owner named the managed Secret. Otherwise a rewrite did.
+    /// Whether its owner wrote the managed Secret's name. Otherwise the webhook did.
     pub names_managed: bool,
-    /// Names of Secrets, in the GatewaySecret's namespace, that it presents next to ours.
+    /// Names of further Secrets that it presents, in the GatewaySecret's namespace.
     pub presents_also: Vec<String>,
     /// SHA-256 hashes of certificates or public keys to which its clients are limited.
     pub pins: Vec<String>,
-    /// Annotation `trustspan.dev/rewrite: disabled`.
+    /// Whether it has annotation `trustspan.dev/rewrite: disabled`.
     pub opted_out: bool,
 }
 
@@ -48,9 +48,9 @@ pub enum ReaderTrust {
     NotVerified,
     /// The first of these that exists.
     FirstOf(Vec<SourceName>),
-    /// Something outside of the cluster's objects.
+    /// A source outside of the cluster's objects: what it is.
     Unknowable(String),
-    /// Objects of this kind could not be listed: why. Whether one reads anything else is not known.
+    /// Objects of this kind could not be listed: why. It is unknown whether one of them uses another source.
     Unlisted(String),
 }
 
@@ -99,10 +99,10 @@ impl std::fmt::Display for SourceName {
     }
 }
 
-/// The readers among these objects. One more stands for all Gateways that name only the managed Secret, listed or not: its `-cacert` sibling decides
-/// which clients they accept.
+/// The readers among these objects. One more represents all Gateways that name only the managed Secret, listed or not:
+/// the CAs of its `-cacert` sibling determine which clients they accept.
 ///
-/// Of an Istio Gateway it counts whether its selector asks for the workload labels, or picks one of `pods`.
+/// An Istio Gateway is included if its selector contains the workload labels, or selects one of `pods`.
 pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<TlsReader> {
     let objects: Vec<_> = objects.into_iter().collect();
     let mut readers = vec![of_managed(entry)];
@@ -132,7 +132,7 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
     let opted_out = metadata["annotations"][REWRITE] == REWRITE_DISABLED;
     let record = metadata["annotations"][UNDO].as_str().unwrap_or_default();
     let kind = Kind::of(object);
-    // A ClientTrafficPolicy presents no certificate; the Gateway that it applies to is judged on its own.
+    // A ClientTrafficPolicy presents no certificate. The Gateway that it applies to is judged separately.
     let presents = kind.kind != "ClientTrafficPolicy";
     let mut readers = Vec::new();
     for settings in tls_settings(kind, object, text("namespace")) {
@@ -193,7 +193,7 @@ fn with_parents_frontend(object: &Value, objects: &[&Value]) -> Option<Value> {
     Some(joined)
 }
 
-/// A ClientTrafficPolicy with the listeners of each Gateway that it is for.
+/// A ClientTrafficPolicy, once for each Gateway that it applies to, with the listeners of that Gateway.
 fn with_targets_listeners(object: &Value, objects: &[&Value]) -> Vec<Value> {
     if object["kind"] != "ClientTrafficPolicy" {
         return Vec::new();
@@ -207,7 +207,7 @@ fn with_targets_listeners(object: &Value, objects: &[&Value]) -> Vec<Value> {
         let is_named = || metadata["name"].as_str().is_some_and(|name| named.contains(&name));
         let has_labels = |selector: &Value| {
             let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();
-            // Expressions are not evaluated: they may pick any.
+            // Label expressions are not evaluated: the policy counts as if they match.
             wanted.all(|(key, value)| metadata["labels"][key] == *value)
         };
         (group, kind) == ("gateway.networking.k8s.io", "Gateway")
@@ -281,7 +281,7 @@ fn trust(source: &TrustSource<'_>, entry: &Entry, kind: Kind<'_>) -> ReaderTrust
         return ReaderTrust::NotVerified;
     }
     ReaderTrust::FirstOf(match source {
-        // Envoy Gateway knows no siblings.
+        // Envoy Gateway does not use `-cacert` siblings.
         TrustSource::Secret { .. } if kind.group == "gateway.envoyproxy.io" => {
             vec![SourceName::secret(namespace, name)]
         }

@@ -13,7 +13,7 @@ use crate::api::time_zone;
 /// When a Certificate may be reissued.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RenewalPolicy {
-    /// At any time.
+    /// A renewal is allowed at any time.
     #[default]
     Anytime,
     /// `policy: Disabled`.
@@ -25,7 +25,7 @@ pub enum RenewalPolicy {
 /// A time in which a Certificate may be reissued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenewalWindow {
-    /// When it begins; `Err`: why that cannot be read. Such a window never opens.
+    /// When it begins. `Err`: why that cannot be parsed; such a window never opens.
     opens: Result<(Schedule, TimeZone), String>,
     /// How long it is open.
     lasts: SignedDuration,
@@ -157,7 +157,7 @@ mod tests {
             let held = blocker(&renewal, now);
             assert_eq!(held.map(|held| held.0.expect("an opening")).as_deref(), until, "{now}");
         }
-        // The next of several, and one that is longer than its schedule's gaps.
+        // The next of several windows, and a window that is longer than the interval of its schedule.
         let early = json!({"cron": "0 3 * * *", "windowDuration": "1h30m"});
         let both = json!({"windows": [night, early]});
         let held = blocker(&both, "2026-07-05T00:00:00Z").expect("a blocker");

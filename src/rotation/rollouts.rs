@@ -1,5 +1,5 @@
-//! Workloads that are behind: the webhook missed them, or they load what has changed since their last rollout. Pure: workloads, the
-//! registry and `now` in; which are behind, and which is restarted next, out.
+//! Outdated workloads: the webhook missed them, or their Secret has changed since their last rollout. Pure: workloads,
+//! the registry and `now` in; which workloads are outdated, and which is restarted next, out.
 
 pub(crate) mod progress;
 
@@ -17,10 +17,10 @@ use crate::api::{ConditionStatus, GatewaySecretStatus, Kind, RestartMode, Window
 use crate::registry::{Entry, Registry, Role};
 use crate::rewrite::{self, Write};
 
-/// Names that a message lists.
+/// The number of names in a message.
 const NAMED: usize = 3;
 
-/// A workload that names a Secret of a GatewaySecret, and is behind, or in the middle of a rollout.
+/// A workload that names a Secret of a GatewaySecret, and is outdated or has a rollout in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Its kind.
@@ -81,18 +81,18 @@ pub enum WorkloadSurvey {
     Unread(String),
     /// They were read.
     Read {
-        /// How many are behind.
+        /// The number of outdated workloads.
         behind: u32,
-        /// The first of them, each with why a person has to restart its pods, if that is so.
+        /// The names of the first ones, each with the reason if a person has to restart its pods.
         named: Vec<String>,
         /// Their names as arguments of kubectl.
         labels: Vec<String>,
-        /// What is done about them.
+        /// What the agent does about them.
         doing: Doing,
     },
 }
 
-/// What the agent does about workloads that are behind.
+/// What the agent does about outdated workloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// Workloads are only reported.
@@ -104,7 +104,7 @@ pub enum Doing {
 }
 
 impl WorkloadSurvey {
-    /// The survey of these workloads, about which `doing` is done.
+    /// The survey of these workloads. `doing` is what the agent does about them.
     pub fn of(entry: &Entry, workloads: &[Workload], doing: Doing) -> Self {
         let behind: Vec<_> = behind(entry, workloads).collect();
         let named = |workload: &&Workload| match workload.by_hand {
@@ -128,10 +128,10 @@ fn behind<'w>(entry: &Entry, workloads: &'w [Workload]) -> impl Iterator<Item = 
     of(entry, workloads).filter(|workload| workload.is_behind)
 }
 
-/// The workload to restart now for a GatewaySecret, out of those in its namespace.
+/// The workload of a GatewaySecret to restart now, among those in its namespace.
 ///
 /// # Errors
-/// When none is restarted now: what is done about those that are behind instead.
+/// What the agent does instead, if no workload is restarted now.
 pub fn next<'w>(
     entry: &Entry,
     workloads: &'w [Workload],
@@ -167,8 +167,8 @@ pub fn next<'w>(
     free.find(all_paced).ok_or_else(|| Doing::Held(why.to_owned()))
 }
 
-/// Whether every replica of the webhook knows the content. One that does not would write an older hash, which costs a second rollout.
-/// Revisions are Unix times.
+/// Whether every replica of the webhook knows the content. One that does not would write an older hash, which would
+/// cause a second rollout. Revisions are Unix times.
 fn is_propagated(entry: &Entry, now: Timestamp) -> bool {
     let newest = entry.status.hashes.values().filter_map(|hash| i64::try_from(hash.revision).ok()).max();
     let newest = newest.and_then(|revision| Timestamp::from_second(revision).ok());

@@ -1,5 +1,6 @@
-//! Limits on the size of a status (ADR 0014). Lists for people are shortened, fairly, and counted. What a verdict needs is complete or
-//! marked as unknown, so that the verdict is the stricter one.
+//! Limits on the size of a status (ADR 0014). Lists that are only shown to people are shortened, with a fair share for
+//! each namespace, and their length is reported. What verdicts use is complete or marked as unknown, so that a verdict
+//! is then the stricter one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -22,7 +23,8 @@ const fn limit(items: usize, kibibytes: usize) -> Limit {
     Limit { items, bytes: kibibytes << 10 }
 }
 
-// Together with the messages of a dozen conditions less than 256 KiB. The API server stores 1.5 MiB (etcd's --max-request-bytes).
+// Less than 256 KiB together with the messages of a dozen conditions. The API server stores up to 1.5 MiB (etcd's
+// --max-request-bytes).
 const GATEWAYS: Limit = limit(200, 32);
 const HOSTS: Limit = limit(2_000, 48);
 const LAGGING: Limit = limit(1_000, 64);
@@ -156,8 +158,9 @@ fn fair_gateways(mut gateways: Vec<GatewayUse>, own: &str) -> Vec<GatewayUse> {
     gateways
 }
 
-/// Which items, each with its namespace and bytes, stay within a limit, in their order. The next item is always of the namespace with
-/// the fewest bytes so far, so none gets less because another has more. The own namespace gets half of the limit first.
+/// The items that fit into a limit, in their order; each has a namespace and a size. The next item always comes from
+/// the namespace with the fewest bytes so far, so that a large namespace does not reduce the share of others. The own
+/// namespace gets half of the limit first.
 fn fair<'n>(items: impl Iterator<Item = (&'n str, usize)>, own: &str, limit: Limit) -> Vec<usize> {
     let mut by_namespace: BTreeMap<&str, Vec<(usize, usize)>> = BTreeMap::new();
     for (at, (namespace, bytes)) in items.enumerate() {

@@ -1,4 +1,5 @@
-//! What people want to know of a GatewaySecret: what is going on, whether they have to act, which CA is used by what, and until when.
+//! A summary of a GatewaySecret for people: what is going on, whether they have to act, which CA is used by what, and
+//! until when.
 
 use std::collections::BTreeSet;
 
@@ -133,7 +134,7 @@ pub struct Validity {
 }
 
 impl CaRole {
-    /// For people.
+    /// The role in words, for people.
     pub fn words(self) -> &'static str {
         match self {
             Self::Current => "current CA",
@@ -142,7 +143,8 @@ impl CaRole {
         }
     }
 
-    /// The role of a CA in a bundle. The age decides, not the place: of CAs with one subject, the needed one comes first, whether it is new or old.
+    /// The role of a CA in a bundle. It depends on the age, not on the position: of CAs with one subject, the one that
+    /// is needed comes first, whether it is new or old.
     fn of(anchor: &TrustAnchor, bundle: &[TrustAnchor], phase: Option<Phase>) -> Self {
         match bundle.iter().map(|anchor| anchor.not_before).max() {
             // Without a rotation, a bundle can have several CAs, too: those of `<source>-cacert`, for example.
@@ -261,7 +263,8 @@ fn actions(entry: &Entry, now: Timestamp) -> Vec<String> {
     actions
 }
 
-/// Each change of the managed Secret leaves gateways stale for as long as it takes to reach them.
+/// Until when stale gateways are expected to update by themselves: each change of the managed Secret takes some time to
+/// reach them.
 fn gateways_expected_by(entry: &Entry, now: Timestamp) -> Option<Timestamp> {
     let condition = entry.status.condition(GATEWAYS).filter(|found| found.status != ConditionStatus::True)?;
     let delay = entry.policy.propagation_delays.gateways.duration().saturating_mul(2);

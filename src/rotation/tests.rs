@@ -23,7 +23,7 @@ fn bare() -> Entry {
     Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") }
 }
 
-/// The registry after `entries` were observed among `objects`.
+/// The registry after the objects were observed for these GatewaySecrets.
 fn observed_at(entries: Vec<Entry>, objects: &[Value], now: Timestamp) -> Registry {
     let mut inventory = Inventory::new(entries);
     objects.iter().for_each(|object| inventory.take(object, "default", now));
@@ -207,7 +207,7 @@ fn a_spec_that_cannot_be_read_is_reported_after_successful_writes() {
 
 #[test]
 fn severities_of_the_cluster_apply_to_readiness() {
-    // A bundle of a leaf alone is denied by default.
+    // A bundle that contains only a leaf is denied by default.
     let leaf = ca("root").leaf("shop.example.com");
     let secret = |bundle: String| {
         json!({

@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
     }
 
-    /// In /proc even root cannot create a file.
+    /// Not even root can create a file in /proc.
     #[test]
     fn a_directory_that_cannot_be_written_is_an_error_and_the_old_content_stays() {
         let path = Path::new("/proc/version");

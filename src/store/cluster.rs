@@ -125,8 +125,8 @@ fn with_policy(entry: &Entry, policies: &Policies) -> Result<Entry, String> {
     Ok(Entry { policy, ..entry.clone() })
 }
 
-/// The GatewaySecret as it is stored now, with the known policy; `None` when it is deleted or being deleted. One that cannot be parsed keeps
-/// its known spec, with its stored status.
+/// The stored GatewaySecret, with the known policy; `None` when it is deleted or being deleted. One that cannot be
+/// parsed keeps its known spec, with its stored status.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -151,7 +151,7 @@ pub fn certificates(client: Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client, namespace, &resource)
 }
 
-/// A GatewaySecret of a watch. An object that cannot be parsed does not fail the whole list.
+/// A GatewaySecret from a watch. One that cannot be parsed does not make the whole list fail.
 pub type Guarded = DeserializeGuard<GatewaySecret>;
 
 /// An event of one of the watches.
@@ -348,7 +348,8 @@ impl WatchState {
         }
     }
 
-    /// Publishes the registry once all kinds were listed: without its policy, a GatewaySecret would have the default one.
+    /// Publishes the registry after all kinds were listed. Without its policy, a GatewaySecret would have the default
+    /// one.
     fn publish(&mut self, cache: &RegistryCache) {
         let [Some(namespaced), Some(cluster)] = &self.policies else { return };
         if !self.is_listed {

@@ -37,7 +37,7 @@ pub async fn follow<E: Display + Send + 'static>(
         let (directories, known, load) = (directories.clone(), last_listing.clone(), load.clone());
         let is_too_old = read_at.elapsed() >= MAX_AGE;
         let read = spawn_blocking(move || {
-            // Listed before it is read: a change in between is seen at the next interval.
+            // The files are listed before they are read, so that a change in between is noticed at the next interval.
             let list = |dir: &PathBuf| list(dir, MAX_DEPTH).map_err(|e| e.to_string());
             let listing: Vec<_> = directories.iter().map(list).collect();
             (is_too_old || known.as_ref() != Some(&listing)).then(|| (listing, load(Timestamp::now())))
@@ -86,7 +86,7 @@ mod tests {
     use crate::registry::Entry;
     use crate::store::HealthState;
 
-    /// One entry for each file; a file that contains `bad` is an error.
+    /// Counts files as GatewaySecrets: one entry for each file. A file that contains `bad` is an error.
     fn count(dir: &Path) -> Result<Registry, String> {
         let mut entries = Vec::new();
         for (path, ..) in list(dir, MAX_DEPTH).map_err(|e| e.to_string())? {

@@ -25,7 +25,7 @@ pub(super) fn backoff() -> impl Backoff {
     CappedBackoff(DefaultBackoff::default())
 }
 
-/// kube's default backoff, which jitter extends to up to a minute, with a maximum.
+/// kube's default backoff with a maximum. Its jitter would otherwise extend the delay to up to a minute.
 struct CappedBackoff(DefaultBackoff);
 
 impl Iterator for CappedBackoff {

@@ -55,7 +55,7 @@ pub fn read(pem: &[u8]) -> Bundle {
         "CERTIFICATE" | "X509 CERTIFICATE" => Role::Certificate { aux: false },
         "TRUSTED CERTIFICATE" => Role::Certificate { aux: true },
         "X509 CRL" => Role::Crl,
-        // Ignored once they are read. PKCS #8 is not read at all.
+        // Proxies ignore these keys after they have parsed them. PKCS #8 is not parsed at all.
         "RSA PRIVATE KEY" | "EC PRIVATE KEY" | "DSA PRIVATE KEY" => Role::Key,
         _ => Role::Other,
     })
@@ -116,7 +116,7 @@ fn read_with(pem: &[u8], role: impl Fn(usize, &str) -> Role) -> Bundle {
             }
         };
         if let Err(what) = fault {
-            // It precedes a fault of the PEM text, if any.
+            // A fault in a block comes before a fault in the PEM syntax after it.
             let label = pem::printable_label(&block.label);
             let fault = PemFault::Content(what);
             bundle.rejected = Some(Rejection { begin: block.line, line: block.line, label, fault });
@@ -142,7 +142,7 @@ fn certificate(block: &Block, aux: bool) -> Result<Certificate, String> {
 /// A private key, the `number`th of its text: a malformed one makes Envoy reject the whole text.
 fn key(block: &Block, number: usize) -> Result<(), String> {
     if block.is_encrypted {
-        // Not decrypted, nor read.
+        // Encrypted keys are neither decrypted nor parsed.
         return Ok(());
     }
     match number <= BUNDLE_KEYS && private_key::is_readable(block) {
@@ -159,14 +159,14 @@ fn crl(block: &Block) -> Result<Crl, String> {
 }
 
 pub(super) fn skipped(block: &Block) -> Option<SkippedBlock> {
-    // Content that parses as a certificate was meant as one, whatever its label.
+    // Content that parses as a certificate is meant as one, whatever its label.
     let parses = !matches!(Certificate::parse(&block.content), Err(CertificateError::Shape(_)));
     if private_key::is_label(&block.label) && !parses {
         return None;
     }
     let label = block.label.to_ascii_uppercase();
     let is_request = || label.contains("REQUEST") && X509CertificationRequest::from_der(&block.content).is_ok();
-    // A block without a label may be a certificate with a blank line in it, which makes headers of the lines before.
+    // A block without a label may be a certificate with a blank line in it, which turns the lines before into headers.
     let claims = label.is_empty() || label.contains("PKCS7") || label.contains("CERT") && !is_request();
     let is_certificate = claims || parses;
     Some(SkippedBlock { line: block.line, label: pem::printable_label(&block.label), is_certificate })
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(read_chain(text.as_bytes()).skipped.iter().map(|s| s.is_certificate).collect::<Vec<_>>(), [true]);
     }
 
-    /// Found by comparing with BoringSSL: Envoy rejects the whole text for a malformed key in it.
+    /// Found by comparison with BoringSSL: Envoy rejects the whole text for a malformed key in it.
     #[test]
     fn rejects_a_malformed_private_key() {
         let (one, leaf) = (ca("one"), ca("one").leaf("a"));

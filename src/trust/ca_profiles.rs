@@ -37,7 +37,7 @@ impl Profile {
     }
 }
 
-/// All of them; `generation` is in each name that has one.
+/// All profiles. `generation` is part of each name that changes with a rotation.
 pub(crate) fn profiles(generation: &str) -> Vec<Profile> {
     let named = |what: &str| format!("{what} {generation}");
     let root =
@@ -133,7 +133,8 @@ mod tests {
         secret(&[("ca.crt", &profile.ca.pem())])
     }
 
-    /// Which profile is denied in which role: served by a gateway, signing, in a bundle of the clients' CAs.
+    /// For each profile, whether it is denied as a serving certificate, as a signing CA, and in a bundle of the
+    /// clients' CAs.
     #[test]
     fn profiles_are_judged_by_role() {
         let no_signature = ["unparsable"].as_slice();

@@ -31,7 +31,7 @@ impl SameSubject<'_> {
         self.has_one_key() && (first.subject_key_id.is_none() || first.subject_key_id == second.subject_key_id)
     }
 
-    /// Does not depend on line numbers.
+    /// Identifies the pair, independently of line numbers.
     pub(super) fn identity(&self) -> String {
         format!("{} {}", self.first.certificate.fingerprint, self.second.certificate.fingerprint)
     }

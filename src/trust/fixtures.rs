@@ -42,7 +42,7 @@ pub(crate) fn ca(common_name: &str) -> Authority {
     ca_between(common_name, 2026, 2040)
 }
 
-/// A CA that is valid from and to the first second of a year.
+/// A CA that is valid from the first second of a year to that of another.
 pub(crate) fn ca_between(common_name: &str, from: i32, to: i32) -> Authority {
     ca_with(common_name, |params| {
         params.not_before = date_time_ymd(from, 1, 1);
@@ -53,7 +53,7 @@ pub(crate) fn ca_between(common_name: &str, from: i32, to: i32) -> Authority {
 /// A CA without subject key identifier.
 pub(crate) fn ca_without_key_id(common_name: &str) -> Authority {
     ca_with(common_name, |params| {
-        // rcgen writes the identifier into every CA, so this is not one to rcgen.
+        // rcgen writes the identifier into every CA, so this certificate is not marked as a CA for rcgen.
         params.is_ca = IsCa::NoCa;
         let constraints = vec![0x30, 3, 1, 1, 0xff];
         params.custom_extensions.push(CustomExtension::from_oid_content(&[2, 5, 29, 19], constraints));

@@ -122,7 +122,7 @@ struct GoBlock {
 
 /// `pem.Decode` from an offset: searches an END line, and the last BEGIN before it.
 fn decode(text: &[u8], from: usize) -> Option<GoBlock> {
-    // The end of the last END that has been searched.
+    // Where the search continues: after the END marker that was found last.
     let mut rest = from;
     loop {
         let end = rest + find(&text[rest..], END)?;

@@ -56,5 +56,5 @@ pub(super) const SECRET_DATES: usize = 64;
 /// judged.
 pub(super) const SECRET_STEPS: usize = 20_000;
 
-/// Malformed blocks that are reported one by one; the rest of the text counts as part of the last.
+/// Limit of malformed blocks that are reported one by one. The rest of the text counts as part of the last.
 pub(super) const MAX_MALFORMED: usize = 1_000;

@@ -78,7 +78,7 @@ impl MalformedPem {
     }
 }
 
-/// Malformed text whose end has not been reached.
+/// A malformed block whose end was not found yet.
 struct Open {
     line: usize,
     cause: Cause,
@@ -100,7 +100,8 @@ pub(crate) fn find(text: &[u8], first_line: usize, found: &mut Vec<MalformedPem>
         if found.len() >= MAX_MALFORMED
             && let Some(last) = found.last_mut()
         {
-            // Hostile: limited in number, but a change of any of it changes the digest.
+            // A hostile text has many malformed blocks. Their number is limited, but each change of their text changes
+            // the digest.
             last.digest = Sha256::new().chain_update(last.digest).chain_update(&text[at..]).finalize().into();
             return;
         }

@@ -79,12 +79,12 @@ impl<'a> ParsedSecret<'a> {
         self.pair().and_then(|pair| pair.chain.certificates().next()).is_some_and(|first| first.is_ca && first.may_sign)
     }
 
-    /// The anchors that a proxy loads: none of a bundle that it rejects.
+    /// The anchors that a proxy loads. A bundle that it rejects has none.
     pub(crate) fn anchors(&self) -> impl Iterator<Item = &Certificate> + Clone {
         self.ca().filter(|ca| ca.is_loaded()).into_iter().flat_map(Text::certificates)
     }
 
-    /// The chain that a proxy serves: none without the leaf's own key.
+    /// The chain that a proxy serves. Without the leaf's own key it serves none.
     pub(crate) fn served(&self) -> impl Iterator<Item = &Certificate> + Clone {
         let is_own = |pair: &&Pair| {
             let leaf = pair.chain.certificates().next();

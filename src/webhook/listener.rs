@@ -232,10 +232,10 @@ mod tests {
         let (mut io, mut far, boundaries) = stream();
         far.write_all(b"a").await.unwrap();
         io.read_u8().await.unwrap();
-        // A request that arrived at once, and was answered before the stream is read again.
+        // A request whose bytes arrived at once was answered before the stream is read again.
         boundaries.fetch_add(2, Ordering::Release);
         assert!(is_quiet(&mut io, HEAD_TIMEOUT * 2).await);
-        // A body is not a head.
+        // The timeout of the head does not apply to a body.
         boundaries.fetch_add(1, Ordering::Release);
         far.write_all(b"b").await.unwrap();
         io.read_u8().await.unwrap();

@@ -136,7 +136,7 @@ fn clip(text: &str, limit: usize) -> String {
     let head = &text[..end];
     let room = head.char_indices().next_back().map_or(0, |(last, _)| last);
     let cut = match head[..room].rfind(' ') {
-        // If that would leave the line half empty, the word is cut instead.
+        // A space in the first half of the line would leave it half empty, so the word is cut instead.
         Some(space) if space >= room / 2 => space,
         _ => room,
     };

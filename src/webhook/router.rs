@@ -29,7 +29,7 @@ use crate::registry::Registry;
 use crate::store::{HealthState, RegistryCache};
 use crate::trust::Severities;
 
-/// The functions that decide; by [`Default`] those of [`admission`].
+/// The functions that decide. [`Default`] gives those of [`admission`].
 #[derive(Clone, Copy, Debug)]
 pub struct Decide {
     /// The decision of the mutating webhook.
@@ -259,8 +259,8 @@ async fn read(request: HttpRequest, blocks: &Semaphore) -> Result<(Vec<u8>, Vec<
     Ok((body, memory))
 }
 
-/// Reads and discards as much again as a valid body has: a connection that is closed with unread bytes is reset, and the client would not get
-/// the response.
+/// Reads and discards as many bytes as a valid body can have. A connection that is closed with unread bytes is reset,
+/// and the client would not get the response.
 async fn skip(body: Body, mut read: usize) {
     let mut chunks = body.into_data_stream();
     while let Some(Ok(chunk)) = chunks.next().await {

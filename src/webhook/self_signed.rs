@@ -76,7 +76,7 @@ fn params(name: &str, today: Date) -> Result<CertificateParams, String> {
             day.map_err(|e| e.to_string())?,
         ))
     };
-    // From yesterday: the clock of the caller may be slow.
+    // Valid from yesterday, since the clock of the caller may be slow.
     params.not_before = at(today.checked_sub(1.day()).map_err(|e| e.to_string())?)?;
     params.not_after = at(today.checked_add(1.year()).map_err(|e| e.to_string())?)?;
     Ok(params)

@@ -91,7 +91,7 @@ pub async fn run(
         tracing::info!("no new connections are accepted; requests in flight have up to {:?}", drain.timeout);
         https.handle.graceful_shutdown(Some(drain.timeout));
         let _ = (&mut https.task).await;
-        // Last, so that probes and scrapes work during the whole drain.
+        // The metrics port is closed last, so that probes and scrapes work during the whole drain.
         metrics.handle.shutdown();
         let _ = (&mut metrics.task).await;
     };

@@ -62,7 +62,7 @@ fn generates_manifests_that_rbac_and_check_accept() {
         assert!(generated.lines().any(|printed| printed == line), "{line:?} not in:\n{generated}");
     }
     assert!(generated.contains("probes all pods behind Service gateway"), "{generated}");
-    // The RBAC objects for the Certificate after the change that a comment describes.
+    // A comment in the output asks the user to rename the Secret of the Certificate. The RBAC objects have that name.
     let adopted = GATEWAY.replace("secretName: gw-root,", "secretName: gw-root-source,");
     let roles = text(&run(&["rbac", "-f", "-"], &format!("{adopted}---\n{generated}")).stdout);
     assert!(!roles.is_empty() && generated.ends_with(&roles), "expected the RBAC objects\n{roles}\nsaw\n{generated}");

@@ -84,7 +84,7 @@ fn denials(object: &Value, old: Option<&Value>) -> Vec<(&'static str, String)> {
     judged(object, old).into_iter().filter(denies).map(|finding| (finding.rule, finding.field)).collect()
 }
 
-/// An object with this bundle.
+/// Creates an object with this bundle.
 type Make = fn(&str) -> Value;
 
 /// Objects with a bundle that Go reads, and its field.
@@ -116,7 +116,7 @@ fn accepts_what_go_reads_and_envoy_does_not() {
         // Go tries every CA of a name, and trusts a server's own certificate.
         assert_eq!(denials(&object(&format!("{old}{new}")), None), [], "{field}");
         assert_eq!(denials(&object(&own), None), [], "{field}");
-        // One broken block does not invalidate the bundle, but its CA is lost.
+        // Go skips a malformed block and loads the rest, so the CA in that block is lost.
         assert_eq!(denials(&object(&format!("{new}{garbage}")), None), [("dropped-by-proxy", field.to_owned())]);
     }
     assert_eq!(denials(&config_map(&format!("{new}{garbage}")), None), [("unparsable", "data[ca.crt]".to_owned())]);
@@ -225,7 +225,7 @@ fn warns_about_a_kubeconfig_that_is_too_large() {
     }
 }
 
-/// The clusters are judged, and the first users.
+/// All clusters are judged, and the users up to the limit.
 #[test]
 fn warns_about_more_private_keys_than_are_read() {
     let clusters = format!("clusters: [{{name: a, cluster: {{certificate-authority-data: {}}}}}]\n", base64("x"));
@@ -365,7 +365,7 @@ fn judges_only_guarded_config_maps() {
         let request = Request { in_guarded_namespace, ..request(object, None) };
         assert_eq!(decided(&request, &Registry::default()).verdict(), expected, "{object}");
     }
-    // So is the write that removes the label.
+    // The removal of the guard label is judged, too.
     assert_eq!(
         decided(&request(&plain, Some(&config_map(&ca("a").pem()))), &Registry::default()).verdict(),
         Verdict::Deny

@@ -15,13 +15,13 @@ use crate::rotation::Inventory;
 use crate::trust::fixtures::{Authority, Leaf, ca, ca_between};
 use crate::trust::{Certificate, Secret, TlsConsumer, Verdict, bundle, credential};
 
-/// Three CAs that last, one that ends in 2032, and the first one renewed with its key.
+/// Three long-lived CAs, one that expires in 2032, and a renewal of the first one with the same key.
 static CAS: LazyLock<Vec<Authority>> = LazyLock::new(|| {
     let mut cas = vec![ca("a"), ca("b"), ca("c"), ca_between("short", 2026, 2032)];
     cas.push(cas[0].renewed(2028, 2050));
     cas
 });
-/// For each CA a leaf to 2031 and one to 2036.
+/// For each CA, a leaf that expires in 2031 and one that expires in 2036.
 static LEAVES: LazyLock<Vec<[Leaf; 2]>> = LazyLock::new(|| {
     CAS.iter().map(|ca| [2031, 2036].map(|end| ca.leaf_between("leaf.example.com", 2029, end))).collect()
 });
@@ -45,7 +45,7 @@ enum Keys {
     Tls,
     /// `cacert`, `cert` and `key`.
     Generic,
-    /// Both styles. `cacert`, `cert` and `key` win; the other keys have other content.
+    /// The keys of both styles. Gateways read `cacert`, `cert` and `key`; the other keys have other content.
     Both,
 }
 
@@ -86,7 +86,7 @@ impl Content {
     }
 }
 
-/// All Secrets of the namespace; `gw` is the managed one, the others are clients.
+/// All Secrets of a namespace. `gw` is the managed Secret, and the others belong to clients.
 #[derive(Clone, Debug)]
 struct Cluster {
     secrets: BTreeMap<String, Content>,
@@ -127,7 +127,7 @@ impl Cluster {
         validate(&request, &self.registry(now), &Severities::default(), now)
     }
 
-    /// Messages of connectivity.
+    /// Messages of rule connectivity for an update.
     fn broken(&self, name: &str, content: &Content) -> Vec<(Severity, String)> {
         let findings = self.decide(name, content, at(2030)).findings;
         findings.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| (f.severity, f.message)).collect()
@@ -152,7 +152,7 @@ impl Cluster {
         works.collect()
     }
 
-    /// Whether time has ended the leaf of a Secret, or its CA.
+    /// Whether the leaf of a Secret, or the CA of the leaf, has expired.
     fn has_ended(&self, name: &str, now: Timestamp) -> bool {
         let (ca, leaf) = self.secrets[name].leaf;
         now >= at(if leaf == 0 {
@@ -199,7 +199,7 @@ fn ignores_what_is_not_observed_and_hides_other_namespaces() {
     assert_eq!(messages(&entry.status), []);
 }
 
-/// Six chains of nearly a hundred certificates cost more signatures than one response may.
+/// Six chains of nearly a hundred certificates need more signature checks than one response may cost.
 #[test]
 fn rejects_what_takes_too_long_to_verify() {
     let chain = || {
@@ -238,7 +238,7 @@ fn rejects_a_sibling_without_the_ca_of_active_clients() {
     assert_eq!(found[0].0, Severity::Deny);
     assert_eq!(cluster.broken("gw-cacert", &Content::new(&[2, 0], 1)), [], "no client is cut off");
     assert_eq!(cluster.broken("root-cacert", &Content::new(&[1], 1)), [], "gateways do not use the source Secret");
-    // From then on gateways use its CAs.
+    // From now on gateways use the CAs of the sibling.
     let shadowed = cluster.clone().with("gw-cacert", Content::new(&[2, 0], 1));
     assert_eq!(shadowed.broken("gw-cacert", &Content::new(&[2], 1)).len(), 1);
     assert_eq!(shadowed.broken("gw-cacert", &Content::new(&[0], 1)), []);
@@ -283,7 +283,7 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
     }
 }
 
-/// The number of clients does not matter.
+/// The cost of a verdict does not grow with the number of clients.
 #[test]
 fn accepts_a_bundle_that_accepts_clients_rejected_before() {
     let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
@@ -302,7 +302,7 @@ fn accepts_a_bundle_that_accepts_clients_rejected_before() {
     }
 }
 
-/// The webhook removes it from the bundles of clients.
+/// The webhook removes a distrusted CA from the bundles of clients.
 #[test]
 fn accepts_the_removal_of_a_distrusted_ca() {
     let cluster = Cluster::new(Content::new(&[0, 1], 0))
@@ -313,26 +313,26 @@ fn accepts_the_removal_of_a_distrusted_ca() {
     let distrust = vec![crate::trust::fixtures::parsed(CAS[0].der()).fingerprint];
     let distrusting = Cluster { distrust, ..cluster };
     assert_eq!((distrusting.broken("gw", &managed), distrusting.broken("shop", &client)), (vec![], vec![]));
-    // The other CA cannot be removed: clients use it.
+    // The other CA cannot be removed, because clients use it.
     assert_eq!(distrusting.broken("gw", &Content::new(&[2], 0)).len(), 1);
 }
 
 #[test]
 fn rejects_a_serving_certificate_that_clients_do_not_verify() {
-    // A client that does not verify the gateway now changes nothing.
+    // A client that rejects the gateway already does not block an update.
     let cluster = Cluster::new(Content::new(&[0], 0))
         .with("shop", Content::new(&[0, 1], 0))
         .with("payments", Content::new(&[0], 0))
         .with("reports", Content::new(&[2], 0));
     let found = cluster.broken("gw", &Content::new(&[0, 1], 1));
     assert!(found[0].1.contains("clients trust 1 CA, which cannot verify the new serving certificate"), "{found:?}");
-    // One client has the renewed CA, another the old one: they count as one CA.
+    // One client has the renewed CA and another the old one. They count as one CA.
     let renewing = cluster.clone().with("shop", Content::new(&[4], 0)).with("payments", Content::new(&[0], 0));
     assert_eq!(renewing.broken("gw", &Content::new(&[0, 1], 1)).len(), 1);
     assert_eq!(renewing.broken("gw", &Content::new(&[0, 1], 4)), []);
     let distributed = cluster.with("payments", Content::new(&[1, 0], 0));
     assert_eq!(distributed.broken("gw", &Content::new(&[0, 1], 1)), []);
-    // A client must not drop the CA of the serving certificate either.
+    // A client's Secret must not lose the CA of the serving certificate either.
     let found = distributed.broken("payments", &Content::new(&[1], 0));
     assert!(found[0].1.contains("would no longer verify"), "{found:?}");
 }
@@ -349,9 +349,9 @@ fn rejects_a_client_certificate_before_gateways_trust_its_ca() {
         .with("gw", Content::new(&[0, 1], 0))
         .with("shop", Content::new(&[0], 0));
     assert_eq!(expanded.broken("shop", &renewed), []);
-    // The canary comes before: it shows whether gateways trust the CA.
+    // The canary may get a certificate of the new CA first: it shows whether gateways trust that CA.
     assert_eq!(cluster.broken("canary", &renewed), []);
-    // A certificate that is rejected already may stay.
+    // A certificate that gateways already reject may stay.
     let rejected = cluster.with("reports", renewed.clone());
     assert_eq!(rejected.broken("reports", &renewed), []);
 }
@@ -381,7 +381,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Issue, rotate, renew, drop and expire, in any order: allowed writes break no connection. Only expiry does.
+    /// A random order of issuances, rotations, renewals, removals and expiries. Writes that are allowed break no
+    /// connection; only expiry does.
     #[test]
     fn allowed_writes_break_no_connection(steps in proptest::collection::vec(step(), 1..24)) {
         let mut year = 2030;

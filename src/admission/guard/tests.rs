@@ -1,4 +1,4 @@
-//! The webhook and `check` deny the same random objects.
+//! Random objects, on which the webhook and `check` must agree.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use crate::trust::{Finding, Severities, Severity};
 
 const CASES: u32 = 2_000;
 
-/// Bundles, sound and not.
+/// Bundles, some of them invalid.
 static BUNDLES: LazyLock<Vec<String>> = LazyLock::new(|| {
     let (one, two) = (ca("one"), ca("two"));
     let garbage = block("CERTIFICATE", b"garbage");
@@ -39,7 +39,7 @@ static BUNDLES: LazyLock<Vec<String>> = LazyLock::new(|| {
     ]
 });
 
-/// Chains with keys, sound and not.
+/// Chains with keys, some of them invalid.
 static PAIRS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     let ca = ca("servers");
     let (leaf, other) = (ca.leaf("shop.example.com"), ca.leaf("shop.example.com"));
@@ -100,7 +100,7 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// As the API server stores it.
+    /// The object as the API server stores it.
     fn object(&self) -> Value {
         let is_secret = self.kind == "Secret";
         let encoded = |text: &str| match (is_secret, self.is_base64) {
@@ -130,7 +130,8 @@ impl Case {
         object
     }
 
-    /// Whether the selectors and conditions of manifests/base/webhooks.yaml send it: implemented a second time, in their form.
+    /// Whether the selectors and conditions of manifests/base/webhooks.yaml match it. This is a second implementation,
+    /// in the form of these conditions.
     fn is_sent(&self, object: &Value) -> bool {
         let has_label = self.label.is_some_and(|(key, _)| key.starts_with("trustspan.dev/"));
         let has = |keys: &[&str]| keys.iter().any(|key| object["data"].get(*key).is_some());
@@ -170,7 +171,7 @@ fn by_check(case: &Case, object: &Value) -> (Denials, usize) {
     (denials(&findings), findings.len())
 }
 
-/// A failure prints the smallest case.
+/// A failure prints the smallest object that causes it (proptest).
 #[test]
 fn the_webhook_and_check_deny_the_same() {
     let (denied, warned) = (Cell::new(0), Cell::new(0));
@@ -234,6 +235,6 @@ fn accepts_the_ca_of_an_issuer_and_an_account_key() {
     let (pem, key) = crate::trust::fixtures::self_signed(&rcgen::PKCS_ML_DSA_65);
     let too_new = secret(json!({}), json!({"ca.crt": pem, "tls.crt": pem, "tls.key": key}));
     assert_eq!(denied(&too_new), Denials::new(), "a rotation waits until all gateways verify with it");
-    // Gateways serve a managed Secret, even if this replica does not know its GatewaySecret yet.
+    // Gateways load a managed Secret, even if this webhook replica does not know its GatewaySecret yet.
     assert_eq!(denied(&ca(json!({MANAGED_LABEL: "true"}))).len(), 1);
 }

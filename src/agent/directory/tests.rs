@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::trust::fixtures::{ca, now};
 
-/// A temporary directory with the directories `manifests` and, after the first reconcile, `state`.
+/// A temporary directory with `manifests` and, after the first reconcile, `state`.
 struct Site(TempDir);
 
 impl Site {
@@ -114,7 +114,7 @@ fn rejects_a_second_process_with_the_same_state_directory() {
 #[test]
 fn rejects_a_state_directory_that_cannot_be_written() {
     let dir = manifests();
-    // In /proc even root cannot create a file.
+    // Not even root can create a file in /proc.
     for path in ["/proc/trustspan", "/proc/self/task"] {
         let error = Directories::new(&dir.path(""), Some(Path::new(path))).unwrap().lock().unwrap_err().to_string();
         assert!(error.contains("cannot be written") && error.contains("set --state-dir"), "{error}");

@@ -41,7 +41,7 @@ pub(super) fn sign(ca: &Secret, now: Timestamp) -> Option<ClientIdentity> {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
-    // The CA may be only minutes old.
+    // The CA may have been issued minutes ago, so the canary must not begin before it.
     params.not_before = SystemTime::from(now.checked_sub(LIFETIME).ok()?.max(authority.not_before)).into();
     params.not_after = SystemTime::from(now.checked_add(LIFETIME).ok()?).into();
     let signer = KeyPair::from_pem(std::str::from_utf8(pair.private_key).ok()?).ok()?;

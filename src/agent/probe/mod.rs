@@ -21,11 +21,11 @@ use targets::Target;
 
 /// Time between two probes while gateways may have an older Secret.
 pub(super) const INTERVAL: Duration = Duration::from_secs(2);
-/// Limit of one connection. Gateways refuse a canary within one round trip.
+/// Timeout of one connection. Gateways refuse a canary within one round trip.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
-/// Limit of all connections together: less than that of a reconcile.
+/// Timeout of all connections together, shorter than that of a reconcile.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Concurrent connections.
+/// The number of concurrent connections.
 const CONCURRENCY: usize = 32;
 
 /// Probes gateways at most once per [`INTERVAL`].

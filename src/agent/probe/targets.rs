@@ -38,7 +38,7 @@ pub(super) async fn of(client: &Client, namespace: &str, target: &ProbeTarget) -
     Ok(targets(&slices.items, &target.port_name))
 }
 
-/// Each address once: while a Service changes, two EndpointSlices can contain the same endpoint.
+/// The endpoints, each address once: while a Service changes, two EndpointSlices can contain the same endpoint.
 fn targets(slices: &[EndpointSlice], port_name: &str) -> Vec<Target> {
     let mut targets = BTreeMap::new();
     for slice in slices {
@@ -64,7 +64,7 @@ fn pod(endpoint: &Endpoint) -> Option<String> {
     endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"))?.name.clone()
 }
 
-/// Whether an endpoint serves, or will: not one that terminates and accepts no more connections.
+/// Whether an endpoint accepts connections, or will. One that terminates and accepts no more connections does not.
 fn can_serve(endpoint: &Endpoint) -> bool {
     let Some(conditions) = &endpoint.conditions else { return true };
     !conditions.terminating.unwrap_or(false) || conditions.serving.unwrap_or(true)

@@ -23,7 +23,7 @@ use crate::trust::Certificate;
 /// A request without a host: the proxy itself rejects it (RFC 9112 §3.2), so it reaches no upstream.
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n";
 
-/// Connects once.
+/// Makes one connection.
 ///
 /// # Errors
 /// Why no serving certificate was seen, in a few words.
@@ -64,7 +64,7 @@ fn config(verifier: Arc<RecordingVerifier>, resolver: Arc<CanaryResolver>) -> Re
     Ok(Arc::new(config))
 }
 
-/// Whether the gateway accepted the client; false when it did not answer.
+/// Whether the gateway accepted the client's certificate; false if it did not respond.
 async fn is_accepted(stream: TcpStream, config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<bool> {
     stream.set_nodelay(true)?;
     let mut tls = TlsConnector::from(config).connect(name, stream).await?;
@@ -130,7 +130,7 @@ impl ServerCertVerifier for RecordingVerifier {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        // Any certificate is recorded.
+        // Every certificate is accepted, and recorded.
         Ok(ServerCertVerified::assertion())
     }
 
@@ -163,7 +163,7 @@ struct CanaryResolver {
     was_presented: AtomicBool,
 }
 
-// rustls requires it. A derived one could print the key.
+// rustls requires `Debug`. A derived one could print the key.
 impl std::fmt::Debug for CanaryResolver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CanaryResolver").finish_non_exhaustive()
@@ -172,7 +172,7 @@ impl std::fmt::Debug for CanaryResolver {
 
 impl ResolvesClientCert for CanaryResolver {
     fn resolve(&self, _issuers: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        // Presented even if the gateway does not name its issuer: a refusal is an answer, too.
+        // The canary is presented even if the gateway does not list its issuer, since a refusal is an answer, too.
         let presented = self.canary.clone().filter(|canary| canary.key.choose_scheme(schemes).is_some());
         self.was_presented.store(presented.is_some(), Ordering::Relaxed);
         presented

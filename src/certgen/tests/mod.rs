@@ -40,19 +40,19 @@ fn options(intent: Intent) -> Options {
     Options { intent, single_write: false }
 }
 
-/// A cluster, whose Deployments roll out when somebody waits for it.
+/// A simulated cluster. Its Deployments complete their rollouts while a run waits.
 #[derive(Clone)]
 struct Cluster {
     profile: Profile,
     objects: Objects,
     now: Timestamp,
-    /// How many CAs were made, and writes, and rollouts.
+    /// The number of generated CAs, of writes and of rollouts.
     cas: usize,
     writes: usize,
     restarts: usize,
 }
 
-/// What a step did.
+/// The kind of a step.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Write(String),
@@ -66,7 +66,7 @@ impl Cluster {
         Self { profile: profile(), objects: Objects::default(), now: now(), cas: 0, writes: 0, restarts: 0 }
     }
 
-    /// One with Secrets of a first CA, a Deployment and a webhook configuration.
+    /// A cluster with the Secrets of a first CA, a Deployment and a webhook configuration.
     fn installed() -> Self {
         let mut cluster = Self::new();
         cluster.complete(options(Intent::Create));
@@ -143,7 +143,7 @@ impl Cluster {
         Ok(Step::Write(what))
     }
 
-    /// A run of the command, until it ends or has made so many writes. Returns why it ended.
+    /// Runs the command until it ends, or has made this many writes. Returns why it ended.
     fn run(&mut self, mut options: Options, most_writes: usize) -> Result<Option<String>, Blocked> {
         let end = self.writes + most_writes;
         while self.writes < end {
@@ -198,7 +198,7 @@ impl Cluster {
         bundles.map(|pem| subjects(pem.unwrap()).collect()).collect()
     }
 
-    /// That the rotation to a CA is complete.
+    /// Fails unless the rotation to a CA is complete.
     fn assert_rotated(&self, bundle: &[&str]) {
         for name in SECRETS {
             assert_eq!(self.bundle(name), bundle, "{name}");

@@ -19,13 +19,13 @@ impl Random {
 
 type Content = (Vec<Certificate>, Vec<Certificate>);
 
-/// A process that uses a Secret.
+/// A process that loads a Secret.
 struct Reader {
     secret: &'static str,
     loads_trust_once: bool,
     trust: Vec<Certificate>,
     chain: Vec<Certificate>,
-    /// Contents, with the time at which each is loaded.
+    /// Later contents, each with the time at which it is loaded.
     later: Vec<(Timestamp, Content)>,
 }
 
@@ -36,7 +36,7 @@ impl Reader {
     }
 
     fn load(&mut self, now: Timestamp) {
-        // A reader never goes back to an older content.
+        // A reader never returns to earlier content.
         if let Some(at) = self.later.iter().rposition(|(at, _)| *at <= now) {
             let (_, (trust, chain)) = self.later.drain(..=at).next_back().unwrap();
             self.chain = chain;
@@ -51,7 +51,7 @@ struct Traffic {
     cluster: Cluster,
     readers: Vec<Reader>,
     random: Random,
-    /// Verdicts by fingerprint: signatures are slow.
+    /// Verdicts by fingerprint, cached because signatures are slow.
     verdicts: HashMap<Vec<String>, bool>,
     failures: usize,
     connections: usize,
@@ -92,7 +92,7 @@ impl Traffic {
             match self.cluster.step(options).unwrap() {
                 Step::Done(_) => return,
                 Step::Write(what) if what.starts_with("restart") => {
-                    // The old pod goes when the new one is ready.
+                    // The old pod is deleted when the new one is ready.
                     let started = Reader::start(&self.cluster, "limiter");
                     self.readers.push(started);
                     let seconds = self.random.below(5);

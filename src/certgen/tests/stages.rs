@@ -99,14 +99,14 @@ fn a_workload_restarts_once_for_each_content() {
     assert_ne!(cluster.loaded_hash("limiter"), first);
 }
 
-/// Killed after each number of writes, by another run with other flags too.
+/// A run is killed after each number of writes, and continued by another run, also with other flags.
 #[test]
 fn a_rotation_is_resumed_where_it_was_interrupted() {
     for (first, then) in [(ROTATE, ROTATE), (AT_ONCE, AT_ONCE), (AT_ONCE, ROTATE), (ROTATE, AT_ONCE)] {
         let start = Cluster::installed();
         let mut whole = start.clone();
         whole.complete(first);
-        // The last write deletes the pending Secret: the next run is another rotation.
+        // The last write deletes the pending Secret, so a run after it would begin another rotation.
         for interrupted in 1..whole.writes - start.writes {
             let mut cluster = start.clone();
             assert_eq!(cluster.run(first, interrupted).unwrap(), None);
@@ -162,7 +162,7 @@ fn a_stage_that_somebody_undoes_is_repeated() {
     let before = cluster.secret("client").clone();
     let whole = writes(&mut cluster.clone(), ROTATE);
     let certificates = whole.iter().position(|what| what.starts_with("write the certificate")).unwrap();
-    // Waits are no writes.
+    // Waits make no writes.
     cluster.run(ROTATE, certificates - 1).unwrap();
     cluster.secret("client")["data"] = before["data"].clone();
     let rest = writes(&mut cluster, ROTATE);
@@ -222,7 +222,7 @@ fn a_rollout_that_cannot_progress_blocks_before_anything_is_written() {
     assert!(blocked(&mut cluster, ROTATE).contains("the rollout of deployment/limiter does not progress"));
     assert_eq!(cluster.writes, start.writes);
 
-    // In the middle: the certificates stay as they are.
+    // In the middle of a rotation the certificates do not change.
     let mut cluster = start.clone();
     cluster.run(ROTATE, 6).unwrap();
     cluster.deployment("limiter")["spec"]["paused"] = json!(true);
@@ -289,17 +289,17 @@ fn a_certificate_that_the_profile_got_meanwhile_is_made_by_the_next_rotation() {
     assert_eq!(cluster.issuer("more"), "CN=ca 3");
 }
 
-/// Two runs at once: one has read everything, and writes its pending Secret when the other is done.
+/// Two runs at the same time: one has read everything, and writes its pending Secret after the other has ended.
 #[test]
 fn a_pending_secret_that_came_too_late_is_not_used() {
-    // The HMAC Secret is the first write of an installation.
+    // The first write of an installation creates the HMAC Secret, the second the pending Secret.
     for (start, options, begin) in [(Cluster::new(), CREATE, 2), (Cluster::installed(), ROTATE, 1)] {
         let mut late = start.clone();
         late.cas = 6;
         late.run(options, begin).unwrap();
         let mut cluster = start;
         cluster.complete(options);
-        // After one more rotation the late one would not keep the CA in use.
+        // After another rotation, the late run would not keep the CA in use.
         cluster.complete(options);
         let (bundle, issuer) = (cluster.bundle("client"), cluster.issuer("client"));
         cluster.objects.0.insert(ObjectRef::secret(PENDING), late.secret(PENDING).clone());

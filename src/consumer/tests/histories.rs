@@ -14,7 +14,8 @@ use crate::consumer::{self, Absence, ConsumerState, Consumers, Content, ContentF
 use crate::seed::Seed;
 use crate::trust::fixtures::ca;
 
-/// `TRUSTSPAN_CASES` asks for more, `TRUSTSPAN_CASE` for one. `TRUSTSPAN_SEED` repeats a run.
+/// Number of histories; `TRUSTSPAN_CASES` sets another number, `TRUSTSPAN_CASE` selects one. `TRUSTSPAN_SEED` repeats a
+/// run.
 const CASES: u64 = 200;
 const EVENTS: usize = 40;
 const MAX_CONCURRENT: usize = 1;
@@ -23,21 +24,21 @@ const MAX_CONCURRENT: usize = 1;
 type Cas = Vec<usize>;
 
 struct Workload {
-    /// As it is stored; `None` while it is deleted.
+    /// The workload as it is stored; `None` while it is deleted.
     stored: Option<Value>,
-    /// What its pods have loaded, as far as anyone can know: since it was first recorded, or since its last restart.
+    /// What its pods have loaded, as far as it can be known: since it was first recorded, or since its last restart.
     loaded: Option<Cas>,
     restarted_at: Option<Timestamp>,
-    /// Whether a status says so: without one, the interval is not known.
+    /// Whether the status has the time of its last restart. Without that the interval is unknown.
     is_interval_known: bool,
 }
 
 struct Consumer {
     spec: TrustConsumerSpec,
     status: TrustConsumerStatus,
-    /// The Secret holds them in this order.
+    /// The CAs of the Secret, in this order.
     cas: Cas,
-    /// Differs with every edit.
+    /// A number that differs with every edit of the Secret.
     edit: u64,
     workloads: Vec<Workload>,
 }
@@ -45,7 +46,7 @@ struct Consumer {
 struct History {
     seed: Seed,
     pems: Vec<String>,
-    /// Judging a bundle takes milliseconds.
+    /// Parsed contents, cached because judging a bundle takes milliseconds.
     read: BTreeMap<String, Result<Content, ContentFault>>,
     consumers: BTreeMap<(String, String), Consumer>,
     now: Timestamp,
@@ -132,7 +133,7 @@ impl History {
             7 if draw.is_multiple_of(4) => {
                 consumer.status = TrustConsumerStatus::default();
                 for workload in &mut consumer.workloads {
-                    // Without the annotation, it is recorded again.
+                    // Without the annotation, the content is recorded again.
                     let marked = workload.stored.as_ref().filter(|stored| annotation(stored).is_some());
                     workload.restarted_at = marked.filter(|stored| is_rolling(stored)).map(|_| self.now);
                     workload.is_interval_known = false;
@@ -161,7 +162,7 @@ impl History {
         consumers
     }
 
-    /// A round of the agent, which ends before one of its writes with this probability.
+    /// Runs a reconcile of the agent. With `crash_in`, it ends before one of its writes with this probability.
     fn reconcile(&mut self, crash_in: Option<u64>) {
         for _ in 0..20 {
             let consumers = self.observe();
@@ -208,7 +209,7 @@ impl History {
                     .as_ref()
                     .is_some_and(|stored| is_rolling(stored) && stored["spec"]["paused"] != true);
                 let age = workload.restarted_at.map(|at| self.now.duration_since(at));
-                // The agent counts from when it sees the restart, at the earliest.
+                // The agent counts the time from when it has seen the restart, or later.
                 let hangs = age.is_some_and(|age| age >= minutes(10));
                 let is_itself = (other, index) == (key, at);
                 let counts = rolls && annotation(workload.stored.as_ref().expect("it rolls")).is_some();
@@ -235,7 +236,7 @@ impl History {
         self.restarts += 1;
     }
 
-    /// Everything is resumed, every rollout completes, and time passes: all workloads have loaded the content.
+    /// Resumes everything, completes every rollout, and lets time pass: all workloads must have loaded the content.
     fn finish(&mut self) {
         for _ in 0..12 {
             for consumer in self.consumers.values_mut() {
@@ -285,7 +286,7 @@ fn every_restart_is_needed_and_in_the_end_all_workloads_have_loaded_the_content(
             history.finish();
             history.restarts
         }));
-        // What failed was printed by the panic itself.
+        // The panic has printed what failed.
         restarts += lived.as_ref().copied().unwrap_or_default();
         lived.is_err()
     };

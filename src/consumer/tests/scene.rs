@@ -29,14 +29,14 @@ pub(super) struct Scene {
     pub(super) deployment: Value,
     pub(super) now: Timestamp,
     pub(super) restarted_at: Timestamp,
-    /// Why nothing can be read.
+    /// If set, no object can be read, for this reason.
     pub(super) failure: Option<ReadFailure>,
     pub(super) events: Vec<StatusEvent>,
     restarts: usize,
 }
 
 impl Scene {
-    /// A Deployment that runs, and has loaded these CAs.
+    /// A running Deployment that has loaded these CAs.
     pub(super) fn new(cas: &[&str]) -> Self {
         let spec = json!({
             "workloads": [{"kind": "Deployment", "name": "app"}],
@@ -81,7 +81,7 @@ impl Scene {
         self.now += time;
     }
 
-    /// As the Deployment controller: the rollout is complete, unless it is paused.
+    /// Completes the rollout as the Deployment controller does, unless it is paused.
     pub(super) fn complete(&mut self) {
         if !self.deployment.is_null() && self.deployment["spec"]["paused"] != true {
             let generation = self.deployment["metadata"]["generation"].clone();
@@ -105,7 +105,7 @@ impl Scene {
         ConsumerState::observe(&self.spec, &self.stored, content, vec![workload], self.now)
     }
 
-    /// One round of the agent.
+    /// Runs a reconcile of the agent.
     pub(super) fn reconcile(&mut self) {
         loop {
             let key = ("edge".to_owned(), "limits".to_owned());
@@ -130,11 +130,11 @@ impl Scene {
         let generation = self.deployment[metadata]["generation"].as_i64().unwrap_or_default() + 1;
         self.deployment[metadata]["generation"] = generation.into();
         (self.restarted_at, self.restarts) = (self.now, self.restarts + 1);
-        // As its controller: old pods run until new ones are up.
+        // The controller keeps old pods until new ones are ready.
         self.deployment["status"]["updatedReplicas"] = json!(0);
     }
 
-    /// Rounds of the agent, and rollouts, until nothing changes any more.
+    /// Runs reconciles and rollouts until nothing changes.
     pub(super) fn settle(&mut self) {
         for _ in 0..4 {
             self.reconcile();

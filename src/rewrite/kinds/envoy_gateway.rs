@@ -19,7 +19,8 @@ pub(super) const CLIENT_TRAFFIC_POLICY: RewriteRule = RewriteRule {
     has_template: false,
 };
 
-/// One for each CA reference. The caller sets `spec.listeners` to those of the Gateway that the policy applies to.
+/// The TLS settings of a policy, one for each CA reference. The caller sets `spec.listeners` to those of the Gateway
+/// that the policy applies to.
 fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let spec = JsonPath::root(object).get("spec");
     let validation = spec.path(&["tls", "clientValidation"]);

@@ -78,14 +78,15 @@ fn place<'a>(node: &JsonPath<'a>, own: &'a str) -> Place<'a> {
     }
 }
 
-/// One for each listener that terminates TLS and each of its `caCertificateRefs`, and one for the upstreams.
+/// The TLS settings of a Gateway: one for each listener that terminates TLS and each of its `caCertificateRefs`, and
+/// one for the upstreams.
 fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let spec = JsonPath::root(object).get("spec");
     let tls = spec.get("tls");
     let mut all: Vec<_> =
         spec.get("listeners").items().flat_map(|listener| of_listener(&listener, &tls, namespace)).collect();
     let client = tls.path(&["backend", "clientCertificateRef"]);
-    // BackendTLSPolicies have the CAs for upstreams.
+    // The CAs for upstreams are in BackendTLSPolicies.
     all.extend(secret(&client, namespace).map(|reference| TlsSettings {
         pointer: reference.node.pointer(),
         presents: vec![Named::from(reference)],

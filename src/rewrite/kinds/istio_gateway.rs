@@ -79,7 +79,7 @@ fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSetting
         _ if !is_mutual => (first, TrustSource::NotVerified),
         (Some(_), Some(_)) => (explicit, explicit_trust(tls, proxies)),
         (None, Some(name)) => (first, Credential::parse(name).cacert(&first, proxies)),
-        // Without a credentialName istiod uses files of the proxy's pod.
+        // Without a credentialName, istiod configures files of the proxy's pod.
         (_, None) => {
             let file = tls.get("caCertificates");
             (file, TrustSource::Unknowable(file.text().unwrap_or("a file of the proxy's pod")))

@@ -12,7 +12,7 @@ pub(super) const RULE: RewriteRule = RewriteRule {
     versions: &["v1"],
     kinds: &WorkloadKind::NAMES,
     references,
-    // Workloads have no TLS settings of gateways.
+    // Workloads have no TLS settings of a gateway.
     tls_settings: |_, _| Vec::new(),
     has_template: true,
 };

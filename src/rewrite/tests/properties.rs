@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Source Secrets (of a Ready and an unready GatewaySecret), managed Secrets, and an unrelated one.
+/// Names of Secrets: source Secrets of a Ready and of an unready GatewaySecret, managed Secrets, and an unrelated one.
 fn secret() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["root", "gw", "root2", "gw2", "unrelated"])
 }
@@ -123,7 +123,7 @@ fn unowned(object: &Value) -> String {
     object.to_string()
 }
 
-/// The values of all references.
+/// The values of all references in an object.
 fn names_mut(object: &mut Value) -> Vec<&mut Value> {
     let kind = json!({"apiVersion": object["apiVersion"], "kind": object["kind"]});
     let rule = kinds::find(Kind::of(&kind)).unwrap();

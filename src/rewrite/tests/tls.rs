@@ -1,8 +1,8 @@
-//! TLS settings, compared with a table that was written after istiod's source code.
+//! The TLS settings of each kind, compared with a table that was written from istiod's source code.
 
 use super::*;
 
-/// The source of the CAs, in the words of the table.
+/// The source of the CAs, as the table names it.
 fn source(trust: &TrustSource<'_>) -> String {
     match trust {
         TrustSource::NotVerified => "not verified".to_owned(),

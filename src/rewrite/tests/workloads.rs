@@ -161,7 +161,7 @@ fn a_changed_template_gets_the_current_hash() {
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("v2");
     let rewritten = after(&changed, Some(&stored), &rotated());
     assert_eq!(revision(&rewritten), Some(14));
-    // `kubectl rollout undo` brings back an older template, with its older hash.
+    // `kubectl rollout undo` restores an earlier template, with its earlier hash.
     let mut undone = stored.clone();
     undone["spec"]["template"]["spec"]["containers"][0]["image"] = json!("v1");
     assert_eq!(revision(&after(&undone, Some(&rewritten), &rotated())), Some(14));
@@ -173,7 +173,8 @@ fn a_stale_replica_keeps_the_newer_hash() {
     let mut changed = stored.clone();
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("v2");
     assert_eq!(hash(&after(&changed, Some(&stored), &registry())), hash(&stored));
-    // Nothing changes if the webhook is invoked again, after another replica that knows the new content.
+    // The result stays the same if the API server invokes the webhook again, on a replica that already knows the new
+    // content.
     let fresh = after(&deployment("root", json!({})), None, &rotated());
     assert_eq!(after(&fresh, None, &registry()), fresh);
     // Revisions of other keys cannot be compared: the current one counts, with and without the old value in the request.
@@ -191,7 +192,7 @@ fn a_stale_replica_accepts_a_newer_hash_from_the_agent() {
     let mut rolled = stored.clone();
     rolled["spec"]["template"]["metadata"] = newer["spec"]["template"]["metadata"].clone();
     assert_eq!(after_agent(&rolled, &stored, &registry())["spec"], newer["spec"]);
-    // A hash that a user writes, or an older one, is not accepted.
+    // A hash that a user writes, and an older hash, are ignored.
     assert_eq!(after(&rolled, Some(&stored), &registry())["spec"], stored["spec"]);
     let mut back = newer.clone();
     back["spec"]["template"]["metadata"] = stored["spec"]["template"]["metadata"].clone();
@@ -205,20 +206,20 @@ fn only_the_agents_annotation_restarts_a_workload() {
         resynced["metadata"]["annotations"][RESYNC_REQUESTED_AT] = json!("1970-01-01T00:00:00Z");
         resynced
     };
-    // Missed by the webhook, or stored before a change of content.
+    // The workload was missed by the webhook, or stored before the content changed.
     let older = after(&deployment("root", json!({})), None, &registry());
     let newest = after(&deployment("root", json!({})), None, &rotated());
     for stored in [deployment("root", json!({})), older] {
         assert_eq!(after(&resynced(&stored), Some(&stored), &rotated())["spec"], stored["spec"]);
         let rolled = after_agent(&resynced(&stored), &stored, &rotated());
         assert_eq!(rolled["spec"], newest["spec"]);
-        // The user's manifest does not revert it, with or without the annotation.
+        // An apply of the user's manifest does not revert the hash, with or without the annotation.
         for manifest in [deployment("root", json!({})), resynced(&deployment("root", json!({})))] {
             assert_eq!(after(&manifest, Some(&rolled), &rotated())["spec"], rolled["spec"]);
         }
         assert!(after_agent(&rolled, &rolled, &rotated()) == rolled);
     }
-    // Neither a stale replica nor one that is blocked reverts it.
+    // Neither an outdated replica nor one on which the rewrite is blocked reverts it.
     assert_eq!(after_agent(&resynced(&newest), &newest, &registry())["spec"], newest["spec"]);
     let stored = deployment("root", json!({}));
     assert_eq!(after_agent(&resynced(&stored), &stored, &unready())["spec"], stored["spec"]);

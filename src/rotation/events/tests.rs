@@ -76,7 +76,7 @@ fn a_write_reports_added_and_removed_cas() {
     let events = of(&[&new, &old], write(&[&new], PairOf::Managed));
     assert_eq!(reasons(&events), [("ManagedSecretWritten", false), ("OldCADropped", false)]);
     assert_eq!(events[1].note, "Gateways no longer trust CN=old.");
-    // The first serving certificate is not a switch, and a CA that another writer added is not an old CA.
+    // The first serving certificate is not a switch, and a CA that another writer has added is not an old CA.
     assert_eq!(reasons(&of(&[], write(&[&new], PairOf::Source))), [("ManagedSecretWritten", false)]);
     let entry = Entry { status: held(&[&new]), ..previous() };
     let events = notices(&entry, &held(&[&new, &old]), &[write(&[&new], PairOf::Managed)]);
@@ -124,7 +124,7 @@ fn a_condition_makes_an_event_when_it_fails_changes_and_is_restored() {
     let kept = said(PREVIOUS_CAS, False, "UsedByCertificates", "live leaves need more");
     assert_eq!(reasons(&notices(&previous(), &kept, &[])), [("PreviousCAsOverLimit", true)]);
     assert_eq!(notices(&Entry { status: kept.clone(), ..previous() }, &kept, &[]), []);
-    // The API server may word a rejection differently each time.
+    // The API server may word the same rejection differently each time.
     let [one, two] = ["refused at 1", "refused at 2"].map(|message| said(SYNCED, False, "Failed", message));
     assert_eq!(notices(&Entry { status: one, ..previous() }, &two, &[]), []);
 }
@@ -223,6 +223,6 @@ fn a_client_is_overdue_after_twice_the_time_that_following_takes() {
     assert_eq!(at(119, &["payments", "checkout"]), (vec![false, false], True));
     assert_eq!(at(120, &["payments", "checkout"]), (vec![true, false], False));
     assert_eq!(at(130, &["checkout"]), (vec![false], True));
-    // Its time starts again.
+    // The time for which it lags starts again.
     assert_eq!(at(140, &["payments"]), (vec![false], True));
 }

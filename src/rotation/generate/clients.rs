@@ -1,4 +1,4 @@
-//! Certificates of possible clients of the gateways.
+//! Finds Certificates that may belong to clients of the gateways.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,13 @@ use crate::api::names::CLIENT_LABEL;
 use crate::rotation::gateway_service::namespace;
 use crate::rotation::name_list::first;
 
-/// The most items of `spec.clients.namespaces`.
+/// The most items that `spec.clients.namespaces` may have.
 const NAMESPACES: usize = 64;
-/// Names that one comment lists.
+/// The number of names in one comment.
 const NAMED: usize = 5;
 
-/// Certificates of possible clients: those in the namespace of the gateways, and those of the same ClusterIssuer.
+/// Certificates that may belong to clients: those in the namespace of the gateways, and those of the same
+/// ClusterIssuer.
 fn clients<'f>(
     found: &'f GenerateInput,
     served: &'f ServedSecret<'_>,
@@ -45,7 +46,7 @@ pub(super) fn namespaces(
     elsewhere.into_iter().take(NAMESPACES).collect()
 }
 
-/// What to do about clients, and what is unknown.
+/// Comments on what to do about clients, and on what is unknown.
 pub(super) fn comments(
     found: &GenerateInput,
     served: &ServedSecret<'_>,

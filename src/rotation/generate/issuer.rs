@@ -1,4 +1,4 @@
-//! The issuer of a source Secret and its CA, from cert-manager's objects.
+//! Finds the issuer of a source Secret and its CA, among cert-manager's objects.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::{GenerateInput, SecretLookup};
 use crate::registry::CLUSTER_RESOURCE_NAMESPACE;
 use crate::rotation::gateway_service::namespace;
 
-/// The origin of a source Secret.
+/// How a source Secret is issued.
 #[derive(Debug, Default)]
 pub(super) struct IssuerSource<'a> {
     certificate: Option<&'a Value>,
@@ -18,7 +18,8 @@ pub(super) struct IssuerSource<'a> {
     /// The issuer's `spec`, where the issuer was found.
     spec: Option<&'a Value>,
     is_cluster_wide: bool,
-    /// The namespace of a ClusterIssuer's Secrets: where the Certificate is that writes its CA; `None` without such a Certificate.
+    /// The namespace of a ClusterIssuer's Secrets, found by the Certificate that writes its CA. `None` without such a
+    /// Certificate.
     cluster_resources: Option<&'a str>,
     /// Whether the source Secret holds a CA itself.
     is_ca: bool,
@@ -58,7 +59,7 @@ pub(super) fn source<'a>(found: &'a GenerateInput, served: &ServedSecret<'_>) ->
     };
     let candidates: BTreeSet<_> =
         found.objects.iter().filter(|_| is_cluster_wide).filter(writes_ca).map(namespace).collect();
-    // Any tenant can have a Certificate for a Secret of that name.
+    // A tenant can also have a Certificate that writes a Secret with that name.
     let cluster_resources = match candidates.contains(CLUSTER_RESOURCE_NAMESPACE) {
         true => Some(CLUSTER_RESOURCE_NAMESPACE),
         false => candidates.first().copied().filter(|_| candidates.len() == 1),
@@ -99,8 +100,8 @@ impl IssuerSource<'_> {
         self.certificate.is_some_and(|own| reference(own) == reference(certificate))
     }
 
-    /// The Gateway or Ingress for which cert-manager manages the Certificate (gateway-shim and ingress-shim): it reverts changes of
-    /// `spec.secretName`, and follows a rewritten Gateway to the new name.
+    /// The Gateway or Ingress for which cert-manager manages the Certificate (gateway-shim and ingress-shim).
+    /// cert-manager then reverts changes of `spec.secretName`, and uses the new name when a Gateway is rewritten.
     pub(super) fn shim_owner(&self) -> Option<String> {
         let owners = self.certificate?["metadata"]["ownerReferences"].as_array()?;
         let is_shims = |owner: &&Value| {
@@ -127,7 +128,7 @@ impl IssuerSource<'_> {
         self.certificate == Some(certificate)
     }
 
-    /// What is known about the CA.
+    /// Comments on what is known about the CA.
     pub(super) fn comments(&self, found: &GenerateInput, served: &ServedSecret<'_>) -> Vec<String> {
         let Some(certificate) = self.certificate else {
             let manually = "no cert-manager Certificate writes it: renew it manually when the CA is rotated";

@@ -1,4 +1,5 @@
-//! Generates GatewaySecrets from existing Gateways. Pure: objects in, GatewaySecrets with comments out: reasons, and what is unknown.
+//! Generates GatewaySecrets from existing Gateways. Pure: objects in, GatewaySecrets out, with comments on the reasons
+//! and on what is unknown.
 
 mod clients;
 mod issuer;
@@ -25,7 +26,7 @@ pub struct GenerateInput {
     pub only: Option<String>,
     /// Gateways, pods and workloads, Services, cert-manager's Certificates, Issuers and ClusterIssuers.
     pub objects: Vec<Value>,
-    /// Whether Gateways are to name another Secret even if the issuer could write another one.
+    /// Whether Gateways are rewritten to another Secret even if the issuer could write another Secret instead.
     pub rewrite: bool,
     /// The existing GatewaySecrets.
     pub known: Vec<Entry>,
@@ -38,7 +39,7 @@ pub struct GenerateInput {
 pub enum SecretLookup {
     /// It does not exist.
     Missing,
-    /// The user may not read it.
+    /// The user has no permission to read it.
     Refused,
     /// What it holds.
     Read(SecretSummary),
@@ -60,7 +61,7 @@ pub struct Proposal {
     pub secret_name: String,
     /// The GatewaySecret, without a status.
     pub entry: Entry,
-    /// Reasons, and what is unknown.
+    /// Comments on the reasons, and on what is unknown.
     pub comments: Vec<String>,
 }
 
@@ -159,8 +160,8 @@ fn proposal(
     if !holds_ca && source.ca_secret_name().is_none() && !has_sibling && !served.asks_clients() {
         return Err("it holds no CA, and no Gateway verifies clients: there is nothing to rotate".to_owned());
     }
-    // If the issuer can write another Secret, the one that Gateways name becomes the managed Secret. Not with `<name>-cacert`: Istio
-    // would prefer its CAs to those of a managed Secret with that name.
+    // If the issuer can write another Secret, the one that Gateways name becomes the managed Secret. Except if
+    // `<name>-cacert` exists: Istio would prefer its CAs to those of a managed Secret with that name.
     let is_taken = found.known.iter().any(|entry| entry.namespace == namespace && entry.name == served_name);
     let certificate = source.certificate_name().filter(|_| !found.rewrite && !has_sibling && !is_taken);
     let (name, source_name) = match certificate {
@@ -226,7 +227,7 @@ fn proposal(
     Ok(Proposal { secret_name: served_name.to_owned(), entry, comments })
 }
 
-/// How the managed Secret takes over the name that Gateways use.
+/// The steps by which the managed Secret takes over the name that Gateways use.
 fn adoption_steps(namespace: &str, name: &str, source: &str, certificate: &str) -> [String; 3] {
     [
         format!(

@@ -1,4 +1,5 @@
-//! A name for the new Secret: the managed Secret (the GatewaySecret gets the same name), or the source Secret, which the issuer is to write.
+//! Chooses a name for the new Secret: the managed Secret, whose name the GatewaySecret gets too, or the source Secret,
+//! which the issuer is to write.
 
 use std::collections::BTreeSet;
 

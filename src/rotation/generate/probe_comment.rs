@@ -1,11 +1,11 @@
-//! How the agent can probe the gateways, by Services.
+//! Comments on how the agent can probe the gateways.
 
 use super::GenerateInput;
 use super::served_secrets::ServedSecret;
 use crate::api::names::check_object_name;
 use crate::rotation::gateway_service::service;
 
-/// What the agent probes, or why it cannot probe.
+/// The comment: what the agent probes, or why it cannot probe.
 pub(super) fn comment(found: &GenerateInput, served: &ServedSecret<'_>) -> String {
     let without = |why: &str| {
         format!("no gateway can be probed yet: {why}. Until one can, the agent relies on propagation delays alone")
@@ -71,7 +71,7 @@ mod tests {
     fn accepts_port_443_of_any_name_and_labels_without_a_pod() {
         for port in [json!({"name": "tls", "port": 443}), json!({"port": 443})] {
             let found = service("gw", json!({"istio": "gw"}), json!([port]));
-            // Where no pod runs, a Certificate says in which namespace the Gateway's Secret is.
+            // If no pod runs, a Certificate shows the namespace of the Gateway's Secret.
             let certificate = json!({
                 "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"namespace": "mesh", "name": "root"},
                 "spec": {"secretName": "root", "issuerRef": {"name": "mesh"}},

@@ -1,4 +1,4 @@
-//! The Secrets that Gateways present, and the namespaces in which Istio reads them.
+//! Finds the Secrets that Gateways present, and the namespaces in which Istio reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ struct Use<'a> {
     title: String,
     /// The selector of an Istio Gateway.
     selector: Option<BTreeMap<&'a str, &'a str>>,
-    /// Whether no pod confirms the namespace.
+    /// Whether the namespace is a guess because no pod with the labels exists.
     is_guessed: bool,
     asks_clients: bool,
     /// The hosts for which it presents the Secret.
@@ -38,7 +38,7 @@ struct Use<'a> {
     ca_from: Option<&'a str>,
     /// Namespaces and names of ConfigMaps by which it verifies clients.
     config_maps: Vec<(&'a str, &'a str)>,
-    /// The class of a Gateway of the Gateway API.
+    /// The GatewayClass of a Gateway of the Gateway API.
     class: Option<&'a str>,
 }
 
@@ -124,7 +124,8 @@ impl<'a> ServedSecrets<'a> {
     }
 }
 
-/// The ConfigMaps by which a server verifies clients that presents the Secret named at a JSON pointer.
+/// The ConfigMaps by which a server verifies clients. The server is the one that presents the Secret named at a JSON
+/// pointer.
 fn trust_of<'s, 'a>(all: &'s [TlsSettings<'a>], pointer: &'s str) -> impl Iterator<Item = (&'a str, &'a str)> + 's {
     let presents = move |settings: &&TlsSettings<'_>| settings.presents.iter().any(|named| named.pointer == pointer);
     all.iter().filter(presents).filter_map(|settings| match settings.trust {
@@ -133,7 +134,7 @@ fn trust_of<'s, 'a>(all: &'s [TlsSettings<'a>], pointer: &'s str) -> impl Iterat
     })
 }
 
-/// The server or listener, and its TLS settings, if a reference of a Gateway names a serving certificate.
+/// The server or listener with its TLS settings, if the reference at a JSON pointer names its serving certificate.
 fn served_by<'a>(object: &'a Value, pointer: &str) -> Option<(&'a Value, &'a Value)> {
     let (server, field) = pointer.rsplit_once("/tls/")?;
     let serves = ["credentialName", "certificateRefs"].iter().any(|name| field.starts_with(name));
@@ -155,8 +156,8 @@ fn asks_clients(object: &Value, settings: &Value) -> bool {
         || [&object["spec"]["tls"]["frontend"], &settings["frontendValidation"]].iter().any(|v| !v.is_null())
 }
 
-/// The namespaces in which Istio reads a Secret for workloads with these labels, and whether that is a guess: without such a pod, it is
-/// the namespace in which a Certificate writes the Secret.
+/// The namespaces in which Istio reads a Secret for workloads with these labels, and whether they are a guess: if no
+/// such pod exists, it is the namespace in which a Certificate writes the Secret.
 fn looked_up<'a>(objects: &'a [Value], selector: Option<&BTreeMap<&str, &str>>, name: &str) -> Vec<(&'a str, bool)> {
     let Some(selector) = selector else { return Vec::new() };
     let picked = |object: &&Value| pod(object).is_some_and(|pod| has_labels(pod, selector));
@@ -200,7 +201,7 @@ impl ServedSecret<'_> {
         all.filter(|(namespace, _)| *namespace == self.namespace).map(|(_, name)| *name).collect()
     }
 
-    /// Which Gateways use it, and what is unknown.
+    /// Comments on the Gateways that use it, and on what is unknown.
     pub(super) fn comments(&self) -> Vec<String> {
         let asks = |one: &Use<'_>| if one.asks_clients { ", which verifies clients" } else { "" };
         let mut comments: Vec<_> = self.uses.iter().map(|one| format!("used by {}{}", one.title, asks(one))).collect();

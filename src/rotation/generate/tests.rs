@@ -63,7 +63,7 @@ fn only(found: &GenerateInput) -> (Value, String) {
     (serde_json::to_value(&proposal.entry.spec).expect("a spec"), proposal.comments.join("\n"))
 }
 
-/// The names of the source and of the managed Secret that are proposed.
+/// The names of the source and of the managed Secret in the only generated GatewaySecret.
 #[track_caller]
 fn names(found: &GenerateInput) -> (String, String) {
     let proposals = propose(found);
@@ -230,7 +230,7 @@ fn leaves_out_what_is_managed_already_or_never_rewritten() {
     left_out(&found(&[mutual("root")], &root), "no pod with istio=ingressgateway was found");
     let simple = gateway("apps", "public", json!({"mode": "SIMPLE", "credentialName": "root"}));
     left_out(&found(&[simple, pod("mesh")], &[("root", pair(&authority, false))]), "there is nothing to rotate");
-    // Bundles of CAs are no serving pairs, and Gateways that are going need none.
+    // A bundle of CAs is no serving pair, and a Gateway that is being deleted needs none.
     let ca_only = gateway("apps", "public", json!({"mode": "MUTUAL", "caCertCredentialName": "root"}));
     let mut going = mutual("root");
     going["metadata"]["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
@@ -342,7 +342,7 @@ fn the_managed_secret_takes_over_the_name_where_a_certificate_writes_it() {
     ] {
         assert!(comments.contains(words), "{words} not in {comments}");
     }
-    // Without a Certificate, no issuer can write another Secret.
+    // Without a Certificate there is no issuer that could write another Secret.
     let by_hand = GenerateInput { rewrite: false, ..found(&objects[..2], &secrets()) };
     assert_eq!(source(&by_hand), "root");
     let with_cacert = [&secrets()[..], &[("root-cacert", pair(&authority, true))]].concat();

@@ -12,7 +12,7 @@ use crate::connectivity;
 use crate::trust::Certificate;
 use crate::trust::equivalence::{constrains_names, equivalence_key};
 
-/// A stored journal.
+/// The compact form of a journal.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Compact {
     compact: Vec<StoredCertificate>,
@@ -20,13 +20,13 @@ pub(super) struct Compact {
     journal: Journal<usize>,
 }
 
-/// A certificate.
+/// A stored certificate.
 #[derive(Deserialize, Serialize)]
 #[serde(untagged)]
 enum StoredCertificate {
     /// PEM.
     Whole(String),
-    /// The number of an equivalent certificate, the fingerprint, and both dates as Unix times.
+    /// A certificate that is equivalent to the one with this number: its fingerprint, and both dates as Unix times.
     Like(usize, String, i64, i64),
 }
 
@@ -85,8 +85,9 @@ impl Compact {
     }
 }
 
-/// What decides the verdicts on client certificates, by fingerprint: the chain, and which CAs of the journal accept it alone. Only for
-/// certificates that a CA accepts, and that are in the journal only as a client's.
+/// A key for each client certificate, by fingerprint. Certificates with the same key are equivalent: the key has the
+/// parts of the chain that verdicts use, and which CAs of the journal accept it alone. Only for certificates that a CA
+/// accepts, and that the journal has only as a client's.
 fn group_keys(journal: &Journal) -> BTreeMap<String, Vec<u8>> {
     let issuers = journal.client_issuers.iter().chain(&journal.server_issuers).map(|issuer| &issuer.certificate);
     let gateways = journal.gateways.iter().flat_map(|version| version.trust.iter().chain(&version.chain));

@@ -1,5 +1,6 @@
-//! What a step waits for: a pause, a closed window, clients that do not trust the new CA, and gateways that take their clients' CAs from another
-//! object than the managed Secret. And the deadlines at which it does not block any more: the end of a CA that is in use.
+//! What a step waits for: a pause, a closed window, clients that do not trust the new CA, and gateways that take their
+//! clients' CAs from another object than the managed Secret. Also the deadlines at which a step is taken regardless,
+//! because a CA in use expires soon after.
 
 use jiff::Timestamp;
 
@@ -19,7 +20,7 @@ use crate::trust::Certificate;
 /// Why disruptive steps wait.
 #[derive(Clone)]
 pub(in crate::rotation) struct Pause {
-    /// When it ends by itself.
+    /// When it ends without a person.
     pub(super) until: Option<Timestamp>,
     pub(in crate::rotation) reason: String,
     /// Whether a person has to act.
@@ -27,12 +28,12 @@ pub(in crate::rotation) struct Pause {
 }
 
 impl Pause {
-    /// A wait that does not end before a person acts, or only at a deadline.
+    /// A pause that ends only when a person acts, or at a deadline.
     pub(super) fn for_action(reason: impl Into<String>) -> Self {
         Self { until: None, reason: reason.into(), needs_action: true }
     }
 
-    /// A wait for what happens without a person, by a time if that is known.
+    /// A pause that ends without a person, at `until` if that is known.
     pub(super) fn without_action(until: Option<Timestamp>, reason: impl Into<String>) -> Self {
         Self { until, reason: reason.into(), needs_action: false }
     }
@@ -42,7 +43,7 @@ impl Pause {
         Wait { step, reason, until, needs_action }
     }
 
-    /// `spec.paused`, or a time outside the policy's `changeWindows`, of which `windows` is the state.
+    /// The pause by `spec.paused`, or by the policy's `changeWindows`, whose state is `windows`.
     pub(in crate::rotation) fn of(entry: &Entry, windows: WindowState) -> Option<Self> {
         if entry.spec.paused {
             return Some(Self::for_action("spec.paused is true. To continue, set it to false"));
@@ -63,11 +64,11 @@ impl Pause {
 /// Why a gateway does not have the new CA yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustSourceBlocker {
-    /// One word for the condition.
+    /// Reason of the condition.
     pub reason: &'static str,
     /// Which gateway, what its source of CAs lacks, and what to do.
     pub message: String,
-    /// When it ends by itself.
+    /// When it ends without a person.
     pub until: Option<Timestamp>,
     /// Whether a person has to act.
     pub needs_action: bool,
@@ -110,7 +111,7 @@ impl<'a> Blockers<'a> {
         self.readers.as_ref().filter(|_| self.is_ahead(self.issuer_deadline))
     }
 
-    /// The pause, for a step that has a deadline.
+    /// The pause, unless a step's deadline has passed. It ends at the deadline at the latest.
     pub(super) fn pause_until(&self, deadline: Option<Timestamp>) -> Option<Pause> {
         let pause = self.pause.clone().filter(|_| self.is_ahead(deadline))?;
         Some(Pause { until: pause.until.into_iter().chain(deadline).min(), ..pause })
@@ -121,7 +122,7 @@ impl<'a> Blockers<'a> {
         if let Some(pause) = self.pause_until(deadline) {
             return Some(pause);
         }
-        // If it is being issued already, its owner requested that.
+        // A Certificate that is already being issued needs no permission.
         let certificate = certificate.filter(|certificate| !certificate.is_issuing && self.is_ahead(deadline))?;
         let blocker = certificate.renewal.blocker(self.view.now)?;
         let name = &certificate.name;
@@ -144,7 +145,7 @@ impl<'a> Blockers<'a> {
     pub(super) fn client_pause(&self, client: &ClientState) -> Option<Pause> {
         let certificate = client.certificate.as_ref();
         let is_closed = |one: &Issuance| !one.is_issuing && one.renewal.blocker(self.view.now).is_some();
-        // A deadline costs the verification of signatures.
+        // Deadlines are computed only if necessary, since they cost signature checks.
         if self.pause.is_none() && !certificate.is_some_and(is_closed) {
             return None;
         }
@@ -152,7 +153,8 @@ impl<'a> Blockers<'a> {
         self.reissue_pause(certificate, held.and_then(|held| client_deadline(self.view, held)))
     }
 
-    /// Why gateways must not serve what a pause blocks. Neither is worth an expired serving certificate.
+    /// Why a pause blocks the switch of the serving certificate. Shortly before that certificate expires, nothing
+    /// blocks it.
     pub(super) fn switch_pause(&self, served: &[Certificate]) -> Option<Wait> {
         let pause = self.pause.clone()?;
         self.switch_wait(switch_deadline(self.view, served), pause)
@@ -230,25 +232,27 @@ fn keeps_expired(view: &View<'_>) -> bool {
     view.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep
 }
 
-/// Shortly before the served certificate ends: from then on no client verifies that one either.
+/// When the serving certificate is switched regardless of clients: shortly before it expires, since clients would then
+/// reject it anyway.
 fn switch_deadline(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
     let margin = view.entry.policy.propagation_delays.gateways.duration().saturating_mul(2);
     end_of_serving(view, served).map(|end| end.saturating_sub(margin).unwrap_or(view.now))
 }
 
-/// When clients stop to verify what gateways serve: when the certificate expires, or its CA.
+/// When clients begin to reject what gateways serve: when the certificate or its CA expires.
 fn end_of_serving(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
     let end = served.first()?.not_after;
     let ca = last_end(&view.journal.server_issuers, |ca| verifies(ca, served, view.now));
     Some(ca.map_or(end, |ca| ca.min(end)))
 }
 
-/// By when a serving certificate must be reissued: before its CA ends.
+/// When a serving certificate must be reissued at the latest: before its CA expires.
 pub(super) fn serving_deadline(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
     last_end(&view.journal.server_issuers, |ca| verifies(ca, chain, view.now)).map(|end| deadline(view, end))
 }
 
-/// By when a client must be reissued: before the CA of its certificate ends, or the CA by which it verifies gateways.
+/// When a client must be reissued at the latest: before the CA of its certificate expires, or the CA by which it
+/// verifies gateways.
 pub(super) fn client_deadline(view: &View<'_>, held: &Version) -> Option<Timestamp> {
     let own = last_end(&view.journal.client_issuers, |ca| admits(ca, &held.chain, view.now));
     let served = view.served_chain.unwrap_or_default();
@@ -257,13 +261,14 @@ pub(super) fn client_deadline(view: &View<'_>, held: &Version) -> Option<Timesta
     own.into_iter().chain(gateways).min().map(|end| deadline(view, end))
 }
 
-/// The end of the CA that lasts longest of those that are sufficient alone.
+/// The latest expiry of the CAs for which `suffices` holds.
 fn last_end(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) -> Option<Timestamp> {
     let certificates = issuers.iter().map(|authority| &authority.certificate);
     certificates.filter(|ca| suffices(std::slice::from_ref(*ca))).map(|ca| ca.not_after).max()
 }
 
-/// The deadline for what depends on a CA: twice the time that all steps take, before the CA expires. No chain is valid longer than its CA.
+/// The deadline for what depends on a CA that expires at `end`: earlier by twice the time that all steps take. No chain
+/// is valid for longer than its CA.
 fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
     let delays = &view.entry.policy.propagation_delays;
     let delays = [delays.gateways, delays.admission, delays.clients].map(|delay| delay.duration());
@@ -271,7 +276,7 @@ fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
     end.saturating_sub(once.saturating_mul(2)).unwrap_or(Timestamp::MIN)
 }
 
-/// The clients with a content in use that has a property, as text.
+/// The names of clients that may use a version for which `is` holds, as text.
 pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> Option<String> {
     let label = |name: &str| {
         if view.snapshot.all_clients().any(|client| client.name == name) {
@@ -285,7 +290,8 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
     few(view.clients_in_use.iter().filter(|(name, held)| is(name, held)).map(|(name, _)| label(name)))
 }
 
-/// Whether some client has new content in its Secret, but uses earlier content with a property until it is restarted.
+/// Whether a client may use a version for which `is` holds although its Secret has a newer one for which it does not,
+/// until the client is restarted.
 pub(super) fn needs_restart(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> bool {
     let loads_once = |name: &str| view.snapshot.clients.iter().any(|client| client.name == name && client.loads_once);
     let has_it = |name: &str| view.journal.newest_of(name).is_some_and(|newest| !is(name, newest));
@@ -306,7 +312,8 @@ pub(super) fn unlisted_clients(snapshot: &Snapshot<'_>) -> Option<String> {
     ))
 }
 
-/// What a Gateway or listener lacks. What a person has to do comes before what ends by itself, and others are counted.
+/// The gateway or listener that blocks the rotation. If there are several, one that needs a person comes first, and the
+/// message counts the others.
 fn readers(view: &View<'_>) -> Option<TrustSourceBlocker> {
     let mut found: Vec<_> =
         view.snapshot.readers.iter().filter_map(|reader| trust_source_blocker(view, reader)).collect();
@@ -325,7 +332,7 @@ fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = TrustSourceBl
     let delay = view.entry.policy.propagation_delays.gateways;
     let lacks = |version: &&Version| !version.trust.is_empty() && !holds(&version.trust, &view.client_issuers);
     view.journal.trust_sources.iter().filter_map(move |(source, versions)| {
-        // A source that is still named is judged with its reader.
+        // A source that a Gateway still names is judged with that Gateway.
         let ended = versions.last().filter(|last| last.replaced.is_some())?.replaced;
         let mut in_use = versions.iter().filter(|version| version.may_be_in_use(delay, view.now));
         in_use.find(lacks)?;
@@ -344,7 +351,8 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
     let (source, state) = match view.snapshot.source_of(reader) {
         ReaderSource::Managed => return None,
         ReaderSource::Missing(sources) => {
-            // istiod has nothing to send to new proxies. If the source never existed, no client connects anyway.
+            // istiod has no CAs to send to new proxies. If the source never existed, no client could connect before
+            // either.
             let is_lost = |source: &&SourceName| {
                 let last = versions(source).and_then(<[_]>::last);
                 last.is_some_and(|version| !version.trust.is_empty() && !holds(&version.trust, issuers))
@@ -393,7 +401,7 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
     let versions = versions(source).unwrap_or_default();
     let in_use: Vec<_> = versions.iter().filter(|version| version.may_be_in_use(delay, view.now)).collect();
     if in_use.iter().all(|version| version.trust.is_empty()) {
-        // A server for other clients only.
+        // The server accepts only clients of other CAs.
         return None;
     }
     let lacking: Vec<_> = in_use.into_iter().filter(|version| !holds(&version.trust, issuers)).collect();
@@ -463,7 +471,7 @@ fn extend_trust_command(entry: &Entry, source: &SourceName) -> String {
     )
 }
 
-/// What makes a Gateway that names the source Secret use the managed Secret.
+/// How to make a Gateway that names the source Secret use the managed Secret.
 fn rename_help(reader: &TlsReader) -> String {
     let TlsReader { resource, namespace, .. } = reader;
     match reader.opted_out {
@@ -487,7 +495,8 @@ pub(super) fn config_map_blocker(view: &View<'_>, map: &CaConfigMap<'_>) -> Opti
     config_map_fault(view, map).map(|why| format!("ConfigMap {} {why}", map.name))
 }
 
-/// Why the source Secret's certificate is not reissued: gateways that present it directly would switch at once.
+/// Why the source Secret's certificate is not reissued: gateways present the source Secret directly, and would switch
+/// at once.
 pub(super) fn presents_source(view: &View<'_>) -> Option<String> {
     let direct: Vec<_> = view.snapshot.readers.iter().filter(|reader| reader.presents_source).collect();
     let named = few(direct.iter().map(|reader| reader.object.clone()))?;

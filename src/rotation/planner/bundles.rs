@@ -9,20 +9,21 @@ use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Authority, Version};
 use crate::trust::{Certificate, is_distrusted};
 
-/// A bundle, and why it still has previous CAs.
+/// A planned bundle, and why it still has previous CAs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlannedBundle {
-    /// The CAs, new first. Of CAs with one subject Envoy takes the first; an expired one before its renewal hides it.
+    /// The CAs, new ones first. Of CAs with one subject Envoy uses the first, so an expired one must not precede its
+    /// renewal.
     pub(super) trust: Vec<Certificate>,
     /// How many previous CAs are kept because certificates in use need them.
     pub(super) needed: usize,
     /// Until when previous CAs are kept because unknown certificates of them may be in use.
     pub(super) until: Option<Timestamp>,
-    /// Certificates in use need more previous CAs than `maxPreviousCAs`.
+    /// Whether certificates in use need more previous CAs than `maxPreviousCAs`.
     pub(super) over_cap: bool,
 }
 
-/// What gateways are to trust, and what clients are to trust.
+/// The bundles that gateways and clients are to trust.
 pub(super) struct Bundles {
     pub(super) gateways: PlannedBundle,
     pub(super) clients: PlannedBundle,
@@ -66,7 +67,8 @@ fn distinct<'a>(chains: impl Iterator<Item = &'a [Certificate]>) -> Vec<&'a [Cer
 }
 
 type Accepts = fn(&[Certificate], &[Certificate], Timestamp) -> bool;
-/// Until when unknown certificates of a CA may be in use. The last argument: whether `maxPreviousCAs` has room for that CA.
+/// A function that computes until when unknown certificates of a CA may be in use. Its last argument is whether
+/// `maxPreviousCAs` has room for that CA.
 type UnseenUntil = fn(&View<'_>, &Authority, bool) -> Timestamp;
 
 fn bundle(
@@ -88,7 +90,8 @@ fn bundle(
         let certificate = &authority.certificate;
         !authority.current && !certificate.is_expired(now) && !is_distrusted(certificate, distrusted_cas)
     };
-    // Of one key's CAs (a renewed CA keeps its key) the one that lasts longest: a certificate that it signed outlasts the others.
+    // If several CAs have one key (a renewed CA keeps its key), the one that expires last is used: a certificate that
+    // it signed outlasts the others.
     let outlasts = |other: &Authority, certificate: &Certificate| {
         let other = &other.certificate;
         other.supersedes(certificate) && other.not_after > certificate.not_after && !other.is_not_yet_valid(now)
@@ -105,7 +108,7 @@ fn bundle(
         }
         bundle.trust.push(certificate.clone());
         let before = open.len();
-        // If the clock is slow, a renewed CA is not valid yet. It is judged at the start of its validity.
+        // If the clock is slow, a renewed CA does not seem valid yet. It is judged at the start of its validity.
         let begun = now.max(certificate.not_before);
         open.retain(|chain| !in_some_order(&bundle.trust, chain, begun));
         if open.len() < before {
@@ -116,7 +119,8 @@ fn bundle(
         idle.push(authority);
     }
     bundle.over_cap = max_previous_cas.is_some_and(|most| bundle.needed > most);
-    // No known certificate needs these. One that they signed may not have been seen yet, or belong to an unknown client.
+    // No known certificate needs these CAs. A certificate that they signed may still be unknown, or belong to an
+    // unknown client.
     for authority in idle {
         let certificate = &authority.certificate;
         let room = max_previous_cas.is_none_or(|most| previous(&bundle.trust, issuers) < most);
@@ -139,13 +143,14 @@ fn reversed(trust: &[Certificate]) -> Vec<Certificate> {
     trust.iter().rev().cloned().collect()
 }
 
-/// How many CAs of a bundle the source does not hold.
+/// The number of CAs in a bundle that are not current.
 fn previous(trust: &[Certificate], issuers: &[Authority]) -> usize {
     let is_current = |certificate: &Certificate| issuers.iter().any(|a| a.current && a.certificate == *certificate);
     trust.iter().filter(|certificate| !is_current(certificate)).count()
 }
 
-/// `maxPreviousCAs` limits what is kept for unknown clients, not for certificates that are being delivered.
+/// `maxPreviousCAs` limits the CAs that are kept for unknown clients, but not for certificates that are still being
+/// delivered.
 fn unseen_clients(view: &View<'_>, authority: &Authority, room: bool) -> Timestamp {
     let delivered = delivered(view, authority);
     if !room || view.snapshot.knows_all_clients() {
@@ -178,8 +183,8 @@ fn delivered(view: &View<'_>, authority: &Authority) -> Timestamp {
     authority.retired.map_or(end, |retired| view.entry.policy.propagation_delays.clients.after(retired).min(end))
 }
 
-/// Why the clients' bundle must not be written where readers may take its CAs in any order: in some order it does not verify a chain that
-/// gateways serve.
+/// Why the clients' bundle must not be written where readers may use its CAs in any order: in some order it does not
+/// verify a chain that gateways serve.
 pub(super) fn unordered(view: &View<'_>, bundle: &[Certificate]) -> Option<String> {
     let target = unordered_targets(view).next()?;
     let verifies = |order: &[Certificate], chain: &[Certificate]| verifies_to_the_end(order, chain, view.now);
@@ -205,7 +210,8 @@ fn unordered_targets<'a>(view: &View<'a>) -> impl Iterator<Item = &'a TrustBundl
     view.entry.spec.trust_bundle_targets.iter().filter(|target| !target.kind.keeps_order())
 }
 
-/// The orders of a bundle that can differ for a verifier: each CA once in the first place, since the first that fits is used.
+/// The orders of a bundle that can give different verdicts: each CA once in the first place, since a verifier uses the
+/// first that fits.
 pub(super) fn orders(trust: &[Certificate]) -> impl Iterator<Item = Vec<Certificate>> {
     (0..trust.len()).map(|first| {
         let mut order = trust.to_vec();
@@ -248,14 +254,14 @@ pub(super) fn config_map_bundle(
     };
     let bundle = match view.entry.spec.mode {
         Mode::Bundle => bundle,
-        // Only once the managed Secret is a copy of the source Secret.
+        // Only after the managed Secret has become a copy of the source Secret.
         Mode::Copy => {
             let [source, managed] =
                 [view.snapshot.source?, view.snapshot.managed?].map(|secret| secret.anchors.as_slice());
             (source == managed).then_some(managed)?
         }
     };
-    // Gateways name the copy: it stays when its source is deleted.
+    // Gateways name the copy, so it stays when its source is deleted.
     let source = config_map_fault(view, map).is_none().then_some(map.source).flatten().or(written)?;
     let wanted = with_managed_bundle(view, &source.anchors, bundle);
     let is_current = |written: &SecretSummary| written.anchors == wanted && written.revocation == source.revocation;

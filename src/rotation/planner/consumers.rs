@@ -1,4 +1,5 @@
-//! What the workloads of TrustConsumers have loaded: until they are restarted they use an earlier content, whatever the propagation delay.
+//! The workloads of TrustConsumers: until they are restarted they use an earlier version, regardless of the propagation
+//! delay.
 
 use super::blockers::Pause;
 use super::snapshot::{LoadedTrust, Snapshot, TrustLoader, View, holds, verifies_to_the_end};
@@ -19,14 +20,14 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &mut Journal) {
             },
         };
         let is_loaded = |version: &Version| loader.loaded.as_ref() == Some(&content_hash(&version.trust));
-        // Of two contents with the same CAs it makes no difference which one was loaded.
+        // For two versions with the same CAs it does not matter which one was loaded.
         let loaded = versions.iter().rposition(is_loaded).unwrap_or(0);
         let earlier = versions[loaded..].iter_mut().filter(|version| version.replaced.is_some());
         earlier.for_each(|version| version.seen.consumers.push(loader.name.clone()));
     }
 }
 
-/// The TrustConsumers that block a step.
+/// The waits for TrustConsumers that block a step.
 pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
     let serves_old = |version: &Version| {
         !version.chain.is_empty() && !verifies_to_the_end(&view.server_issuers, &version.chain, view.now)

@@ -1,5 +1,5 @@
-//! What the journal records of a snapshot. Late observations are safe: an old content counts as in use until another was *observed* in
-//! its place.
+//! Records a snapshot in the journal. An observation that comes late does no harm: a version counts as in use until
+//! another was *observed* in its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::rotation::journal::{Authority, Client, CutOff, Journal, Version};
 use crate::trust::equivalence::are_equivalent;
 use crate::trust::{Certificate, bundle, is_distrusted};
 
-/// The journal with a snapshot's contents.
+/// The journal, with the versions in a snapshot added.
 pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp) -> Journal {
     let mut journal = journal.clone();
     let status = &snapshot.entry.status;
@@ -47,8 +47,9 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp)
     journal
 }
 
-/// The CAs that are trusted when the journal starts: somebody needed them. They are those in the managed Secret, or in the source Secret,
-/// which gateways used before; those in status, if the journal was lost; and the one that the Issuer signs with.
+/// The CAs that are trusted when the journal is empty, since clients or gateways may need them: those in the managed
+/// Secret, or in the source Secret, which gateways used before; those in status, if the journal was lost; and the one
+/// with which the Issuer signs.
 fn adopt_authorities(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     // If another CA signs clients, the managed bundle has no CA of serving certificates, and the source Secret none of clients.
     let is_shared = snapshot.entry.spec.clients.ca_secret_ref.is_none();
@@ -82,11 +83,12 @@ fn recover(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let status = &snapshot.entry.status;
     let common = status.client_trust.as_deref().map(connectivity::observed);
     let replaced = |trust, chain| Version { replaced: Some(now), ..Version::new(trust, chain, now) };
-    // Status lists the client certificates in use, oldest first, but not the CAs of each client. All of them trust at least `clientTrust`.
+    // Status lists the client certificates in use, oldest first, but not the CAs that each client trusts. All clients
+    // trust at least `clientTrust`.
     for leaf in status.leaves.iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client) {
         let chain = bundle::read_chain(leaf.pem.as_bytes()).into_certificates();
         for name in leaf.names() {
-            // Status has one chain for all that are equivalent. A client's own chain is used if it was read.
+            // Status has one chain for all equivalent ones. If the client's Secret was read, its own chain is used.
             let is_own = |client: &&ClientState| client.name == name && are_equivalent(&client.chain, &chain);
             let own = snapshot.clients.iter().find(is_own).map_or(&chain, |client| &client.chain);
             let version = replaced(common.clone().unwrap_or_default(), own.clone());
@@ -133,7 +135,7 @@ fn record_issuers(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
         for further in snapshot.usable_additional_trust() {
             let held = match further {
                 Ok(held) => authorities(held),
-                // Which of the CAs it held before is not recorded.
+                // It is not recorded which of these CAs the broken source held.
                 Err(_) => journal.client_issuers.iter().filter(|a| a.current).map(|a| a.certificate.clone()).collect(),
             };
             let new: Vec<_> = held.into_iter().filter(|ca| !client_ca.contains(ca)).collect();
@@ -146,7 +148,8 @@ fn record_issuers(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     }
 }
 
-/// The source now holds `current`. `signing` is the CA that the Issuer still signs with, even if the source no longer holds it.
+/// Records that a Secret holds the CAs `current`. `signing` is the CA with which the Issuer still signs, even if that
+/// Secret no longer holds it.
 fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: Option<&Certificate>, now: Timestamp) {
     let known = |certificate: &Certificate| list.iter().find(|authority| authority.certificate == *certificate);
     let in_source = |certificate: &Certificate| Authority {
@@ -165,11 +168,11 @@ fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: Option<&C
     *list = followed;
 }
 
-/// Adds a version unless it is the newest.
+/// Adds a version, unless it equals the newest.
 fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Certificate>, now: Timestamp) {
     if let Some(newest) = versions.last_mut() {
         if newest.trust == trust && newest.chain == chain {
-            // A large journal may have stored an equivalent certificate.
+            // A large journal may have an equivalent certificate in place of this one.
             newest.chain = chain;
             newest.replaced = None;
             return;
@@ -179,11 +182,12 @@ fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Ce
     versions.push(Version::new(trust, chain, now));
 }
 
-/// Records which of our CAs the sources hold. A source that no reader uses any more counts until the propagation delay is over.
+/// Records which of the GatewaySecret's CAs the other sources of trust hold. A source that no reader uses any more
+/// counts until the propagation delay has passed.
 fn record_trust_sources(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let policy = &snapshot.entry.policy;
-    // Only our CAs are recorded: a journal has no room for thousands of others. A distrusted CA is left out: its clients are reissued even if a
-    // source still accepts them.
+    // Other CAs are not recorded, since a journal has no room for thousands. A distrusted CA is not recorded either:
+    // its clients are reissued even if a source still accepts them.
     let counts = |authority: &Authority| {
         authority.current || !is_distrusted(&authority.certificate, &snapshot.entry.spec.distrusted_cas)
     };
@@ -222,7 +226,8 @@ fn record_further_certificates(snapshot: &Snapshot<'_>, journal: &mut Journal, n
     retire(&mut journal.presented_also, is_read, snapshot.entry.policy.propagation_delays.gateways, now);
 }
 
-/// Ends the versions of objects that are not read any more, and forgets those that ended a propagation delay ago.
+/// Marks the versions of objects that are no longer read as replaced, and removes those that were replaced more than a
+/// propagation delay ago.
 fn retire(map: &mut BTreeMap<String, Vec<Version>>, is_read: impl Fn(&str) -> bool, delay: Period, now: Timestamp) {
     map.retain(|name, versions| {
         if !is_read(name) {
@@ -243,7 +248,7 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     };
     for client in snapshot.all_clients().filter(counts) {
         let known = journal.clients.get(&client.name).and_then(Client::newest);
-        // What was derived when a content was new stays: later bundles were not added to it.
+        // The CAs that were derived for a new version do not change: later bundles were not added to it.
         let trust = match known {
             Some(known) if known.chain == client.chain && matches!(client.trust, Trust::Issued { .. }) => {
                 known.trust.clone()
@@ -255,24 +260,25 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
         supersede(&mut recorded.versions, trust, client.chain.clone(), now);
     }
     let is_declared = |name: &str| snapshot.all_clients().any(|client| client.name == name);
-    // Nothing is known about the readers of a trust bundle target that the spec no longer names.
+    // The readers of a trust bundle target that the spec no longer names are unknown, and are removed.
     journal.clients.retain(|name, _| !TrustBundleTarget::is_readers(name) || is_declared(name));
     for (name, client) in &mut journal.clients {
         if !is_declared(name) {
-            // Its Secret is not declared any more, but a workload that loaded it may keep using it.
+            // The client's Secret is no longer declared, but a workload that has loaded it may still use it.
             client.loads_once = true;
         }
     }
 }
 
-/// The CAs that a client's Secret has at least: those that all bundles have in common which the webhook may have added.
+/// The CAs that a client's Secret contains at least: those in all bundles that the webhook may have added to it.
 fn trusted(snapshot: &Snapshot<'_>, client: &ClientState, journal: &Journal, now: Timestamp) -> Vec<Certificate> {
     let (ca, at) = match &client.trust {
         Trust::Read(trust) => return trust.clone(),
         Trust::Issued { ca, at } => (ca, *at),
     };
     let lag = snapshot.entry.policy.propagation_delays.admission.duration();
-    // A certificate from the future shows that this clock is behind cert-manager's: which bundle was in force then is unknown.
+    // A certificate with a time in the future shows that this clock is behind cert-manager's, so it is unknown which
+    // bundle the webhook had then.
     let from = if at > now { Timestamp::MIN } else { at.saturating_sub(lag).unwrap_or(Timestamp::MIN) };
     let in_force = journal
         .client_bundles
@@ -287,8 +293,9 @@ fn trusted(snapshot: &Snapshot<'_>, client: &ClientState, journal: &Journal, now
             let common = first.trust.iter().filter(|held| in_all(held) && !ca.contains(held));
             trust.extend(common.cloned());
         }
-        // If the webhook had no bundle at the start of that time, the first writes may lack it. The client then has at least the issuer's CA. If
-        // that does not verify gateways, something else gave it the CA that does: it must not lose that.
+        // If the webhook had no bundle at the start of that time, the first writes may lack it. The client then has at
+        // least the issuer's CA. If that does not verify gateways, another writer has added the CA that does, and the
+        // client must not lose it.
         None => {
             // Before the first managed Secret, gateways serve the source Secret.
             let served = journal.gateways.last().map(|version| &version.chain);
@@ -303,8 +310,8 @@ fn trusted(snapshot: &Snapshot<'_>, client: &ClientState, journal: &Journal, now
     trust
 }
 
-/// Records which declared clients a change of the gateways' content cut off: they could connect with an earlier content and cannot with
-/// the newest. A client that can connect again is forgotten.
+/// Records which declared clients a change of the managed Secret has cut off: they could connect with an earlier
+/// version, and cannot with the newest. Clients that can connect again are removed.
 fn record_cut_off(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let delay = snapshot.entry.policy.propagation_delays.clients;
     let Some((newest, earlier)) = journal.gateways.split_last().filter(|(newest, _)| !newest.guessed) else { return };
@@ -325,7 +332,7 @@ fn record_cut_off(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     }
 }
 
-/// Records the bundles that are written next, and forgets CAs that are in no bundle and in no copy.
+/// Records the bundles that are written next, and removes CAs that no bundle and no copy contains.
 pub(super) fn record_bundles(
     snapshot: &Snapshot<'_>,
     journal: &mut Journal,
@@ -338,7 +345,8 @@ pub(super) fn record_bundles(
         journal.offered = if is_published { Vec::new() } else { clients.to_vec() };
     }
     let delay = snapshot.entry.policy.propagation_delays.gateways;
-    // If a CA were forgotten that is still in a source or a copy, it would count as foreign, and would never be removed from there.
+    // A CA that a source or a copy still contains must stay in the journal. Otherwise it would count as foreign, and
+    // would never be removed from there.
     let sources =
         || snapshot.source_sibling.into_iter().chain(snapshot.config_maps.iter().filter_map(|map| map.source));
     let copies = || snapshot.config_maps.iter().map(|map| map.managed).chain([snapshot.managed_sibling]);
@@ -353,12 +361,12 @@ pub(super) fn record_bundles(
             || is_copied(&authority.certificate)
     };
     journal.client_issuers.retain(is_kept);
-    // A later snapshot is recorded in the same way: of the CAs in a source only ours count.
+    // The same filter as for later snapshots: only the GatewaySecret's CAs in a source are recorded.
     let issuers = &journal.client_issuers;
     for version in journal.trust_sources.values_mut().flatten() {
         version.trust.retain(|held| issuers.iter().any(|authority| held.supersedes(&authority.certificate)));
     }
-    // A CA that no client is to trust any more may still be the one that all clients trust.
+    // A CA that is to be removed from clients may still be the only one that all clients trust.
     let serves = |authority: &Authority| {
         let ca = std::slice::from_ref(&authority.certificate);
         let served = journal.gateways.iter().chain(journal.presented_also.values().flatten());
@@ -368,7 +376,7 @@ pub(super) fn record_bundles(
     journal.server_issuers.retain(|authority| is_kept(authority) || serves(authority));
 }
 
-/// Forgets the versions that are not in use any more. Probe results are compared with them before.
+/// Removes the versions that are no longer in use. This comes last, since probe results are compared with them.
 pub(super) fn forget_versions(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let delays = &snapshot.entry.policy.propagation_delays;
     journal.gateways.retain(|version| version.may_be_in_use(delays.gateways, now));

@@ -1,4 +1,4 @@
-//! Decides about each step of a rotation, and the phase.
+//! Plans the steps of a rotation, and determines its phase.
 
 use std::collections::BTreeSet;
 
@@ -22,20 +22,20 @@ use crate::rotation::name_list::few;
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
 use crate::trust::{Certificate, EXPIRED, Finding, is_distrusted};
 
-/// What to do now.
+/// The result of planning: the steps to take now, and what the status reports.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The phase of the rotation.
     pub phase: Phase,
     /// The new journal. It must be stored before the steps are taken.
     pub journal: Journal,
-    /// What clients are to trust from now on.
+    /// The CAs that clients are to trust from now on.
     pub client_bundle: Vec<Certificate>,
-    /// Why that bundle must not be written where readers may take its CAs in any order.
+    /// Why that bundle must not be written to objects whose readers may use its CAs in any order.
     pub unordered: Option<String>,
-    /// CAs that every gateway has.
+    /// CAs that every gateway trusts.
     pub converged: Vec<Certificate>,
-    /// What to write, in this order.
+    /// The writes to make, in this order.
     pub steps: Vec<Step>,
     /// What steps wait for.
     pub waits: Vec<Wait>,
@@ -43,7 +43,7 @@ pub struct Plan {
     pub unlisted_clients: Option<String>,
     /// Declared clients that still use or trust only an old CA although their reissue was requested, by name.
     pub lagging: Vec<String>,
-    /// Why declared clients that a server accepts only by the hash of their certificate are not reissued, and what to do.
+    /// Why clients are not reissued that a server accepts only by the hash of their certificate, and what to do.
     pub pinned: Option<String>,
     /// Declared clients that a change of the gateways' content cut off, by name.
     pub cut_off: Vec<String>,
@@ -53,11 +53,12 @@ pub struct Plan {
     pub unprobed: Option<String>,
     /// Other objects than the managed Secret that gateways use: the agent needs the right to read them.
     pub trust_sources: Vec<TrustSourceUse>,
-    /// Why a source cannot be used. Its earlier content stays in use.
+    /// Why a source of CAs cannot be used. Its earlier content stays in use.
     pub trouble: Option<String>,
     /// Clients that block the switch of the serving certificate.
     pub switch_blocker: Option<SwitchBlocker>,
-    /// A gateway that takes its clients' CAs from a source without the new CA, and when the rotation stops to wait for it.
+    /// A gateway that takes its clients' CAs from a source without the new CA, and when the rotation continues
+    /// regardless.
     pub trust_source_blocker: Option<(TrustSourceBlocker, Option<Timestamp>)>,
     /// The source Secret holds a certificate that gateways could serve.
     pub has_next_leaf: bool,
@@ -69,7 +70,7 @@ pub struct Plan {
     pub undistrusted: Option<String>,
     /// Certificates in use need more previous CAs than `maxPreviousCAs` allows. They are kept.
     pub over_cap: bool,
-    /// Since when it is unknown what gateways had before, because the journal was lost.
+    /// Since when the journal is complete, if an earlier one was lost: what gateways had before is unknown.
     pub forgotten: Option<Timestamp>,
     /// The next instant at which the plan changes by itself.
     pub wake: Option<Timestamp>,
@@ -82,15 +83,16 @@ pub enum Step {
     WriteManaged {
         /// The bundle, new first.
         trust: Vec<Certificate>,
-        /// The pair.
+        /// The serving pair: certificate and key.
         pair: PairOf,
     },
-    /// Write `<managed>-cacert`: the CAs of `<source>-cacert`, with ours as in the managed Secret.
+    /// Write `<managed>-cacert`: the CAs of `<source>-cacert`, with the GatewaySecret's CAs as in the managed Secret.
     WriteSibling {
         /// The CAs, in order.
         trust: Vec<Certificate>,
     },
-    /// Write the copy of a ConfigMap of `spec.clients.caConfigMapNames`: its CAs, with ours as in the managed Secret.
+    /// Write the copy of a ConfigMap of `spec.clients.caConfigMapNames`: its CAs, with the GatewaySecret's CAs as in
+    /// the managed Secret.
     WriteConfigMap {
         /// Name of that ConfigMap.
         source: String,
@@ -121,7 +123,7 @@ pub enum PairOf {
 pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     let mut journal = history::record(snapshot, before, now);
     let bundles = Bundles::plan(&View::derive(snapshot, &journal, now));
-    // Before any decision: the next plan knows only what is stored.
+    // The bundles are recorded before any decision, because the next plan knows only what is stored.
     history::record_bundles(snapshot, &mut journal, &bundles.gateways.trust, &bundles.clients.trust, now);
     let view = View::derive(snapshot, &journal, now);
     let blockers = Blockers::find(&view);
@@ -165,7 +167,7 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     plan
 }
 
-/// The next instant at which a content is out of use, or the validity of a certificate begins or ends.
+/// The next instant at which a version is no longer in use, or the validity of a certificate begins or ends.
 fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Option<Timestamp> {
     let (snapshot, journal, delays) = (view.snapshot, view.journal, &view.entry.policy.propagation_delays);
     let propagated = |versions: &[Version], delay: Period| {
@@ -208,7 +210,7 @@ fn keeps_expired_certificate(snapshot: &Snapshot<'_>) -> bool {
         && snapshot.managed.is_some_and(|managed| is_expired(&managed.denials))
 }
 
-/// Entries of `status.trustSources`.
+/// The most entries of `status.trustSources`.
 const LISTED: usize = 32;
 
 /// The objects that gateways use, without the source Secret, the managed Secret and their siblings.
@@ -265,12 +267,12 @@ struct Decided {
 }
 
 impl Decided {
-    /// A step waits for what happens without a person.
+    /// Adds a wait that ends without a person.
     fn wait(&mut self, step: StepName, until: Option<Timestamp>, reason: impl Into<String>) {
         self.waits.push(Pause::without_action(until, reason).wait(step));
     }
 
-    /// A step waits for a person.
+    /// Adds a wait that ends only when a person acts.
     fn wait_for_action(&mut self, step: StepName, reason: impl Into<String>) {
         self.waits.push(Pause::for_action(reason).wait(step));
     }
@@ -325,7 +327,7 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) ->
     decided
 }
 
-/// The objects of `spec.additionalTrust` that do not exist.
+/// The missing objects of `spec.additionalTrust`, as text.
 fn missing_signers(view: &View<'_>) -> impl Iterator<Item = String> {
     let missing = view.snapshot.additional_trust.iter().filter(|source| source.content.is_none());
     missing.map(|source| source.named.label())
@@ -369,7 +371,7 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBun
             None => decided.steps.push(Step::WriteSibling { trust }),
         }
     }
-    // What the agent wrote itself would not get better by writing it again.
+    // If the agent wrote the content itself, another write would not correct it.
     let is_ours = |held: &SecretSummary| held.denials.is_empty() || held.is_plain;
     let is_written = view.snapshot.managed.is_some_and(|held| held.anchors == gateways.trust && is_ours(held));
     if !is_written || pair == PairOf::Source {
@@ -492,7 +494,8 @@ fn promote(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     if source.chain.is_empty() || issuer.is_some_and(|issuer| issuer.chain == source.chain) {
         return;
     }
-    // The first promotion takes nothing away from any client. In another namespace the Secret is empty first.
+    // The first promotion cannot cut off a client. In another namespace the Secret is created empty, so it counts as
+    // the first, too.
     let signs = issuer.is_some_and(|issuer| !issuer.chain.is_empty());
     let namespace = entry.place_of(&issuer_name).0;
     let step = StepName::PromoteIssuer;
@@ -516,7 +519,7 @@ fn promote(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     } else if let Some(unconverged) = view.unconverged {
         let reason = format!("Not every gateway trusts the new CA yet, so Secret {issuer_name} is not updated");
         decided.wait(step, unconverged.until, reason);
-        // The cause may be one that a person has to fix.
+        // The gateway may wait for something that only a person can correct.
         if let Some(blocker) = blockers.of_promotion().filter(|blocker| blocker.until.is_none()) {
             decided.wait_for_source(step, blocker);
         }
@@ -559,7 +562,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         is_free
     });
     decided.waits.extend(pause_waits(step, pauses));
-    // A client whose CA no gateway accepts any more has nothing to lose.
+    // A client that no gateway accepts any more can be reissued regardless.
     let is_admitted = |held: &Version| {
         let known = view.journal.client_issuers.iter().map(|authority| std::slice::from_ref(&authority.certificate));
         known.into_iter().any(|ca| admits(ca, &held.chain, view.now))
@@ -594,7 +597,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     if certificates.is_empty() {
         return;
     }
-    // A certificate that is issued before the webhook knows the new bundle would have to be reissued.
+    // A certificate that is issued before the webhook knows the new bundle would have to be reissued again.
     let lag = view.entry.policy.propagation_delays.admission;
     let published = view.journal.client_bundles.last().filter(|_| view.journal.offered.is_empty());
     let known = published.map(|bundle| lag.after(bundle.since) + SECOND);
@@ -612,11 +615,11 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     }
 }
 
-/// Reasons for which the reissue of Certificates waits that status lists.
+/// Limit of the reasons that status lists for Certificates whose reissue waits.
 const REASONS: usize = 3;
 
-/// The waits of a step for its pauses, one for each reason. At most [`REASONS`] are listed: those that need a person, then those that end first. The
-/// last one counts the others.
+/// One wait for each reason of these pauses. At most [`REASONS`] are listed: those that need a person, then those that
+/// end first. The last one counts the others.
 pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
     pauses.sort_by_key(|pause| (!pause.needs_action, pause.until.unwrap_or(Timestamp::MAX)));
     let mut reasons = BTreeSet::new();
@@ -633,11 +636,12 @@ pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
 /// A server that accepts a client only by the hash of its certificate or key.
 struct Pin<'v> {
     reader: &'v TlsReader,
-    /// When the client is reissued regardless of that.
+    /// When the client is reissued regardless of the hash.
     until: Option<Timestamp>,
 }
 
-/// The server that blocks the reissue of a client, until shortly before a CA ends on which its connection depends.
+/// The server that blocks the reissue of a client because it accepts only the present certificate. It does so until
+/// shortly before a CA expires on which the client's connection depends.
 fn pin<'v>(view: &View<'v>, held: &Version) -> Option<Pin<'v>> {
     let leaf = held.chain.first()?;
     let is_pin = |pin: &String| is_same_hash(pin, &leaf.fingerprint) || is_same_hash(pin, &leaf.public_key_hash());
@@ -655,8 +659,8 @@ fn is_same_hash(pin: &str, hex: &str) -> bool {
     digits.eq_ignore_ascii_case(hex) || decoded().is_some_and(|decoded| decoded == hex)
 }
 
-/// The source Secret's Certificate is reissued once the new certificate can be served at once. Until then the source Secret holds the pair that
-/// is served, in case the managed Secret is lost.
+/// Reissues the source Secret's Certificate once the new certificate can be served at once. Until then the source
+/// Secret has the pair that is served, in case the managed Secret is lost.
 fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     let step = StepName::ReissueServingCertificate;
     let Some(chain) = view.source_chain else { return };
@@ -684,7 +688,8 @@ fn lacking(view: &View<'_>, names: &str) -> Pause {
     Pause { until: None, reason, needs_action }
 }
 
-/// A certificate that gateways present in addition is in use as soon as it is issued. It is reissued when the managed Secret's could switch, too.
+/// Reissues certificates that gateways present in addition. Gateways serve these as soon as they are issued, so the
+/// conditions are those for the switch of the managed Secret's certificate.
 fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     let anchors = &view.server_issuers;
     let mut pauses = Vec::new();
@@ -715,7 +720,8 @@ fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decide
     decided.waits.extend(pause_waits(StepName::ReissueServingCertificate, pauses));
 }
 
-/// Whether a chain that gateways present in addition is of an earlier CA of ours. One of a foreign CA is neither old nor new.
+/// Whether a chain that gateways present in addition is of a previous CA of the GatewaySecret. One of a foreign CA is
+/// neither old nor new.
 fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) -> bool {
     let (now, anchors) = (view.now, &view.server_issuers);
     if verifies(anchors, chain, now) {
@@ -738,7 +744,7 @@ fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) -> bool {
         && !verifies_to_the_end(anchors, chain, now)
 }
 
-/// While gateways present a certificate of the old CA in addition, clients have to trust that CA.
+/// Adds a wait while gateways present a certificate of the old CA in addition, since clients have to trust that CA.
 fn wait_for_unmanaged_certificates(view: &View<'_>, decided: &mut Decided) {
     let rotates = view.journal.server_issuers.iter().any(|authority| !authority.current);
     let unmanaged = view.snapshot.presented_also.iter().filter(|also| rotates && also.certificate.is_none());
@@ -788,8 +794,8 @@ fn phase(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> 
     }
 }
 
-/// The clients that may still use or trust only an old CA although everything that the agent can do for them is done; sorted. While reissues
-/// are blocked, by a pause, a Certificate's renewal policy or a gateway, no client lags.
+/// The clients that may still use or trust only an old CA although the agent has done everything for them; sorted.
+/// While a pause, a Certificate's renewal policy or a gateway blocks reissues, no client lags.
 fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
     let is_blocked = blockers.pause.is_some() || blockers.of_promotion().is_some();
     if !view.journal.offered.is_empty() || !view.signs_current || is_blocked {

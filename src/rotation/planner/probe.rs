@@ -1,7 +1,8 @@
-//! What gateways showed in a probe, and which contents of the managed Secret they have according to that.
+//! The results of probes: which versions of the managed Secret the gateways use.
 //!
-//! A proxy gets its pair and its bundle as two resources (Envoy's SDS), each at its own time, so the serving certificate says nothing about
-//! the bundle. A canary does: a client that only newer bundles admit. If neither distinguishes two contents, the propagation delay decides.
+//! A proxy gets its pair and its bundle as two resources (Envoy's SDS), each at its own time, so the serving
+//! certificate shows nothing about the bundle. A canary does: a client that only newer bundles accept. If neither
+//! distinguishes two versions, the propagation delay decides.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -11,10 +12,11 @@ use crate::api::Endpoints;
 use crate::rotation::journal::{Sightings, Version};
 use crate::rotation::name_list::few;
 
-/// Removes versions that the probe shows to be out of use, and keeps those that it shows in use after the propagation delay.
+/// Removes versions that no endpoint uses according to the probe, and keeps those that an endpoint uses even after the
+/// propagation delay.
 pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
     let (entry, policy) = (snapshot.entry, &snapshot.entry.policy);
-    // An endpoint that is not probed any more is not waited for.
+    // What earlier probes have shown must not block the rotation after probes were disabled.
     let is_shown = snapshot.probe_result.as_ref().is_some_and(|probe| !probe.canary.is_empty());
     let has_canary = entry.canary_name().is_some() || policy.probe.target.is_some() && is_shown;
     for sightings in versions.iter_mut().map(|version| &mut version.seen) {
@@ -58,16 +60,17 @@ impl Evidence<'_> {
         !self.probe.endpoints.is_empty() && self.probe.endpoints.iter().all(is_past)
     }
 
-    /// Whether an endpoint is past a version; `None` if that is the newest, or was guessed. What the endpoint shows must belong to later
-    /// versions only: what an earlier version has, too, it may show before the version as well as after it.
+    /// Whether an endpoint uses a later version than this one; `None` if this is the newest, or was guessed. The
+    /// endpoint must show something that only later versions have: what an earlier version has, too, is no evidence.
     fn past<'v>(&self, versions: &'v [Version], at: usize) -> Option<impl Fn(&Endpoint) -> bool + 'v> {
         let replaced = versions[at].replaced.filter(|_| !versions[at].guessed)?;
         let (until, after) = versions.split_at(at + 1);
-        // A part that is equal to the newest version's since then makes no difference to any client.
+        // If all later versions have the same chain or bundle as this one, it does not matter which of them the
+        // endpoint uses.
         let same_chain = versions[at..].iter().all(|version| version.chain == self.newest.chain);
         let no_less_trust = versions[at..].iter().all(|version| self.trusts_newest(version));
         let admits = |versions: &[Version]| versions.iter().any(|version| self.admits_canary(version));
-        // A guessed version may be anything.
+        // A guessed version may have any content.
         let is_known = !until.iter().any(|version| version.guessed);
         let shown_by_canary = is_known && admits(after) && !admits(until);
         Some(move |endpoint: &Endpoint| {
@@ -116,8 +119,8 @@ fn serves(version: &Version, shown: &Shown) -> bool {
     version.chain.first().is_some_and(|leaf| leaf.fingerprint == shown.leaf)
 }
 
-/// How many endpoints showed what; `None` without a probe. `before` are the versions that the journal had before this snapshot: one whose propagation
-/// delay has just ended was not observed to be out of use.
+/// The number of endpoints in each state; `None` without a probe. `before` are the versions in the journal before this
+/// snapshot: one whose propagation delay has just ended was not observed to be out of use.
 pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
     let probe = view.snapshot.probe_result.as_ref()?;
     let endpoints = &probe.endpoints;
@@ -206,7 +209,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Pause> {
     [stale, unreachable, foreign, none, mute].into_iter().flatten().collect()
 }
 
-/// Why the canary shows nothing although gateways may have different bundles, and how to fix that.
+/// Why the canary does not show which bundle gateways have, and how to correct that.
 fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
     let name = view.entry.canary_name();
     let newest = view.journal.gateways.last()?;
@@ -246,11 +249,11 @@ fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
     Some(format!("neither accepted nor rejected by {silent}. Let gateways request client certificates"))
 }
 
-/// The least time between two requests for a canary of the new CA.
+/// The shortest time between two requests for a canary of the new CA.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
 
-/// The Certificate of a canary that is not of the new CA yet. It is reissued before all clients. While its Issuer signs with the old CA,
-/// each request is made after twice the time of the one before.
+/// The Certificate of a canary that is not of the new CA yet. It is reissued before the clients. While its Issuer signs
+/// with the old CA, the time between requests doubles.
 pub(super) fn canary_to_reissue<'v>(view: &View<'v>) -> Option<&'v Issuance> {
     let canary = view.snapshot.canary.as_ref()?;
     let may_be_issued = |issuance: &&Issuance| !issuance.is_issuing && issuance.renewal.blocker(view.now).is_none();

@@ -69,7 +69,7 @@ pub struct AdditionalSource<'a> {
     pub content: Option<&'a SecretSummary>,
 }
 
-/// A ConfigMap of `spec.clients.caConfigMapNames`.
+/// A ConfigMap of `spec.clients.caConfigMapNames`, and its copy.
 #[derive(Clone, Debug)]
 pub struct CaConfigMap<'a> {
     /// Its name.
@@ -80,15 +80,15 @@ pub struct CaConfigMap<'a> {
     pub managed: TrustCopy<'a>,
 }
 
-/// A copy of an object with CAs in which the CAs that sign clients are those of the managed Secret.
+/// A copy of an object with CAs. The copy has the GatewaySecret's current CAs in place of those in the original.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum TrustCopy<'a> {
-    /// It does not exist.
+    /// The copy does not exist.
     #[default]
     Absent,
     /// The agent wrote it.
     Managed(&'a SecretSummary),
-    /// Another writer did.
+    /// Another writer wrote it.
     Foreign,
 }
 
@@ -125,11 +125,12 @@ pub struct ClientState {
     pub loads_once: bool,
     /// The cert-manager Certificate that writes its Secret.
     pub certificate: Option<Issuance>,
-    /// A new certificate that is not in its Secret: admission rejects a certificate that gateways do not verify yet.
+    /// A new certificate that is not in its Secret yet: admission rejects a certificate that gateways do not accept
+    /// yet.
     pub pending: Option<Pending>,
 }
 
-/// A certificate that was issued and not delivered.
+/// A certificate that was issued, but is not in its Secret.
 #[derive(Clone, Debug)]
 pub struct Pending {
     /// Its chain, leaf first.
@@ -138,12 +139,12 @@ pub struct Pending {
     pub at: Timestamp,
 }
 
-/// How the CAs that a client trusts are known.
+/// The source of what is known about a client's CAs.
 #[derive(Clone, Debug)]
 pub enum Trust {
     /// The Secret was read.
     Read(Vec<Certificate>),
-    /// The Secret was not read. It holds the CAs that the issuer wrote, and those that the webhook added then.
+    /// The Secret was not read. It has the CAs that the issuer wrote, and those that the webhook added at that time.
     Issued {
         /// The issuer's CA.
         ca: Vec<Certificate>,
@@ -172,7 +173,7 @@ pub struct TrustLoader {
 pub enum LoadedTrust {
     /// The managed Secret.
     Managed,
-    /// What a client reads, by the name of the client.
+    /// The bundle of a client, by the name of the client.
     Client(String),
 }
 
@@ -187,7 +188,7 @@ pub struct Issuance {
     pub issued: Option<Timestamp>,
     /// When issuance last failed, if none has succeeded since (`status.lastFailureTime`).
     pub failed: Option<Timestamp>,
-    /// It is being issued.
+    /// Whether it is being issued now.
     pub is_issuing: bool,
     /// When its owner allows a renewal.
     pub renewal: RenewalPolicy,
@@ -204,7 +205,7 @@ pub enum SourceState {
     Unreadable(String),
 }
 
-/// What gateways showed in a probe.
+/// The results of a probe of the gateways.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeResult {
     /// The chain that was presented to them, leaf first; empty if none was.
@@ -259,7 +260,7 @@ pub(super) enum ReaderSource<'s> {
     Object(&'s SourceName, &'s SourceState),
     /// From the first of these that exists, and none does.
     Missing(&'s [SourceName]),
-    /// From something that no object shows.
+    /// From a source that is no Kubernetes object: what it is.
     Unknowable(&'s str),
     /// Objects of this kind cannot be listed: why.
     Unlisted(&'s str),
@@ -445,7 +446,7 @@ impl View<'_> {
     }
 }
 
-/// The CAs that their Secret holds, without distrusted ones unless all are.
+/// The current CAs: those that their Secret holds. Distrusted ones are left out, unless all are distrusted.
 pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String]) -> Vec<Certificate> {
     let current = issuers.iter().filter(|authority| authority.current).map(|authority| authority.certificate.clone());
     let (distrusted, trusted): (Vec<_>, Vec<_>) =
@@ -455,7 +456,7 @@ pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String]) -> Vec<C
 
 fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period) -> Option<Unconverged> {
     let lacking: Vec<_> = gateways.iter().filter(|version| !holds(&version.trust, issuers)).collect();
-    // A content without a successor has no end, and neither has one that a probe found in use.
+    // The newest version, and one that a probe has found in use, have no end.
     let replaced = |version: &Version| version.replaced.filter(|_| version.seen.is_empty());
     let ends = lacking.iter().map(|version| replaced(version).map(|at| delay.after(at)));
     let until = ends.max_by_key(|end| end.unwrap_or(Timestamp::MAX))?;
@@ -498,7 +499,8 @@ pub(super) fn verifies_to_the_end(trust: &[Certificate], chain: &[Certificate], 
     verifies(trust, chain, ends.fold(now, Timestamp::min))
 }
 
-/// If the clock is slow, a certificate in use is not valid yet. It is judged at the start of its validity.
+/// The instant at which a chain is judged. If the clock is slow, a certificate in use does not seem valid yet, and is
+/// judged at the start of its validity.
 fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
     chain.iter().map(|certificate| certificate.not_before).fold(now, Timestamp::max)
 }

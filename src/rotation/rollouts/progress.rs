@@ -24,7 +24,7 @@ pub(crate) fn unfinished(workload: &Value) -> Option<String> {
             counted(wanted.unsigned_abs() as usize, "pod")
         ));
     }
-    // DaemonSets do not count those.
+    // The status of a DaemonSet does not count pods with an earlier template.
     let former = if workload["kind"] == "Deployment" { count("replicas") - updated } else { 0 };
     (former > 0).then(|| format!("{} still running", counted(former.unsigned_abs() as usize, "old pod")))
 }
@@ -39,7 +39,7 @@ fn wanted_and_updated(workload: &Value) -> (i64, i64) {
     let count = |field: &str| workload["status"][field].as_i64().unwrap_or_default();
     match workload["kind"].as_str() {
         Some("DaemonSet") => (count("desiredNumberScheduled"), count("updatedNumberScheduled")),
-        // The API server fills in the one replica of a spec that does not say.
+        // The API server sets the default of one replica.
         _ => (workload["spec"]["replicas"].as_i64().unwrap_or(1), count("updatedReplicas")),
     }
 }

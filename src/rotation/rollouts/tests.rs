@@ -20,7 +20,7 @@ fn later() -> Timestamp {
     at(CHANGED) + SignedDuration::from_mins(1)
 }
 
-/// `root` is managed as `gw`, in namespace `mesh`, and workloads are rolled.
+/// GatewaySecret `gw` with source Secret `root`, in namespace `mesh`. Workloads are restarted.
 fn paced() -> Entry {
     let mut entry = entry("mesh", "root", "gw");
     entry.policy.workload_restarts.mode = RestartMode::Enabled;
@@ -48,7 +48,7 @@ fn with(mut object: Value, pointer: &str, value: Value) -> Value {
     object
 }
 
-/// The object after the mutating webhook.
+/// The object after the mutating webhook has processed it.
 fn rewritten(object: &Value, entry: &Entry) -> Value {
     let write = Write { kind: Kind::of(object), namespace: "mesh", object, old: None, by_agent: false };
     let mut rewritten = object.clone();
@@ -68,7 +68,7 @@ fn unfinished(object: &Value) -> Option<String> {
     read(object)?.unfinished
 }
 
-/// What is done for `entry` about these objects: the label of the one that is restarted, or why none is.
+/// The result for `entry` and these workloads: the label of the one that is restarted, or why none is.
 fn done(entry: &Entry, objects: &[Value], now: Timestamp) -> Result<String, Doing> {
     let registry = Registry::new([entry.clone()]);
     let workloads: Vec<_> = objects.iter().filter_map(|object| Workload::read(object, "mesh", &registry)).collect();
@@ -105,13 +105,13 @@ fn workloads_that_the_webhook_would_not_change_are_not_behind() {
     let missed = deployment("app", "root");
     assert_eq!(read(&with(missed.clone(), "/metadata/annotations", json!({REWRITE: REWRITE_DISABLED}))), None);
     assert_eq!(read(&with(missed.clone(), "/metadata/deletionTimestamp", json!("1970-01-01T00:00:00Z"))), None);
-    // A leaf that is renewed is nothing to one that loads the CA alone.
+    // A renewed leaf does not matter to a workload that loads only the CA.
     let mounts = "/spec/template/spec/containers/0/volumeMounts";
     let ca_only = with(missed.clone(), mounts, json!([{"name": "certs", "subPath": "ca.crt"}]));
     let mut before = paced();
     before.status.hashes.get_mut("tls.crt").unwrap().sha256 = "older".to_owned();
     assert!(!is_behind(&rewritten(&ca_only, &before)));
-    // This registry is behind, not the workload.
+    // The registry of this process is outdated, not the workload.
     let mut newer = paced();
     newer.status.hashes.get_mut("ca.crt").unwrap().revision += 10;
     assert!(!is_behind(&rewritten(&missed, &newer)));
@@ -170,13 +170,13 @@ fn a_rollout_is_complete_when_all_pods_are_new_and_available() {
 fn restarts_one_workload_at_a_time() {
     let missed = [deployment("a", "root"), deployment("b", "root")];
     assert_eq!(done(&paced(), &missed, later()), Ok("deployment/a".to_owned()));
-    // The first is rolled, and its pods come up.
+    // The first workload is restarted, and its pods become ready.
     let rolling = with(rewritten(&missed[0], &paced()), "/status/availableReplicas", json!(0));
     let Err(Doing::Rolling(why)) = done(&paced(), &[rolling, missed[1].clone()], later()) else { panic!("held") };
     assert!(why.contains("deployment/a is complete (1 of 1 pod updated, 0 available)"), "{why}");
     let complete = rewritten(&missed[0], &paced());
     assert_eq!(done(&paced(), &[complete, missed[1].clone()], later()), Ok("deployment/b".to_owned()));
-    // Pods that come up elsewhere hold nothing.
+    // Rollouts of unrelated workloads do not block a restart.
     let elsewhere = with(deployment("c", "stranger"), "/status", json!({}));
     assert_eq!(done(&paced(), &[elsewhere, missed[0].clone()], later()), Ok("deployment/a".to_owned()));
 }
@@ -202,7 +202,7 @@ fn restarts_nothing_while_disabled_paused_outside_windows_or_too_early() {
         matches!(done(&closed, &missed, later()), Err(Doing::Held(why)) if why.contains("No change window of the RotationPolicy"))
     );
     assert!(done(&closed, &missed, at(22 * 60 * 60)).is_ok());
-    // A replica of the webhook that has not heard of the content yet would cost a second rollout.
+    // A webhook replica that does not know the content yet would cause a second rollout.
     assert!(matches!(done(&paced(), &missed, at(CHANGED + 9)), Err(Doing::Rolling(_))));
     assert!(done(&paced(), &missed, at(CHANGED + 11)).is_ok());
 }

@@ -117,7 +117,7 @@ fn namespaces_that_do_not_fit_hold_every_rename() {
     let unlisted = RewriteBlocker::Unlisted { name: "gw".to_owned(), count: 600, secret: "root".to_owned() };
     assert_eq!(held(Place::Selected(std::sync::Arc::new(selector))), unlisted);
     assert_eq!(held(Place::Granted { namespace: "mesh", from: "apps" }), unlisted);
-    // A list that was too long once stays absent, although it would fit now.
+    // A list that was once too long stays absent, even if it would fit now.
     let pod = serde_json::json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "mesh", "labels": {"istio": "gateway"}},
     });
@@ -144,7 +144,7 @@ fn leaves_that_do_not_fit_are_counted() {
     assert_eq!(kept.iter().map(Leaf::count).sum::<usize>() + unlisted as usize, 1_500);
     assert!(unlisted > 0 && kept.iter().filter(|leaf| !leaf.others.is_empty()).count() == 500, "{unlisted}");
     assert!(json_bytes(&kept) <= LEAVES);
-    // A leaf of too many clients does not remove the others.
+    // A leaf with too many clients' names is left out, and the others stay.
     let (kept, unlisted) = fit_leaves(vec![leaf(1, 100_000), leaf(2, 0)]);
     assert_eq!((kept.len(), unlisted), (1, 100_001));
     let status = fitted(|status| status.unlisted_clients = Some(unlisted));
@@ -175,7 +175,7 @@ proptest! {
         prop_assert!(own + 500 >= wanted("mesh").min(limit.bytes / 2), "mesh has {own} of {}", wanted("mesh"));
         for namespace in ["a", "b", "c", "d", "e"] {
             let got = taken(&kept, &flooded, namespace);
-            // An equal share of what the own namespace leaves to six others, but for one item each.
+            // An equal share for six other namespaces of what the own namespace leaves, less one item each.
             let share = (limit.bytes / 2) / 6;
             prop_assert!(got + 1_000 >= wanted(namespace).min(share), "{namespace} has {got} of {}", wanted(namespace));
             let most = taken(&kept, &flooded, "hostile");

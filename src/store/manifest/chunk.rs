@@ -124,7 +124,7 @@ impl<R: BufRead> Iterator for Chunks<R> {
 
 const BOM: &[u8] = "\u{feff}".as_bytes();
 
-/// How much of a piece belongs to the document.
+/// How many bytes of a piece belong to the document.
 enum Extent {
     All,
     AllAndEnd,
@@ -133,9 +133,9 @@ enum Extent {
 
 #[derive(Default)]
 struct State {
-    /// A `---` line was read.
+    /// Whether a `---` line was read.
     marked: bool,
-    /// Something other than blanks, comments and directives was read.
+    /// Whether anything but blanks, comments and directives was read.
     content: bool,
     json: Json,
 }
@@ -181,7 +181,7 @@ fn is_marker(line: &[u8], marker: &[u8]) -> bool {
 /// Tracks the braces of a JSON object, to find the next object of a stream without separators.
 #[derive(Default)]
 enum Json {
-    /// Not JSON: only marker lines end the document.
+    /// The text is not JSON: only marker lines end the document.
     #[default]
     No,
     Open {

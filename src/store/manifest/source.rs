@@ -128,7 +128,7 @@ impl SourceSet {
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            // Linked files are read, but linked directories are not entered: links can form a loop.
+            // Linked files are read, but linked directories are not, since links can form a loop.
             if entry.file_type().map_err(failed)?.is_dir() {
                 self.walk(&entry.path()).unwrap_or_else(|error| self.sources.push(Err(error)));
             } else if self.files.include(&entry.path()) && entry.path().is_file() {
@@ -240,7 +240,7 @@ impl Iterator for CachingReader<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let Some(next) = self.chunks.next() else {
-            // Of two concurrent readers, the first fills the cache.
+            // If two readers run at the same time, the one that finishes first fills the cache.
             self.cache = self.cache.take().and_then(|cache| self.source.cached.set(cache).err());
             self.discard();
             return None;

@@ -124,7 +124,7 @@ pub(super) fn compose(text: &str) -> Composed {
             Event::StreamEnd => return Ok(document),
             event if document.is_none() => {
                 let composed = composer.node(event, span, 0, NodeRole::Object)?;
-                // A document of markers and comments only is an empty null.
+                // A document with only markers and comments counts as empty.
                 if composed.value != Value::Null || !composed.node.span.is_empty() {
                     document = Some(Tree { value: composed.value, root: composed.node });
                 }
@@ -307,7 +307,7 @@ impl<'t> Composer<'t> {
             };
             self.count(at)?;
             if entries.is_empty() {
-                // Most maps of a document with hundreds of thousands have one key.
+                // In a document with hundreds of thousands of maps, most have one key.
                 (map, entries) = (Map::with_capacity(1), Vec::with_capacity(1));
             }
             let is_merge = text == "<<" && key_style == ScalarStyle::Plain && tag.is_none();

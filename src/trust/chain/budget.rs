@@ -16,13 +16,13 @@ type PublicKey = [u8; 32];
 /// Whether a signature is valid.
 type Verdict = Result<(), SignatureFault>;
 
-/// The cost that all paths of one verdict, or of the verdicts on many chains, may still have.
+/// The remaining cost of all paths of one verdict, or of the verdicts on many chains.
 pub(crate) struct Budget {
-    /// Signatures beyond those that each chain has for itself.
+    /// Signatures that all chains share.
     signatures: usize,
-    /// Signatures that the current chain has for itself.
+    /// Signatures that the current chain may use in addition.
     own: usize,
-    /// Signatures that all chains together have for themselves.
+    /// The total of such additional signatures for all chains.
     owned: usize,
     /// Paths that may be tried.
     paths: usize,
@@ -55,12 +55,12 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// For the lists of a bundle, without a chain.
+    /// A budget for the lists of a bundle, without a chain.
     pub(crate) fn for_lists() -> Self {
         Self { signatures: LIST_SIGNATURES, ..Self::default() }
     }
 
-    /// For the signature of one certificate by several possible issuers.
+    /// A budget for the signature of one certificate by several possible issuers.
     pub(super) fn for_issuers() -> Self {
         Self { signatures: ISSUER_SIGNATURES, ..Self::default() }
     }
@@ -70,7 +70,7 @@ impl Budget {
         self.own = CHAIN_SIGNATURES;
     }
 
-    /// A budget with these numbers of signatures: shared by all chains, and of each chain alone.
+    /// A budget with these numbers of signatures: shared by all chains, and in addition for each chain.
     #[cfg(test)]
     pub(super) fn of(signatures: usize, owned: usize) -> Self {
         Self { signatures, owned, ..Self::default() }
@@ -94,7 +94,7 @@ impl Budget {
         self.paths == 0 || self.signatures + self.owned == 0 || self.check_issuer_steps().is_err()
     }
 
-    /// Takes the cost of comparing a certificate as the issuer of another; `false` if none is left.
+    /// Deducts the cost of comparing a certificate as the issuer of another; `false` if the budget is exhausted.
     pub(super) fn take_issuer_step(&self) -> bool {
         self.issuer_steps.set(self.issuer_steps.get().saturating_sub(1));
         self.issuer_steps.get() > 0
@@ -105,19 +105,19 @@ impl Budget {
         if self.issuer_steps.get() > 0 { Ok(()) } else { Err(Refused::Budget) }
     }
 
-    /// Takes the cost of trying a path.
+    /// Deducts the cost of trying a path.
     pub(super) fn path(&mut self) -> Result<(), Refused> {
         self.paths = self.paths.checked_sub(1).ok_or(Refused::Budget)?;
         Ok(())
     }
 
-    /// Takes the cost of comparing revocation lists.
+    /// Deducts the cost of comparing revocation lists.
     pub(super) fn lists(&mut self, count: usize) -> Result<(), Refused> {
         self.lists = self.lists.checked_sub(count).ok_or(Refused::Budget)?;
         Ok(())
     }
 
-    /// Verifies a signature, and takes its cost.
+    /// Verifies a signature, and deducts its cost.
     fn signature(&mut self, signed: &Signed<'_>, key: &[u8]) -> Result<Verdict, Refused> {
         let cost = cost(key, signed.body.len());
         if self.own >= cost && self.owned >= cost {

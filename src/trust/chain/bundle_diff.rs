@@ -50,7 +50,8 @@ impl<'s> Update<'s> {
             return Effect::Unharmed;
         }
         self.budget.next_chain();
-        // Signatures cost most. Those on the only path before the update are assumed to be valid: otherwise nothing is lost.
+        // Signatures cost most. Those on the only path before the update are assumed to be valid: if one is not, the
+        // update loses nothing.
         let path = match self.before.only_path(&chain.parsed, &self.budget) {
             Err(Refused::Budget) => Vec::new(),
             Err(_) => return Effect::Unharmed,
@@ -177,7 +178,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-        /// The shortcuts do not change any verdict.
+        /// The shortcuts never change a verdict.
         #[test]
         fn agrees_with_verifying_each_chain_before_and_after(
             before in proptest::sample::subsequence((0..9_usize).collect::<Vec<_>>(), 1..9).prop_shuffle(),

@@ -7,7 +7,7 @@ use super::parsed_cert::ParsedCert;
 /// Why a name does not satisfy the constraints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConstraintFault {
-    /// Not permitted, or excluded.
+    /// The name is not permitted, or it is excluded.
     Violation,
     /// A name or constraint that BoringSSL cannot compare.
     Unsupported,
@@ -15,7 +15,7 @@ pub(super) enum ConstraintFault {
     Budget,
 }
 
-/// Bytes of names that are compared in the time that it takes to skip a constraint of another kind.
+/// Skipping a constraint of another kind takes as long as comparing this many bytes of a name.
 const COMPARED: usize = 8;
 
 /// `NAME_CONSTRAINTS_check`. Its cost is taken from the budget.
@@ -60,7 +60,7 @@ fn matches(
     let form = Form::of(kind, content, directory);
     let mut is_permitted = None;
     for subtree in of_kind(kind, permitted) {
-        // After one that fits the others are not compared, but none may have a range.
+        // After a subtree that fits, the others are not compared, but none of them may have a range.
         let fits = is_permitted == Some(true) && !subtree.has_range;
         is_permitted = Some(fits || within(&form, subtree, false, false)?);
     }
@@ -89,7 +89,7 @@ enum Form<'n> {
     },
     /// The host of a URI.
     Authority(&'n [u8]),
-    /// A name that BoringSSL cannot compare, such as an address.
+    /// A name of another kind, or one that BoringSSL cannot compare, such as an address.
     Other,
 }
 

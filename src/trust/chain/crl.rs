@@ -24,7 +24,7 @@ pub struct Crl {
     this_update: Timestamp,
     next_update: Option<Timestamp>,
     authority: Option<AuthorityKeyId<'static>>,
-    /// `None`: everything.
+    /// The certificates that the list covers. `None`: all.
     scope: Option<Scope>,
     has_critical: bool,
     revoked: std::collections::HashSet<Vec<u8>>,
@@ -36,9 +36,9 @@ enum Scope {
     All,
     OnlyUsers,
     OnlyCas,
-    /// One distribution point, or attribute certificates.
+    /// The list covers one distribution point, or attribute certificates.
     Part,
-    /// By reason, indirect, or for two kinds only: BoringSSL ignores the list.
+    /// The list covers only some reasons, is indirect, or covers only two kinds of certificates. BoringSSL ignores it.
     Never,
 }
 
@@ -193,7 +193,7 @@ pub(super) fn check(
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
-    // The end of a path has to have signed its own list.
+    // The CA at the end of a path must have signed its own list.
     check_query(store, &RevocationQuery::of(path[at]), &path[(at + 1).min(path.len() - 1)..], now, budget)
 }
 
@@ -237,7 +237,7 @@ fn check_query(
     budget: &mut Budget,
 ) -> Result<(), Refused> {
     let lists = store.crls.get(query.issuer).map(Vec::as_slice).unwrap_or_default();
-    // The issuer signed each, or any of the CAs above it.
+    // Each list may have been signed by the issuer or any of the CAs above it.
     budget.lists(lists.len() * above.len())?;
     let candidates = lists.iter().filter(|crl| crl.scope != Some(Scope::Never));
     let scored = candidates.filter_map(|crl| {

@@ -15,7 +15,8 @@ pub struct Accepted {
     pub until: Timestamp,
 }
 
-/// Why a chain is refused. Each variant gives its source: an RFC, BoringSSL's function, or a measurement (Envoy 1.40.0).
+/// Why a chain is refused. Each variant names its source: an RFC, a constant or function of BoringSSL, or a measurement
+/// (with Envoy 1.40.0).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -30,22 +31,22 @@ pub enum Refused {
         "the subjects of all CAs take {bytes} bytes. expected at most {max}: with more every handshake fails; remove CAs"
     )]
     SubjectsTooLong {
-        /// Their length on the wire.
+        /// The length of all subjects on the wire.
         bytes: usize,
-        /// What there is room for.
+        /// The longest length that fits.
         max: usize,
     },
     /// `SSL_CTX_set_max_cert_list`: 100 KiB.
     #[error("the chain takes {bytes} bytes, more than TLS libraries read; send only the leaf and its intermediates")]
     ChainTooLong {
-        /// Its length.
+        /// The chain's length.
         bytes: usize,
     },
     /// `X509_parse_from_buffer`: a certificate in a handshake ends where its DER ends (RFC 8446 section 4.4.2). Go and rustls send the
     /// whole content of a PEM block.
     #[error("bytes follow {subject} in its block; remove them, since most clients would send them, too")]
     TrailingBytes {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
     },
     /// BoringSSL writes the chain into two session tickets; measured.
@@ -54,7 +55,7 @@ pub enum Refused {
          the connection; use fewer names or intermediates"
     )]
     TicketsTooLong {
-        /// Its length.
+        /// The chain's length.
         bytes: usize,
     },
     /// `kVerifySignatureAlgorithms` (ssl/extensions.cc), measured: P-521 and Ed25519 leaves are refused, RSA of 1024 bits is not.
@@ -62,19 +63,19 @@ pub enum Refused {
         "{subject} has a key that the proxy does not accept in a handshake. expected RSA, P-256 or P-384; reissue it"
     )]
     LeafKey {
-        /// The leaf.
+        /// The leaf's subject.
         subject: String,
     },
     /// RFC 5280 section 4.2.1.3, `ssl_cert_check_key_usage`; measured: key agreement alone is refused.
     #[error("the key usage of {subject} lacks digitalSignature, which TLS requires; reissue it")]
     LeafKeyUsage {
-        /// The leaf.
+        /// The leaf's subject.
         subject: String,
     },
     /// `X509_V_ERR_INVALID_EXTENSION`: RFC 5280 section 4.2.
     #[error("{subject} has a malformed or repeated extension; reissue it")]
     InvalidExtension {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
     },
     /// `X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY`.
@@ -82,15 +83,15 @@ pub enum Refused {
         "{subject} was issued by {issuer}, which is not in the bundle; add it, or the missing intermediate to the chain"
     )]
     UnknownIssuer {
-        /// The end of the path.
+        /// The subject of the last certificate on the path.
         subject: String,
-        /// The issuer it names.
+        /// The issuer that it names.
         issuer: String,
     },
     /// `X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT`.
     #[error("{subject} is self-signed and not in the bundle; add it, or issue it from a CA of the bundle")]
     SelfSigned {
-        /// The leaf.
+        /// The leaf's subject.
         subject: String,
     },
     /// `X509_V_ERR_AKID_SKID_MISMATCH` and `X509_V_ERR_AKID_ISSUER_SERIAL_MISMATCH` (RFC 5280 section 4.2.1.1).
@@ -99,35 +100,35 @@ pub enum Refused {
          that signed it"
     )]
     IssuerKeyId {
-        /// The end of the path.
+        /// The subject of the last certificate on the path.
         subject: String,
-        /// The issuer it names.
+        /// The issuer that it names.
         issuer: String,
     },
     /// `X509_V_ERR_KEYUSAGE_NO_CERTSIGN` (RFC 5280 section 4.2.1.3); measured for anchors, too.
     #[error("the key usage of {issuer}, which issued {subject}, lacks keyCertSign; reissue the CA with it")]
     IssuerMayNotSign {
-        /// The end of the path.
+        /// The subject of the last certificate on the path.
         subject: String,
-        /// The issuer it names.
+        /// The issuer that it names.
         issuer: String,
     },
     /// `X509_V_ERR_UNHANDLED_CRITICAL_EXTENSION` (RFC 5280 section 4.2). Measured: Envoy accepts one in an anchor.
     #[error("{subject} has a critical extension that the proxy does not support; reissue it without")]
     UnknownCriticalExtension {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
     },
     /// `X509_V_ERR_INVALID_CA` (RFC 5280 section 4.2.1.9). Measured: an anchor need not be a CA.
     #[error("{subject} signed a certificate but is not a CA (basicConstraints, version 3); reissue the intermediate")]
     NotACa {
-        /// The intermediate.
+        /// The intermediate's subject.
         subject: String,
     },
     /// `X509_V_ERR_INVALID_PURPOSE` (RFC 5280 section 4.2.1.12). Measured: anyExtendedKeyUsage is not enough.
     #[error("the extended key usage of {subject} lacks {expected}; reissue it")]
     Purpose {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
         /// The usage that was expected.
         expected: &'static str,
@@ -135,29 +136,29 @@ pub enum Refused {
     /// `X509_V_ERR_PATH_LENGTH_EXCEEDED` (RFC 5280 section 4.2.1.9). Measured: Envoy ignores the limit of an anchor.
     #[error("{subject} allows fewer CAs below it than the chain has; issue from a CA higher up")]
     PathLength {
-        /// The intermediate.
+        /// The intermediate's subject.
         subject: String,
     },
     /// `X509_V_ERR_CERT_HAS_EXPIRED`; the last second is excluded (`X509_cmp_time_posix`).
     #[error("{subject} expired at {at}; renew it, and put a renewed CA before the expired one")]
     Expired {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
-        /// Its end.
+        /// The end of its validity.
         at: Timestamp,
     },
     /// `X509_V_ERR_CERT_NOT_YET_VALID`.
     #[error("{subject} is not valid before {at}; wait, or check the clocks")]
     NotYetValid {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
-        /// Its start.
+        /// The start of its validity.
         at: Timestamp,
     },
     /// `X509_V_ERR_CERT_SIGNATURE_FAILURE`.
     #[error("{subject} was not signed by the key of {issuer} in the bundle or chain; add the CA that signed it")]
     Signature {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
         /// The CA that its issuer name leads to.
         issuer: String,
@@ -165,16 +166,16 @@ pub enum Refused {
     /// Measured: Envoy refuses MD5. Other algorithms are refused because this program cannot verify them.
     #[error("{subject} is signed with an algorithm that is not accepted; reissue it with SHA-256")]
     SignatureAlgorithm {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
     },
     /// `X509_V_ERR_PERMITTED_VIOLATION`, `X509_V_ERR_EXCLUDED_VIOLATION` (RFC 5280 section 4.2.1.10). Measured: Envoy applies those
     /// of an anchor, too.
     #[error("the name constraints of {issuer} do not permit {subject}; issue it with other names, or from another CA")]
     NameConstraints {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
-        /// The CA that constrains.
+        /// The CA with the constraints.
         issuer: String,
     },
     /// `X509_V_ERR_UNSUPPORTED_CONSTRAINT_TYPE`. Measured: constraints on addresses refuse every leaf with an address.
@@ -182,15 +183,15 @@ pub enum Refused {
         "{issuer} constrains names of a type that the proxy cannot compare, and {subject} has one; reissue it without"
     )]
     UnsupportedConstraint {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
-        /// The CA that constrains.
+        /// The CA with the constraints.
         issuer: String,
     },
     /// RFC 5280 section 6.1.3 (d). Not modelled, so refused.
     #[error("{subject} constrains certificate policies, which are not evaluated here; remove policyConstraints")]
     Policy {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
     },
     /// `X509_V_ERR_UNABLE_TO_GET_CRL`: with one CRL present, each CA on the path needs one (measured).
@@ -198,19 +199,19 @@ pub enum Refused {
         "no revocation list found for {issuer}. expected one for each CA, since there are lists for others; add it"
     )]
     CrlMissing {
-        /// The CA.
+        /// The CA's subject.
         issuer: String,
     },
     /// `X509_V_ERR_CRL_HAS_EXPIRED` (measured), `X509_V_ERR_CRL_NOT_YET_VALID`.
     #[error("the revocation list of {issuer} is not valid now; publish a new one")]
     CrlOutdated {
-        /// The CA.
+        /// The CA's subject.
         issuer: String,
     },
     /// Scope, critical extensions, key usage or signature of a revocation list (RFC 5280 section 6.3.3).
     #[error("the revocation list of {issuer} cannot be used: {cause}")]
     CrlUnusable {
-        /// The CA.
+        /// The CA's subject.
         issuer: String,
         /// What is wrong.
         cause: &'static str,
@@ -218,13 +219,13 @@ pub enum Refused {
     /// `X509_V_ERR_CERT_REVOKED`.
     #[error("{subject} is revoked; issue a new one")]
     Revoked {
-        /// The certificate.
+        /// The certificate's subject.
         subject: String,
     },
     /// RFC 9525 section 6.
     #[error("{subject} does not cover the host {host}; add it to the subject alternative names")]
     Host {
-        /// The leaf.
+        /// The leaf's subject.
         subject: String,
         /// The first host that no name covers.
         host: String,
@@ -236,7 +237,7 @@ pub enum Refused {
     Shadowed {
         /// The subject that several CAs share.
         issuer: String,
-        /// How many fit.
+        /// The number of CAs that fit.
         count: usize,
         /// Why the first one fails.
         because: Box<Refused>,

@@ -35,7 +35,7 @@ pub(super) struct NameConstraints<'a> {
 }
 
 impl<'a> NameConstraints<'a> {
-    /// Reads the content of the extension; `None` when BoringSSL does not.
+    /// Reads the content of the extension; `None` if BoringSSL does not accept it.
     pub(super) fn read(mut input: Cbs<'a>) -> Option<Self> {
         let mut constraints = Self::default();
         for number in [0, 1] {

@@ -90,7 +90,7 @@ pub struct Store<'a> {
     anchors: Vec<Anchor<'a>>,
     by_subject: HashMap<Name, Vec<usize>>,
     crls: HashMap<&'a Name, Vec<&'a Crl>>,
-    /// Distinct certificates and lists: BoringSSL keeps both in one store.
+    /// The number of distinct certificates and lists, which BoringSSL keeps in one store.
     objects: usize,
     checks_crls: bool,
     subjects: usize,
@@ -137,7 +137,7 @@ impl<'c> Presented<'c> {
 struct Anchor<'a> {
     certificate: &'a Certificate,
     parsed: OnceLock<Option<ParsedCert<'a>>>,
-    /// The indices of those that fit as its issuer.
+    /// The indices of the certificates that fit as the issuer of the bundle's certificate at an index.
     issuers: OnceLock<Vec<usize>>,
 }
 

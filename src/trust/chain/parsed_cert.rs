@@ -18,7 +18,7 @@ pub(super) struct ParsedCert<'a> {
     pub(super) subject: Name,
     pub(super) issuer: Name,
     pub(super) is_v1: bool,
-    /// The CA bit, when there are basicConstraints.
+    /// The CA bit; `None` without basicConstraints.
     pub(super) ca: Option<bool>,
     pub(super) path_length: Option<u64>,
     pub(super) usage: Option<u16>,
@@ -30,13 +30,13 @@ pub(super) struct ParsedCert<'a> {
     pub(super) constraints: Option<NameConstraints<'a>>,
     /// Policy constraints and mappings, which are not evaluated.
     pub(super) has_policy_constraints: bool,
-    /// certificatePolicies that BoringSSL cannot read. Of an anchor they do not matter.
+    /// Whether BoringSSL cannot read its certificatePolicies. For an anchor that does not matter.
     pub(super) has_malformed_policies: bool,
     attributes: OnceLock<Attributes>,
     key_digest: OnceLock<[u8; 32]>,
 }
 
-/// The parts of a subject that name constraints apply to, besides the whole.
+/// The attributes of a subject that name constraints check, in addition to the whole name.
 pub(super) struct Attributes {
     pub(super) is_empty: bool,
     /// Mail addresses, with their tags.
@@ -45,7 +45,7 @@ pub(super) struct Attributes {
     pub(super) names_a_host: bool,
 }
 
-/// What was signed, and how.
+/// The signed bytes, the algorithm and the signature.
 #[derive(Clone, Copy)]
 pub(super) struct Signed<'a> {
     pub(super) body: &'a [u8],
@@ -87,7 +87,7 @@ impl<'a> ParsedCert<'a> {
         let serial = der::integer(&mut tbs, "").ok()?;
         let inner = tbs.take(SEQUENCE, "").ok()?.0;
         for _ in 0..4 {
-            // Issuer, validity, subject, key.
+            // The fields before the extensions: issuer, validity, subject, key.
             tbs.any()?;
         }
         let mut parsed = Self {

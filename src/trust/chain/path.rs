@@ -39,7 +39,7 @@ impl Path<'_> {
 
 /// The CA that is taken at each step where more than one fits.
 pub(super) struct Choices {
-    /// Otherwise the first is always taken.
+    /// Whether all combinations are tried; otherwise the first CA is always used.
     explores: bool,
     /// For each step: the choice, the number of choices, and the index in the bundle.
     script: Vec<(usize, usize, usize)>,
@@ -144,7 +144,7 @@ impl<'a> Store<'a> {
     ) -> Result<Path<'p>, Refused> {
         let leaf = chain.first().and_then(Option::as_ref);
         let leaf = leaf.ok_or_else(|| Refused::InvalidExtension { subject: "the leaf".to_owned() })?;
-        // Malformed intermediates are not issuers. The leaf is in the list, too.
+        // Malformed intermediates cannot be issuers. The list includes the leaf.
         let mut rest: Vec<&ParsedCert<'_>> = chain.iter().flatten().collect();
         let mut links = vec![leaf];
         let mut x = leaf;
@@ -230,7 +230,7 @@ impl<'a> Store<'a> {
         same.filter(|at| self.anchors[*at].parsed().is_some_and(|issuer| issued(issuer, subject)))
     }
 
-    /// At most one more than the number of paths that are tried.
+    /// The issuers that fit: at most one more than the number of paths that are tried.
     fn fitting(&self, subject: &ParsedCert<'_>, budget: &Budget) -> Vec<usize> {
         self.issuer(subject, budget).take(MAX_PATHS + 1).collect()
     }

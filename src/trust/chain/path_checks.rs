@@ -40,7 +40,7 @@ pub(super) fn path(
     }
 }
 
-/// Other clients (Go, rustls, browsers) refuse SHA-1, which Envoy accepts.
+/// Refuses SHA-1 signatures, which Envoy accepts and other clients (Go, rustls, browsers) do not.
 fn modern(path: &Path<'_>) -> Result<(), Refused> {
     let signed = &path.links[..path.links.len() - 1];
     match signed.iter().find(|parsed| signature::broken_hash(parsed.certificate).is_some()) {

@@ -28,7 +28,7 @@ pub(crate) enum Key {
     MlDsa44,
     MlDsa65,
     MlDsa87,
-    /// Damaged, or of a type that is not supported here.
+    /// A malformed key, or one of a type that is not supported here.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! Verdicts that were measured with Envoy, each a test.
+//! Verdicts that were measured with Envoy. Each test has one.
 
 #![allow(clippy::unwrap_used)]
 
@@ -276,7 +276,7 @@ fn rejects_leaves_that_boringssl_does_not_read() {
     let chain = [plain(&below).der().to_vec(), below_with_a_byte];
     assert_eq!(judged(&[&root], None, &[&chain[0], &chain[1]], now()), "trailing-bytes");
 
-    // Nothing else of the leaf is damaged: it is its own anchor.
+    // Only the key of the leaf is damaged. The leaf is its own anchor, so nothing else can be refused.
     let damaged = &certificates(&ca_with_damaged_key())[0];
     assert_eq!(
         verify(std::slice::from_ref(damaged), None, std::slice::from_ref(damaged), Purpose::Client, now())

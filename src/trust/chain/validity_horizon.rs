@@ -8,13 +8,13 @@ use super::{Budget, Crl, Presented, Purpose, Refused, Store};
 use crate::trust::Certificate;
 use crate::trust::limits::CHAIN_DATES;
 
-/// The end of a chain that is accepted now.
+/// The date at which a chain that is accepted now is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Break {
-    /// When it is refused first.
+    /// The first instant at which the chain is refused.
     pub at: Timestamp,
-    /// Why.
+    /// Why it is refused then.
     pub refused: Refused,
 }
 
@@ -56,6 +56,6 @@ pub fn horizon(
     let mut ahead = dates.into_iter().take_while(|at| *at < end).take(CHAIN_DATES);
     let first =
         ahead.find_map(|at| Some(Break { at, refused: store.judge(&presented, purpose, at, &mut budget).err()? }));
-    // The budget sufficed for the verdict of now, so the dates exhausted it.
+    // The budget was sufficient for the verdict at `now`, so here the future dates have exhausted it.
     first.filter(|ahead| ahead.refused != Refused::Budget)
 }

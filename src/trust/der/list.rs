@@ -55,7 +55,7 @@ fn entry(mut entry: Cbs<'_>, is_v2: bool) -> Result<()> {
     entry.end(ENTRIES)
 }
 
-/// Extensions, of which there must be one: DER omits an empty sequence.
+/// Extensions, at least one: DER omits an empty sequence.
 fn some_extensions(input: &mut Cbs<'_>) -> Result<()> {
     if Cbs(input.0).take(SEQUENCE, EXTENSIONS)?.0.is_empty() {
         return Err(EXTENSIONS);

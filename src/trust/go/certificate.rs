@@ -51,7 +51,7 @@ fn is_read(extension: &X509Extension<'_>) -> bool {
     }
 }
 
-/// As DER: TRUE is 0xff, and a path length is not negative.
+/// Whether basicConstraints are DER as Go requires it: TRUE is 0xff, and a path length is not negative.
 fn is_basic_constraints(value: &[u8]) -> bool {
     let Ok(mut fields) = Cbs(value).take(SEQUENCE, "") else { return false };
     if fields.peek(BOOLEAN) && !fields.take(BOOLEAN, "").is_ok_and(|flag| matches!(flag.0, [0 | 0xff])) {

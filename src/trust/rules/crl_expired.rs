@@ -12,8 +12,8 @@ use crate::trust::revocation::Revocation;
 use crate::trust::rule_context::RuleContext;
 use crate::trust::secret::field;
 
-/// Measured: Envoy refuses every client of a CA whose list is past nextUpdate, or not valid yet. It warns ahead of
-/// time as late as `expiring` does: lists are valid for days, and are replaced all the time.
+/// Measured: Envoy refuses every client of a CA whose list is past nextUpdate, or not valid yet. The warning comes as
+/// late as that of `expiring`, since lists are valid for days and are replaced often.
 pub(super) const RULE: Rule = Rule {
     id: "crl-expired",
     severity: Severity::Deny,

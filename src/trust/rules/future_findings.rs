@@ -1,8 +1,8 @@
-//! Findings of the future: a Secret is judged now and at every date in it that is still to come.
+//! Future findings: a Secret is judged now, and at every future date in it.
 //!
-//! A finding that time alone will cause is a warning with its date. Rules that require another order or other contents warn
-//! without limit, since that can be fixed today. The end of a certificate or revocation list is reported when its renewal is due
-//! (`expiring`, `crl-expired`): a bundle that is valid for ten years has no finding.
+//! A finding that time alone will cause is a warning with its date. Rules that require another order or other contents
+//! warn at any time before, since that can be corrected today. The end of a certificate or revocation list is reported
+//! when its renewal is due (`expiring`, `crl-expired`): a bundle that is valid for ten years has no finding.
 
 use jiff::Timestamp;
 

@@ -81,8 +81,8 @@ pub struct Rule {
     pub source: &'static str,
     /// An example of its messages.
     pub example: &'static str,
-    /// Whether a denial at any later date is a warning now: it comes with time, and another order of the bundle prevents it. The expiry of a
-    /// certificate is reported only when its renewal is due.
+    /// Whether a denial at any future date is a warning now: it comes with time, and another order of the bundle
+    /// prevents it. The expiry of a certificate is reported only when its renewal is due.
     pub warns_ahead: bool,
     /// Judges a Secret.
     pub check: fn(&RuleContext<'_>) -> Vec<Observation>,

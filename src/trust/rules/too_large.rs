@@ -55,7 +55,7 @@ mod tests {
     use crate::trust::fixtures::{NOTHING, ca, findings, secret, verdicts};
 
     fn found(count: usize) -> Vec<(&'static str, Severity)> {
-        // About 1,000 bytes of subject each.
+        // Each subject has about 1,000 bytes.
         let text: String = (0..count).map(|n| ca(&format!("{n:04}{}", "x".repeat(980))).pem()).collect();
         findings(&secret(&[("ca.crt", &text)])).iter().map(|f| (f.rule, f.severity)).collect()
     }

@@ -104,7 +104,7 @@ mod tests {
             one.replace("CERTIFICATE", "TRUSTED CERTIFICATE"),
             one.trim_end().to_owned(),
         ] {
-            // Rule `duplicate` warns of a CA that the bundle has twice.
+            // Rule `duplicate` warns about a CA that the bundle has twice.
             assert_eq!(denials(&secret(&[("ca.crt", &text)])), [], "{text}");
         }
     }

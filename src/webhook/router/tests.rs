@@ -167,11 +167,11 @@ async fn the_body_limit_is_exact() {
     assert_eq!(post(&webhook, "/mutate", body.clone()).await.0, StatusCode::OK);
     body.push(b' ');
     assert_eq!(post(&webhook, "/mutate", body.clone()).await.0, StatusCode::PAYLOAD_TOO_LARGE);
-    // Without Content-Length.
+    // A body without Content-Length.
     let chunks = body.chunks(64 * 1024).map(|c| Ok::<_, std::io::Error>(c.to_vec())).collect::<Vec<_>>();
     let chunked = Body::from_stream(futures::stream::iter(chunks));
     assert_eq!(post(&webhook, "/mutate", chunked).await.0, StatusCode::PAYLOAD_TOO_LARGE);
-    // Only announced: rejected before a byte of it is read.
+    // A body that is too long by its Content-Length is rejected before a byte of it is read.
     let request = HttpRequest::post("/mutate")
         .header(CONTENT_TYPE, JSON)
         .header(CONTENT_LENGTH, BODY_LIMIT + 1)

@@ -128,7 +128,7 @@ fn reviews_of_large_secrets() {
     conclude("reviews of Secrets", trials);
 }
 
-/// Different revocation lists of one CA, in half of the bytes that fit.
+/// Half as many revocation lists of one CA as fit, all of them different.
 fn lists(ca: &Identity) -> String {
     let list = |serial| ca.crl(Dates::Valid, &[serial]).expect("a list");
     (0..SIZE as u64 / 2 / list(0).len() as u64).map(list).collect()

@@ -153,7 +153,7 @@ impl fmt::Display for Totals {
 trait Printer {
     fn judged(&mut self, judged: &JudgedObject) -> io::Result<()>;
 
-    /// Errors also go to stderr.
+    /// Prints nothing by default: errors are on stderr already.
     fn unreadable(&mut self, _error: &ManifestError) -> io::Result<()> {
         Ok(())
     }

@@ -190,8 +190,9 @@ impl Cluster {
     /// A CA that was issued a minute ago and is valid for this many seconds.
     pub(super) fn make_ca(&mut self, seconds: u64) -> Certificate {
         let dates = self.dates(seconds, None);
-        // cert-manager's roots keep their name. One that is served as a leaf does not say whose key signed it: with namesakes
-        // no order of a bundle is right before and after the change.
+        // cert-manager's root CAs keep their subject. A root that is its own serving certificate does not say which key
+        // signed it: if its successor had the same subject, no order of a bundle would work before and after the
+        // change.
         let is_served = self.entry.resolved.ca_secret_ref.is_none();
         let name = if is_served { format!("root {}", self.made.len()) } else { "root".to_owned() };
         let authority = ca_with(&name, |params| {

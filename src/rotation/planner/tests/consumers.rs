@@ -45,7 +45,7 @@ fn the_issuer_is_not_promoted_before_a_trust_consumer_has_loaded_the_managed_sec
         assert_eq!(plan.phase, Phase::TrustExpanded);
         assert!(needs_action(&plan.waits, "Deployment web is paused"));
     }
-    // In another order it is the same content.
+    // The order of the CAs does not matter.
     scene.trust_loaders = loader(LoadedTrust::Managed, &[&old, &new]);
     let plan = scene.reconcile();
     assert!(promotes(&plan) && !is_blocked(&plan, StepName::PromoteIssuer), "{:?}", plan.waits);

@@ -12,9 +12,9 @@ use super::super::tree::{MapEntry, Shape, YamlNode, fields};
 /// A document's text and style.
 pub(super) struct Layout<'t> {
     text: &'t str,
-    /// The document is JSON, not YAML in flow style.
+    /// Whether the document is JSON, not YAML in flow style.
     pub(super) json: bool,
-    /// JSON without blanks.
+    /// Whether it is JSON without white space.
     pub(super) compact: bool,
     pub(super) eol: &'static str,
     edits: Vec<(Range<usize>, String)>,
@@ -83,7 +83,7 @@ impl<'t> Layout<'t> {
                         false => self.block_entries(entries, &kept, &added, slot)?,
                     }
                 }
-                // Not in flow style: a JSON document can be one line.
+                // The column of the first key, which is known only in block style: a JSON document can be one line.
                 let first = entries.first().filter(|_| !flow).map(|e| e.key_span.start);
                 let column = first.map_or(0, |start| start - self.line_start(start));
                 fields(entries, old).try_for_each(|(entry, field)| {
@@ -113,7 +113,7 @@ impl<'t> Layout<'t> {
         let scalar = !new.is_object() && !new.is_array();
         match (&node.shape, slot) {
             (Shape::Scalar(ScalarStyle::Literal | ScalarStyle::Folded), _) => None,
-            // The notation of null determines the style of the map, so that the inverse edit restores it.
+            // The style in which null is written determines the style of the map, so that the inverse edit restores it.
             (Shape::Scalar(_), Slot::Block { column, after_colon }) if current.is_empty() => match new {
                 Value::Object(fields) if !fields.is_empty() => {
                     let lines = self.block_lines(fields.iter(), column + 2);

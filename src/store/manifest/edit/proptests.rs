@@ -190,7 +190,7 @@ fn patches(value: &Value, picks: &[(Index, u8)]) -> (Patch, Patch) {
     (patch(forth), patch(back))
 }
 
-/// Positions of maps, strings, and of nulls in mappings.
+/// Collects the positions at which a patch can be made: maps, strings, and nulls in maps.
 fn collect(value: &Value, path: &mut String, positions: &mut Vec<(String, Value)>) {
     let length = path.len();
     let mut child = |step: String, child: &Value, in_map: bool, path: &mut String| {
