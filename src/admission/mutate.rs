@@ -6,6 +6,8 @@ use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use serde_json::Value;
 
 use super::{Decision, Kind, Operation, Request, annotation_validation, ca_injection, carry_over, gateway_trust};
+use crate::api::names::{CERTGEN_HASH, LOADED_HASH};
+use crate::consumer;
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::trust::Certificate;
@@ -27,10 +29,20 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
     let unrecorded =
         outcome.unrecorded.then_some("annotations are full, so trustspan rewrite --undo cannot restore this object");
     let ca_sources = gateway_trust::notes(request.kind, object, request.namespace, registry);
-    let notes = blocked.chain(unrecorded.map(str::to_owned)).chain(ca_sources).collect();
+    let interruption = (!request.by_agent).then(|| restart_interruption(object)).flatten();
+    let notes = blocked.chain(unrecorded.map(str::to_owned)).chain(ca_sources).chain(interruption).collect();
     // Only a warning, whatever the severity of the rule: a Gateway or workload is never rejected for an annotation.
     let findings = annotation_validation::findings(request.kind, object, old);
     Decision { patch: outcome.patch, notes, findings, ..Decision::default() }
+}
+
+/// A warning that a restart leaves no ready pod of a workload, if a TrustConsumer or certgen restarts it: both leave an annotation in its pod
+/// template.
+fn restart_interruption(object: &Value) -> Option<String> {
+    let annotations = &object["spec"]["template"]["metadata"]["annotations"];
+    let is_restarted = [LOADED_HASH, CERTGEN_HASH].iter().any(|key| annotations[*key].is_string());
+    let gap = consumer::gap(object).filter(|_| is_restarted)?;
+    Some(format!("a restart leaves no ready pod: {gap}"))
 }
 
 /// The patch that adds CAs to a Secret.

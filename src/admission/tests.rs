@@ -326,6 +326,34 @@ fn judges_only_secrets_and_rewrites_only_gateways_and_workloads() {
     }
 }
 
+#[test]
+fn warns_of_a_restart_that_leaves_no_ready_pod() {
+    let kind = Kind { group: "apps", version: "v1", kind: "Deployment" };
+    let workload = |annotation: &str, strategy: &str| {
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "apps", "name": "limits"},
+            "spec": {
+                "replicas": 2, "strategy": {"type": strategy},
+                "template": {"metadata": {"annotations": {annotation: "1"}}, "spec": {"containers": []}},
+            },
+        })
+    };
+    let notes = |object: &Value, by_agent| {
+        let request = Request { by_agent, ..Request::fixture(kind, Some(object), None) };
+        mutate(&request, &Registry::default(), now()).notes
+    };
+    for annotation in ["trustspan.dev/loaded-hash", "trustspan.dev/certgen-hash"] {
+        let [note] = notes(&workload(annotation, "Recreate"), false).try_into().unwrap();
+        assert!(
+            note.starts_with("a restart leaves no ready pod: its strategy Recreate") && note.len() <= 120,
+            "{note}"
+        );
+        assert_eq!(notes(&workload(annotation, "RollingUpdate"), false), [""; 0]);
+        assert_eq!(notes(&workload(annotation, "Recreate"), true), [""; 0], "people do not read the agent's warnings");
+    }
+    assert_eq!(notes(&workload("other", "Recreate"), false), [""; 0], "nothing restarts it");
+}
+
 fn gateway(secret: &str) -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "Gateway",

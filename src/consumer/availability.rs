@@ -8,7 +8,7 @@ use crate::api::WorkloadKind;
 ///
 /// A PodDisruptionBudget changes nothing about that: it limits evictions, and rolling updates evict no pods
 /// (<https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-budgets>).
-pub(super) fn gap(workload: &Value) -> Option<String> {
+pub(crate) fn gap(workload: &Value) -> Option<String> {
     let (spec, status) = (&workload["spec"], &workload["status"]);
     match workload["kind"].as_str().and_then(WorkloadKind::named) {
         Some(WorkloadKind::DaemonSet) => {
@@ -47,17 +47,15 @@ fn deployment(spec: &Value) -> Option<String> {
     let containers = spec["template"]["spec"]["containers"].as_array();
     let is_probed = containers.into_iter().flatten().any(|container| container["readinessProbe"].is_object());
     let waits = spec["minReadySeconds"].as_i64().unwrap_or_default() > 0;
-    (pods == 1 && !is_probed && !waits).then(|| {
-        "its one pod has no readiness probe, so it is stopped when its successor runs, before that serves: add a readinessProbe".to_owned()
-    })
+    (pods == 1 && !is_probed && !waits)
+        .then(|| "its one pod has no readinessProbe, so it stops before its successor serves: add one".to_owned())
 }
 
 fn lets_go(pods: i64, unavailable: i64) -> Option<String> {
     match pods {
         ..=0 => None,
         1 => Some(
-            "its one pod is stopped before its successor starts: use more pods, or a Deployment with maxSurge"
-                .to_owned(),
+            "its one pod stops before its successor starts: use more pods, or a Deployment with maxSurge".to_owned(),
         ),
         _ => (unavailable >= pods).then(|| format!("maxUnavailable lets all of its {pods} pods go at once: lower it")),
     }

@@ -13,6 +13,7 @@ mod state;
 mod status_summary;
 mod trust_loaders;
 
+pub(crate) use availability::gap;
 pub use condition_types::{AVAILABLE, CONDITION_TYPES, LOADED, RESTARTABLE, VALID};
 pub use content::{Content, ContentFault, ReadFailure};
 pub use report::{blocked, events, report, restarted};

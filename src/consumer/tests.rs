@@ -306,10 +306,10 @@ fn strategies_that_let_the_last_pod_go_are_named() {
     for (kind, spec, pods, words) in [
         ("Deployment", json!({"replicas": 3, "strategy": {"type": "Recreate"}}), 0, "Recreate"),
         ("Deployment", rolling("0%", "100%", 3), 0, "all of its 3 pods"),
-        ("Deployment", rolling("0%", "0%", 1), 0, "its one pod is stopped"),
-        ("Deployment", json!({"replicas": 1, "template": bare}), 0, "no readiness probe"),
-        ("StatefulSet", json!({"replicas": 1}), 0, "its one pod is stopped"),
-        ("DaemonSet", json!({}), 1, "its one pod is stopped"),
+        ("Deployment", rolling("0%", "0%", 1), 0, "its one pod stops"),
+        ("Deployment", json!({"replicas": 1, "template": bare}), 0, "no readinessProbe"),
+        ("StatefulSet", json!({"replicas": 1}), 0, "its one pod stops"),
+        ("DaemonSet", json!({}), 1, "its one pod stops"),
         ("DaemonSet", json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}}}), 3, "all of its 3 pods"),
     ] {
         let found = gap(kind, spec.clone(), pods);

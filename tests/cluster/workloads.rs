@@ -20,6 +20,7 @@ cases![
     a_replica_with_a_stalled_watch_never_rolls,
     a_changed_hash_rolls_exactly_once,
     restart_and_undo_get_the_current_hash,
+    warns_of_a_restart_that_leaves_no_ready_pod,
 ];
 
 fn rewrites_every_kind(cluster: &Cluster) -> Result<()> {
@@ -233,5 +234,22 @@ fn restart_and_undo_get_the_current_hash(cluster: &Cluster) -> Result<()> {
         ensure!(stage.replica_sets("app")?.len() == 2, "a restart rolls once");
         stage.kubectl(["rollout", "undo", "deployment", "app"]).ok()?;
         current("undo")
+    })
+}
+
+fn warns_of_a_restart_that_leaves_no_ready_pod(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let mut app = deployment("app", "other", &[]);
+        app["spec"]["strategy"] = json!({ "type": "Recreate" });
+        let warnings = |app: &Value| -> Result<String> {
+            let output = stage.kubectl(["apply", "--dry-run=server", "-f", "-"]).stdin(app.to_string()).run()?;
+            ensure!(output.success(), "{}", output.stderr);
+            Ok(output.stderr)
+        };
+        ensure!(!warnings(&app)?.contains("no ready pod"), "nothing restarts it");
+        app["spec"]["template"]["metadata"]["annotations"] = json!({ "trustspan.dev/loaded-hash": "0" });
+        let shown = warnings(&app)?;
+        ensure!(shown.contains("a restart leaves no ready pod: its strategy Recreate"), "saw {shown}");
+        Ok(())
     })
 }
