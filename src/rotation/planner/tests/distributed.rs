@@ -16,6 +16,8 @@ pub(super) struct Distributed {
     load_once: bool,
     /// The content that the TrustConsumer reports as loaded. `None` during a rollout.
     reported: Option<Content>,
+    /// The number of the last restart.
+    restart: u64,
 }
 
 /// The time until a restart, and the duration of the restart.
@@ -33,7 +35,7 @@ impl Cluster {
         self.note(format!("{} are there{how}", self.entry.spec.trust_bundle_targets[0].readers()));
         let stored = self.content(SecretSummary { anchors: vec![ca.clone()], ..SecretSummary::default() });
         let reported = Some(stored.clone());
-        self.distributed = Some(Distributed { loaded: stored.clone(), stored, load_once, reported });
+        self.distributed = Some(Distributed { loaded: stored.clone(), stored, load_once, reported, restart: 0 });
     }
 
     /// Writes the object, as the agent does after its steps.
@@ -61,13 +63,18 @@ impl Cluster {
     }
 
     fn restart_readers(&mut self) {
+        let restart = self.number();
         let distributed = self.distributed.as_mut().unwrap();
         let stored = distributed.stored.clone();
-        distributed.reported = None;
+        (distributed.restart, distributed.reported) = (restart, None);
         self.within(RESTART, move |cluster| {
-            cluster.distributed.as_mut().unwrap().reported = Some(stored.clone());
-            cluster.loaded_by_readers(stored);
-            cluster.poke();
+            let distributed = cluster.distributed.as_mut().unwrap();
+            // A later rollout replaces the pods of an earlier one.
+            if distributed.restart == restart {
+                distributed.reported = Some(stored.clone());
+                cluster.loaded_by_readers(stored);
+                cluster.poke();
+            }
         });
         self.poke();
     }
