@@ -11,6 +11,9 @@ pub const RESTARTABLE: &str = "Restartable";
 /// A restart leaves a ready pod of each workload.
 pub const AVAILABLE: &str = "AvailableDuringRestart";
 
+/// Reason of condition [`LOADED`] while no workload exists, or only some do.
+pub(super) const WORKLOAD_MISSING: &str = "WorkloadMissing";
+
 /// All of them, in the order of docs/operations.md.
 pub const CONDITION_TYPES: [ConditionType; 4] = [
     ConditionType {

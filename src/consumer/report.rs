@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::condition_types::{AVAILABLE, CONDITION_TYPES, LOADED, RESTARTABLE, VALID};
+use super::condition_types::{AVAILABLE, CONDITION_TYPES, LOADED, RESTARTABLE, VALID, WORKLOAD_MISSING};
 use super::restarts::{RestartBlocker, next_allowed};
 use super::state::{Absence, ConsumerState, Reader, WorkloadState, readers};
 use crate::api::ConditionStatus::{False, True, Unknown};
@@ -142,7 +142,7 @@ fn of_workload(
         Err(Absence::Missing) => {
             let message =
                 format!("{label} does not exist, so it is not restarted. If it should, correct spec.workloads.");
-            return Some(unknown(waits("WorkloadMissing", message)));
+            return Some(unknown(waits(WORKLOAD_MISSING, message)));
         }
         Err(Absence::Unread(failure)) => {
             let message = format!("{label} could not be read. {}", failure.message);

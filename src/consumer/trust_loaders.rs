@@ -1,8 +1,10 @@
 //! Which CAs of a GatewaySecret a TrustConsumer's workloads load, and which of them they have loaded.
 
-use super::condition_types::{LOADED, RESTARTABLE, VALID};
+use std::collections::BTreeMap;
+
+use super::condition_types::{LOADED, RESTARTABLE, VALID, WORKLOAD_MISSING};
 use crate::api::{
-    ConditionStatus, LoadedObject, SourceKind, TrustBundleTarget, TrustBundleTargetKind, TrustConsumerSpec,
+    Condition, ConditionStatus, LoadedObject, SourceKind, TrustBundleTarget, TrustBundleTargetKind, TrustConsumerSpec,
     TrustConsumerStatus,
 };
 use crate::registry::Entry;
@@ -19,37 +21,43 @@ pub fn trust_loaders(
     status: &TrustConsumerStatus,
 ) -> Vec<TrustLoader> {
     let has_no_workload = status.workloads.is_empty()
-        && status.condition(LOADED).is_some_and(|condition| condition.reason == "WorkloadMissing");
+        && status.condition(LOADED).is_some_and(|condition| condition.reason == WORKLOAD_MISSING);
     if has_no_workload {
         return Vec::new();
     }
-    let loaders = spec.loads.iter().flat_map(|loaded| objects(entry, namespace, loaded));
+    let is_blocked = [RESTARTABLE, VALID].into_iter().filter_map(|type_| status.condition(type_)).any(is_not_true);
+    let mut loaders = Vec::new();
+    for loaded in &spec.loads {
+        let keys = loaded.all_keys();
+        for (object, key) in objects(entry, namespace, loaded, &keys) {
+            // A hash of bytes says nothing about CAs.
+            let (hash, reason, needs_action) = match keys[key] {
+                true => (loaded_hash(status, loaded, key), reason(status), is_blocked),
+                false => (None, list_as_ca(loaded, key), true),
+            };
+            loaders.push(TrustLoader {
+                name: format!("{namespace}/{name}"),
+                object,
+                loaded: hash,
+                reason,
+                needs_action,
+            });
+        }
+    }
     loaders
-        .map(|(object, loaded, key)| TrustLoader {
-            name: format!("{namespace}/{name}"),
-            object,
-            loaded: loaded_hash(status, loaded, key),
-            reason: reason(status, loaded, key),
-            needs_action: !is_ca(loaded, key)
-                || [RESTARTABLE, VALID].into_iter().any(|type_| is_not_true(status, type_)),
-        })
-        .collect()
 }
 
-fn is_not_true(status: &TrustConsumerStatus, type_: &str) -> bool {
-    status.condition(type_).is_some_and(|condition| condition.status != ConditionStatus::True)
+fn is_not_true(condition: &Condition) -> bool {
+    condition.status != ConditionStatus::True
 }
 
-fn is_ca(loaded: &LoadedObject, key: &str) -> bool {
-    loaded.all_keys().get(key) == Some(&true)
-}
-
-/// The objects of a GatewaySecret that a TrustConsumer can load, in the planner's terms, each with the key of its CAs.
+/// The objects of a GatewaySecret that `loaded` can be, in the planner's terms, each with the one of its `keys` that has the CAs.
 fn objects<'a>(
     entry: &'a Entry,
     namespace: &'a str,
     loaded: &'a LoadedObject,
-) -> impl Iterator<Item = (LoadedTrust, &'a LoadedObject, &'a str)> {
+    keys: &BTreeMap<&'a str, bool>,
+) -> Vec<(LoadedTrust, &'a str)> {
     let is_own = namespace == entry.namespace && loaded.kind == SourceKind::Secret;
     let name = loaded.name.as_str();
     let secret = if is_own && name == entry.managed_name() {
@@ -58,48 +66,46 @@ fn objects<'a>(
         let is_client = is_own && entry.spec.clients.secret_names.iter().any(|client| client == name);
         is_client.then(|| LoadedTrust::Client(name.to_owned()))
     };
-    let ca_key = loaded.all_keys().into_iter().find_map(|(key, is_ca)| is_ca.then_some(key));
-    let secret = secret.zip(ca_key).map(|(object, key)| (object, loaded, key));
-    let is_target = move |target: &&TrustBundleTarget| {
-        let kind = match loaded.kind {
-            SourceKind::Secret => TrustBundleTargetKind::Secret,
-            SourceKind::ConfigMap => TrustBundleTargetKind::ConfigMap,
-        };
+    let kind = match loaded.kind {
+        SourceKind::Secret => TrustBundleTargetKind::Secret,
+        SourceKind::ConfigMap => TrustBundleTargetKind::ConfigMap,
+    };
+    let is_target = |target: &&TrustBundleTarget| {
         target.kind == kind
             && target.name == name
             && target.namespace.as_deref().unwrap_or(&entry.namespace) == namespace
-            && loaded.all_keys().contains_key(target.key.as_str())
+            && keys.contains_key(target.key.as_str())
     };
     let targets = entry.spec.trust_bundle_targets.iter().filter(is_target);
-    let targets = targets.map(move |target| (LoadedTrust::Client(target.readers()), loaded, target.key.as_str()));
-    secret.into_iter().chain(targets)
+    let targets = targets.map(|target| (LoadedTrust::Client(target.readers()), target.key.as_str()));
+    let ca_key = keys.iter().find_map(|(key, is_ca)| is_ca.then_some(*key));
+    secret.zip(ca_key).into_iter().chain(targets).collect()
 }
 
 /// The hash of the CAs under a key, if all workloads have loaded the content that the status describes.
 fn loaded_hash(status: &TrustConsumerStatus, loaded: &LoadedObject, key: &str) -> Option<String> {
     let hash = status.hash.as_ref()?;
     let has_loaded = !status.workloads.is_empty() && status.workloads.iter().all(|one| one.hash == *hash);
-    let of_key = status
-        .content
-        .iter()
-        .find(|one| (one.kind, one.name.as_str(), one.key.as_str()) == (loaded.kind, loaded.name.as_str(), key));
-    of_key.filter(|_| has_loaded && is_ca(loaded, key)).map(|one| one.sha256.clone())
+    let mut content = status.content.iter().filter(|_| has_loaded);
+    let of_key = content.find(|one| one.kind == loaded.kind && one.name == loaded.name && one.key == key);
+    of_key.map(|one| one.sha256.clone())
 }
 
-fn reason(status: &TrustConsumerStatus, loaded: &LoadedObject, key: &str) -> String {
-    if !is_ca(loaded, key) {
-        return format!("List key {key} of {} {} under caKeys there, not under keys", loaded.kind.name(), loaded.name);
-    }
-    let known = [VALID, LOADED].into_iter().filter_map(|type_| status.condition(type_));
-    let first = known.into_iter().find(|condition| condition.status != ConditionStatus::True);
+/// Why workloads may have earlier content, in the words of the first condition that says so.
+fn reason(status: &TrustConsumerStatus) -> String {
+    let first = [VALID, LOADED].into_iter().filter_map(|type_| status.condition(type_)).find(|one| is_not_true(one));
     let message = first.map(|condition| condition.message.trim_end_matches('.').to_owned());
     message.unwrap_or_else(|| "The agent restarts its workloads".to_owned())
+}
+
+fn list_as_ca(loaded: &LoadedObject, key: &str) -> String {
+    format!("List key {key} of {} {} under caKeys there, not under keys", loaded.kind.name(), loaded.name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Condition, KeyContent, LoadedContent, WorkloadKind, WorkloadRef};
+    use crate::api::{KeyContent, LoadedContent, WorkloadKind, WorkloadRef};
     use crate::registry::tests::entry;
 
     fn spec(kind: SourceKind, name: &str, keys: &[&str], ca_keys: &[&str]) -> TrustConsumerSpec {

@@ -443,8 +443,7 @@ pub fn check_failure(error: &kube::Error, text: String) -> CheckResult {
 
 fn failure_by_code(code: u16, text: String) -> CheckResult {
     match code {
-        408 | 409 | 429 => CheckResult::Unreachable(text),
-        400..500 => CheckResult::Misconfigured(text),
+        400..500 if ![408, 409, 429].contains(&code) => CheckResult::Misconfigured(text),
         _ => CheckResult::Unreachable(text),
     }
 }
