@@ -67,7 +67,12 @@ def walk(function):
     path, owner, body, _ = function
     entered += 1
     for match in re.finditer(r"(?:(\w+)::)?\b(\w+)\b(?=\()|(\w+)::(\w+)(?=[,)])", body):
-        one = callee(match.group(2) or match.group(4), match.group(1) or match.group(3), path, owner, body[match.start() - 1] == ".")
+        name = match.group(2) or match.group(4)
+        is_method = body[match.start() - 1] == "."
+        qualifier = match.group(1) or match.group(3)
+        if not (qualifier or is_method) and re.search(rf"\blet (?:mut )?{name}\b", body[: match.start()]):
+            continue  # a closure
+        one = callee(name, qualifier, path, owner, is_method)
         if one is None or one in read or one == function:
             continue
         read.add(one)

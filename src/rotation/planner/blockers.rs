@@ -4,13 +4,11 @@
 
 use jiff::Timestamp;
 
-use super::bundles::{config_map_fault, is_unordered, orders};
-use super::snapshot::{
-    CaConfigMap, ClientState, Issuance, ReaderSource, Snapshot, SourceState, TrustCopy, View, admits, holds, verifies,
-    verifies_to_the_end,
-};
+use super::bundles::{config_map_fault, served_chains};
+use super::history::{ReaderSource, View, admits, holds, verifies, verifies_to_the_end};
+use super::snapshot::{CaConfigMap, ClientState, Issuance, Snapshot, SourceState, TrustCopy};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
-use crate::api::{OnServingCertificateExpiry, SourceKind, StepName, Wait, WindowState};
+use crate::api::{OnServingCertificateExpiry, SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::{Authority, Version};
 use crate::rotation::name_list::few;
@@ -93,22 +91,30 @@ pub(super) struct Blockers<'a> {
     pub(super) readers: Option<TrustSourceBlocker>,
     /// By when the Issuer must sign with the new CA.
     pub(super) issuer_deadline: Option<Timestamp>,
+    /// The same gateway, until that deadline. It blocks steps after which all clients present certificates of the new CA.
+    pub(super) promotion: Option<TrustSourceBlocker>,
+    /// Why the source Secret's certificate is not reissued: gateways present the source Secret directly, and would
+    /// switch at once.
+    pub(super) direct: Option<String>,
+    /// Why the clients' bundle must not be written where readers may use its CAs in any order.
+    pub(super) unordered: Option<String>,
 }
 
 impl<'a> Blockers<'a> {
-    pub(super) fn find(view: &'a View<'a>) -> Self {
+    /// `client_bundle`: the CAs that clients are to trust.
+    pub(super) fn find(view: &'a View<'a>, client_bundle: &[Certificate]) -> Self {
         let signing = view.snapshot.issuer.and_then(|issuer| issuer.chain.first());
-        Self {
+        let mut found = Self {
             view,
             pause: Pause::of(view.entry, view.windows),
             readers: readers(view),
             issuer_deadline: signing.map(|signing| deadline(view, signing.not_after)),
-        }
-    }
-
-    /// A gateway that blocks steps after which all clients present certificates of the new CA, until the Issuer's deadline.
-    pub(super) fn of_promotion(&self) -> Option<&TrustSourceBlocker> {
-        self.readers.as_ref().filter(|_| self.is_ahead(self.issuer_deadline))
+            promotion: None,
+            direct: presents_source(view),
+            unordered: unordered(view, client_bundle),
+        };
+        found.promotion = found.readers.clone().filter(|_| found.is_ahead(found.issuer_deadline));
+        found
     }
 
     /// The pause, unless a step's deadline has passed. It ends at the deadline at the latest.
@@ -427,6 +433,43 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
     Some(TrustSourceBlocker { reason: "OtherTrustSource", message, until: None, needs_action })
 }
 
+/// Why the clients' bundle must not be written where readers may use its CAs in any order: in some order it does not
+/// verify a chain that gateways serve.
+fn unordered(view: &View<'_>, bundle: &[Certificate]) -> Option<String> {
+    let target = unordered_targets(view).next()?;
+    let verifies = |order: &[Certificate], chain: &[Certificate]| verifies_to_the_end(order, chain, view.now);
+    let is_refused =
+        |chain: &&[Certificate]| verifies(bundle, chain) && orders(bundle).any(|order| !verifies(&order, chain));
+    let leaf = served_chains(view).into_iter().find(is_refused)?.first()?;
+    Some(format!(
+        "{} {} is not changed: its readers may take the CAs in any order, and two CAs of the clients' bundle have the same subject. \
+         {} has no key identifiers (SKI, AKI) that distinguish them. Give the new CA another subject, or use a ConfigMap in \
+         spec.trustBundleTargets",
+        target.kind.name(),
+        target.name,
+        leaf.subject
+    ))
+}
+
+/// Whether the readers that the journal knows by this name may take CAs in any order.
+fn is_unordered(view: &View<'_>, readers: &str) -> bool {
+    unordered_targets(view).any(|target| target.readers() == readers)
+}
+
+fn unordered_targets<'a>(view: &View<'a>) -> impl Iterator<Item = &'a TrustBundleTarget> {
+    view.entry.spec.trust_bundle_targets.iter().filter(|target| !target.kind.keeps_order())
+}
+
+/// The orders of a bundle that can give different verdicts: each CA once in the first place, since a verifier uses the
+/// first that fits.
+fn orders(trust: &[Certificate]) -> impl Iterator<Item = Vec<Certificate>> {
+    (0..trust.len()).map(|first| {
+        let mut order = trust.to_vec();
+        order[..=first].rotate_right(1);
+        order
+    })
+}
+
 /// The ConfigMap of `spec.clients.caConfigMapNames` from which the agent writes a source, if nothing blocks that.
 fn copied_from<'v>(view: &'v View<'_>, source: &SourceName) -> Option<&'v str> {
     let is_local_map = source.kind == SourceKind::ConfigMap && source.namespace == view.entry.namespace;
@@ -495,9 +538,7 @@ pub(super) fn config_map_blocker(view: &View<'_>, map: &CaConfigMap<'_>) -> Opti
     config_map_fault(view, map).map(|why| format!("ConfigMap {} {why}", map.name))
 }
 
-/// Why the source Secret's certificate is not reissued: gateways present the source Secret directly, and would switch
-/// at once.
-pub(super) fn presents_source(view: &View<'_>) -> Option<String> {
+fn presents_source(view: &View<'_>) -> Option<String> {
     let direct: Vec<_> = view.snapshot.readers.iter().filter(|reader| reader.presents_source).collect();
     let named = few(direct.iter().map(|reader| reader.object.clone()))?;
     let help = rename_help(direct.first()?);

@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 
-use super::snapshot::{CaConfigMap, TrustCopy, View, admits, current, verifies_to_the_end};
+use super::history::{View, admits, current, verifies_to_the_end};
+use super::snapshot::{CaConfigMap, TrustCopy};
+use crate::api::Mode;
 use crate::api::names::managed_config_map_name;
-use crate::api::{Mode, TrustBundleTarget};
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Authority, Version};
 use crate::trust::{Certificate, is_distrusted};
@@ -27,6 +28,10 @@ pub(super) struct PlannedBundle {
 pub(super) struct Bundles {
     pub(super) gateways: PlannedBundle,
     pub(super) clients: PlannedBundle,
+    /// The CAs to write to `<managed>-cacert`, if any.
+    pub(super) sibling: Option<Vec<Certificate>>,
+    /// The copies of ConfigMaps of `spec.clients.caConfigMapNames` to write: names of the ConfigMaps, and the CAs.
+    pub(super) config_maps: Vec<(String, Vec<Certificate>)>,
 }
 
 impl Bundles {
@@ -36,22 +41,25 @@ impl Bundles {
         let is_client = view.snapshot.readers.iter().any(|reader| reader.is_client);
         let clients = clients.chain(view.gateways_in_use.iter().copied().filter(|_| is_client));
         let presented = distinct(clients.map(|version| version.chain.as_slice()));
-        Self {
-            gateways: bundle(view, &view.journal.client_issuers, &presented, admits, unseen_clients),
-            // An expired serving certificate that gateways keep still needs its CA.
-            clients: bundle(
-                view,
-                &view.journal.server_issuers,
-                &served_chains(view),
-                verifies_to_the_end,
-                unseen_serving_certificates,
-            ),
-        }
+        let gateways = bundle(view, &view.journal.client_issuers, &presented, admits, unseen_clients);
+        // An expired serving certificate that gateways keep still needs its CA.
+        let clients = bundle(
+            view,
+            &view.journal.server_issuers,
+            &served_chains(view),
+            verifies_to_the_end,
+            unseen_serving_certificates,
+        );
+        let sibling = sibling_bundle(view, &gateways.trust);
+        let maps = view.snapshot.config_maps.iter();
+        let config_maps =
+            maps.filter_map(|map| Some((map.name.clone(), config_map_bundle(view, map, &gateways.trust)?))).collect();
+        Self { gateways, clients, sibling, config_maps }
     }
 }
 
 /// The chains that gateways serve, or are to serve next.
-fn served_chains<'v>(view: &View<'v>) -> Vec<&'v [Certificate]> {
+pub(super) fn served_chains<'v>(view: &View<'v>) -> Vec<&'v [Certificate]> {
     let also = view.presented_also.iter().map(|(_, version)| *version);
     let served = view.gateways_in_use.iter().copied().chain(also);
     distinct(served.map(|version| version.chain.as_slice()).chain(view.source_chain))
@@ -183,46 +191,9 @@ fn delivered(view: &View<'_>, authority: &Authority) -> Timestamp {
     authority.retired.map_or(end, |retired| view.entry.policy.propagation_delays.clients.after(retired).min(end))
 }
 
-/// Why the clients' bundle must not be written where readers may use its CAs in any order: in some order it does not
-/// verify a chain that gateways serve.
-pub(super) fn unordered(view: &View<'_>, bundle: &[Certificate]) -> Option<String> {
-    let target = unordered_targets(view).next()?;
-    let verifies = |order: &[Certificate], chain: &[Certificate]| verifies_to_the_end(order, chain, view.now);
-    let is_refused =
-        |chain: &&[Certificate]| verifies(bundle, chain) && orders(bundle).any(|order| !verifies(&order, chain));
-    let leaf = served_chains(view).into_iter().find(is_refused)?.first()?;
-    Some(format!(
-        "{} {} is not changed: its readers may take the CAs in any order, and two CAs of the clients' bundle have the same subject. \
-         {} has no key identifiers (SKI, AKI) that distinguish them. Give the new CA another subject, or use a ConfigMap in \
-         spec.trustBundleTargets",
-        target.kind.name(),
-        target.name,
-        leaf.subject
-    ))
-}
-
-/// Whether the readers that the journal knows by this name may take CAs in any order.
-pub(super) fn is_unordered(view: &View<'_>, readers: &str) -> bool {
-    unordered_targets(view).any(|target| target.readers() == readers)
-}
-
-fn unordered_targets<'a>(view: &View<'a>) -> impl Iterator<Item = &'a TrustBundleTarget> {
-    view.entry.spec.trust_bundle_targets.iter().filter(|target| !target.kind.keeps_order())
-}
-
-/// The orders of a bundle that can give different verdicts: each CA once in the first place, since a verifier uses the
-/// first that fits.
-pub(super) fn orders(trust: &[Certificate]) -> impl Iterator<Item = Vec<Certificate>> {
-    (0..trust.len()).map(|first| {
-        let mut order = trust.to_vec();
-        order[..=first].rotate_right(1);
-        order
-    })
-}
-
 /// The CAs to write to `<managed>-cacert`: those of `<source>-cacert`, with ours replaced by the managed bundle. A Gateway that is rewritten
 /// from one to the other then accepts the same clients as before. `None` if nothing is to be written.
-pub(super) fn sibling_bundle(view: &View<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
+fn sibling_bundle(view: &View<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
     let written = match view.snapshot.managed_sibling {
         TrustCopy::Foreign => return None,
         TrustCopy::Absent => None,
@@ -242,11 +213,7 @@ pub(super) fn sibling_bundle(view: &View<'_>, bundle: &[Certificate]) -> Option<
 }
 
 /// The CAs to write to the copy of a ConfigMap of `spec.clients.caConfigMapNames`. `None` if nothing is to be written.
-pub(super) fn config_map_bundle(
-    view: &View<'_>,
-    map: &CaConfigMap<'_>,
-    bundle: &[Certificate],
-) -> Option<Vec<Certificate>> {
+fn config_map_bundle(view: &View<'_>, map: &CaConfigMap<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
     let written = match map.managed {
         TrustCopy::Foreign => return None,
         TrustCopy::Absent => None,

@@ -2,7 +2,8 @@
 //! delay.
 
 use super::blockers::Pause;
-use super::snapshot::{LoadedTrust, Snapshot, TrustLoader, View, holds, verifies_to_the_end};
+use super::history::{View, holds, verifies_to_the_end};
+use super::snapshot::{LoadedTrust, Snapshot, TrustLoader};
 use crate::api::{StepName, Wait};
 use crate::rotation::journal::{Journal, Version};
 use crate::trust::content_hash;
@@ -33,7 +34,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
         !version.chain.is_empty() && !verifies_to_the_end(&view.server_issuers, &version.chain, view.now)
     };
     let of_gateways = |version: &Version| match holds(&version.trust, &view.client_issuers) {
-        false => Some(view.step_of_gateways()),
+        false => Some(view.gateway_step),
         true => serves_old(version).then_some(StepName::DropOldCA),
     };
     let of_clients = |version: &Version| {

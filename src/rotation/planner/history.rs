@@ -1,20 +1,23 @@
-//! Records a snapshot in the journal. An observation that comes late does no harm: a version counts as in use until
-//! another was *observed* in its place.
+//! What is known of a GatewaySecret: what a snapshot says, the journal that records it, and the [`View`] of both that all steps take.
+//!
+//! An observation that comes late does no harm: a version counts as in use until another was *observed* in its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::snapshot::{
-    ClientState, ReaderSource, Snapshot, SourceState, Trust, TrustCopy, authorities, migrated, verifies_to_the_end,
+use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
+use crate::api::{
+    LeafKind, OnServingCertificateExpiry, Period, Phase, StepName, TrustAnchor, TrustBundleTarget, WindowState,
 };
-use super::{consumers, probe};
-use crate::api::{LeafKind, Period, Phase, TrustAnchor, TrustBundleTarget};
 use crate::connectivity;
+use crate::registry::Entry;
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Authority, Client, CutOff, Journal, Version};
+use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
+use crate::trust::credential::CA_KEYS;
 use crate::trust::equivalence::are_equivalent;
-use crate::trust::{Certificate, bundle, is_distrusted};
+use crate::trust::{Certificate, EXPIRED, Finding, bundle, field, is_distrusted};
 
 /// The journal, with the versions in a snapshot added.
 pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp) -> Journal {
@@ -38,12 +41,9 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp)
     if let Some(managed) = snapshot.managed.filter(|managed| !managed.anchors.is_empty()) {
         supersede(&mut journal.gateways, managed.anchors.clone(), managed.chain.clone(), now);
     }
-    probe::record_sightings(snapshot, &mut journal.gateways, now);
     record_trust_sources(snapshot, &mut journal, now);
     record_further_certificates(snapshot, &mut journal, now);
     record_clients(snapshot, &mut journal, now);
-    consumers::record(snapshot, &mut journal);
-    record_cut_off(snapshot, &mut journal, now);
     journal
 }
 
@@ -376,8 +376,10 @@ pub(super) fn record_bundles(
     journal.server_issuers.retain(|authority| is_kept(authority) || serves(authority));
 }
 
-/// Removes the versions that are no longer in use. This comes last, since probe results are compared with them.
-pub(super) fn forget_versions(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+/// Records which clients are cut off, and removes the versions that are no longer in use. This comes last, since probe results are compared with
+/// them.
+pub(super) fn conclude(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+    record_cut_off(snapshot, journal, now);
     let delays = &snapshot.entry.policy.propagation_delays;
     journal.gateways.retain(|version| version.may_be_in_use(delays.gateways, now));
     let oldest = delays.admission.duration().saturating_add(delays.clients.duration());
@@ -394,4 +396,259 @@ pub(super) fn forget_versions(snapshot: &Snapshot<'_>, journal: &mut Journal, no
     }
     let declared = |name: &str| snapshot.all_clients().any(|client| client.name == name);
     journal.clients.retain(|name, client| declared(name) || client.versions.iter().any(|version| version.is_live(now)));
+}
+
+/// Where a reader takes its clients' CAs from.
+pub(super) enum ReaderSource<'s> {
+    /// From the managed Secret, or it verifies no client.
+    Managed,
+    /// From this object.
+    Object(&'s SourceName, &'s SourceState),
+    /// From the first of these that exists, and none does.
+    Missing(&'s [SourceName]),
+    /// From a source that is no Kubernetes object: what it is.
+    Unknowable(&'s str),
+    /// Objects of this kind cannot be listed: why.
+    Unlisted(&'s str),
+}
+
+impl<'a> Snapshot<'a> {
+    /// The declared clients, and the readers of trust bundle targets.
+    pub(super) fn all_clients(&self) -> impl Iterator<Item = &ClientState> {
+        self.clients.iter().chain(&self.bundle_readers)
+    }
+
+    /// Whether every client is known: all are declared, and the agent may list all of their namespaces.
+    pub(super) fn knows_all_clients(&self) -> bool {
+        self.entry.spec.clients.all_declared && self.unlisted_namespaces.is_empty()
+    }
+
+    /// The source Secret.
+    ///
+    /// # Errors
+    /// Why it cannot be used: a sentence.
+    pub(super) fn usable_source(&self) -> Result<&'a SecretSummary, String> {
+        usable(self.source, self.entry.source_name())
+    }
+
+    /// Why the source Secret cannot be used, if so: a sentence.
+    pub fn source_fault(&self) -> Option<String> {
+        self.usable_source().err()
+    }
+
+    /// The Secret of the CA that signs serving certificates.
+    ///
+    /// # Errors
+    /// Why it cannot be used: a sentence.
+    pub(super) fn usable_server_ca(&self) -> Result<&'a SecretSummary, String> {
+        let secret = if self.entry.resolved.ca_secret_ref.is_some() { self.ca } else { self.source };
+        usable(secret, &self.entry.server_ca_name())
+    }
+
+    /// The Secret of the CA that signs client certificates.
+    ///
+    /// # Errors
+    /// Why it cannot be used: a sentence.
+    pub(super) fn usable_client_ca(&self) -> Result<&'a SecretSummary, String> {
+        match self.entry.own_client_ca_name() {
+            Some(name) => usable(self.client_ca, &name),
+            None => self.usable_server_ca(),
+        }
+    }
+
+    /// The objects of `spec.additionalTrust` that exist.
+    ///
+    /// # Errors
+    /// Why one cannot be used: a sentence.
+    pub(super) fn usable_additional_trust(&self) -> impl Iterator<Item = Result<&'a SecretSummary, String>> {
+        self.additional_trust.iter().filter_map(|source| {
+            let (label, content) = (source.named.label(), source.content?);
+            Some(match content.denials.first() {
+                Some(finding) => Err(format!("{label}: {}: {}: {}", finding.rule, finding.field, finding.message)),
+                None if authorities(content).is_empty() => {
+                    Err(format!("{label} holds no CA. Add one, or remove it from spec.additionalTrust"))
+                }
+                None => Ok(content),
+            })
+        })
+    }
+
+    /// The object that decides which clients a reader accepts.
+    pub(super) fn source_of<'s>(&'s self, reader: &'s TlsReader) -> ReaderSource<'s> {
+        let sources = match &reader.trust {
+            ReaderTrust::NotVerified => return ReaderSource::Managed,
+            ReaderTrust::Unknowable(what) => return ReaderSource::Unknowable(what),
+            ReaderTrust::Unlisted(why) => return ReaderSource::Unlisted(why),
+            ReaderTrust::FirstOf(sources) => sources,
+        };
+        let managed = SourceName::secret(&self.entry.namespace, self.entry.managed_name());
+        let existing = sources.iter().find_map(|source| match self.sources.get(source) {
+            _ if *source == managed => Some(ReaderSource::Managed),
+            Some(SourceState::Absent) => None,
+            Some(state) => Some(ReaderSource::Object(source, state)),
+            None => Some(ReaderSource::Unknowable("a source that was not looked up")),
+        });
+        existing.unwrap_or(ReaderSource::Missing(sources))
+    }
+}
+
+fn usable<'a>(secret: Option<&'a SecretSummary>, name: &str) -> Result<&'a SecretSummary, String> {
+    let secret = secret.ok_or_else(|| format!("Secret {name} does not exist"))?;
+    match secret.denials.first() {
+        Some(finding) => Err(format!("Secret {name}: {}: {}: {}", finding.rule, finding.field, finding.message)),
+        None => Ok(secret),
+    }
+}
+
+/// The CAs of a source, each once: its bundle, or its own certificate if that is a CA and there is no bundle.
+pub(super) fn authorities(secret: &SecretSummary) -> Vec<Certificate> {
+    if secret.anchors.is_empty() {
+        return secret.chain.iter().take(1).filter(|certificate| certificate.is_ca).cloned().collect();
+    }
+    let mut known = BTreeSet::new();
+    secret.anchors.iter().filter(|certificate| known.insert(&certificate.fingerprint)).cloned().collect()
+}
+
+/// What all steps derive from a snapshot and its journal, computed once.
+pub(super) struct View<'a> {
+    pub(super) snapshot: &'a Snapshot<'a>,
+    pub(super) entry: &'a Entry,
+    pub(super) journal: &'a Journal,
+    pub(super) now: Timestamp,
+    /// The state of the policy's `changeWindows`.
+    pub(super) windows: WindowState,
+    /// The contents of the managed Secret that gateways may use.
+    pub(super) gateways_in_use: Vec<&'a Version>,
+    /// The contents that declared clients may use, with their names.
+    pub(super) clients_in_use: Vec<(&'a str, &'a Version)>,
+    /// The chains that gateways may present in addition to the managed Secret's, with the names of their Secrets.
+    pub(super) presented_also: Vec<(&'a str, &'a Version)>,
+    /// The current CAs that sign client certificates.
+    pub(super) client_issuers: Vec<Certificate>,
+    /// The current CAs that sign serving certificates.
+    pub(super) server_issuers: Vec<Certificate>,
+    /// The chain in the source Secret, if it can be served.
+    pub(super) source_chain: Option<&'a [Certificate]>,
+    /// The chain in the managed Secret, if its pair is sound.
+    pub(super) served_chain: Option<&'a [Certificate]>,
+    /// Some gateway may not trust the current client CAs.
+    pub(super) unconverged: Option<Unconverged>,
+    /// The step that waits for gateways.
+    pub(super) gateway_step: StepName,
+    /// The clients' Issuer signs with the current CA, and every gateway accepts certificates of it.
+    pub(super) signs_current: bool,
+}
+
+/// Some gateway may not trust the current client CAs.
+#[derive(Clone, Copy)]
+pub(super) struct Unconverged {
+    /// When the propagation delay ends; `None` if something else must happen first.
+    pub(super) until: Option<Timestamp>,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn derive(snapshot: &'a Snapshot<'a>, journal: &'a Journal, now: Timestamp) -> Self {
+        let entry = snapshot.entry;
+        let delays = &entry.policy.propagation_delays;
+        let is_in_use = |version: &&Version| version.may_be_in_use(delays.gateways, now);
+        let of_client = |(name, client): (&'a String, &'a Client)| {
+            client.in_use(delays.clients, now).map(|version| (name.as_str(), version))
+        };
+        let of_secret = |(name, versions): (&'a String, &'a Vec<Version>)| {
+            versions.iter().filter(is_in_use).map(|version| (name.as_str(), version))
+        };
+        let gateways_in_use: Vec<_> = journal.gateways.iter().filter(is_in_use).collect();
+        let client_issuers = current(&journal.client_issuers, &entry.spec.distrusted_cas);
+        let unconverged = unconverged(&gateways_in_use, &client_issuers, delays.gateways);
+        let gateway_step = match unconverged {
+            None => StepName::DropOldCA,
+            Some(_) if entry.spec.issuer_secret_name.is_some() => StepName::PromoteIssuer,
+            Some(_) => StepName::ReissueClients,
+        };
+        let signs = snapshot.usable_client_ca().is_ok_and(|source| {
+            entry.spec.issuer_secret_name.is_none()
+                || snapshot.issuer.is_some_and(|issuer| issuer.chain == source.chain)
+        });
+        Self {
+            snapshot,
+            entry,
+            journal,
+            now,
+            windows: WindowState::of(&entry.policy.change_windows, now),
+            gateways_in_use,
+            clients_in_use: journal.clients.iter().flat_map(of_client).collect(),
+            presented_also: journal.presented_also.iter().flat_map(of_secret).collect(),
+            client_issuers,
+            server_issuers: current(&journal.server_issuers, &entry.spec.distrusted_cas),
+            source_chain: snapshot.usable_source().ok().and_then(|source| non_empty(&source.chain)),
+            served_chain: served_chain(snapshot),
+            unconverged,
+            gateway_step,
+            signs_current: signs && unconverged.is_none(),
+        }
+    }
+}
+
+/// The current CAs: those that their Secret holds. Distrusted ones are left out, unless all are distrusted.
+pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String]) -> Vec<Certificate> {
+    let current = issuers.iter().filter(|authority| authority.current).map(|authority| authority.certificate.clone());
+    let (distrusted, trusted): (Vec<_>, Vec<_>) =
+        current.partition(|certificate| is_distrusted(certificate, distrusted_cas));
+    if trusted.is_empty() { distrusted } else { trusted }
+}
+
+fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period) -> Option<Unconverged> {
+    let lacking: Vec<_> = gateways.iter().filter(|version| !holds(&version.trust, issuers)).collect();
+    // The newest version, and one that a probe has found in use, have no end.
+    let replaced = |version: &Version| version.replaced.filter(|_| version.seen.is_empty());
+    let ends = lacking.iter().map(|version| replaced(version).map(|at| delay.after(at)));
+    let until = ends.max_by_key(|end| end.unwrap_or(Timestamp::MAX))?;
+    Some(Unconverged { until })
+}
+
+/// The chain of the managed Secret, if it can be served. A broken bundle does not matter here; with `onServingCertificateExpiry: Keep`, neither does
+/// an expired certificate.
+fn served_chain<'a>(snapshot: &Snapshot<'a>) -> Option<&'a [Certificate]> {
+    let is_kept = snapshot.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep;
+    let spares_pair =
+        |finding: &Finding| CA_KEYS.iter().any(|key| finding.field == field(key)) || is_kept && finding.rule == EXPIRED;
+    let managed = snapshot.managed.filter(|managed| managed.denials.iter().all(spares_pair))?;
+    non_empty(&managed.chain)
+}
+
+fn non_empty(chain: &[Certificate]) -> Option<&[Certificate]> {
+    (!chain.is_empty()).then_some(chain)
+}
+
+/// Whether gateways with this bundle accept a client's chain.
+pub(super) fn admits(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    connectivity::admits(trust, chain, begun(chain, now))
+}
+
+/// Whether a client's chain is of these CAs. A client whose chain is unknown is not waited for.
+pub(super) fn migrated(issuers: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    chain.is_empty() || admits(issuers, chain, now)
+}
+
+/// Whether a client that trusts these CAs verifies a gateway's chain.
+pub(super) fn verifies(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    connectivity::verifies(trust, chain, begun(chain, now))
+}
+
+/// Whether a client verifies a gateway's chain, or did so before it expired: some clients ignore dates.
+pub(super) fn verifies_to_the_end(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
+    // For BoringSSL a certificate has expired in its last second (X509_cmp_time).
+    let ends = chain.iter().map(|certificate| certificate.not_after - SignedDuration::from_secs(1));
+    verifies(trust, chain, ends.fold(now, Timestamp::min))
+}
+
+/// The instant at which a chain is judged. If the clock is slow, a certificate in use does not seem valid yet, and is
+/// judged at the start of its validity.
+fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
+    chain.iter().map(|certificate| certificate.not_before).fold(now, Timestamp::max)
+}
+
+/// Whether `trust` holds all of these CAs, or successors that supersede them.
+pub(super) fn holds(trust: &[Certificate], wanted: &[Certificate]) -> bool {
+    wanted.iter().all(|certificate| trust.iter().any(|held| held.supersedes(certificate)))
 }

@@ -4,9 +4,9 @@
 //! readers. Nothing is written for one side that cannot connect with some content in use on the other. So no order of events fails a
 //! handshake, whenever the process is killed and however often a step is repeated.
 //!
-//! The files in the order in which a snapshot passes through them: `snapshot` (what was read, and what follows from it), `probe` (what
-//! gateways showed over TLS), `consumers` (what TrustConsumers have loaded), `history` (what the journal records), `bundles` (which CAs are
-//! in which bundle), `blockers` (what a step waits for) and `plan` (the steps).
+//! The files in the order in which a snapshot passes through them: `snapshot` (what was read), `history` (what the journal records of it, and the
+//! view of both that all steps take), `probe` (what gateways showed over TLS), `consumers` (what TrustConsumers have loaded), `bundles` (which CAs
+//! are in which bundle), `blockers` (what a step waits for) and `plan` (the steps).
 
 mod blockers;
 mod bundles;

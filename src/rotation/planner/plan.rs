@@ -6,13 +6,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
     Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker,
-    needs_restart, presents_source, restart_help, serving_deadline, unlisted_clients,
+    needs_restart, restart_help, serving_deadline, unlisted_clients,
 };
-use super::bundles::{Bundles, PlannedBundle, config_map_bundle, sibling_bundle, unordered};
-use super::snapshot::{
-    ClientState, Issuance, Pending, Snapshot, TrustCopy, View, admits, authorities, holds, migrated, verifies,
-    verifies_to_the_end,
-};
+use super::bundles::{Bundles, PlannedBundle};
+use super::history::{View, admits, authorities, holds, migrated, verifies, verifies_to_the_end};
+use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::{consumers, history, probe};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
 use crate::api::{Endpoints, Mode, OnServingCertificateExpiry, Period, Phase, StepName, TrustSourceUse, Wait};
@@ -122,32 +120,34 @@ pub enum PairOf {
 /// Computes what to do now. After its steps are taken, the next plan has the next steps. The same input gives the same plan.
 pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     let mut journal = history::record(snapshot, before, now);
+    probe::record_sightings(snapshot, &mut journal.gateways, now);
+    consumers::record(snapshot, &mut journal);
     let bundles = Bundles::plan(&View::derive(snapshot, &journal, now));
     // The bundles are recorded before any decision, because the next plan knows only what is stored.
     history::record_bundles(snapshot, &mut journal, &bundles.gateways.trust, &bundles.clients.trust, now);
     let view = View::derive(snapshot, &journal, now);
-    let blockers = Blockers::find(&view);
-    let mut decided = decide(&view, &blockers, &bundles.gateways);
-    let endpoints = probe::count(&view, &before.gateways);
-    decided.waits.extend(probe::waits(&view).into_iter().map(|pause| pause.wait(view.step_of_gateways())));
+    let blockers = Blockers::find(&view, &bundles.clients.trust);
+    let probe = probe::report(&view, &before.gateways);
+    let mut decided = decide(&view, &blockers, &bundles, probe.canary);
+    decided.waits.extend(probe.waits);
     decided.waits.extend(consumers::waits(&view));
     let wake = wake(&view, &decided.waits, [bundles.gateways.until, bundles.clients.until]);
-    let unordered = unordered(&view, &bundles.clients.trust);
-    decided.waits.extend(unordered.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust)));
+    decided
+        .waits
+        .extend(blockers.unordered.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust)));
     let is_everywhere = |ca: &&Certificate| view.gateways_in_use.iter().all(|version| version.trust.contains(ca));
-    let cut_off = journal.clients.iter().filter(|(_, client)| !client.cut_off.is_none());
     let mut plan = Plan {
         phase: phase(&view, &blockers, &bundles.gateways),
         journal: Journal::default(),
-        unordered,
+        unordered: blockers.unordered.clone(),
         converged: bundles.gateways.trust.iter().filter(is_everywhere).cloned().collect(),
         steps: decided.steps,
         waits: decided.waits,
         unlisted_clients: unlisted_clients(snapshot),
         lagging: lagging(&view, &blockers),
         pinned: decided.pinned,
-        cut_off: cut_off.map(|(name, _)| name.clone()).collect(),
-        endpoints,
+        cut_off: Vec::new(),
+        endpoints: probe.endpoints,
         unprobed: snapshot.unprobed.clone(),
         trust_sources: trust_sources(snapshot),
         trouble: trouble(snapshot),
@@ -162,7 +162,9 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
         wake,
         client_bundle: bundles.clients.trust,
     };
-    history::forget_versions(snapshot, &mut journal, now);
+    history::conclude(snapshot, &mut journal, now);
+    let cut_off = journal.clients.iter().filter(|(_, client)| !client.cut_off.is_none());
+    plan.cut_off = cut_off.map(|(name, _)| name.clone()).collect();
     plan.journal = journal;
     plan
 }
@@ -287,15 +289,15 @@ impl Decided {
     }
 }
 
-fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> Decided {
+fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: Option<&Issuance>) -> Decided {
     let mut decided = Decided::default();
     match view.entry.spec.mode {
         Mode::Copy => copy_source(view, blockers, &mut decided),
-        Mode::Bundle => write_managed(view, blockers, gateways, &mut decided),
+        Mode::Bundle => write_managed(view, blockers, bundles, &mut decided),
     }
     for map in &view.snapshot.config_maps {
-        let trust = config_map_bundle(view, map, &gateways.trust);
-        decided.steps.extend(trust.map(|trust| Step::WriteConfigMap { source: map.name.clone(), trust }));
+        let mut copies = bundles.config_maps.iter().filter(|(source, _)| *source == map.name).cloned();
+        decided.steps.extend(copies.next().map(|(source, trust)| Step::WriteConfigMap { source, trust }));
         if let Some(reason) = config_map_blocker(view, map) {
             decided.wait_for_action(StepName::ExpandTrust, reason);
         }
@@ -306,7 +308,7 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) ->
         );
         decided.wait_for_action(StepName::ExpandTrust, reason);
     }
-    if let Some(certificate) = probe::canary_to_reissue(view) {
+    if let Some(certificate) = canary {
         decided.reissue(certificate);
     }
     learn_ca(view, blockers, &mut decided);
@@ -347,7 +349,8 @@ fn copy_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) 
 }
 
 /// Mode `Bundle`: the managed Secret holds the gateways' bundle, and the source Secret's pair once clients verify it.
-fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle, decided: &mut Decided) {
+fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, decided: &mut Decided) {
+    let gateways = &bundles.gateways;
     if gateways.trust.is_empty() {
         return;
     }
@@ -364,7 +367,7 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBun
             pair
         }
     };
-    if let Some(trust) = sibling_bundle(view, &gateways.trust) {
+    if let Some(trust) = bundles.sibling.clone() {
         let is_first = matches!(view.snapshot.managed_sibling, TrustCopy::Absent);
         match sibling_blocker(view).filter(|_| is_first) {
             Some(reason) => decided.wait_for_action(StepName::ExpandTrust, reason),
@@ -520,10 +523,10 @@ fn promote(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
         let reason = format!("Not every gateway trusts the new CA yet, so Secret {issuer_name} is not updated");
         decided.wait(step, unconverged.until, reason);
         // The gateway may wait for something that only a person can correct.
-        if let Some(blocker) = blockers.of_promotion().filter(|blocker| blocker.until.is_none()) {
+        if let Some(blocker) = blockers.promotion.as_ref().filter(|blocker| blocker.until.is_none()) {
             decided.wait_for_source(step, blocker);
         }
-    } else if let Some(blocker) = blockers.of_promotion().filter(|_| signs) {
+    } else if let Some(blocker) = blockers.promotion.as_ref().filter(|_| signs) {
         decided.wait_for_source(step, blocker);
     } else {
         decided.steps.push(Step::PromoteIssuer);
@@ -672,7 +675,7 @@ fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decide
         decided.switch_blocker = SwitchBlocker::of(view, chain, Some(names.clone()));
     }
     let deadline = serving_deadline(view, chain);
-    let direct = presents_source(view).filter(|_| deadline.is_none_or(|at| view.now < at));
+    let direct = blockers.direct.clone().filter(|_| deadline.is_none_or(|at| view.now < at));
     match (blockers.reissue_pause(Some(certificate), deadline), lagging, direct) {
         (Some(pause), _, _) => decided.waits.push(pause.wait(step)),
         (None, Some(names), _) => decided.waits.push(lacking(view, &names).wait(step)),
@@ -787,7 +790,7 @@ fn phase(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> 
     let is_done = is_dropped && is_switched && is_migrated && is_published;
     match () {
         () if is_done && bundle.iter().all(|ca| anchors.contains(ca)) => Phase::Steady,
-        () if view.unconverged.is_some() || blockers.of_promotion().is_some() => Phase::TrustExpanded,
+        () if view.unconverged.is_some() || blockers.promotion.is_some() => Phase::TrustExpanded,
         () if is_switched && is_migrated => Phase::ServingCertificateSwitched,
         () if is_migrated && view.signs_current => Phase::ClientsMigrated,
         () => Phase::Converged,
@@ -797,7 +800,7 @@ fn phase(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> 
 /// The clients that may still use or trust only an old CA although the agent has done everything for them; sorted.
 /// While a pause, a Certificate's renewal policy or a gateway blocks reissues, no client lags.
 fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
-    let is_blocked = blockers.pause.is_some() || blockers.of_promotion().is_some();
+    let is_blocked = blockers.pause.is_some() || blockers.promotion.is_some();
     if !view.journal.offered.is_empty() || !view.signs_current || is_blocked {
         return Vec::new();
     }

@@ -7,8 +7,9 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::Pause;
-use super::snapshot::{Answer, Endpoint, Issuance, ProbeResult, Shown, Snapshot, View, admits};
-use crate::api::Endpoints;
+use super::history::{View, admits};
+use super::snapshot::{Answer, Endpoint, Issuance, ProbeResult, Shown, Snapshot};
+use crate::api::{Endpoints, Wait};
 use crate::rotation::journal::{Sightings, Version};
 use crate::rotation::name_list::few;
 
@@ -119,9 +120,32 @@ fn serves(version: &Version, shown: &Shown) -> bool {
     version.chain.first().is_some_and(|leaf| leaf.fingerprint == shown.leaf)
 }
 
+impl Endpoint {
+    /// Pod and address.
+    fn pod_and_address(&self) -> String {
+        self.pod.as_ref().map_or_else(|| self.address.clone(), |pod| format!("{pod} ({})", self.address))
+    }
+}
+
+/// What a probe says about this plan.
+pub(super) struct Report<'v> {
+    /// The number of endpoints in each state; `None` without a probe.
+    pub(super) endpoints: Option<Endpoints>,
+    /// What the step of the gateways waits for while some endpoints may have an earlier content.
+    pub(super) waits: Vec<Wait>,
+    /// The canary's Certificate, if it is to be reissued.
+    pub(super) canary: Option<&'v Issuance>,
+}
+
+/// `before` are the versions in the journal before this snapshot.
+pub(super) fn report<'v>(view: &View<'v>, before: &[Version]) -> Report<'v> {
+    let waits = waits(view).into_iter().map(|pause| pause.wait(view.gateway_step)).collect();
+    Report { endpoints: count(view, before), waits, canary: canary_to_reissue(view) }
+}
+
 /// The number of endpoints in each state; `None` without a probe. `before` are the versions in the journal before this
 /// snapshot: one whose propagation delay has just ended was not observed to be out of use.
-pub(super) fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
+fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
     let probe = view.snapshot.probe_result.as_ref()?;
     let endpoints = &probe.endpoints;
     let newest = view.journal.gateways.last()?;
@@ -155,7 +179,7 @@ fn is_stale(view: &View<'_>, endpoint: &Endpoint) -> bool {
 
 /// What a step waits for while some endpoints may have an earlier content. Each ends with the propagation delay, unless an endpoint was seen with
 /// that content.
-pub(super) fn waits(view: &View<'_>) -> Vec<Pause> {
+fn waits(view: &View<'_>) -> Vec<Pause> {
     let (Some(target), Some(probe)) = (&view.entry.policy.probe.target, &view.snapshot.probe_result) else {
         return Vec::new();
     };
@@ -165,7 +189,7 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Pause> {
     let propagated = view.entry.policy.propagation_delays.gateways.after(replaced);
     let ahead = Some(propagated).filter(|propagated| *propagated > view.now);
     let which = |is: &dyn Fn(&Endpoint) -> bool| {
-        few(probe.endpoints.iter().filter(|endpoint| is(endpoint)).map(Endpoint::label))
+        few(probe.endpoints.iter().filter(|endpoint| is(endpoint)).map(Endpoint::pod_and_address))
     };
     let is_foreign = |endpoint: &Endpoint| {
         let known = |shown: &Shown| view.journal.gateways.iter().any(|version| serves(version, shown));
@@ -245,7 +269,7 @@ fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
         return Some(format!("its certificate {held} is of a CA that gateways trusted before, too. {fix}"));
     }
     let is_silent = |endpoint: &&Endpoint| endpoint.shown.as_ref().is_ok_and(|shown| shown.canary.is_none());
-    let silent = few(probe.endpoints.iter().filter(is_silent).map(Endpoint::label))?;
+    let silent = few(probe.endpoints.iter().filter(is_silent).map(Endpoint::pod_and_address))?;
     Some(format!("neither accepted nor rejected by {silent}. Let gateways request client certificates"))
 }
 
@@ -254,7 +278,7 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
 
 /// The Certificate of a canary that is not of the new CA yet. It is reissued before the clients. While its Issuer signs
 /// with the old CA, the time between requests doubles.
-pub(super) fn canary_to_reissue<'v>(view: &View<'v>) -> Option<&'v Issuance> {
+fn canary_to_reissue<'v>(view: &View<'v>) -> Option<&'v Issuance> {
     let canary = view.snapshot.canary.as_ref()?;
     let may_be_issued = |issuance: &&Issuance| !issuance.is_issuing && issuance.renewal.blocker(view.now).is_none();
     let certificate = canary.certificate.as_ref().filter(may_be_issued)?;
