@@ -1,18 +1,19 @@
 //! `trustspan verify`.
 
 use std::fmt;
-use std::fs;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::ArgPredicate;
 use jiff::Timestamp;
 use serde::Serialize;
+use zeroize::Zeroizing;
 
 use super::Failure;
 use super::inputs::unless_closed;
 use super::sanitize::printable;
+use crate::store::manifest;
 use crate::trust::bundle::{self, Bundle};
 use crate::trust::chain::{Accepted, Purpose, Refused, horizon, verify};
 
@@ -247,13 +248,8 @@ fn load(path: &Path, what: &str, reader: impl Fn(&[u8]) -> Bundle) -> Result<Bun
     Ok(bundle)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    if path == Path::new("-") {
-        let mut text = Vec::new();
-        io::stdin().lock().read_to_end(&mut text).map_err(|error| format!("stdin: {error}"))?;
-        return Ok(text);
-    }
-    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
+    manifest::read(path).map_err(|error| error.to_string())
 }
 
 impl Reason {

@@ -19,7 +19,7 @@ mod tree;
 pub use chunk::{Chunk, Chunks};
 pub use document::{Document, Object};
 pub use edit::Edited;
-pub use source::{Files, Source, open, open_each};
+pub use source::{Files, Source, open, open_each, read};
 
 /// Why a manifest cannot be read.
 #[derive(Debug, thiserror::Error)]

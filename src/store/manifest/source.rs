@@ -6,7 +6,9 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use zeroize::Zeroizing;
 
@@ -77,11 +79,23 @@ pub fn open_each(paths: &[PathBuf], files: Files) -> Vec<Result<Source, Manifest
     let mut set = SourceSet { files, ..SourceSet::default() };
     for path in paths {
         match path.as_os_str() == "-" {
-            true => set.push(spool(io::stdin().lock()), "stdin"),
+            true => set.push(spool(io::stdin().lock(), MAX_SPOOLED), "stdin"),
             false => set.enter(path).unwrap_or_else(|error| set.sources.push(Err(error))),
         }
     }
     set.sources
+}
+
+/// All bytes of a file, of a pipe, or of stdin (`-`).
+///
+/// # Errors
+/// When it does not exist, is a directory, or cannot be read.
+pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, ManifestError> {
+    if path.is_dir() {
+        return Err(unread(path)(io::ErrorKind::IsADirectory.into()));
+    }
+    let sources = open(&[path.to_owned()])?;
+    sources.first().map_or_else(|| Ok(Zeroizing::default()), Source::bytes)
 }
 
 /// Sources that are opened together.
@@ -112,10 +126,12 @@ impl SourceSet {
         if metadata.is_dir() {
             return self.walk(path);
         }
-        let file = File::open(path).map_err(failed)?;
-        match metadata.is_file() {
-            true => self.push_file(path),
-            false => self.push(spool(file), &path.display().to_string()),
+        if metadata.is_file() {
+            File::open(path).map_err(failed)?;
+            self.push_file(path);
+        } else {
+            let file = open_pipe(path, WRITER_TIMEOUT).map_err(failed)?;
+            self.push(spool(file, MAX_SPOOLED), &path.display().to_string());
         }
         Ok(())
     }
@@ -143,9 +159,26 @@ fn unread(path: &Path) -> impl Fn(io::Error) -> ManifestError + Copy {
     move |cause| ManifestError::Read { source_name: path.display().to_string(), cause }
 }
 
-fn spool(mut pipe: impl io::Read) -> io::Result<Origin> {
+/// The most bytes that are read from a pipe or a device. A device such as /dev/zero has no end.
+const MAX_SPOOLED: u64 = 1 << 30;
+/// How long a named pipe may have no writer.
+const WRITER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Opens what is neither a file nor a directory. The open of a named pipe blocks until another process opens it to write (fifo(7)).
+fn open_pipe(path: &Path, timeout: Duration) -> io::Result<File> {
+    let (sender, opened) = mpsc::channel();
+    let path = path.to_owned();
+    thread::spawn(move || sender.send(File::open(path)));
+    let no_writer = || format!("no process wrote to this pipe within {} s", timeout.as_secs());
+    opened.recv_timeout(timeout).unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, no_writer())))
+}
+
+fn spool(pipe: impl io::Read, limit: u64) -> io::Result<Origin> {
     let mut file = tempfile::tempfile()?;
-    io::copy(&mut pipe, &mut file)?;
+    if io::copy(&mut pipe.take(limit + 1), &mut file)? > limit {
+        let found = format!("more than {} MiB; expected manifests", limit >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, found));
+    }
     Ok(Origin::Spool(file))
 }
 
@@ -290,17 +323,42 @@ mod tests {
         let opened = |files| open_each(&[root.path().to_owned()], files).into_iter().flatten().collect::<Vec<_>>();
         assert_eq!([Files::Manifests, Files::ManifestsAndPem].map(|files| opened(files).len()), [1, 3]);
         let mut set = SourceSet::default();
-        set.push(spool(&b"-----BEGIN CERTIFICATE-----"[..]), "stdin");
-        set.push(spool(&b"--- # a manifest"[..]), "stdin");
+        set.push(spool(&b"-----BEGIN CERTIFICATE-----"[..], MAX_SPOOLED), "stdin");
+        set.push(spool(&b"--- # a manifest"[..], MAX_SPOOLED), "stdin");
         let are_pem: Vec<_> = set.sources.iter().flatten().map(|source| source.is_pem().ok()).collect();
         assert_eq!(are_pem, [Some(true), Some(false)]);
         Ok(())
     }
 
     #[test]
+    fn a_pipe_has_a_limit() {
+        assert!(spool(io::repeat(b'#').take(9), 9).is_ok());
+        let error = spool(io::repeat(b'#'), 3 << 20).expect_err("it has no end");
+        assert_eq!(error.to_string(), "more than 3 MiB; expected manifests");
+    }
+
+    #[test]
+    fn a_named_pipe_without_a_writer_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [path, abandoned] = ["pipe", "abandoned"].map(|name| dir.path().join(name));
+        let made = std::process::Command::new("mkfifo").args([&path, &abandoned]).status().expect("mkfifo");
+        assert!(made.success());
+        let error = open_pipe(&abandoned, Duration::ZERO).expect_err("no writer");
+        assert!(error.to_string().starts_with("no process wrote to this pipe"), "{error}");
+        let writer = thread::spawn({
+            let path = path.clone();
+            move || fs::write(path, "a: 1")
+        });
+        let mut text = String::new();
+        open_pipe(&path, WRITER_TIMEOUT).expect("a writer").read_to_string(&mut text).expect("its text");
+        assert_eq!(text, "a: 1");
+        writer.join().expect("no panic").expect("written");
+    }
+
+    #[test]
     fn a_spooled_pipe_can_be_read_twice() {
         let mut set = SourceSet::default();
-        set.push(spool(&b"a: 1\n---\nb: 2\n"[..]), "stdin");
+        set.push(spool(&b"a: 1\n---\nb: 2\n"[..], MAX_SPOOLED), "stdin");
         let [Ok(source)] = &set.sources[..] else { panic!("a spool") };
         for _ in 0..2 {
             assert_eq!(source.chunks().expect("a reader").count(), 2);
@@ -316,10 +374,10 @@ mod tests {
     fn small_sources_are_cached() {
         let mut set = SourceSet::default();
         let budget = set.budget.0.get();
-        set.push(spool(&b"a: 1\n---\nb: 2\n"[..]), "small");
-        set.push(spool("#\n".repeat(budget / 2).as_bytes()), "large");
-        set.push(spool(&b"a: \xff\n---\nb: 2\n"[..]), "broken");
-        set.push(spool(&b"a: 1\n"[..]), "another");
+        set.push(spool(&b"a: 1\n---\nb: 2\n"[..], MAX_SPOOLED), "small");
+        set.push(spool("#\n".repeat(budget / 2).as_bytes(), MAX_SPOOLED), "large");
+        set.push(spool(&b"a: \xff\n---\nb: 2\n"[..], MAX_SPOOLED), "broken");
+        set.push(spool(&b"a: 1\n"[..], MAX_SPOOLED), "another");
         let sources: Vec<_> = set.sources.into_iter().flatten().collect();
         assert_eq!(sources.iter().map(are_cached).collect::<Vec<_>>(), [true, false, false, true]);
         assert_eq!(budget - set.budget.0.get(), 19, "sources that are not cached use no budget");
