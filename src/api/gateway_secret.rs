@@ -38,6 +38,10 @@ use super::{AdditionalTrust, Clients, Mode, Resolved, SecretRef, TrustBundleTarg
             "!has(self.spec.issuerSecretName) || !(self.spec.issuerSecretName in [has(self.spec.sourceSecretName) ? self.spec.sourceSecretName : '', has(self.spec.secretName) ? self.spec.secretName : self.metadata.name, has(self.spec.caSecretRef) ? self.spec.caSecretRef.name : '', has(self.spec.clients) && has(self.spec.clients.caSecretRef) ? self.spec.clients.caSecretRef.name : ''])"
         )
         .message("spec.issuerSecretName needs another name than the other Secrets: the agent writes that Secret"),
+        validation = kube::core::cel::Rule::new(
+            "!has(self.spec.trustBundleTargets) || self.spec.trustBundleTargets.all(target, target.kind != 'Secret' || !(target.name in [has(self.spec.secretName) ? self.spec.secretName : self.metadata.name, (has(self.spec.secretName) ? self.spec.secretName : self.metadata.name) + '-cacert', has(self.spec.issuerSecretName) ? self.spec.issuerSecretName : '']))"
+        )
+        .message("a Secret of spec.trustBundleTargets needs another name than the managed Secret, its -cacert Secret and spec.issuerSecretName: gateways and the Issuer use these"),
         printcolumn(name = "Source", type_ = "string", json_path = ".status.resolved.sourceSecretName"),
         printcolumn(name = "Managed", type_ = "string", json_path = ".status.secretName"),
         printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),

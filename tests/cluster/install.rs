@@ -54,6 +54,13 @@ fn gateway_secret(name: &str, spec: &Value) -> String {
         .to_string()
 }
 
+fn with_target(spec: &Value, name: &str) -> Value {
+    let mut spec = spec.clone();
+    spec["sourceSecretName"] = "root".into();
+    spec["trustBundleTargets"] = json!([{ "kind": "Secret", "name": name }]);
+    spec
+}
+
 fn refuses_a_managed_secret_without_a_name_of_its_own(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         for (spec, text) in [
@@ -67,6 +74,16 @@ fn refuses_a_managed_secret_without_a_name_of_its_own(cluster: &Cluster) -> Resu
             (json!({ "sourceSecretName": "root", "mode": "Both" }), "Bundle"),
             (json!({ "sourceSecretName": "root", "workloadLabels": {} }), "workloadLabels"),
             (json!({ "secretName": "gw2" }), "set either spec.certificateRef"),
+            (with_target(&json!({}), "gw"), "a Secret of spec.trustBundleTargets needs another name"),
+            (with_target(&json!({}), "gw-cacert"), "a Secret of spec.trustBundleTargets needs another name"),
+            (
+                with_target(&json!({ "secretName": "gw2" }), "gw2"),
+                "a Secret of spec.trustBundleTargets needs another name",
+            ),
+            (
+                with_target(&json!({ "issuerSecretName": "ca" }), "ca"),
+                "a Secret of spec.trustBundleTargets needs another name",
+            ),
         ] {
             let apply = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(gateway_secret("gw", &spec));
             let refused = apply.fails()?;
