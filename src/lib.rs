@@ -12,7 +12,7 @@
 //!
 //! Pure modules take values, and the clock as an argument, and return values:
 //!
-//! - [`api`]: the `GatewaySecret` and `TrustConsumer` resources, labels and annotations.
+//! - [`api`]: the `GatewaySecret`, `TrustConsumer` and `MirroredFile` resources, labels and annotations.
 //! - [`trust`]: what a proxy loads from a Secret, and whether it is valid.
 //! - [`connectivity`]: which clients and gateways accept each other, and what an update would break.
 //! - [`registry`]: all GatewaySecrets, and which references can be rewritten to which managed Secret.

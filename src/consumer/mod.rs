@@ -20,7 +20,7 @@ pub use report::{blocked, events, report, restarted};
 pub use restarts::{Consumers, RestartBlocker, blocker, next, wake};
 pub use state::{Absence, ConsumerState, Reader, WorkloadState, owners};
 pub use status_summary::ConsumerSummary;
-pub use trust_loaders::trust_loaders;
+pub use trust_loaders::{mirror_loaders, trust_loaders};
 
 #[cfg(test)]
 mod tests;

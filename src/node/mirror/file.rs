@@ -22,6 +22,7 @@ pub(super) struct MirroredPath {
     new_mode: u32,
     bootstrap: Option<PathBuf>,
     memory: Memory,
+    last_drift: Option<Timestamp>,
     metrics: Arc<MirrorMetrics>,
 }
 
@@ -30,8 +31,8 @@ pub(super) struct MirroredPath {
 pub(super) struct FileState {
     /// What is on disk.
     pub(super) disk: Disk,
-    /// When something else changed or removed the file, if that was just put back.
-    pub(super) drift: Option<Timestamp>,
+    /// When something else changed or removed the file last, and that was put back.
+    pub(super) last_drift: Option<Timestamp>,
     /// Whether the file holds what the source has.
     pub(super) result: FileResult,
 }
@@ -53,7 +54,7 @@ pub(super) enum FileResult {
 
 impl MirroredPath {
     pub(super) fn new(path: PathBuf, new_mode: u32, bootstrap: Option<PathBuf>, metrics: Arc<MirrorMetrics>) -> Self {
-        Self { path, new_mode, bootstrap, memory: Memory::default(), metrics }
+        Self { path, new_mode, bootstrap, memory: Memory::default(), last_drift: None, metrics }
     }
 
     /// Compares the file with the source, and writes it if necessary.
@@ -71,13 +72,17 @@ impl MirroredPath {
             Disk::Absent | Disk::Unusable(_) => self.bootstrap(now),
         };
         let decision = decision::decide(&disk, &source, &self.memory, bootstrap.as_ref());
-        let (disk, drift, written) = match decision {
-            Decision::Keep => (disk, None, Ok(())),
-            Decision::Write(content, cause) => {
-                let written = self.write(&content, cause, &disk);
-                let disk = if written.is_ok() { Disk::Holds(content) } else { read_disk(&self.path, now) };
-                (disk, (cause == Cause::Drift && written.is_ok()).then_some(now), written)
-            }
+        let (disk, written) = match decision {
+            Decision::Keep => (disk, Ok(())),
+            Decision::Write(content, cause) => match self.write(&content, cause, &disk) {
+                Ok(()) => {
+                    if cause == Cause::Drift {
+                        self.last_drift = Some(now);
+                    }
+                    (Disk::Holds(content), Ok(()))
+                }
+                Err(failure) => (read_disk(&self.path, now), Err(failure)),
+            },
         };
         self.remember(&disk, &source);
         let expiry = if let Disk::Holds(content) = &disk { content.first_expiry(now) } else { None };
@@ -90,7 +95,7 @@ impl MirroredPath {
             (Ok(()), Source::Missing(which)) => FileResult::SourceMissing(which),
             (Ok(()), Source::Unreadable(failure)) => FileResult::SourceUnreadable(failure),
         };
-        FileState { disk, drift, result }
+        FileState { disk, last_drift: self.last_drift, result }
     }
 
     fn remember(&mut self, disk: &Disk, source: &Source) {

@@ -3,24 +3,28 @@
 mod decision;
 mod file;
 mod metrics;
+mod report;
 mod source;
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use self::file::MirroredPath;
+use self::file::{FileResult, MirroredPath};
 use self::metrics::MirrorMetrics;
+use self::report::Reporter;
 use self::source::{SourceRef, Stored, WatchedSource};
+use crate::api::{MirrorSource, MirroredFileSpec};
 use crate::cli::controller_args::duration;
 use crate::cli::log::LogArgs;
 use crate::health::{CheckResult, Requirement};
@@ -35,6 +39,7 @@ const FIRST_ANSWER: Duration = Duration::from_secs(10);
 ///
 /// The file is replaced atomically, and only when the certificates have changed. It is never removed, and content that would break trust is
 /// refused. What it holds stays when the source cannot be read or is deleted. A file that something else changed or removed is written again.
+/// What the file holds is reported in a MirroredFile in the namespace of the source, and rotations of GatewaySecrets wait for it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Object with the bundle: secret/NAMESPACE/NAME or configmap/NAMESPACE/NAME.
@@ -60,6 +65,10 @@ pub struct Args {
     /// File with a bundle to start with, for when the file does not exist and the source cannot be read.
     #[arg(long, value_name = "FILE")]
     bootstrap: Option<PathBuf>,
+
+    /// Name of this node in the report. Default: the host name.
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node: Option<String>,
 
     /// Path to the kubeconfig. Default: the in-cluster configuration.
     #[arg(long, value_name = "FILE")]
@@ -95,6 +104,9 @@ pub enum RunError {
     /// No client for the cluster could be created.
     #[error(transparent)]
     Cluster(#[from] cluster::ConnectError),
+    /// The host name cannot be read.
+    #[error("the host name cannot be read ({0}): set --node")]
+    Node(io::Error),
     /// The operating system does not provide threads or signals.
     #[error("cannot run: {0}")]
     Io(#[from] io::Error),
@@ -126,17 +138,31 @@ fn path(args: &Args) -> Result<PathBuf, RunError> {
     Ok(std::path::absolute(&args.to)?.join(name))
 }
 
+/// The name of this node.
+fn node(args: &Args) -> Result<String, RunError> {
+    match &args.node {
+        Some(name) => Ok(name.clone()),
+        None => Ok(fs::read_to_string("/proc/sys/kernel/hostname").map_err(RunError::Node)?.trim().to_owned()),
+    }
+}
+
 async fn mirror(args: Args) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
     let path = path(&args)?;
     let health = Arc::new(HealthState::default());
     let metrics = Arc::new(MirrorMetrics::new(health.clone()));
     let check = health.add(format!("mirrored-file{}", path.display()), Requirement::AtStart);
+    let source = MirrorSource { kind: args.from.kind, name: args.from.name.clone(), key: args.key.clone() };
+    let spec = MirroredFileSpec { node: node(&args)?, path: path.display().to_string(), source };
+    let report_check = health.add(format!("mirrored-file-report{}", path.display()), Requirement::AtStart);
     if let Some(address) = args.metrics_listen {
         serve(address, health, metrics.clone()).await?;
     }
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
     remove_temporary_files(&path);
+    let (states, reported) = watch::channel(None);
+    let reporter = Reporter::new(client.clone(), &args.from.namespace, spec, report_check);
+    tokio::spawn(reporter.run(reported));
     let mut watched = WatchedSource::new(&args.from, &args.key);
     let (events, answered) = source::events(&client, &args.from);
     let mut events = pin!(events);
@@ -159,6 +185,13 @@ async fn mirror(args: Args) -> Result<ExitCode, RunError> {
         // On the thread of this loop: the health server has others.
         let state = file.reconcile(&watched, Timestamp::now());
         check.record(state.result.health());
+        if state.result != FileResult::Pending {
+            states.send_if_modified(|known| {
+                let is_change = known.as_ref() != Some(&state);
+                *known = Some(state);
+                is_change
+            });
+        }
     }
 }
 

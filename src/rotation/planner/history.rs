@@ -42,7 +42,7 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp)
     record_trust_sources(snapshot, &mut journal, now);
     record_further_certificates(snapshot, &mut journal, now);
     record_clients(snapshot, &mut journal, now);
-    consumers::record(snapshot, &mut journal);
+    consumers::record(snapshot, &mut journal, now);
     record_cut_off(snapshot, &mut journal, now);
     journal
 }
