@@ -12,7 +12,7 @@
 //!
 //! Pure modules take values, and the clock as an argument, and return values:
 //!
-//! - [`api`]: the `GatewaySecret` and `TrustConsumer` resources, labels and annotations.
+//! - [`api`]: the `GatewaySecret`, `TrustConsumer` and `MirroredFile` resources, labels and annotations.
 //! - [`trust`]: what a proxy loads from a Secret, and whether it is valid.
 //! - [`connectivity`]: which clients and gateways accept each other, and what an update would break.
 //! - [`registry`]: all GatewaySecrets, and which references can be rewritten to which managed Secret.
@@ -24,7 +24,7 @@
 //! - [`certgen`]: a profile and the Secrets of a control plane to the next step of their rotation.
 //!
 //! Modules with I/O (feature `edge`): [`store`] (reads a cluster or a directory of manifests), [`webhook`] (HTTPS), [`agent`] (the rotation
-//! controller) and [`cli`]. They call the pure modules, which never import them.
+//! controller), [`cli`] and [`node`] (binary `trustspan-node`). They call the pure modules, which never import them. Nothing imports [`node`].
 
 pub mod admission;
 pub mod api;
@@ -41,6 +41,8 @@ pub mod trust;
 pub mod agent;
 #[cfg(feature = "edge")]
 pub mod cli;
+#[cfg(feature = "edge")]
+pub mod node;
 #[cfg(feature = "edge")]
 pub mod store;
 #[cfg(feature = "edge")]

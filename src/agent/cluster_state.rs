@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::AgentError;
 use super::owned_objects::{self, StoredObject};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name, managed_config_map_name};
-use crate::api::{AdditionalTrust, SourceKind, TrustConsumer};
+use crate::api::{AdditionalTrust, MirroredFile, SourceKind, TrustConsumer};
 use crate::consumer;
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
@@ -45,7 +45,7 @@ pub(super) struct ClusterState {
     presented_also: Vec<FurtherCertificate>,
     /// The readers of `spec.trustBundleTargets`, each target as one client.
     pub(super) bundle_readers: Vec<ClientState>,
-    /// TrustConsumers that load CAs of this GatewaySecret.
+    /// TrustConsumers and MirroredFiles that load CAs of this GatewaySecret.
     trust_loaders: Vec<TrustLoader>,
     /// Namespaces of `spec.clients.namespaces` whose Certificates the agent cannot list.
     unlisted_namespaces: Vec<String>,
@@ -147,6 +147,23 @@ async fn read_trust_loaders(client: &Client, entry: &Entry, namespace: &str) -> 
     }
 }
 
+async fn read_mirror_loaders(client: &Client, entry: &Entry) -> Result<Vec<TrustLoader>, AgentError> {
+    let namespace = &entry.namespace;
+    let api: Api<MirroredFile> = Api::namespaced(client.clone(), namespace);
+    match api.list(&ListParams::default()).await {
+        Ok(listed) => Ok(listed
+            .into_iter()
+            .flat_map(|MirroredFile { metadata, spec, status }| {
+                let name = metadata.name.unwrap_or_default();
+                consumer::mirror_loaders(entry, (namespace, &name), &spec, &status.unwrap_or_default())
+            })
+            .collect()),
+        // 404: the kind is not installed.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(AgentError::api("list", "mirroredfiles.trustspan.dev", namespace, error)),
+    }
+}
+
 /// The qualified name of an object: see [`Entry::qualified`].
 pub(super) fn qualified(entry: &Entry, object: &Value) -> String {
     let metadata = &object["metadata"];
@@ -233,6 +250,7 @@ impl ClusterState {
         for namespace in consumer_namespaces(entry) {
             state.trust_loaders.extend(read_trust_loaders(client, entry, &namespace).await?);
         }
+        state.trust_loaders.extend(read_mirror_loaders(client, entry).await?);
         Ok(state)
     }
 

@@ -11,12 +11,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::cluster_state::WatchedNames;
-use crate::api::TrustConsumer;
+use crate::api::{MirroredFile, TrustConsumer};
 use crate::registry::Entry;
 use crate::store::{cluster, watch};
 
 /// Watches the objects that a GatewaySecret's rotation depends on: Secrets and ConfigMaps by name, cert-manager's Certificates, and
-/// TrustConsumers.
+/// TrustConsumers and MirroredFiles.
 pub(super) fn start(client: &Client, entry: &Entry, names: WatchedNames, event: &Arc<Notify>) -> JoinSet<()> {
     let mut watches = JoinSet::new();
     let WatchedNames { secrets, config_maps, namespaces, consumer_namespaces } = names;
@@ -37,6 +37,8 @@ pub(super) fn start(client: &Client, entry: &Entry, names: WatchedNames, event: 
         let consumers: Api<PartialObjectMeta<TrustConsumer>> = Api::namespaced(client.clone(), &namespace);
         watches.spawn(notify(watcher(consumers, watcher::Config::default()), event.clone()));
     }
+    let mirrors: Api<PartialObjectMeta<MirroredFile>> = Api::namespaced(client.clone(), &entry.namespace);
+    watches.spawn(notify(watcher(mirrors, watcher::Config::default()), event.clone()));
     watches
 }
 

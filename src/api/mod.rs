@@ -1,7 +1,8 @@
-//! The API: the [`GatewaySecret`] resource and its policies, [`TrustConsumer`], labels and annotations.
+//! The API: the [`GatewaySecret`] resource and its policies, [`TrustConsumer`], [`MirroredFile`], labels and annotations.
 
 mod clients;
 mod gateway_secret;
+mod mirrored_file;
 mod mode;
 pub mod names;
 mod period;
@@ -19,6 +20,7 @@ mod workload_kind;
 pub use crate::trust::{GatewayUse, Level};
 pub use clients::Clients;
 pub use gateway_secret::*;
+pub use mirrored_file::*;
 pub use mode::Mode;
 pub use period::Period;
 pub use rotation_policy::*;

@@ -15,12 +15,12 @@ mod trust_loaders;
 
 pub(crate) use availability::gap;
 pub use condition_types::{AVAILABLE, CONDITION_TYPES, LOADED, RESTARTABLE, VALID};
-pub use content::{Content, ContentFault, ReadFailure};
+pub use content::{Content, ContentFault, ReadFailure, value};
 pub use report::{blocked, events, report, restarted};
 pub use restarts::{Consumers, RestartBlocker, blocker, next, wake};
 pub use state::{Absence, ConsumerState, Reader, WorkloadState, owners};
 pub use status_summary::ConsumerSummary;
-pub use trust_loaders::trust_loaders;
+pub use trust_loaders::{mirror_loaders, trust_loaders};
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,11 @@
-//! Which CAs of a GatewaySecret a TrustConsumer's workloads load, and which of them they have loaded.
+//! Which CAs of a GatewaySecret a TrustConsumer's workloads or a mirrored file load, and which of them they have loaded.
 
 use std::collections::BTreeMap;
 
 use super::condition_types::{LOADED, RESTARTABLE, VALID, WORKLOAD_MISSING};
 use crate::api::{
-    Condition, ConditionStatus, LoadedObject, SourceKind, TrustBundleTarget, TrustBundleTargetKind, TrustConsumerSpec,
-    TrustConsumerStatus,
+    Condition, ConditionStatus, LoadedObject, MIRROR_SYNCED, MirrorSource, MirroredFileSpec, MirroredFileStatus,
+    SourceKind, TrustBundleTarget, TrustBundleTargetKind, TrustConsumerSpec, TrustConsumerStatus,
 };
 use crate::registry::Entry;
 use crate::rotation::planner::{LoadedTrust, TrustLoader};
@@ -36,15 +36,52 @@ pub fn trust_loaders(
                 false => (None, list_as_ca(loaded, key), true),
             };
             loaders.push(TrustLoader {
-                name: format!("{namespace}/{name}"),
+                name: format!("TrustConsumer {namespace}/{name}"),
                 object,
                 loaded: hash,
                 reason,
                 needs_action,
+                is_read_by_others: false,
             });
         }
     }
     loaders
+}
+
+/// The objects of a GatewaySecret that a mirrored file has. `object` is the namespace and name of the MirroredFile.
+///
+/// Only one in the GatewaySecret's namespace counts: a user who may write MirroredFiles in one namespace must not be able to block a rotation in
+/// another namespace.
+pub fn mirror_loaders(
+    entry: &Entry,
+    (namespace, name): (&str, &str),
+    spec: &MirroredFileSpec,
+    status: &MirroredFileStatus,
+) -> Vec<TrustLoader> {
+    if namespace != entry.namespace {
+        return Vec::new();
+    }
+    let MirrorSource { kind, name: source, key } = &spec.source;
+    let loaded = LoadedObject { kind: *kind, name: source.clone(), keys: Vec::new(), ca_keys: vec![key.clone()] };
+    let synced = status.conditions.iter().find(|condition| condition.type_ == MIRROR_SYNCED);
+    let fault = synced.filter(|condition| is_not_true(condition));
+    let reason = match fault {
+        Some(condition) => condition.message.trim_end_matches('.').to_owned(),
+        None => format!(
+            "trustspan-node mirror on that node has not reported the newest content. If it does not run, start it; if the file is \
+             not used any more: kubectl delete mirroredfile -n {namespace} {name}"
+        ),
+    };
+    let keys = loaded.all_keys();
+    let loader = |(object, _)| TrustLoader {
+        name: format!("File {} on node {} (MirroredFile {namespace}/{name})", spec.path, spec.node),
+        object,
+        loaded: status.sha256.clone(),
+        reason: reason.clone(),
+        needs_action: fault.is_some(),
+        is_read_by_others: true,
+    };
+    objects(entry, namespace, &loaded, &keys).into_iter().map(loader).collect()
 }
 
 fn is_not_true(condition: &Condition) -> bool {
@@ -147,7 +184,7 @@ mod tests {
         let [found] = of(&managed, &status(kind, "gw", key, "of all")).try_into().expect("one");
         assert_eq!(
             (found.name.as_str(), &found.object, found.loaded.as_deref()),
-            ("mesh/web", &LoadedTrust::Managed, Some("of the CAs"))
+            ("TrustConsumer mesh/web", &LoadedTrust::Managed, Some("of the CAs"))
         );
         for other in [status(kind, "gw", key, "of earlier content"), TrustConsumerStatus::default()] {
             assert_eq!(of(&managed, &other)[0].loaded, None, "{other:?}");
@@ -204,5 +241,43 @@ mod tests {
             trust_loaders(&entry, ("mesh", "web"), &client, &TrustConsumerStatus::default()).try_into().expect("one");
         assert_eq!(found.object, LoadedTrust::Client("client".to_owned()));
         assert_eq!(trust_loaders(&entry, ("mesh", "web"), &as_cas, &known), [], "another namespace");
+    }
+
+    #[test]
+    fn a_mirrored_file_counts_in_the_namespace_of_the_gateway_secret_only() {
+        let mut entry = entry("mesh", "root", "gw");
+        let target = TrustBundleTarget {
+            kind: TrustBundleTargetKind::ConfigMap,
+            namespace: Some("apps".to_owned()),
+            name: "trust".to_owned(),
+            key: "bundle.pem".to_owned(),
+        };
+        entry.spec.trust_bundle_targets = vec![target.clone(), TrustBundleTarget { namespace: None, ..target }];
+        let of = |namespace: &str, kind, name: &str, key: &str, status: &MirroredFileStatus| {
+            let source = MirrorSource { kind, name: name.to_owned(), key: key.to_owned() };
+            let spec = MirroredFileSpec { node: "n1".to_owned(), path: "/etc/ca.crt".to_owned(), source };
+            mirror_loaders(&entry, (namespace, "f"), &spec, status)
+        };
+        let (secret, config_map) = (SourceKind::Secret, SourceKind::ConfigMap);
+        let status = MirroredFileStatus { sha256: Some("of the CAs".to_owned()), ..MirroredFileStatus::default() };
+        let [managed] = of("mesh", secret, "gw", "ca.crt", &status).try_into().expect("one");
+        assert_eq!(managed.name, "File /etc/ca.crt on node n1 (MirroredFile mesh/f)");
+        assert_eq!((managed.object, managed.loaded.as_deref()), (LoadedTrust::Managed, Some("of the CAs")));
+        assert!(managed.is_read_by_others && !managed.needs_action);
+        assert!(managed.reason.contains("kubectl delete mirroredfile -n mesh f"), "{}", managed.reason);
+        let [in_target] = of("mesh", config_map, "trust", "bundle.pem", &status).try_into().expect("one");
+        assert_eq!(in_target.object, LoadedTrust::Client("readers of ConfigMap trust (bundle.pem)".to_owned()));
+        for (namespace, kind, name, key) in [
+            ("apps", config_map, "trust", "bundle.pem"),
+            ("apps", secret, "gw", "ca.crt"),
+            ("mesh", secret, "other", "ca.crt"),
+            ("mesh", config_map, "trust", "other"),
+        ] {
+            assert_eq!(of(namespace, kind, name, key, &status), [], "{namespace} {name} {key}");
+        }
+        let mut refused = status;
+        refused.conditions = vec![condition("Synced", ConditionStatus::False, "Refused")];
+        let [refused] = of("mesh", secret, "gw", "ca.crt", &refused).try_into().expect("one");
+        assert_eq!((refused.needs_action, refused.reason.as_str()), (true, "Says why"));
     }
 }

@@ -79,7 +79,7 @@ pub struct Version<C = Certificate> {
     pub seen: Sightings,
 }
 
-/// Which endpoints and TrustConsumers are known to use a replaced version. They use it even after the propagation
+/// Which endpoints, TrustConsumers and MirroredFiles are known to use a replaced version. They use it even after the propagation
 /// delay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
@@ -90,7 +90,7 @@ pub struct Sightings {
     /// Endpoints that rejected a canary which newer bundles accept, and have not accepted it since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bundle: Vec<String>,
-    /// TrustConsumers with workloads that may not have loaded a later version.
+    /// TrustConsumers with workloads that may not have loaded a later version, and MirroredFiles that have not reported one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub consumers: Vec<String>,
 }

@@ -17,6 +17,11 @@ pub(super) fn trustspan() -> PathBuf {
     env::var_os(CONTROL).map_or_else(|| env!("CARGO_BIN_EXE_trustspan").into(), PathBuf::from)
 }
 
+/// The trustspan-node binary, next to the trustspan binary.
+pub(crate) fn trustspan_node() -> PathBuf {
+    trustspan().with_file_name("trustspan-node")
+}
+
 /// Whether the test bed runs another trustspan binary than the one under test.
 pub(crate) fn is_control() -> bool {
     env::var_os(CONTROL).is_some()

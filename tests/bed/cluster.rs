@@ -222,6 +222,17 @@ impl Cluster {
         result
     }
 
+    /// Another API server, whose clients have certificates of the CAs in a file; and its port. `bed_ca` verifies it.
+    pub(crate) fn second_api_server(&self, client_ca: &Path) -> Result<(Process, u16)> {
+        let name = format!("second-api-server-{}", self.unique());
+        self.control_plane.second_api_server(&self.scratch, &name, client_ca)
+    }
+
+    /// The CA of the API servers' certificates, in PEM.
+    pub(crate) fn bed_ca(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.scratch.join("apiserver/ca.crt"))?)
+    }
+
     /// Starts a process that lives no longer than this run; its log is among the cluster's files.
     pub(crate) fn spawn<A: AsRef<OsStr>>(
         &self,

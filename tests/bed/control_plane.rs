@@ -49,6 +49,7 @@ pub(super) struct ControlPlane {
     // Fields are dropped in this order: clients before the server, so that they do not retry.
     _controller_manager: Process,
     api_server: Mutex<Process>,
+    etcd_url: String,
     _etcd: Process,
 }
 
@@ -65,6 +66,43 @@ impl ControlPlane {
         api_server.start_again(scratch)?;
         let ready = wait_for("the API server to be ready again", READY, || is_ready(scratch, kubectl));
         ready.with_context(|| api_server.log_tail(25))
+    }
+
+    /// Starts another API server, with separate data, that accepts every client with a certificate of a CA in a file. Waits until it listens.
+    /// Returns its port. Its serving certificate is the one of the first.
+    pub(super) fn second_api_server(&self, scratch: &Scratch, name: &str, client_ca: &Path) -> Result<(Process, u16)> {
+        let port = free_port()?;
+        let file = |name: &str| scratch.join(name).display().to_string();
+        let mut process = scratch.spawn(
+            name,
+            &Assets::locate()?.binary("kube-apiserver")?,
+            [
+                format!("--etcd-servers={}", self.etcd_url),
+                format!("--etcd-prefix=/{name}"),
+                "--bind-address=127.0.0.1".to_owned(),
+                "--advertise-address=127.0.0.1".to_owned(),
+                "--endpoint-reconciler-type=none".to_owned(),
+                format!("--secure-port={port}"),
+                format!("--tls-cert-file={}", file("apiserver/tls.crt")),
+                format!("--tls-private-key-file={}", file("apiserver/tls.key")),
+                format!("--client-ca-file={}", client_ca.display()),
+                "--authorization-mode=AlwaysAllow".to_owned(),
+                "--anonymous-auth=false".to_owned(),
+                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+                format!("--service-account-key-file={}", file("service-accounts.pub")),
+                format!("--service-account-signing-key-file={}", file("service-accounts.key")),
+                "--profiling=false".to_owned(),
+            ],
+            &[],
+        )?;
+        wait_for("the second API server to listen", READY, || {
+            if let Some(status) = process.exited()? {
+                bail!("exit status {status}\n{}", process.log_tail(25));
+            }
+            Ok(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())
+        })?;
+        Ok((process, port))
     }
 
     /// The API server's process.
@@ -177,7 +215,8 @@ impl ControlPlane {
             ],
             &[],
         )?;
-        Ok(Self { _controller_manager: controller_manager, api_server: Mutex::new(api_server), _etcd: etcd })
+        let api_server = Mutex::new(api_server);
+        Ok(Self { _controller_manager: controller_manager, api_server, etcd_url, _etcd: etcd })
     }
 }
 

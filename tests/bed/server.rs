@@ -216,7 +216,7 @@ impl<'c> Server<'c> {
 }
 
 /// A plain GET with HTTP/1.0, so that the body ends when the server closes the connection.
-pub(super) fn http_get(port: u16, path: &str) -> Result<(u16, String)> {
+pub(crate) fn http_get(port: u16, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")?;

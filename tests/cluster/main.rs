@@ -35,6 +35,8 @@ mod guard;
 mod health;
 mod hostile_gateways;
 mod install;
+mod mirror;
+mod mirrored_client_ca;
 #[allow(dead_code)] // The tests on Envoy try them with clients.
 #[path = "../envoy/named_bundles.rs"]
 mod named_bundles;
@@ -81,6 +83,8 @@ const MODULES: &[&[Case]] = &[
     health::CASES,
     hostile_gateways::CASES,
     install::CASES,
+    mirror::CASES,
+    mirrored_client_ca::CASES,
     outage::CASES,
     probe::CASES,
     rollouts::CASES,

@@ -24,5 +24,5 @@ pub use blockers::{SwitchBlocker, TrustSourceBlocker};
 pub use plan::{PairOf, Plan, Step, plan};
 pub use snapshot::{
     AdditionalSource, Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, LoadedTrust,
-    Pending, ProbeResult, Shown, Snapshot, SourceState, Trust, TrustCopy, TrustLoader,
+    Pending, ProbeResult, REPORT_TIMEOUT, Shown, Snapshot, SourceState, Trust, TrustCopy, TrustLoader,
 };

@@ -121,7 +121,7 @@ pub enum PairOf {
 pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     let mut journal = history::record(snapshot, before, now);
     probe::record_sightings(snapshot, &mut journal.gateways, now);
-    consumers::record(snapshot, &mut journal);
+    consumers::record(snapshot, &mut journal, now);
     let bundles = Bundles::plan(&View::derive(snapshot, &journal, now));
     // The bundles are recorded before any decision, because the next plan knows only what is stored.
     history::record_bundles(snapshot, &mut journal, &bundles.gateways.trust, &bundles.clients.trust, now);

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::Pause;
 use super::history::{View, admits};
-use super::snapshot::{Answer, Endpoint, Issuance, ProbeResult, Shown, Snapshot};
+use super::snapshot::{Answer, Endpoint, Issuance, LoadedTrust, ProbeResult, Shown, Snapshot};
 use crate::api::{Endpoints, Wait};
 use crate::rotation::journal::{Sightings, Version};
 use crate::rotation::name_list::few;
@@ -37,6 +37,12 @@ pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Versi
         version.seen = evidence.sightings(version, &known);
     }
     versions.retain(|version| version.may_be_in_use(policy.propagation_delays.gateways, now));
+    let is_in_files =
+        snapshot.trust_loaders.iter().any(|one| one.is_read_by_others && one.object == LoadedTrust::Managed);
+    if is_in_files {
+        // Gateways do not show what the readers of a mirrored file have.
+        return;
+    }
     // Removing a version can make another one removable, so iterate to a fixpoint.
     let is_over = |versions: &[Version], at: &usize| versions[*at].seen.is_empty() && evidence.is_over(versions, *at);
     while let Some(at) = (0..versions.len()).find(|at| is_over(versions, at)) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::api::AdditionalTrust;
 use crate::registry::Entry;
@@ -37,7 +37,7 @@ pub struct Snapshot<'a> {
     pub clients: Vec<ClientState>,
     /// Readers of an object of `spec.trustBundleTargets`: clients without a certificate.
     pub bundle_readers: Vec<ClientState>,
-    /// TrustConsumers that load the managed Secret or what a client reads.
+    /// TrustConsumers and MirroredFiles that load the managed Secret or what a client reads.
     pub trust_loaders: Vec<TrustLoader>,
     /// Namespaces of `spec.clients.namespaces` whose Certificates the agent may not list.
     pub unlisted_namespaces: &'a [String],
@@ -150,20 +150,26 @@ pub enum Trust {
     },
 }
 
-/// A TrustConsumer whose workloads load CAs of a GatewaySecret when they start.
+/// What reports which CAs of a GatewaySecret it has loaded: a TrustConsumer, for workloads that load them when they start, or a MirroredFile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustLoader {
-    /// Its namespace and name.
+    /// Its kind, and its namespace and name, for people. No two have the same.
     pub name: String,
-    /// What they load.
+    /// What is loaded.
     pub object: LoadedTrust,
-    /// The hash of the CAs that all of them have loaded: see [`crate::trust::content_hash`]. `None`: not all have loaded the same, or that is unknown.
+    /// The hash of the CAs that are loaded everywhere: see [`crate::trust::content_hash`]. `None`: not everywhere the same, or unknown.
     pub loaded: Option<String>,
-    /// Why some have earlier content: a sentence.
+    /// Why earlier content may be loaded: a sentence.
     pub reason: String,
-    /// Whether a person has to act before they are restarted.
+    /// Whether a person has to act before later content is loaded.
     pub needs_action: bool,
+    /// Others read what it has loaded, such as a file, so the propagation delay begins with its report. A report is then expected within
+    /// [`REPORT_TIMEOUT`]; after that a person has to act.
+    pub is_read_by_others: bool,
 }
+
+/// How long a mirror of a file may take until it reports new content. It takes seconds while it runs.
+pub const REPORT_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
 /// An object with CAs of a GatewaySecret.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,7 +16,8 @@ fn loader(object: LoadedTrust, loaded: &[&Authority]) -> Vec<TrustLoader> {
     let hash = content_hash(&certificates(loaded));
     let loaded = (!loaded.is_empty()).then_some(hash);
     let reason = "Deployment web is paused".to_owned();
-    vec![TrustLoader { name: "mesh/web".to_owned(), object, loaded, reason, needs_action: true }]
+    let name = "TrustConsumer mesh/web".to_owned();
+    vec![TrustLoader { name, object, loaded, reason, needs_action: true, is_read_by_others: false }]
 }
 
 fn switches(plan: &Plan) -> bool {
@@ -106,4 +107,84 @@ fn a_trust_consumer_that_is_deleted_or_reads_something_else_is_not_waited_for() 
         scene.trust_loaders = left;
         assert!(scene.plan().steps.contains(&Step::PromoteIssuer));
     }
+}
+
+/// Files on nodes that have these CAs.
+fn files(nodes: &[(&str, &Authority)]) -> Vec<TrustLoader> {
+    let file = |(node, newest): &(&str, &Authority)| TrustLoader {
+        name: format!("File /etc/ca.crt on node {node} (MirroredFile mesh/{node})"),
+        object: LoadedTrust::Managed,
+        loaded: Some(content_hash(&certificates(&[*newest]))),
+        reason: "Start it".to_owned(),
+        needs_action: false,
+        is_read_by_others: true,
+    };
+    nodes.iter().map(file).collect()
+}
+
+#[test]
+fn the_propagation_delay_begins_when_the_last_mirror_reports() {
+    let (old, new) = (ca("old"), ca("new"));
+    let both = content_hash(&certificates(&[&new, &old]));
+    let mut scene = Scene::steady(&old);
+    scene.trust_loaders = files(&[("a", &old), ("b", &old)]);
+    scene.ca = source(&new);
+    let plan = scene.reconcile();
+    scene.take(&plan);
+    let wait = |plan: &Plan| {
+        let mut waits = plan.waits.iter().filter(|wait| wait.step == StepName::PromoteIssuer);
+        waits.find(|wait| wait.reason.contains("may have earlier CAs of Secret gw")).cloned()
+    };
+    let promotes = |plan: &Plan| plan.steps.contains(&Step::PromoteIssuer);
+    let plan = scene.reconcile();
+    let first = wait(&plan).expect("a wait");
+    assert!(first.reason.starts_with("File /etc/ca.crt on node a (MirroredFile mesh/a), File "), "{}", first.reason);
+    assert!(!first.needs_action, "mirrors take a moment");
+    scene.pass(HOUR);
+    scene.trust_loaders[0].loaded = Some(both.clone());
+    let plan = scene.reconcile();
+    let second = wait(&plan).expect("a wait");
+    assert!(second.needs_action && second.reason.contains("node b") && !second.reason.contains("node a"), "{second:?}");
+    assert!(!promotes(&plan));
+
+    // The last one reports: from now on its readers get the new content.
+    scene.pass(HOUR);
+    scene.trust_loaders[1].loaded = Some(both);
+    let delay = scene.entry.policy.propagation_delays.gateways.duration();
+    for _ in 0..2 {
+        let plan = scene.reconcile();
+        assert!(!promotes(&plan) && wait(&plan).is_none(), "{:?}", plan.waits);
+        scene.now += delay / 3;
+    }
+    scene.now += delay;
+    assert!(promotes(&scene.reconcile()));
+}
+
+#[test]
+fn a_mirror_that_is_deleted_is_not_waited_for() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.trust_loaders = files(&[("a", &old)]);
+    scene.ca = source(&new);
+    let plan = scene.reconcile();
+    scene.take(&plan);
+    scene.pass(HOUR);
+    assert!(!scene.reconcile().steps.contains(&Step::PromoteIssuer));
+    scene.trust_loaders.clear();
+    scene.pass(HOUR);
+    assert!(scene.plan().steps.contains(&Step::PromoteIssuer));
+}
+
+#[test]
+fn the_journal_does_not_grow_with_the_number_of_nodes() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    let names: Vec<_> = (0..5_000).map(|node| format!("node-{node}")).collect();
+    scene.trust_loaders = files(&names.iter().map(|name| (name.as_str(), &old)).collect::<Vec<_>>());
+    scene.ca = source(&new);
+    let plan = scene.reconcile();
+    scene.take(&plan);
+    let plan = scene.reconcile();
+    assert!(plan.journal.to_text().len() < 20_000);
+    assert!(plan.waits.iter().all(|wait| wait.reason.len() < 2_000), "{:?}", plan.waits);
 }

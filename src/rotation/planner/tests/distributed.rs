@@ -87,11 +87,12 @@ impl Cluster {
     /// The TrustConsumer of the readers, if they load the object only at start.
     pub(super) fn trust_loaders(&self) -> Vec<TrustLoader> {
         let loader = |distributed: &Distributed| TrustLoader {
-            name: "apps/readers".to_owned(),
+            name: "TrustConsumer apps/readers".to_owned(),
             object: LoadedTrust::Client(self.entry.spec.trust_bundle_targets[0].readers()),
             loaded: distributed.reported.as_ref().map(|content| content_hash(&content.facts.anchors)),
             reason: "The agent restarts its workloads".to_owned(),
             needs_action: false,
+            is_read_by_others: false,
         };
         self.distributed.iter().filter(|distributed| distributed.load_once).map(loader).collect()
     }
