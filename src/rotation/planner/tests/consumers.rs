@@ -110,7 +110,7 @@ fn a_trust_consumer_that_is_deleted_or_reads_something_else_is_not_waited_for() 
 }
 
 /// Files on nodes that have these CAs.
-fn files(nodes: &[(&str, &Authority)]) -> Vec<TrustLoader> {
+pub(super) fn files(nodes: &[(&str, &Authority)]) -> Vec<TrustLoader> {
     let file = |(node, newest): &(&str, &Authority)| TrustLoader {
         name: format!("File /etc/ca.crt on node {node} (MirroredFile mesh/{node})"),
         object: LoadedTrust::Managed,

@@ -2,12 +2,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::consumers::files;
 use super::scene::{HOUR, Scene, before_the_switch, pair, reissues, source};
 use super::waits::needs_action;
 use crate::api::{Endpoints, Mode, Phase, ProbeTarget, StepName};
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{Answer, Canary, Endpoint, Issuance, Plan, ProbeResult, Shown, Step};
+use crate::trust::content_hash;
 use crate::trust::fixtures::{Authority, ca, parsed};
 use Answer::{Accepted, Refused};
 
@@ -66,6 +68,21 @@ fn a_bundle_counts_as_loaded_once_every_endpoint_accepts_the_canary() {
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Converged, &[Step::PromoteIssuer][..]));
     assert_eq!(plan.converged, [&new, &old].map(|ca| parsed(ca.der())));
     assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 2, stale: 0, unreachable: 0 }));
+}
+
+#[test]
+fn a_probe_does_not_shorten_the_delay_of_those_that_read_a_mirrored_file() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = expanded(&old, &new);
+    let (source, canary) = (scene.source.clone(), pair(&new, "canary"));
+    scene.trust_loaders = files(&[("a", &old)]);
+    scene.trust_loaders[0].loaded = Some(content_hash(&[&new, &old].map(|ca| parsed(ca.der()))));
+    for _ in 0..2 {
+        scene.see(Some(&canary), &[(ONE, Ok((&source, Some(Accepted))))]);
+        assert!(!scene.promotes());
+    }
+    scene.now += scene.entry.policy.propagation_delays.gateways.duration();
+    assert!(scene.promotes());
 }
 
 #[test]
