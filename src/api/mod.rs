@@ -1,5 +1,6 @@
-//! The API: the [`GatewaySecret`] resource and its policies, [`TrustConsumer`], labels and annotations.
+//! The API: the [`GatewaySecret`] resource and its policies, [`TrustConsumer`], [`ClientIdentity`], labels and annotations.
 
+mod client_identity;
 mod clients;
 mod gateway_secret;
 mod mode;
@@ -17,6 +18,7 @@ mod window;
 mod workload_kind;
 
 pub use crate::trust::{GatewayUse, Level};
+pub use client_identity::*;
 pub use clients::Clients;
 pub use gateway_secret::*;
 pub use mode::Mode;

@@ -7,7 +7,7 @@ use kube::CustomResourceExt;
 
 use super::Failure;
 use super::inputs::unless_closed;
-use crate::api::{ClusterRotationPolicy, GatewaySecret, RotationPolicy, TrustConsumer};
+use crate::api::{ClientIdentity, ClusterRotationPolicy, GatewaySecret, RotationPolicy, TrustConsumer};
 
 /// Print the CustomResourceDefinitions.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,13 @@ pub fn run(_args: Args) -> Result<ExitCode, Failure> {
 /// # Errors
 /// When it cannot be written as YAML.
 pub fn yaml() -> Result<String, Failure> {
-    let definitions = [GatewaySecret::crd(), RotationPolicy::crd(), ClusterRotationPolicy::crd(), TrustConsumer::crd()];
+    let definitions = [
+        GatewaySecret::crd(),
+        RotationPolicy::crd(),
+        ClusterRotationPolicy::crd(),
+        TrustConsumer::crd(),
+        ClientIdentity::crd(),
+    ];
     let documents = definitions.iter().map(serde_saphyr::to_string).collect::<Result<Vec<_>, _>>()?;
     Ok(documents.join("---\n"))
 }

@@ -2,7 +2,7 @@
 
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
-use trustspan::api::{ClusterRotationPolicy, GatewaySecret, RotationPolicy, TrustConsumer};
+use trustspan::api::{ClientIdentity, ClusterRotationPolicy, GatewaySecret, RotationPolicy, TrustConsumer};
 
 const HEAD: &str = "<!-- Generated: TRUSTSPAN_WRITE=1 cargo test --test reference -->
 # API
@@ -18,7 +18,7 @@ cargo run -q -- crd
 
 pub(crate) fn markdown() -> String {
     let mut page = HEAD.to_owned();
-    for definition in [GatewaySecret::crd(), RotationPolicy::crd(), TrustConsumer::crd()] {
+    for definition in [GatewaySecret::crd(), RotationPolicy::crd(), TrustConsumer::crd(), ClientIdentity::crd()] {
         let definition = json!(definition);
         page += &head(&definition);
         let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];

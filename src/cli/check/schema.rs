@@ -9,7 +9,9 @@ use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use crate::admission::INVALID_RESOURCE;
-use crate::api::{ClusterRotationPolicy, GROUP, GatewaySecret, Kind, RotationPolicy, TrustConsumer, VERSION};
+use crate::api::{
+    ClientIdentity, ClusterRotationPolicy, GROUP, GatewaySecret, Kind, RotationPolicy, TrustConsumer, VERSION,
+};
 use crate::cli::Failure;
 use crate::trust::Finding;
 
@@ -29,8 +31,13 @@ impl Schemas {
     /// # Errors
     /// When one is not a JSON Schema.
     pub(super) fn new() -> Result<Self, Failure> {
-        let definitions =
-            [GatewaySecret::crd(), RotationPolicy::crd(), ClusterRotationPolicy::crd(), TrustConsumer::crd()];
+        let definitions = [
+            GatewaySecret::crd(),
+            RotationPolicy::crd(),
+            ClusterRotationPolicy::crd(),
+            TrustConsumer::crd(),
+            ClientIdentity::crd(),
+        ];
         Ok(Self(definitions.iter().map(|definition| Schema::new(&json!(definition))).collect::<Result<_, _>>()?))
     }
 
