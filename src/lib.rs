@@ -25,7 +25,7 @@
 //! - [`certgen`]: a profile and the Secrets of a control plane to the next step of their rotation.
 //!
 //! Modules with I/O (feature `edge`): [`store`] (reads a cluster or a directory of manifests), [`webhook`] (HTTPS), [`agent`] (the rotation
-//! controller) and [`cli`]. They call the pure modules, which never import them.
+//! controller), [`cli`] and [`node`] (binary `trustspan-node`). They call the pure modules, which never import them. Nothing imports [`node`].
 
 pub mod admission;
 pub mod api;
@@ -43,6 +43,8 @@ pub mod trust;
 pub mod agent;
 #[cfg(feature = "edge")]
 pub mod cli;
+#[cfg(feature = "edge")]
+pub mod node;
 #[cfg(feature = "edge")]
 pub mod store;
 #[cfg(feature = "edge")]

@@ -86,11 +86,12 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
     let metrics = Metrics::new(registry.clone(), None).with(health_server::collector(health.clone()));
     let metrics =
         metrics.with(agent::metrics::collector(registry.clone(), Arc::clone(&agent_metrics), leadership.clone()));
+    let metrics = Arc::new(metrics);
     tracing::info!("listening on http://{address}: /metrics, /livez, /readyz, /healthz");
     let end = tokio::select! {
         refused = elect => Err(refused.into()),
         () = checks.run(client.clone(), registry.clone()) => Ok(ExitCode::SUCCESS),
-        error = server::plain(listener, health_server::router(health.clone(), metrics)) => Err(error.into()),
+        error = server::plain(listener, health_server::router(health.clone(), move || metrics.encode())) => Err(error.into()),
         () = agent::run(client.clone(), registry, leadership, args.controller.settings(), agent_metrics, health) => Ok(ExitCode::SUCCESS),
         () = signals.next() => {
             tracing::info!("shutting down");

@@ -66,7 +66,7 @@ impl ControllerArgs {
 }
 
 /// Parses a duration of the command line.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed: SignedDuration = text.parse().map_err(|_| "expected a duration such as 5s or 1m30s".to_owned())?;
     parsed.try_into().map_err(|_| "expected a duration of zero or more".to_owned())
 }

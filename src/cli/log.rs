@@ -11,7 +11,7 @@ const OTHERS: &str = "kube_client::client::builder=off,kube_runtime=error";
 
 /// Log settings.
 #[derive(Debug, clap::Args)]
-pub(super) struct LogArgs {
+pub(crate) struct LogArgs {
     /// Log format, on stderr.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = "Logging")]
     log_format: LogFormat,
@@ -29,7 +29,7 @@ enum LogFormat {
 
 impl LogArgs {
     /// Installs the logger.
-    pub(super) fn start(&self) {
+    pub(crate) fn start(&self) {
         let logger = tracing_subscriber::fmt()
             .with_writer(io::stderr)
             .with_ansi(io::stderr().is_terminal())

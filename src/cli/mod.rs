@@ -9,13 +9,13 @@ pub mod certgen;
 pub mod check;
 mod cluster_args;
 pub mod completions;
-mod controller_args;
+pub(crate) mod controller_args;
 pub mod crd;
 mod diff;
 pub mod extend_trust;
 pub mod init;
 mod inputs;
-mod log;
+pub(crate) mod log;
 pub mod observe;
 pub mod rbac;
 pub mod rewrite;
@@ -86,7 +86,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Prints an error to stderr and returns the exit code that the subcommand documents for errors.
-fn end<E: std::error::Error>(result: Result<ExitCode, E>, code: u8) -> ExitCode {
+pub(crate) fn end<E: std::error::Error>(result: Result<ExitCode, E>, code: u8) -> ExitCode {
     result.unwrap_or_else(|error| {
         anstream::eprintln!("error: {}", sanitize::printable_lines(&error.to_string()));
         ExitCode::from(code)

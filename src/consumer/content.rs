@@ -7,13 +7,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::api::{ConditionStatus, KeyContent, LoadedObject, SourceKind, TrustConsumerSpec};
-use crate::trust::{
-    Certificate, Secret, SecretUsage, Severity, TlsConsumer, UsageKind, bundle, content_hash, counted, fingerprint_of,
-    judge,
-};
-
-/// Rules whose findings mean that a program does not load a CA bundle as it was written.
-const UNREADABLE: [&str; 3] = ["unparsable", "dropped-by-proxy", "empty"];
+use crate::trust::{content_hash, fingerprint_of, loadable};
 
 /// Valid content of all objects that a TrustConsumer names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +92,7 @@ impl Content {
                 )
             })?;
             let sha256 = if is_ca {
-                let certificates = cas(&bytes, now)
+                let certificates = loadable::bundle_in_use(&bytes, now)
                     .map_err(|why| fault("Invalid", format!("{label}, key {key}: {why}. No workload is restarted.")))?;
                 let ends = certificates.iter().filter(|ca| ca.is_ca && !ca.is_expired(now)).map(|ca| ca.not_after);
                 self.first_expiry = self.first_expiry.into_iter().chain(ends).min();
@@ -113,8 +107,8 @@ impl Content {
     }
 }
 
-/// The bytes under a key.
-fn value(kind: SourceKind, object: &Value, key: &str) -> Option<Zeroizing<Vec<u8>>> {
+/// The bytes under a key of a stored object.
+pub fn value(kind: SourceKind, object: &Value, key: &str) -> Option<Zeroizing<Vec<u8>>> {
     let decoded = |field: &str| crate::trust::decoded(object[field][key].as_str()?).map(Zeroizing::new);
     match kind {
         SourceKind::Secret => decoded("data"),
@@ -123,28 +117,4 @@ fn value(kind: SourceKind, object: &Value, key: &str) -> Option<Zeroizing<Vec<u8
             text.or_else(|| decoded("binaryData"))
         }
     }
-}
-
-/// The certificates of a CA bundle that every program reads in the same way.
-fn cas(pem: &[u8], now: Timestamp) -> Result<Vec<Certificate>, String> {
-    for reader in [TlsConsumer::Envoy, TlsConsumer::Go] {
-        let key = reader.ca_keys()[0];
-        let secret = Secret::of_bundle(key, pem);
-        let usage = SecretUsage { kind: UsageKind::TrustBundle, ca_required: true, reader, ..SecretUsage::default() };
-        let findings = judge(&secret, usage, now);
-        let fault =
-            findings.into_iter().find(|found| found.severity == Severity::Deny && UNREADABLE.contains(&found.rule));
-        if let Some(fault) = fault {
-            let message = fault.message.strip_prefix(key).unwrap_or(&fault.message);
-            return Err(message.trim_start_matches([':', ' ']).trim_end_matches('.').to_owned());
-        }
-    }
-    let certificates = bundle::read(pem).into_certificates();
-    if !certificates.iter().any(|ca| ca.is_ca && ca.is_valid_at(now)) {
-        return Err(format!(
-            "none of its {} is a CA that is valid now. expected at least one; add it",
-            counted(certificates.len(), "certificate")
-        ));
-    }
-    Ok(certificates)
 }

@@ -15,7 +15,7 @@ mod trust_loaders;
 
 pub(crate) use availability::gap;
 pub use condition_types::{AVAILABLE, CONDITION_TYPES, LOADED, RESTARTABLE, VALID};
-pub use content::{Content, ContentFault, ReadFailure};
+pub use content::{Content, ContentFault, ReadFailure, value};
 pub use report::{blocked, events, report, restarted};
 pub use restarts::{Consumers, RestartBlocker, blocker, next, wake};
 pub use state::{Absence, ConsumerState, Reader, WorkloadState, owners};

@@ -186,7 +186,7 @@ pub async fn follow(client: Client, cache: Arc<RegistryCache>, check: CheckHandl
 }
 
 /// A client that calls a function at each successful response.
-fn observed(client: &Client, on_success: impl Fn() + Clone + Send + 'static) -> Client {
+pub fn observed(client: &Client, on_success: impl Fn() + Clone + Send + 'static) -> Client {
     let client = client.clone();
     let service = tower::service_fn(move |request| {
         let (client, on_success) = (client.clone(), on_success.clone());
@@ -270,7 +270,7 @@ async fn publish_events<P: Stream<Item = watcher::Result<Event<DynamicObject>>> 
                 state.listed = Default::default();
                 state.listed_policies = Default::default();
                 cache.record_failure();
-                if let Some(failure) = watch_failure(&error) {
+                if let Some(failure) = watch_failure(&error, describe(&error)) {
                     check.record(watch, failure);
                 }
                 continue;
@@ -448,10 +448,19 @@ fn failure_by_code(code: u16, text: String) -> CheckResult {
     }
 }
 
-/// How a failed watch affects the health check.
-fn watch_failure(error: &watcher::Error) -> Option<CheckResult> {
+/// The API server's message about a failed watch, or what failed before it answered.
+pub fn watch_error_message(error: &watcher::Error) -> String {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
-    let text = describe(error);
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => error_message(error),
+        WatchError(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// How a failed watch affects the health check, with a text that describes it.
+pub fn watch_failure(error: &watcher::Error, text: String) -> Option<CheckResult> {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     match error {
         InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => Some(check_failure(error, text)),
         // The API server has compacted its history: a normal reason to list again.

@@ -21,6 +21,7 @@ pub(crate) mod fixtures;
 mod go;
 mod leaf_requirements;
 pub(crate) mod limits;
+pub mod loadable;
 pub mod malformed_pem;
 pub(crate) mod name;
 pub mod parsed_secret;

@@ -1,4 +1,4 @@
-//! Health endpoints and their metric, for all ports; and the plain HTTP port of the agent, a process without admission requests.
+//! Health endpoints and their metric, for all ports; and the plain HTTP port of processes without admission requests.
 
 use std::sync::Arc;
 
@@ -12,20 +12,22 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
+use super::metrics::CONTENT_TYPE as METRICS_TYPE;
 use crate::health::{Detail, Endpoint, Health, HealthRequest};
 use crate::store::HealthState;
 
-/// The agent's port: `/metrics`, and the health endpoints with names and reasons.
-pub fn router(health: Arc<HealthState>, metrics: Metrics) -> Router {
-    let metrics = Arc::new(metrics);
-    let router = Router::new().route("/metrics", get(move || std::future::ready(scraped(&metrics))));
+/// The port of a process without admission requests: `/metrics` with what `encode` returns, and the health endpoints with names and reasons.
+pub fn router(
+    health: Arc<HealthState>,
+    encode: impl Fn() -> Result<String, std::fmt::Error> + Clone + Send + Sync + 'static,
+) -> Router {
+    let router = Router::new().route("/metrics", get(move || std::future::ready(scraped(encode()))));
     with_health(router, move || health.health(), Detail::Names)
 }
 
 /// The response to a scrape of Prometheus.
-pub(super) fn scraped(metrics: &Metrics) -> Response {
-    match metrics.encode() {
+pub(super) fn scraped(encoded: Result<String, std::fmt::Error>) -> Response {
+    match encoded {
         Ok(text) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

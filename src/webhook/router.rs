@@ -206,7 +206,7 @@ impl Webhook {
 }
 
 async fn scrape(State(webhook): State<Arc<Webhook>>) -> Response {
-    scraped(&webhook.metrics)
+    scraped(webhook.metrics.encode())
 }
 
 async fn close_while_draining(State(webhook): State<Arc<Webhook>>, request: HttpRequest, next: Next) -> Response {

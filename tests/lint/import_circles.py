@@ -13,7 +13,9 @@ that is re-exported counts for the file that defines it. Two things are left out
 
 Methods that are called without an import are not seen.
 
-Exit code: 0 if there is no circle, otherwise 1.
+It also fails if a module that is for another binary (`APART`) is used outside of itself.
+
+Exit code: 0 if there is neither, otherwise 1.
 """
 
 import re
@@ -192,7 +194,33 @@ def circles(root):
     return list(found.values()), len(modules)
 
 
+# Modules of the library that no other one may use: they are for another binary.
+APART = ["node"]
+
+
+def uses_apart(root):
+    """Uses of a module that is for another binary, as texts."""
+    modules = modules_of(root)
+    found = []
+    for base, edges in edges_of(modules).items():
+        for target, line in edges.items():
+            if target[:1] and target[0] in APART and base[:1] != target[:1]:
+                found.append(f"{modules[base].file.relative_to(root)}:{line} uses {'::'.join(target)}")
+    return sorted(found)
+
+
 def self_test():
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        (root / "node").mkdir()
+        (root / "lib.rs").write_text("pub mod node; pub mod agent;")
+        (root / "node/mod.rs").write_text("mod file; use crate::agent::A; pub struct N;")
+        (root / "node/file.rs").write_text("use crate::node::N;")
+        (root / "agent.rs").write_text("pub struct A;")
+        assert uses_apart(root) == []
+        (root / "agent.rs").write_text("pub struct A; fn f() { crate::node::N; }")
+        assert uses_apart(root) == ["agent.rs:1 uses node"]
+
     def names(files):
         with tempfile.TemporaryDirectory() as directory:
             root = Path(directory)
@@ -228,8 +256,11 @@ def main(arguments):
     found, files = circles(root)
     for circle in found:
         print("circle: " + " -> ".join(f"{file}:{line}" for file, line in [*circle, circle[0]]))
-    print(f"{files} files, {len(found)} import circles")
-    return 1 if found else 0
+    apart = uses_apart(root)
+    for use in apart:
+        print(f"{use}: only its own binary may use it")
+    print(f"{files} files, {len(found)} import circles, {len(apart)} uses of modules of another binary")
+    return 1 if found or apart else 0
 
 
 if __name__ == "__main__":

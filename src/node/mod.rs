@@ -1,0 +1,41 @@
+//! The command line of `trustspan-node`, which runs where files and keys are used: one module per subcommand. It has its own image and
+//! rights, and nothing else imports it.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::cli;
+
+pub mod mirror;
+
+/// Keep certificates in files on a node.
+#[derive(Debug, Parser)]
+#[command(version, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Help texts are on the `Args` of each subcommand.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Mirror(mirror::Args),
+}
+
+/// Parses the arguments and runs the subcommand. A usage error ends the process with exit code 2.
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Mirror(args) => cli::end(mirror::run(args), 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}
