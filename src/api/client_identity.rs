@@ -176,8 +176,10 @@ pub struct IssuedCertificate {
     pub issued_at: Timestamp,
     /// The address of the API server that the client's kubeconfig was built with.
     pub endpoint: String,
-    /// A hash of the CAs of the API server that the client's kubeconfig was built with.
+    /// A hash of the CAs that the API server had when the client's kubeconfig was built.
     pub ca_hash: String,
+    /// A hash of the CAs in the client's kubeconfig: during a CA roll it has more.
+    pub bundle_hash: String,
 }
 
 /// A bootstrap token. Its secret is only in the token's Secret and in the bootstrap kubeconfig.
@@ -196,7 +198,9 @@ pub struct BootstrapToken {
     pub endpoint: String,
     /// A hash of the API server's CAs when the bootstrap kubeconfig was made.
     pub ca_hash: String,
-    /// Fingerprints of these CAs.
+    /// A hash of the CAs in the bootstrap kubeconfig.
+    pub bundle_hash: String,
+    /// Fingerprints of the API server's CAs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cas: Vec<String>,
     /// Whether the bootstrap kubeconfig is in its Secrets.

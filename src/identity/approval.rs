@@ -228,6 +228,7 @@ mod tests {
             expiration: Timestamp::UNIX_EPOCH,
             endpoint: String::new(),
             ca_hash: String::new(),
+            bundle_hash: String::new(),
             cas: Vec::new(),
             delivered: true,
             attempts: 1,

@@ -15,11 +15,8 @@ const COLLECTION_PERIOD: SignedDuration = SignedDuration::from_mins(5);
 /// The last part of a certificate's life in which the client is considered unable to renew it: it should have at 70 to 90 %.
 const OVERDUE_PART: i32 = 20;
 
-/// Delay after the first token that expired unused, doubled after each further one.
-const FIRST_DELAY: SignedDuration = SignedDuration::from_mins(1);
-
-/// The longest such delay.
-const MAX_DELAY: SignedDuration = SignedDuration::from_mins(60);
+/// Delay after the first token that expired unused, as a part of its life: a minute of an hour. It doubles after each further one, up to the whole life.
+const DELAY_PART: i32 = 60;
 
 /// What the approver has read about an identity.
 #[derive(Clone, Debug)]
@@ -111,8 +108,9 @@ pub fn plan(observed: &Observed<'_>, now: Timestamp) -> Plan {
     if now < token.expiration {
         return Plan::Wait(need);
     }
-    let doublings = token.attempts.saturating_sub(1).min(6);
-    let delay = FIRST_DELAY.saturating_mul(1 << doublings).min(MAX_DELAY);
+    let (life, doublings) =
+        (token.expiration.duration_since(token.created_at), token.attempts.saturating_sub(1).min(6));
+    let delay = (life / DELAY_PART).saturating_mul(1 << doublings).min(life);
     let end = token.expiration.saturating_add(delay).unwrap_or(Timestamp::MAX);
     if now < end { Plan::Delay(need, end) } else { Plan::Bootstrap(need) }
 }
@@ -142,7 +140,7 @@ fn need(observed: &Observed<'_>, now: Timestamp) -> Option<Need> {
         Some(Need::Expiring)
     } else if issued.endpoint != observed.server.endpoint {
         Some(Need::EndpointChanged)
-    } else if issued.ca_hash != observed.server.ca_hash() {
+    } else if ![&issued.ca_hash, &issued.bundle_hash].contains(&&observed.server.ca_hash()) {
         Some(Need::ServerCAChanged)
     } else if !observed.client_cas.is_empty() && !is_accepted() {
         Some(Need::ClientCAChanged)
@@ -166,8 +164,8 @@ pub fn common_name(certificate: &Certificate) -> Option<String> {
     Some(name)
 }
 
-/// The CAs of a bootstrap kubeconfig: those of the API server, and during a CA roll those that it had when `before` was made and that are
-/// still in the last kubeconfig. Replicas of an API server switch one after another.
+/// The CAs of a bootstrap kubeconfig: those of the API server, and if all of them are new, those that it had when `before` was made and that are
+/// in the last kubeconfig. Replicas of an API server switch one after another.
 pub fn rolled_cas(
     server: &Server,
     before: Option<&BootstrapToken>,
@@ -182,9 +180,11 @@ pub fn rolled_cas(
         return cas;
     };
     let is_same = before.ca_hash == server.ca_hash();
+    // With one CA in common, the roll has a step with both.
+    let is_replaced = !server.cas.iter().any(|ca| before.cas.contains(&ca.fingerprint));
     let kept = last.cas.iter().filter(|ca| {
-        let was_current = is_same || before.cas.contains(&ca.fingerprint);
-        was_current && !server.cas.contains(ca) && !ca.is_expired(now)
+        let was_current = is_replaced && before.cas.contains(&ca.fingerprint);
+        (is_same || was_current) && !server.cas.contains(ca) && !ca.is_expired(now)
     });
     cas.extend(kept.cloned());
     cas
@@ -236,6 +236,7 @@ mod tests {
                 issued_at: self.now,
                 endpoint: self.server.endpoint.clone(),
                 ca_hash: self.server.ca_hash(),
+                bundle_hash: self.server.ca_hash(),
             }
         }
 
@@ -246,6 +247,7 @@ mod tests {
                 expiration: self.after(3600),
                 endpoint: self.server.endpoint.clone(),
                 ca_hash: self.server.ca_hash(),
+                bundle_hash: self.server.ca_hash(),
                 cas: self.server.cas.iter().map(|ca| ca.fingerprint.clone()).collect(),
                 delivered: true,
                 attempts: 1,
@@ -381,6 +383,8 @@ mod tests {
         assert_eq!(rolled(&two, &one, &one), both.cas);
         assert_eq!(rolled(&two, &two, &both), both.cas, "another token for the same server");
         assert_eq!(rolled(&three, &two, &both), server(&[&newer, &new]).cas, "the first is dropped");
+        assert_eq!(rolled(&both, &one, &one), both.cas, "the API server publishes both");
+        assert_eq!(rolled(&two, &both, &both), two.cas, "a roll in steps needs nothing more");
         assert_eq!(rolled_cas(&two, None, Some(&one), scene.now), two.cas);
         let moved = Server { endpoint: "https://moved.example.com".to_owned(), ..two.clone() };
         assert_eq!(rolled_cas(&moved, Some(&token(&one)), Some(&one), scene.now), two.cas, "another API server");
